@@ -1,0 +1,1 @@
+"""Empty until the public names land."""

@@ -1,0 +1,128 @@
+"""Every exception of jobq.
+
+::
+
+    JobqError
+    ├── ConfigError
+    ├── Unavailable
+    ├── Full
+    ├── ScriptError
+    ├── EmbeddedError
+    ├── CodecError
+    ├── JobNotFound
+    ├── JobAlreadyRegistered
+    ├── NoContext
+    ├── LockLost
+    ├── NoResult
+    ├── ResultTimeout
+    └── JobFailed
+
+    Outcome              raised by a handler on purpose, so outside the root
+    ├── Retry
+    ├── Dead
+    └── Snooze
+
+    JobTimeout           both pass a handler's ``except Exception``
+    JobAborted
+
+A docstring is the default message. A message says what is wrong, the value, and the remedy.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class JobqError(Exception):
+    """jobq failed."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
+
+
+class ConfigError(JobqError):
+    """A setting or an argument is wrong."""
+
+
+class Unavailable(JobqError):
+    """The server could not be reached in time; whether the call took effect is unknown."""
+
+
+class Full(JobqError):
+    """The server is at its memory limit and refused the call whole."""
+
+
+class ScriptError(JobqError):
+    """The server refused a script, or a script answered what this version doesn't know."""
+
+
+class EmbeddedError(JobqError):
+    """The embedded server can't be started or joined."""
+
+
+class CodecError(JobqError):
+    """A call can't be encoded as JSON, or content can't be decoded."""
+
+
+class JobNotFound(JobqError):
+    """No job of this name is registered here; is its module named by --import?"""
+
+
+class JobAlreadyRegistered(JobqError):
+    """Another function is registered under this job name."""
+
+
+class NoContext(JobqError):
+    """jobq.current() was called outside a running job."""
+
+
+class LockLost(JobqError):
+    """This attempt's lock was taken over or cancelled; its result would be refused."""
+
+
+class NoResult(JobqError):
+    """The job doesn't store results; declare it with result_ttl=…"""
+
+
+class ResultTimeout(JobqError, TimeoutError):
+    """No result arrived in time."""
+
+
+class JobFailed(JobqError):
+    """The message is dead: it ran out of attempts or was refused."""
+
+
+class Outcome(Exception):
+    """How a handler ends its attempt on purpose."""
+
+
+class Retry(Outcome):
+    """Try again after `after` seconds, or by the job's policy when None. Costs an attempt."""
+
+    def __init__(self, after: float | timedelta | None = None, reason: str = "") -> None:
+        super().__init__(reason or "retry asked for")
+        self.after = after
+
+
+class Dead(Outcome):
+    """Give up now: the message goes to the dead, with this reason."""
+
+    def __init__(self, reason: str = "given up by the job") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Snooze(Outcome):
+    """Run again after `after` seconds; costs no attempt."""
+
+    def __init__(self, after: float | timedelta) -> None:
+        super().__init__("snoozed")
+        self.after = after
+
+
+class JobTimeout(BaseException):
+    """The job ran past its soft timeout."""
+
+
+class JobAborted(BaseException):
+    """The attempt must stop now: its lock is lost, it was cancelled, or the worker must leave."""
