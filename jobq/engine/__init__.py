@@ -1,0 +1,1 @@
+"""Layer 1: messages in Redis. Every state change is one Lua script under `lua/engine`."""

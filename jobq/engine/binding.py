@@ -1,0 +1,96 @@
+"""A queue's name bound to a client: calls a script by name with this queue's keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from jobq.engine import keys
+from jobq.engine.caller import Caller, Callers
+from jobq.engine.script import Script, load
+from jobq.errors import ConfigError, LockLost, ScriptError
+
+if TYPE_CHECKING:
+    from jobq.engine.connection import Client
+
+Argument = str | bytes | int
+
+
+class Binding:
+    """What every queue needs: its keys, its scripts, its callers."""
+
+    def __init__(self, name: str, client: Client | None = None) -> None:
+        self.name = keys.checked_name("queue", name)
+        if client is None:
+            from jobq.engine.connection import default_client
+
+            client = default_client()
+        self.client = client
+        self.prefix = keys.prefix(client.namespace, name)
+        self.wake_key = keys.key(self.prefix, "wake")
+        self._callers = Callers()
+        self._bound: dict[str, tuple[Script, list[str], bool]] = {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def result_key(self, mid: str) -> str:
+        """Where the result of `mid` is kept, as a list of one."""
+        return keys.result(self.prefix, mid)
+
+    def _bind(self, name: str) -> tuple[Script, list[str], bool]:
+        script = load("engine", name)
+        names = [keys.key(self.prefix, key) for key in script.keys if key != "last_call"]
+        bound = self._bound[name] = (script, names, "last_call" in script.keys)
+        return bound
+
+    def _run(self, name: str, *args: Argument) -> Any:
+        """Run a script that is harmless to repeat."""
+        script, names, _ = self._bound.get(name) or self._bind(name)
+        return self.client.run(script, names, args)
+
+    @contextmanager
+    def _own(self, caller: Caller | None) -> Iterator[Caller]:
+        """`caller` itself, or a spare one for the length of one call."""
+        if caller is not None:
+            yield caller
+            return
+        spare = self._callers.take()
+        yield spare
+        # Not reached after an error: that call may still arrive, so its caller stays out of use.
+        self._callers.give_back(spare)
+
+    def _call(self, name: str, caller: Caller, args: Sequence[Argument], extra_keys: Sequence[str] = ()) -> Any:
+        """Run a script as the next numbered call of `caller`."""
+        script, names, _ = self._bound.get(name) or self._bind(name)
+        reply = self.client.run(
+            script,
+            [*names, f"{self.prefix}call:{caller.id}", *extra_keys],
+            [caller.id, caller.next(), *args],
+        )
+        if reply and reply[0] == b"closed":
+            raise LockLost(
+                f"queue {self.name!r} refused caller {caller.id}: it was closed, or its call is older"
+            )
+        return reply
+
+
+def checked_mid(mid: str) -> str:
+    """`mid` itself, or ConfigError."""
+    if not 0 < len(mid) <= 128 or not mid.isprintable():
+        raise ConfigError(f"mid {mid!r} can't be used; take 1-128 printable characters")
+    return mid
+
+
+def moment(now: int | None) -> Argument:
+    """The `now` argument of a script."""
+    return "" if now is None else now
+
+
+def word(value: bytes, known: frozenset[str]) -> str:
+    """A reply's word, which must be one this version knows."""
+    text = value.decode()
+    if text not in known:
+        raise ScriptError(f"a script answered {text!r}; is another version of jobq at work here?")
+    return text

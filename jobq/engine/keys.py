@@ -1,0 +1,83 @@
+"""Names of a queue's keys: `jobq:{low}:messages`.
+
+Only the queue's name stands in braces, so a Cluster keeps one queue's keys in one slot.
+
+=================  =======================================================================
+messages           hash, mid -> content
+locks              hash, mid -> lock expiry, ms
+tokens             hash, mid -> token of the attempt that holds the lock
+backoffs           hash, mid -> not before, ms; the same as its score in due
+nattempts          hash, mid -> hand-outs minus releases and snoozes
+ncrashes           hash, mid -> crashes
+generations        hash, mid -> token of the first hand-out of this generation
+requeue            hash, mid -> `not_before,lock_ms,dedupe_ms:content` to run after this run
+options            hash, mid -> `lock_ms,dedupe_ms`, only for messages that have their own
+progress           hash, mid -> what the running attempt last reported
+ready              list, mids to handle now
+due                sorted set, mids with a backoff by its end
+mid-circle         list, mids that were handed out: locks to watch, done messages to collect
+done               set, finished mids: awaiting collection, or the end of a dedupe backoff
+left-ready         set, mids whose copy in ready is stale
+left-circle        set, mids whose copy in mid-circle is stale
+dead               sorted set, `mid#generation` by time of death
+dead-messages      hash, `mid#generation` -> attempts, crashes, options, reason, content
+last-dead          hash, mid -> its newest `mid#generation` among the dead
+eoq-backoff?       string, PX: until when callers needn't ask
+ndry-runs          string, PX: asks in a row that found nothing
+wake               list of at most one marker, which ends one child's idle wait
+meta               hash: paused, events, floor, fence, max_lease, deduped
+call:<caller>      string, PX 10 min: number and short reply of that caller's last call
+result:<mid>       list of one, TTL: a result
+events             stream, one entry per state change worth history
+=================  =======================================================================
+"""
+
+from __future__ import annotations
+
+from jobq.errors import ConfigError
+
+_SUFFIX = {
+    "circle": "mid-circle",
+    "left_ready": "left-ready",
+    "left_circle": "left-circle",
+    "dead_messages": "dead-messages",
+    "last_dead": "last-dead",
+    "eoq_backoff": "eoq-backoff?",
+    "ndry_runs": "ndry-runs",
+}
+
+
+def checked_name(kind: str, name: str) -> str:
+    """`name` itself, or ConfigError for what can't stand in a key: braces, white space, nothing."""
+    if not name or len(name) > 128 or any(c in "{}" or c.isspace() or not c.isprintable() for c in name):
+        raise ConfigError(
+            f"{kind} {name!r} can't be used; take 1-128 printable characters without braces or white space"
+        )
+    return name
+
+
+def prefix(namespace: str, queue: str) -> str:
+    """What every key of a queue begins with."""
+    return f"{checked_name('namespace', namespace)}:{{{checked_name('queue', queue)}}}:"
+
+
+def key(base: str, name: str, caller: str = "") -> str:
+    """One key, by the name that Lua gives it."""
+    if name == "last_call":
+        return f"{base}call:{caller}"
+    return base + _SUFFIX.get(name, name)
+
+
+def result(base: str, mid: str) -> str:
+    """Where the result of `mid` is kept."""
+    return f"{base}result:{mid}"
+
+
+def queue_names(namespace: str) -> str:
+    """Set of the names of queues ever used; outside any slot of theirs."""
+    return f"{namespace}:queues"
+
+
+def workers(namespace: str) -> str:
+    """Hash of running workers, name -> JSON."""
+    return f"{namespace}:workers"

@@ -1,0 +1,140 @@
+"""Values that go in and out of a queue. All frozen; times are epoch ms by the server's clock."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+Action = Literal["added", "updated", "requeued", "exists"]
+OutcomeWord = Literal["done", "retry", "dead", "crashed", "snooze", "release"]
+Place = Literal["ready", "due", "circle"]
+
+MAX_CONTENT = 1024 * 1024
+
+
+class Enqueued(NamedTuple):
+    """What became of one enqueue; `reason` is the status of the mid that exists already."""
+
+    mid: str
+    action: Action
+    reason: str = ""
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One hand-out. `generation` names this life of the mid, `fence` only ever grows in a queue."""
+
+    mid: str
+    content: bytes
+    attempt: int
+    ncrashes: int
+    fence: int
+    generation: str
+    token: str
+    lock_at: int
+
+
+class Dequeued(NamedTuple):
+    """What a dequeue gave. With no messages: wait on the wake key for `sleep_ms`, 0 = ask again."""
+
+    messages: list[Message]
+    sleep_ms: int
+    paused: bool
+
+
+class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """How an attempt ended.
+
+    `backoff_ms`: for retry, snooze and release not before then; for done a dedupe backoff, None = the
+    message's own. `reason`: for dead and crashed. `age_ms`: how long ago the run ended.
+    """
+
+    mid: str
+    token: str
+    outcome: OutcomeWord = "done"
+    backoff_ms: int | None = None
+    reason: str = ""
+    age_ms: int = 0
+    record: str = ""
+    result: bytes | None = None
+    result_ttl_ms: int = 0
+
+
+class Finished(NamedTuple):
+    """Per ending 'ok', 'dead' (crashed once too often) or 'stale'; and what the same call handed out."""
+
+    replies: list[str]
+    dequeued: Dequeued | None
+
+
+class Hold(NamedTuple):
+    """The right to a message."""
+
+    mid: str
+    token: str
+
+
+class Status(NamedTuple):
+    """Where a mid is. `word` is one of Carmine's eight, or 'dead' when only a dead one is known."""
+
+    word: str
+    attempts: int = 0
+    ncrashes: int = 0
+    not_before: int = 0
+    lock_at: int = 0
+    generation: str = ""
+    dead_id: str = ""
+    progress: str = ""
+
+
+class Counts(NamedTuple):
+    """How many messages are where. `locked` holds expired locks too, until they are recovered."""
+
+    messages: int
+    ready: int
+    delayed: int
+    deduped: int
+    locked: int
+    done: int
+    requeued: int
+    dead: int
+    circle: int
+    paused: bool
+
+
+class Entry(NamedTuple):
+    """One message as a page of content shows it."""
+
+    mid: str
+    status: str
+    attempts: int
+    ncrashes: int
+    not_before: int
+    lock_at: int
+    content: bytes
+
+
+class Page(NamedTuple):
+    """A page, and the offset of the next one, None at the end."""
+
+    entries: list[Entry]
+    following: int | None
+
+
+class DeadMessage(NamedTuple):
+    """One dead message; `dead_id` is what revive and purge take."""
+
+    dead_id: str
+    mid: str
+    died_at: int
+    attempts: int
+    ncrashes: int
+    reason: str
+    content: bytes
+
+
+class Violation(NamedTuple):
+    """One invariant that doesn't hold."""
+
+    rule: str
+    mid: str

@@ -1,0 +1,236 @@
+"""A queue of messages: one method per script.
+
+For people who want messages, not jobs. Delivery is at least once: a message whose enqueue returned is
+handed out until an attempt that still holds its token finishes it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any, cast
+
+from jobq.config import duration_s
+from jobq.engine.administration import Administration
+from jobq.engine.binding import Argument, checked_mid, moment, word
+from jobq.engine.caller import Caller
+from jobq.engine.message import (
+    MAX_CONTENT,
+    Action,
+    Dequeued,
+    Ending,
+    Enqueued,
+    Finished,
+    Hold,
+    Message,
+)
+from jobq.errors import CodecError, ConfigError
+
+ACTIONS = frozenset(("added", "updated", "requeued", "exists"))
+REPLIES = frozenset(("ok", "dead", "stale"))
+LEASE_MS = 15_000
+CRASH_LIMIT = 3
+PER_CALL = 1_000
+BYTES_PER_CALL = 4 * 1024 * 1024
+
+Content = bytes | tuple[str | None, bytes]
+
+
+class Queue(Administration):
+    """The queue `name`, on `client` or the default one. Threads may share it.
+
+    Every method takes `now`, epoch ms, in place of the server's clock: for tests.
+    """
+
+    def enqueue(
+        self, content: bytes, *, mid: str | None = None, caller: Caller | None = None, **options: Any
+    ) -> Enqueued:
+        """Accept one message; for the options see enqueue_many."""
+        return self._enqueue([(mid, content)], self._options(**options), caller)[0]
+
+    def enqueue_many(self, contents: Iterable[Content], **options: Any) -> list[Enqueued]:
+        """Accept messages, up to 1,000 in a round trip, each round trip whole or not at all.
+
+        delay (seconds or timedelta) or at (datetime with a zone, or epoch seconds): not before then.
+        can_update: newer content replaces what waits under the same mid. can_requeue: newer content runs
+        after the current run. dedupe: refuse the mid for so long after it is done; otherwise only until
+        it is collected. lock_ms: length of this message's locks. Raises ConfigError or CodecError for a
+        bad mid, option or size, Full when the server's memory is full, Unavailable when the outcome of a
+        call is unknown.
+        """
+        prepared = self._options(**options)
+        done: list[Enqueued] = []
+        for batch in _batches(contents):
+            done += self._enqueue(batch, prepared, None)
+        return done
+
+    def dequeue(
+        self,
+        limit: int = 1,
+        *,
+        lease_ms: int = LEASE_MS,
+        crash_limit: int = CRASH_LIMIT,
+        caller: Caller | None = None,
+        now: int | None = None,
+    ) -> Dequeued:
+        """Up to `limit` messages, each locked for lease_ms. One that crashed before comes alone."""
+        args = (moment(now), lease_ms, crash_limit, _checked_limit(limit))
+        with self._own(caller) as own:
+            return _handed(self._call("dequeue", own, args), 1, own)
+
+    def finish(
+        self,
+        endings: Sequence[Ending],
+        *,
+        dequeue: int = 0,
+        lease_ms: int = LEASE_MS,
+        crash_limit: int = CRASH_LIMIT,
+        caller: Caller | None = None,
+        now: int | None = None,
+    ) -> Finished:
+        """End up to 1,000 attempts and, if asked, dequeue in the same round trip.
+
+        An ending whose token was superseded is answered 'stale' and changes nothing.
+        """
+        args: list[Argument] = [moment(now), lease_ms, crash_limit, dequeue, len(endings)]
+        result_keys: list[str] = []
+        results: list[Argument] = []
+        for index, ending in enumerate(endings, 1):
+            args += _ending_arguments(ending)
+            if ending.result is not None:
+                result_keys.append(self.result_key(ending.mid))
+                results += (index, ending.result_ttl_ms, ending.result)
+        with self._own(caller) as own:
+            reply = self._call("finish", own, [*args, *results], result_keys)
+            replies = [word(item, REPLIES) for item in reply[: len(endings)]]
+            return Finished(replies, _handed(reply, len(endings), own) if dequeue else None)
+
+    def extend(
+        self, holds: Sequence[tuple[str, str]], lease_ms: int = LEASE_MS, *, now: int | None = None
+    ) -> list[bool]:
+        """Renew locks; False where somebody else has the message now, or it was cancelled."""
+        if not holds:
+            return []
+        reply = self._run("extend", moment(now), lease_ms, *(part for hold in holds for part in hold))
+        return [item == b"ok" for item in reply]
+
+    def release(
+        self, holds: Sequence[tuple[str, str]], *, caller: Caller | None = None, now: int | None = None
+    ) -> list[bool]:
+        """Give back messages that weren't started, to the front of ready; costs no attempt."""
+        if not holds:
+            return []
+        args = [moment(now), *(part for hold in holds for part in hold)]
+        with self._own(caller) as own:
+            return [item == b"ok" for item in self._call("release", own, args)]
+
+    def close_caller(self, caller_id: str) -> list[Hold]:
+        """Refuse all later calls of a caller that is gone; what its last call handed out and it still holds."""
+        script, names, _ = self._bound.get("close") or self._bind("close")
+        reply = self.client.run(script, [*names, f"{self.prefix}call:{caller_id}"], [caller_id])
+        texts = [item.decode() for item in reply]
+        return [Hold(mid, token) for mid, token in zip(texts[::2], texts[1::2], strict=True)]
+
+    def progress(self, mid: str, token: str, text: str) -> bool:
+        """Note how far a running attempt is; False when it no longer holds the message."""
+        return bool(self._run("progress", mid, token, text)[0] == b"ok")
+
+    def _options(
+        self,
+        *,
+        delay: float | timedelta | None = None,
+        at: datetime | float | None = None,
+        can_update: bool = False,
+        can_requeue: bool = False,
+        dedupe: float | timedelta | None = None,
+        lock_ms: int | None = None,
+        now: int | None = None,
+    ) -> list[Argument]:
+        if delay is not None and at is not None:
+            raise ConfigError(f"delay={delay!r} and at={at!r} say two things; give one")
+        if lock_ms is not None and not 1 <= lock_ms <= 86_400_000:
+            raise ConfigError(f"lock_ms={lock_ms!r} is no lock; take 1 to 86400000 (a day)")
+        return [
+            moment(now), _milliseconds("delay", delay), _epoch_ms(at), int(can_update), int(can_requeue),
+            "" if lock_ms is None else lock_ms, _milliseconds("dedupe", dedupe),
+        ]  # fmt: skip
+
+    def _enqueue(
+        self, batch: list[tuple[str | None, bytes]], options: list[Argument], caller: Caller | None
+    ) -> list[Enqueued]:
+        args: list[Argument] = list(options)
+        mids = [secrets.token_urlsafe(12) if mid is None else checked_mid(mid) for mid, _ in batch]
+        for mid, (_, content) in zip(mids, batch, strict=True):
+            if len(content) > MAX_CONTENT:
+                raise CodecError(f"content of {len(content)} bytes for {mid!r} is over {MAX_CONTENT}; store it elsewhere and enqueue a reference")
+            args += (mid, content)
+        with self._own(caller) as own:
+            reply = self._call("enqueue", own, args)
+        return [
+            Enqueued(mid, cast(Action, word(action, ACTIONS)), reason.decode())
+            for mid, action, reason in zip(mids, reply[::2], reply[1::2], strict=True)
+        ]
+
+
+def _batches(contents: Iterable[Content]) -> Iterator[list[tuple[str | None, bytes]]]:
+    batch: list[tuple[str | None, bytes]] = []
+    size = 0
+    for item in contents:
+        pair = (None, item) if isinstance(item, bytes) else item
+        batch.append(pair)
+        size += len(pair[1])
+        if len(batch) == PER_CALL or size >= BYTES_PER_CALL:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _ending_arguments(ending: Ending) -> tuple[Argument, ...]:
+    if ending.outcome in ("dead", "crashed"):
+        detail: Argument = ending.reason
+    else:
+        detail = "" if ending.backoff_ms is None else ending.backoff_ms
+    return (ending.mid, ending.token, ending.outcome, detail, ending.age_ms, ending.record)
+
+
+def _handed(reply: list[Any], start: int, caller: Caller) -> Dequeued:
+    sleep_ms, paused, fence = reply[start : start + 3]
+    messages = []
+    stem = f"{caller.id}.{caller.number}."
+    rows = iter(reply[start + 3 :])
+    for index, row in enumerate(iter(lambda: tuple(islice(rows, 6)), ())):
+        mid, content, attempt, ncrashes, generation, lock_at = row
+        if not mid:
+            continue
+        token = f"{stem}{index}"
+        life = generation.decode() if generation else token
+        messages.append(Message(mid.decode(), content, attempt, ncrashes, fence + index, life, token, lock_at))
+    return Dequeued(messages, sleep_ms, bool(paused))
+
+
+def _checked_limit(limit: int) -> int:
+    if not 1 <= limit <= PER_CALL:
+        raise ConfigError(f"limit={limit!r}: take 1 to {PER_CALL}")
+    return limit
+
+
+def _milliseconds(name: str, value: float | timedelta | None) -> Argument:
+    if value is None:
+        return ""
+    seconds = duration_s(value)
+    if not 0 <= seconds < 3_153_600_000:
+        raise ConfigError(f"{name}={value!r} is out of range; take 0 seconds to 100 years")
+    return round(seconds * 1000)
+
+
+def _epoch_ms(at: datetime | float | None) -> Argument:
+    if at is None:
+        return ""
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise ConfigError(f"at={at!r} has no time zone; use datetime.now(timezone.utc) + …")
+        at = at.timestamp()
+    return round(at * 1000)

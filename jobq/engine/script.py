@@ -1,0 +1,53 @@
+"""Lua scripts by name: their source, and the names they bind.
+
+A script binds its inputs once, in `local … = unpack(KEYS)` and `local … = unpack(ARGV…)`; the order of
+keys and arguments is written there and nowhere in Python. `--@include _name` pulls in a fragment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+from pathlib import Path
+
+from jobq.errors import ScriptError
+
+_INCLUDE = re.compile(r"^--@include (\w+)$", re.M)
+_BINDING = re.compile(r"^local ([\w,\s]+?) = unpack\((KEYS|ARGV)\b[^)]*\)", re.M)
+
+
+class Script:
+    """One Lua file with its fragments filled in."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.stem
+        text = path.read_text(encoding="utf-8")
+        self.text = _INCLUDE.sub(lambda found: _fragment(path, found[1]), text)
+        self.source = self.text.encode()
+        self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest()
+        bound = {kind: re.split(r",\s*", names) for names, kind in _BINDING.findall(text)}
+        self.keys: tuple[str, ...] = tuple(bound.get("KEYS", ()))
+        self.args: tuple[str, ...] = tuple(bound.get("ARGV", ()))
+
+    def __repr__(self) -> str:
+        return f"Script({self.name!r})"
+
+
+def _fragment(path: Path, name: str) -> str:
+    return path.with_name(f"{name}.lua").read_text(encoding="utf-8")
+
+
+def folder() -> Path:
+    """Where the Lua files are: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    for place in (package / "lua", package.parent / "lua"):
+        if place.is_dir():
+            return place
+    raise ScriptError(f"no lua/ folder in or beside {package}; is the installation whole?")
+
+
+@cache
+def load(area: str, name: str) -> Script:
+    """The script `lua/<area>/<name>.lua`, read once per process."""
+    return Script(folder() / area / f"{name}.lua")

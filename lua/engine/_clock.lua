@@ -1,0 +1,28 @@
+-- clock: now_ms, read once; a floor absorbs steps back of up to a minute, a larger one rebases it.
+-- needs: now meta events
+local paused, level, floor, max_lease = unpack(
+  redis.call('HMGET', meta, 'paused', 'events', 'floor', 'max_lease'))
+local now_ms = tonumber(now)
+if not now_ms then
+  local time = redis.call('TIME')
+  now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+floor, max_lease = tonumber(floor) or 0, tonumber(max_lease) or 0
+local stepped_back_ms = floor - now_ms
+if stepped_back_ms > 0 and stepped_back_ms <= 60000 then now_ms = floor end
+
+local function emit(kind, mid, at, rest)
+  if level == 'off' then return end
+  redis.call('XADD', events, 'MAXLEN', '~', 100000, '*',
+    '1', kind .. '\31' .. mid .. '\31' .. string.format('%.0f', at) .. '\31' .. (rest or ''))
+end
+
+-- The script's first write, once it has found something to change.
+local function tick()
+  if now_ms == floor then return end
+  redis.call('HSET', meta, 'floor', string.format('%.0f', now_ms))
+  if stepped_back_ms > 60000 then
+    emit('clock_jump', '', now_ms, '\31\31\31\31\31\31\31' .. string.format('%.0f', stepped_back_ms))
+  end
+  floor, stepped_back_ms = now_ms, 0
+end

@@ -1,0 +1,75 @@
+-- newer: what enqueue does with a mid that lives. Every branch names the state that it handles.
+-- needs: messages locks tokens backoffs nattempts ncrashes generations requeue options due done meta now_ms delay_ms at can_update can_requeue lock_ms dedupe_ms
+local not_before = tonumber(at) or (tonumber(delay_ms) and now_ms + delay_ms)
+
+local function write_options(mid)
+  if lock_ms .. dedupe_ms ~= '' then redis.call('HSET', options, mid, lock_ms .. ',' .. dedupe_ms) end
+end
+
+local function keep_for_later(mid, content, action)
+  tick()
+  local till = not_before and string.format('%.0f', not_before) or ''
+  redis.call('HSET', requeue, mid, packed(till, lock_ms, dedupe_ms, content))
+  return action, ''
+end
+
+-- done: start over at once, unless a dedupe backoff still runs
+local function enqueue_done(mid, content, word)
+  local waiting = word == 'done-with-requeue'
+  if waiting and can_update == '1' then return keep_for_later(mid, content, 'updated') end
+  if can_requeue ~= '1' then return 'exists', word end
+  if word ~= 'done-awaiting-gc' then return keep_for_later(mid, content, 'requeued') end
+  keep_for_later(mid, content)
+  if redis.call('HEXISTS', backoffs, mid) == 1 then
+    redis.call('HINCRBY', meta, 'deduped', -1)
+    leave_due(mid)
+  else
+    leave_circle(mid)
+  end
+  start_newer(mid, redis.call('HGET', requeue, mid))
+  return 'added', ''
+end
+
+-- queued under an expired lock: revoke the last holder's right, which counts as a crash
+local function take_from_expired(mid, content)
+  leave_circle(mid)
+  if redis.call('HEXISTS', requeue, mid) == 1 then
+    keep_for_later(mid, content)
+    return start_newer(mid, redis.call('HGET', requeue, mid))
+  end
+  redis.call('HINCRBY', ncrashes, mid, 1)
+  redis.call('HDEL', locks, mid)
+  redis.call('HDEL', tokens, mid)
+  if not_before and not_before > now_ms then to_due(mid, not_before) else to_ready(mid) end
+end
+
+local function update_queued(mid, content)
+  tick()
+  redis.call('HSET', messages, mid, content)
+  write_options(mid)
+  if redis.call('HEXISTS', locks, mid) == 1 then
+    take_from_expired(mid, content)
+  elseif not_before then
+    local waits = redis.call('HEXISTS', backoffs, mid) == 1
+    if not_before > now_ms then
+      if not waits then leave_ready(mid) end
+      to_due(mid, not_before)
+    elseif waits then
+      leave_due(mid)
+      to_ready(mid)
+    end
+  end
+  return 'updated', ''
+end
+
+local function enqueue_again(mid, content)
+  local word = status(mid)
+  if string.sub(word, 1, 4) == 'done' then return enqueue_done(mid, content, word) end
+  if string.sub(word, 1, 6) == 'queued' then
+    if can_update ~= '1' then return 'exists', word end
+    return update_queued(mid, content)
+  end
+  if word == 'locked-with-requeue' and can_update == '1' then return keep_for_later(mid, content, 'updated') end
+  if can_requeue == '1' then return keep_for_later(mid, content, 'requeued') end
+  return 'exists', word
+end

@@ -1,0 +1,67 @@
+-- settle: end held attempts; plain successes are gathered and written together.
+-- needs: messages locks tokens nattempts requeue options done due meta now_ms FIRST count
+local finished = {}
+local any_newer = redis.call('HLEN', requeue) > 0
+local any_options = redis.call('HLEN', options) > 0
+
+local function wait_until(mid, backoff_ms, front)
+  unlock(mid)
+  if backoff_ms > 0 then to_due(mid, now_ms + backoff_ms) else to_ready(mid, front) end
+end
+
+local function finish_done(mid, detail)
+  local own = any_options and redis.call('HGET', options, mid)
+  local dedupe_ms = tonumber(detail) or (own and tonumber(string.match(own, ',(%d+)$'))) or 0
+  if dedupe_ms == 0 then
+    finished[#finished + 1] = mid
+    return 'done'
+  end
+  leave_circle(mid)
+  unlock(mid)
+  redis.call('SADD', done, mid)
+  redis.call('HINCRBY', meta, 'deduped', 1)
+  to_due(mid, now_ms + dedupe_ms)
+  return 'done'
+end
+
+-- The holder's attempt at `mid` ends as `outcome`. -> event kind
+local function settle(mid, outcome, detail, reason)
+  local newer = any_newer and redis.call('HGET', requeue, mid)
+  if outcome == 'done' and not newer then return finish_done(mid, detail) end
+  leave_circle(mid)
+  if outcome == 'crashed' then return crash(mid, reason, 'crashed', true) end
+  if outcome == 'dead' then bury(mid, reason) end
+  if newer then
+    start_newer(mid, newer)
+  elseif outcome == 'dead' then
+    forget(mid)
+  else
+    if outcome ~= 'retry' then redis.call('HINCRBY', nattempts, mid, -1) end
+    wait_until(mid, tonumber(detail) or 0, outcome == 'release')
+  end
+  return outcome == 'snooze' and 'snoozed' or outcome
+end
+
+local function write_finished()
+  if #finished == 0 then return end
+  redis.call('HDEL', locks, unpack(finished))
+  redis.call('HDEL', tokens, unpack(finished))
+  redis.call('SADD', done, unpack(finished))
+end
+
+-- Six arguments per ending, from ARGV[FIRST] on; a stale one changes nothing.
+local function settle_all(words)
+  local ended = {}
+  for i = 1, count do
+    local mid, token, outcome, detail, age_ms, record = unpack(ARGV, FIRST + 6 * (i - 1), FIRST + 6 * i - 1)
+    if ended[mid] or redis.call('HGET', tokens, mid) ~= token then
+      words[i] = 'stale'
+    else
+      tick()
+      local kind = settle(mid, outcome, detail, detail)
+      emit(kind, mid, now_ms - age_ms, record)
+      words[i], ended[mid] = (outcome == 'crashed' and kind == 'dead') and 'dead' or 'ok', true
+    end
+  end
+  write_finished()
+end

@@ -1,0 +1,57 @@
+#!lua flags=allow-oom
+--[[
+cancel: see to it that messages don't run, or that their current run's outcome is refused.
+
+KEYS
+  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash generations:hash
+  requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set left_ready:set
+  left_circle:set eoq_backoff:string wake:list meta:hash events:stream last_call:string
+ARGV
+  caller  16 characters, the connection's random id
+  number  of this call, counted up by the caller
+  now     epoch ms, or '' for the server's clock
+  then one per message: mid
+RETURNS  {per message: 'cancelled' | its status: 'nil' 'done-awaiting-gc' 'done-with-backoff'} | {'closed'}
+COST     O(messages)
+WRITES   nothing for a message not cancelled, nothing at all when the call is refused
+]]
+local messages, locks, tokens, backoffs, nattempts, ncrashes, generations, requeue, options, progress,
+  ready, due, circle, done, left_ready, left_circle, eoq_backoff, wake, meta, events, last_call = unpack(KEYS)
+local caller, number, now = unpack(ARGV, 1, 3)
+
+--@include _call
+--@include _clock
+--@include _place
+--@include _status
+--@include _generation
+
+-- in the circle: the walk collects it; its holder's next extend tells the child
+local function cancel_held(mid)
+  for _, key in ipairs({locks, tokens, requeue}) do redis.call('HDEL', key, mid) end
+  redis.call('SADD', done, mid)
+end
+
+local function cancel(mid, word)
+  tick()
+  emit('cancelled', mid, now_ms, '\31' .. (redis.call('HGET', nattempts, mid) or ''))
+  if word == 'done-with-requeue' then
+    redis.call('HDEL', requeue, mid)
+  elseif redis.call('HEXISTS', locks, mid) == 1 then
+    cancel_held(mid)
+  else
+    if redis.call('HEXISTS', backoffs, mid) == 1 then leave_due(mid) else leave_ready(mid) end
+    forget(mid)
+  end
+end
+
+if refused() then return {'closed'} end
+if replayed() then return recorded_words() end
+local words = {}
+for i = 4, #ARGV do
+  local word = status(ARGV[i])
+  local over = word == 'nil' or word == 'done-awaiting-gc' or word == 'done-with-backoff'
+  words[#words + 1] = over and word or 'cancelled'
+  if not over then cancel(ARGV[i], word) end
+end
+record_call(words)
+return words

@@ -1,0 +1,32 @@
+#!lua flags=allow-oom
+--[[
+close: refuse every later call of a caller that is gone, and tell what its last one handed out.
+
+KEYS
+  tokens:hash last_call:string
+ARGV
+  caller  16 characters, the id of the connection that is gone
+RETURNS  {per message still held: mid, token}
+COST     O(messages of that call)
+WRITES   last_call; closing twice answers the same
+]]
+local tokens, last_call = unpack(KEYS)
+local caller = unpack(ARGV)
+local number = '0'
+
+--@include _call
+
+if not recorded then
+  redis.call('SET', last_call, 'x0\30\30', 'PX', 600000)
+  return {}
+end
+number = string.match(recorded_number, '%d+')
+if string.sub(recorded, 1, 1) ~= 'x' then redis.call('SET', last_call, 'x' .. recorded, 'PX', 600000) end
+local held, items = {}, recorded_part('^[^\30]*\30[^\30]*\30(.*)$')
+for i = 4, #items, 6 do
+  local token = caller .. '.' .. number .. '.' .. ((i - 4) / 6)
+  if redis.call('HGET', tokens, items[i]) == token then
+    held[#held + 1], held[#held + 2] = items[i], token
+  end
+end
+return held

@@ -1,0 +1,32 @@
+#!lua flags=allow-oom
+--[[
+collect: upkeep without a hand-out: promote what is due, recover expired locks, remove done messages.
+
+KEYS
+  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash generations:hash
+  requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set left_ready:set
+  left_circle:set
+  dead:zset dead_messages:hash last_dead:hash eoq_backoff:string wake:list meta:hash events:stream
+ARGV
+  now          epoch ms, or '' for the server's clock
+  crash_limit  crashes that make a message dead, 0 = never
+  limit        mids looked at in due and in the circle, 1-1000
+RETURNS  {'collected', mids left in the circle, mids left in due}
+COST     O(limit)
+WRITES   what it finds; running it twice is harmless
+]]
+local messages, locks, tokens, backoffs, nattempts, ncrashes, generations, requeue, options, progress,
+  ready, due, circle, done, left_ready, left_circle,
+  dead, dead_messages, last_dead, eoq_backoff, wake, meta, events = unpack(KEYS)
+local now, crash_limit, limit = unpack(ARGV)
+
+--@include _clock
+--@include _place
+--@include _generation
+--@include _ending
+--@include _upkeep
+
+tick()
+promote(tonumber(limit))
+walk(tonumber(limit))
+return {'collected', redis.call('LLEN', circle), redis.call('ZCARD', due)}

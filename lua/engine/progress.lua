@@ -1,0 +1,20 @@
+#!lua flags=allow-oom
+--[[
+progress: note how far a running attempt is.
+
+KEYS
+  tokens:hash progress:hash
+ARGV
+  mid    message id
+  token  of the attempt
+  text   at most 1,000 bytes
+RETURNS  {'ok' | 'stale'}
+COST     O(1)
+WRITES   nothing for a stale one
+]]
+local tokens, progress = unpack(KEYS)
+local mid, token, text = unpack(ARGV)
+
+if redis.call('HGET', tokens, mid) ~= token then return {'stale'} end
+redis.call('HSET', progress, mid, string.sub(text, 1, 1000))
+return {'ok'}

@@ -1,0 +1,46 @@
+#!lua flags=allow-oom
+--[[
+release: give back messages that weren't started; they go to the front of ready and cost no attempt.
+
+KEYS
+  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash generations:hash
+  requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set left_ready:set
+  left_circle:set
+  dead:zset dead_messages:hash last_dead:hash eoq_backoff:string wake:list meta:hash events:stream
+  last_call:string
+ARGV
+  caller  16 characters, the connection's random id
+  number  of this call, counted up by the caller
+  now     epoch ms, or '' for the server's clock
+  then two per message: mid, token; the first is handed out first again
+RETURNS  {per message: 'ok' | 'stale'} | {'closed'}
+COST     O(messages)
+WRITES   nothing for a stale one, nothing at all when the call is refused
+]]
+local messages, locks, tokens, backoffs, nattempts, ncrashes, generations, requeue, options, progress,
+  ready, due, circle, done, left_ready, left_circle,
+  dead, dead_messages, last_dead, eoq_backoff, wake, meta, events, last_call = unpack(KEYS)
+local caller, number, now = unpack(ARGV, 1, 3)
+
+--@include _call
+--@include _clock
+--@include _place
+--@include _generation
+local crash_limit = 0
+--@include _ending
+local FIRST, count = 0, 0
+--@include _settle
+
+if refused() then return {'closed'} end
+if replayed() then return recorded_words() end
+local words, held = {}, {}
+for i = 4, #ARGV, 2 do
+  local mid = ARGV[i]
+  local holds = not held[mid] and redis.call('HGET', tokens, mid) == ARGV[i + 1]
+  words[#words + 1] = holds and 'ok' or 'stale'
+  if holds then held[mid], held[#held + 1] = true, mid end
+end
+if #held > 0 then tick() end
+for i = #held, 1, -1 do settle(held[i], 'release', '', '') end
+record_call(words)
+return words

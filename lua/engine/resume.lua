@@ -1,0 +1,16 @@
+#!lua flags=allow-oom
+--[[
+resume: end a pause and wake a child.
+
+KEYS
+  eoq_backoff:string wake:list meta:hash
+RETURNS  {'resumed'}
+COST     O(1)
+WRITES   all keys; a queue that isn't paused only gets a needless wake
+]]
+local eoq_backoff, wake, meta = unpack(KEYS)
+
+redis.call('HDEL', meta, 'paused')
+redis.call('DEL', eoq_backoff)
+if redis.call('LLEN', wake) == 0 then redis.call('LPUSH', wake, '1') end
+return {'resumed'}

@@ -1,0 +1,47 @@
+#!lua
+--[[
+revive: put dead messages back, as new ones, on a person's word.
+
+KEYS
+  messages:hash backoffs:hash options:hash ready:list due:zset circle:list left_ready:set left_circle:set
+  dead:zset dead_messages:hash last_dead:hash eoq_backoff:string wake:list meta:hash events:stream
+  last_call:string
+ARGV
+  caller  16 characters, the connection's random id
+  number  of this call, counted up by the caller
+  now     epoch ms, or '' for the server's clock
+  then one per message: dead id, mid#generation
+RETURNS  {per message: 'revived' | 'exists': one of its mid lives | 'nil': not among the dead} | {'closed'}
+COST     O(messages)
+WRITES   nothing for one not revived; nothing at all when memory is full or the call is refused
+]]
+local messages, backoffs, options, ready, due, circle, left_ready, left_circle, dead, dead_messages, last_dead,
+  eoq_backoff, wake, meta, events, last_call = unpack(KEYS)
+local caller, number, now = unpack(ARGV, 1, 3)
+
+--@include _call
+--@include _clock
+--@include _place
+
+local function revive(id)
+  local mid, stored = string.match(id, '^(.*)#[^#]*$'), redis.call('HGET', dead_messages, id)
+  if not stored then return 'nil' end
+  local head, own, length = string.match(stored, '^([^\31]*\31[^\31]*\31([^\31]*)\31(%d+)\31)')
+  local content = string.sub(stored, #head + length + 1)
+  if redis.call('HSETNX', messages, mid, content) == 0 then return 'exists' end
+  tick()
+  if own ~= ',' then redis.call('HSET', options, mid, own) end
+  redis.call('ZREM', dead, id)
+  redis.call('HDEL', dead_messages, id)
+  if redis.call('HGET', last_dead, mid) == id then redis.call('HDEL', last_dead, mid) end
+  to_ready(mid)
+  emit('revived', mid, now_ms)
+  return 'revived'
+end
+
+if refused() then return {'closed'} end
+if replayed() then return recorded_words() end
+local words = {}
+for i = 4, #ARGV do words[#words + 1] = revive(ARGV[i]) end
+record_call(words)
+return words

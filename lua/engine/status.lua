@@ -1,0 +1,28 @@
+#!lua flags=no-writes
+--[[
+status: where one message is in its life.
+
+KEYS
+  messages:hash locks:hash backoffs:hash nattempts:hash ncrashes:hash generations:hash requeue:hash
+  progress:hash done:set last_dead:hash meta:hash events:stream
+ARGV
+  mid  message id
+  now  epoch ms, or '' for the server's clock
+RETURNS  {status, attempts, ncrashes, not_before or 0, lock_at or 0, generation, dead id or '', progress};
+         status is one of Carmine's eight, or 'dead' when only a dead one is known
+COST     O(1)
+WRITES   nothing
+]]
+local messages, locks, backoffs, nattempts, ncrashes, generations, requeue, progress, done, last_dead, meta,
+  events = unpack(KEYS)
+local mid, now = unpack(ARGV)
+
+--@include _clock
+--@include _status
+
+local word = status(mid)
+local dead_id = redis.call('HGET', last_dead, mid) or ''
+if word == 'nil' and dead_id ~= '' then word = 'dead' end
+local function number_of(key) return tonumber(redis.call('HGET', key, mid)) or 0 end
+return {word, number_of(nattempts), number_of(ncrashes), number_of(backoffs), number_of(locks),
+  redis.call('HGET', generations, mid) or '', dead_id, redis.call('HGET', progress, mid) or ''}
