@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jobq.engine.binding import Binding, checked_mid, moment
 from jobq.engine.caller import Caller
-from jobq.engine.message import Counts, DeadMessage, Entry, Page, Place, Status
+from jobq.engine.message import Counts, DeadMessage, Entry, Page, Place, Status, Violation
 from jobq.errors import ConfigError
 from jobq.events import LEVELS
 
@@ -32,9 +32,7 @@ class Administration(Binding):
         if place not in ("ready", "due", "circle"):
             raise ConfigError(f"place {place!r} is unknown; take 'ready', 'due' or 'circle'")
         looked_at, *items = self._run("content", place, offset, limit, moment(now))
-        entries = [
-            Entry(_text(row[0]), _text(row[1]), *row[2:6], content=row[6]) for row in _rows(items, 7)
-        ]
+        entries = [Entry(_text(row[0]), _text(row[1]), *row[2:6], content=row[6]) for row in _rows(items, 7)]
         return Page(entries, offset + looked_at if looked_at == limit else None)
 
     def cancel(self, *mids: str, caller: Caller | None = None, now: int | None = None) -> list[str]:
@@ -90,6 +88,12 @@ class Administration(Binding):
         """Drop every live message; running ones can't finish any more. The dead stay."""
         with self._own(caller) as own:
             return int(self._call("clear", own, [moment(now)])[1])
+
+    def fsck(self) -> list[Violation]:
+        """What doesn't hold of the invariants; nothing is mended. Bounded calls, safe while in use."""
+        from jobq.engine.fsck import fsck
+
+        return fsck(self)
 
     def events_level(self, level: str = "") -> str:
         """Set how much the event stream records ('off', 'attempts', 'all'), or ask."""

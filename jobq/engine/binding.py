@@ -61,7 +61,9 @@ class Binding:
         # Not reached after an error: that call may still arrive, so its caller stays out of use.
         self._callers.give_back(spare)
 
-    def _call(self, name: str, caller: Caller, args: Sequence[Argument], extra_keys: Sequence[str] = ()) -> Any:
+    def _call(
+        self, name: str, caller: Caller, args: Sequence[Argument], extra_keys: Sequence[str] = ()
+    ) -> Any:
         """Run a script as the next numbered call of `caller`."""
         script, names, _ = self._bound.get(name) or self._bind(name)
         reply = self.client.run(

@@ -16,6 +16,7 @@ from jobq.config import duration_s
 from jobq.engine.administration import Administration
 from jobq.engine.binding import Argument, checked_mid, moment, word
 from jobq.engine.caller import Caller
+from jobq.engine.directory import register_queue
 from jobq.engine.message import (
     MAX_CONTENT,
     Action,
@@ -43,6 +44,8 @@ class Queue(Administration):
 
     Every method takes `now`, epoch ms, in place of the server's clock: for tests.
     """
+
+    _listed = False
 
     def enqueue(
         self, content: bytes, *, mid: str | None = None, caller: Caller | None = None, **options: Any
@@ -164,10 +167,15 @@ class Queue(Administration):
         mids = [secrets.token_urlsafe(12) if mid is None else checked_mid(mid) for mid, _ in batch]
         for mid, (_, content) in zip(mids, batch, strict=True):
             if len(content) > MAX_CONTENT:
-                raise CodecError(f"content of {len(content)} bytes for {mid!r} is over {MAX_CONTENT}; store it elsewhere and enqueue a reference")
+                raise CodecError(
+                    f"content of {len(content)} bytes for {mid!r} is over {MAX_CONTENT}; store it elsewhere and enqueue a reference"
+                )
             args += (mid, content)
         with self._own(caller) as own:
             reply = self._call("enqueue", own, args)
+        if not self._listed:
+            register_queue(self.client, self.name)
+            self._listed = True
         return [
             Enqueued(mid, cast(Action, word(action, ACTIONS)), reason.decode())
             for mid, action, reason in zip(mids, reply[::2], reply[1::2], strict=True)
@@ -207,7 +215,9 @@ def _handed(reply: list[Any], start: int, caller: Caller) -> Dequeued:
             continue
         token = f"{stem}{index}"
         life = generation.decode() if generation else token
-        messages.append(Message(mid.decode(), content, attempt, ncrashes, fence + index, life, token, lock_at))
+        messages.append(
+            Message(mid.decode(), content, attempt, ncrashes, fence + index, life, token, lock_at)
+        )
     return Dequeued(messages, sleep_ms, bool(paused))
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from jobq.errors import ScriptError
 
-_INCLUDE = re.compile(r"^--@include (\w+)$", re.M)
-_BINDING = re.compile(r"^local ([\w,\s]+?) = unpack\((KEYS|ARGV)\b[^)]*\)", re.M)
+_INCLUDE = re.compile(r"^--@include (\w+)$", re.MULTILINE)
+_BINDING = re.compile(r"^local ([\w,\s]+?) = unpack\((KEYS|ARGV)\b[^)]*\)", re.MULTILINE)
 
 
 class Script:

@@ -25,12 +25,12 @@ local function finish_done(mid, detail)
 end
 
 -- The holder's attempt at `mid` ends as `outcome`. -> event kind
-local function settle(mid, outcome, detail, reason)
+local function settle(mid, outcome, detail)
   local newer = any_newer and redis.call('HGET', requeue, mid)
   if outcome == 'done' and not newer then return finish_done(mid, detail) end
   leave_circle(mid)
-  if outcome == 'crashed' then return crash(mid, reason, 'crashed', true) end
-  if outcome == 'dead' then bury(mid, reason) end
+  if outcome == 'crashed' then return crash(mid, detail, 'crashed', true) end
+  if outcome == 'dead' then bury(mid, detail) end
   if newer then
     start_newer(mid, newer)
   elseif outcome == 'dead' then
@@ -49,16 +49,22 @@ local function write_finished()
   redis.call('SADD', done, unpack(finished))
 end
 
+local function holders()
+  local mids = {}
+  for i = 1, count do mids[i] = ARGV[FIRST + 6 * (i - 1)] end
+  return count > 0 and redis.call('HMGET', tokens, unpack(mids)) or mids
+end
+
 -- Six arguments per ending, from ARGV[FIRST] on; a stale one changes nothing.
 local function settle_all(words)
-  local ended = {}
+  local held, ended = holders(), {}
   for i = 1, count do
     local mid, token, outcome, detail, age_ms, record = unpack(ARGV, FIRST + 6 * (i - 1), FIRST + 6 * i - 1)
-    if ended[mid] or redis.call('HGET', tokens, mid) ~= token then
+    if ended[mid] or held[i] ~= token then
       words[i] = 'stale'
     else
       tick()
-      local kind = settle(mid, outcome, detail, detail)
+      local kind = settle(mid, outcome, detail)
       emit(kind, mid, now_ms - age_ms, record)
       words[i], ended[mid] = (outcome == 'crashed' and kind == 'dead') and 'dead' or 'ok', true
     end

@@ -41,6 +41,6 @@ for i = 4, #ARGV, 2 do
   if holds then held[mid], held[#held + 1] = true, mid end
 end
 if #held > 0 then tick() end
-for i = #held, 1, -1 do settle(held[i], 'release', '', '') end
+for i = #held, 1, -1 do settle(held[i], 'release', '') end
 record_call(words)
 return words

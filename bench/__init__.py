@@ -1,0 +1,1 @@
+"""Measurements anyone can rerun: `make bench`, or `python -m bench CASE…`."""

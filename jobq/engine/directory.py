@@ -1,0 +1,49 @@
+"""Which queues and workers there are: two keys outside every slot, written in calls of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from jobq.engine import keys
+
+if TYPE_CHECKING:
+    from jobq.engine.connection import Client
+
+_registered: set[tuple[int, str, str, str]] = set()
+
+
+def register_queue(client: Client, name: str, *, again: bool = False) -> None:
+    """Make `name` known to those who list queues: once per process, and `again` when workers heal it."""
+    known = (os.getpid(), client.url, client.namespace, name)
+    if again or known not in _registered:
+        client.command("SADD", keys.queue_names(client.namespace), keys.checked_name("queue", name))
+        _registered.add(known)
+
+
+def queue_names(client: Client) -> list[str]:
+    """The names of all queues ever used here, sorted."""
+    return sorted(name.decode() for name in client.command("SMEMBERS", keys.queue_names(client.namespace)))
+
+
+def forget_queue(client: Client, name: str) -> None:
+    """List `name` no longer; its keys stay."""
+    client.command("SREM", keys.queue_names(client.namespace), name)
+
+
+def put_worker(client: Client, name: str, facts: dict[str, Any]) -> None:
+    """A worker's sign of life; `facts` is JSON data with `seen_at`, epoch ms."""
+    client.command("HSET", keys.workers(client.namespace), name, json.dumps(facts))
+
+
+def forget_worker(client: Client, name: str) -> None:
+    """A worker has left."""
+    client.command("HDEL", keys.workers(client.namespace), name)
+
+
+def workers(client: Client) -> dict[str, dict[str, Any]]:
+    """Every worker's last sign of life, also of those that died without leaving."""
+    reply = client.command("HGETALL", keys.workers(client.namespace))
+    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+    return {name.decode(): json.loads(facts) for name, facts in pairs}
