@@ -14,9 +14,11 @@ local function rest(lap)
   return ms
 end
 
+-- A rest is never longer than 30 s: one that seems so was begun before the clock stepped back.
 local function resting_ms()
   local till = tonumber(redis.call('GET', eoq_backoff))
-  return till and math.min(30000, till - now_ms) or 0
+  local left_ms = till and till - now_ms or 0
+  return left_ms <= 30000 and left_ms or 0
 end
 
 -- Promote, walk, then hand out: each waiting class progresses whatever the ready list holds.
