@@ -65,7 +65,8 @@ local function settle_all(words)
     else
       tick()
       local kind = settle(mid, outcome, detail)
-      emit(kind, mid, now_ms - age_ms, record)
+      -- A release is no attempt that ended.
+      if kind ~= 'release' then emit(kind, mid, now_ms - age_ms, record) end
       words[i], ended[mid] = (outcome == 'crashed' and kind == 'dead') and 'dead' or 'ok', true
     end
   end
