@@ -11,7 +11,7 @@ local function pick(limit)
   local contents = redis.call('HMGET', messages, unpack(window))
   local picked, stale, used, bytes = {}, {}, 0, 0
   for i, mid in ipairs(window) do
-    if noted[i] == 1 then
+    if noted[i] == 1 or not contents[i] then
       stale[#stale + 1] = mid
     else
       if #picked == limit or (#picked > 0 and (crashes[i] or bytes > 4194304)) then break end
