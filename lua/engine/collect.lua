@@ -26,7 +26,10 @@ local now, crash_limit, limit = unpack(ARGV)
 --@include _ending
 --@include _upkeep
 
+limit = math.min(1000, tonumber(limit))
 tick()
-promote(tonumber(limit))
-walk(tonumber(limit))
+promote(limit)
+walk(limit)
+-- A child may have died between taking the wake marker and its dequeue.
+if paused ~= '1' and redis.call('LLEN', ready) > 0 then wake_up() end
 return {'collected', redis.call('LLEN', circle), redis.call('ZCARD', due)}
