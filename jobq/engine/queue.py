@@ -32,6 +32,7 @@ from jobq.errors import CodecError, ConfigError
 ACTIONS = frozenset(("added", "updated", "requeued", "exists"))
 REPLIES = frozenset(("ok", "dead", "stale"))
 LEASE_MS = 15_000
+DAY_MS = 86_400_000
 CRASH_LIMIT = 3
 PER_CALL = 1_000
 BYTES_PER_CALL = 4 * 1024 * 1024
@@ -79,7 +80,7 @@ class Queue(Administration):
         now: int | None = None,
     ) -> Dequeued:
         """Up to `limit` messages, each locked for lease_ms. One that crashed before comes alone."""
-        args = (moment(now), lease_ms, crash_limit, _checked_limit(limit))
+        args = (moment(now), _checked_lease(lease_ms), crash_limit, _checked_limit(limit))
         with self._own(caller) as own:
             return _handed(self._call("dequeue", own, args), 1, own)
 
@@ -97,6 +98,9 @@ class Queue(Administration):
 
         An ending whose token was superseded is answered 'stale' and changes nothing.
         """
+        _checked_limit(dequeue, 0)
+        _checked_limit(len(endings), 0)
+        lease_ms = _checked_lease(lease_ms)
         args: list[Argument] = [moment(now), lease_ms, crash_limit, dequeue, len(endings)]
         result_keys: list[str] = []
         results: list[Argument] = []
@@ -114,16 +118,17 @@ class Queue(Administration):
         self, holds: Sequence[tuple[str, str]], lease_ms: int = LEASE_MS, *, now: int | None = None
     ) -> list[bool]:
         """Renew locks; False where somebody else has the message now, or it was cancelled."""
-        if not holds:
+        if not _checked_limit(len(holds), 0):
             return []
-        reply = self._run("extend", moment(now), lease_ms, *(part for hold in holds for part in hold))
+        parts = [part for hold in holds for part in hold]
+        reply = self._run("extend", moment(now), _checked_lease(lease_ms), *parts)
         return [item == b"ok" for item in reply]
 
     def release(
         self, holds: Sequence[tuple[str, str]], *, caller: Caller | None = None, now: int | None = None
     ) -> list[bool]:
         """Give back messages that weren't started, to the front of ready; costs no attempt."""
-        if not holds:
+        if not _checked_limit(len(holds), 0):
             return []
         args = [moment(now), *(part for hold in holds for part in hold)]
         with self._own(caller) as own:
@@ -153,8 +158,8 @@ class Queue(Administration):
     ) -> list[Argument]:
         if delay is not None and at is not None:
             raise ConfigError(f"delay={delay!r} and at={at!r} say two things; give one")
-        if lock_ms is not None and not 1 <= lock_ms <= 86_400_000:
-            raise ConfigError(f"lock_ms={lock_ms!r} is no lock; take 1 to 86400000 (a day)")
+        if lock_ms is not None and not 1 <= lock_ms <= DAY_MS:
+            raise ConfigError(f"lock_ms={lock_ms!r} is no lock; take 1 to {DAY_MS} (a day)")
         return [
             moment(now), _milliseconds("delay", delay), _epoch_ms(at), int(can_update), int(can_requeue),
             "" if lock_ms is None else lock_ms, _milliseconds("dedupe", dedupe),
@@ -221,10 +226,17 @@ def _handed(reply: list[Any], start: int, caller: Caller) -> Dequeued:
     return Dequeued(messages, sleep_ms, bool(paused))
 
 
-def _checked_limit(limit: int) -> int:
-    if not 1 <= limit <= PER_CALL:
-        raise ConfigError(f"limit={limit!r}: take 1 to {PER_CALL}")
+def _checked_limit(limit: int, least: int = 1) -> int:
+    if not least <= limit <= PER_CALL:
+        raise ConfigError(f"{limit!r} messages in one call: take {least} to {PER_CALL}")
     return limit
+
+
+def _checked_lease(lease_ms: int) -> int:
+    # A lock that ends as it begins would hand one message out on every call.
+    if not 1 <= lease_ms <= DAY_MS:
+        raise ConfigError(f"lease_ms={lease_ms!r} is no lease; take 1 to {DAY_MS} (a day)")
+    return lease_ms
 
 
 def _milliseconds(name: str, value: float | timedelta | None) -> Argument:

@@ -44,6 +44,6 @@ local resting = resting_ms()
 if resting > 0 then return reply_with({resting, paused == '1' and 1 or 0, 0}) end
 
 tick()
-local handed = hand_out(tonumber(limit))
+local handed = hand_out(math.min(1000, tonumber(limit)))
 record_call({}, without_contents(handed))
 return reply_with(handed)

@@ -37,7 +37,7 @@ local caller, number, now, lease_ms, crash_limit, limit, count = unpack(ARGV, 1,
 --@include _upkeep
 --@include _handout
 --@include _reply
-limit, count = tonumber(limit), tonumber(count)
+limit, count = math.min(1000, tonumber(limit)), tonumber(count)
 local FIRST, FIXED_KEYS = 8, 25
 --@include _settle
 
