@@ -176,11 +176,12 @@ class Queue(Administration):
                     f"content of {len(content)} bytes for {mid!r} is over {MAX_CONTENT}; store it elsewhere and enqueue a reference"
                 )
             args += (mid, content)
-        with self._own(caller) as own:
-            reply = self._call("enqueue", own, args)
         if not self._listed:
+            # Before: an error here must not hide that the messages were accepted.
             register_queue(self.client, self.name)
             self._listed = True
+        with self._own(caller) as own:
+            reply = self._call("enqueue", own, args)
         return [
             Enqueued(mid, cast(Action, word(action, ACTIONS)), reason.decode())
             for mid, action, reason in zip(mids, reply[::2], reply[1::2], strict=True)
