@@ -57,18 +57,25 @@ end
 
 -- Six arguments per ending, from ARGV[FIRST] on; a stale one changes nothing.
 local function settle_all(words)
-  local held, ended = holders(), {}
+  local held, ended, released = holders(), {}, {}
   for i = 1, count do
     local mid, token, outcome, detail, age_ms, record = unpack(ARGV, FIRST + 6 * (i - 1), FIRST + 6 * i - 1)
     if ended[mid] or held[i] ~= token then
       words[i] = 'stale'
     else
       tick()
-      local kind = settle(mid, outcome, detail)
-      -- A release is no attempt that ended.
-      if kind ~= 'release' then emit(kind, mid, now_ms - age_ms, record) end
-      words[i], ended[mid] = (outcome == 'crashed' and kind == 'dead') and 'dead' or 'ok', true
+      words[i], ended[mid] = 'ok', true
+      if outcome == 'release' then
+        -- no attempt that ended, so no event
+        released[#released + 1] = {mid, detail}
+      else
+        local kind = settle(mid, outcome, detail)
+        emit(kind, mid, now_ms - age_ms, record)
+        if outcome == 'crashed' and kind == 'dead' then words[i] = 'dead' end
+      end
     end
   end
+  -- Each goes to the front of ready, the first one last.
+  for i = #released, 1, -1 do settle(released[i][1], 'release', released[i][2]) end
   write_finished()
 end
