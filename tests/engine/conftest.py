@@ -32,10 +32,10 @@ def end() -> Callable[..., str]:
 
 @pytest.fixture
 def facts(redis: Any) -> Callable[[], dict[bytes, bytes]]:
-    """facts(): every key that doesn't expire, as the bytes of its value."""
+    """facts(): every key of a queue that doesn't expire, as the bytes of its value."""
 
     def dump() -> dict[bytes, bytes]:
-        return {key: redis.dump(key) for key in sorted(redis.keys("*")) if redis.ttl(key) == -1}
+        return {key: redis.dump(key) for key in sorted(redis.keys("*{*")) if redis.ttl(key) == -1}
 
     return dump
 
@@ -64,8 +64,8 @@ def leftovers(redis: Any) -> Callable[[], set[str]]:
 
     def names() -> set[str]:
         lasting = {
-            key.decode().rpartition(":")[2] for key in redis.keys("*") if redis.ttl(key) == -1
+            key.decode().rpartition(":")[2] for key in redis.keys("*{*") if redis.ttl(key) == -1
         }
-        return lasting - {"meta", "events", "wake", "queues"}
+        return lasting - {"meta", "events", "wake"}
 
     return names
