@@ -1,13 +1,13 @@
 -- clock: now_ms, read once; a floor absorbs steps back of up to a minute, a larger one rebases it.
 -- needs: now meta events
-local paused, level, floor, max_lease = unpack(
-  redis.call('HMGET', meta, 'paused', 'events', 'floor', 'max_lease'))
+local paused, level, floor, max_lease, max_content = unpack(
+  redis.call('HMGET', meta, 'paused', 'events', 'floor', 'max_lease', 'max_content'))
 local now_ms = tonumber(now)
 if not now_ms then
   local time = redis.call('TIME')
   now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 end
-floor, max_lease = tonumber(floor) or 0, tonumber(max_lease) or 0
+floor, max_lease, max_content = tonumber(floor) or 0, tonumber(max_lease) or 0, tonumber(max_content) or 0
 local stepped_back_ms = floor - now_ms
 if stepped_back_ms > 0 and stepped_back_ms <= 60000 then now_ms = floor end
 

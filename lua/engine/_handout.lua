@@ -1,22 +1,33 @@
 -- handout: give ready messages to one caller, each with a lock and a token.
--- needs: messages locks tokens nattempts ncrashes generations options ready circle left_ready left_circle meta caller number lease_ms max_lease now_ms
+-- needs: messages locks tokens nattempts ncrashes generations options ready circle left_ready left_circle meta caller number lease_ms max_lease max_content now_ms
+
+-- As much of `window` as has 4 MiB of content: measured before it is read, where the queue has long ones.
+local function readable(window)
+  if #window * max_content <= 4194304 then return window end
+  local bytes, short = 0, {}
+  for i, mid in ipairs(window) do
+    bytes = bytes + redis.call('HSTRLEN', messages, mid)
+    if i > 1 and bytes > 4194304 then break end
+    short[i] = mid
+  end
+  return short
+end
 
 -- Up to `limit` mids off the head of ready. A message with a crash on record goes alone, so that blame is exact.
 local function pick(limit)
   local notes = redis.call('SCARD', left_ready)
-  local window = redis.call('LRANGE', ready, 0, limit + math.min(notes, limit) - 1)
+  local window = readable(redis.call('LRANGE', ready, 0, limit + math.min(notes, limit) - 1))
   if #window == 0 then return {} end
   local noted = notes > 0 and redis.call('SMISMEMBER', left_ready, unpack(window)) or {}
   local crashes = redis.call('HLEN', ncrashes) > 0 and redis.call('HMGET', ncrashes, unpack(window)) or {}
   local contents = redis.call('HMGET', messages, unpack(window))
-  local picked, stale, used, bytes = {}, {}, 0, 0
+  local picked, stale, used = {}, {}, 0
   for i, mid in ipairs(window) do
     if noted[i] == 1 or not contents[i] then
       stale[#stale + 1] = mid
     else
-      if #picked == limit or (#picked > 0 and (crashes[i] or bytes > 4194304)) then break end
+      if #picked == limit or (#picked > 0 and crashes[i]) then break end
       picked[#picked + 1] = {mid, contents[i], 0, tonumber(crashes[i]) or 0, '', 0}
-      bytes = bytes + #contents[i]
     end
     used = i
     if crashes[i] then break end

@@ -40,7 +40,7 @@ for i = 10, #ARGV, 2 do
   if #ARGV[i] == 0 or string.find(ARGV[i], '%c') then return redis.error_reply('ERR bad mid') end
 end
 
-local words, added = {}, {}
+local words, added, longest = {}, {}, max_content
 for i = 10, #ARGV, 2 do
   local mid, content = ARGV[i], ARGV[i + 1]
   local action, reason = 'added', ''
@@ -56,6 +56,7 @@ for i = 10, #ARGV, 2 do
   else
     action, reason = enqueue_again(mid, content)
   end
+  if action ~= 'exists' then longest = math.max(longest, #content) end
   if level == 'all' and action ~= 'exists' then
     emit('enqueued', mid, now_ms, '\31\31\31\31\31\31\31' .. action)
   end
@@ -65,5 +66,6 @@ for first = 1, #added, 1000 do
   redis.call('RPUSH', ready, unpack(added, first, math.min(#added, first + 999)))
 end
 if #added > 0 then wake_up() end
+if longest > max_content then redis.call('HSET', meta, 'max_content', longest) end
 record_call(words)
 return words
