@@ -64,6 +64,21 @@ def test_b16_hot_mid_has_one_copy_in_the_lists(queue, redis, at, outcome):
     assert redis.scard(f"{queue.prefix}left-ready") <= 1
 
 
+def test_b16_copy_behind_a_long_circle_is_taken_over(queue, redis, at, end):
+    """The same where the circle is too long for its walk to drop the stale copies in time."""
+    queue.enqueue_many([(f"live{i}", b"") for i in range(500)], now=at(0))
+    queue.dequeue(500, lease_ms=60_000, now=at(0))
+    queue.enqueue(b"v", mid="m", now=at(0))
+
+    for cycle in range(20):
+        [message] = queue.dequeue(now=at(cycle)).messages
+        end(queue, message, "retry", now=at(cycle))
+
+    assert redis.llen(f"{queue.prefix}mid-circle") == 501
+    assert redis.smembers(f"{queue.prefix}left-circle") == {b"m"}
+    assert queue.fsck() == []
+
+
 def test_b18_counts_know_a_backoff_that_is_over(queue, redis, at):
     """Backoffs stayed when handled and were counted: nqueued was clipped to 0."""
     queue.enqueue_many([(f"m{i}", b"") for i in range(100)], delay=1, now=at(0))
