@@ -23,7 +23,7 @@ class Administration(Binding):
     def counts(self) -> Counts:
         """How many messages are where, in O(1)."""
         *numbers, paused = self._run("counts")
-        return Counts(*numbers, paused=bool(paused))
+        return Counts(*numbers, bool(paused))
 
     def content(
         self, place: Place = "ready", offset: int = 0, limit: int = 100, *, now: int | None = None
