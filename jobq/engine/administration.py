@@ -23,7 +23,7 @@ class Administration(Binding):
     def counts(self) -> Counts:
         """How many messages are where, in O(1)."""
         *numbers, paused = self._run("counts")
-        return Counts(*numbers, bool(paused))
+        return Counts._make([*numbers, bool(paused)])
 
     def content(
         self, place: Place = "ready", offset: int = 0, limit: int = 100, *, now: int | None = None
@@ -32,7 +32,7 @@ class Administration(Binding):
         if place not in ("ready", "due", "circle"):
             raise ConfigError(f"place {place!r} is unknown; take 'ready', 'due' or 'circle'")
         looked_at, *items = self._run("content", place, offset, limit, moment(now))
-        entries = [Entry(_text(row[0]), _text(row[1]), *row[2:6], content=row[6]) for row in _rows(items, 7)]
+        entries = [Entry._make([_text(row[0]), _text(row[1]), *row[2:]]) for row in _rows(items, 7)]
         return Page(entries, offset + looked_at if looked_at == limit else None)
 
     def cancel(self, *mids: str, caller: Caller | None = None, now: int | None = None) -> list[str]:
