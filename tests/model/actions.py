@@ -1,0 +1,69 @@
+"""What may happen next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tests.model import producing, working
+from tests.model.machine import Machine
+from tests.model.world import World
+
+Action = tuple[str, ...]
+
+ACTIONS: dict[str, Callable[..., None]] = {
+    action.__name__: action
+    for action in (
+        producing.enqueue, producing.cancel, producing.revive, producing.pause, producing.clear,
+        working.dequeue, working.finish, working.release, working.extend, working.forget,
+        working.close, working.collect, working.tick, working.again,
+    )
+}  # fmt: skip
+
+
+def moves(m: Machine, w: World) -> Iterator[Action]:
+    """Everything that may happen next."""
+    scope, left = w.scope, w.left
+    for mid in scope.mids:
+        if left["enqueue"]:
+            for flavour in scope.flavours:
+                yield "enqueue", mid, flavour
+        if left.get("cancel"):
+            yield "cancel", mid
+        if left.get("revive") and w.records[mid].dead:
+            yield "revive", mid
+    for worker in scope.workers:
+        yield from moves_of(w, worker)
+    for caller in w.calls:
+        yield "again", caller
+    if left.get("pause"):
+        yield ("pause",)
+    if left.get("clear"):
+        yield ("clear",)
+    if "collect" in scope.actions:
+        yield ("collect",)
+    if m.next_time(w.now, w.scope.margin):
+        yield ("tick",)
+
+
+def moves_of(w: World, worker: str) -> Iterator[Action]:
+    scope, left, holds = w.scope, w.left, w.holds[worker]
+    if len(holds) < scope.hold_cap:
+        yield "dequeue", worker
+        if scope.idle:
+            yield "dequeue", worker, "woken"
+    for which in ("0", "1", "01", "10"):
+        if int(max(which)) >= len(holds):
+            continue
+        for outcome in scope.endings:
+            if outcome == "done" or left["fail"]:
+                yield "finish", worker, which, outcome
+                if "more" in scope.actions:
+                    yield "finish", worker, which, outcome, "more"
+    if holds:
+        for name in ("extend", "release"):
+            if name in scope.actions:
+                yield name, worker
+        if left.get("forget"):
+            yield "forget", worker
+    if left.get("close"):
+        yield "close", worker

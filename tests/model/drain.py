@@ -1,0 +1,71 @@
+"""From any state, one fair worker that starts afresh must bring everything to its end."""
+
+from __future__ import annotations
+
+from tests.model.digest import digest
+from tests.model.expect import call, events, handed, recovered
+from tests.model.machine import Machine, Violation
+from tests.model.world import World
+
+STEPS = 60
+
+
+class Drain:
+    """States known to drain are remembered, so that most walks end after a step or two."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._known: set[bytes] = set()
+
+    def check(self, world: World) -> None:
+        """Walk on from here, in place, until all is done; Violation when it never is."""
+        m, w = self._machine, world.copy()
+        w.holds = {"D": ()}
+        w.left, w.calls, w.ncontents = {}, {}, 0
+        if w.paused:
+            m.run("resume", "", w.now)
+            w.paused = False
+        m.forget(*[f"call:{caller}" for caller in w.numbers])
+        trail = []
+        for _ in range(STEPS):
+            key = digest(m.canonical(w.text(), False))
+            if key in self._known:
+                break
+            trail.append(key)
+            if self._step(w):
+                break
+        else:
+            raise Violation(
+                f"it never drains: {m.leftovers()}, owed {[r.content for r in w.records.values()]}"
+            )
+        self._known.update(trail)
+
+    def _step(self, w: World) -> bool:
+        m = self._machine
+        _, *reply = call(m, w, "dequeue", "D", w.scope.lease, w.scope.crash_limit, 2)
+        recovered(w, events(m))
+        handed(m, w, "D", tuple(reply))
+        if not w.holds["D"]:
+            return self._wait(w, int(str(reply[0])))
+        for hold in w.holds["D"]:
+            settings = (w.scope.lease, w.scope.crash_limit, 0, 1)
+            (word,) = call(m, w, "finish", "D", *settings, hold.mid, hold.token, "done", "", 0, "")
+            if word != "ok":
+                raise Violation(f"the only worker's finish was called {word}")
+            record = w.records[hold.mid]
+            record.token = ""
+            record.settle()
+        w.holds["D"] = ()
+        m.forget("call:D")
+        return False
+
+    def _wait(self, w: World, sleep_ms: int) -> bool:
+        m = self._machine
+        m.bound_dry_runs()
+        left, owed = m.leftovers(), [r.content for r in w.records.values() if r.content]
+        if not left:
+            if owed:
+                raise Violation(f"lost: {owed} accepted, never run, and nothing is left of it")
+            return True
+        w.now = max(w.now + sleep_ms, m.next_time(w.now, w.scope.margin))
+        return False

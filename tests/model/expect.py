@@ -1,0 +1,95 @@
+"""What every call must keep, whoever makes it: events, crashes, hand-outs."""
+
+from __future__ import annotations
+
+from tests.model.machine import Machine, Violation
+from tests.model.world import Call, Hold, Record, World
+
+
+def need(holds: object, text: str) -> None:
+    if not holds:
+        raise Violation(text)
+
+
+def call(m: Machine, w: World, script: str, caller: str, *args: str | int) -> tuple[object, ...]:
+    """The next numbered call of `caller`; what was recovered on the way is noted."""
+    number = w.numbers[caller] = w.numbers.get(caller, 0) + 1
+    reply = m.run(script, caller, w.now, caller, number, "", *args)
+    if w.scope.calls:
+        w.calls[caller] = Call(script, number, args, reply)
+    return reply
+
+
+def word_of(m: Machine, w: World, mid: str) -> str:
+    return m.run("status", "", w.now, mid, "")[0]  # type: ignore[no-any-return]
+
+
+def events(m: Machine) -> list[tuple[str, str]]:
+    text = m.emitted()
+    return [tuple(line.split("\x1f")[:2]) for line in text.split("\n")] if text else []
+
+
+def recovered(w: World, seen: list[tuple[str, str]]) -> None:
+    """Locks that the circle walk found expired."""
+    for kind, mid in seen:
+        record = w.records[mid]
+        need(kind in ("recovered", "dead"), f"unexpected event {kind} of {mid}")
+        need(record.token, f"{kind} {mid}, which nobody holds")
+        need(
+            record.until <= w.now, f"I6 {kind} {mid} {record.until - w.now} ms before its lock ends"
+        )
+        crashed(w, mid, kind == "dead")
+
+
+def crashed(w: World, mid: str, dead: bool) -> None:
+    record = w.records[mid]
+    record.token, record.crashes = "", record.crashes + 1
+    need(
+        dead == (record.crashes >= w.scope.crash_limit),
+        f"I7 {mid} dead={dead} after {record.crashes} crashes",
+    )
+    if dead:
+        buried(record, mid)
+
+
+def buried(record: Record, mid: str) -> None:
+    """The run that just ended is dead; newer content lives on."""
+    # The content of a run that newer content waits behind is not the world's business any more.
+    record.dead += ((f"{mid}#{record.generation}", "" if record.fresh else record.content),)
+    if not record.fresh:
+        record.settle()
+
+
+def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None:
+    """Take what was handed out; every promise of a hand-out is checked here."""
+    sleep_ms, paused, _fence, *rows = reply
+    need(not (rows and w.paused) and bool(paused) == w.paused, "handed out while paused")
+    for i in range(0, len(rows), 6):
+        mid, content, attempt, ncrashes, generation, lock_at = rows[i : i + 6]
+        record, token = w.records[str(mid)], f"{worker}.{w.numbers[worker]}.{i // 6}"
+        need(not record.token, f"I6 {mid} handed out while {record.token} holds it")
+        need(
+            content == record.content,
+            f"I8 handed out {content}, accepted is {record.content or 'nothing'}",
+        )
+        need(w.now >= record.not_before, f"I10 handed out {record.not_before - w.now} ms too early")
+        need(
+            lock_at == w.now + int(record.lock or w.scope.lease),
+            f"I11 lock until now + {int(str(lock_at)) - w.now}",
+        )
+        if record.fresh:
+            need(generation in ("", token), "I7 new content in an old generation")
+            record.generation, record.attempts, record.crashes, record.fresh = token, 0, 0, False
+        need(
+            generation in ("", record.generation),
+            f"I7 generation {generation}, not {record.generation}",
+        )
+        need(attempt == record.attempts + 1, f"I7 attempt {attempt} after {record.attempts}")
+        need(ncrashes == record.crashes, f"I7 {ncrashes} crashes, not {record.crashes}")
+        need(
+            not ncrashes or len(rows) == 6,
+            "a message with a crash on record was not handed out alone",
+        )
+        record.attempts, record.token, record.until = record.attempts + 1, token, int(str(lock_at))
+        w.holds[worker] += (Hold(str(mid), token, str(content)),)
+    need(rows or isinstance(sleep_ms, int), "no hand-out and no sleep")

@@ -1,0 +1,151 @@
+"""Breadth first over every interleaving of a scope, each state once."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from tests.model.actions import ACTIONS, Action, moves
+from tests.model.digest import digest
+from tests.model.drain import Drain
+from tests.model.expect import need, word_of
+from tests.model.machine import Machine, Mutation, Violation, lap_of
+from tests.model.world import Scope, World, begin
+
+CLEAN = ("0", 0, 0)
+STRETCHES = ("totals", "ready", "circle", "due", "done", *"123456789")
+
+
+@dataclass
+class Explored:
+    """How far it went, and the shortest way to a violation, if any."""
+
+    scope: str
+    states: int = 0
+    transitions: int = 0
+    seconds: float = 0.0
+    kinds: Counter[str] = field(default_factory=Counter)
+    violation: str = ""
+    trace: list[Action] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        size = f"{self.states:,} states, {self.transitions:,} transitions"
+        line = f"{self.scope}: {size}, {self.seconds:.1f} s"
+        if not self.violation:
+            return line
+        steps = "\n".join(f"  {i}. {' '.join(step)}" for i, step in enumerate(self.trace, 1))
+        return f"{line}\nVIOLATION {self.violation}\n{steps}"
+
+
+class Explorer:
+    """One scope on one machine."""
+
+    def __init__(
+        self, scope: Scope, mutation: Mutation | None = None, lua: str = "luajit21"
+    ) -> None:
+        self.scope = scope
+        changes = [mutation] if mutation else []
+        if scope.lap:
+            changes.append(lap_of(scope.lap))
+        self.machine = Machine(changes, lua)
+        self.drain = Drain(self.machine)
+        self.came_from: list[tuple[int, Action]] = []
+        self.result = Explored(scope.name)
+
+    def run(self) -> Explored:
+        started = time.perf_counter()
+        self.machine.reset()
+        world = begin(self.scope)
+        queue = deque([(self.machine.take(), world, 0)])
+        self.came_from.append((0, ()))
+        seen = {self._name(world)}
+        while queue and not self.result.violation:
+            snapshot, world, index = queue.popleft()
+            self.machine.put(snapshot)
+            for action in list(moves(self.machine, world)):
+                found = self._step(snapshot, world, index, action, seen)
+                if found:
+                    queue.append(found)
+                if self.result.violation:
+                    break
+            self.machine.drop(snapshot)
+        self.result.states, self.result.seconds = len(seen), time.perf_counter() - started
+        return self.result
+
+    def _step(
+        self, snapshot: int, world: World, index: int, action: Action, seen: set[bytes]
+    ) -> tuple[int, World, int] | None:
+        m, after = self.machine, world.copy()
+        m.put(snapshot)
+        self.result.transitions += 1
+        self.result.kinds[action[0]] += 1
+        try:
+            ACTIONS[action[0]](m, after, *action[1:])
+            m.set_now(after.now)
+            self._settle_idle(after)
+            name = self._name(after)
+            if name in seen:
+                return None
+            seen.add(name)
+            self.came_from.append((index, action))
+            found = (m.take(), after, len(self.came_from) - 1)
+            self._check(after)
+            self.drain.check(after)
+        except Exception as error:
+            self.result.violation = f"{error}" if isinstance(error, Violation) else repr(error)
+            self.result.trace = [*self._way_to(index), action]
+            return None
+        return found
+
+    def _settle_idle(self, world: World) -> None:
+        m = self.machine
+        if world.scope.idle:
+            m.bound_dry_runs()
+        else:
+            broken = m.broken(False)
+            need(not broken, broken)
+            m.forget("eoq_backoff", "ndry_runs", "wake")
+        if "revive" not in world.left:  # only revive reads these
+            m.forget("dead", "dead_messages", "last_dead")
+            for record in world.records.values():
+                record.dead = ()
+
+    def _name(self, world: World) -> bytes:
+        return digest(self.machine.canonical(world.text(), self.scope.calls))
+
+    def _check(self, world: World) -> None:
+        m, owed = self.machine, []
+        for mid, record in world.records.items():
+            owed += [mid, record.content]
+        broken = m.broken(world.scope.idle, *owed)
+        need(not broken, broken)
+        for mid in world.records:
+            self._check_word(world, mid)
+        for stretch in STRETCHES[:5]:
+            reply = m.run("fsck", "", world.now, stretch, 0, 100)
+            need(reply[0] == "0" and reply[2] == 0, f"fsck: {reply}")
+
+    def _check_word(self, world: World, mid: str) -> None:
+        """I1: the status that the world expects is the one told."""
+        record, word = world.records[mid], word_of(self.machine, world, mid)
+        expected: tuple[str, ...]
+        if record.token and record.until > world.now:
+            expected = ("locked-with-requeue",) if record.fresh else ("locked",)
+        elif record.content:
+            later = record.not_before > world.now and not record.token
+            expected = ("queued-with-backoff",) if later else ("queued",)
+            if record.deduped_till:
+                expected += ("done-with-requeue",)
+        elif record.deduped_till > world.now:
+            expected = ("done-with-backoff",)
+        else:
+            expected = ("nil", "dead", "done-awaiting-gc")
+        need(word in expected, f"I1 status of {mid} is {word}, not {' or '.join(expected)}")
+
+    def _way_to(self, index: int) -> list[Action]:
+        way = []
+        while index:
+            index, action = self.came_from[index]
+            way.append(action)
+        return way[::-1]

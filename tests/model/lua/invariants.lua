@@ -1,0 +1,107 @@
+-- invariants: what must hold in every state (specs/reliability.md 3.4, as DESIGN section 3 amends it).
+local R, S = ...
+local I = {}
+local SIDES = {'locks', 'tokens', 'backoffs', 'nattempts', 'ncrashes', 'generations', 'requeue', 'options', 'progress'}
+local bad
+
+local function rule(holds, text) if not holds then bad[#bad + 1] = text end end
+local function fields(key) return R.look(key) and R.db[key].m or {} end
+local function items(key) return R.look(key) and R.db[key].a or {} end
+local function count(list, mid)
+  local n = 0
+  for _, item in ipairs(list) do if item == mid then n = n + 1 end end
+  return n
+end
+
+-- I2: a live mid is in exactly one place; a list holds at most one copy; a note means a copy.
+local function place_of(mid, live)
+  local in_ready, in_circle = count(items('ready'), mid), count(items('circle'), mid)
+  local left_ready, left_circle = fields('left_ready')[mid], fields('left_circle')[mid]
+  rule(in_ready <= 1 and in_circle <= 1, 'I2 one copy: ' .. mid)
+  rule(not left_ready or in_ready == 1, 'I2 note without copy in ready: ' .. mid)
+  rule(not left_circle or in_circle == 1, 'I2 note without copy in circle: ' .. mid)
+  local ready = in_ready == 1 and not left_ready
+  local circle = in_circle == 1 and not left_circle
+  local due = fields('due')[mid] ~= nil
+  local places = (ready and 1 or 0) + (circle and 1 or 0) + (due and 1 or 0)
+  rule(places == (live and 1 or 0), 'I2 ' .. (live and 'live' or 'gone') .. ' mid in ' .. places .. ' places: ' .. mid)
+  return ready, due, circle
+end
+
+local function check_mid(mid, owed)
+  local content, done = fields('messages')[mid], fields('done')[mid] ~= nil
+  local lock, token, newer = fields('locks')[mid], fields('tokens')[mid], fields('requeue')[mid]
+  local ready, due, circle = place_of(mid, content ~= nil)
+  rule((lock ~= nil) == (token ~= nil), 'I4 lock without token, or token without lock: ' .. mid)
+  if lock then
+    rule(circle and not done, 'I4 locked outside the circle: ' .. mid)
+    rule(tonumber(lock) <= R.now + (tonumber(fields('meta').max_lease) or 0), 'I11 lock longer than any lease: ' .. mid)
+    rule(fields('generations')[mid] and fields('nattempts')[mid], 'I4 locked, never handed out: ' .. mid)
+  end
+  rule(not circle or lock or done, 'I2 in the circle, neither locked nor done: ' .. mid)
+  rule(not (ready and done), 'I2 ready and done: ' .. mid)
+  local score = fields('due')[mid]
+  rule(score == tonumber(fields('backoffs')[mid]), 'I2 due and backoffs differ: ' .. mid)
+  rule(not newer or lock or done, 'I1 requeue on a message that waits: ' .. mid)
+  -- accepted = stored, and nothing else is
+  local newest = newer and string.match(newer, '^%d*,%d*,%d*:(.*)$') or (not done and content) or ''
+  rule(newest == owed, 'I8/I9 stored ' .. newest .. ', accepted ' .. owed .. ': ' .. mid)
+end
+
+local function check_sides()
+  for _, key in ipairs(SIDES) do
+    for mid in pairs(fields(key)) do rule(fields('messages')[mid], 'I3 ' .. key .. ' without message: ' .. mid) end
+  end
+  for mid in pairs(fields('done')) do rule(fields('messages')[mid], 'I3 done without message: ' .. mid) end
+  local seen = {}
+  for _, token in pairs(fields('tokens')) do
+    rule(not seen[token], 'I6 one token twice: ' .. token)
+    seen[token] = true
+  end
+end
+
+local function check_dead()
+  for id in pairs(fields('dead')) do rule(fields('dead_messages')[id], 'I13 dead without content: ' .. id) end
+  for id in pairs(fields('dead_messages')) do rule(fields('dead')[id], 'I13 content of no dead: ' .. id) end
+  for mid, id in pairs(fields('last_dead')) do rule(fields('dead')[id], 'I13 last_dead of no dead: ' .. mid) end
+end
+
+local function check_totals()
+  local deduped = 0
+  for mid in pairs(fields('done')) do if fields('due')[mid] then deduped = deduped + 1 end end
+  rule(deduped == (tonumber(fields('meta').deduped) or 0), 'I14 deduped counts ' .. (fields('meta').deduped or '0'))
+  for key, value in pairs(R.db) do
+    if value.t == 'hash' or value.t == 'set' or value.t == 'zset' then
+      local n = 0
+      for _ in pairs(value.m) do n = n + 1 end
+      rule(n == value.n, 'I14 size of ' .. key)
+    end
+  end
+end
+
+-- L5: while callers are told to rest, nothing may be had; what is ready has a wake marker on the way.
+local function check_rest(idle)
+  local any_ready = false
+  for _, mid in ipairs(items('ready')) do any_ready = any_ready or not fields('left_ready')[mid] end
+  rule(#items('wake') <= 1, 'L5 more than one wake marker')
+  if fields('meta').paused == '1' then return end
+  if R.look('eoq_backoff') then
+    rule(not any_ready, 'L5 resting while a message is ready')
+    local till = R.db.eoq_backoff.px
+    for mid, at in pairs(fields('due')) do rule(at >= till or till <= R.now + 1, 'L5 resting past the backoff of ' .. mid) end
+  end
+  rule(not idle or not any_ready or #items('wake') == 1, 'L5 a message is ready and nobody is woken')
+end
+
+-- ...: mid and the content owed to it, '' for none. -> the broken rules, '' when all hold
+function I.broken(idle, ...)
+  bad = {}
+  for i = 1, select('#', ...), 2 do check_mid((select(i, ...)), (select(i + 1, ...))) end
+  check_sides()
+  check_dead()
+  check_totals()
+  check_rest(idle)
+  return table.concat(bad, '; ')
+end
+
+return I

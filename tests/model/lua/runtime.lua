@@ -1,0 +1,108 @@
+-- runtime: the engine's scripts, run against mini_redis.
+local R, S = ...
+local M = {}
+local scripts, undeclared = {}, false
+
+-- Whether scripts may touch keys that they don't declare.
+function M.undeclared(allowed) undeclared = allowed end
+
+local env = {redis = {call = R.call, pcall = R.pcall, error_reply = function(text) return {err = text} end}}
+for _, name in ipairs({'string', 'table', 'math', 'tonumber', 'tostring', 'ipairs', 'pairs', 'unpack', 'select',
+  'type', 'error', 'assert', 'pcall', 'next'}) do
+  env[name] = _G[name]
+end
+setmetatable(env, {
+  __index = function(_, name) error('no global ' .. name, 2) end,
+  __newindex = function(_, name, value)
+    if name ~= 'KEYS' and name ~= 'ARGV' then error('a script must not make the global ' .. name, 2) end
+    rawset(env, name, value)
+  end,
+})
+
+function M.load(name, text, keys)
+  local chunk = assert(loadstring(text, '=' .. name .. '.lua'))
+  setfenv(chunk, env)
+  scripts[name] = {chunk = chunk, keys = keys, bound = {}}
+end
+
+local function bound_keys(script, caller)
+  local found = script.bound[caller]
+  if not found then
+    found = {names = {}, declared = {}}
+    for key in string.gmatch(script.keys, '[^ ]+') do
+      if key == 'last_call' then key = 'call:' .. caller end
+      found.names[#found.names + 1] = key
+      found.declared[key] = true
+    end
+    script.bound[caller] = found
+  end
+  return found
+end
+
+-- Run one script, atomically, at `now`. -> its reply, item by item
+function M.run(name, caller, now, ...)
+  local script = scripts[name]
+  local keys = bound_keys(script, caller)
+  R.now, R.declared, R.ncalls, R.nwrites, R.emitted = now, not undeclared and keys.declared or nil, 0, 0, {}
+  env.KEYS, env.ARGV = keys.names, {...}
+  local reply = script.chunk()
+  R.declared = nil
+  if reply.err then error(reply.err, 0) end
+  return unpack(reply)
+end
+
+function M.emitted() return table.concat(R.emitted, '\n') end
+function M.cost() return R.ncalls end
+function M.writes() return R.nwrites end
+
+function M.set_now(now) R.now = now end
+
+function M.reset() R.db = {} end
+
+-- One plain command by a client.
+function M.command(now, ...)
+  R.now, R.declared = now, nil
+  return R.call(...)
+end
+
+function M.forget(...)
+  for i = 1, select('#', ...) do R.db[select(i, ...)] = nil end
+end
+
+-- The growing sleep, held at its third step, so that idling reaches a fixed point.
+function M.bound_dry_runs()
+  local runs = R.look('ndry_runs')
+  if runs and tonumber(runs.s) > 3 then R.own('ndry_runs', 'string').s = '3' end
+end
+
+-- The next moment at which some reply may change: `margin` before and at the end of a lock, a backoff, a rest.
+function M.next_time(now, margin)
+  local best
+  local function meet(at)
+    at = tonumber(at)
+    for _, moment in ipairs({at - margin, at}) do
+      if moment > now and (not best or moment < best) then best = moment end
+    end
+  end
+  for _, key in ipairs({'locks', 'backoffs'}) do
+    for _, at in pairs(R.db[key] and R.db[key].m or {}) do meet(at) end
+  end
+  local rest = R.db.eoq_backoff
+  if rest and rest.px > now and (not best or rest.px < best) then best = rest.px end
+  return best or 0
+end
+
+-- What must be left when all work is done: keys with a TTL, the events, the dead, a few totals.
+function M.leftovers()
+  local left = {}
+  for _, key in ipairs(S.keys()) do
+    local spared = R.db[key].px or key == 'events' or key == 'meta' or key == 'wake'
+      or key == 'dead' or key == 'dead_messages' or key == 'last_dead'
+    if not spared then left[#left + 1] = key end
+  end
+  local meta = R.db.meta and R.db.meta.m or {}
+  if (meta.deduped or '0') ~= '0' then left[#left + 1] = 'meta.deduped=' .. meta.deduped end
+  return table.concat(left, ' ')
+end
+
+return M

@@ -1,0 +1,98 @@
+"""The engine's real Lua text over mini-Redis, in this process."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jobq.engine.script import Script, folder
+
+HERE = Path(__file__).parent / "lua"
+COST_LIMIT = 140
+"""Commands that one call may send in these scopes: c + k * limit, for a handful of mids (I18)."""
+
+
+class Violation(AssertionError):
+    """A promise that doesn't hold."""
+
+
+class Mutation:
+    """One textual change to the Lua that the explorer must notice."""
+
+    def __init__(self, name: str, before: str, after: str, scope: str) -> None:
+        self.name, self.before, self.after, self.scope = name, before, after, scope
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+LAP = "local lap = redis.call('LLEN', ready) == 0 and 100 or math.min(100, 2 * limit + 8)"
+
+
+def lap_of(length: int) -> Mutation:
+    """Upkeep that looks at so few mids: no fault, only less at a time."""
+    return Mutation(f"laps of {length}", LAP, f"local lap = {length}", "")
+
+
+class Machine:
+    """Scripts, one database, and its snapshots."""
+
+    def __init__(self, mutations: Sequence[Mutation] = (), lua: str = "luajit21") -> None:
+        runtime = importlib.import_module(f"lupa.{lua}").LuaRuntime(unpack_returned_tuples=True)
+        # Compiling traces costs more than it gives here, and garbage is looked for less often.
+        runtime.execute("if jit then jit.off() end collectgarbage('setpause', 400)")
+
+        def part(name: str, *args: Any) -> Any:
+            load = runtime.eval(
+                "function(text, name) return assert(loadstring(text, '=' .. name)) end"
+            )
+            return load((HERE / f"{name}.lua").read_text(), name)(*args)
+
+        store = part("mini_redis")
+        part("hashes_sets", store)
+        part("lists_zsets", store)
+        snapshots = part("snapshots", store)
+        scripts = part("runtime", store, snapshots)
+        self.add_script = scripts.load
+        self._load_scripts(mutations)
+        self.store = store
+        self.run_script, self.command, self.reset = scripts.run, scripts.command, scripts.reset
+        self.emitted, self.cost, self.set_now = scripts.emitted, scripts.cost, scripts.set_now
+        self.writes, self.forget, self.next_time = scripts.writes, scripts.forget, scripts.next_time
+        self._undeclared = scripts.undeclared
+        self.bound_dry_runs, self.leftovers = scripts.bound_dry_runs, scripts.leftovers
+        self.take, self.put, self.drop = snapshots.take, snapshots.put, snapshots.drop
+        self.canonical, self.unchanged_since = snapshots.canonical, snapshots.unchanged_since
+        self.broken = part("invariants", store, snapshots).broken
+
+    def _load_scripts(self, mutations: Sequence[Mutation]) -> None:
+        unused = set(mutations)
+        for path in sorted((folder() / "engine").glob("[a-z]*.lua")):
+            script = Script(path)
+            text = script.text
+            for mutation in mutations:
+                if mutation.before in text:
+                    if text.count(mutation.before) != 1:
+                        raise ValueError(f"{mutation}: its pattern isn't unique in {path.name}")
+                    text = text.replace(mutation.before, mutation.after)
+                    unused.discard(mutation)
+            if text.startswith("#!"):
+                text = "--" + text
+            self.add_script(path.stem, text, " ".join(script.keys))
+        if unused:
+            raise ValueError(f"{unused}: no script holds the pattern any more")
+
+    def run(self, name: str, caller: str, now: int, *args: str | int) -> tuple[Any, ...]:
+        """One script, atomically; its reply item by item."""
+        reply = self.run_script(name, caller, now, *[str(arg) for arg in args])
+        if self.cost() > COST_LIMIT:
+            raise Violation(f"I18 {name} sent {self.cost()} commands")
+        return reply if isinstance(reply, tuple) else () if reply is None else (reply,)
+
+    def describe(self, script: str, lines: Sequence[str]) -> list[str]:
+        """What a script that only reads ARGV and talks to Redis returns."""
+        self.add_script("described", script, "")
+        self._undeclared(True)
+        return list(self.run_script("described", "", 1_000_000, *lines))

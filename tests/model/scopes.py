@@ -1,0 +1,125 @@
+"""The scopes: what is exhausted.
+
+Each is closed by its budgets alone; time, dequeues, extends and releases have none.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from tests.model.world import Flavour, Scope
+
+PLAIN = Flavour()
+UPDATE = Flavour(update=1)
+REQUEUE = Flavour(requeue=1)
+BOTH = Flavour(update=1, requeue=1)
+LATER = Flavour(delay=3)
+MOVE_LATER = Flavour(delay=3, update=1)
+MOVE_SOONER = Flavour(delay=0, update=1)
+REQUEUE_LATER = Flavour(delay=3, requeue=1)
+DEDUPED = Flavour(dedupe=2)
+LONG = Flavour(lock=6)
+
+ALL = ("extend", "release", "collect")
+
+SCOPES = (
+    Scope(
+        "calls late, repeated, closed",
+        {"both": BOTH},
+        {"enqueue": 2, "fail": 1, "forget": 1, "close": 1},
+        endings=("done", "crashed"),
+        actions=("extend", "release", "more"),
+        calls=True,
+    ),
+    Scope(
+        "resting and waking",
+        {"both": BOTH, "move later": Flavour(delay=40, update=1)},
+        {"enqueue": 2, "fail": 1, "pause": 2, "forget": 1},
+        mids=("m1", "m2"),
+        endings=("done", "retry"),
+        actions=("more",),
+        lease=20,
+        backoff=10,
+        margin=0,
+        idle=True,
+    ),
+    Scope(
+        "two mids, two at once",
+        {"both": BOTH},
+        {"enqueue": 2, "fail": 1, "forget": 1},
+        mids=("m1", "m2"),
+        hold_cap=2,
+        limit=2,
+        endings=("done", "retry", "release"),
+        actions=("extend", "release"),
+    ),
+    Scope(
+        "upkeep one mid at a time",
+        {"both": BOTH},
+        {"enqueue": 3, "fail": 1, "forget": 0},
+        mids=("m1", "m2"),
+        endings=("done", "retry"),
+        actions=(),
+        lap=1,
+    ),
+    Scope(
+        "newer content against every ending",
+        {"plain": PLAIN, "update": UPDATE, "requeue": REQUEUE},
+        {"enqueue": 3, "fail": 3, "forget": 2},
+        hold_cap=2,
+        endings=("done", "retry", "dead", "crashed"),
+        actions=ALL,
+    ),
+    Scope(
+        "delays and backoffs, moved both ways",
+        {
+            "later": LATER,
+            "move later": MOVE_LATER,
+            "move sooner": MOVE_SOONER,
+            "requeue later": REQUEUE_LATER,
+        },
+        {"enqueue": 4, "fail": 2, "forget": 1},
+        endings=("done", "retry", "again"),
+        actions=ALL,
+    ),
+    Scope(
+        "dedupe and cancel",
+        {"deduped": DEDUPED, "both": BOTH, "requeue later": REQUEUE_LATER},
+        {"enqueue": 3, "fail": 2, "cancel": 2, "forget": 1},
+        endings=("done", "snooze"),
+        actions=ALL,
+    ),
+    Scope(
+        "dead, revived, cancelled",
+        {"plain": PLAIN, "requeue": REQUEUE},
+        {"enqueue": 2, "fail": 3, "forget": 1, "revive": 1, "cancel": 1},
+        endings=("done", "dead", "crashed"),
+        actions=("extend", "collect"),
+    ),
+    Scope(
+        "three workers, own lock lengths",
+        {"long": LONG, "both": BOTH},
+        {"enqueue": 3, "fail": 2, "forget": 2},
+        workers="ABC",
+        endings=("done", "crashed"),
+        actions=ALL,
+    ),
+    Scope(
+        "clear under running jobs",
+        {"plain": PLAIN, "both": BOTH},
+        {"enqueue": 3, "fail": 0, "forget": 1, "clear": 1},
+        mids=("m1", "m2"),
+        actions=("extend", "collect"),
+    ),
+)
+
+
+def smaller(scope: Scope) -> Scope:
+    """One enqueue less, for a quick look."""
+    return replace(scope, budget={**scope.budget, "enqueue": max(1, scope.budget["enqueue"] - 1)})
+
+
+def chosen() -> tuple[Scope, ...]:
+    """JOBQ_MODEL=small takes one enqueue less everywhere."""
+    return tuple(map(smaller, SCOPES)) if os.environ.get("JOBQ_MODEL") == "small" else SCOPES

@@ -1,0 +1,172 @@
+"""What workers, their supervisors and the clock do."""
+
+from __future__ import annotations
+
+from tests.model.expect import buried, call, crashed, events, handed, need, recovered
+from tests.model.machine import Machine
+from tests.model.world import Call, Hold, World
+
+
+def dequeue(m: Machine, w: World, worker: str, woken: str = "") -> None:
+    if woken:
+        m.command(w.now, "LPOP", "wake")
+    limit = min(w.scope.limit, w.scope.hold_cap - len(w.holds[worker]))
+    word, *reply = call(m, w, "dequeue", worker, w.scope.lease, w.scope.crash_limit, limit)
+    need(word == "handed", f"dequeue answered {word}")
+    recovered(w, events(m))
+    handed(m, w, worker, tuple(reply))
+
+
+DETAILS: dict[str, str | int] = {"again": 0, "dead": "why", "crashed": "why"}
+
+
+def finish(m: Machine, w: World, worker: str, which: str, outcome: str, more: str = "") -> None:
+    """The held messages at the indices `which` end, and another is asked for when `more`."""
+    if outcome != "done":
+        w.left["fail"] -= 1
+    holds = [w.holds[worker][int(i)] for i in which]
+    w.holds[worker] = tuple(h for h in w.holds[worker] if h not in holds)
+    detail = w.scope.backoff if outcome == "retry" else DETAILS.get(outcome, "")
+    sent = "retry" if outcome == "again" else outcome
+    before = m.take()
+    endings = [item for h in holds for item in (h.mid, h.token, sent, detail, 0, "")]
+    settings = (w.scope.lease, w.scope.crash_limit, 1 if more else 0, len(holds))
+    reply = call(m, w, "finish", worker, *settings, *endings)
+    seen, words = events(m), reply[: len(holds)]
+    for hold, word in zip(holds, words, strict=True):
+        need(
+            (word != "stale") == (w.records[hold.mid].token == hold.token),
+            f"I5 finish of {hold.token}: {word}",
+        )
+        if word != "stale":
+            ended(w, hold, sent, detail, str(word), None if sent == "release" else seen.pop(0))
+    need(
+        more or set(words) != {"stale"} or m.unchanged_since(before),
+        "I5 a stale finish changed something",
+    )
+    m.drop(before)
+    recovered(w, seen)
+    if more:
+        handed(m, w, worker, reply[len(holds) :])
+
+
+def ended(
+    w: World, hold: Hold, outcome: str, detail: str | int, word: str, event: tuple[str, str] | None
+) -> None:
+    record = w.records[hold.mid]
+    fresh = record.fresh
+    kind = {"snooze": "snoozed"}.get(outcome, outcome) if word == "ok" else "dead"
+    need(event in (None, (kind, hold.mid)), f"finish {outcome} wrote the event {event}")
+    need(fresh or record.content == hold.content, "I8 the run that ended was of other content")
+    if outcome == "crashed":
+        crashed(w, hold.mid, word == "dead")
+        return
+    need(word == "ok", f"finish {outcome} answered {word}")
+    record.token = ""
+    if outcome == "dead":
+        buried(record, hold.mid)
+    elif outcome == "done" and not fresh:
+        record.deduped_till = w.now + int(record.dedupe) if record.dedupe != "" else 0
+        record.settle()
+    elif not fresh:
+        record.attempts -= outcome in ("snooze", "release")
+        record.not_before = w.now + int(detail or 0)
+
+
+def release(m: Machine, w: World, worker: str) -> None:
+    holds, before = w.holds[worker], m.take()
+    words = call(
+        m, w, "release", worker, *[item for hold in holds for item in (hold.mid, hold.token)]
+    )
+    for hold, word in zip(holds, words, strict=True):
+        record = w.records[hold.mid]
+        need((word == "ok") == (record.token == hold.token), f"I5 release of {hold.token}: {word}")
+        if word == "ok":
+            record.token = ""
+            record.attempts -= 0 if record.fresh else 1
+    need("ok" in words or m.unchanged_since(before), "I5 a stale release changed something")
+    m.drop(before)
+    w.holds[worker] = ()
+
+
+def extend(m: Machine, w: World, worker: str) -> None:
+    holds, before = w.holds[worker], m.take()
+    items = [item for hold in holds for item in (hold.mid, hold.token)]
+    words = m.run("extend", worker, w.now, "", w.scope.lease, *items)
+    for hold, word in zip(holds, words, strict=True):
+        record = w.records[hold.mid]
+        need((word == "ok") == (record.token == hold.token), f"I5 extend of {hold.token}: {word}")
+        if word == "ok":
+            record.until = w.now + int(record.lock or w.scope.lease)
+    need("ok" in words or m.unchanged_since(before), "I5 a stale extend changed something")
+    m.drop(before)
+
+
+def forget(m: Machine, w: World, worker: str) -> None:
+    """The worker dies, or never sees the reply: nobody knows what it holds until the lock ends."""
+    w.left["forget"] -= 1
+    w.holds[worker] = ()
+
+
+def close(m: Machine, w: World, worker: str) -> None:
+    """A supervisor buries a child: its calls are refused from now on, its last hand-out is told."""
+    w.left["close"] -= 1
+    told = m.run("close", worker, w.now, worker)
+    held = dict(zip(told[::2], told[1::2], strict=True))
+    last = f"{worker}.{w.numbers.get(worker, 0)}."
+    expected = {mid: r.token for mid, r in w.records.items() if r.token.startswith(last)}
+    need(held == expected, f"close told {held}, not {expected}")
+    for number in (w.numbers.get(worker, 0), w.numbers.get(worker, 0) + 1):
+        late = m.run("dequeue", worker, w.now, worker, number, "", w.scope.lease, 2, 1)
+        need(
+            late == ("closed",) and m.writes() == 0,
+            f"a dequeue that came after the close got {late}",
+        )
+    need(m.run("close", worker, w.now, worker) == told, "I17 closing twice answers differently")
+    known = {hold.token for hold in w.holds[worker]}
+    found = [
+        Hold(mid, token, w.records[mid].content)
+        for mid, token in held.items()
+        if token not in known
+    ]
+    w.holds[worker] += tuple(found)
+    m.forget(f"call:{worker}")
+    w.numbers[worker] = w.numbers.get(worker, 0) + 1
+    w.calls.pop(worker, None)
+
+
+def collect(m: Machine, w: World) -> None:
+    m.run("collect", "", w.now, "", w.scope.crash_limit, 10)
+    recovered(w, events(m))
+
+
+def tick(m: Machine, w: World) -> None:
+    w.now = m.next_time(w.now, w.scope.margin)
+
+
+def again(m: Machine, w: World, caller: str) -> None:
+    """A call is delivered once more, and its predecessor later than late: nothing changes."""
+    last = w.calls[caller]
+    reply = m.run(last.script, caller, w.now, caller, last.number, "", *last.args)
+    need(
+        reply == replayed_reply(w, caller, last) and m.writes() == 0,
+        f"I17 {last.script} again: {reply}",
+    )
+    reply = m.run(last.script, caller, w.now, caller, last.number - 1, "", *last.args)
+    need(
+        reply == ("closed",) and m.writes() == 0, f"I17 an older {last.script} was answered {reply}"
+    )
+
+
+def replayed_reply(w: World, caller: str, last: Call) -> tuple[object, ...]:
+    """What was answered, less the messages that are not held under those tokens any more."""
+    if last.script not in ("dequeue", "finish"):
+        return last.reply
+    # before the rows: a word, or one per ending, then sleep_ms, paused, fence
+    start = 4 if last.script == "dequeue" else int(last.args[3]) + 3
+    reply = list(last.reply)
+    for i in range(start, len(reply), 6):
+        token = f"{caller}.{last.number}.{(i - start) // 6}"
+        if w.records[str(reply[i])].token != token:
+            reply[i] = reply[i + 1] = ""
+    return tuple(reply)

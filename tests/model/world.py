@@ -1,0 +1,148 @@
+"""What happened so far, kept outside Redis: who holds what, and what each mid is owed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Flavour:
+    """One way to enqueue."""
+
+    delay: int | str = ""
+    update: int = 0
+    requeue: int = 0
+    lock: int | str = ""
+    dedupe: int | str = ""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What may happen, and how often. Kinds without a budget are unlimited."""
+
+    name: str
+    flavours: dict[str, Flavour]
+    budget: dict[str, int]
+    endings: tuple[str, ...] = ("done",)
+    actions: tuple[str, ...] = ("extend", "collect")
+    workers: str = "AB"
+    mids: tuple[str, ...] = ("m1",)
+    hold_cap: int = 1
+    limit: int = 1
+    lease: int = 4
+    backoff: int = 2
+    margin: int = 1
+    """How long before the end of a lock or backoff the clock stops once more."""
+    crash_limit: int = 2
+    calls: bool = False
+    """Late and repeated deliveries of every call, in every state."""
+    lap: int = 0
+    """When set, a dequeue's upkeep looks at so few mids: as if there were thousands."""
+    idle: bool = False
+    """The idle protocol is part of the state; elsewhere its flag is checked and then taken away."""
+
+
+class Hold:
+    """What a worker believes it may run."""
+
+    __slots__ = ("content", "mid", "token")
+
+    def __init__(self, mid: str, token: str, content: str) -> None:
+        self.mid, self.token, self.content = mid, token, content
+
+
+class Record:
+    """What the world knows of one mid."""
+
+    __slots__ = (
+        "attempts", "content", "crashes", "dead", "dedupe", "deduped_till", "fresh", "generation",
+        "lock", "not_before", "token", "until",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.content = ""  # accepted, not superseded, neither done nor dead nor cancelled
+        self.fresh = False  # that content has not been handed out: it starts a generation
+        self.not_before = self.deduped_till = 0
+        self.generation = self.token = ""  # of this generation; of its holder, "" when nobody's
+        self.until = self.attempts = self.crashes = 0
+        self.lock: int | str = ""
+        self.dedupe: int | str = ""
+        self.dead: tuple[tuple[str, str], ...] = ()  # dead id, content
+
+    def copy(self) -> Record:
+        twin = Record.__new__(Record)
+        for name in Record.__slots__:
+            setattr(twin, name, getattr(self, name))
+        return twin
+
+    def accept(self, content: str, not_before: int) -> None:
+        self.content, self.fresh, self.not_before = content, True, not_before
+
+    def settle(self) -> None:
+        """Nothing is owed any more."""
+        self.content, self.fresh, self.not_before = "", False, 0
+        self.attempts = self.crashes = 0
+        self.generation, self.lock, self.dedupe = "", "", ""
+
+    def text(self, now: int) -> str:
+        until = max(1, self.until - now) if self.token else 0
+        waits = max(0, self.not_before - now), max(0, self.deduped_till - now)
+        return (
+            f"{self.content} {self.fresh} {waits} {until} {self.generation} {self.attempts} "
+            f"{self.crashes} {self.lock} {self.dedupe} {self.dead}"
+        )
+
+
+@dataclass(slots=True)
+class Call:
+    """The last numbered call of a caller, to be repeated."""
+
+    script: str
+    number: int
+    args: tuple[str | int, ...]
+    reply: tuple[object, ...]
+
+
+@dataclass(slots=True)
+class World:
+    """The whole state but for Redis."""
+
+    scope: Scope
+    now: int
+    records: dict[str, Record]
+    holds: dict[str, tuple[Hold, ...]]
+    left: dict[str, int]
+    numbers: dict[str, int]
+    ncontents: int = 0
+    paused: bool = False
+    calls: dict[str, Call] = field(default_factory=dict)
+
+    def copy(self) -> World:
+        records = {mid: record.copy() for mid, record in self.records.items()}
+        return World(
+            self.scope, self.now, records, dict(self.holds), dict(self.left), dict(self.numbers),
+            self.ncontents, self.paused, dict(self.calls),
+        )  # fmt: skip
+
+    def text(self) -> str:
+        """For the canonical state: times relative to now, and of a hold only whether it is good."""
+        parts = [record.text(self.now) for record in self.records.values()]
+        holds = [
+            worker[: self.scope.calls]
+            + " ".join(sorted(h.mid + "-*"[self.records[h.mid].token == h.token] for h in held))
+            for worker, held in self.holds.items()
+        ]
+        parts += sorted(holds)  # workers are alike, as long as nobody asks for their calls again
+        parts.append(f"{list(self.left.values())} {self.paused}")
+        return "\n".join(parts)
+
+
+def begin(scope: Scope) -> World:
+    return World(
+        scope,
+        now=1_000_000_000,
+        records={mid: Record() for mid in scope.mids},
+        holds=dict.fromkeys(scope.workers, ()),
+        left=dict(scope.budget),
+        numbers={},
+    )
