@@ -1,0 +1,102 @@
+"""How a call is written on a command line or as JSON lines; pure.
+
+    a.jpg 200 true '["x"]' width=200 'note="200"'
+
+Each word is JSON where it is JSON, else text; `name=…` is a keyword argument.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from jobq.errors import CodecError, ConfigError
+from jobq.jobs.codec import decode_any
+
+_KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_FIELDS = {"args": list, "kwargs": dict, "mid": str}
+
+
+@dataclass(frozen=True)
+class Given:
+    """The arguments of one call, and its mid if it has one of its own."""
+
+    args: list[Any] = field(default_factory=list)
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    mid: str | None = None
+
+
+def value_of(word: str) -> Any:
+    """`200` -> 200, `true` -> True, `a.jpg` -> "a.jpg"."""
+    try:
+        return decode_any(word.encode())
+    except CodecError:
+        return word
+
+
+def from_words(words: Iterable[str]) -> Given:
+    """A call from the words of a command line."""
+    given = Given()
+    for word in words:
+        keyword = _KEYWORD.fullmatch(word)
+        if keyword is None:
+            given.args.append(value_of(word))
+        elif keyword[1] in given.kwargs:
+            raise ConfigError(f"argument {keyword[1]!r} is given twice; give it once")
+        else:
+            given.kwargs[keyword[1]] = value_of(keyword[2])
+    return given
+
+
+def from_json(text: str, what: str) -> list[Any]:
+    """Positional arguments from a JSON array."""
+    value = _decoded(text.encode(), what)
+    if not isinstance(value, list):
+        raise ConfigError(f"{what} {text!r} is no JSON array; write '[\"a.jpg\", 200]'")
+    return value
+
+
+def from_lines(lines: Iterable[bytes]) -> Iterator[Given]:
+    """A call per line: `["a.jpg", 200]`, or `{"args": [...], "kwargs": {...}, "mid": "..."}`."""
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield _from_line(_decoded(line, f"line {number}"), f"line {number}")
+
+
+def _from_line(value: Any, what: str) -> Given:
+    if isinstance(value, list):
+        return Given(value)
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f'{what} is {value!r:.60}; write [args...] or {{"args": ..., "kwargs": ..., "mid": ...}}'
+        )
+    for key, item in value.items():
+        if not isinstance(item, _FIELDS.get(key, ())):
+            raise ConfigError(
+                f"{what} has {key!r}: {item!r:.60}; it takes args (array), kwargs (object), mid (text)"
+            )
+    return Given(value.get("args", []), value.get("kwargs", {}), value.get("mid"))
+
+
+def _decoded(text: bytes, what: str) -> Any:
+    try:
+        return decode_any(text)
+    except CodecError as error:
+        raise ConfigError(f"{what} {text!r:.60} is {error}; write JSON") from error
+
+
+def moment_of(text: str) -> datetime | float:
+    """`2026-11-21T08:00`, in this host's zone unless it names one; or epoch seconds."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError as error:
+        raise ConfigError(
+            f"{text!r} is no time; write 2026-11-21T08:00 or epoch seconds"
+        ) from error

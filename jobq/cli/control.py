@@ -1,0 +1,69 @@
+"""Verbs that steer a queue: pause, resume, clear, events."""
+
+from __future__ import annotations
+
+import click
+
+from jobq.cli import output
+from jobq.cli.options import Group, command, queues_option, yes_option
+from jobq.cli.session import Session
+from jobq.events import LEVELS
+
+names_argument = click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
+
+
+@command("pause", examples="jobq pause low\njobq pause low high --json")
+@names_argument
+def pause(session: Session, names: tuple[str, ...]) -> None:
+    """Hand out nothing from QUEUE... until resume. Running jobs go on; enqueueing still works."""
+    for queue in session.queues(names):
+        queue.pause()
+        session.say({"queue": queue.name, "paused": True}, f"{queue.name}: paused")
+
+
+@command("resume", examples="jobq resume low")
+@names_argument
+def resume(session: Session, names: tuple[str, ...]) -> None:
+    """End a pause of QUEUE..."""
+    for queue in session.queues(names):
+        queue.resume()
+        session.say({"queue": queue.name, "paused": False}, f"{queue.name}: resumed")
+
+
+@command("clear", examples="jobq clear low\njobq clear low --yes --json")
+@names_argument
+@yes_option
+def clear(session: Session, names: tuple[str, ...], yes: bool) -> None:
+    """Drop every live message of QUEUE... Running jobs can't finish any more; the dead stay."""
+    queues = session.queues(names)
+    live = {queue.name: queue.counts().messages for queue in queues}
+    told = ", ".join(f"{count:,} of {name}" for name, count in live.items())
+    session.confirmed(f"Drop all live messages ({told})?", yes)
+    with output.progress(len(queues), "clearing", quiet=session.as_json) as bar:
+        dropped = []
+        for queue in queues:
+            dropped.append((queue.name, queue.clear()))
+            bar.update(1)
+    for name, count in dropped:
+        session.say({"queue": name, "cleared": count}, f"{name}: {count:,} messages cleared")
+
+
+@click.group("events", cls=Group)
+def events() -> None:
+    """What a queue's event stream records: one record per finished attempt, by default."""
+
+
+events.examples = "jobq events level --queues low\njobq events level all --queues low"
+
+
+@command("level", examples="jobq events level\njobq events level all --queues low")
+@click.argument("level", type=click.Choice(LEVELS), required=False)
+@queues_option
+def level(session: Session, level: str | None, queues: str | None) -> None:
+    """Show, or with LEVEL set, how much is recorded: off, attempts, all (enqueues too)."""
+    for queue in session.queues(queues):
+        now = queue.events_level(level or "")
+        session.say({"queue": queue.name, "level": now}, f"{queue.name}: {now}")
+
+
+events.add_command(level)

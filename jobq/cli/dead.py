@@ -1,0 +1,212 @@
+"""`jobq dead`: messages out of attempts; look at them, put them back, forget them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobq.cli import exits, output
+from jobq.cli.described import content_facts
+from jobq.cli.options import DURATION, Group, command, option, queues_option, yes_option
+from jobq.cli.session import Session
+from jobq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jobq.engine.message import DeadMessage
+    from jobq.engine.queue import Queue
+
+PER_CALL = 500
+
+older_option = option(
+    "--older-than", type=DURATION, metavar="DURATION", help="With --all: dead for so long."
+)
+ids_argument = click.argument("ids", metavar="[ID...]", nargs=-1)
+all_option = option(
+    "--all", "everything", is_flag=True, help="All the dead of the one queue in --queues."
+)
+
+
+@click.group("dead", cls=Group)
+def dead() -> None:
+    """Messages out of attempts, kept for a person. ID is a mid (its newest death) or mid#generation."""
+
+
+dead.examples = "jobq dead list\njobq dead show resize:a.jpg\njobq dead revive --all --queues low"
+
+
+@command("list", examples="jobq dead list\njobq dead list --queues low --all --json")
+@queues_option
+@option("--offset", type=click.IntRange(0), default=0, show_default=True, help="Skip so many.")
+@option(
+    "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Show so many."
+)
+@option("--all", "everything", is_flag=True, help="Show all from --offset on.")
+def list_(session: Session, queues: str | None, offset: int, limit: int, everything: bool) -> None:
+    """List the dead, newest first, with the reason."""
+    found = (
+        _record(session, queue.name, message)
+        for queue in session.queues(queues)
+        for message in (_pages(queue, offset) if everything else queue.dead(offset, limit))
+    )
+    fields = ("queue", "dead_id", "job", "died_at", "attempts", "ncrashes", "reason")
+    session.say_all(found, {field.replace("_", " "): field for field in fields})
+
+
+@command(
+    "show",
+    examples="jobq dead show resize:a.jpg\njobq dead show resize:a.jpg --json | jq -r .content",
+)
+@click.argument("dead_id", metavar="ID")
+@queues_option
+def show(session: Session, dead_id: str, queues: str | None) -> int:
+    """Show one dead message whole, content included. Exit code 1: there is none."""
+    for queue in session.queues(queues):
+        message = _find(queue, dead_id)
+        if message:
+            record = _record(session, queue.name, message, content=True)
+            text = [f"{key}: {output.indented(str(value))}" for key, value in record.items()]
+            click.echo(output.json_line(record) if session.as_json else "\n".join(text))
+            return exits.OK
+    session.say({"dead_id": dead_id, "status": "nil"}, f"{dead_id}: not among the dead")
+    return exits.NO
+
+
+@command("revive", examples="jobq dead revive resize:a.jpg\njobq dead revive --all --queues low")
+@ids_argument
+@all_option
+@older_option
+@queues_option
+def revive(session: Session, ids: tuple[str, ...], queues: str | None, **which: Any) -> int:
+    """Put dead messages back, with their attempts at 0.
+
+    Exit code 1: one wasn't there, or its mid lives again.
+    """
+    words = _each(session, ids, queues, which, "reviving", lambda queue, some: queue.revive(*some))
+    return exits.OK if all(word == "revived" for word in words) else exits.NO
+
+
+@command(
+    "purge",
+    examples="jobq dead purge resize:a.jpg\njobq dead purge --all --queues low --older-than 7d --yes",
+)
+@ids_argument
+@all_option
+@older_option
+@queues_option
+@yes_option
+def purge(
+    session: Session, ids: tuple[str, ...], queues: str | None, yes: bool, **which: Any
+) -> int:
+    """Forget dead messages for good. Exit code 1: one wasn't there."""
+    _check(ids, queues, which)
+    session.confirmed(f"Forget {', '.join(ids) or f'all the dead of {queues}'}?", yes)
+    words = _each(session, ids, queues, which, "purging", _purged)
+    return exits.OK if all(word == "purged" for word in words) else exits.NO
+
+
+def _purged(queue: Queue, ids: list[str]) -> list[str]:
+    gone = queue.purge(*ids)
+    return ["purged"] * gone + ["nil"] * (len(ids) - gone)
+
+
+def _each(
+    session: Session, ids: tuple[str, ...], queues: str | None, which: dict[str, Any], label: str,
+    act: Callable[[Queue, list[str]], list[str]],
+) -> list[str]:  # fmt: skip
+    """Do one thing to the dead named, or to all of one queue; the word for each."""
+    _check(ids, queues, which)
+    if ids:
+        return [_one(session, dead_id, queues, act) for dead_id in ids]
+    return _all(session, session.only(queues, "--all"), which["older_than"] or 0, label, act)
+
+
+def _check(ids: tuple[str, ...], queues: str | None, which: dict[str, Any]) -> None:
+    if bool(ids) == which["everything"]:
+        given = "IDs and --all" if ids else "neither IDs nor --all"
+        raise ConfigError(f"{given} were given; give one of them")
+    if which["everything"] and not queues:
+        raise ConfigError("--all says nothing of the queue; give --queues NAME")
+    if which["older_than"] is not None and ids:
+        raise ConfigError(f"--older-than {which['older_than']:g}s goes with --all; leave it out")
+
+
+def _one(
+    session: Session, dead_id: str, queues: str | None, act: Callable[[Queue, list[str]], list[str]]
+) -> str:
+    found = [
+        (queue, message) for queue in session.queues(queues) if (message := _find(queue, dead_id))
+    ]
+    if len(found) > 1:
+        raise ConfigError(
+            f"{dead_id!r} is dead in {', '.join(q.name for q, _ in found)}; say which by --queues"
+        )
+    word = act(found[0][0], [found[0][1].dead_id])[0] if found else "nil"
+    record = {
+        "dead_id": found[0][1].dead_id if found else dead_id,
+        "queue": found[0][0].name if found else None,
+    }
+    session.say(
+        {**record, "action": word}, f"{dead_id}: {'not among the dead' if word == 'nil' else word}"
+    )
+    return word
+
+
+def _all(
+    session: Session,
+    queue: Queue,
+    older_s: float,
+    label: str,
+    act: Callable[[Queue, list[str]], list[str]],
+) -> list[str]:
+    # Named first, then changed: a revived message that dies at once isn't met again.
+    until = time.time() * 1000 - older_s * 1000
+    ids = [
+        message.dead_id for message in _pages(queue, 0) if message.died_at <= until or not older_s
+    ]
+    words: list[str] = []
+    with output.progress(len(ids), label, quiet=session.as_json) as bar:
+        for first in range(0, len(ids), PER_CALL):
+            some = ids[first : first + PER_CALL]
+            words += act(queue, some)
+            bar.update(len(some))
+    counted = {word: words.count(word) for word in sorted(set(words))}
+    told = ", ".join(f"{number:,} {word}" for word, number in counted.items()) or "none dead"
+    session.say({"queue": queue.name, **counted}, f"{queue.name}: {told}")
+    return words
+
+
+def _pages(queue: Queue, offset: int) -> Iterator[DeadMessage]:
+    while page := queue.dead(offset, PER_CALL):
+        yield from page
+        offset += len(page)
+
+
+def _find(queue: Queue, dead_id: str) -> DeadMessage | None:
+    newest = queue.dead(mid=dead_id) or queue.dead(mid=dead_id.rpartition("#")[0] or dead_id)
+    if newest and dead_id in (newest[0].mid, newest[0].dead_id):
+        return newest[0]
+    return (
+        next((m for m in _pages(queue, 0) if m.dead_id == dead_id), None)
+        if "#" in dead_id
+        else None
+    )
+
+
+def _record(
+    session: Session, queue: str, message: DeadMessage, *, content: bool = False
+) -> dict[str, Any]:
+    facts = {key: value for key, value in message._asdict().items() if key != "content"}
+    record = {"queue": queue, **facts, **content_facts(message.content, content)}
+    if not session.as_json:
+        # The traceback below the first line is for `show`.
+        record |= {"died_at": output.moment(message.died_at)} | (
+            {} if content else {"reason": message.reason.partition("\n")[0]}
+        )
+    return record
+
+
+for verb in (list_, show, revive, purge):
+    dead.add_command(verb)

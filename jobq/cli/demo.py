@@ -1,0 +1,1 @@
+"""`jobq demo`: see jobq work on real input."""

@@ -1,0 +1,136 @@
+"""`jobq enqueue`: have a worker run a job, at least once."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from jobq.cli import output
+from jobq.cli.arguments import from_json, from_lines, from_words, moment_of
+from jobq.cli.calls import deliver, find
+from jobq.cli.load import load
+from jobq.cli.options import DURATION, command, import_option, option
+from jobq.cli.session import Session
+from jobq.errors import ConfigError, JobqError
+
+if TYPE_CHECKING:
+    from jobq.jobs.job import Job
+    from jobq.jobs.receipt import Receipt
+
+EXAMPLES = """
+    jobq enqueue app.jobs.resize a.jpg width=200
+    jobq enqueue app.jobs.resize a.jpg width=200 --queue low --delay 5m --mid resize:a.jpg
+    jobq enqueue app.jobs.resize --args-json '["a=b.jpg", -5]'
+    jobq enqueue app.jobs.resize --import app.jobs -- -5
+    jobq enqueue app.jobs.resize --file calls.jsonl --json
+"""
+
+
+@command("enqueue", examples=EXAMPLES)
+@click.argument("job")
+@click.argument("words", metavar="[ARG|NAME=ARG]...", nargs=-1)
+@option(
+    "--args-json", metavar="ARRAY", help="Positional arguments as one JSON array, before the ARGs."
+)
+@option(
+    "--file",
+    type=click.File("rb"),
+    help='A call a line: [args...] or {"args", "kwargs", "mid"}; - is stdin.',
+)
+@option(
+    "--queue",
+    metavar="NAME",
+    shared=("JOBQ_QUEUE",),
+    help="Where to.  [default: the imported job's, else default]",
+)
+@import_option
+@option("--mid", help="The message's id; one that lives already is refused.")
+@option("--delay", type=DURATION, help="Not before so long from now.")
+@option(
+    "--at",
+    metavar="TIME",
+    help="Not before 2026-11-21T08:00 (this host's zone, or +01:00) or epoch seconds.",
+)
+@option("--can-update", is_flag=True, help="Newer content replaces what waits under the mid.")
+@option("--can-requeue", is_flag=True, help="Newer content runs after the current run of the mid.")
+@option("--dedupe", type=DURATION, help="Refuse the mid for so long after it is done.")
+@option(
+    "--lock", type=DURATION, help="Length of the message's locks.  [default: the worker's lease]"
+)
+def enqueue(
+    session: Session, job: str, words: tuple[str, ...], args_json: str | None, file: IO[bytes] | None,
+    modules: tuple[str, ...], **given: Any,
+) -> None:  # fmt: skip
+    """Have a worker run JOB, at least once.
+
+    Each ARG is JSON where it is JSON, else text; NAME=ARG is a keyword argument. With --import the job must
+    be known here, and the arguments must fit it; without, its name is sent as it is.
+    """
+    load(modules)
+    target = find(job, known=bool(modules)).options(client=session.client, **options_of(given))
+    if file is not None:
+        if words or args_json or given["mid"]:
+            raise ConfigError(
+                f"--file {file.name!r} has arguments and mids in it; leave out ARGs, --args-json and --mid"
+            )
+        _many(session, target, file)
+        return
+    call = from_words(words)
+    if args_json:
+        call.args[:0] = from_json(args_json, "--args-json")
+    for receipt in next(deliver(target, [call])):
+        record = record_of(receipt)
+        session.say(
+            record, "  ".join(filter(None, [record["mid"], record["action"], record["reason"]]))
+        )
+
+
+def options_of(given: dict[str, Any]) -> Any:
+    """Flags as the options of a job; those not given are left to the job."""
+    lock, at = given.pop("lock"), given.pop("at")
+    wanted = {
+        **given,
+        "at": moment_of(at) if at else None,
+        "lock_ms": round(lock * 1000) if lock else None,
+    }
+    return {name: value for name, value in wanted.items() if value not in (None, False)}
+
+
+def record_of(receipt: Receipt[Any]) -> dict[str, Any]:
+    """One enqueue, as --json shows it."""
+    return {
+        "mid": receipt.mid, "action": receipt.action, "reason": receipt.reason,
+        "queue": receipt.queue, "job": receipt.job,
+    }  # fmt: skip
+
+
+def _many(session: Session, target: Job[..., Any], file: IO[bytes]) -> None:
+    counted: Counter[str] = Counter()
+    with output.progress(_size(file), f"enqueueing {target.name}", quiet=session.as_json) as bar:
+        try:
+            for receipts in deliver(target, from_lines(_told(file, bar))):
+                counted.update(receipt.action for receipt in receipts)
+                if session.as_json:
+                    session.say_all(map(record_of, receipts), {})
+        except JobqError as error:
+            raise type(error)(
+                f"{error} ({counted.total():,} calls before were enqueued)"
+            ) from error
+    if not session.as_json:
+        told = ", ".join(f"{number:,} {action}" for action, number in counted.items())
+        session.say({}, f"{target.name}: {told or 'no calls in ' + file.name}")
+
+
+def _told(file: IO[bytes], bar: Any) -> Iterator[bytes]:
+    for line in file:
+        yield line
+        bar.update(len(line))
+
+
+def _size(file: IO[bytes]) -> int | None:
+    size = os.fstat(file.fileno()).st_size if file.name != "<stdin>" else 0
+    return size or None

@@ -1,0 +1,44 @@
+"""Exit codes: what a script may rely on. The worker's own (10 and up) are named in jobq.worker."""
+
+from __future__ import annotations
+
+from jobq import errors
+
+OK = 0
+NO = 1
+USAGE = 2
+UNAVAILABLE = 3
+REFUSED = 4
+BAD_CALL = 5
+FAILED = 70
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+MEANINGS = {
+    OK: "done",
+    NO: "the answer is no: unknown mid, not confirmed, a check failed",
+    USAGE: "wrong option, argument or setting",
+    UNAVAILABLE: "no server: unreachable, or the embedded one can't start",
+    REFUSED: "the server refused: memory full, or a script failed",
+    BAD_CALL: "no such job here, or a call that JSON can't carry",
+    FAILED: "a fault in jobq or in your code; the traceback is on stderr",
+    INTERRUPTED: "interrupted",
+    PIPE_CLOSED: "whoever read the output stopped reading",
+}
+
+_BY_CLASS: tuple[tuple[type[errors.JobqError], int], ...] = (
+    (errors.ConfigError, USAGE),
+    (errors.Unavailable, UNAVAILABLE),
+    (errors.EmbeddedError, UNAVAILABLE),
+    (errors.Full, REFUSED),
+    (errors.ScriptError, REFUSED),
+    (errors.CodecError, BAD_CALL),
+    (errors.JobNotFound, BAD_CALL),
+    (errors.JobAlreadyRegistered, BAD_CALL),
+    (errors.JobqError, NO),
+)
+
+
+def code_of(error: errors.JobqError) -> int:
+    """The exit code for an error that ends a command."""
+    return next(code for kind, code in _BY_CLASS if isinstance(error, kind))

@@ -1,0 +1,167 @@
+"""Verbs that look for messages: status, messages, cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from jobq.cli import exits, output
+from jobq.cli.described import content_facts
+from jobq.cli.options import command, option, queues_option
+from jobq.cli.session import Session
+from jobq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jobq.engine.message import Entry, Place
+    from jobq.engine.queue import Queue
+
+UNKNOWN = "nil"
+
+
+@command(
+    "status", examples="jobq status resize:a.jpg\njobq status resize:a.jpg --queues low --json"
+)
+@click.argument("mid")
+@queues_option
+def status(session: Session, mid: str, queues: str | None) -> int:
+    """Show where the message MID is in its life. Exit code 1: no queue knows it."""
+    found = [record for record in _statuses(session, mid, queues) if record["status"] != UNKNOWN]
+    for record in found or [{"mid": mid, "queue": None, "status": UNKNOWN}]:
+        session.say(record, _sentence(record))
+    return exits.OK if found else exits.NO
+
+
+def _sentence(record: dict[str, Any]) -> str:
+    """`resize:a.jpg: locked  queue low  attempts 1  lock at 2026-11-21 08:00:15`."""
+    times = {key: output.moment(record.get(key) or 0) for key in ("not_before", "lock_at")}
+    facts = {key: value for key, value in (record | times).items() if value}
+    told = [f"{key.replace('_', ' ')} {facts[key]}" for key in list(facts)[1:] if key != "status"]
+    return "  ".join([f"{record['mid']}: {record['status']}", *told])
+
+
+def _statuses(session: Session, mid: str, names: str | None) -> Iterator[dict[str, Any]]:
+    for queue in session.queues(names):
+        word, *rest = queue.status(mid)
+        fields = (
+            "attempts",
+            "ncrashes",
+            "not_before",
+            "lock_at",
+            "generation",
+            "dead_id",
+            "progress",
+        )
+        yield {
+            "mid": mid,
+            "queue": queue.name,
+            "status": word,
+            **dict(zip(fields, rest, strict=True)),
+        }
+
+
+@command(
+    "messages",
+    examples="""
+        jobq messages --queues low
+        jobq messages --queues low --place due --all --json
+        jobq messages --queues low --content
+    """,
+)
+@queues_option
+@option("--place", type=click.Choice(["ready", "due", "circle"]), default="ready", show_default=True,
+        help="ready: to run now; due: delayed; circle: handed out.")  # fmt: skip
+@option("--offset", type=click.IntRange(0), default=0, show_default=True, help="Skip so many.")
+@option(
+    "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Show so many."
+)
+@option("--all", "everything", is_flag=True, help="Show all from --offset on.")
+@option("--content", is_flag=True, help="Show contents too. They may hold secrets.")
+def messages(
+    session: Session,
+    queues: str | None,
+    place: str,
+    offset: int,
+    limit: int,
+    everything: bool,
+    content: bool,
+) -> None:
+    """List messages of a queue, by default those ready to run."""
+    columns = {
+        "queue": "queue",
+        "mid": "mid",
+        "status": "status",
+        "job": "job",
+        "attempts": "attempts",
+    }
+    columns |= (
+        {"not before": "when"}
+        if place == "due"
+        else {"lock until": "when"}
+        if place == "circle"
+        else {}
+    )
+    found = (
+        record
+        for queue in session.queues(queues)
+        for record in _listed(
+            session, queue, cast("Place", place), offset, None if everything else limit, content
+        )
+    )
+    session.say_all(found, columns | ({"content": "content"} if content else {}))
+
+
+def _listed(
+    session: Session, queue: Queue, place: Place, offset: int, limit: int | None, content: bool
+) -> Iterator[dict[str, Any]]:
+    following: int | None = offset
+    while following is not None:
+        page = queue.content(place, following, limit or 1000)
+        yield from (_record(session, queue.name, place, entry, content) for entry in page.entries)
+        following = page.following
+        if limit:
+            break
+    if following is not None:
+        session.note(f"{queue.name} has more: --offset {following}, or --all")
+
+
+def _record(
+    session: Session, queue: str, place: str, entry: Entry, content: bool
+) -> dict[str, Any]:
+    facts = {key: value for key, value in entry._asdict().items() if key != "content"}
+    record = {"queue": queue, "place": place, **facts, **content_facts(entry.content, content)}
+    if not session.as_json:
+        record["when"] = output.moment(entry.not_before if place == "due" else entry.lock_at)
+    return record
+
+
+@command(
+    "cancel",
+    examples="jobq cancel resize:a.jpg\njobq cancel resize:a.jpg resize:b.jpg --queues low --json",
+)
+@click.argument("mids", metavar="MID...", nargs=-1, required=True)
+@queues_option
+def cancel(session: Session, mids: tuple[str, ...], queues: str | None) -> int:
+    """Cancel messages. A running job is told at the next renewal of its lease, and its outcome is refused.
+
+    Exit code 1: one of them wasn't there to cancel.
+    """
+    words = [_cancelled(session, mid, queues) for mid in mids]
+    return exits.OK if all(word == "cancelled" for word in words) else exits.NO
+
+
+def _cancelled(session: Session, mid: str, names: str | None) -> str:
+    asked = session.queues(names)
+    holding = (
+        asked
+        if len(asked) == 1
+        else [q for q in asked if q.status(mid).word not in (UNKNOWN, "dead")]
+    )
+    if len(holding) > 1:
+        both = ", ".join(queue.name for queue in holding)
+        raise ConfigError(f"mid {mid!r} is in {both}; say which by --queues")
+    word = holding[0].cancel(mid)[0] if holding else UNKNOWN
+    record = {"mid": mid, "queue": holding[0].name if holding else None, "action": word}
+    session.say(record, f"{mid}: {word}" if holding else f"{mid}: {word}, no queue knows it")
+    return word

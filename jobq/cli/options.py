@@ -1,0 +1,155 @@
+"""How commands are declared: every option has its variable, every help ends with examples.
+
+An option takes the first of: the flag, JOBQ_<COMMAND>_<OPTION>, the plain JOBQ_<OPTION> of those that
+many commands share, [tool.jobq] of the nearest pyproject.toml, its default.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from jobq.cli.session import Session
+from jobq.config import duration_s
+from jobq.errors import ConfigError
+
+Function = Callable[..., object]
+SHARED_DEFAULTS = "jobq.shared_defaults"
+
+
+class Option(click.Option):
+    """An option that names its variables in the help; `shared` are read after the command's own."""
+
+    def __init__(self, *args: Any, shared: tuple[str, ...] = (), **attrs: Any) -> None:
+        super().__init__(*args, **{"show_envvar": True, **attrs})
+        self.shared = shared
+
+    def variables(self, ctx: click.Context) -> tuple[str, ...]:
+        """Environment variables in the order they are read."""
+        return (f"{ctx.auto_envvar_prefix}_{self.key.upper()}", *self.shared)
+
+    @property
+    def key(self) -> str:
+        """The long flag as variables and pyproject.toml write it: `max_jobs`."""
+        return max(self.opts, key=len).lstrip("-").replace("-", "_")
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        return next(
+            (os.environ[name] for name in self.variables(ctx) if os.environ.get(name)), None
+        )
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        extra = super().get_help_extra(ctx)
+        extra["envvars"] = self.variables(ctx)
+        return extra
+
+
+class WithExamples(click.Command):
+    """A command or group whose help ends with examples."""
+
+    examples: str = ""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        with formatter.section("Examples"):
+            for line in self.examples.strip().splitlines():
+                formatter.write(f"  {line.strip()}\n" if line.strip() else "\n")
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        _take_defaults(self, ctx)
+        return super().parse_args(ctx, args)
+
+
+class Command(WithExamples):
+    """One verb."""
+
+
+class Group(WithExamples, click.Group):
+    """A family of verbs."""
+
+
+def _take_defaults(command: click.Command, ctx: click.Context) -> None:
+    """From pyproject.toml: the shared defaults that this command has options for, then its own."""
+    known = {p.key: p.name or "" for p in command.params if isinstance(p, Option)}
+    if isinstance(command, click.Group):
+        known |= {name: name for name in command.list_commands(ctx)}
+    own = dict(ctx.default_map or {})
+    unknown = sorted(set(own) - set(known))
+    if unknown:
+        place = ".".join(ctx.command_path.split()[1:])
+        raise ConfigError(
+            f"[tool.jobq.{place}] has no option {unknown[0]!r}; see jobq {place} --help"
+        )
+    found = {**ctx.meta.get(SHARED_DEFAULTS, {}), **own}
+    ctx.default_map = {known[key]: value for key, value in found.items() if key in known}
+
+
+class Duration(click.ParamType[float]):
+    """30, 500ms, 15s, 5m, 1h, 2d -> seconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            return duration_s(value)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Modules(click.ParamType[str]):
+    """A module's dotted name; variables hold several, split by commas or blanks."""
+
+    name = "module"
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        return rv.replace(",", " ").split()
+
+
+DURATION = Duration()
+
+
+def option(*names: str, **attrs: Any) -> Callable[[Function], Function]:
+    """click.option with this house's Option."""
+    return click.option(*names, cls=Option, **attrs)
+
+
+queues_option = option(
+    "-q", "--queues", metavar="NAMES", shared=("JOBQ_QUEUES",),
+    help="Queues, comma-separated.  [default: all there are]",
+)  # fmt: skip
+import_option = option(
+    "--import", "modules", type=Modules(), multiple=True, metavar="MODULE", shared=("JOBQ_IMPORT",),
+    help="Module with jobs; repeat for more. The working folder is on its path.",
+)  # fmt: skip
+yes_option = option("-y", "--yes", is_flag=True, help="Don't ask.")
+
+_EVERYWHERE = (
+    option("--url", metavar="URL", shared=("JOBQ_URL", "REDIS_URL"), help="Server.  [default: an embedded one]"),
+    option("--namespace", metavar="NAME", shared=("JOBQ_NAMESPACE",), help="First part of every key.  [default: jobq]"),
+    option("--json", "as_json", is_flag=True, shared=("JOBQ_JSON",), help="JSON: one document, or one a line."),
+)  # fmt: skip
+
+
+def command(name: str, *, examples: str) -> Callable[[Function], Command]:
+    """A command with --url, --namespace and --json, which reach the function as its Session."""
+
+    def declare(function: Function) -> Command:
+        def call(url: str | None, namespace: str | None, as_json: bool, **given: Any) -> object:
+            return function(Session(url=url, namespace=namespace, as_json=as_json), **given)
+
+        call.__doc__ = function.__doc__
+        call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+        for decorate in reversed(_EVERYWHERE):
+            decorate(call)
+        # click lists the last decorated first; the shared options belong at the end of the help.
+        call.__click_params__ = call.__click_params__[-3:] + call.__click_params__[:-3]  # type: ignore[attr-defined]
+        made = click.command(name, cls=Command)(call)
+        made.examples = examples
+        return made
+
+    return declare

@@ -1,0 +1,88 @@
+"""What commands print: plain lines, tables, JSON; nothing that came from a queue reaches a terminal raw."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from itertools import count, islice
+from typing import Any
+
+import click
+
+from jobq.observe.escape import escaped as escaped
+
+STRETCH = 500
+
+
+def indented(text: str) -> str:
+    """`text` with its lines kept, none of which can pose as one of ours."""
+    return "\n    ".join(map(escaped, text.split("\n")))
+
+
+def json_line(record: Mapping[str, Any]) -> str:
+    """One JSON document in ASCII, so that it too is safe on a terminal."""
+    return json.dumps(record, ensure_ascii=True, default=str)
+
+
+def wants_color(environ: Mapping[str, str] | None = None) -> bool | None:
+    """False under NO_COLOR, True under FORCE_COLOR, None: a terminal decides."""
+    env = os.environ if environ is None else environ
+    if env.get("NO_COLOR"):
+        return False
+    return True if env.get("FORCE_COLOR") else None
+
+
+def width_of(text: str) -> int:
+    """Columns that `text` takes on a terminal."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Aligned lines: numbers to the right, everything else to the left and escaped.
+
+    Widths are taken from a stretch of rows at a time, so that a million rows need no memory.
+    """
+    left = iter(rows)
+    widths = [width_of(heading) for heading in headings]
+    for first in count():
+        cells = [[_cell(value) for value in row] for row in islice(left, STRETCH)]
+        if not cells and first:
+            return
+        widths = [max(w, *(width_of(row[i][0]) for row in cells), 0) for i, w in enumerate(widths)]
+        right = [bool(cells) and all(row[i][1] for row in cells) for i in range(len(headings))]
+        for row in [list(headings)] * (not first) + [[text for text, _ in row] for row in cells]:
+            yield "  ".join(
+                _padded(cell, widths[i], right[i]) for i, cell in enumerate(row)
+            ).rstrip()
+
+
+def _cell(value: object) -> tuple[str, bool]:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}", True
+    return escaped(str(value)), False
+
+
+def _padded(text: str, width: int, right: bool) -> str:
+    gap = " " * (width - width_of(text))
+    return gap + text if right else text + gap
+
+
+def moment(at_ms: int) -> str:
+    """A time in the user's zone, '' for none."""
+    if not at_ms:
+        return ""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def progress(length: int | None, label: str, *, quiet: bool) -> AbstractContextManager[Any]:
+    """A progress bar on stderr, shown only there where somebody looks."""
+    hidden = quiet or not sys.stderr.isatty()
+    return click.progressbar(length=length or 0, label=label, file=sys.stderr, hidden=hidden)

@@ -1,0 +1,86 @@
+"""`jobq worker`: run jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobq.cli.load import load
+from jobq.cli.options import DURATION, Function, command, import_option, option
+from jobq.cli.session import Session
+from jobq.config import WorkerSettings, parse_queues
+
+if TYPE_CHECKING:
+    from jobq.observe.log import Logging
+
+LEVELS = ("debug", "info", "warning", "error")
+DEFAULTS = {field.name: field.default for field in fields(WorkerSettings)}
+EXAMPLES = """
+    jobq worker --import app.jobs
+    jobq worker --import app.jobs --queues high:6,low --processes 4
+    jobq worker --import app.jobs --queues high,low --strict --lease 30s
+    jobq worker --import app.jobs --burst --log-format json
+"""
+
+
+def setting(
+    name: str, text: str, type: Any = None, default: str | None = None, **more: Any
+) -> Callable[[Function], Function]:
+    """An option that is left to WorkerSettings when it isn't given."""
+    shown = default if default is not None else DEFAULTS[name.replace("-", "_")]
+    return option(f"--{name}", type=type, help=text, show_default=str(shown), **more)
+
+
+@command("worker", examples=EXAMPLES)
+@import_option
+@option("-q", "--queues", metavar="NAMES", shared=("JOBQ_QUEUES",), show_default="default",
+        help="Queues in turn, low,high, or by weight, high:6,low:1.")  # fmt: skip
+@option("--strict", is_flag=True, help="Drain queues in the order given.")
+@setting("processes", "Children.", int, "one per processor")
+@setting("concurrency", "Async jobs at once in a child.", int)
+@setting("lease", "How long a lock lasts unless renewed.", DURATION, "15s")
+@setting("burst", "Leave when there is nothing to do.", is_flag=True, default="stay")
+@setting("crash-limit", "Crashes that make a message dead.", int)
+@setting("prefetch", "Most messages a child takes at once.", int)
+@setting("prefetch-ms", "How much work, in ms, a child takes at once.", int)
+@setting("max-jobs", "Replace a child after so many jobs.", int, "never")
+@setting("max-age", "Replace a child after this time.", DURATION, "never")
+@setting("max-memory", "Replace a child over so many MB.", int, "never")
+@setting("shutdown-timeout", "How long TERM waits for running jobs.", DURATION, "30s")
+@option("--name", help="Shown in events and logs.  [default: host and process id]")
+@option(
+    "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="Least level."
+)
+@option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Log lines.",
+)
+def worker(
+    session: Session, modules: tuple[str, ...], log_level: str, log_format: str, **given: Any
+) -> int:
+    """Run jobs, each at least once, until TERM or INT.
+
+    TERM and INT drain, a second one hurries; TSTP takes no more; TTIN dumps stacks; HUP replaces the
+    children one by one.
+    """
+
+
+def settings_of(given: dict[str, Any]) -> WorkerSettings:
+    """Options as settings; those not given keep their defaults."""
+    lease, age, patience = given.pop("lease"), given.pop("max_age"), given.pop("shutdown_timeout")
+    queues = given.pop("queues")
+    wanted = {
+        **given,
+        "max_memory_mb": given.pop("max_memory"),
+        "queues": parse_queues(queues) if queues else None,
+        "lease_ms": round(lease * 1000) if lease is not None else None,
+        "max_age_s": age,
+        "shutdown_timeout_s": patience,
+    }
+    return WorkerSettings(**{name: value for name, value in wanted.items() if value is not None})

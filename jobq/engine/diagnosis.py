@@ -1,0 +1,262 @@
+"""Judge what a server said of itself: pure functions from Facts to Findings, one per subject.
+
+`fail` means that jobq loses messages or can't work there; `warn` that a person should know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal, NamedTuple
+
+Level = Literal["ok", "warn", "fail"]
+GIB = 1024**3
+
+
+class Finding(NamedTuple):
+    """One thing looked at. `remedy` is '' when all is well."""
+
+    check: str
+    level: Level
+    value: str
+    remedy: str = ""
+
+
+@dataclass(kw_only=True)
+class Facts:
+    """What one server answered. A part that it refused to show is absent, its words in `unknown`."""
+
+    url: str = ""
+    user: str = ""
+    info: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    pings_ms: list[float] = field(default_factory=list)
+    skew_ms: float = 0.0
+    unknown: dict[str, str] = field(default_factory=dict)
+
+    def number(self, name: str) -> int:
+        """A number of INFO, 0 when it isn't there."""
+        return int(self.info.get(name) or 0)
+
+
+def judge(facts: Facts) -> list[Finding]:
+    """Every finding, in the order a person wants to read them."""
+    return [finding for check in CHECKS for finding in check(facts)]
+
+
+def version(facts: Facts) -> Iterator[Finding]:
+    """Redis 7.0 / Valkey 7.2 or newer, told by what it can do, since forks number as they like."""
+    kind = "Valkey" if "valkey_version" in facts.info else "Redis"
+    number = (
+        facts.info.get("valkey_version") or facts.info.get("redis_version") or "of unknown version"
+    )
+    if facts.missing:
+        remedy = "use Redis 7.0 or Valkey 7.2, or newer"
+        yield Finding("server", "fail", f"{kind} {number}: no {', '.join(facts.missing)}", remedy)
+    elif "commands" in facts.unknown:
+        yield Finding(
+            "server",
+            "warn",
+            f"{kind} {number}; COMMAND INFO: {facts.unknown['commands']}",
+            ASK_ADMIN,
+        )
+    else:
+        mode = facts.info.get("redis_mode", "")
+        yield Finding("server", "ok", f"{kind} {number}{', ' + mode if mode else ''}")
+
+
+def eviction(facts: Facts) -> Iterator[Finding]:
+    """Anything but noeviction drops keys behind jobq's back as soon as there is a limit."""
+    policy = facts.info.get("maxmemory_policy") or facts.settings.get("maxmemory-policy")
+    if not policy:
+        yield Finding("eviction", "warn", "unknown: " + _why(facts, "info"), ASK_ADMIN)
+    elif policy == "noeviction":
+        yield Finding("eviction", "ok", policy)
+    else:
+        harm = (
+            "evicts whole queues" if policy.startswith("allkeys")
+            else "evicts results, and the replies that keep a repeated call from counting twice"
+        )  # fmt: skip
+        limited = facts.number("maxmemory") > 0
+        value = f"{policy} {harm}" + ("" if limited else " once maxmemory is set")
+        remedy = "CONFIG SET maxmemory-policy noeviction, and in the server's configuration; give caches a server of their own"
+        yield Finding("eviction", "fail" if limited else "warn", value, remedy)
+
+
+def memory(facts: Facts) -> Iterator[Finding]:
+    """How much room is left before enqueues are refused, or before the kernel kills the server."""
+    used, limit = facts.number("used_memory"), facts.number("maxmemory")
+    room = limit or facts.number("total_system_memory")
+    if not used or not room:
+        return
+    share = used / room
+    of = "maxmemory" if limit else "the host's memory, no maxmemory set"
+    value = f"{used / GIB:.2f} of {room / GIB:.2f} GiB, {share:.0%} of {of}"
+    if share < 0.8:
+        yield Finding("memory", "ok", value)
+    else:
+        remedy = "add memory or workers, or clear what nobody needs; at the limit every enqueue is refused"
+        yield Finding("memory", "fail" if limit and share >= 1 else "warn", value, remedy)
+
+
+def persistence(facts: Facts) -> Iterator[Finding]:
+    """What a crash or a restart of the server loses."""
+    if "info" in facts.unknown:
+        yield Finding("persistence", "warn", "unknown: " + facts.unknown["info"], ASK_ADMIN)
+        return
+    append = facts.info.get("aof_enabled") == "1"
+    saves = facts.settings.get("save")
+    if append:
+        yield _append_only(facts.settings.get("appendfsync"))
+    elif saves:
+        yield Finding(
+            "persistence", "warn", f"snapshots only (save {saves}): a crash loses all since the last one",
+            "CONFIG SET appendonly yes, and in the server's configuration",
+        )  # fmt: skip
+    else:
+        found = (
+            "none: a restart loses every message" if saves is not None else "no append-only file"
+        )
+        yield Finding(
+            "persistence", "warn", found, "CONFIG SET appendonly yes, unless jobs may be lost"
+        )
+    for name in ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"):
+        if facts.info.get(name, "ok") != "ok":
+            yield Finding(
+                "persistence",
+                "fail",
+                f"{name}: {facts.info[name]}",
+                "look at the server's disk and log",
+            )
+
+
+def _append_only(fsync: str | None) -> Finding:
+    if fsync == "no":
+        value = "append-only file, appendfsync no: a power cut loses what the kernel hadn't written"
+        return Finding("persistence", "warn", value, "CONFIG SET appendfsync everysec")
+    losses = {
+        "always": "nothing that was answered is lost",
+        "everysec": "a power cut loses up to 1-2 s",
+    }
+    told = f", appendfsync {fsync}: {losses.get(fsync, '')}" if fsync else "; appendfsync unknown"
+    return Finding("persistence", "ok", f"append-only file{told}")
+
+
+def replicas(facts: Facts) -> Iterator[Finding]:
+    """Who else has the data."""
+    if facts.info.get("role") == "slave":
+        yield Finding(
+            "replicas",
+            "fail",
+            "this is a replica",
+            "point --url at the primary, or use redis+sentinel://",
+        )
+        return
+    followers = [v for k, v in facts.info.items() if re.fullmatch(r"slave\d+", k)]
+    late = [f for f in followers if "state=online" not in f or _lag(f) > 10]
+    if late:
+        yield Finding(
+            "replicas",
+            "warn",
+            f"{len(late)} of {len(followers)} behind or offline",
+            "look at that replica",
+        )
+    elif followers:
+        needed = facts.settings.get("min-replicas-to-write", "0")
+        told = (
+            f"; writes need {needed}" if needed != "0" else "; a failover may lose the last writes"
+        )
+        yield Finding("replicas", "ok", f"{len(followers)} online{told}")
+    elif "role" in facts.info:
+        yield Finding("replicas", "ok", "none")
+
+
+def _lag(line: str) -> int:
+    found = re.search(r"lag=(\d+)", line)
+    return int(found[1]) if found else 0
+
+
+def clock(facts: Facts) -> Iterator[Finding]:
+    """Scripts use the server's clock; a producer's own counts for at= and for waiting times."""
+    value = f"this host is {abs(facts.skew_ms):,.0f} ms {'behind' if facts.skew_ms > 0 else 'ahead of'} the server"
+    if abs(facts.skew_ms) < 1000:
+        yield Finding("clock", "ok", value)
+    else:
+        yield Finding("clock", "warn", value, "run NTP on both; delays by at= are off by as much")
+
+
+def latency(facts: Facts) -> Iterator[Finding]:
+    """A round trip: every enqueue waits one."""
+    if not facts.pings_ms:
+        return
+    middle, worst = median(facts.pings_ms), max(facts.pings_ms)
+    value = f"{middle:.2f} ms a round trip, at worst {worst:.2f} (of {len(facts.pings_ms)})"
+    far = "run workers nearer to the server, and enqueue many at once"
+    yield Finding("latency", "ok" if middle < 5 else "warn", value, "" if middle < 5 else far)
+
+
+def rights(facts: Facts) -> Iterator[Finding]:
+    """Scripts run with the rights of whoever calls them."""
+    if facts.refused:
+        value = f"user {facts.user or '?'} may not send {', '.join(facts.refused)}"
+        remedy = "ACL SETUSER: allow these commands on the keys of this namespace"
+        yield Finding("rights", "fail", value, remedy)
+    elif "rights" in facts.unknown:
+        yield Finding(
+            "rights",
+            "fail",
+            f"scripts are refused: {facts.unknown['rights']}",
+            "allow SCRIPT LOAD and EVALSHA",
+        )
+    else:
+        yield Finding(
+            "rights", "ok", f"user {facts.user or '?'} may send all that the engine sends"
+        )
+
+
+def exposure(facts: Facts) -> Iterator[Finding]:
+    """Whoever can write to the server can make workers run any registered job with any arguments."""
+    scheme, _, rest = facts.url.partition("://")
+    credentials, _, place = rest.partition("/")[0].rpartition("@")
+    hosts = [re.sub(r":\d*$", "", part).strip("[]") for part in place.split(",")]
+    near = "unix" in scheme or all(
+        h in ("", "localhost", "::1") or h.startswith("127.") for h in hosts
+    )
+    lacks = [] if near else ["TLS"] * ("rediss" not in scheme) + ["a password"] * (not credentials)
+    where = "this host only" if near else ", ".join(hosts)
+    if lacks:
+        yield Finding(
+            "exposure",
+            "warn",
+            f"{where}, without {' or '.join(lacks)}",
+            "use rediss://user:password@host",
+        )
+    else:
+        yield Finding("exposure", "ok", where + ("" if near else ", TLS and a password"))
+
+
+def connections(facts: Facts) -> Iterator[Finding]:
+    """Each child of a worker needs two connections."""
+    now, most = facts.number("connected_clients"), facts.number("maxclients")
+    if now and most:
+        full = now > 0.8 * most
+        yield Finding(
+            "clients",
+            "warn" if full else "ok",
+            f"{now:,} of {most:,}",
+            "raise maxclients" if full else "",
+        )
+
+
+def _why(facts: Facts, part: str) -> str:
+    return facts.unknown.get(part, "the server doesn't say")
+
+
+ASK_ADMIN = "ask with the URL of a user who may: jobq doctor --url …"
+CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    version, eviction, memory, persistence, replicas, connections, clock, latency, rights, exposure,
+)  # fmt: skip

@@ -1,0 +1,133 @@
+"""Log lines of a worker: one when a job starts, one when it ends, and their two formats.
+
+A library configures no logging; `jobq worker` does, and only where the application didn't. Arguments are
+never logged, and nothing that a message or an error says reaches a terminal raw.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from jobq.observe.escape import escaped
+
+if TYPE_CHECKING:
+    from jobq.jobs.context import Context
+
+FORMATS = ("text", "json")
+LEVELS = ("debug", "info", "warning", "error")
+logger = logging.getLogger("jobq.job")
+
+
+class JobLog:
+    """Middleware: `→` at debug when a job starts, `←` at info when it is done. Failures are logged by jobs."""
+
+    def run(self, context: Context, next: Callable[[], Any]) -> Any:
+        """Around a sync job."""
+        began = _started(context)
+        value = next()
+        _done(context, began)
+        return value
+
+    async def arun(self, context: Context, next: Callable[[], Awaitable[Any]]) -> Any:
+        """Around an async job."""
+        began = _started(context)
+        value = await next()
+        _done(context, began)
+        return value
+
+
+def _started(context: Context) -> float:
+    if logger.isEnabledFor(logging.DEBUG):
+        waited = (
+            f" waited {spent(max(0.0, time.time() - context.enqueued_at / 1000))}"
+            if context.enqueued_at
+            else ""
+        )
+        again = f" attempt {context.attempt}" if context.attempt > 1 else ""
+        logger.debug("→ %s %s%s%s", context.job, context.mid, again, waited, extra=_extra(context))
+    return time.perf_counter()
+
+
+def _done(context: Context, began: float) -> None:
+    if logger.isEnabledFor(logging.INFO):
+        took = time.perf_counter() - began
+        extra = {**_extra(context), "outcome": "done", "run_ms": round(took * 1000, 3)}
+        logger.info("← %s %s %s", context.job, context.mid, spent(took), extra=extra)
+
+
+def _extra(context: Context) -> dict[str, Any]:
+    return {
+        "job": context.job,
+        "mid": context.mid,
+        "attempt": context.attempt,
+        "queue": context.queue,
+    }
+
+
+def spent(seconds: float) -> str:
+    """`0.42 ms`, `12.0 s`."""
+    return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds * 1000:.1f} ms"
+
+
+class TextFormatter(logging.Formatter):
+    """`08:15:02.123 4711 INFO message`; further lines are indented, so that no text can pose as an entry."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created).strftime("%H:%M:%S.%f")[:-3]
+        lines = record.getMessage().split("\n") + _traceback(self, record)
+        return f"{moment} {record.process} {record.levelname:7} " + "\n    ".join(
+            map(escaped, lines)
+        )
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: at, level, logger, pid, message, what the record carries, traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(), "logger": record.name, "pid": record.process,
+            "message": record.getMessage(),
+        }  # fmt: skip
+        fields |= {k: v for k, v in record.__dict__.items() if k not in _STANDARD}
+        if record.exc_info:
+            fields["traceback"] = "\n".join(_traceback(self, record))
+        return json.dumps(fields, default=str)
+
+
+_STANDARD = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"}
+
+
+def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
+    lines = formatter.formatException(record.exc_info).split("\n") if record.exc_info else []
+    return lines + (
+        formatter.formatStack(record.stack_info).split("\n") if record.stack_info else []
+    )
+
+
+class Logging:
+    """The handler of `jobq worker`: on jobq's own logger while the application loads, then where it belongs."""
+
+    def __init__(self, level: str, form: str = "text") -> None:
+        self.handler = logging.StreamHandler(sys.stderr)
+        self.handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+        self.own = logging.getLogger("jobq")
+        self.own.setLevel(level.upper())
+        self.own.addHandler(self.handler)
+        # A handler that the application adds to the root would print every line twice.
+        self.own.propagate = False
+
+    def settle(self) -> None:
+        """After the application's modules are loaded: give way to its handlers, else serve all loggers."""
+        root = logging.getLogger()
+        self.own.removeHandler(self.handler)
+        self.own.propagate = True
+        if not root.handlers and not self.own.handlers:
+            root.addHandler(self.handler)
+            root.setLevel(self.own.level)

@@ -1,0 +1,70 @@
+"""Running command lines, in this process and in one of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from click.testing import CliRunner
+
+from jobq.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Ended(NamedTuple):
+    """What a command line came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def records(self) -> list[Any]:
+        """Its JSON lines."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty working folder and an environment that says nothing of jobq."""
+    for name in [
+        name for name in os.environ if name.startswith("JOBQ_") or name in ("REDIS_URL", "NO_COLOR")
+    ]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def line(bare: Path) -> Callable[..., Ended]:
+    """line("queues", "--json", env={...}): one command line in this process."""
+
+    def run(
+        *args: str, env: dict[str, str | None] | None = None, given: str | None = None
+    ) -> Ended:
+        with CliRunner().isolation(input=given, env=env) as (out, err, _):
+            code = main(args)
+        return Ended(code, out.getvalue().decode(), err.getvalue().decode())
+
+    return run
+
+
+@pytest.fixture
+def process(bare: Path) -> Callable[..., Ended]:
+    """process("queues", env={...}): `python -m jobq queues` in a process of its own, in the bare folder."""
+
+    def run(*args: str, env: dict[str, str] | None = None, given: str | None = None) -> Ended:
+        ran = subprocess.run(
+            [sys.executable, "-m", "jobq", *args], input=given, capture_output=True, text=True, timeout=60,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}, cwd=bare,
+        )  # fmt: skip
+        return Ended(ran.returncode, ran.stdout, ran.stderr)
+
+    return run

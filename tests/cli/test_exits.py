@@ -1,0 +1,27 @@
+"""Exit codes by class of error."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobq import errors
+from jobq.cli import exits
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.ConfigError, 2), (errors.Unavailable, 3), (errors.EmbeddedError, 3), (errors.Full, 4),
+        (errors.ScriptError, 4), (errors.CodecError, 5), (errors.JobNotFound, 5),
+        (errors.JobAlreadyRegistered, 5), (errors.LockLost, 1), (errors.JobFailed, 1),
+    ],
+)  # fmt: skip
+def test_exit_code_follows_the_class_of_the_error(error: type[errors.JobqError], code: int) -> None:
+    assert exits.code_of(error()) == code
+
+
+def test_every_exit_code_has_a_meaning() -> None:
+    codes = {
+        value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)
+    }
+    assert codes == set(exits.MEANINGS)
