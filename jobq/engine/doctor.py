@@ -85,7 +85,7 @@ def _refused(client: Client) -> list[str]:
 
 
 def _may_not(client: Client, key: str, commands: Sequence[str]) -> list[str]:
-    reply = client.run(load("engine", "rights"), [key], commands)
+    reply = client.run(load("doctor", "rights"), [key], commands)
     return [f"{_text(name).upper()} {key}" for name in reply]
 
 
