@@ -3,19 +3,19 @@
 rights: which commands the user of this connection may not send, for jobq doctor.
 
 KEYS
-  messages:any  or another key that the commands are to be sent to
+  key:any  what the commands would be sent to
 ARGV
   one per command: its name
 RETURNS  {per refused command: its name}
 COST     O(commands)
 WRITES   nothing
 ]]
-local messages = unpack(KEYS)
+local key = unpack(KEYS)
 
 local refused = {}
 for _, name in ipairs(ARGV) do
   -- The key in every place: some commands take several, and each place must be one this user may touch.
-  local asked, allowed = pcall(redis.acl_check_cmd, name, messages, messages, messages, messages, messages)
+  local asked, allowed = pcall(redis.acl_check_cmd, name, key, key, key, key, key)
   if not (asked and allowed) then refused[#refused + 1] = name end
 end
 return refused
