@@ -26,14 +26,15 @@ class Finding(NamedTuple):
 
 @dataclass(kw_only=True)
 class Facts:
-    """What one server answered. A part that it refused to show is absent, its words in `unknown`."""
+    """What one server answered; `refused` is key -> commands. A part that it refused to show is absent, its words in `unknown`."""
 
     url: str = ""
+    namespace: str = "jobq"
     user: str = ""
     info: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
+    refused: dict[str, list[str]] = field(default_factory=dict)
     pings_ms: list[float] = field(default_factory=list)
     skew_ms: float = 0.0
     unknown: dict[str, str] = field(default_factory=dict)
@@ -201,21 +202,18 @@ def latency(facts: Facts) -> Iterator[Finding]:
 
 def rights(facts: Facts) -> Iterator[Finding]:
     """Scripts run with the rights of whoever calls them."""
-    if facts.refused:
-        value = f"user {facts.user or '?'} may not send {', '.join(facts.refused)}"
-        remedy = "ACL SETUSER: allow these commands on the keys of this namespace"
-        yield Finding("rights", "fail", value, remedy)
-    elif "rights" in facts.unknown:
-        yield Finding(
-            "rights",
-            "fail",
-            f"scripts are refused: {facts.unknown['rights']}",
-            "allow SCRIPT LOAD and EVALSHA",
-        )
+    user = f"user {facts.user}" if facts.user else "this user"
+    grant = f"ACL SETUSER {facts.user or '…'} ~{facts.namespace}:* "
+    lacks = {key: names for key, names in facts.refused.items() if names}
+    if "rights" in facts.unknown:
+        value = f"{user} may not run scripts: {facts.unknown['rights']}"
+        yield Finding("rights", "fail", value, grant + "+evalsha +script|load")
+    elif lacks:
+        told = "; ".join(f"{', '.join(names)} on {key}" for key, names in lacks.items())
+        commands = sorted({f"+{name.lower()}" for names in lacks.values() for name in names})
+        yield Finding("rights", "fail", f"{user} may not send {told}", grant + " ".join(commands))
     else:
-        yield Finding(
-            "rights", "ok", f"user {facts.user or '?'} may send all that the engine sends"
-        )
+        yield Finding("rights", "ok", f"{user} may send all that the engine sends")
 
 
 def exposure(facts: Facts) -> Iterator[Finding]:

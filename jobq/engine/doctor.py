@@ -32,11 +32,11 @@ def findings(client: Client) -> list[Finding]:
 
 def facts(client: Client) -> Facts:
     """What the server says of itself. A part that it refuses to show is noted as unknown."""
-    found = Facts(url=client.url)
+    found = Facts(url=client.url, namespace=client.namespace)
     _try(found, "info", lambda: found.info.update(_info(client)))
     _try(found, "settings", lambda: found.settings.update(_settings(client)))
     _try(found, "commands", lambda: found.missing.extend(_missing(client)))
-    _try(found, "rights", lambda: found.refused.extend(_refused(client)))
+    _try(found, "rights", lambda: found.refused.update(_refused(client)))
     _try(found, "user", lambda: setattr(found, "user", _text(client.command("ACL", "WHOAMI"))))
     found.pings_ms = [_timed(client, "PING")[0] for _ in range(PINGS)]
     found.skew_ms = _skew(client)
@@ -74,19 +74,20 @@ def _missing(client: Client) -> list[str]:
     return [name.upper() for name, known in zip(wanted, reply, strict=True) if not known]
 
 
-def _refused(client: Client) -> list[str]:
-    """By key, since rights may end at a pattern: those of a queue, and the two outside every slot."""
-    base = keys.prefix(client.namespace, PROBE)
-    return [
-        *_may_not(client, keys.key(base, "messages"), (*script_commands(), *BLOCKING)),
-        *_may_not(client, keys.queue_names(client.namespace), ("sadd", "srem", "smembers")),
-        *_may_not(client, keys.workers(client.namespace), ("hset", "hdel", "hgetall")),
-    ]
+def _refused(client: Client) -> dict[str, list[str]]:
+    """By key, since rights may end at a pattern: one of a queue, and the two outside every slot."""
+    space = client.namespace
+    asked = {
+        keys.key(keys.prefix(space, PROBE), "messages"): (*script_commands(), *BLOCKING),
+        keys.queue_names(space): ("sadd", "srem", "smembers"),
+        keys.workers(space): ("hset", "hdel", "hgetall"),
+    }
+    return {key: _may_not(client, key, commands) for key, commands in asked.items()}
 
 
 def _may_not(client: Client, key: str, commands: Sequence[str]) -> list[str]:
     reply = client.run(load("doctor", "rights"), [key], commands)
-    return [f"{_text(name).upper()} {key}" for name in reply]
+    return [_text(name).upper() for name in reply]
 
 
 def _timed(client: Client, *command: str) -> tuple[float, Any]:

@@ -121,7 +121,7 @@ def test_exposure_warns_of_a_far_server_without_tls_or_password(
         ("clock", {"skew_ms": -1500.0}, "warn"),
         ("clock", {"skew_ms": 900.0}, "ok"),
         ("latency", {"pings_ms": [6.0] * 100}, "warn"),
-        ("rights", {"refused": ["XADD jobq:{doctor}:messages"]}, "fail"),
+        ("rights", {"refused": {"jobq:queues": ["SADD"]}}, "fail"),
         ("rights", {"unknown": {"rights": "NOPERM evalsha"}}, "fail"),
         ("clients", {"connected_clients": 9000}, "warn"),
     ],
@@ -137,3 +137,10 @@ def test_finding_has_its_level_and_a_remedy_when_not_ok(
 def test_valkey_is_told_from_redis() -> None:
     assert found("server", valkey_version="8.1.4").value.startswith("Valkey 8.1.4")
     assert found("server").value.startswith("Redis 7.0.15")
+
+
+def test_rights_that_lack_come_with_the_words_that_grant_them() -> None:
+    lacks = {"jobq:{doctor}:messages": ["XADD", "GET"], "jobq:queues": []}
+    finding = found("rights", refused=lacks, user="app")
+    assert finding.value == "user app may not send XADD, GET on jobq:{doctor}:messages"
+    assert finding.remedy == "ACL SETUSER app ~jobq:* +get +xadd"
