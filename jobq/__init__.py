@@ -1,1 +1,72 @@
-"""Empty until the public names land."""
+"""Background jobs on Redis or Valkey, delivered at least once.
+
+::
+
+    from jobq import job
+
+    @job(queue="low", retries=5, timeout=30)
+    def resize(path: str, width: int) -> str: ...
+
+    receipt = resize.enqueue("a.jpg", width=200)
+
+Names load at first use: `import jobq` brings in neither redis nor click nor asyncio.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from jobq.jobs.middleware import add_when_imported
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from jobq import config, errors, events
+    from jobq.engine.connection import Client, connect, default_client, set_default_client
+    from jobq.engine.queue import Queue
+    from jobq.errors import Dead, JobAborted, JobqError, JobTimeout, Outcome, Retry, Snooze
+    from jobq.jobs import middleware, retry
+    from jobq.jobs.context import Context, current
+    from jobq.jobs.job import AsyncJob, Job, SyncJob, job
+    from jobq.jobs.receipt import Receipt
+    from jobq.jobs.registry import Registry, default_registry
+
+__all__ = [
+    "AsyncJob", "Client", "Context", "Dead", "Job", "JobAborted", "JobTimeout", "JobqError", "Outcome", "Queue",
+    "Receipt", "Registry", "Retry", "Snooze", "SyncJob", "__version__", "config", "connect", "current",
+    "default_client", "default_registry", "errors", "events", "job", "middleware", "retry", "set_default_client",
+]  # fmt: skip
+
+_MODULES = {"config": "jobq.config", "errors": "jobq.errors", "events": "jobq.events"} | {
+    name: f"jobq.jobs.{name}" for name in ("middleware", "retry")
+}
+_NAMES = {
+    "jobq.engine.connection": ("Client", "connect", "default_client", "set_default_client"),
+    "jobq.engine.queue": ("Queue",),
+    "jobq.errors": ("Dead", "JobAborted", "JobTimeout", "JobqError", "Outcome", "Retry", "Snooze"),
+    "jobq.jobs.context": ("Context", "current"),
+    "jobq.jobs.job": ("AsyncJob", "Job", "SyncJob", "job"),
+    "jobq.jobs.receipt": ("Receipt",),
+    "jobq.jobs.registry": ("Registry", "default_registry"),
+}
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
+
+if not TYPE_CHECKING:  # a checker would take every misspelt name for Any
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            found = import_module(_MODULES[name])
+        elif name in _HOME:
+            found = getattr(import_module(_HOME[name]), name)
+        else:
+            raise AttributeError(f"module 'jobq' has no attribute {name!r}")
+        globals()[name] = found
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
+
+# Traces and errors reach Sentry wherever the program itself uses its SDK.
+add_when_imported("sentry_sdk", "jobq.observe.sentry")

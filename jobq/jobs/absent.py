@@ -1,0 +1,48 @@
+"""Messages that no job of this process can run."""
+
+from __future__ import annotations
+
+from jobq.engine.message import Ending, Message
+from jobq.events import attempt_record
+from jobq.jobs import log
+from jobq.jobs.failure import clean
+
+#: About seven minutes of waiting for a deploy to end.
+MAX_ATTEMPTS = 12
+LONGEST_MS = 60_000
+
+
+def absent(queue: str, message: Message, name: str, why: str, worker: str) -> Ending:
+    """A job or an envelope that a newer deploy may know: tried again for a while, then dead."""
+    failures = message.attempt - message.ncrashes
+    if failures >= MAX_ATTEMPTS:
+        return _dead(queue, message, name, why, worker, "jobq.errors.JobNotFound")
+    backoff_ms = min(LONGEST_MS, 1000 * 2 ** max(0, failures - 1))
+    log.failures.warning(
+        "%s of queue %s: %s Again in %d s", message.mid, queue, clean(why), backoff_ms // 1000
+    )
+    return Ending(
+        mid=message.mid, token=message.token, outcome="retry", backoff_ms=backoff_ms,
+        record=_record(message, name, worker, "jobq.errors.JobNotFound"),
+    )  # fmt: skip
+
+
+def unreadable(queue: str, message: Message, why: str, worker: str) -> Ending:
+    """Content that no version reads: dead at once."""
+    return _dead(queue, message, "", why, worker, "jobq.errors.CodecError")
+
+
+def _dead(queue: str, message: Message, name: str, why: str, worker: str, kind: str) -> Ending:
+    why = clean(why)
+    log.failures.error("%s of queue %s is dead: %s", message.mid, queue, why)
+    return Ending(
+        mid=message.mid, token=message.token, outcome="dead", reason=why,
+        record=_record(message, name, worker, kind),
+    )  # fmt: skip
+
+
+def _record(message: Message, name: str, worker: str, kind: str) -> str:
+    # The name is whatever somebody wrote; a separator in it would shift the columns.
+    return attempt_record(
+        clean(name).replace("\n", " ")[:200], message.attempt, 0, 0, 0, 0, worker, kind
+    )

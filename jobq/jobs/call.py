@@ -1,0 +1,31 @@
+"""A message that was understood: which job, with what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from jobq.engine.message import Message
+
+if TYPE_CHECKING:
+    from jobq.jobs.job import Job
+else:
+    Job = Any
+
+
+class Call(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """One hand-out of one job, ready to run."""
+
+    job: Job[..., Any]
+    message: Message
+    queue: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    headers: dict[str, str]
+    enqueued_at: int
+
+    @property
+    def failures(self) -> int:
+        """How many attempts have failed if this one does; those that crashed are counted apart."""
+        return max(1, self.message.attempt - self.message.ncrashes)

@@ -1,0 +1,165 @@
+"""What a running job may know and say: `jobq.current()`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from jobq.errors import NoContext
+from jobq.jobs.decision import Decision
+
+if TYPE_CHECKING:
+    from jobq.jobs.call import Call
+    from jobq.jobs.log import JobLogger
+
+#: (queue, mid, token, text) -> whether the token still holds.
+ReportProgress = Callable[[str, str, str, str], bool]
+
+PROGRESS_EVERY_S = 0.5
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Context:
+    """One attempt, seen from inside."""
+
+    __slots__ = (
+        "_call",
+        "_decision",
+        "_held",
+        "_lease_deadline",
+        "_logger",
+        "_report",
+        "_reported_at",
+        "worker",
+    )
+
+    def __init__(
+        self,
+        call: Call,
+        report: ReportProgress | None = None,
+        lease_deadline: Callable[[], float] | None = None,
+        worker: str = "",
+    ) -> None:
+        self._call = call
+        self.worker = worker
+        self._report = report
+        self._lease_deadline = lease_deadline
+        self._held = True
+        self._reported_at = 0.0
+        self._decision: tuple[BaseException, Decision] | None = None
+        self._logger: JobLogger | None = None
+
+    @property
+    def job(self) -> str:
+        """The job's name."""
+        return self._call.job.name
+
+    @property
+    def queue(self) -> str:
+        """The queue that the message came from."""
+        return self._call.queue
+
+    @property
+    def mid(self) -> str:
+        """The message's id."""
+        return self._call.message.mid
+
+    @property
+    def attempt(self) -> int:
+        """Which try this is, from 1; crashed tries count here."""
+        return self._call.message.attempt
+
+    @property
+    def failures(self) -> int:
+        """Which try this is, without crashes: what `retries` is compared with."""
+        return self._call.failures
+
+    @property
+    def max_attempts(self) -> int:
+        """After so many failures the message is dead."""
+        return self._call.job.retries + 1
+
+    @property
+    def fence(self) -> int:
+        """Grows with each hand-out of a queue: for conditional writes elsewhere."""
+        return self._call.message.fence
+
+    @property
+    def generation(self) -> str:
+        """Names this life of the mid: with it, an idempotency key."""
+        return self._call.message.generation
+
+    @property
+    def enqueued_at(self) -> int:
+        """Epoch ms by the producer's clock; 0 when it didn't say."""
+        return self._call.enqueued_at
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What travelled with the message."""
+        return self._call.headers
+
+    @property
+    def size(self) -> int:
+        """Bytes of the message's content."""
+        return len(self._call.message.content)
+
+    @property
+    def lease_left(self) -> float:
+        """Seconds until the lease ends unless it is renewed; infinite where nobody keeps one."""
+        if self._lease_deadline is None:
+            return float("inf")
+        return self._lease_deadline() - time.clock_gettime(_CLOCK)
+
+    def lease_valid(self) -> bool:
+        """Whether this attempt may still take effect, as far as this process knows."""
+        return self._held and self.lease_left > 0
+
+    def progress(self, fraction: float, note: str = "") -> bool:
+        """Say how far the job is, 0 to 1; seen by `status`. False once another attempt took over.
+
+        At most two a second are sent, the others dropped, except a fraction of 1.
+        """
+        now = time.monotonic()
+        if self._report is None or (fraction < 1 and now - self._reported_at < PROGRESS_EVERY_S):
+            return self._held
+        self._reported_at = now
+        text = f"{min(1.0, max(0.0, fraction)):.4g} {note}".strip()
+        message = self._call.message
+        self._held = self._report(self._call.queue, message.mid, message.token, text) and self._held
+        return self._held
+
+    @property
+    def logger(self) -> JobLogger:
+        """A logger under the job's name; its records carry job, mid, attempt and queue."""
+        if self._logger is None:
+            from jobq.jobs.log import job_logger
+
+            self._logger = job_logger(self)
+        return self._logger
+
+    def decide(self, error: BaseException) -> Decision:
+        """What becomes of this attempt if it ends with `error`; asked twice it answers the same."""
+        if self._decision is None or self._decision[0] is not error:
+            self._decision = (error, self._call.job.decide(self._call.failures, error))
+        return self._decision[1]
+
+    def forget_decision(self) -> None:
+        """Let go of the error."""
+        self._decision = None
+
+    def __repr__(self) -> str:
+        return f"Context(job={self.job!r}, mid={self.mid!r}, attempt={self.attempt}, queue={self.queue!r})"
+
+
+running: ContextVar[Context] = ContextVar("jobq_context")
+
+
+def current() -> Context:
+    """The context of the job that is running here; NoContext outside one."""
+    try:
+        return running.get()
+    except LookupError:
+        raise NoContext from None

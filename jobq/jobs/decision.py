@@ -1,0 +1,87 @@
+"""What becomes of an attempt that raised: the job's rules applied to the error. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, NamedTuple
+
+from jobq.errors import ConfigError, Dead, Retry, Snooze
+from jobq.jobs.retry import LONGEST_S, Policy, exponential, wait_s
+
+Matcher = Callable[[BaseException], bool]
+ErrorFilter = type[BaseException] | tuple[type[BaseException], ...] | Matcher
+
+DEFAULT_RETRIES = 5
+DEFAULT_POLICY = exponential()
+
+
+class Decision(NamedTuple):
+    """`why` says in words what decided, for the reason of a dead message."""
+
+    outcome: Literal["retry", "dead", "snooze"]
+    after_s: float = 0.0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """A job's say over its failures."""
+
+    retries: int = DEFAULT_RETRIES
+    policy: Policy = DEFAULT_POLICY
+    retry_on: ErrorFilter | None = None
+    dead_on: ErrorFilter | None = None
+
+    def decide(self, failures: int, error: BaseException) -> Decision:
+        """`failures` counts this one; crashes and snoozes aren't failures."""
+        if isinstance(error, Snooze):
+            return Decision("snooze", _bounded(error.after))
+        if isinstance(error, Dead):
+            return Decision("dead", why="given up by the job")
+        asked = isinstance(error, Retry)
+        if not asked and self.dead_on is not None and matches(self.dead_on, error):
+            return Decision("dead", why="an error of dead_on")
+        if not asked and self.retry_on is not None and not matches(self.retry_on, error):
+            return Decision("dead", why="no error of retry_on")
+        if failures > self.retries:
+            return Decision("dead", why=f"attempt {failures} of {self.retries + 1}")
+        if isinstance(error, Retry) and error.after is not None:
+            return Decision("retry", _bounded(error.after))
+        return self._by_policy(failures, error)
+
+    def _by_policy(self, failures: int, error: BaseException) -> Decision:
+        wait = wait_s(self.policy, failures, error)
+        return (
+            Decision("dead", why="the retry policy gave up")
+            if wait is None
+            else Decision("retry", wait)
+        )
+
+
+def matches(wanted: ErrorFilter, error: BaseException) -> bool:
+    """Whether `error` is of these classes, or the function says so."""
+    if isinstance(wanted, type | tuple):
+        return isinstance(error, wanted)
+    return bool(wanted(error))
+
+
+def checked_filter(name: str, value: object) -> ErrorFilter | None:
+    """`value` as classes or a function of the error, or ConfigError."""
+    classes = tuple(value) if isinstance(value, list | tuple | set | frozenset) else (value,)
+    if value is None or (
+        classes and all(isinstance(c, type) and issubclass(c, BaseException) for c in classes)
+    ):
+        return None if value is None else classes
+    if callable(value) and not isinstance(value, type):
+        return value
+    raise ConfigError(
+        f"{name}={value!r} names no errors; give exception classes, or a function of the error"
+    )
+
+
+def _bounded(after: float | timedelta) -> float:
+    seconds = after.total_seconds() if isinstance(after, timedelta) else float(after)
+    # A NaN compares false, and so waits no time.
+    return min(seconds, LONGEST_S) if seconds > 0 else 0.0

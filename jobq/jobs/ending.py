@@ -1,0 +1,72 @@
+"""What is reported of an attempt that raised: outcome, reason, event columns, result, and a log line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobq.engine.message import Ending
+from jobq.errors import Dead
+from jobq.events import attempt_record
+from jobq.jobs import failure, log
+from jobq.jobs.call import Call
+from jobq.jobs.context import Context
+from jobq.jobs.decision import Decision, Rules
+from jobq.jobs.result import encode_failure
+
+#: run_us, cpu_us, rss_kib, worker
+Figures = tuple[int, int, int, str]
+
+
+def failed_ending(context: Context, call: Call, error: BaseException, figures: Figures) -> Ending:
+    """The ending of an attempt that raised `error`."""
+    decision = _decision(context, call, error)
+    # The error's traceback leads to frames that hold the context: don't close the circle.
+    context.forget_decision()
+    message = call.message
+    kind, mark = (
+        ("", "")
+        if decision.outcome == "snooze"
+        else (failure.class_name(error), failure.fingerprint(error))
+    )
+    record = attempt_record(call.job.name, message.attempt, call.enqueued_at, *figures, kind, mark)
+    ending: dict[str, Any] = {"mid": message.mid, "token": message.token, "record": record}
+    if decision.outcome != "dead":
+        _log_return(context, error, decision)
+        return Ending(outcome=decision.outcome, backoff_ms=round(decision.after_s * 1000), **ending)
+    reason = _reason(error, decision.why)
+    log.job_logger(context, log.failures).error(
+        "%s %s is dead: %s", context.job, context.mid, reason
+    )
+    if call.job.stores_result:
+        ending["result"] = encode_failure(reason.partition("\n")[0], kind)
+        ending["result_ttl_ms"] = call.job.result_ttl_ms
+    return Ending(outcome="dead", reason=reason, **ending)
+
+
+def _decision(context: Context, call: Call, error: BaseException) -> Decision:
+    try:
+        return context.decide(error)
+    except Exception:
+        # A broken policy must not cost the message its ending: the default ones don't break.
+        log.job_logger(context, log.failures).exception(
+            "the retry rules of %s failed; %s ends by the default policy", context.job, context.mid
+        )
+        return Rules(retries=call.job.retries).decide(call.failures, error)
+
+
+def _reason(error: BaseException, why: str) -> str:
+    if isinstance(error, Dead) and error.__cause__ is None:
+        return failure.clean(error.reason)[: failure.MAX_TEXT // 4]
+    return failure.reason(error, why)
+
+
+def _log_return(context: Context, error: BaseException, decision: Decision) -> None:
+    logger = log.job_logger(context, log.failures)
+    if decision.outcome == "snooze":
+        logger.debug("%s %s snoozes %.1f s", context.job, context.mid, decision.after_s)
+    else:
+        what = failure.summary(error)
+        logger.warning(
+            "%s %s attempt %d failed: %s; again in %.1f s",
+            context.job, context.mid, context.attempt, what, decision.after_s,
+        )  # fmt: skip

@@ -1,0 +1,199 @@
+"""One message -> one outcome, without a server: what a worker's child calls for each message.
+
+`resolve` then `run` or `arun`. They raise only what must stop the child's work on this message without
+an outcome: KeyboardInterrupt, JobAborted, and in `arun` the cancellation of the asyncio task that runs
+it. Everything else that a job raises, SystemExit included, is a failure that ends by the job's rules.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from time import perf_counter_ns, thread_time_ns
+from typing import Any
+
+from jobq.engine.message import Ending, Message
+from jobq.errors import CodecError, JobAborted, JobTimeout
+from jobq.events import attempt_record
+from jobq.jobs import middleware
+from jobq.jobs.absent import absent, unreadable
+from jobq.jobs.call import Call
+from jobq.jobs.codec import UnknownVersion, decode
+from jobq.jobs.context import Context, ReportProgress, running
+from jobq.jobs.ending import failed_ending
+from jobq.jobs.metered import Meter, metered
+from jobq.jobs.registry import Registry
+from jobq.jobs.result import encode_result
+
+#: Peak memory only ever grows, so it needn't be asked for after each of a thousand short jobs.
+RSS_EVERY = 64
+LONG_US = 5_000
+
+SoftTimeout = Callable[[float], AbstractContextManager[None]]
+
+
+class Executor:
+    """Runs jobs of one registry in one child.
+
+    soft_timeout(seconds): a context manager that raises JobTimeout inside a sync job that takes longer.
+    lease_deadline(): when the lease of what runs ends, in seconds of CLOCK_BOOTTIME.
+    worker: the name that events carry.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        worker: str = "",
+        soft_timeout: SoftTimeout | None = None,
+        report_progress: ReportProgress | None = None,
+        lease_deadline: Callable[[], float] | None = None,
+    ) -> None:
+        self.registry = registry
+        self.worker = worker
+        self._soft_timeout = soft_timeout
+        self._report = report_progress
+        self._lease_deadline = lease_deadline
+        self._everywhere = middleware.everywhere
+        middleware.settle_awaited()
+        self._rss_kib = 0
+        self._runs = 0
+
+    def resolve(self, queue: str, message: Message) -> Call | Ending:
+        """The call in a message; or its ending, when it can't be read or names no job of this process."""
+        try:
+            envelope = decode(message.content)
+        except UnknownVersion as error:
+            return absent(queue, message, "", str(error), self.worker)
+        except CodecError as error:
+            return unreadable(queue, message, str(error), self.worker)
+        job = self.registry.find(envelope.job)
+        if job is None:
+            why = f"no job {envelope.job!r:.200} here; is its module in --import?"
+            return absent(queue, message, envelope.job, why, self.worker)
+        if envelope.options is not None:
+            job = job.overridden(envelope.options)
+        return Call(
+            job,
+            message,
+            queue,
+            envelope.args,
+            envelope.kwargs,
+            envelope.headers,
+            envelope.enqueued_at,
+        )
+
+    def run(self, call: Call) -> Ending:
+        """Run a sync job to its outcome."""
+        context = Context(call, self._report, self._lease_deadline, self.worker)
+        job = call.job
+        layers = self._everywhere.layers + self.registry.middleware.layers
+        entered = running.set(context)
+        cpu, started = thread_time_ns(), perf_counter_ns()
+        try:
+            if layers or job.timeout is not None:
+                value = middleware.around_run(layers, context, lambda: self._limited(call))()
+            else:
+                value = job.function(*call.args, **call.kwargs)
+            result = encode_result(value, job.name) if job.stores_result else None
+        except (KeyboardInterrupt, JobAborted):
+            raise
+        except BaseException as error:
+            return self._failed(context, call, error, started, thread_time_ns() - cpu)
+        finally:
+            running.reset(entered)
+        return self._done(call, result, started, thread_time_ns() - cpu)
+
+    async def arun(self, call: Call) -> Ending:
+        """Run an async job to its outcome, as one of many on this thread's event loop."""
+        context = Context(call, self._report, self._lease_deadline, self.worker)
+        layers = self._everywhere.layers + self.registry.middleware.layers
+        meter = Meter()
+        entered = running.set(context)
+        started = perf_counter_ns()
+        try:
+            value = await middleware.around_arun(
+                layers, context, lambda: self._alimited(call, meter)
+            )()
+            result = encode_result(value, call.job.name) if call.job.stores_result else None
+        except (KeyboardInterrupt, JobAborted):
+            raise
+        except BaseException as error:
+            if _cancelled_from_outside(error):
+                raise
+            return self._failed(context, call, error, started, meter.ns)
+        finally:
+            running.reset(entered)
+        return self._done(call, result, started, meter.ns)
+
+    def _limited(self, call: Call) -> Any:
+        job = call.job
+        if job.timeout is None or self._soft_timeout is None:
+            value = job.function(*call.args, **call.kwargs)
+        else:
+            with self._soft_timeout(job.timeout):
+                value = job.function(*call.args, **call.kwargs)
+        if job.stores_result:
+            # Here too, so that middleware sees a result that can't be stored as the failure it is.
+            encode_result(value, job.name)
+        return value
+
+    async def _alimited(self, call: Call, meter: Meter) -> Any:
+        import asyncio
+
+        job = call.job
+        limit = asyncio.timeout(job.timeout)
+        try:
+            async with limit:
+                value = await metered(job.function(*call.args, **call.kwargs), meter)
+        except TimeoutError as error:
+            if limit.expired():
+                raise JobTimeout(f"ran past its timeout of {job.timeout:g} s") from error
+            raise
+        if job.stores_result:
+            encode_result(value, job.name)
+        return value
+
+    def _done(self, call: Call, result: bytes | None, started: int, cpu_ns: int) -> Ending:
+        message = call.message
+        run_us = (perf_counter_ns() - started) // 1000
+        record = attempt_record(
+            call.job.name, message.attempt, call.enqueued_at, run_us, cpu_ns // 1000,
+            self._peak_rss_kib(run_us), self.worker,
+        )  # fmt: skip
+        if result is None:
+            return Ending(mid=message.mid, token=message.token, record=record)
+        return Ending(
+            mid=message.mid, token=message.token, record=record, result=result,
+            result_ttl_ms=call.job.result_ttl_ms,
+        )  # fmt: skip
+
+    def _failed(
+        self, context: Context, call: Call, error: BaseException, started: int, cpu_ns: int
+    ) -> Ending:
+        run_us = (perf_counter_ns() - started) // 1000
+        figures = (run_us, cpu_ns // 1000, self._peak_rss_kib(run_us), self.worker)
+        return failed_ending(context, call, error, figures)
+
+    def _peak_rss_kib(self, run_us: int) -> int:
+        if run_us >= LONG_US or self._runs % RSS_EVERY == 0:
+            import resource
+
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            self._rss_kib = peak // 1024 if sys.platform == "darwin" else peak
+        self._runs += 1
+        return self._rss_kib
+
+
+def _cancelled_from_outside(error: BaseException) -> bool:
+    import asyncio
+
+    if isinstance(error, GeneratorExit):
+        return True
+    current = asyncio.current_task()
+    return (
+        isinstance(error, asyncio.CancelledError)
+        and current is not None
+        and current.cancelling() > 0
+    )

@@ -1,0 +1,87 @@
+"""What is kept of an error: its class, a fingerprint, and text for the person who looks at the dead.
+
+Never local variables, and no values but those in the error's own message.
+"""
+
+from __future__ import annotations
+
+import traceback
+from hashlib import blake2b
+from pathlib import PurePath
+from types import CodeType, TracebackType
+
+MAX_TEXT = 4096
+FRAMES = 5
+
+_OURS = str(PurePath(__file__).parents[1])
+
+
+def class_name(error: BaseException) -> str:
+    """`ValueError`, `requests.exceptions.Timeout`."""
+    kind = type(error)
+    name = kind.__qualname__
+    return clean(name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}")[:200]
+
+
+def fingerprint(error: BaseException) -> str:
+    """Equal for errors of one class from one place, on any machine and after edits elsewhere in the file.
+
+    Made of the class and the innermost frames' file and function: no lines, no values, no folders above
+    the file's own.
+    """
+    parts = [class_name(error)]
+    for code in _frames(error.__traceback__)[-FRAMES:]:
+        parts.append("/".join(PurePath(code.co_filename).parts[-2:]) + ":" + code.co_qualname)
+    return blake2b("\n".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+def summary(error: BaseException) -> str:
+    """`ValueError: bad width` on one line."""
+    try:
+        message = str(error)
+    except Exception:  # a broken __str__ must not cost the message its ending
+        message = "(its message can't be shown)"
+    text = f"{class_name(error)}: {message}" if message else class_name(error)
+    return clean(text.replace("\n", " ⏎ "))[:500]
+
+
+def reason(error: BaseException, why: str = "") -> str:
+    """For the dead: what and why on the first line, then as much of the traceback's end as fits."""
+    head = summary(error) + (f" ({why})" if why else "")
+    text = _traceback(error)
+    room = MAX_TEXT - len(head.encode()) - 2
+    tail = text.encode()[-room:].decode("utf-8", "ignore")
+    if len(tail) < len(text):
+        tail = "…" + tail[tail.find("\n") :][: room - 3]
+    return f"{head}\n\n{tail}" if tail.strip() else head
+
+
+def clean(text: str) -> str:
+    """Without what could command a terminal, split a record or break UTF-8: those show as escapes."""
+    if text.isprintable():
+        return text
+    shown = "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+    return shown.encode("utf-8", "backslashreplace").decode()
+
+
+def _frames(trace: TracebackType | None) -> list[CodeType]:
+    found = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not code.co_filename.startswith(_OURS):
+            found.append(code)
+        trace = trace.tb_next
+    return found
+
+
+def _traceback(error: BaseException) -> str:
+    start = error.__traceback__
+    while (
+        start is not None and start.tb_next and start.tb_frame.f_code.co_filename.startswith(_OURS)
+    ):
+        start = start.tb_next
+    try:
+        lines = traceback.format_exception(type(error), error, start, limit=-20)
+    except Exception:
+        return ""
+    return clean("".join(lines)).strip()

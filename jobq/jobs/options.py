@@ -1,0 +1,192 @@
+"""What can be said about a job where it is declared, and about one message where it is enqueued."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from jobq.config import duration_s
+from jobq.errors import ConfigError
+from jobq.jobs.decision import ErrorFilter, checked_filter
+from jobq.jobs.retry import Duration, Policy
+
+if TYPE_CHECKING:
+    from jobq.engine.connection import Client
+    from jobq.jobs.registry import Registry
+
+MAX_S = 3_153_600_000.0
+
+
+class Options(TypedDict, total=False):
+    """For `.options(...)`; durations in seconds, as timedelta or as "5m".
+
+    queue, client: where to. mid: the message's id and dedupe key. delay, at: not before. can_update: newer
+    content replaces what waits under the mid. can_requeue: newer content runs after the current run.
+    dedupe: refuse the mid for so long after it is done. lock_ms: length of its locks. headers: go with it.
+    retries, timeout, hard_timeout, result_ttl: for this message instead of what the job declares.
+    """
+
+    queue: str
+    client: Client | None
+    mid: str | None
+    delay: Duration | None
+    at: datetime | float | None
+    can_update: bool
+    can_requeue: bool
+    dedupe: Duration | None
+    lock_ms: int | None
+    headers: Mapping[str, str]
+    retries: int
+    timeout: Duration | None
+    hard_timeout: Duration | None
+    result_ttl: Duration | None
+
+
+class Declaration(Options, total=False):
+    """For `@job(...)`: besides, what only the code of a job can say.
+
+    retry: the policy, or a function of (failures, error). retry_on, dead_on: exception classes or a
+    function of the error; an error not in retry_on, or in dead_on, is dead at once.
+    """
+
+    name: str
+    retry: Policy
+    retry_on: ErrorFilter | list[type[BaseException]] | None
+    dead_on: ErrorFilter | list[type[BaseException]] | None
+    registry: Registry
+
+
+#: What travels with a message when `.options(...)` changes it.
+TRAVELLING = ("retries", "timeout", "hard_timeout", "result_ttl")
+_ONLY_DECLARED = frozenset(Declaration.__annotations__) - frozenset(Options.__annotations__)
+
+
+def checked_options(given: Mapping[str, Any], *, declaring: bool) -> dict[str, Any]:
+    """The options in their one form (durations in seconds), or ConfigError."""
+    checked = {}
+    for name, value in given.items():
+        if name in _ONLY_DECLARED and not declaring:
+            raise ConfigError(
+                f"{name}={value!r} belongs to the job, not to one message; give it to @job({name}=…)"
+            )
+        check = _CHECKS.get(name)
+        if check is None:
+            near = ", ".join(sorted(_CHECKS))
+            raise ConfigError(f"there is no option {name}={value!r}; options are {near}")
+        checked[name] = check(name, value)
+    if checked.get("delay") is not None and checked.get("at") is not None:
+        raise ConfigError(
+            f"delay={given['delay']!r} and at={given['at']!r} say two things; give one"
+        )
+    return checked
+
+
+def _as_given(name: str, value: Any) -> Any:
+    return value
+
+
+def _queue(name: str, value: Any) -> str:
+    from jobq.engine.keys import checked_name
+
+    if not isinstance(value, str):
+        raise ConfigError(f"queue={value!r} is no name; give a str")
+    return checked_name("queue", value)
+
+
+def _mid(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 0 < len(value) <= 128 or not value.isprintable():
+        raise ConfigError(f"mid={value!r} can't be used; take 1-128 printable characters")
+    return value
+
+
+def _duration(least: float) -> Callable[[str, Any], float | None]:
+    def check(name: str, value: Any) -> float | None:
+        if value is None:
+            return None
+        try:
+            seconds = duration_s(value)
+        except (ConfigError, TypeError, ValueError):
+            raise ConfigError(
+                f"{name}={value!r} is no duration; give seconds, a timedelta or '5m'"
+            ) from None
+        if not least <= seconds <= MAX_S:
+            raise ConfigError(
+                f"{name}={value!r} is out of range; take {least:g} seconds to 100 years"
+            )
+        return seconds
+
+    return check
+
+
+def _at(name: str, value: Any) -> float | None:
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ConfigError(f"at={value!r} has no time zone; use datetime.now(timezone.utc) + …")
+        value = value.timestamp()
+    if value is None or (isinstance(value, int | float) and 0 <= value < MAX_S):
+        return None if value is None else float(value)
+    raise ConfigError(
+        f"at={value!r} is no moment; give a datetime with a time zone, or epoch seconds"
+    )
+
+
+def _flag(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ConfigError(f"{name}={value!r} is neither True nor False")
+
+
+def _whole(least: int, most: int) -> Callable[[str, Any], int | None]:
+    def check(name: str, value: Any) -> int | None:
+        if value is None and name == "lock_ms":
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ConfigError(
+                f"{name}={value!r} is out of range; take a whole number of {least} to {most}"
+            )
+        return value
+
+    return check
+
+
+def _headers(name: str, value: Any) -> dict[str, str]:
+    if isinstance(value, Mapping) and all(
+        type(k) is str and type(v) is str for k, v in value.items()
+    ):
+        return dict(value)
+    raise ConfigError(f"headers={value!r} must map str to str; pass str(value) for each")
+
+
+def _policy(name: str, value: Any) -> Any:
+    if not callable(value):
+        raise ConfigError(
+            f"retry={value!r} is no policy; take jobq.retry.exponential(), fixed(10), linear(10), listed([1, 30]) "
+            "or a function of (failures, error); how often is retries=…"
+        )
+    return value
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "queue": _queue,
+    "client": _as_given,
+    "mid": _mid,
+    "delay": _duration(0),
+    "at": _at,
+    "can_update": _flag,
+    "can_requeue": _flag,
+    "dedupe": _duration(0),
+    "lock_ms": _whole(1, 86_400_000),
+    "headers": _headers,
+    "retries": _whole(0, 10_000),
+    "timeout": _duration(0.001),
+    "hard_timeout": _duration(0.001),
+    "result_ttl": _duration(0.001),
+    "name": _as_given,
+    "retry": _policy,
+    "retry_on": checked_filter,
+    "dead_on": checked_filter,
+    "registry": _as_given,
+}

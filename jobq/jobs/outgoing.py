@@ -1,0 +1,98 @@
+"""From calls to messages: what `Job.enqueue` does, within the enqueue middleware."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from jobq.errors import ConfigError
+from jobq.jobs import middleware
+from jobq.jobs.codec import LIMIT, encode
+from jobq.jobs.receipt import Receipt
+
+if TYPE_CHECKING:
+    from jobq.engine.connection import Client
+    from jobq.engine.queue import Queue
+    from jobq.jobs.job import Job
+
+PER_CALL = 1_000
+
+Arguments = tuple[Sequence[Any], dict[str, Any]]
+
+_queues: WeakKeyDictionary[Client, dict[str, Queue]] = WeakKeyDictionary()
+
+
+class Outgoing:
+    """Up to 1,000 calls of one job on their way to one queue; middleware may change all but the job.
+
+    `headers` go with each of them. With `mid` there is one call. `size` is their bytes, once encoded.
+    """
+
+    __slots__ = ("calls", "headers", "job", "mid", "queue", "size")
+
+    def __init__(self, job: Job[..., Any], calls: list[Arguments]) -> None:
+        self.job = job
+        self.queue: str = job.queue
+        self.mid: str | None = job.settings.get("mid")
+        self.headers: dict[str, str] = dict(job.settings.get("headers") or {})
+        self.calls = calls
+        self.size = 0
+
+
+def send(job: Job[..., Any], calls: list[Arguments]) -> list[Receipt[Any]]:
+    """Enqueue the calls in one round trip, within the middleware of all jobs and of the job's registry."""
+    middleware.settle_awaited()
+    layers = middleware.everywhere.layers + job.registry.middleware.layers
+    return middleware.around_enqueue(layers, _deliver)(Outgoing(job, calls))
+
+
+def send_many(job: Job[..., Any], arguments: Iterable[Sequence[Any]]) -> list[Receipt[Any]]:
+    """Enqueue a call per tuple of arguments, 1,000 in a round trip."""
+    if job.settings.get("mid") is not None:
+        raise ConfigError(
+            f"mid={job.settings['mid']!r} can't be the mid of many messages; enqueue them one by one"
+        )
+    receipts: list[Receipt[Any]] = []
+    rest = iter(arguments)
+    while batch := list(islice(_calls(job, rest), PER_CALL)):
+        receipts += send(job, batch)
+    return receipts
+
+
+def queue_of(name: str, client: Client | None) -> Queue:
+    """The queue object that all senders of this process share."""
+    from jobq.engine.connection import default_client
+    from jobq.engine.queue import Queue
+
+    client = client or default_client()
+    known = _queues.setdefault(client, {})
+    return known.get(name) or known.setdefault(name, Queue(name, client))
+
+
+def _calls(job: Job[..., Any], arguments: Iterator[Sequence[Any]]) -> Iterator[Arguments]:
+    for item in arguments:
+        if not isinstance(item, tuple | list):
+            raise ConfigError(
+                f"enqueue_many of {job.name} takes tuples of arguments, not {item!r:.80}; for one argument give (x,)"
+            )
+        job.check_arguments(item, {})
+        yield item, {}
+
+
+def _deliver(outgoing: Outgoing) -> list[Receipt[Any]]:
+    job, settings = outgoing.job, outgoing.job.settings
+    queue = queue_of(outgoing.queue, settings.get("client"))
+    now = time.time_ns() // 1_000_000
+    limit = getattr(getattr(queue.client, "settings", None), "max_content", LIMIT)
+    contents = [
+        (outgoing.mid, encode(job.name, args, kwargs, now, outgoing.headers, job.overrides, limit))
+        for args, kwargs in outgoing.calls
+    ]
+    outgoing.size = sum(len(content) for _, content in contents)
+    return [
+        Receipt(enqueued.mid, enqueued.action, enqueued.reason, job=job, queue=queue)
+        for enqueued in queue.enqueue_many(contents, **job.queue_options)
+    ]

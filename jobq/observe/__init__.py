@@ -1,0 +1,1 @@
+"""What watches jobq from outside: middleware, and readers of events."""

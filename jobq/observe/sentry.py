@@ -1,0 +1,191 @@
+"""Errors and traces to Sentry: a middleware, and what a child does at its start and end.
+
+Active where the program has initialised sentry_sdk itself, and in a worker's children when SENTRY_DSN is
+set (extra `sentry`). The trace of whoever enqueued goes on in the job. Arguments are never sent.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from jobq.errors import Dead, JobAborted, JobTimeout, Snooze
+from jobq.jobs.middleware import everywhere
+
+if TYPE_CHECKING:
+    from jobq.jobs.context import Context
+    from jobq.jobs.outgoing import Outgoing
+    from jobq.jobs.receipt import Receipt
+
+FLUSH_S = 2.0
+_ON_PURPOSE = (Dead, Snooze, JobAborted, KeyboardInterrupt, GeneratorExit)
+
+
+class SentryMiddleware:
+    """Spans around enqueue and run, and an event per message that ends dead by an error.
+
+    capture_retries: an event per failed attempt instead. propagate_traces=False: a job starts a trace of
+    its own.
+    """
+
+    def __init__(self, *, capture_retries: bool = False, propagate_traces: bool = True) -> None:
+        self.capture_retries = capture_retries
+        self.propagate_traces = propagate_traces
+
+    def enqueue(
+        self, outgoing: Outgoing, next: Callable[[Outgoing], list[Receipt[Any]]]
+    ) -> list[Receipt[Any]]:
+        """A queue.publish span, and the trace's headers on the messages."""
+        if not is_active():
+            return next(outgoing)
+        from jobq.observe import sentry_spans
+
+        with sentry_spans.publishing(outgoing) as published:
+            if self.propagate_traces:
+                for name, value in sentry_spans.trace_headers().items():
+                    outgoing.headers.setdefault(name, value)
+            receipts = next(outgoing)
+            published(outgoing, receipts)
+        return receipts
+
+    def run(self, context: Context, next: Callable[[], Any]) -> Any:
+        """One attempt of a sync job in a scope and a transaction of its own."""
+        if not is_active():
+            return next()
+        with self._attempt(context):
+            return next()
+
+    async def arun(self, context: Context, next: Callable[[], Awaitable[Any]]) -> Any:
+        """The same for an async job."""
+        if not is_active():
+            return await next()
+        with self._attempt(context):
+            return await next()
+
+    @contextmanager
+    def _attempt(self, context: Context) -> Iterator[None]:
+        import sentry_sdk
+
+        from jobq.observe import sentry_spans
+
+        raised: BaseException | None = None
+        with sentry_sdk.isolation_scope() as scope:
+            _describe(scope, context)
+            headers = context.headers if self.propagate_traces else {}
+            with sentry_spans.processing(context, headers) as ended:
+                try:
+                    yield
+                except BaseException as error:  # passed on below, once the spans have their status
+                    raised = error
+                    ended("aborted" if _on_purpose(error) else "internal_error")
+                    self._report(context, error)
+        if raised is not None:
+            raise raised
+
+    def _report(self, context: Context, error: BaseException) -> None:
+        import sentry_sdk
+        from sentry_sdk.utils import capture_internal_exceptions, event_from_exception
+
+        with capture_internal_exceptions():
+            if _on_purpose(error) or not (
+                self.capture_retries or context.decide(error).outcome == "dead"
+            ):
+                return
+            event, hint = event_from_exception(
+                error,
+                client_options=sentry_sdk.get_client().options,
+                mechanism={"type": "jobq", "handled": False},
+            )
+            if isinstance(error, JobTimeout):
+                event["fingerprint"] = ["jobq", "JobTimeout", context.job]
+            sentry_sdk.capture_event(event, hint=hint)
+
+
+#: What joins the middleware of every job once sentry_sdk is imported.
+middleware = SentryMiddleware()
+
+
+def is_active() -> bool:
+    """Whether this program has initialised the SDK."""
+    sdk = sys.modules.get("sentry_sdk")
+    return sdk is not None and bool(sdk.get_client().is_active())
+
+
+def start(environ: Mapping[str, str] | None = None) -> bool:
+    """In a child, before its first job: initialise the SDK if SENTRY_DSN says so; whether it is active.
+
+    SENTRY_DSN and its siblings belong to the SDK, which reads them itself.
+    """
+    dsn = (os.environ if environ is None else environ).get("SENTRY_DSN")
+    if not dsn and not is_active():
+        return False
+    try:
+        import sentry_sdk
+    except ImportError:
+        _warn_of_missing_sdk()
+        return False
+    if is_active():
+        _renew_transport()
+    else:
+        sentry_sdk.init(dsn)
+    _attach()
+    return True
+
+
+def finish(timeout: float = FLUSH_S) -> None:
+    """In a child, before it exits: send what is still waiting."""
+    if is_active():
+        sys.modules["sentry_sdk"].flush(timeout=timeout)
+
+
+def _attach() -> None:
+    from sentry_sdk.integrations.logging import ignore_logger
+
+    # Failures are reported here, with their trace; their log lines would be the same event again.
+    ignore_logger("jobq.job")
+    if not any(isinstance(layer, SentryMiddleware) for layer in everywhere.layers):
+        everywhere.add(middleware)
+
+
+def _renew_transport() -> None:
+    import sentry_sdk
+    from sentry_sdk.transport import make_transport
+
+    # What the parent hadn't sent at the fork is the parent's to send; a copy of its queue would send it
+    # twice, and wait in vain for a thread that only the parent has.
+    client = sentry_sdk.get_client()
+    client.transport = make_transport(client.options)
+
+
+def _describe(scope: Any, context: Context) -> None:
+    scope.clear_breadcrumbs()
+    for name in ("job", "mid", "attempt", "queue"):
+        scope.set_tag(f"jobq.{name}", getattr(context, name))
+    names = (
+        "job",
+        "mid",
+        "attempt",
+        "max_attempts",
+        "queue",
+        "enqueued_at",
+        "generation",
+        "worker",
+    )
+    scope.set_context("jobq", {name: getattr(context, name) for name in names})
+
+
+def _on_purpose(error: BaseException) -> bool:
+    asyncio = sys.modules.get("asyncio")
+    cancelled = asyncio is not None and isinstance(error, asyncio.CancelledError)
+    return cancelled or isinstance(error, _ON_PURPOSE)
+
+
+def _warn_of_missing_sdk() -> None:
+    import logging
+
+    logging.getLogger("jobq.observe").warning(
+        'SENTRY_DSN is set, but sentry_sdk is not installed: pip install "jobq[sentry]"'
+    )

@@ -1,0 +1,96 @@
+"""What a running job may know and say."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import jobq
+from jobq.engine.message import Ending
+from jobq.errors import NoContext
+from jobq.jobs.job import job
+from jobq.jobs.registry import Registry
+
+Run = Callable[..., Ending]
+
+
+@pytest.fixture
+def inside(registry: Registry, run: Run) -> Callable[..., Any]:
+    """inside(look, executor={…}): what look() returns while a job runs."""
+
+    def look_inside(look: Callable[[], Any], **more: Any) -> Any:
+        seen: list[Any] = []
+        run(job(name="mail.send", registry=registry, retries=4)(lambda: seen.append(look())), **more)
+        return seen[0]
+
+    return look_inside
+
+
+def test_current_is_refused_outside_a_job():
+    with pytest.raises(NoContext, match="outside a running job"):
+        jobq.current()
+
+
+def test_current_knows_the_attempt(inside: Callable[..., Any]):
+    context = inside(jobq.current, attempt=3, ncrashes=1, headers={"tenant": "x"})
+    assert (context.job, context.queue, context.mid, context.attempt) == ("mail.send", "low", "mid-1", 3)
+    assert (context.failures, context.max_attempts, context.fence) == (2, 5, 7)
+    assert (context.generation, context.enqueued_at, context.headers) == ("first.token", 1, {"tenant": "x"})
+    assert (context.worker, context.size) == ("here", 60)
+    assert repr(context) == "Context(job='mail.send', mid='mid-1', attempt=3, queue='low')"
+    with pytest.raises(NoContext):
+        jobq.current()
+
+
+def test_lease_is_endless_where_nobody_keeps_one(inside: Callable[..., Any]):
+    assert inside(lambda: (jobq.current().lease_left, jobq.current().lease_valid())) == (float("inf"), True)
+
+
+@pytest.mark.parametrize(("ahead", "valid"), [(5.0, True), (-1.0, False)])
+def test_lease_left_counts_down_to_the_deadline(inside: Callable[..., Any], ahead: float, valid: bool):
+    deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + ahead
+    left, holds = inside(
+        lambda: (jobq.current().lease_left, jobq.current().lease_valid()),
+        executor={"lease_deadline": lambda: deadline},
+    )
+    assert ahead - 1 < left <= ahead
+    assert holds is valid
+
+
+def test_progress_is_throttled_but_for_the_last(inside: Callable[..., Any]):
+    sent: list[tuple[str, str, str, str]] = []
+
+    def work() -> list[bool]:
+        context = jobq.current()
+        return [context.progress(done / 100, "rows") for done in range(101)]
+
+    def report(*said: str) -> bool:
+        sent.append(said)  # type: ignore[arg-type]
+        return True
+
+    assert all(inside(work, executor={"report_progress": report}))
+    assert sent == [("low", "mid-1", "caller.1.0", "0 rows"), ("low", "mid-1", "caller.1.0", "1 rows")]
+
+
+def test_progress_tells_when_another_attempt_took_over(inside: Callable[..., Any]):
+    def work() -> tuple[bool, bool, bool]:
+        context = jobq.current()
+        return context.lease_valid(), context.progress(1.0), context.lease_valid()
+
+    assert inside(work, executor={"report_progress": lambda *said: False}) == (True, False, False)
+
+
+def test_progress_does_nothing_where_nobody_listens(inside: Callable[..., Any]):
+    assert inside(lambda: jobq.current().progress(0.5, "half")) is True
+
+
+def test_logger_adds_the_job_to_each_record(inside: Callable[..., Any], caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.INFO):
+        inside(lambda: jobq.current().logger.info("hello %s", "you", extra={"queue": "mine", "more": 1}))
+    record: Any = caplog.records[0]
+    assert (record.name, record.message, record.job, record.mid, record.attempt) == ("mail.send", "hello you", "mail.send", "mid-1", 1)
+    assert (record.queue, record.more) == ("mine", 1)

@@ -1,0 +1,196 @@
+"""One message -> one outcome."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from jobq.engine.message import Ending, Message
+from jobq.errors import Dead, JobAborted, JobTimeout, Retry, Snooze
+from jobq.events import COLUMNS, SEPARATOR
+from jobq.jobs import retry
+from jobq.jobs.absent import MAX_ATTEMPTS
+from jobq.jobs.executor import Executor
+from jobq.jobs.job import job
+from jobq.jobs.registry import Registry
+
+Run = Callable[..., Ending]
+
+
+def columns(ending: Ending) -> dict[str, str]:
+    """The event columns that a child writes."""
+    return dict(zip(COLUMNS[3:], ending.record.split(SEPARATOR), strict=True))
+
+
+def raising(registry: Registry, error: BaseException, **options: Any) -> Any:
+    def fail() -> None:
+        raise error
+
+    return job(name="jobs.fail", registry=registry, **options)(fail)
+
+
+def test_return_ends_as_done_with_its_figures(registry: Registry, run: Run):
+    seen = []
+
+    @job(name="mail.send", registry=registry)
+    def send(to: str, copies: int = 1) -> None:
+        seen.append((to, copies))
+
+    ended = run(send, "a@b", copies=2)
+    assert seen == [("a@b", 2)]
+    assert (ended.mid, ended.token, ended.outcome, ended.result) == ("mid-1", "caller.1.0", "done", None)
+    written = columns(ended)
+    assert (written["job"], written["attempt"], written["enqueued_at"]) == ("mail.send", "1", "1")
+    assert (written["worker"], written["error"], written["fingerprint"]) == ("here", "", "")
+    assert int(written["run_us"]) >= 0 and int(written["cpu_us"]) >= 0 and int(written["rss_kib"]) > 1000
+
+
+def test_error_ends_as_retry_and_leaves_its_class_and_fingerprint(registry: Registry, run: Run):
+    ended = run(raising(registry, ValueError("bad"), retry=retry.fixed(2.5)))
+    assert (ended.outcome, ended.backoff_ms) == ("retry", 2500)
+    assert columns(ended)["error"] == "ValueError"
+    assert len(columns(ended)["fingerprint"]) == 16
+
+
+def test_error_ends_as_dead_when_attempts_are_used_up(registry: Registry, run: Run):
+    def fail() -> None:
+        raise ValueError("bad width")
+
+    fails = job(name="jobs.fail", registry=registry, retries=2)(fail)
+    assert [run(fails, attempt=n).outcome for n in (1, 2, 3)] == ["retry", "retry", "dead"]
+    reason = run(fails, attempt=3).reason
+    assert reason.startswith("ValueError: bad width (attempt 3 of 3)\n\nTraceback")
+    assert "in fail" in reason and "jobq/jobs" not in reason
+
+
+def test_crashes_do_not_use_up_retries(registry: Registry, run: Run):
+    fails = raising(registry, ValueError(), retries=1)
+    assert run(fails, attempt=4, ncrashes=3).outcome == "retry"
+    assert run(fails, attempt=5, ncrashes=3).outcome == "dead"
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "backoff_ms"),
+    [(Retry(after=4), "retry", 4000), (Snooze(9), "snooze", 9000), (JobTimeout(), "retry", 10_000), (SystemExit(1), "retry", 10_000)],
+)
+def test_ways_to_end_an_attempt_early(registry: Registry, run: Run, error: BaseException, outcome: str, backoff_ms: int):
+    ended = run(raising(registry, error, retry=retry.fixed(10)))
+    assert (ended.outcome, ended.backoff_ms) == (outcome, backoff_ms)
+
+
+def test_dead_keeps_the_reason_that_the_job_gave(registry: Registry, run: Run):
+    ended = run(raising(registry, Dead("no such customer")))
+    assert (ended.outcome, ended.reason) == ("dead", "no such customer")
+
+
+@pytest.mark.parametrize("error", [JobAborted(), KeyboardInterrupt()])
+def test_what_stops_the_child_escapes(registry: Registry, run: Run, error: BaseException):
+    with pytest.raises(type(error)):
+        run(raising(registry, error))
+
+
+def test_policy_that_breaks_does_not_cost_the_message_its_ending(
+    registry: Registry, run: Run, caplog: pytest.LogCaptureFixture
+):
+    ended = run(raising(registry, ValueError(), retry=lambda failures, error: 1 / 0))
+    assert ended.outcome == "retry"
+    assert "the retry rules of jobs.fail failed" in caplog.text
+
+
+def test_unreadable_content_is_dead_at_once(run: Run):
+    ended = run(b"\x80rubbish")
+    assert (ended.outcome, ended.token) == ("dead", "caller.1.0")
+    assert "no call of a job" in ended.reason
+    assert columns(ended)["error"] == "jobq.errors.CodecError"
+
+
+@pytest.mark.parametrize("content", [b'{"job":"not.here"}', b'{"v":9,"job":"not.here"}'])
+def test_unknown_job_waits_for_a_deploy_and_then_is_dead(run: Run, content: bytes):
+    waits = [run(content, attempt=n).backoff_ms for n in range(1, MAX_ATTEMPTS)]
+    assert waits[:3] == [1000, 2000, 4000] and waits[-1] == 60_000
+    last = run(content, attempt=MAX_ATTEMPTS)
+    assert last.outcome == "dead"
+    assert "--import?" in last.reason or "upgrade" in last.reason
+
+
+def test_name_of_an_unknown_job_cannot_split_the_record(run: Run):
+    ended = run(b'{"job":"a\\u001fb\\nc\\u001b[31m"}')
+    assert columns(ended)["job"] == "a\\x1fb c\\x1b[31m"
+
+
+def test_result_is_kept_of_done_and_of_dead_not_of_retry(registry: Registry, run: Run):
+    double = job(name="double", registry=registry, result_ttl=60)(lambda x: x * 2)
+    ended = run(double, 4)
+    assert (ended.result, ended.result_ttl_ms) == (b'{"ok":8}', 60_000)
+    fails = raising(registry, ValueError("bad"), result_ttl="1m", retries=1)
+    assert run(fails).result is None
+    assert run(fails, attempt=2).result == b'{"error":"ValueError: bad (attempt 2 of 2)","type":"ValueError"}'
+
+
+def test_result_that_json_cannot_carry_ends_the_message_at_once(registry: Registry, run: Run):
+    ended = run(job(name="f", registry=registry, result_ttl=60)(lambda: {1}))
+    assert ended.outcome == "dead"
+    assert "the result of f is a set" in ended.reason and "it ran" in ended.reason
+    assert ended.result is not None and b"the result of f is a set" in ended.result
+
+
+def test_message_changes_what_its_job_declares(registry: Registry, run: Run):
+    fails = raising(registry, ValueError())
+    assert run(fails.options(retries=0)).outcome == "dead"
+    assert run(fails).outcome == "retry"
+    assert run(fails.options(retries=0, result_ttl=5)).result_ttl_ms == 5000
+    seen: list[float] = []
+    run(fails.options(timeout=3), executor={"soft_timeout": recording(seen)})
+    assert seen == [3]
+
+
+def recording(seen: list[float]) -> Any:
+    @contextmanager
+    def soft_timeout(seconds: float) -> Iterator[None]:
+        seen.append(seconds)
+        yield
+
+    return soft_timeout
+
+
+def test_soft_timeout_surrounds_only_jobs_that_have_one(registry: Registry, run: Run):
+    seen: list[float] = []
+    executor = {"soft_timeout": recording(seen)}
+    run(job(name="a", registry=registry)(lambda: 1), executor=executor)
+    run(job(name="b", registry=registry, timeout="2s")(lambda: 1), executor=executor)
+    assert seen == [2.0]
+
+
+def test_call_says_what_the_child_must_know(registry: Registry, message: Callable[..., Message]):
+    async def fetch(url: str) -> None: ...
+
+    fetches = job(name="f", registry=registry, timeout=5, hard_timeout=9, result_ttl=1)(fetch)
+    call = Executor(registry).resolve("low", message(fetches, "u", headers={"h": "1"}))
+    assert not isinstance(call, Ending)
+    assert (call.job.is_async, call.job.timeout, call.job.hard_timeout, call.job.stores_result) == (True, 5, 9, True)
+    assert (call.queue, call.args, call.kwargs, call.headers, call.enqueued_at) == ("low", ["u"], {}, {"h": "1"}, 1)
+
+
+def test_failures_are_logged_with_the_job_and_without_arguments(
+    registry: Registry, run: Run, caplog: pytest.LogCaptureFixture
+):
+    def charge(card: str) -> None:
+        raise ValueError("declined \x1b[31m")
+
+    charges = job(name="charge", registry=registry, retries=1)(charge)
+    with caplog.at_level(logging.DEBUG):
+        run(charges, "4111-1111")
+        run(charges, "4111-1111", attempt=2)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]
+    assert {(r.job, r.mid, r.queue) for r in caplog.records} == {("charge", "mid-1", "low")}  # type: ignore[attr-defined]
+    assert "4111" not in caplog.text and "\x1b" not in caplog.text
+
+
+def test_wrong_arguments_end_by_the_rules_like_any_error(registry: Registry, run: Run, message: Any):
+    takes_one = job(name="one", registry=registry)(lambda x: x)
+    ended = run(b'{"job":"one","args":[1,2]}')
+    assert (takes_one.name, ended.outcome, columns(ended)["error"]) == ("one", "retry", "TypeError")

@@ -1,0 +1,89 @@
+"""What is kept of an error."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobq.jobs.failure import MAX_TEXT, class_name, clean, fingerprint, reason, summary
+
+
+def caught(function: object, *args: object) -> BaseException:
+    try:
+        function(*args)  # type: ignore[operator]
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def first(value: object) -> None:
+    secret = "hunter2"
+    raise ValueError(f"bad {value}") from (None if secret else None)
+
+
+def second(value: object) -> None:
+    raise ValueError(f"bad {value}")
+
+
+def recursive(depth: int) -> None:
+    if not depth:
+        raise RuntimeError("deep")
+    recursive(depth - 1)
+
+
+class Broken(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_fingerprint_is_that_of_class_and_place_not_of_values():
+    assert fingerprint(caught(first, 1)) == fingerprint(caught(first, 2))
+    assert fingerprint(caught(first, 1)) != fingerprint(caught(second, 1))
+    assert fingerprint(ValueError("x")) == fingerprint(ValueError("y")) != fingerprint(TypeError("x"))
+
+
+def test_class_is_named_with_its_module():
+    assert class_name(ValueError()) == "ValueError"
+    assert class_name(Broken()) == f"{__name__}.Broken"
+
+
+def test_reason_starts_with_what_and_why_and_has_no_locals():
+    text = reason(caught(first, 7), "attempt 2 of 2")
+    assert text.startswith("ValueError: bad 7 (attempt 2 of 2)\n\nTraceback (most recent call last):")
+    assert "in first" in text
+    assert "secret = " not in text
+
+
+@pytest.mark.parametrize("error", [ValueError("x" * 10_000), caught(recursive, 500), ValueError("é" * 5000)])
+def test_reason_is_bounded(error: BaseException):
+    assert len(reason(error, "why").encode()) <= MAX_TEXT + 8
+    assert len(summary(error)) <= 500
+
+
+def test_reason_keeps_the_end_of_a_long_traceback():
+    error = caught(recursive, 500)
+    assert "RuntimeError: deep" in reason(error).splitlines()[-1]
+
+
+def test_error_without_text_is_described_nevertheless():
+    assert "can't be shown" in summary(Broken())
+    assert "can't be shown" in reason(Broken())
+    assert summary(ValueError()) == "ValueError"
+
+
+def test_chain_of_causes_is_told():
+    def chained() -> None:
+        try:
+            first(1)
+        except ValueError as error:
+            raise KeyError("outer") from error
+
+    text = reason(caught(chained))
+    assert "bad 1" in text and "direct cause" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("a\x1b[31m", "a\\x1b[31m"), ("a\x1fb", "a\\x1fb"), ("\ud800", "\\ud800"), ("é\n\tü", "é\n\tü"), ("\u202e", "\\u202e")],
+)
+def test_clean_escapes_what_could_harm_a_terminal_or_a_record(text: str, shown: str):
+    assert clean(text) == shown

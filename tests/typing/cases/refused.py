@@ -1,0 +1,36 @@
+"""What type checkers must refuse: every line marked E, and no other."""
+
+from __future__ import annotations
+
+import jobq
+from jobq import Receipt, job
+
+
+@job(queue="low")
+def add(x: int, y: int = 1) -> int:
+    return x + y
+
+
+@job
+async def fetch(url: str) -> bytes:
+    return url.encode()
+
+
+add("a")  # E
+add.enqueue("a")  # E
+add.enqueue()  # E
+add.enqueue(1, z=3)  # E
+add.options(bogus=1)  # E
+add.options(delay=[1])  # E
+add.options(retry=jobq.retry.fixed(1))  # E
+add.options(delay=1).enqueue(1, z=3)  # E
+add.options(delay=1).enqueue("a")  # E
+fetch.enqueue(1)  # E
+fetch.aenqueue(1)  # E
+wrong: Receipt[str] = add.enqueue(1)  # E
+text: str = add.enqueue(1).result()  # E
+number: int = fetch("u")  # E
+job(queu="low")  # E
+job(retries="five")  # E
+job(retry_on="ValueError")  # E
+jobq.bogus  # E
