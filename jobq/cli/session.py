@@ -35,12 +35,10 @@ class Session:
 
     @cached_property
     def client(self) -> Client:
-        """The connection, made when first asked for; also the default one of jobs."""
-        from jobq.engine import connection
+        """The connection, made when first asked for."""
+        from jobq.engine.connection import connect
 
-        client = connection.connect(settings=self.settings)
-        connection.set_default_client(client)
-        return client
+        return connect(settings=self.settings)
 
     def queue(self, name: str) -> Queue:
         """The queue `name`."""

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from jobq.cli import main
+from jobq.engine.message import Ending
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,6 +55,29 @@ def line(bare: Path) -> Callable[..., Ended]:
         return Ended(code, out.getvalue().decode(), err.getvalue().decode())
 
     return run
+
+
+@pytest.fixture
+def cli(line: Callable[..., Ended], client: Any) -> Callable[..., Ended]:
+    """cli("queues"): one command line in this process, pointed at the test's server."""
+
+    def run(*args: str, env: dict[str, str | None] | None = None, **given: Any) -> Ended:
+        return line(*args, env={"JOBQ_URL": client.url, **(env or {})}, **given)
+
+    return run
+
+
+@pytest.fixture
+def kill_message() -> Callable[..., str]:
+    """kill_message(queue, mid, reason): enqueue a message and let it die; its dead id."""
+
+    def kill(queue: Any, mid: str, reason: str = "broken\n\nTraceback") -> str:
+        queue.enqueue(b'{"job":"a.b","args":["secret"]}', mid=mid)
+        [message] = queue.dequeue().messages
+        queue.finish([Ending(mid=mid, token=message.token, outcome="dead", reason=reason)])
+        return str(queue.dead(mid=mid)[0].dead_id)
+
+    return kill
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ ACTIONS: dict[str, Callable[..., None]] = {
     for action in (
         producing.enqueue, producing.cancel, producing.revive, producing.pause, producing.clear,
         working.dequeue, working.finish, working.release, working.extend, working.forget,
-        working.close, working.collect, working.tick, working.again,
+        working.close, working.collect, working.tick, working.step_back, working.again,
     )
 }  # fmt: skip
 
@@ -23,10 +23,11 @@ ACTIONS: dict[str, Callable[..., None]] = {
 def moves(m: Machine, w: World) -> Iterator[Action]:
     """Everything that may happen next."""
     scope, left = w.scope, w.left
-    for mid in scope.mids:
-        if left["enqueue"]:
+    if left["enqueue"]:
+        for mids in scope.mids + scope.batches:
             for flavour in scope.flavours:
-                yield "enqueue", mid, flavour
+                yield "enqueue", mids, flavour
+    for mid in scope.mids:
         if left.get("cancel"):
             yield "cancel", mid
         if left.get("revive") and w.records[mid].dead:
@@ -39,6 +40,8 @@ def moves(m: Machine, w: World) -> Iterator[Action]:
         yield ("pause",)
     if left.get("clear"):
         yield ("clear",)
+    if left.get("step_back"):
+        yield ("step_back",)
     if "collect" in scope.actions:
         yield ("collect",)
     if m.next_time(w.now, w.scope.margin):

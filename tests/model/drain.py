@@ -23,7 +23,7 @@ class Drain:
         w.holds = {"D": ()}
         w.left, w.calls, w.ncontents = {}, {}, 0
         if w.paused:
-            m.run("resume", "", w.now)
+            m.run("resume", "", w.clock)
             w.paused = False
         m.forget(*[f"call:{caller}" for caller in w.numbers])
         trail = []
@@ -67,5 +67,5 @@ class Drain:
             if owed:
                 raise Violation(f"lost: {owed} accepted, never run, and nothing is left of it")
             return True
-        w.now = max(w.now + sleep_ms, m.next_time(w.now, w.scope.margin))
+        w.now, w.behind = max(w.now + sleep_ms, m.next_time(w.now, w.scope.margin)), 0
         return False

@@ -14,14 +14,14 @@ def need(holds: object, text: str) -> None:
 def call(m: Machine, w: World, script: str, caller: str, *args: str | int) -> tuple[object, ...]:
     """The next numbered call of `caller`; what was recovered on the way is noted."""
     number = w.numbers[caller] = w.numbers.get(caller, 0) + 1
-    reply = m.run(script, caller, w.now, caller, number, "", *args)
+    reply = m.run(script, caller, w.clock, caller, number, "", *args)
     if w.scope.calls:
         w.calls[caller] = Call(script, number, args, reply)
     return reply
 
 
 def word_of(m: Machine, w: World, mid: str) -> str:
-    return m.run("status", "", w.now, mid, "")[0]  # type: ignore[no-any-return]
+    return m.run("status", "", w.clock, mid, "")[0]  # type: ignore[no-any-return]
 
 
 def events(m: Machine) -> list[tuple[str, str]]:
@@ -73,13 +73,14 @@ def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None
             f"I8 handed out {content}, accepted is {record.content or 'nothing'}",
         )
         need(w.now >= record.not_before, f"I10 handed out {record.not_before - w.now} ms too early")
+        if record.fresh:
+            need(generation in ("", token), "I7 new content in an old generation")
+            record.generation, record.attempts, record.crashes, record.fresh = token, 0, 0, False
+            record.lock, record.dedupe = record.newer_options
         need(
             lock_at == w.now + int(record.lock or w.scope.lease),
             f"I11 lock until now + {int(str(lock_at)) - w.now}",
         )
-        if record.fresh:
-            need(generation in ("", token), "I7 new content in an old generation")
-            record.generation, record.attempts, record.crashes, record.fresh = token, 0, 0, False
         need(
             generation in ("", record.generation),
             f"I7 generation {generation}, not {record.generation}",

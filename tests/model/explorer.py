@@ -123,7 +123,7 @@ class Explorer:
         for mid in world.records:
             self._check_word(world, mid)
         for stretch in STRETCHES[:5]:
-            reply = m.run("fsck", "", world.now, stretch, 0, 100)
+            reply = m.run("fsck", "", world.clock, stretch, 0, 100)
             need(reply[0] == "0" and reply[2] == 0, f"fsck: {reply}")
 
     def _check_word(self, world: World, mid: str) -> None:

@@ -20,44 +20,70 @@ ACCEPTS = {
 }
 
 
-def enqueue(m: Machine, w: World, mid: str, flavour_name: str) -> None:
-    w.left["enqueue"] -= 1
-    w.ncontents += 1
-    flavour, content, word = w.scope.flavours[flavour_name], f"c{w.ncontents}", word_of(m, w, mid)
-    before = m.take()
-    options = (flavour.delay, "", flavour.update, flavour.requeue, flavour.lock, flavour.dedupe)
-    action, reason = call(m, w, "enqueue", "P", *options, mid, content)
+def expected_action(word: str, flavour: Flavour) -> str:
     by_update, by_requeue, otherwise = ACCEPTS[word]
-    expected = (
-        (flavour.update and by_update) or (flavour.requeue and by_requeue) or otherwise or "exists"
+    if flavour.update and by_update:
+        return by_update
+    return (flavour.requeue and by_requeue) or otherwise or "exists"
+
+
+def following(word: str, action: str, flavour: Flavour) -> str:
+    """The status that an accepted enqueue leads to, for the next of the same call."""
+    if action == "requeued":
+        return word if word.endswith("requeue") else word.partition("-")[0] + "-with-requeue"
+    if action == "added" or (word.startswith("queued") and flavour.delay != ""):
+        return "queued-with-backoff" if flavour.delay else "queued"
+    return word
+
+
+def enqueue(m: Machine, w: World, mids: str, flavour_name: str) -> None:
+    """One call, for one mid or for several."""
+    w.left["enqueue"] -= 1
+    flavour, batch = w.scope.flavours[flavour_name], mids.split(",")
+    words, before, items = {mid: word_of(m, w, mid) for mid in batch}, m.take(), []
+    for mid in batch:
+        w.ncontents += 1
+        items += [mid, f"c{w.ncontents}"]
+    options = (flavour.delay, "", flavour.update, flavour.requeue, flavour.lock, flavour.dedupe)
+    reply = call(m, w, "enqueue", "P", *options, *items)
+    for i in range(0, len(items), 2):
+        mid, content, action, word = items[i], items[i + 1], str(reply[i]), words[items[i]]
+        expected = expected_action(word, flavour)
+        need(action == expected, f"enqueue of a {word} {mid} answered {action}, not {expected}")
+        if action == "exists":
+            need(reply[i + 1] == word, f"{mid} exists as {reply[i + 1]}, not as {word}")
+        else:
+            accepted(w, w.records[mid], action, word, content, flavour)
+            words[mid] = following(word, action, flavour)
+    need(
+        set(reply[::2]) != {"exists"} or m.unchanged_since(before),
+        "I9 a refused enqueue wrote something",
     )
-    need(action == expected, f"enqueue of a {word} {mid} answered {action}, not {expected}")
-    if action == "exists":
-        need(reason == word and m.unchanged_since(before), "I9 a refused enqueue wrote something")
-    else:
-        accepted(w, w.records[mid], str(action), word, content, flavour)
     m.drop(before)
 
 
 def accepted(
     w: World, record: Record, action: str, word: str, content: str, flavour: Flavour
 ) -> None:
-    delay, lock, dedupe = flavour.delay, flavour.lock, flavour.dedupe
-    not_before = w.now + int(delay) if delay != "" else 0
+    not_before = w.now + int(flavour.delay) if flavour.delay != "" else 0
+    options = (flavour.lock, flavour.dedupe)
     if action == "updated" and word.startswith("queued"):
+        if options != ("", "") or (record.token and record.fresh):
+            record.newer_options = options
+            if not record.fresh:
+                record.lock, record.dedupe = options
         if record.token:  # its last holder lost it for good
             record.token, record.crashes = "", record.crashes + 1
-        elif delay == "":
+        elif flavour.delay == "":
             not_before = record.not_before
         record.content, record.not_before = content, not_before
-    else:
-        if action == "added":
-            need(not record.token, "added although somebody holds it")
-        if record.deduped_till > w.now and word in ("done-with-backoff", "done-with-requeue"):
-            not_before = max(not_before, record.deduped_till)
-        record.accept(content, not_before)
-    if lock != "" or dedupe != "" or action != "updated":
-        record.lock, record.dedupe = lock, dedupe
+        return
+    if action == "added":
+        need(not record.token, "added although somebody holds it")
+    if record.deduped_till > w.now and word in ("done-with-backoff", "done-with-requeue"):
+        not_before = max(not_before, record.deduped_till)
+    record.accept(content, not_before)
+    record.newer_options = options
 
 
 def cancel(m: Machine, w: World, mid: str) -> None:
@@ -83,13 +109,14 @@ def revive(m: Machine, w: World, mid: str) -> None:
     need(reply == ("revived" if word == "dead" else "exists"), f"revive of a {word} {mid}: {reply}")
     if reply == "revived":
         record.dead = record.dead[:-1]
-        record.accept(content or str(m.command(w.now, "HGET", "messages", mid)), 0)
+        record.accept(content or str(m.command(w.clock, "HGET", "messages", mid)), 0)
+        record.newer_options = ("", "")
 
 
 def pause(m: Machine, w: World) -> None:
     w.left["pause"] -= 1
     w.paused = not w.paused
-    m.run("pause" if w.paused else "resume", "", w.now)
+    m.run("pause" if w.paused else "resume", "", w.clock)
 
 
 def clear(m: Machine, w: World) -> None:

@@ -59,6 +59,7 @@ SCOPES = (
         {"both": BOTH},
         {"enqueue": 3, "fail": 1, "forget": 0},
         mids=("m1", "m2"),
+        batches=("m1,m2",),
         endings=("done", "retry"),
         actions=(),
         lap=1,
@@ -106,6 +107,24 @@ SCOPES = (
         actions=ALL,
     ),
     Scope(
+        "several in one call",
+        {"both": BOTH, "move later": MOVE_LATER},
+        {"enqueue": 2, "fail": 1, "forget": 0},
+        mids=("m1", "m2"),
+        batches=("m1,m2", "m1,m1", "m1,m2,m1"),
+        hold_cap=2,
+        limit=2,
+        endings=("done", "again"),
+        actions=(),
+    ),
+    Scope(
+        "a clock that steps back",
+        {"later": LATER, "both": BOTH},
+        {"enqueue": 3, "fail": 1, "forget": 1, "step_back": 1},
+        endings=("done", "retry"),
+        actions=ALL,
+    ),
+    Scope(
         "clear under running jobs",
         {"plain": PLAIN, "both": BOTH},
         {"enqueue": 3, "fail": 0, "forget": 1, "clear": 1},
@@ -115,11 +134,14 @@ SCOPES = (
 )
 
 
-def smaller(scope: Scope) -> Scope:
-    """One enqueue less, for a quick look."""
-    return replace(scope, budget={**scope.budget, "enqueue": max(1, scope.budget["enqueue"] - 1)})
+def resized(scope: Scope, more: int) -> Scope:
+    """So many enqueues more, or fewer."""
+    return replace(
+        scope, budget={**scope.budget, "enqueue": max(1, scope.budget["enqueue"] + more)}
+    )
 
 
 def chosen() -> tuple[Scope, ...]:
-    """JOBQ_MODEL=small takes one enqueue less everywhere."""
-    return tuple(map(smaller, SCOPES)) if os.environ.get("JOBQ_MODEL") == "small" else SCOPES
+    """JOBQ_MODEL=small takes one enqueue less everywhere, large (for a night) one more."""
+    more = {"small": -1, "large": 1}.get(os.environ.get("JOBQ_MODEL", ""), 0)
+    return tuple(resized(scope, more) for scope in SCOPES)

@@ -9,7 +9,7 @@ from tests.model.world import Call, Hold, World
 
 def dequeue(m: Machine, w: World, worker: str, woken: str = "") -> None:
     if woken:
-        m.command(w.now, "LPOP", "wake")
+        m.command(w.clock, "LPOP", "wake")
     limit = min(w.scope.limit, w.scope.hold_cap - len(w.holds[worker]))
     word, *reply = call(m, w, "dequeue", worker, w.scope.lease, w.scope.crash_limit, limit)
     need(word == "handed", f"dequeue answered {word}")
@@ -92,7 +92,7 @@ def release(m: Machine, w: World, worker: str) -> None:
 def extend(m: Machine, w: World, worker: str) -> None:
     holds, before = w.holds[worker], m.take()
     items = [item for hold in holds for item in (hold.mid, hold.token)]
-    words = m.run("extend", worker, w.now, "", w.scope.lease, *items)
+    words = m.run("extend", worker, w.clock, "", w.scope.lease, *items)
     for hold, word in zip(holds, words, strict=True):
         record = w.records[hold.mid]
         need((word == "ok") == (record.token == hold.token), f"I5 extend of {hold.token}: {word}")
@@ -111,18 +111,18 @@ def forget(m: Machine, w: World, worker: str) -> None:
 def close(m: Machine, w: World, worker: str) -> None:
     """A supervisor buries a child: its calls are refused from now on, its last hand-out is told."""
     w.left["close"] -= 1
-    told = m.run("close", worker, w.now, worker)
+    told = m.run("close", worker, w.clock, worker)
     held = dict(zip(told[::2], told[1::2], strict=True))
     last = f"{worker}.{w.numbers.get(worker, 0)}."
     expected = {mid: r.token for mid, r in w.records.items() if r.token.startswith(last)}
     need(held == expected, f"close told {held}, not {expected}")
     for number in (w.numbers.get(worker, 0), w.numbers.get(worker, 0) + 1):
-        late = m.run("dequeue", worker, w.now, worker, number, "", w.scope.lease, 2, 1)
+        late = m.run("dequeue", worker, w.clock, worker, number, "", w.scope.lease, 2, 1)
         need(
             late == ("closed",) and m.writes() == 0,
             f"a dequeue that came after the close got {late}",
         )
-    need(m.run("close", worker, w.now, worker) == told, "I17 closing twice answers differently")
+    need(m.run("close", worker, w.clock, worker) == told, "I17 closing twice answers differently")
     known = {hold.token for hold in w.holds[worker]}
     found = [
         Hold(mid, token, w.records[mid].content)
@@ -136,23 +136,30 @@ def close(m: Machine, w: World, worker: str) -> None:
 
 
 def collect(m: Machine, w: World) -> None:
-    m.run("collect", "", w.now, "", w.scope.crash_limit, 10)
+    m.run("collect", "", w.clock, "", w.scope.crash_limit, 10)
     recovered(w, events(m))
 
 
 def tick(m: Machine, w: World) -> None:
-    w.now = m.next_time(w.now, w.scope.margin)
+    w.now, w.behind = m.next_time(w.now, w.scope.margin), 0
+
+
+def step_back(m: Machine, w: World) -> None:
+    """The server's clock is set back a little: scripts go by the last moment that one wrote at."""
+    w.left["step_back"] -= 1
+    floor = m.command(w.clock, "HGET", "meta", "floor")
+    w.now, w.behind = (int(floor), 2) if floor else (w.now, 0)
 
 
 def again(m: Machine, w: World, caller: str) -> None:
     """A call is delivered once more, and its predecessor later than late: nothing changes."""
     last = w.calls[caller]
-    reply = m.run(last.script, caller, w.now, caller, last.number, "", *last.args)
+    reply = m.run(last.script, caller, w.clock, caller, last.number, "", *last.args)
     need(
         reply == replayed_reply(w, caller, last) and m.writes() == 0,
         f"I17 {last.script} again: {reply}",
     )
-    reply = m.run(last.script, caller, w.now, caller, last.number - 1, "", *last.args)
+    reply = m.run(last.script, caller, w.clock, caller, last.number - 1, "", *last.args)
     need(
         reply == ("closed",) and m.writes() == 0, f"I17 an older {last.script} was answered {reply}"
     )

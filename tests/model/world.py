@@ -27,6 +27,8 @@ class Scope:
     actions: tuple[str, ...] = ("extend", "collect")
     workers: str = "AB"
     mids: tuple[str, ...] = ("m1",)
+    batches: tuple[str, ...] = ()
+    """Mids, with commas, that are enqueued in one call."""
     hold_cap: int = 1
     limit: int = 1
     lease: int = 4
@@ -56,7 +58,7 @@ class Record:
 
     __slots__ = (
         "attempts", "content", "crashes", "dead", "dedupe", "deduped_till", "fresh", "generation",
-        "lock", "not_before", "token", "until",
+        "lock", "newer_options", "not_before", "token", "until",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -65,8 +67,9 @@ class Record:
         self.not_before = self.deduped_till = 0
         self.generation = self.token = ""  # of this generation; of its holder, "" when nobody's
         self.until = self.attempts = self.crashes = 0
-        self.lock: int | str = ""
+        self.lock: int | str = ""  # of the run at hand, as dedupe
         self.dedupe: int | str = ""
+        self.newer_options: tuple[int | str, int | str] = ("", "")  # of what is fresh
         self.dead: tuple[tuple[str, str], ...] = ()  # dead id, content
 
     def copy(self) -> Record:
@@ -82,14 +85,14 @@ class Record:
         """Nothing is owed any more."""
         self.content, self.fresh, self.not_before = "", False, 0
         self.attempts = self.crashes = 0
-        self.generation, self.lock, self.dedupe = "", "", ""
+        self.generation, self.lock, self.dedupe, self.newer_options = "", "", "", ("", "")
 
     def text(self, now: int) -> str:
-        until = max(1, self.until - now) if self.token else 0
+        until = max(0, self.until - now) if self.token else ""
         waits = max(0, self.not_before - now), max(0, self.deduped_till - now)
         return (
             f"{self.content} {self.fresh} {waits} {until} {self.generation} {self.attempts} "
-            f"{self.crashes} {self.lock} {self.dedupe} {self.dead}"
+            f"{self.crashes} {self.lock} {self.dedupe} {self.newer_options} {self.dead}"
         )
 
 
@@ -116,12 +119,18 @@ class World:
     ncontents: int = 0
     paused: bool = False
     calls: dict[str, Call] = field(default_factory=dict)
+    behind: int = 0
+    """How far the server's clock has stepped back behind `now`, the time that scripts go by."""
+
+    @property
+    def clock(self) -> int:
+        return self.now - self.behind
 
     def copy(self) -> World:
         records = {mid: record.copy() for mid, record in self.records.items()}
         return World(
             self.scope, self.now, records, dict(self.holds), dict(self.left), dict(self.numbers),
-            self.ncontents, self.paused, dict(self.calls),
+            self.ncontents, self.paused, dict(self.calls), self.behind,
         )  # fmt: skip
 
     def text(self) -> str:
@@ -133,7 +142,7 @@ class World:
             for worker, held in self.holds.items()
         ]
         parts += sorted(holds)  # workers are alike, as long as nobody asks for their calls again
-        parts.append(f"{list(self.left.values())} {self.paused}")
+        parts.append(f"{list(self.left.values())} {self.paused} {self.behind}")
         return "\n".join(parts)
 
 

@@ -1,0 +1,130 @@
+"""Settings: frozen, validated where they are made, read from the environment in one function."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from jobq.errors import ConfigError
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*")
+
+
+def duration_s(value: str | float | timedelta) -> float:
+    """Seconds: `duration_s("5m") == 300`; units ms, s, m, h, d, none for seconds."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        found = _DURATION.fullmatch(value)
+        if not found:
+            raise ConfigError(f"{value!r} is no duration; write 30, 500ms, 30s, 5m, 1h or 2d")
+        return float(found[1]) * _UNITS[found[2] or "s"]
+    return float(value)
+
+
+def parse_queues(text: str) -> tuple[tuple[str, int], ...]:
+    """Names with weights: `"high:6,low:1"`, or `"low,high"` with equal ones."""
+    queues: list[tuple[str, int]] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, weight = part.rpartition(":")
+        if not colon:
+            name, weight = part, "1"
+        if not weight.isdigit() or not 1 <= int(weight) <= 1000:
+            raise ConfigError(f"queue {part!r} has no weight of 1 to 1000 after the colon; write name or name:6")
+        if name in (known for known, _ in queues):
+            raise ConfigError(f"queue {name!r} is named twice in {text!r}; name it once, with a weight")
+        queues.append((name, int(weight)))
+    if not queues:
+        raise ConfigError(f"no queue in {text!r}; write low,high or high:6,low:1")
+    return tuple(queues)
+
+
+def processors() -> int:
+    """Processors this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def _at_least(name: str, value: float | None, least: float) -> None:
+    if value is not None and value < least:
+        raise ConfigError(f"{name}={value!r} is too small; take {least:g} or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerSettings:
+    """How to reach the server.
+
+    url: None = the embedded server. patience_s: how long one call is tried again over lost connections.
+    data_dir: where the embedded server keeps its data; None = `.jobq` beside the nearest pyproject.toml.
+    """
+
+    url: str | None = None
+    namespace: str = "jobq"
+    patience_s: float = 10.0
+    socket_timeout_s: float = 5.0
+    embedded_idle_s: float = 600.0
+    data_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        _at_least("patience_s", self.patience_s, 0)
+        _at_least("socket_timeout_s", self.socket_timeout_s, 0.01)
+        _at_least("embedded_idle_s", self.embedded_idle_s, 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerSettings:
+    """How a worker runs.
+
+    queues: names and weights. strict: drain them in the order given. concurrency: async jobs at once in
+    one child. lease_ms: how long a lock lasts unless renewed. crash_limit: crashes that make a message
+    dead. prefetch: most messages a child takes at once; it takes about prefetch_ms worth of work.
+    max_jobs, max_age_s, max_memory_mb: when a child is replaced. shutdown_timeout_s: how long TERM waits.
+    """
+
+    queues: tuple[tuple[str, int], ...] = (("default", 1),)
+    strict: bool = False
+    processes: int = 0
+    concurrency: int = 10
+    lease_ms: int = 15_000
+    burst: bool = False
+    crash_limit: int = 3
+    prefetch: int = 64
+    prefetch_ms: int = 50
+    max_jobs: int | None = None
+    max_age_s: float | None = None
+    max_memory_mb: int | None = None
+    shutdown_timeout_s: float = 30.0
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.queues:
+            raise ConfigError("a worker needs a queue; give --queues low,high")
+        if self.processes == 0:
+            object.__setattr__(self, "processes", processors())
+        for name in ("processes", "concurrency", "max_jobs", "max_age_s", "max_memory_mb", "prefetch_ms"):
+            _at_least(name, getattr(self, name), 1)
+        _at_least("lease_ms", self.lease_ms, 200)
+        _at_least("crash_limit", self.crash_limit, 0)
+        _at_least("shutdown_timeout_s", self.shutdown_timeout_s, 0)
+        if not 1 <= self.prefetch <= 200:
+            raise ConfigError(f"prefetch={self.prefetch!r} is out of range; take 1 to 200")
+        if not 1 <= self.concurrency <= 200:
+            raise ConfigError(f"concurrency={self.concurrency!r} is out of range; take 1 to 200")
+
+
+def settings_from_env(environ: Mapping[str, str] | None = None) -> ServerSettings:
+    """JOBQ_URL (else REDIS_URL), JOBQ_NAMESPACE, JOBQ_PATIENCE, JOBQ_EMBEDDED_IDLE, JOBQ_DATA."""
+    env = os.environ if environ is None else environ
+    return ServerSettings(
+        url=env.get("JOBQ_URL") or env.get("REDIS_URL") or None,
+        namespace=env.get("JOBQ_NAMESPACE") or "jobq",
+        patience_s=duration_s(env.get("JOBQ_PATIENCE") or 10.0),
+        embedded_idle_s=duration_s(env.get("JOBQ_EMBEDDED_IDLE") or 600.0),
+        data_dir=env.get("JOBQ_DATA") or None,
+    )

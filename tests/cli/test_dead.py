@@ -1,0 +1,84 @@
+"""`jobq dead`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jobq.engine.queue import Queue
+
+
+def test_list_shows_the_first_line_of_the_reason_and_no_content(
+    cli: Any, queue: Queue, kill_message: Callable[..., str]
+) -> None:
+    dead_id = kill_message(queue, "m")
+    shown = cli("dead", "list").out
+    assert "broken" in shown and "Traceback" not in shown and "secret" not in shown
+    [record] = cli("dead", "list", "--json").records
+    assert (record["dead_id"], record["mid"], record["job"]) == (dead_id, "m", "a.b")
+    assert record["reason"] == "broken\n\nTraceback" and "content" not in record
+
+
+def test_show_takes_a_mid_or_a_dead_id(cli: Any, queue: Queue, kill_message: Any) -> None:
+    first = kill_message(queue, "m", "first")
+    second = kill_message(queue, "m", "second")
+    assert first != second
+    for given, reason in (("m", "second"), (second, "second"), (first, "first")):
+        [record] = cli("dead", "show", given, "--json").records
+        assert record["reason"] == reason and "secret" in record["content"]
+    assert "reason: second" in cli("dead", "show", "m").out
+    assert cli("dead", "show", "none").code == 1
+
+
+def test_show_keeps_the_lines_of_a_traceback_but_no_escape(cli: Any, queue: Queue, kill_message: Any) -> None:
+    kill_message(queue, "m", "broken\x1b[2J\n\nTraceback:\n  File x")
+    shown = cli("dead", "show", "m").out
+    assert "\x1b" not in shown
+    assert "reason: broken\\x1b[2J\n    \n    Traceback:\n      File x\n" in shown
+
+
+def test_revive_puts_one_back(cli: Any, queue: Queue, kill_message: Any) -> None:
+    dead_id = kill_message(queue, "m")
+    ended = cli("dead", "revive", "m", "--json")
+    assert (ended.code, ended.records) == (0, [{"dead_id": dead_id, "queue": "low", "action": "revived"}])
+    assert queue.status("m").word == "queued"
+    again = cli("dead", "revive", "m")
+    assert (again.code, again.out) == (1, "m: not among the dead\n")
+
+
+def test_revive_and_purge_all_of_one_queue(cli: Any, queue: Queue, kill_message: Any) -> None:
+    for n in range(7):
+        kill_message(queue, f"m{n}")
+    assert cli("dead", "revive", "--all", "--queues", "low").out == "low: 7 revived\n"
+    assert (queue.counts().ready, queue.counts().dead) == (7, 0)
+    queue.clear()
+    for n in range(3):
+        kill_message(queue, f"m{n}")
+    kept = cli("dead", "purge", "--all", "--queues", "low", "--older-than", "1h", "--yes", "--json")
+    assert (kept.code, kept.records) == (0, [{"queue": "low"}])
+    gone = cli("dead", "purge", "--all", "--queues", "low", "--yes", "--json")
+    assert gone.records == [{"queue": "low", "purged": 3}]
+    assert queue.counts().dead == 0
+
+
+def test_purge_asks_and_does_nothing_without_a_yes(cli: Any, queue: Queue, kill_message: Any) -> None:
+    kill_message(queue, "m")
+    refused = cli("dead", "purge", "m", given="n\n")
+    assert refused.code == 1 and "Forget m?" in refused.err
+    assert queue.counts().dead == 1
+    assert cli("dead", "purge", "m", given="y\n").code == 0
+    assert queue.counts().dead == 0
+
+
+def test_all_needs_a_queue_and_excludes_ids(cli: Any) -> None:
+    assert cli("dead", "purge", "--all", "--yes").code == 2
+    assert cli("dead", "revive", "m", "--all", "--queues", "low").code == 2
+    assert cli("dead", "revive").code == 2
+    assert cli("dead", "revive", "--all", "--queues", "low,high").code == 2
+
+
+def test_id_dead_in_two_queues_needs_a_queue(cli: Any, client: Any, kill_message: Any) -> None:
+    for name in ("low", "high"):
+        kill_message(Queue(name, client), "m")
+    assert cli("dead", "purge", "m", "--yes").code == 2
+    assert cli("dead", "purge", "m", "--yes", "--queues", "high").code == 0

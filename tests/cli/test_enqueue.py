@@ -1,0 +1,131 @@
+"""`jobq enqueue`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobq.engine.queue import Queue
+
+JOBS = '''
+from jobq import job
+
+@job(queue="low")
+def resize(path: str, width: int = 100) -> None: ...
+'''
+
+
+@pytest.fixture
+def jobs(bare: Path) -> Any:
+    """A module of the working folder with one job in it."""
+    (bare / "cli_jobs.py").write_text(JOBS)
+    yield "cli_jobs"
+    sys.modules.pop("cli_jobs", None)
+    sys.path[:] = [folder for folder in sys.path if folder != str(bare)]
+
+
+def contents(client: Any, queue: str = "default") -> list[dict[str, Any]]:
+    """The envelopes that are ready."""
+    return [json.loads(entry.content) for entry in Queue(queue, client).content().entries]
+
+
+def test_enqueue_sends_a_job_by_name_that_nobody_knows_here(cli: Any, client: Any) -> None:
+    ended = cli("enqueue", "app.jobs.resize", "a.jpg", "width=200", "--mid", "m", "--json")
+    assert ended.code == 0
+    assert ended.records == [
+        {"mid": "m", "action": "added", "reason": "", "queue": "default", "job": "app.jobs.resize"}
+    ]
+    [envelope] = contents(client)
+    assert envelope["job"] == "app.jobs.resize"
+    assert (envelope["args"], envelope["kwargs"]) == (["a.jpg"], {"width": 200})
+
+
+def test_enqueue_of_a_mid_that_lives_is_refused_and_is_no_error(cli: Any) -> None:
+    cli("enqueue", "a.b", "--mid", "m")
+    ended = cli("enqueue", "a.b", "--mid", "m")
+    assert (ended.code, ended.out) == (0, "m  exists  queued\n")
+    assert cli("enqueue", "a.b", "--mid", "m", "--can-update", "--json").records[0]["action"] == "updated"
+
+
+def test_enqueue_with_import_takes_the_queue_of_the_job(cli: Any, client: Any, jobs: str) -> None:
+    assert cli("enqueue", "cli_jobs.resize", "a.jpg", "--import", jobs).code == 0
+    assert len(contents(client, "low")) == 1
+    assert cli("enqueue", "cli_jobs.resize", "a.jpg", "--import", jobs, "--queue", "high").code == 0
+    assert len(contents(client, "high")) == 1
+
+
+def test_enqueue_with_import_refuses_unknown_jobs_and_arguments_that_do_not_fit(
+    cli: Any, client: Any, jobs: str
+) -> None:
+    unknown = cli("enqueue", "cli_jobs.resiez", "--import", jobs)
+    assert (unknown.code, unknown.out) == (5, "")
+    assert unknown.err == "jobq: no job 'cli_jobs.resiez' here; is its module in --import?\n"
+    wrong = cli("enqueue", "cli_jobs.resize", "a.jpg", "widht=3", "--import", jobs)
+    assert wrong.code == 2 and "widht" in wrong.err and len(wrong.err.splitlines()) == 1
+    assert contents(client, "low") == []
+
+
+def test_import_of_a_missing_module_names_it(cli: Any) -> None:
+    ended = cli("enqueue", "a.b", "--import", "no_such_module")
+    assert ended.code == 2 and "no module 'no_such_module'" in ended.err
+
+
+def test_import_that_fails_inside_shows_its_traceback(cli: Any, bare: Path) -> None:
+    (bare / "cli_broken.py").write_text("import no_such_thing")
+    ended = cli("enqueue", "a.b", "--import", "cli_broken")
+    assert ended.code == 70
+    assert "Traceback" in ended.err and "cli_broken.py" in ended.err
+
+
+def test_enqueue_takes_times_and_durations(cli: Any, client: Any) -> None:
+    cli("enqueue", "a.b", "--mid", "later", "--delay", "1h")
+    cli("enqueue", "a.b", "--mid", "at", "--at", "4102444800")
+    queue = Queue("default", client)
+    assert queue.status("later").word == queue.status("at").word == "queued-with-backoff"
+    assert queue.status("at").not_before == 4_102_444_800_000
+    both = cli("enqueue", "a.b", "--delay", "1h", "--at", "4102444800")
+    assert both.code == 2 and "give one" in both.err
+
+
+def test_args_json_carries_what_words_cannot(cli: Any, client: Any) -> None:
+    cli("enqueue", "a.b", "1", "--args-json", '["a=b", -5]')
+    assert contents(client)[0]["args"] == ["a=b", -5, 1]
+
+
+def test_file_enqueues_a_call_a_line_in_order(cli: Any, client: Any, bare: Path) -> None:
+    lines = [f"[{n}]" for n in range(2500)]
+    lines[1200] = '{"args": [1200], "kwargs": {"w": 1}, "mid": "mine"}'
+    (bare / "calls.jsonl").write_text("\n".join(lines))
+    ended = cli("enqueue", "a.b", "--file", "calls.jsonl")
+    assert (ended.code, ended.out) == (0, "a.b: 2,500 added\n")
+    queue = Queue("default", client)
+    page = queue.content(offset=1199, limit=3)
+    assert [json.loads(entry.content)["args"] for entry in page.entries] == [[1199], [1200], [1201]]
+    assert page.entries[1].mid == "mine"
+
+
+def test_file_of_stdin_prints_a_record_a_line(cli: Any) -> None:
+    ended = cli("enqueue", "a.b", "--file", "-", "--json", given='[1]\n{"mid": "m"}\n')
+    assert [record["action"] for record in ended.records] == ["added", "added"]
+    assert ended.records[1]["mid"] == "m"
+
+
+def test_file_with_a_bad_line_says_which_and_how_many_were_enqueued(cli: Any, client: Any) -> None:
+    given = "\n".join([f"[{n}]" for n in range(1000)] + ['{"mid": "m"}', "nonsense"])
+    ended = cli("enqueue", "a.b", "--file", "-", given=given)
+    assert ended.code == 2
+    assert "line 1002" in ended.err and "1,001 calls before were enqueued" in ended.err
+    assert Queue("default", client).counts().ready == 1001
+
+
+def test_file_and_words_together_are_refused(cli: Any) -> None:
+    assert cli("enqueue", "a.b", "x", "--file", "-", given="").code == 2
+
+
+def test_call_that_json_cannot_carry_has_its_exit_code(cli: Any) -> None:
+    ended = cli("enqueue", "a.b", "x" * 300_000)
+    assert ended.code == 5 and len(ended.err.splitlines()) == 1

@@ -1,0 +1,83 @@
+"""`jobq status`, `jobq messages`, `jobq cancel`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobq.engine.queue import Queue
+
+CALL = b'{"job":"a.b","args":["secret"]}'
+
+
+def test_status_finds_a_mid_in_whatever_queue_has_it(cli: Any, client: Any) -> None:
+    Queue("high", client).enqueue(CALL, mid="m")
+    Queue("low", client).enqueue(CALL, mid="other")
+    assert cli("status", "m").out == "m: queued  queue high\n"
+    [record] = cli("status", "m", "--json").records
+    assert (record["queue"], record["status"], record["attempts"]) == ("high", "queued", 0)
+
+
+def test_status_of_an_unknown_mid_is_a_no(cli: Any, queue: Queue) -> None:
+    queue.enqueue(CALL)
+    ended = cli("status", "none", "--json")
+    assert (ended.code, ended.records) == (1, [{"mid": "none", "queue": None, "status": "nil"}])
+
+
+def test_status_shows_lock_and_progress_of_a_running_job(cli: Any, queue: Queue) -> None:
+    queue.enqueue(CALL, mid="m")
+    [message] = queue.dequeue().messages
+    queue.progress("m", message.token, "0.5 half\x1b[2J")
+    shown = cli("status", "m").out
+    assert shown.startswith("m: locked  queue low  attempts 1  lock at 2")
+    assert r"half\x1b[2J" in shown
+
+
+def test_messages_show_contents_only_when_asked(cli: Any, queue: Queue) -> None:
+    queue.enqueue(CALL, mid="m")
+    plain, whole = cli("messages"), cli("messages", "--content")
+    assert "a.b" in plain.out and "secret" not in plain.out
+    assert "secret" in whole.out
+    assert "content" not in cli("messages", "--json").records[0]
+    assert cli("messages", "--json", "--content").records[0]["content"] == CALL.decode()
+
+
+def test_messages_escape_what_is_no_text(cli: Any, queue: Queue) -> None:
+    queue.enqueue(b'{"job":"\x1b[2J"}\xff\x00', mid="m")
+    assert r"\xff" in cli("messages", "--content").out
+    assert "\x1b" not in cli("messages", "--content").out
+    [record] = cli("messages", "--content", "--json").records
+    assert record["content_base64"]
+
+
+def test_messages_page_by_limit_and_offset_or_go_through_all(cli: Any, queue: Queue) -> None:
+    queue.enqueue_many([(f"m{n}", CALL) for n in range(2300)])
+    ended = cli("messages", "--limit", "2", "--offset", "5")
+    assert [line.split()[1] for line in ended.out.splitlines()[1:]] == ["m5", "m6"]
+    assert "low has more: --offset 7, or --all" in ended.err
+    assert len(cli("messages", "--all", "--json").records) == 2300
+    assert len(cli("messages", "--all").out.splitlines()) == 2301
+
+
+def test_messages_of_other_places(cli: Any, queue: Queue) -> None:
+    queue.enqueue(CALL, mid="delayed", delay=3600)
+    queue.enqueue(CALL, mid="running")
+    queue.dequeue()
+    assert [r["mid"] for r in cli("messages", "--place", "due", "--json").records] == ["delayed"]
+    assert [r["mid"] for r in cli("messages", "--place", "circle", "--json").records] == ["running"]
+
+
+def test_cancel_takes_a_message_out(cli: Any, queue: Queue) -> None:
+    queue.enqueue(CALL, mid="m")
+    ended = cli("cancel", "m", "--json")
+    assert (ended.code, ended.records) == (0, [{"mid": "m", "queue": "low", "action": "cancelled"}])
+    again = cli("cancel", "m")
+    assert again.code == 1
+
+
+def test_cancel_asks_which_queue_when_two_have_the_mid(cli: Any, client: Any) -> None:
+    for name in ("low", "high"):
+        Queue(name, client).enqueue(CALL, mid="m")
+    ended = cli("cancel", "m")
+    assert ended.code == 2 and "is in high, low" in ended.err
+    assert cli("cancel", "m", "--queues", "low").code == 0
+    assert Queue("high", client).status("m").word == "queued"
