@@ -15,14 +15,19 @@ from bench.cases import CASES
 def main() -> None:
     """Run the cases named, or all, and print one line per figure."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all without one")
+    parser.add_argument(
+        "cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all without one"
+    )
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="JSON lines")
     chosen = parser.parse_args()
     unknown = set(chosen.cases) - set(CASES)
     if unknown:
         parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
-    print(f"# {platform.python_implementation()} {platform.python_version()}, {platform.platform()}", file=sys.stderr)
+    print(
+        f"# {platform.python_implementation()} {platform.python_version()}, {platform.platform()}",
+        file=sys.stderr,
+    )
     for name in chosen.cases or CASES:
         measured: dict[tuple[str, str], list[float]] = defaultdict(list)
         for _ in range(chosen.runs):
@@ -36,9 +41,22 @@ def report(figure: str, unit: str, values: list[float], *, as_json: bool) -> Non
     """One figure: the median, and between what it moved."""
     middle, low, high = statistics.median(values), min(values), max(values)
     if as_json:
-        print(json.dumps({"figure": figure, "unit": unit, "median": middle, "min": low, "max": high, "runs": len(values)}))
+        print(
+            json.dumps(
+                {
+                    "figure": figure,
+                    "unit": unit,
+                    "median": middle,
+                    "min": low,
+                    "max": high,
+                    "runs": len(values),
+                }
+            )
+        )
     else:
-        print(f"{figure:58} {middle:>12,.3f} {unit:7} ({low:,.3f} – {high:,.3f}, {len(values)} runs)")
+        print(
+            f"{figure:58} {middle:>12,.3f} {unit:7} ({low:,.3f} – {high:,.3f}, {len(values)} runs)"
+        )
     sys.stdout.flush()
 
 

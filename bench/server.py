@@ -21,7 +21,18 @@ def private_server(*options: str) -> Iterator[jobq.Client]:
     """A client of a server of our own; nothing is saved to disk unless `options` say so."""
     with tempfile.TemporaryDirectory(prefix="jobq-bench-") as folder:
         socket = f"{folder}/s"
-        command = [str(BINARY), "--port", "0", "--unixsocket", socket, "--save", "", "--dir", folder, *options]
+        command = [
+            str(BINARY),
+            "--port",
+            "0",
+            "--unixsocket",
+            socket,
+            "--save",
+            "",
+            "--dir",
+            folder,
+            *options,
+        ]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             yield _connected(f"unix://{socket}")
@@ -57,4 +68,6 @@ def calls(client: jobq.Client) -> tuple[int, int]:
     }
     trips = sum(counted.get(name, 0) for name in ("evalsha", "blpop", "brpop", "blmove"))
     # What a script runs inside is a command of its own; the measuring itself isn't.
-    return trips, sum(counted.values()) - counted.get("info", 0) - counted.get("config|resetstat", 0)
+    return trips, sum(counted.values()) - counted.get("info", 0) - counted.get(
+        "config|resetstat", 0
+    )

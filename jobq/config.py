@@ -34,9 +34,13 @@ def parse_queues(text: str) -> tuple[tuple[str, int], ...]:
         if not colon:
             name, weight = part, "1"
         if not weight.isdigit() or not 1 <= int(weight) <= 1000:
-            raise ConfigError(f"queue {part!r} has no weight of 1 to 1000 after the colon; write name or name:6")
+            raise ConfigError(
+                f"queue {part!r} has no weight of 1 to 1000 after the colon; write name or name:6"
+            )
         if name in (known for known, _ in queues):
-            raise ConfigError(f"queue {name!r} is named twice in {text!r}; name it once, with a weight")
+            raise ConfigError(
+                f"queue {name!r} is named twice in {text!r}; name it once, with a weight"
+            )
         queues.append((name, int(weight)))
     if not queues:
         raise ConfigError(f"no queue in {text!r}; write low,high or high:6,low:1")
@@ -107,7 +111,14 @@ class WorkerSettings:
             raise ConfigError("a worker needs a queue; give --queues low,high")
         if self.processes == 0:
             object.__setattr__(self, "processes", processors())
-        for name in ("processes", "concurrency", "max_jobs", "max_age_s", "max_memory_mb", "prefetch_ms"):
+        for name in (
+            "processes",
+            "concurrency",
+            "max_jobs",
+            "max_age_s",
+            "max_memory_mb",
+            "prefetch_ms",
+        ):
             _at_least(name, getattr(self, name), 1)
         _at_least("lease_ms", self.lease_ms, 200)
         _at_least("crash_limit", self.crash_limit, 0)

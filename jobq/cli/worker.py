@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobq.cli.load import load
 from jobq.cli.options import DURATION, Function, command, import_option, option
 from jobq.cli.session import Session
 from jobq.config import WorkerSettings, parse_queues
 
 if TYPE_CHECKING:
-    from jobq.observe.log import Logging
+    pass
 
 LEVELS = ("debug", "info", "warning", "error")
 DEFAULTS = {field.name: field.default for field in fields(WorkerSettings)}

@@ -18,7 +18,9 @@ class Administration(Binding):
         """Where `mid` is in its life."""
         reply = self._run("status", checked_mid(mid), moment(now))
         word, attempts, ncrashes, not_before, lock_at, *texts = reply
-        return Status(word.decode(), attempts, ncrashes, not_before, lock_at, *(_text(t) for t in texts))
+        return Status(
+            word.decode(), attempts, ncrashes, not_before, lock_at, *(_text(t) for t in texts)
+        )
 
     def counts(self) -> Counts:
         """How many messages are where, in O(1)."""
@@ -55,7 +57,9 @@ class Administration(Binding):
         """End a pause."""
         self._run("resume")
 
-    def collect(self, limit: int = 100, *, crash_limit: int = 3, now: int | None = None) -> tuple[int, int]:
+    def collect(
+        self, limit: int = 100, *, crash_limit: int = 3, now: int | None = None
+    ) -> tuple[int, int]:
         """Promote what is due, recover expired locks, remove done messages: `limit` of each at most.
 
         Returns how many mids are left in the circle and in due.
@@ -73,7 +77,9 @@ class Administration(Binding):
             for row in _rows(self._run("dead", mid, offset, limit), 6)
         ]  # fmt: skip
 
-    def revive(self, *dead_ids: str, caller: Caller | None = None, now: int | None = None) -> list[str]:
+    def revive(
+        self, *dead_ids: str, caller: Caller | None = None, now: int | None = None
+    ) -> list[str]:
         """Put dead messages back as new ones: per id 'revived', 'exists' (its mid lives) or 'nil'."""
         if not dead_ids:
             return []

@@ -24,7 +24,9 @@ def register_queue(client: Client, name: str, *, again: bool = False) -> None:
 
 def queue_names(client: Client) -> list[str]:
     """The names of all queues ever used here, sorted."""
-    return sorted(name.decode() for name in client.command("SMEMBERS", keys.queue_names(client.namespace)))
+    return sorted(
+        name.decode() for name in client.command("SMEMBERS", keys.queue_names(client.namespace))
+    )
 
 
 def forget_queue(client: Client, name: str) -> None:

@@ -27,7 +27,9 @@ def steps(queue: Binding, *, limit: int = 500) -> Iterator[list[Violation]]:
         while True:
             following, nseen, _, *rest = _look(queue, stretch, cursor, limit)
             bad = rest[nseen:]
-            found = [Violation(r.decode(), m.decode()) for r, m in zip(bad[::2], bad[1::2], strict=True)]
+            found = [
+                Violation(r.decode(), m.decode()) for r, m in zip(bad[::2], bad[1::2], strict=True)
+            ]
             yield found + list(_twice(queue, stretch, rest[:nseen], first_seen, limit))
             if following == b"0":
                 break

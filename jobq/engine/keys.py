@@ -49,7 +49,11 @@ _SUFFIX = {
 
 def checked_name(kind: str, name: str) -> str:
     """`name` itself, or ConfigError for what can't stand in a key: braces, white space, nothing."""
-    if not name or len(name) > 128 or any(c in "{}" or c.isspace() or not c.isprintable() for c in name):
+    if (
+        not name
+        or len(name) > 128
+        or any(c in "{}" or c.isspace() or not c.isprintable() for c in name)
+    ):
         raise ConfigError(
             f"{kind} {name!r} can't be used; take 1-128 printable characters without braces or white space"
         )

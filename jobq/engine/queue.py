@@ -49,7 +49,12 @@ class Queue(Administration):
     _listed = False
 
     def enqueue(
-        self, content: bytes, *, mid: str | None = None, caller: Caller | None = None, **options: Any
+        self,
+        content: bytes,
+        *,
+        mid: str | None = None,
+        caller: Caller | None = None,
+        **options: Any,
     ) -> Enqueued:
         """Accept one message; for the options see enqueue_many."""
         return self._enqueue([(mid, content)], self._options(**options), caller)[0]
@@ -125,7 +130,11 @@ class Queue(Administration):
         return [item == b"ok" for item in reply]
 
     def release(
-        self, holds: Sequence[tuple[str, str]], *, caller: Caller | None = None, now: int | None = None
+        self,
+        holds: Sequence[tuple[str, str]],
+        *,
+        caller: Caller | None = None,
+        now: int | None = None,
     ) -> list[bool]:
         """Give back messages that weren't started, to the front of ready; costs no attempt."""
         if not _checked_limit(len(holds), 0):

@@ -45,7 +45,9 @@ def test_doctor_finds_a_private_server_usable(cli: Any) -> None:
     ended = cli("doctor", "--json")
     assert ended.code == 0
     found = levels(ended)
-    assert {found[name] for name in ("server", "eviction", "rights", "exposure", "replicas")} == {"ok"}
+    assert {found[name] for name in ("server", "eviction", "rights", "exposure", "replicas")} == {
+        "ok"
+    }
     assert "user default may send" in cli("doctor").out
 
 
@@ -70,7 +72,9 @@ def test_doctor_names_rights_that_lack(cli: Any, client: Any, user: Any) -> None
     ended = cli("doctor", "--json", "--url", client.url.replace("unix://", f"unix://{login}"))
     [rights] = [record for record in ended.records if record["check"] == "rights"]
     assert (ended.code, rights["level"]) == (1, "fail")
-    assert "XADD" in rights["value"] and "BLPOP" in rights["value"] and "HSET" not in rights["value"]
+    assert (
+        "XADD" in rights["value"] and "BLPOP" in rights["value"] and "HSET" not in rights["value"]
+    )
     assert rights["remedy"] == "ACL SETUSER poor ~jobq:* +blmove +blpop +xadd"
 
 

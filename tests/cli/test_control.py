@@ -58,7 +58,9 @@ def test_clear_asks_and_drops_live_messages_only(cli: Any, queue: Queue, kill_me
 def test_events_level_is_shown_and_set(cli: Any, queue: Queue) -> None:
     queue.enqueue(b"1")
     assert cli("events", "level").out == "low: attempts\n"
-    assert cli("events", "level", "all", "-q", "low", "--json").records == [{"queue": "low", "level": "all"}]
+    assert cli("events", "level", "all", "-q", "low", "--json").records == [
+        {"queue": "low", "level": "all"}
+    ]
     assert queue.events_level() == "all"
     assert cli("events", "level", "some").code == 2
 

@@ -30,7 +30,9 @@ def test_show_takes_a_mid_or_a_dead_id(cli: Any, queue: Queue, kill_message: Any
     assert cli("dead", "show", "none").code == 1
 
 
-def test_show_keeps_the_lines_of_a_traceback_but_no_escape(cli: Any, queue: Queue, kill_message: Any) -> None:
+def test_show_keeps_the_lines_of_a_traceback_but_no_escape(
+    cli: Any, queue: Queue, kill_message: Any
+) -> None:
     kill_message(queue, "m", "broken\x1b[2J\n\nTraceback:\n  File x")
     shown = cli("dead", "show", "m").out
     assert "\x1b" not in shown
@@ -40,7 +42,10 @@ def test_show_keeps_the_lines_of_a_traceback_but_no_escape(cli: Any, queue: Queu
 def test_revive_puts_one_back(cli: Any, queue: Queue, kill_message: Any) -> None:
     dead_id = kill_message(queue, "m")
     ended = cli("dead", "revive", "m", "--json")
-    assert (ended.code, ended.records) == (0, [{"dead_id": dead_id, "queue": "low", "action": "revived"}])
+    assert (ended.code, ended.records) == (
+        0,
+        [{"dead_id": dead_id, "queue": "low", "action": "revived"}],
+    )
     assert queue.status("m").word == "queued"
     again = cli("dead", "revive", "m")
     assert (again.code, again.out) == (1, "m: not among the dead\n")
@@ -61,7 +66,9 @@ def test_revive_and_purge_all_of_one_queue(cli: Any, queue: Queue, kill_message:
     assert queue.counts().dead == 0
 
 
-def test_purge_asks_and_does_nothing_without_a_yes(cli: Any, queue: Queue, kill_message: Any) -> None:
+def test_purge_asks_and_does_nothing_without_a_yes(
+    cli: Any, queue: Queue, kill_message: Any
+) -> None:
     kill_message(queue, "m")
     refused = cli("dead", "purge", "m", given="n\n")
     assert refused.code == 1 and "Forget m?" in refused.err

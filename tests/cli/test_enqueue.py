@@ -11,12 +11,12 @@ import pytest
 
 from jobq.engine.queue import Queue
 
-JOBS = '''
+JOBS = """
 from jobq import job
 
 @job(queue="low")
 def resize(path: str, width: int = 100) -> None: ...
-'''
+"""
 
 
 @pytest.fixture
@@ -48,7 +48,10 @@ def test_enqueue_of_a_mid_that_lives_is_refused_and_is_no_error(cli: Any) -> Non
     cli("enqueue", "a.b", "--mid", "m")
     ended = cli("enqueue", "a.b", "--mid", "m")
     assert (ended.code, ended.out) == (0, "m  exists  queued\n")
-    assert cli("enqueue", "a.b", "--mid", "m", "--can-update", "--json").records[0]["action"] == "updated"
+    assert (
+        cli("enqueue", "a.b", "--mid", "m", "--can-update", "--json").records[0]["action"]
+        == "updated"
+    )
 
 
 def test_enqueue_with_import_takes_the_queue_of_the_job(cli: Any, client: Any, jobs: str) -> None:

@@ -26,9 +26,18 @@ def message() -> Callable[..., Message]:
     """message(job, *args, attempt=…, …): a hand-out of a call of that job, or of raw content."""
 
     def hand_out(
-        job: Any, *args: Any, attempt: int = 1, ncrashes: int = 0, headers: Any = None, **kwargs: Any
+        job: Any,
+        *args: Any,
+        attempt: int = 1,
+        ncrashes: int = 0,
+        headers: Any = None,
+        **kwargs: Any,
     ) -> Message:
-        content = job if isinstance(job, bytes) else encode(job.name, args, kwargs, 1, headers, job.overrides)
+        content = (
+            job
+            if isinstance(job, bytes)
+            else encode(job.name, args, kwargs, 1, headers, job.overrides)
+        )
         return Message("mid-1", content, attempt, ncrashes, 7, "first.token", "caller.1.0", 0)
 
     return hand_out
@@ -38,7 +47,9 @@ def message() -> Callable[..., Message]:
 def run(registry: Registry, message: Callable[..., Message]) -> Callable[..., Ending]:
     """run(job, *args, …): the ending of one attempt; executor={…} for the executor's own options."""
 
-    def execute(job: Any, *args: Any, executor: dict[str, Any] | None = None, **kwargs: Any) -> Ending:
+    def execute(
+        job: Any, *args: Any, executor: dict[str, Any] | None = None, **kwargs: Any
+    ) -> Ending:
         runner = Executor(registry, worker="here", **(executor or {}))
         call = runner.resolve("low", message(job, *args, **kwargs))
         return runner.run(call) if isinstance(call, Call) else call

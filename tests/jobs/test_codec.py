@@ -31,7 +31,7 @@ from jobq.jobs.codec import (
 )
 from jobq.jobs.plain import INT_MAX, INT_MIN, MAX_DEPTH
 
-Point = namedtuple("Point", "x y")  # noqa: PYI024
+Point = namedtuple("Point", "x y")
 Colour = enum.Enum("Colour", "RED")
 Level = enum.IntEnum("Level", "LOW")
 Word = enum.StrEnum("Word", "YES")
@@ -71,11 +71,21 @@ def test_envelope_leaves_out_fields_at_their_default():
 
 
 def test_envelope_of_another_language_is_read():
-    envelope = decode(b' {"v": 1, "extra": [1], "enqueued_at": 7, "kwargs": {"a": 1e3}, "job": "x.y"}\n')
-    assert (envelope.job, envelope.args, envelope.kwargs, envelope.enqueued_at) == ("x.y", [], {"a": 1000.0}, 7)
+    envelope = decode(
+        b' {"v": 1, "extra": [1], "enqueued_at": 7, "kwargs": {"a": 1e3}, "job": "x.y"}\n'
+    )
+    assert (envelope.job, envelope.args, envelope.kwargs, envelope.enqueued_at) == (
+        "x.y",
+        [],
+        {"a": 1000.0},
+        7,
+    )
 
 
-@given(st.lists(json_values, max_size=5), st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), json_values, max_size=4))
+@given(
+    st.lists(json_values, max_size=5),
+    st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), json_values, max_size=4),
+)
 def test_call_comes_back_as_it_was(args: list[Any], kwargs: dict[str, Any]):
     envelope = decode(encode("m.f", args, kwargs, 3, {"trace": "é"}))
     assert (envelope.job, envelope.args, envelope.kwargs) == ("m.f", args, kwargs)

@@ -24,7 +24,9 @@ def inside(registry: Registry, run: Run) -> Callable[..., Any]:
 
     def look_inside(look: Callable[[], Any], **more: Any) -> Any:
         seen: list[Any] = []
-        run(job(name="mail.send", registry=registry, retries=4)(lambda: seen.append(look())), **more)
+        run(
+            job(name="mail.send", registry=registry, retries=4)(lambda: seen.append(look())), **more
+        )
         return seen[0]
 
     return look_inside
@@ -37,9 +39,18 @@ def test_current_is_refused_outside_a_job():
 
 def test_current_knows_the_attempt(inside: Callable[..., Any]):
     context = inside(jobq.current, attempt=3, ncrashes=1, headers={"tenant": "x"})
-    assert (context.job, context.queue, context.mid, context.attempt) == ("mail.send", "low", "mid-1", 3)
+    assert (context.job, context.queue, context.mid, context.attempt) == (
+        "mail.send",
+        "low",
+        "mid-1",
+        3,
+    )
     assert (context.failures, context.max_attempts, context.fence) == (2, 5, 7)
-    assert (context.generation, context.enqueued_at, context.headers) == ("first.token", 1, {"tenant": "x"})
+    assert (context.generation, context.enqueued_at, context.headers) == (
+        "first.token",
+        1,
+        {"tenant": "x"},
+    )
     assert (context.worker, context.size) == ("here", 60)
     assert repr(context) == "Context(job='mail.send', mid='mid-1', attempt=3, queue='low')"
     with pytest.raises(NoContext):
@@ -47,11 +58,16 @@ def test_current_knows_the_attempt(inside: Callable[..., Any]):
 
 
 def test_lease_is_endless_where_nobody_keeps_one(inside: Callable[..., Any]):
-    assert inside(lambda: (jobq.current().lease_left, jobq.current().lease_valid())) == (float("inf"), True)
+    assert inside(lambda: (jobq.current().lease_left, jobq.current().lease_valid())) == (
+        float("inf"),
+        True,
+    )
 
 
 @pytest.mark.parametrize(("ahead", "valid"), [(5.0, True), (-1.0, False)])
-def test_lease_left_counts_down_to_the_deadline(inside: Callable[..., Any], ahead: float, valid: bool):
+def test_lease_left_counts_down_to_the_deadline(
+    inside: Callable[..., Any], ahead: float, valid: bool
+):
     deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + ahead
     left, holds = inside(
         lambda: (jobq.current().lease_left, jobq.current().lease_valid()),
@@ -73,7 +89,10 @@ def test_progress_is_throttled_but_for_the_last(inside: Callable[..., Any]):
         return True
 
     assert all(inside(work, executor={"report_progress": report}))
-    assert sent == [("low", "mid-1", "caller.1.0", "0 rows"), ("low", "mid-1", "caller.1.0", "1 rows")]
+    assert sent == [
+        ("low", "mid-1", "caller.1.0", "0 rows"),
+        ("low", "mid-1", "caller.1.0", "1 rows"),
+    ]
 
 
 def test_progress_tells_when_another_attempt_took_over(inside: Callable[..., Any]):
@@ -88,9 +107,21 @@ def test_progress_does_nothing_where_nobody_listens(inside: Callable[..., Any]):
     assert inside(lambda: jobq.current().progress(0.5, "half")) is True
 
 
-def test_logger_adds_the_job_to_each_record(inside: Callable[..., Any], caplog: pytest.LogCaptureFixture):
+def test_logger_adds_the_job_to_each_record(
+    inside: Callable[..., Any], caplog: pytest.LogCaptureFixture
+):
     with caplog.at_level(logging.INFO):
-        inside(lambda: jobq.current().logger.info("hello %s", "you", extra={"queue": "mine", "more": 1}))
+        inside(
+            lambda: jobq.current().logger.info(
+                "hello %s", "you", extra={"queue": "mine", "more": 1}
+            )
+        )
     record: Any = caplog.records[0]
-    assert (record.name, record.message, record.job, record.mid, record.attempt) == ("mail.send", "hello you", "mail.send", "mid-1", 1)
+    assert (record.name, record.message, record.job, record.mid, record.attempt) == (
+        "mail.send",
+        "hello you",
+        "mail.send",
+        "mid-1",
+        1,
+    )
     assert (record.queue, record.more) == ("mine", 1)

@@ -76,7 +76,10 @@ def test_timeout_ends_by_policy():
 
 
 def test_policy_that_gives_up_ends_the_message():
-    assert Rules(retries=9, policy=listed([1])).decide(2, ValueError()).why == "the retry policy gave up"
+    assert (
+        Rules(retries=9, policy=listed([1])).decide(2, ValueError()).why
+        == "the retry policy gave up"
+    )
 
 
 @pytest.mark.parametrize("value", [ValueError, (ValueError,), [ValueError, OSError], {OSError}])

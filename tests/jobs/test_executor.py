@@ -42,11 +42,20 @@ def test_return_ends_as_done_with_its_figures(registry: Registry, run: Run):
 
     ended = run(send, "a@b", copies=2)
     assert seen == [("a@b", 2)]
-    assert (ended.mid, ended.token, ended.outcome, ended.result) == ("mid-1", "caller.1.0", "done", None)
+    assert (ended.mid, ended.token, ended.outcome, ended.result) == (
+        "mid-1",
+        "caller.1.0",
+        "done",
+        None,
+    )
     written = columns(ended)
     assert (written["job"], written["attempt"], written["enqueued_at"]) == ("mail.send", "1", "1")
     assert (written["worker"], written["error"], written["fingerprint"]) == ("here", "", "")
-    assert int(written["run_us"]) >= 0 and int(written["cpu_us"]) >= 0 and int(written["rss_kib"]) > 1000
+    assert (
+        int(written["run_us"]) >= 0
+        and int(written["cpu_us"]) >= 0
+        and int(written["rss_kib"]) > 1000
+    )
 
 
 def test_error_ends_as_retry_and_leaves_its_class_and_fingerprint(registry: Registry, run: Run):
@@ -75,9 +84,16 @@ def test_crashes_do_not_use_up_retries(registry: Registry, run: Run):
 
 @pytest.mark.parametrize(
     ("error", "outcome", "backoff_ms"),
-    [(Retry(after=4), "retry", 4000), (Snooze(9), "snooze", 9000), (JobTimeout(), "retry", 10_000), (SystemExit(1), "retry", 10_000)],
+    [
+        (Retry(after=4), "retry", 4000),
+        (Snooze(9), "snooze", 9000),
+        (JobTimeout(), "retry", 10_000),
+        (SystemExit(1), "retry", 10_000),
+    ],
 )
-def test_ways_to_end_an_attempt_early(registry: Registry, run: Run, error: BaseException, outcome: str, backoff_ms: int):
+def test_ways_to_end_an_attempt_early(
+    registry: Registry, run: Run, error: BaseException, outcome: str, backoff_ms: int
+):
     ended = run(raising(registry, error, retry=retry.fixed(10)))
     assert (ended.outcome, ended.backoff_ms) == (outcome, backoff_ms)
 
@@ -128,7 +144,10 @@ def test_result_is_kept_of_done_and_of_dead_not_of_retry(registry: Registry, run
     assert (ended.result, ended.result_ttl_ms) == (b'{"ok":8}', 60_000)
     fails = raising(registry, ValueError("bad"), result_ttl="1m", retries=1)
     assert run(fails).result is None
-    assert run(fails, attempt=2).result == b'{"error":"ValueError: bad (attempt 2 of 2)","type":"ValueError"}'
+    assert (
+        run(fails, attempt=2).result
+        == b'{"error":"ValueError: bad (attempt 2 of 2)","type":"ValueError"}'
+    )
 
 
 def test_result_that_json_cannot_carry_ends_the_message_at_once(registry: Registry, run: Run):
@@ -171,8 +190,19 @@ def test_call_says_what_the_child_must_know(registry: Registry, message: Callabl
     fetches = job(name="f", registry=registry, timeout=5, hard_timeout=9, result_ttl=1)(fetch)
     call = Executor(registry).resolve("low", message(fetches, "u", headers={"h": "1"}))
     assert not isinstance(call, Ending)
-    assert (call.job.is_async, call.job.timeout, call.job.hard_timeout, call.job.stores_result) == (True, 5, 9, True)
-    assert (call.queue, call.args, call.kwargs, call.headers, call.enqueued_at) == ("low", ["u"], {}, {"h": "1"}, 1)
+    assert (call.job.is_async, call.job.timeout, call.job.hard_timeout, call.job.stores_result) == (
+        True,
+        5,
+        9,
+        True,
+    )
+    assert (call.queue, call.args, call.kwargs, call.headers, call.enqueued_at) == (
+        "low",
+        ["u"],
+        {},
+        {"h": "1"},
+        1,
+    )
 
 
 def test_failures_are_logged_with_the_job_and_without_arguments(
@@ -190,7 +220,9 @@ def test_failures_are_logged_with_the_job_and_without_arguments(
     assert "4111" not in caplog.text and "\x1b" not in caplog.text
 
 
-def test_wrong_arguments_end_by_the_rules_like_any_error(registry: Registry, run: Run, message: Any):
+def test_wrong_arguments_end_by_the_rules_like_any_error(
+    registry: Registry, run: Run, message: Any
+):
     takes_one = job(name="one", registry=registry)(lambda x: x)
     ended = run(b'{"job":"one","args":[1,2]}')
     assert (takes_one.name, ended.outcome, columns(ended)["error"]) == ("one", "retry", "TypeError")

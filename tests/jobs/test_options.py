@@ -21,7 +21,11 @@ def send(registry: Registry) -> Job[..., Any]:
 def test_options_give_a_copy_and_leave_the_job_as_it_is(send: Job[..., Any]):
     changed = send.options(queue="high", delay="1m", headers={"b": "2"})
     assert (send.queue, send.queue_options, send.settings["headers"]) == ("low", {}, {"a": "1"})
-    assert (changed.queue, changed.queue_options, changed.settings["headers"]) == ("high", {"delay": 60.0}, {"a": "1", "b": "2"})
+    assert (changed.queue, changed.queue_options, changed.settings["headers"]) == (
+        "high",
+        {"delay": 60.0},
+        {"a": "1", "b": "2"},
+    )
     assert changed.name == send.name and type(changed) is type(send)
     assert send.registry.get("send") is send
 
@@ -51,9 +55,14 @@ def test_durations_come_in_three_forms(send: Job[..., Any], value: Any):
     ],
     ids=str,
 )  # fmt: skip
-def test_option_that_makes_no_sense_is_refused_with_its_value(registry: Registry, options: dict[str, Any]):
+def test_option_that_makes_no_sense_is_refused_with_its_value(
+    registry: Registry, options: dict[str, Any]
+):
     send = job(name="send", registry=registry)(lambda: None)
-    for say in (send.options, lambda **given: job(name="other", registry=registry, **given)(lambda: None)):
+    for say in (
+        send.options,
+        lambda **given: job(name="other", registry=registry, **given)(lambda: None),
+    ):
         with pytest.raises(ConfigError) as refused:
             say(**options)
         name = "hard_timeout" if "hard_timeout" in options else next(iter(options))
@@ -61,14 +70,21 @@ def test_option_that_makes_no_sense_is_refused_with_its_value(registry: Registry
     assert "other" not in registry
 
 
-@pytest.mark.parametrize("options", [{"retry": 5}, {"retry_on": "x"}, {"dead_on": ()}, {"name": "a b"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"retry": 5}, {"retry_on": "x"}, {"dead_on": ()}, {"name": "a b"}], ids=str
+)
 def test_declaration_that_makes_no_sense_is_refused(registry: Registry, options: dict[str, Any]):
     with pytest.raises(ConfigError):
         job(registry=registry, **options)(lambda: None)
 
 
-@pytest.mark.parametrize("options", [{"retry": retry.fixed(1)}, {"retry_on": ValueError}, {"dead_on": OSError}, {"name": "x"}])
-def test_what_only_code_can_say_is_refused_for_one_message(send: Job[..., Any], options: dict[str, Any]):
+@pytest.mark.parametrize(
+    "options",
+    [{"retry": retry.fixed(1)}, {"retry_on": ValueError}, {"dead_on": OSError}, {"name": "x"}],
+)
+def test_what_only_code_can_say_is_refused_for_one_message(
+    send: Job[..., Any], options: dict[str, Any]
+):
     with pytest.raises(ConfigError, match="belongs to the job"):
         send.options(**options)
 

@@ -23,7 +23,9 @@ def test_job_is_named_by_module_and_function(registry: Registry):
     @job(registry=registry)
     def send() -> None: ...
 
-    assert registry.names() == [f"{__name__}.test_job_is_named_by_module_and_function.<locals>.send"]
+    assert registry.names() == [
+        f"{__name__}.test_job_is_named_by_module_and_function.<locals>.send"
+    ]
     assert registry.get(send.name) is send
     assert send.name in registry and len(registry) == 1 and list(registry) == [send]
 
@@ -66,15 +68,32 @@ def test_job_of_a_script_is_named_as_import_would_name_it(tmp_path: Path, how: l
     )
     root = str(Path(__file__).resolve().parents[2])
     shown = subprocess.run(
-        [sys.executable, *how], cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True, check=True
+        [sys.executable, *how],
+        cwd=tmp_path,
+        env={"PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert shown.stdout.strip() == "script.send"
 
 
 names = st.one_of(
-    st.sampled_from(["os.system", "os:system", "builtins.eval", "subprocess.Popen", "jobq.cli", "sys.modules", "antigravity"]),
+    st.sampled_from(
+        [
+            "os.system",
+            "os:system",
+            "builtins.eval",
+            "subprocess.Popen",
+            "jobq.cli",
+            "sys.modules",
+            "antigravity",
+        ]
+    ),
     st.text(min_size=1, max_size=200, alphabet=st.characters(exclude_categories=["Cs"])),
-    st.lists(st.sampled_from(sorted(sys.stdlib_module_names)), min_size=1, max_size=3).map(".".join),
+    st.lists(st.sampled_from(sorted(sys.stdlib_module_names)), min_size=1, max_size=3).map(
+        ".".join
+    ),
 )
 
 

@@ -50,7 +50,9 @@ def test_full_jitter_stays_between_zero_and_the_ceiling(
 
 
 @given(seconds, st.floats(1, 10), seconds, failures)
-def test_ceiling_never_falls_as_failures_add_up(base: float, factor: float, cap: float, failure: int):
+def test_ceiling_never_falls_as_failures_add_up(
+    base: float, factor: float, cap: float, failure: int
+):
     policy = retry.exponential(base, factor, cap)
     assert policy.ceiling(failure) <= policy.ceiling(failure + 1)
     steps = retry.linear(base, cap)
@@ -66,7 +68,14 @@ def test_full_jitter_spreads_evenly_by_default():
 
 @pytest.mark.parametrize(
     ("answer", "wait"),
-    [(None, None), (3, 3.0), (timedelta(seconds=2), 2.0), (-5, 0.0), (float("inf"), retry.LONGEST_S), (1e300, retry.LONGEST_S)],
+    [
+        (None, None),
+        (3, 3.0),
+        (timedelta(seconds=2), 2.0),
+        (-5, 0.0),
+        (float("inf"), retry.LONGEST_S),
+        (1e300, retry.LONGEST_S),
+    ],
 )
 def test_answer_of_a_function_becomes_bounded_seconds(answer: Any, wait: float | None):
     assert retry.wait_s(lambda failures, error: answer, 1, ERROR) == wait

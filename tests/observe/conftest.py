@@ -28,7 +28,12 @@ class Kept(Transport):
 
     def items(self, kind: str) -> list[dict[str, Any]]:
         """The items of one kind ("event", "transaction", "span") as JSON."""
-        return [item.payload.json for envelope in self.envelopes for item in envelope.items if item.type == kind]
+        return [
+            item.payload.json
+            for envelope in self.envelopes
+            for item in envelope.items
+            if item.type == kind
+        ]
 
 
 @pytest.fixture
@@ -39,7 +44,11 @@ def sentry() -> Iterator[Callable[..., Kept]]:
     def initialise(**options: Any) -> Kept:
         kept = Kept()
         sentry_sdk.init(
-            "http://key@localhost/1", transport=kept, default_integrations=False, traces_sample_rate=1.0, **options
+            "http://key@localhost/1",
+            transport=kept,
+            default_integrations=False,
+            traces_sample_rate=1.0,
+            **options,
         )
         return kept
 

@@ -31,7 +31,12 @@ def run() -> Run:
     """run(function, attempt=…, headers=…, middleware=…, **options): one attempt under the middleware."""
 
     def execute(
-        function: Any, *args: Any, attempt: int = 1, headers: Any = None, middleware: Any = None, **options: Any
+        function: Any,
+        *args: Any,
+        attempt: int = 1,
+        headers: Any = None,
+        middleware: Any = None,
+        **options: Any,
     ) -> Ending:
         registry = Registry()
         registry.middleware.add(middleware or SentryMiddleware())
@@ -63,8 +68,17 @@ def test_final_failure_arrives_with_its_job(sentry: Any, run: Run, function: Any
         "jobq.job": "mail.send", "jobq.mid": "mid-1", "jobq.attempt": "2", "jobq.queue": "low",
     }  # fmt: skip
     described = event["contexts"]["jobq"]
-    assert (described["job"], described["mid"], described["attempt"], described["queue"]) == ("mail.send", "mid-1", 2, "low")
-    assert (described["max_attempts"], described["worker"], described["generation"]) == (2, "here", "gen")
+    assert (described["job"], described["mid"], described["attempt"], described["queue"]) == (
+        "mail.send",
+        "mid-1",
+        2,
+        "low",
+    )
+    assert (described["max_attempts"], described["worker"], described["generation"]) == (
+        2,
+        "here",
+        "gen",
+    )
     assert event["transaction"] == "mail.send"
     (error,) = event["exception"]["values"]
     assert (error["type"], error["value"]) == ("ValueError", "no such customer")
@@ -98,7 +112,9 @@ def test_what_a_job_does_on_purpose_is_no_error(sentry: Any, run: Run, error: Ba
         pass
     assert kept.items("event") == []
     (transaction,) = kept.items("transaction")
-    assert transaction["contexts"]["trace"]["status"] == ("internal_error" if type(error) is Retry else "aborted")
+    assert transaction["contexts"]["trace"]["status"] == (
+        "internal_error" if type(error) is Retry else "aborted"
+    )
 
 
 def test_retry_beyond_the_last_attempt_is_reported(sentry: Any, run: Run):
@@ -126,8 +142,15 @@ def test_trace_of_the_producer_goes_on(sentry: Any, run: Run):
     (transaction,) = kept.items("transaction")
     trace = transaction["contexts"]["trace"]
     assert (trace["trace_id"], trace["parent_span_id"]) == (TRACE, "0123456789abcdef")
-    assert (trace["op"], trace["origin"], trace["status"]) == ("queue.task.jobq", "auto.queue.jobq", "internal_error")
-    assert (transaction["transaction"], transaction["transaction_info"]["source"]) == ("mail.send", "task")
+    assert (trace["op"], trace["origin"], trace["status"]) == (
+        "queue.task.jobq",
+        "auto.queue.jobq",
+        "internal_error",
+    )
+    assert (transaction["transaction"], transaction["transaction_info"]["source"]) == (
+        "mail.send",
+        "task",
+    )
 
 
 def test_job_starts_its_own_trace_when_told_to(sentry: Any, run: Run):
@@ -161,7 +184,11 @@ def test_run_is_a_process_span_when_the_sdk_streams_spans(sentry: Any, run: Run)
     by_op = {span["attributes"]["sentry.op"]["value"]: span for span in spans}
     assert set(by_op) == {"queue.task.jobq", "queue.process"}
     processed = by_op["queue.process"]
-    assert (processed["trace_id"], processed["status"], processed["name"]) == (TRACE, "error", "mail.send")
+    assert (processed["trace_id"], processed["status"], processed["name"]) == (
+        TRACE,
+        "error",
+        "mail.send",
+    )
     assert processed["attributes"]["messaging.message.id"]["value"] == "mid-1"
     assert by_op["queue.task.jobq"]["parent_span_id"] == "0123456789abcdef"
 

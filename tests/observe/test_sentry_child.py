@@ -96,12 +96,16 @@ def test_child_uses_the_sdk_that_the_program_initialised_before_the_fork(receive
         "if pid == 0: child()\n"
         "os.waitpid(pid, 0); sentry_sdk.flush()"
     )
-    messages = sorted(event.get("message") or event["exception"]["values"][-1]["value"] for event in events)
+    messages = sorted(
+        event.get("message") or event["exception"]["values"][-1]["value"] for event in events
+    )
     assert messages == ["no such customer", "of the parent"]
 
 
 def test_child_without_sentry_dsn_loads_no_sdk():
-    ended = run_program("assert sentry.start() is False; import sys; print('sentry_sdk' in sys.modules)")
+    ended = run_program(
+        "assert sentry.start() is False; import sys; print('sentry_sdk' in sys.modules)"
+    )
     assert ended.stdout.strip() == "False"
 
 

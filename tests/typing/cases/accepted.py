@@ -7,7 +7,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 import jobq
-from jobq import AsyncJob, Client, Context, Dead, Job, Queue, Receipt, Registry, Retry, Snooze, SyncJob, job
+from jobq import (
+    AsyncJob,
+    Client,
+    Context,
+    Dead,
+    Job,
+    Queue,
+    Receipt,
+    Registry,
+    Retry,
+    Snooze,
+    SyncJob,
+    job,
+)
 
 
 @job
@@ -25,7 +38,12 @@ async def fetch(url: str) -> bytes:
     return url.encode()
 
 
-@job(name="mail.send", result_ttl=60, retry_on=(ConnectionError, TimeoutError), dead_on=lambda error: False)
+@job(
+    name="mail.send",
+    result_ttl=60,
+    retry_on=(ConnectionError, TimeoutError),
+    dead_on=lambda error: False,
+)
 async def send(to: str) -> None:
     raise Retry(after=timedelta(seconds=3)) if to else Snooze(5)
 
