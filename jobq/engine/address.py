@@ -1,0 +1,94 @@
+"""URLs of servers, read: what kind of deployment, where it is, and how to connect to it.
+
+``redis://user:password@host:6379/0``, ``rediss://`` (TLS), ``unix:///path/redis.sock?db=0``,
+``redis+sentinel://host1:26379,host2:26379/service/0``, ``redis+cluster://host1:7000,host2:7001``; the last
+two with ``rediss+`` for TLS. Options of redis-py's connections may follow after ``?``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from jobq.errors import ConfigError
+
+Host = tuple[str, int]
+
+_KINDS = {
+    "redis": ("single", "redis"),
+    "rediss": ("single", "rediss"),
+    "unix": ("single", "unix"),
+    "redis+sentinel": ("sentinel", "redis"),
+    "rediss+sentinel": ("sentinel", "rediss"),
+    "redis+cluster": ("cluster", "redis"),
+    "rediss+cluster": ("cluster", "rediss"),
+}
+_PORTS = {"single": 6379, "sentinel": 26379, "cluster": 6379}
+_SECRET = re.compile(r"(?<=:)[^:@/]*(?=@)|(?<=[?&]password=)[^&]*")
+
+
+class Address(NamedTuple):
+    """`plain` is the URL that redis-py understands, without hosts where the kind finds them itself."""
+
+    kind: str
+    plain: str
+    hosts: list[Host]
+    service: str = ""
+
+
+def parse(url: str) -> Address:
+    """Read a URL; ConfigError names what can't be read, without its password."""
+    parts = urlsplit(url)
+    if parts.scheme not in _KINDS:
+        raise ConfigError(
+            f"url {masked(url)!r} begins with none of {', '.join(f'{name}://' for name in _KINDS)}"
+        )
+    kind, scheme = _KINDS[parts.scheme]
+    options = dict(parse_qsl(parts.query))
+    if options.pop("cluster", "").lower() in ("true", "1", "yes"):
+        kind = "cluster"
+    query = f"?{urlencode(options)}" if options else ""
+    if scheme == "unix":
+        return Address("single", f"unix://{parts.netloc}{parts.path}{query}", [])
+    credentials, at, hosts = parts.netloc.rpartition("@")
+    found = [_host(url, host, _PORTS[kind]) for host in hosts.split(",")]
+    service, path = "", parts.path
+    if kind == "sentinel":
+        service, _, db = path.strip("/").partition("/")
+        path = f"/{db}" if db else ""
+        if not service:
+            raise ConfigError(
+                f"url {masked(url)!r} names no service; write redis+sentinel://host:26379/mymaster"
+            )
+    elif len(found) > 1 and kind == "single":
+        raise ConfigError(f"url {masked(url)!r} names several hosts; write redis+cluster://…")
+    host, port = found[0]
+    shown = f"[{host}]" if ":" in host else host
+    return Address(kind, f"{scheme}://{credentials}{at}{shown}:{port}{path}{query}", found, service)
+
+
+def connection_options(plain: str) -> tuple[Any, dict[str, Any]]:
+    """redis-py's connection class for a plain URL, and its keyword arguments."""
+    from redis import Connection
+    from redis.connection import parse_url
+
+    try:
+        options: dict[str, Any] = dict(parse_url(plain))
+    except ValueError as error:
+        raise ConfigError(f"url {masked(plain)!r} can't be read: {error}") from error
+    return options.pop("connection_class", Connection), options
+
+
+def masked(url: str) -> str:
+    """The URL without its password, for messages and logs."""
+    return _SECRET.sub("***", url)
+
+
+def _host(url: str, text: str, port: int) -> Host:
+    host, colon, number = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, number = text, str(port)
+    if not number.isdigit() or not 0 < int(number) < 65536:
+        raise ConfigError(f"url {masked(url)!r} has no port of 1 to 65535 in {text!r}")
+    return host.strip("[]") or "localhost", int(number)

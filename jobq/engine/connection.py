@@ -1,0 +1,232 @@
+"""Clients: one call at a time to the right node, repeated while that can help.
+
+Every call that jobq makes is safe to repeat (scripts know their caller's number), so a lost connection, a
+failover or a restart costs time and nothing else. redis-py's own retries are off: they would repeat
+blindly, and also where nothing may be repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from redis import exceptions as refused
+
+from jobq.config import ServerSettings, settings_from_env
+from jobq.engine.address import masked
+from jobq.engine.keys import checked_name
+from jobq.engine.script import Script
+from jobq.engine.topology import Cluster, Topology, topology
+from jobq.errors import ConfigError, Full, ScriptError, Unavailable
+
+if TYPE_CHECKING:
+    from redis.connection import Connection
+
+Argument = str | bytes | int
+
+#: What passes: a lost connection, a server that loads, moves, fails over or is busy.
+_PASSING = (
+    refused.ConnectionError, refused.TimeoutError, refused.TryAgainError, refused.ClusterDownError,
+    refused.ReadOnlyError, refused.MovedError, refused.AskError, OSError,
+)  # fmt: skip
+_LASTING = (refused.AuthenticationError, refused.AuthorizationError)
+_KEYLESS = frozenset(
+    ("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "INFO", "PING", "SCRIPT", "TIME", "WAITAOF")
+)  # fmt: skip
+LONGEST_PAUSE_S = 1.0
+
+
+class Client:
+    """Calls to one deployment in one namespace. Threads may share it, forked children too."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.namespace = checked_name("namespace", settings.namespace)
+        self._topology: Topology = topology(settings)
+        # Settled here, so that a bad URL fails where it is given.
+        self.url = settings.url or str(self._topology.locate(""))
+        self.is_cluster = isinstance(self._topology, Cluster)
+        self._idle: dict[Hashable, list[Connection]] = {}
+        _clients.add(self)
+
+    def __repr__(self) -> str:
+        return f"Client({masked(self.url)!r}, namespace={self.namespace!r})"
+
+    def run(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Any:
+        """Call a script; the raw reply. Raises Unavailable, Full or ScriptError."""
+        return self._repeat(
+            keys[0] if keys else "", ("EVALSHA", script.sha, len(keys), *keys, *args), script
+        )
+
+    def command(self, *args: Argument) -> Any:
+        """One plain command that is harmless to repeat; the raw reply."""
+        keyless = len(args) < 2 or str(args[0]).upper() in _KEYLESS
+        return self._repeat("" if keyless else str(args[1]), args)
+
+    def open_connection(self, key: str) -> Connection:
+        """A connection of the caller's own to the node that serves `key`; its reads never time out.
+
+        For blocking commands. The caller disconnects it.
+        """
+        deadline, pause = time.monotonic() + self.settings.patience_s, 0.0
+        while True:
+            try:
+                connection = self._topology.open(self._topology.locate(key), blocking=True)
+                connection.connect()
+                return connection
+            except _PASSING as error:
+                self._topology.forget()
+                self._give_up(error, deadline)
+                pause = _wait(pause, deadline)
+
+    def fileno(self, connection: Connection) -> int:
+        """What `select` takes for an open connection."""
+        sock = connection._sock
+        if sock is None:
+            raise Unavailable("the connection was closed")
+        return int(sock.fileno())
+
+    def close(self) -> None:
+        """Close what is open; the next call opens anew."""
+        idle, self._idle = self._idle, {}
+        for connections in idle.values():
+            for connection in connections:
+                connection.disconnect()
+
+    def abandon(self) -> None:
+        """In a forked child: close the parent's sockets here without a word to the server."""
+        self.close()  # redis-py doesn't shut down a socket that another process opened
+
+    def _repeat(self, key: str, command: Sequence[Argument], script: Script | None = None) -> Any:
+        deadline, pause = 0.0, 0.0
+        asked: Hashable | None = None
+        while True:
+            try:
+                return self._once(asked or self._topology.locate(key), command, script, bool(asked))
+            except refused.OutOfMemoryError as error:
+                raise Full(
+                    f"the server is at its memory limit, nothing was changed: {error}"
+                ) from error
+            except (*_PASSING, refused.ResponseError) as error:
+                if not isinstance(error, _PASSING) and not str(error).startswith("BUSY "):
+                    named = f"script {script.name}" if script else " ".join(map(str, command[:2]))
+                    raise ScriptError(f"the server refused {named}: {error}") from error
+                deadline = deadline or time.monotonic() + self.settings.patience_s
+                self._give_up(error, deadline)
+                asked = self._elsewhere(error)
+                pause = _wait(pause, deadline)
+
+    def _once(
+        self, node: Hashable, command: Sequence[Argument], script: Script | None, asking: bool
+    ) -> Any:
+        idle = self._idle.get(node)
+        if idle is None:
+            idle = self._idle.setdefault(node, [])
+        try:
+            connection = idle.pop()
+        except IndexError:
+            connection = self._topology.open(node)
+        try:
+            reply = _exchange(connection, command, asking)
+        except refused.NoScriptError:
+            assert script is not None
+            _exchange(connection, ("SCRIPT", "LOAD", script.source))
+            reply = _exchange(connection, command, asking)
+        except refused.ResponseError:
+            idle.append(connection)
+            raise
+        idle.append(connection)
+        return reply
+
+    def _elsewhere(self, error: Exception) -> Hashable | None:
+        """After a passing error: the node that a Cluster names for this once, if it does."""
+        if isinstance(error, refused.AskError) and not isinstance(error, refused.MovedError):
+            return (error.host, error.port)
+        if not isinstance(error, refused.TryAgainError):
+            self._topology.forget()
+        if not isinstance(error, refused.ResponseError) or isinstance(error, refused.ReadOnlyError):
+            # One connection is broken: the others to that place are, or will be soon.
+            self.close()
+        return None
+
+    def _give_up(self, error: Exception, deadline: float) -> None:
+        if isinstance(error, _LASTING):
+            raise ConfigError(
+                f"{masked(self.url)} refused the login ({error}); check user and password in the URL"
+            ) from error
+        if time.monotonic() >= deadline or "CERTIFICATE_VERIFY_FAILED" in str(error):
+            raise Unavailable(
+                f"no answer from {masked(self.url)} within {self.settings.patience_s:g} s ({error}); "
+                "whether the last call took effect is unknown"
+            ) from error
+
+
+def _exchange(connection: Connection, command: Sequence[Argument], asking: bool = False) -> Any:
+    try:
+        if asking:
+            connection.send_command("ASKING")
+            connection.read_response()
+        connection.send_command(*command)
+        return connection.read_response()
+    except refused.ResponseError:
+        raise
+    except BaseException:
+        # Half an exchange is on the wire: a later call would read this one's reply.
+        connection.disconnect()
+        raise
+
+
+def _wait(pause: float, deadline: float) -> float:
+    """Sleep, from the second time on; the next pause, twice as long."""
+    if pause:
+        time.sleep(max(0.0, min(pause * random.uniform(0.5, 1.0), deadline - time.monotonic())))
+    return min(LONGEST_PAUSE_S, max(0.01, pause * 2))
+
+
+def connect(
+    url: str | None = None, *, namespace: str | None = None, settings: ServerSettings | None = None
+) -> Client:
+    """A client for `url`, else JOBQ_URL, else REDIS_URL, else the embedded server.
+
+    It connects at the first call. Raises ConfigError for a URL that can't be read.
+    """
+    settings = settings or settings_from_env()
+    return Client(
+        replace(settings, url=url or settings.url, namespace=namespace or settings.namespace)
+    )
+
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+_default: Client | None = None
+_default_lock = threading.Lock()
+
+
+def default_client() -> Client:
+    """The client of everything that names none, made by `connect()` at first use."""
+    global _default
+    with _default_lock:
+        if _default is None:
+            _default = connect()
+        return _default
+
+
+def set_default_client(client: Client | None) -> None:
+    """Use `client` where none is named; None: the one of the environment again."""
+    global _default
+    _default = client
+
+
+def _after_fork() -> None:
+    global _default_lock
+    _default_lock = threading.Lock()
+    for client in list(_clients):
+        client.abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork)

