@@ -1,8 +1,9 @@
-"""Exit codes: what a script may rely on. The worker's own (10 and up) are named in jobq.worker."""
+"""Exit codes: what a script may rely on."""
 
 from __future__ import annotations
 
 from jobq import errors
+from jobq.worker import exits as of_worker
 
 OK = 0
 NO = 1
@@ -21,6 +22,7 @@ MEANINGS = {
     UNAVAILABLE: "no server: unreachable, or the embedded one can't start",
     REFUSED: "the server refused: memory full, or a script failed",
     BAD_CALL: "no such job here, or a call that JSON can't carry",
+    **of_worker.MEANINGS,
     FAILED: "a fault in jobq or in your code; the traceback is on stderr",
     INTERRUPTED: "interrupted",
     PIPE_CLOSED: "whoever read the output stopped reading",

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from logging import INFO
+from typing import Any
 
 import click
 
+from jobq.cli.load import load
 from jobq.cli.options import DURATION, Function, command, import_option, option
 from jobq.cli.session import Session
 from jobq.config import WorkerSettings, parse_queues
-
-if TYPE_CHECKING:
-    pass
 
 LEVELS = ("debug", "info", "warning", "error")
 DEFAULTS = {field.name: field.default for field in fields(WorkerSettings)}
@@ -65,9 +64,30 @@ def worker(
 ) -> int:
     """Run jobs, each at least once, until TERM or INT.
 
-    TERM and INT drain, a second one hurries; TSTP takes no more; TTIN dumps stacks; HUP replaces the
-    children one by one.
+    TERM and INT drain, a second one hurries, a third kills; TSTP takes no more, CONT goes on; TTIN dumps
+    stacks; HUP replaces the children one by one.
     """
+    from jobq.engine.connection import set_default_client
+    from jobq.jobs.middleware import everywhere
+    from jobq.jobs.registry import default_registry
+    from jobq.observe import sentry
+    from jobq.observe.log import JobLog, Logging
+    from jobq.worker.birth import Hooks
+    from jobq.worker.run import run_worker
+
+    settings = settings_of(given)
+    logs = Logging(log_level, log_format)
+    # Jobs that enqueue reach the server that this worker was pointed at.
+    set_default_client(session.client)
+    if logs.own.isEnabledFor(INFO):
+        everywhere.add(JobLog())
+
+    def import_all() -> None:
+        load(modules)
+        logs.settle()
+
+    hooks = Hooks(sentry.start, sentry.finish)
+    return run_worker(settings, session.client, default_registry, import_all, hooks)
 
 
 def settings_of(given: dict[str, Any]) -> WorkerSettings:

@@ -1,0 +1,1 @@
+"""Runs jobs: one supervisor, a pool of forked children."""

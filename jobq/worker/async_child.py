@@ -1,0 +1,258 @@
+"""A child that runs up to `concurrency` jobs at once on its event loop; sync jobs hold the loop up.
+
+Calls to the server are short and made from the loop itself. While the server is away the loop stands still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from jobq.engine.message import Dequeued, Ending, Hold, Message
+from jobq.errors import JobAborted
+from jobq.jobs.call import Call
+from jobq.worker import slots
+from jobq.worker.clock import boot_ns
+from jobq.worker.hard import kill_after_s
+from jobq.worker.holding import Child, Surroundings
+from jobq.worker.log import logger
+
+
+class Ended(NamedTuple):
+    """An attempt that ended; `ending` None: nothing to report, its lock is lost."""
+
+    slot: int
+    queue: int
+    ending: Ending | None
+
+
+class AsyncChild(Child):
+    """Takes as many messages as it has room for and begins them all."""
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._free = list(range(self.settings.concurrency))
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._why: dict[int, str] = {}
+        self._ended: list[Ended] = []
+        # A message with a crash on record, which waits until it can run alone.
+        self._alone: tuple[int, int, Call] | None = None
+        self._asleep: list[int] = []
+        self._nap_ms: int | None = None
+        self._sync_slot: int | None = None
+
+    def loop(self) -> None:
+        """Until told to leave."""
+        asyncio.run(self._main())
+        self.pass_on_wake()
+
+    async def _main(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        loop.add_reader(self.around.woken, self._on_signal)
+        loop.add_reader(self.around.alive, self.hear)
+        watch = loop.create_task(self._watch())
+        while self._held() or not self.leaving():
+            self._changed.clear()
+            self._report()
+            if self._may_take() and not self._asleep:
+                if self._take():
+                    await asyncio.sleep(0)
+                    continue
+                if self.settings.burst and not self._held():
+                    break
+                self._fall_asleep()
+            await self._changed.wait()
+        self._wake_up(())
+        watch.cancel()
+
+    def _held(self) -> bool:
+        return bool(self._running or self._ended or self._alone)
+
+    def _room(self) -> int:
+        return self.settings.concurrency - len(self._running)
+
+    def _may_take(self) -> bool:
+        crowded = not self._free or self._alone is not None or self._has_loner()
+        return not (crowded or self.quiet or self.leaving())
+
+    def _has_loner(self) -> bool:
+        return any(task.get_name() == "alone" for task in self._running.values())
+
+    def _take(self) -> bool:
+        """Ask the queues in their turns until one gives something; False once all are empty."""
+        while (index := self.turns.next()) is not None:
+            dequeued, deadline = self.dequeue(index, min(len(self._free), self._left()))
+            if self._took(index, dequeued, deadline):
+                return True
+        return False
+
+    def _left(self) -> int:
+        return self.recycling.left(self._room(), self.slots.words[slots.FINISHED])
+
+    def _took(self, index: int, dequeued: Dequeued, deadline: int) -> bool:
+        messages = dequeued.messages
+        self.turns.found(index, bool(messages) or dequeued.sleep_ms == 0)
+        if not messages and dequeued.sleep_ms:
+            self._nap_ms = min(self._nap_ms or dequeued.sleep_ms, dequeued.sleep_ms)
+        for message in messages:
+            self._begin(index, message, deadline)
+        return bool(messages)
+
+    def _begin(self, index: int, message: Message, deadline: int) -> None:
+        slot = self._free.pop()
+        self.slots.add(slot, index, message, deadline)
+        call = self.executor.resolve(self.queues[index].name, message)
+        if isinstance(call, Ending):
+            self._end(Ended(slot, index, call))
+        elif message.ncrashes and self._running:
+            self._alone = (slot, index, call)
+        else:
+            self._start(slot, index, call)
+
+    def _start(self, slot: int, index: int, call: Call) -> None:
+        if not self.slots.start(slot, kill_after_s(call.job)):
+            self._give_back(slot, index, call)
+            return
+        name = "alone" if call.message.ncrashes else call.message.mid
+        self._running[slot] = asyncio.create_task(self._run(slot, index, call), name=name)
+
+    def _give_back(self, slot: int, index: int, call: Call) -> None:
+        self.release(index, [Hold(call.message.mid, call.message.token)])
+        self._end(Ended(slot, index, None))
+
+    async def _run(self, slot: int, index: int, call: Call) -> None:
+        ending: Ending | None = None
+        try:
+            if call.job.is_async:
+                ending = await self.executor.arun(call)
+            else:
+                ending = self._run_sync(slot, call)
+        except (asyncio.CancelledError, JobAborted) as stopped:
+            why = self._why.pop(slot, self.abort)
+            logger.warning("%s %s stopped: %s", call.job.name, call.message.mid, why or stopped)
+            if why == "hurry":
+                self.release(index, [Hold(call.message.mid, call.message.token)])
+        if ending is not None and ending.outcome == "done" and ending.result is None:
+            self.slots.states[slot] = slots.ENDED
+        self._running.pop(slot, None)
+        self._end(Ended(slot, index, ending))
+
+    def _run_sync(self, slot: int, call: Call) -> Ending:
+        self._sync_slot = slot
+        self.timers.arm()
+        try:
+            self.timers.in_job = True
+            return self.executor.run(call)
+        finally:
+            self.timers.in_job = False
+            self._sync_slot = None
+
+    def _end(self, ended: Ended) -> None:
+        self._ended.append(ended)
+        self._changed.set()
+
+    def _report(self) -> None:
+        """Tell the server what ended, and take more with it where the turn is the same queue's."""
+        ended, self._ended = self._ended, []
+        for index in {one.queue for one in ended}:
+            self._report_queue(index, [one for one in ended if one.queue == index])
+        if self._alone and not self._running:
+            alone, self._alone = self._alone, None
+            self._start(*alone)
+        if not self._running:
+            self.settled()
+
+    def _report_queue(self, index: int, ended: list[Ended]) -> None:
+        endings = [one.ending for one in ended if one.ending is not None]
+        room = 0
+        if endings and self._may_take() and not self._asleep and self.turns.stays(index):
+            room = min(len(self._free) + len(ended), self._left())
+        dequeued, deadline = self.finish(index, endings, room) if endings else (None, 0)
+        for one in ended:
+            self.slots.states[one.slot] = slots.FREE
+            self._free.append(one.slot)
+        self.slots.words[slots.FINISHED] += len(endings)
+        if dequeued is not None:
+            self._took(index, dequeued, deadline)
+
+    def _fall_asleep(self) -> None:
+        if not self._held():
+            self.slots.words[slots.STATE] = slots.IDLE
+        nap_s, self._nap_ms = (self._nap_ms or 1) / 1000, None
+        try:
+            self._asleep = self.sleep.begin(nap_s)
+        except OSError:
+            self._changed.set()
+            return
+        for file in self._asleep:
+            asyncio.get_running_loop().add_reader(file, self._wake_up, (file,))
+
+    def _wake_up(self, ready: tuple[int, ...]) -> None:
+        for file in self._asleep:
+            asyncio.get_running_loop().remove_reader(file)
+        self._asleep = []
+        self.sleep.end(ready)
+        self.slots.words[slots.STATE] = slots.WORKING
+        self._changed.set()
+
+    def _on_signal(self) -> None:
+        self.hear()
+        self._obey()
+        if self._asleep and (self.quiet or self.leaving()):
+            self._wake_up(())
+            self.pass_on_wake()
+        self._changed.set()
+
+    def _obey(self) -> None:
+        hurried = self.slots.words[slots.CONTROL] & slots.HURRY
+        for slot in list(self._running):
+            if self.slots.lost[slot]:
+                self._cancel(slot, "lost")
+            elif hurried:
+                self._cancel(slot, "hurry")
+        if self._alone and hurried:
+            alone, self._alone = self._alone, None
+            self._give_back(*alone)
+
+    def _cancel(self, slot: int, why: str) -> None:
+        if slot not in self._why:
+            self._why[slot] = why
+            self._running[slot].cancel()
+
+    async def _watch(self) -> None:
+        """Look around while jobs run; also the age and memory of this child."""
+        while True:
+            left_s = (self.slots.words[slots.DEADLINE] - boot_ns()) / 1e9
+            rest_s = self.settings.lease_ms / 6000
+            await asyncio.sleep(min(rest_s, max(0.01, left_s)) if self._running else rest_s)
+            self.check_parent()
+            if self._running:
+                self.fence(boot_ns(), self._stop_all)
+            if self.leaving():
+                self._changed.set()
+
+    def _stop_all(self) -> None:
+        for slot in list(self._running):
+            self._cancel(slot, "lost")
+
+    def look_around(self, now: int) -> float:
+        """While a sync job holds the loop up."""
+        self.check_parent()
+        self.fence(boot_ns(), self._abort_sync)
+        left_s = (self.slots.words[slots.DEADLINE] - boot_ns()) / 1e9
+        return max(0.01, min(left_s, self.settings.lease_ms / 6000))
+
+    def _abort_sync(self) -> None:
+        raise JobAborted("its lease could not be renewed in time")
+
+    def told(self) -> None:
+        """The supervisor has set something; the loop hears of it too, unless a sync job holds it up."""
+        if not self.timers.in_job or self._sync_slot is None:
+            return
+        if self.slots.lost[self._sync_slot]:
+            self.abort = "lost"
+            raise JobAborted("its lock was lost, or it was cancelled")
+        if self.slots.words[slots.CONTROL] & slots.HURRY:
+            self.abort = "hurry"
+            raise JobAborted("the worker must leave now")

@@ -1,0 +1,135 @@
+"""From fork to loop to exit: what a child does before and after its work."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+from jobq.config import WorkerSettings
+from jobq.engine.connection import Client
+from jobq.jobs.registry import Registry
+from jobq.worker import exits, slots
+from jobq.worker.async_child import AsyncChild
+from jobq.worker.child import SyncChild
+from jobq.worker.holding import Surroundings
+from jobq.worker.log import logger
+from jobq.worker.slots import Slots
+
+_PR_SET_PDEATHSIG = 1
+# Looked up before any fork: loading a library after it may deadlock.
+_prctl = getattr(ctypes.CDLL(None), "prctl", None)
+
+
+class Hooks(NamedTuple):
+    """Called in each child, after its birth and before its exit."""
+
+    start: Callable[[], object] = lambda: None
+    exit: Callable[[], object] = lambda: None
+
+
+class Plan(NamedTuple):
+    """What all children of a worker have in common."""
+
+    settings: WorkerSettings
+    client: Client
+    registry: Registry
+    hooks: Hooks
+    alive_read: int
+    alive_write: int
+
+
+def live(plan: Plan, memory: Slots, parent: int) -> NoReturn:
+    """The whole life of a child, called right after the fork with all signals blocked."""
+    code = exits.FAILED
+    try:
+        code = _life(plan, memory, parent)
+    except BaseException:
+        logger.exception("this child fails")
+    finally:
+        _flush()
+        os._exit(code)
+
+
+def _life(plan: Plan, memory: Slots, parent: int) -> int:
+    os.close(plan.alive_write)
+    _die_with(parent)
+    _reseed()
+    told: list[Callable[[], None]] = []
+    woken = _listen(memory, told)
+    try:
+        plan.hooks.start()
+        around = Surroundings(
+            plan.settings, plan.client, plan.registry, memory, parent, plan.alive_read, woken
+        )
+        concurrent = any(job.is_async for job in plan.registry)
+        child = AsyncChild(around) if concurrent else SyncChild(around)
+    except Exception:
+        logger.exception("a child can't start")
+        return exits.CHILD_BOOT
+    told.append(child.told)
+    child.timers.install()
+    memory.words[slots.STATE] = slots.WORKING
+    try:
+        child.loop()
+    finally:
+        memory.words[slots.STATE] = slots.LEAVING
+        plan.hooks.exit()
+    if child.recycling.reason:
+        logger.info("child %d is replaced %s", os.getpid(), child.recycling.reason)
+        return exits.RECYCLED
+    return exits.OK
+
+
+def _die_with(parent: int) -> None:
+    if _prctl is not None and sys.platform == "linux":
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(exits.FENCED)
+
+
+def _reseed() -> None:
+    random.seed()
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
+
+
+def _listen(memory: Slots, told: list[Callable[[], None]]) -> int:
+    """Handle signals; the end of a pipe that becomes readable after each.
+
+    What the supervisor handles for the whole pool is ignored here by a handler, not by SIG_IGN, which
+    programs started by jobs would inherit.
+    """
+    woken, filled = os.pipe()
+    os.set_blocking(woken, False)
+    os.set_blocking(filled, False)
+    signal.set_wakeup_fd(filled, warn_on_full_buffer=False)
+
+    def hear(number: int, _: object) -> None:
+        if number == signal.SIGTERM:
+            memory.words[slots.CONTROL] |= slots.DRAIN
+        for each in told:
+            each()
+
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTSTP, signal.SIGALRM):
+        signal.signal(number, lambda *_: None)
+    for number in (signal.SIGUSR2, signal.SIGTERM):
+        signal.signal(number, hear)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    faulthandler.register(signal.SIGTTIN, all_threads=True, chain=False)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    return woken
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass

@@ -1,0 +1,191 @@
+"""A child that runs one job at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import monotonic, monotonic_ns
+
+from msgspec.structs import replace
+
+from jobq.engine.message import Dequeued, Ending, Hold, Message
+from jobq.errors import JobAborted, JobqError
+from jobq.jobs.call import Call
+from jobq.worker import slots
+from jobq.worker.clock import boot_ns
+from jobq.worker.hard import kill_after_s
+from jobq.worker.holding import Child, Surroundings
+from jobq.worker.log import logger
+
+
+class SyncChild(Child):
+    """Takes a batch, runs it, ends it with the next dequeue in the same round trip."""
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._index = 0
+        self._running: int | None = None
+        # Endings of this batch that the server hasn't heard of, and when each run ended.
+        self._pending: list[Ending] = []
+        self._ended_at: list[int] = []
+        self._nap_ms: int | None = None
+
+    def loop(self) -> None:
+        """Until told to leave."""
+        while not self.leaving():
+            if self.quiet:
+                self.rest(None)
+                continue
+            index = self.turns.next()
+            if index is not None:
+                self._turn(index)
+            elif self.settings.burst:
+                break
+            else:
+                self.rest((self._nap_ms or 1) / 1000)
+                self._nap_ms = None
+        self.pass_on_wake()
+
+    def _turn(self, index: int) -> None:
+        dequeued, deadline = self.dequeue(index, self.batch_size(index))
+        while self._took(index, dequeued, deadline):
+            self._run_batch(index, dequeued.messages)
+            following, deadline = self._end_batch(index)
+            if following is None:
+                return
+            dequeued = following
+
+    def _took(self, index: int, dequeued: Dequeued, deadline: int) -> bool:
+        messages = dequeued.messages
+        self.slots.publish(index, messages, deadline)
+        self.turns.found(index, bool(messages) or dequeued.sleep_ms == 0)
+        if not messages and dequeued.sleep_ms:
+            self._nap_ms = min(self._nap_ms or dequeued.sleep_ms, dequeued.sleep_ms)
+        return bool(messages)
+
+    def _run_batch(self, index: int, messages: Sequence[Message]) -> None:
+        self._index = index
+        began, ran = monotonic(), 0
+        for slot, message in enumerate(messages):
+            if self.draining or not self._run_one(slot, message):
+                break
+            ran += 1
+        self.slots.words[slots.FINISHED] += ran
+        self.prefetch[index].ran(max(1, ran), monotonic() - began)
+
+    def _run_one(self, slot: int, message: Message) -> bool:
+        """Run a message to its outcome; whether the batch goes on."""
+        call = self.executor.resolve(self.queues[self._index].name, message)
+        limit = kill_after_s(call.job) if isinstance(call, Call) else None
+        if not self.slots.start(slot, limit):
+            return bool(self.slots.lost[slot])
+        ending = self._outcome(slot, call) if isinstance(call, Call) else call
+        if ending is None:
+            return not self.draining and boot_ns() < self.slots.words[slots.DEADLINE]
+        self._pending.append(ending)
+        self._ended_at.append(monotonic_ns())
+        if ending.outcome == "done" and ending.result is None:
+            self.slots.states[slot] = slots.ENDED
+        else:
+            # Until the server knows, this isn't ended: a crash here must not count as done.
+            self.finish(self._index, self._take_pending())
+            self.slots.states[slot] = slots.FREE
+        return True
+
+    def _outcome(self, slot: int, call: Call) -> Ending | None:
+        """None: it was stopped, and its lock is lost or has been given back."""
+        timers = self.timers
+        self._running = slot
+        timers.arm()
+        try:
+            timers.in_job = True
+            if call.job.is_async:
+                return self._outcome_async(call)
+            return self.executor.run(call)
+        except JobAborted as aborted:
+            timers.in_job = False
+            logger.warning("%s %s stopped: %s", call.job.name, call.message.mid, aborted)
+            if self.abort == "hurry":
+                self.release(self._index, [Hold(call.message.mid, call.message.token)])
+            self.slots.states[slot] = slots.FREE
+            self.settled()
+            return None
+        finally:
+            timers.in_job = False
+            self._running = None
+
+    def _outcome_async(self, call: Call) -> Ending:
+        """A job registered only after this child had begun as a sync one."""
+        import asyncio
+
+        return asyncio.run(self.executor.arun(call))
+
+    def _end_batch(self, index: int) -> tuple[Dequeued | None, int]:
+        if not self._unstarted() and not (self.leaving() or self.quiet) and self.turns.stays(index):
+            return self.finish(index, self._take_pending(), self.batch_size(index))
+        if self._pending:
+            self.finish(index, self._take_pending())
+        with self.slots.lock:
+            unstarted = self._unstarted()
+            for held in unstarted:
+                self.slots.states[held.slot] = slots.TAKEN
+        self.release(index, [Hold(held.mid, held.token) for held in unstarted])
+        self.slots.publish(index, (), 0)
+        return None, 0
+
+    def _unstarted(self) -> list[slots.Held]:
+        if slots.HELD not in bytes(self.slots.states):
+            return []
+        return [held for held in self.slots.held() if held.state == slots.HELD]
+
+    def _take_pending(self) -> list[Ending]:
+        endings, self._pending = self._pending, []
+        ended_at, self._ended_at = self._ended_at, []
+        now = monotonic_ns()
+        if not endings or now - ended_at[0] < 1_000_000:
+            return endings
+        return [
+            replace(ending, age_ms=(now - at) // 1_000_000)
+            for ending, at in zip(endings, ended_at, strict=True)
+        ]
+
+    def look_around(self, now: int) -> float:
+        """In a long job: report what ended before it, and watch lease and supervisor."""
+        self.check_parent()
+        self._report_ended()
+        self.fence(boot_ns(), self._stop)
+        left_s = (self.slots.words[slots.DEADLINE] - boot_ns()) / 1e9
+        return max(0.01, min(left_s, self.settings.lease_ms / 6000))
+
+    def _report_ended(self) -> None:
+        endings, ended_at = list(self._pending), list(self._ended_at)
+        if not endings:
+            return
+        now = monotonic_ns()
+        aged = [
+            replace(ending, age_ms=(now - at) // 1_000_000)
+            for ending, at in zip(endings, ended_at, strict=True)
+        ]
+        try:
+            self.quick[self._index].finish(aged, crash_limit=self.settings.crash_limit)
+        except JobqError:
+            return  # the end of the batch tries again, with all patience
+        del self._pending[: len(endings)], self._ended_at[: len(endings)]
+        for slot, state in enumerate(bytes(self.slots.states)):
+            if state == slots.ENDED:
+                self.slots.states[slot] = slots.FREE
+
+    def _stop(self) -> None:
+        raise JobAborted("its lease could not be renewed in time")
+
+    def told(self) -> None:
+        """The supervisor has set something."""
+        control = self.slots.words[slots.CONTROL]
+        self.draining = self.draining or bool(control & (slots.DRAIN | slots.HURRY))
+        if not self.timers.in_job or self._running is None:
+            return
+        if self.slots.lost[self._running]:
+            self.abort = "lost"
+            raise JobAborted("its lock was lost, or it was cancelled")
+        if control & slots.HURRY:
+            self.abort = "hurry"
+            raise JobAborted("the worker must leave now")

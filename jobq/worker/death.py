@@ -1,0 +1,121 @@
+"""After a child's death: everything it held is ended or given back, at once and exactly once."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+from typing import NamedTuple
+
+from jobq.engine import keys
+from jobq.engine.message import Ending
+from jobq.engine.queue import Queue
+from jobq.errors import CodecError
+from jobq.events import attempt_record
+from jobq.jobs.codec import decode
+from jobq.worker import slots
+from jobq.worker.clock import boot_ns
+from jobq.worker.slots import Held, Slots
+
+#: Killed for these, a running job is not to blame: it is given back.
+BLAMELESS = frozenset(("shutdown", "lease"))
+
+
+class Death(NamedTuple):
+    """What is left of a child."""
+
+    pid: int
+    status: int
+    usage: resource.struct_rusage
+    caller: str
+    held: list[Held]
+    ran_us: int
+    killed_for: str = ""
+    hard_slots: frozenset[int] = frozenset()
+
+    @property
+    def how(self) -> str:
+        """`killed by SIGKILL`, `exited with 70`, with CPU and peak memory."""
+        code = os.waitstatus_to_exitcode(self.status)
+        how = f"killed by {_signal_name(-code)}" if code < 0 else f"exited with {code}"
+        why = f" for its {self.killed_for}" if self.killed_for else ""
+        cpu_s = self.usage.ru_utime + self.usage.ru_stime
+        return (
+            f"child {self.pid} was {how}{why} (CPU {cpu_s:.2f} s, peak {self.rss_kib // 1024} MB)"
+        )
+
+    @property
+    def rss_kib(self) -> int:
+        """Peak memory."""
+        peak = self.usage.ru_maxrss
+        return peak // 1024 if sys.platform == "darwin" else peak
+
+
+def examined(pid: int, status: int, usage: resource.struct_rusage, memory: Slots) -> Death:
+    """What the dead child's memory says; afterwards it may be used anew."""
+    started_at = memory.words[slots.STARTED_AT]
+    ran_us = max(0, boot_ns() - started_at) // 1000 if started_at else 0
+    return Death(pid, status, usage, memory.caller, memory.held(), ran_us)
+
+
+def bury(death: Death, queues: list[Queue], crash_limit: int, worker: str) -> list[str]:
+    """End what it held; the mids that were running. May be repeated whole after an error.
+
+    Its caller is closed first, so that a dequeue of its that arrives later hands out nothing.
+    """
+    crashed: list[str] = []
+    for index, queue in enumerate(queues):
+        handed = queue.close_caller(death.caller) if death.caller else []
+        mine = [held for held in death.held if held.queue == index]
+        known = {held.token for held in mine}
+        endings = [_ending(queue, death, held, worker) for held in mine]
+        endings += [
+            Ending(mid=mid, token=token, outcome="release")
+            for mid, token in handed
+            if token not in known
+        ]
+        if endings:
+            queue.finish(endings, crash_limit=crash_limit)
+        queue.collect(1, crash_limit=crash_limit)
+        crashed += [ending.mid for ending in endings if ending.outcome == "crashed"]
+    return crashed
+
+
+def _ending(queue: Queue, death: Death, held: Held, worker: str) -> Ending:
+    if held.state == slots.ENDED:
+        return Ending(mid=held.mid, token=held.token, record=_record(queue, death, held, worker))
+    if held.state != slots.RUNNING or not _to_blame(death, held):
+        return Ending(mid=held.mid, token=held.token, outcome="release")
+    reason = death.how
+    if held.slot in death.hard_slots:
+        reason = f"ran past its hard timeout; {reason}"
+    return Ending(
+        mid=held.mid, token=held.token, outcome="crashed", reason=reason,
+        record=_record(queue, death, held, worker, "crash"),
+    )  # fmt: skip
+
+
+def _to_blame(death: Death, held: Held) -> bool:
+    if death.killed_for == "hard timeout":
+        return held.slot in death.hard_slots
+    return death.killed_for not in BLAMELESS
+
+
+def _record(queue: Queue, death: Death, held: Held, worker: str, error: str = "") -> str:
+    content = queue.client.command("HGET", keys.key(queue.prefix, "messages"), held.mid)
+    try:
+        call = decode(content or b"")
+        name, enqueued_at = call.job, call.enqueued_at
+    except CodecError:
+        name, enqueued_at = "", 0
+    ran_us = death.ran_us if error else 0
+    attempt = queue.status(held.mid).attempts
+    return attempt_record(name, attempt, enqueued_at, ran_us, 0, death.rss_kib, worker, error)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,187 @@
+"""What sync and async children have in common: their queues, their slots, and what the supervisor says."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from jobq.config import WorkerSettings
+from jobq.engine.caller import Caller
+from jobq.engine.connection import Client, connect
+from jobq.engine.message import Dequeued, Ending, Finished, Hold
+from jobq.engine.queue import Queue
+from jobq.jobs.executor import Executor
+from jobq.jobs.registry import Registry
+from jobq.worker import exits, slots
+from jobq.worker.clock import boot_ns
+from jobq.worker.idle import Sleep
+from jobq.worker.log import logger
+from jobq.worker.prefetch import Prefetch
+from jobq.worker.recycle import Recycling
+from jobq.worker.slots import Slots
+from jobq.worker.timers import Timers
+from jobq.worker.turns import Turns
+
+#: A child has nothing better to do than to wait for its server.
+FOR_EVER_S = 1e9
+QUICK_S = 0.5
+
+
+class Surroundings(NamedTuple):
+    """What a child is born with."""
+
+    settings: WorkerSettings
+    client: Client
+    registry: Registry
+    slots: Slots
+    parent: int
+    alive: int  # readable once the supervisor is gone
+    woken: int  # readable after any signal
+
+
+class Child:
+    """One process of the pool, after its birth."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self.around = around
+        self.settings, self.slots = around.settings, around.slots
+        server = replace(around.client.settings, url=around.client.url)
+        patient = connect(settings=replace(server, patience_s=FOR_EVER_S))
+        quick = connect(settings=replace(server, patience_s=QUICK_S))
+        names = [name for name, _ in self.settings.queues]
+        self.queues = [Queue(name, patient) for name in names]
+        self.quick = [Queue(name, quick) for name in names]
+        self.turns = Turns([weight for _, weight in self.settings.queues], self.settings.strict)
+        self.prefetch = [Prefetch(self.settings.prefetch, self.settings.prefetch_ms) for _ in names]
+        self.caller = Caller()
+        self.slots.caller = self.caller.id
+        self.sleep = Sleep(patient, [queue.wake_key for queue in self.queues])
+        self.recycling = Recycling(self.settings)
+        self.timers = Timers(2 * self.settings.prefetch_ms / 1000, self.look_around)
+        self.executor = self._executor(dict(zip(names, self.quick, strict=True)))
+        self.lease_ns, self.margin_ns = lease_and_margin(self.settings.lease_ms)
+        self.draining = False
+        self.abort = ""
+        self._aborted_at = 0
+
+    def _executor(self, by_name: dict[str, Queue]) -> Executor:
+        words = self.slots.words
+        return Executor(
+            self.around.registry,
+            worker=self.settings.name,
+            soft_timeout=self.timers.soft_timeout,
+            report_progress=lambda queue, mid, token, text: by_name[queue].progress(
+                mid, token, text
+            ),
+            lease_deadline=lambda: words[slots.DEADLINE] / 1e9,
+        )
+
+    def look_around(self, now: int) -> float:
+        """While a job runs: what must not wait for its end. Seconds until the next look."""
+        raise NotImplementedError
+
+    @property
+    def quiet(self) -> bool:
+        """Whether to take nothing new."""
+        return bool(self.slots.words[slots.CONTROL] & slots.QUIET)
+
+    def leaving(self) -> bool:
+        """Whether to end once nothing is held."""
+        if self.slots.words[slots.CONTROL] & (slots.DRAIN | slots.HURRY):
+            self.draining = True
+        return self.draining or self.recycling.due(self.slots.words[slots.FINISHED])
+
+    def batch_size(self, index: int) -> int:
+        """How many messages to ask for."""
+        return self.recycling.left(self.prefetch[index].size, self.slots.words[slots.FINISHED])
+
+    def dequeue(self, index: int, limit: int) -> tuple[Dequeued, int]:
+        """Ask one queue; what it gave, and until when that is surely held."""
+        asked_at = boot_ns()
+        settings = self.settings
+        dequeued = self.queues[index].dequeue(
+            limit, lease_ms=settings.lease_ms, crash_limit=settings.crash_limit, caller=self.caller
+        )
+        return dequeued, asked_at + self.lease_ns - self.margin_ns
+
+    def finish(
+        self, index: int, endings: Sequence[Ending], dequeue: int = 0
+    ) -> tuple[Dequeued | None, int]:
+        """End attempts and, if asked, dequeue; as `dequeue`."""
+        asked_at = boot_ns()
+        settings = self.settings
+        finished = self.queues[index].finish(
+            endings, dequeue=dequeue, lease_ms=settings.lease_ms,
+            crash_limit=settings.crash_limit, caller=self.caller,
+        )  # fmt: skip
+        tell_refused(endings, finished)
+        return finished.dequeued, asked_at + self.lease_ns - self.margin_ns
+
+    def release(self, index: int, holds: Sequence[Hold]) -> None:
+        """Give back what wasn't started."""
+        if holds:
+            self.queues[index].release(holds)
+
+    def fence(self, now: int, stop: Callable[[], None]) -> None:
+        """Past the deadline `stop` what runs; a while later end the process."""
+        if now < self.slots.words[slots.DEADLINE]:
+            return
+        if not self._aborted_at:
+            self._aborted_at, self.abort = now, "lost"
+            logger.error("lease not renewed in time: what runs here is stopped")
+            stop()
+        elif now - self._aborted_at >= self.margin_ns:
+            logger.error("a job didn't stop after its lease ended: this child ends")
+            os._exit(exits.FENCED)
+
+    def settled(self) -> None:
+        """What ran has stopped; its abort is history."""
+        self.abort, self._aborted_at = "", 0
+
+    def check_parent(self) -> None:
+        """End at once when the supervisor is gone."""
+        if os.getppid() != self.around.parent:
+            os._exit(exits.FENCED)
+
+    def rest(self, seconds: float | None) -> None:
+        """Sleep until woken by a message (None: not by one), a signal or the supervisor's end."""
+        around = self.around
+        self.slots.words[slots.STATE] = slots.IDLE
+        if seconds is None:
+            select.select([around.alive, around.woken], [], [])
+        else:
+            self.sleep.wait(seconds, (around.alive, around.woken))
+        self.hear()
+        self.slots.words[slots.STATE] = slots.WORKING
+
+    def hear(self) -> None:
+        """Empty the pipe that signals fill."""
+        if select.select([self.around.alive], [], [], 0)[0]:
+            os._exit(exits.FENCED)
+        if select.select([self.around.woken], [], [], 0)[0]:
+            os.read(self.around.woken, 4096)
+
+    def pass_on_wake(self) -> None:
+        """A marker may have come as this child stopped waiting: have the engine push it again."""
+        for queue in self.queues:
+            queue.collect(1, crash_limit=self.settings.crash_limit)
+
+
+def lease_and_margin(lease_ms: int) -> tuple[int, int]:
+    """In ns: a lease, and how long before its end a child must have stopped."""
+    return lease_ms * 1_000_000, min(lease_ms * 100_000, 500_000_000)
+
+
+def tell_refused(endings: Sequence[Ending], finished: Finished) -> None:
+    """Log the endings that came too late."""
+    if "stale" not in finished.replies:
+        return
+    for ending, reply in zip(endings, finished.replies, strict=True):
+        if reply == "stale":
+            logger.warning(
+                "%s: outcome %r refused, its lock was lost or it was cancelled",
+                ending.mid, ending.outcome,
+            )  # fmt: skip

@@ -1,0 +1,123 @@
+"""What the supervisor does for messages that its children hold: renews, takes back, enforces."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+
+from jobq.config import WorkerSettings
+from jobq.engine.message import Hold
+from jobq.engine.queue import Queue
+from jobq.errors import JobqError
+from jobq.worker import slots
+from jobq.worker.clock import boot_ns
+from jobq.worker.holding import lease_and_margin
+from jobq.worker.log import logger
+from jobq.worker.member import Member
+from jobq.worker.slots import Held
+
+PER_CALL = 500
+
+
+class Leases:
+    """`queues` in the order in which children number them."""
+
+    def __init__(self, settings: WorkerSettings, queues: list[Queue]) -> None:
+        self._settings = settings
+        self._queues = queues
+        self._lease_ns, self._margin_ns = lease_and_margin(settings.lease_ms)
+        self._slow_ns = 2 * settings.prefetch_ms * 1_000_000
+
+    def renew(self, members: Iterable[Member]) -> None:
+        """One call per queue and 500 locks. JobqError: not confirmed, try again soon."""
+        held = {member: self._snapshot(member) for member in members if member.pid}
+        asked_at = boot_ns()
+        lost: dict[Member, list[Held]] = {}
+        for index in range(len(self._queues)):
+            mine = [(m, h) for m, holds in held.items() for h in holds or () if h.queue == index]
+            for start in range(0, len(mine), PER_CALL):
+                for member, one in self._extend(index, mine[start : start + PER_CALL]):
+                    lost.setdefault(member, []).append(one)
+        for member, holds in held.items():
+            if holds:
+                self._confirm(member, asked_at, lost.get(member, []))
+
+    def take_back(self, member: Member) -> None:
+        """Release what waits behind a job that turned out slow."""
+        memory = member.slots
+        if slots.RUNNING not in bytes(memory.states) or slots.HELD not in bytes(memory.states):
+            return
+        if boot_ns() - memory.words[slots.STARTED_AT] < self._slow_ns:
+            return
+        if not memory.lock.acquire(block=False):
+            return
+        try:
+            running = max(i for i, state in enumerate(memory.states) if state == slots.RUNNING)
+            taken = [h for h in memory.held() if h.state == slots.HELD and h.slot > running]
+            if taken:
+                memory.words[slots.LIMIT] = running + 1
+            for one in taken:
+                memory.states[one.slot] = slots.TAKEN
+        finally:
+            memory.lock.release()
+        self._release(taken)
+
+    def enforce(self, member: Member) -> None:
+        """Kill for a hard timeout, or for a lease that ended while the job goes on."""
+        now = boot_ns()
+        overdue = member.slots.overdue(now)
+        if overdue:
+            member.hard_slots = set(overdue)
+            logger.error("child %d is killed: a job ran past its hard timeout", member.pid)
+            member.kill("hard timeout")
+            return
+        running = slots.RUNNING in bytes(member.slots.states)
+        if not running or now < member.slots.words[slots.DEADLINE] + self._margin_ns:
+            member.late_since = 0
+        elif not member.late_since:
+            # First seen now: after a pause of the whole worker the child gets its chance to stop itself.
+            member.late_since = now
+        elif now - member.late_since > 2 * self._margin_ns:
+            logger.error("child %d is killed: its leases ended and its job goes on", member.pid)
+            member.kill("lease")
+
+    def _snapshot(self, member: Member) -> list[Held] | None:
+        """None: the child is in the middle of a change, or was stopped there."""
+        if not member.slots.lock.acquire(timeout=0.005):
+            return None
+        try:
+            return member.slots.held()
+        finally:
+            member.slots.lock.release()
+
+    def _extend(self, index: int, mine: list[tuple[Member, Held]]) -> list[tuple[Member, Held]]:
+        holds = [Hold(held.mid, held.token) for _, held in mine]
+        kept = self._queues[index].extend(holds, self._settings.lease_ms)
+        return [one for one, ok in zip(mine, kept, strict=True) if not ok]
+
+    def _confirm(self, member: Member, asked_at: int, lost: list[Held]) -> None:
+        memory = member.slots
+        if not memory.lock.acquire(timeout=0.005):
+            return
+        try:
+            until = asked_at + self._lease_ns - self._margin_ns
+            memory.words[slots.DEADLINE] = max(memory.words[slots.DEADLINE], until)
+            still = {(held.slot, held.token): held for held in memory.held()}
+            told = [one for one in lost if (one.slot, one.token) in still]
+            for one in told:
+                memory.lost[one.slot] = 1
+        finally:
+            memory.lock.release()
+        for one in told:
+            if still[one.slot, one.token].state == slots.RUNNING:
+                logger.warning("%s: its lock is lost or it was cancelled; stopping it", one.mid)
+        if told:
+            member.send(signal.SIGUSR2)
+
+    def _release(self, taken: list[Held]) -> None:
+        for index in {one.queue for one in taken}:
+            holds = [Hold(one.mid, one.token) for one in taken if one.queue == index]
+            try:
+                self._queues[index].release(holds)
+            except JobqError as error:
+                logger.warning("%d messages wait for their locks to end: %s", len(holds), error)

@@ -1,0 +1,7 @@
+"""The worker's logger."""
+
+from __future__ import annotations
+
+import logging
+
+logger = logging.getLogger("jobq.worker")

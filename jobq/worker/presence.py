@@ -1,0 +1,60 @@
+"""What others see of a worker: its entry among the workers, its queues in the list, its state on TTIN."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Any
+
+from jobq.config import WorkerSettings
+from jobq.engine import directory
+from jobq.engine.connection import Client
+from jobq.errors import JobqError
+from jobq.worker import slots
+from jobq.worker.log import logger
+from jobq.worker.member import Member
+
+LIST_EVERY_S = 60.0
+
+
+class Presence:
+    """Shown with every renewal of leases."""
+
+    def __init__(self, client: Client, settings: WorkerSettings, queues: list[str]) -> None:
+        self._client, self._settings, self._queues = client, settings, queues
+        self._started_at = round(time.time() * 1000)
+        self._list_at = 0.0
+
+    def show(self, members: list[Member]) -> None:
+        """A sign of life; now and then the queues' names, should somebody have lost them."""
+        facts: dict[str, Any] = {
+            "host": socket.gethostname(), "pid": os.getpid(), "queues": self._queues,
+            "children": [member.pid for member in members if member.pid],
+            "running": sum(bytes(m.slots.states).count(slots.RUNNING) for m in members if m.pid),
+            "lease_ms": self._settings.lease_ms, "started_at": self._started_at,
+            "seen_at": round(time.time() * 1000),
+        }  # fmt: skip
+        directory.put_worker(self._client, self._settings.name, facts)
+        if time.monotonic() >= self._list_at:
+            self._list_at = time.monotonic() + LIST_EVERY_S
+            for name in self._queues:
+                directory.register_queue(self._client, name, again=True)
+
+    def leave(self) -> None:
+        """Strike the entry out; one that stays is old by its `seen_at`."""
+        try:
+            directory.forget_worker(self._client, self._settings.name)
+        except JobqError:
+            pass
+
+    def describe(self, members: list[Member]) -> None:
+        """Log what each child does."""
+        for member in members:
+            if member.pid:
+                state = bytes(member.slots.states)
+                logger.info(
+                    "child %d: %d running, %d waiting, %d jobs ended",
+                    member.pid, state.count(slots.RUNNING), state.count(slots.HELD),
+                    member.slots.words[slots.FINISHED],
+                )  # fmt: skip

@@ -1,0 +1,54 @@
+"""When a child has served its time: jobs, age, memory."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import time
+
+from jobq.config import WorkerSettings
+
+LOOK_EVERY_S = 0.2
+AGE_SPREAD = 0.1
+
+
+class Recycling:
+    """Asked between batches."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._max_jobs = settings.max_jobs
+        self._max_memory = (settings.max_memory_mb or 0) * 1024 * 1024
+        now = time.monotonic()
+        # Spread, so that a pool doesn't replace all its children at once.
+        age_s = settings.max_age_s and settings.max_age_s * random.uniform(1 - AGE_SPREAD, 1)
+        self._until = now + age_s if age_s else None
+        self._looked_at = now
+        self.reason = ""
+
+    def left(self, most: int, finished: int) -> int:
+        """Of `most` messages, how many this child may still take."""
+        return most if self._max_jobs is None else min(most, max(1, self._max_jobs - finished))
+
+    def due(self, finished: int) -> bool:
+        """Whether the child should leave; `reason` says why."""
+        now = time.monotonic()
+        if self._max_jobs is not None and finished >= self._max_jobs:
+            self.reason = f"after {finished} jobs"
+        elif self._until is not None and now >= self._until:
+            self.reason = "by its age"
+        elif self._max_memory and now - self._looked_at >= LOOK_EVERY_S:
+            self._looked_at = now
+            used = resident_bytes()
+            if used > self._max_memory:
+                self.reason = f"at {used >> 20} MB of memory"
+        return bool(self.reason)
+
+
+def resident_bytes() -> int:
+    """Memory of this process now; where the system doesn't tell, its peak."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,0 +1,101 @@
+"""`run_worker`: load the jobs, check that forking is safe, supervise."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from jobq.config import WorkerSettings
+from jobq.engine.connection import Client
+from jobq.errors import ConfigError
+from jobq.jobs.registry import Registry
+from jobq.worker import exits
+from jobq.worker.birth import Hooks, Plan
+from jobq.worker.log import logger
+from jobq.worker.supervisor import Supervisor
+
+HEARD = (
+    signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP,
+    signal.SIGCONT, signal.SIGTTIN, signal.SIGCHLD,
+)  # fmt: skip
+
+
+def run_worker(
+    settings: WorkerSettings,
+    client: Client,
+    registry: Registry,
+    load: Callable[[], object] = lambda: None,
+    hooks: Hooks | None = None,
+) -> int:
+    """Run a pool until it is told to stop; its exit code.
+
+    load: imports the modules with jobs; what it raises is a boot failure. hooks: what each child calls
+    at its start and before its exit. Raises Unavailable when there is no server. Call it from the main
+    thread of a process of its own.
+    """
+    if not settings.name:
+        settings = replace(settings, name=f"{socket.gethostname()}:{os.getpid()}")
+    if not _loaded(load, registry):
+        return exits.BOOT
+    client.command("PING")
+    client.close()
+    alive_read, alive_write = os.pipe()
+    plan = Plan(settings, client, registry, hooks or Hooks(), alive_read, alive_write)
+    with _signals() as woken:
+        try:
+            return Supervisor(plan, woken).run()
+        finally:
+            os.close(alive_read)
+            os.close(alive_write)
+
+
+def _loaded(load: Callable[[], object], registry: Registry) -> bool:
+    before = set(threading.enumerate())
+    try:
+        load()
+    except ConfigError:
+        raise
+    except Exception:
+        logger.error("the modules with jobs can't be loaded:\n%s", traceback.format_exc())
+        return False
+    threads = [thread for thread in threading.enumerate() if thread not in before]
+    if threads:
+        names = ", ".join(f"{thread.name} ({_origin(thread)})" for thread in threads)
+        logger.error(
+            "after loading, a thread still runs: %s; children are forked, and a fork copies no thread. "
+            "Start it in the job, or at first use",
+            names,
+        )
+        return False
+    if not len(registry):
+        logger.warning("no job is registered; name the modules with --import")
+    return True
+
+
+def _origin(thread: threading.Thread) -> str:
+    target = getattr(thread, "_target", None) or type(thread)
+    return f"{getattr(target, '__module__', '?')}.{getattr(target, '__qualname__', target)}"
+
+
+@contextmanager
+def _signals() -> Iterator[int]:
+    """Signals become bytes in a pipe; its readable end."""
+    woken, filled = os.pipe()
+    os.set_blocking(woken, False)
+    os.set_blocking(filled, False)
+    before = {number: signal.signal(number, lambda *_: None) for number in HEARD}
+    wakeup = signal.set_wakeup_fd(filled, warn_on_full_buffer=False)
+    try:
+        yield woken
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(woken)
+        os.close(filled)

@@ -1,0 +1,150 @@
+"""What one child holds, in memory it shares with the supervisor.
+
+The child writes it, the supervisor reads it to renew leases, to take messages back, and after the child's
+death to end what it held. `lock` guards every change that both must agree on. The supervisor only ever
+tries it, and needs it no more once the child is dead, so a child that dies or is stopped inside blocks
+nobody.
+
+One page of words and bytes, then a record per slot: queue's index, lengths, mid, token.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from multiprocessing import get_context
+from typing import NamedTuple
+
+from jobq.engine.message import Message
+from jobq.worker.clock import boot_ns
+
+COUNT = 256
+
+# Words of 8 bytes in the header; 0 and 1 hold the caller's id.
+STATE = 2
+DEADLINE = 3  # until when everything held is surely held, boot_ns
+STARTED_AT = 4  # of the job begun last, boot_ns
+LIMIT = 5  # slots from here on may not be started any more
+FINISHED = 6  # how many jobs ended
+CONTROL = 7
+HARD = 32  # one per slot: kill at this boot_ns, 0 never
+
+# STATE
+BOOTING, WORKING, IDLE, LEAVING = range(4)
+# CONTROL, a set
+QUIET, DRAIN, HURRY = 1, 2, 4
+# A slot's state
+FREE, HELD, RUNNING, ENDED, TAKEN = range(5)
+
+_STATES = 8 * (HARD + COUNT)
+_LOST = _STATES + COUNT
+_RECORDS = 4096
+_RECORD = 640
+
+
+class Held(NamedTuple):
+    """One message that a child holds."""
+
+    slot: int
+    state: int
+    queue: int
+    mid: str
+    token: str
+
+
+class Slots:
+    """Made by the supervisor before it forks the child."""
+
+    def __init__(self) -> None:
+        memory = memoryview(mmap.mmap(-1, _RECORDS + COUNT * _RECORD))
+        self._memory = memory
+        self.words = memory.cast("q")
+        self.states = memory[_STATES:_LOST]
+        self.lost = memory[_LOST : _LOST + COUNT]
+        self.lock = get_context("fork").Lock()
+
+    def reset(self) -> None:
+        """For the next child; the last one is dead."""
+        self._memory[:_RECORDS] = bytes(_RECORDS)
+        self.lock = get_context("fork").Lock()
+
+    @property
+    def caller(self) -> str:
+        """Id of the child's caller, '' before it has one."""
+        return bytes(self._memory[:16]).rstrip(b"\0").decode()
+
+    @caller.setter
+    def caller(self, caller_id: str) -> None:
+        self._memory[:16] = caller_id.encode().ljust(16, b"\0")
+
+    def publish(self, queue: int, messages: Sequence[Message], deadline: int) -> None:
+        """The child's whole holding from now on: these, none of them begun."""
+        with self.lock:
+            self.states[:] = _ALL_FREE
+            self.lost[:] = _ALL_FREE
+            for slot, message in enumerate(messages):
+                self._write(slot, queue, message)
+            self.states[: len(messages)] = _ALL_HELD[: len(messages)]
+            self.words[LIMIT] = COUNT
+            self.words[DEADLINE] = deadline
+
+    def add(self, slot: int, queue: int, message: Message, deadline: int) -> None:
+        """One more message. Takes the earlier of the deadlines."""
+        with self.lock:
+            self._write(slot, queue, message)
+            self.lost[slot] = 0
+            alone = not any(self.states)
+            self.words[DEADLINE] = deadline if alone else min(deadline, self.words[DEADLINE])
+            self.words[LIMIT] = COUNT
+            self.states[slot] = HELD
+
+    def start(self, slot: int, kill_after_s: float | None = None) -> bool:
+        """Begin a message, unless it was taken back, lost, or its lease may be over."""
+        words = self.words
+        with self.lock:
+            now = boot_ns()
+            if slot >= words[LIMIT] or self.lost[slot] or now >= words[DEADLINE]:
+                return False
+            words[STARTED_AT] = now
+            words[HARD + slot] = now + round(kill_after_s * 1e9) if kill_after_s else 0
+            self.states[slot] = RUNNING
+            return True
+
+    def held(self) -> list[Held]:
+        """Everything held; for the supervisor, under the lock or after the child's death."""
+        return [
+            self._read(slot, state) for slot, state in enumerate(self.states) if state in _HOLDING
+        ]
+
+    def overdue(self, now: int) -> list[int]:
+        """Slots whose job ran past its hard timeout."""
+        return [
+            slot
+            for slot, state in enumerate(self.states)
+            if state == RUNNING and 0 < self.words[HARD + slot] <= now
+        ]
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is held."""
+        return any(state in _HOLDING for state in bytes(self.states))
+
+    def _write(self, slot: int, queue: int, message: Message) -> None:
+        mid, token = message.mid.encode(), message.token.encode()
+        start = _RECORDS + slot * _RECORD
+        record = bytes((queue >> 8, queue & 255, len(token))) + len(mid).to_bytes(2) + token + mid
+        self._memory[start : start + len(record)] = record
+
+    def _read(self, slot: int, state: int) -> Held:
+        start = _RECORDS + slot * _RECORD
+        head = bytes(self._memory[start : start + 5])
+        middle = start + 5 + head[2]
+        end = middle + int.from_bytes(head[3:])
+        token = bytes(self._memory[start + 5 : middle]).decode()
+        mid = bytes(self._memory[middle:end]).decode()
+        return Held(slot, state, head[0] << 8 | head[1], mid, token)
+
+
+_HOLDING = frozenset((HELD, RUNNING, ENDED))
+_ALL_FREE = bytes(COUNT)
+_ALL_HELD = bytes([HELD]) * COUNT

@@ -1,0 +1,227 @@
+"""The supervisor: forks children, keeps their leases, hears signals, buries the dead.
+
+One thread. It never waits for a child, and for its server only briefly: whatever it can't do now it does
+in a later round.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import time
+from dataclasses import replace
+
+from jobq.engine.connection import connect
+from jobq.engine.queue import Queue
+from jobq.errors import JobqError
+from jobq.worker import exits, slots
+from jobq.worker.birth import Plan
+from jobq.worker.death import Death, bury, examined
+from jobq.worker.leases import Leases
+from jobq.worker.log import logger
+from jobq.worker.member import Member
+from jobq.worker.presence import Presence
+
+PATIENCE_S = 1.0
+BUSY_POLL_S = 0.05
+IDLE_POLL_S = 0.25
+#: From telling children to hurry until killing them.
+HURRY_S = 2.0
+
+
+class Supervisor:
+    """One pool."""
+
+    def __init__(self, plan: Plan, woken: int) -> None:
+        settings = plan.settings
+        self.plan, self.settings, self._woken = plan, settings, woken
+        patience_s = min(PATIENCE_S, settings.lease_ms / 6000)
+        server = replace(plan.client.settings, url=plan.client.url, patience_s=patience_s)
+        self.client = connect(settings=server)
+        self.queues = [Queue(name, self.client) for name, _ in settings.queues]
+        self.members = [Member(index) for index in range(settings.processes)]
+        self.leases = Leases(settings, self.queues)
+        self.presence = Presence(self.client, settings, [queue.name for queue in self.queues])
+        self.unburied: list[Death] = []
+        self.code: int | None = None
+        self.stopping = 0
+        self.stop_at = 0.0
+        self.restarting: list[tuple[Member, int]] = []
+        self._renew_at = 0.0
+
+    def run(self) -> int:
+        """Until all children have left; the exit code."""
+        gc.freeze()
+        logger.info("%s starts %d children", self.settings.name, len(self.members))
+        while True:
+            self._respawn()
+            self._listen()
+            self._reap()
+            self._look_after()
+            if self._over():
+                break
+        self._last_rites()
+        self.presence.leave()
+        logger.info("%s leaves", self.settings.name)
+        return self.code or exits.OK
+
+    def _over(self) -> bool:
+        if any(member.pid for member in self.members):
+            return False
+        if self.stopping:
+            return True
+        done = all(member.done for member in self.members)
+        return done and not self.unburied and not self._ready()
+
+    def _ready(self) -> bool:
+        try:
+            counts = [queue.counts() for queue in self.queues]
+        except JobqError:
+            return True
+        return any(count.ready and not count.paused for count in counts)
+
+    def _respawn(self) -> None:
+        for member in self.members:
+            if member.pid or self.stopping or time.monotonic() < member.due_at:
+                continue
+            if (
+                self.settings.burst
+                and member.slots.words[slots.STATE] == slots.LEAVING
+                and not self._ready()
+            ):
+                continue
+            member.fork(self.plan)
+            logger.info("child %d born", member.pid)
+
+    def _listen(self) -> None:
+        busy = self.stopping or self.restarting or any(m.slots.busy for m in self.members if m.pid)
+        waiting = any(not m.pid for m in self.members)
+        poll_s = BUSY_POLL_S if busy or waiting else IDLE_POLL_S
+        if select.select([self._woken], [], [], poll_s)[0]:
+            for number in os.read(self._woken, 4096):
+                self._hear(number)
+
+    def _hear(self, number: int) -> None:
+        if number in (signal.SIGTERM, signal.SIGINT):
+            self.stop()
+        elif number == signal.SIGTSTP:
+            logger.info("quiet: nothing new is taken")
+            self._tell(slots.QUIET)
+        elif number == signal.SIGCONT:
+            for member in self.members:
+                member.untell(slots.QUIET)
+        elif number == signal.SIGHUP:
+            logger.info("children are replaced one by one")
+            self.restarting = [(member, member.pid) for member in self.members]
+        elif number == signal.SIGTTIN:
+            self.presence.describe(self.members)
+            for member in self.members:
+                member.send(signal.SIGTTIN)
+
+    def stop(self, code: int | None = None) -> None:
+        """Drain; said again, hurry; said once more, kill."""
+        self.stopping += 1
+        self.code = self.code if code is None else code
+        if self.stopping == 1:
+            logger.info("draining, for at most %g s", self.settings.shutdown_timeout_s)
+            self.stop_at = time.monotonic() + self.settings.shutdown_timeout_s
+            self._tell(slots.DRAIN)
+        else:
+            self._escalate()
+
+    def _escalate(self) -> None:
+        running = any(slots.RUNNING in bytes(m.slots.states) for m in self.members if m.pid)
+        if running and self.code is None:
+            self.code = exits.FORCED
+        self.stopping = max(self.stopping, 2)
+        if self.stopping == 2:
+            logger.warning("hurrying: what runs is stopped and given back")
+            self.stop_at = time.monotonic() + HURRY_S
+            self._tell(slots.HURRY)
+            return
+        for member in self.members:
+            member.kill("shutdown")
+
+    def _tell(self, control: int) -> None:
+        for member in self.members:
+            member.tell(control)
+
+    def _reap(self) -> None:
+        for member in self.members:
+            if not member.pid:
+                continue
+            pid, status, usage = os.wait4(member.pid, os.WNOHANG)
+            if pid:
+                self._mourn(member, examined(pid, status, usage, member.slots))
+
+    def _mourn(self, member: Member, death: Death) -> None:
+        death = death._replace(
+            killed_for=member.killed_for, hard_slots=frozenset(member.hard_slots)
+        )
+        code = os.waitstatus_to_exitcode(death.status)
+        clean = code in (exits.OK, exits.RECYCLED)
+        member.died(crashed=not clean)
+        # Where nothing is left to do, a child that leaves is not replaced.
+        member.done = self.settings.burst and code == exits.OK
+        if not clean:
+            logger.warning("%s", death.how)
+        if not clean or death.held:
+            self.unburied.append(death)
+            self._bury()
+        if code == exits.CHILD_BOOT and not self.stopping:
+            self.stop(exits.CHILD_BOOT)
+
+    def _bury(self) -> None:
+        while self.unburied:
+            death = self.unburied[0]
+            try:
+                crashed = bury(death, self.queues, self.settings.crash_limit, self.settings.name)
+            except JobqError as error:
+                logger.warning("what child %d held can't be given back yet: %s", death.pid, error)
+                return
+            self.unburied.pop(0)
+            for mid in crashed:
+                logger.error("%s crashed: %s", mid, death.how)
+
+    def _look_after(self) -> None:
+        for member in self.members:
+            if member.pid:
+                self.leases.take_back(member)
+                self.leases.enforce(member)
+        now = time.monotonic()
+        if now >= self._renew_at:
+            self._renew_at = now + self.settings.lease_ms / 3000
+            self._renew()
+        if self.stopping and now >= self.stop_at:
+            self.stopping += 1
+            self._escalate()
+        self._restart()
+
+    def _renew(self) -> None:
+        try:
+            self._bury()
+            self.leases.renew(self.members)
+            self.presence.show(self.members)
+            for queue in self.queues:
+                queue.collect(crash_limit=self.settings.crash_limit)
+        except JobqError as error:
+            logger.warning("leases not renewed: %s", error)
+            self._renew_at = time.monotonic() + min(0.5, self.settings.lease_ms / 12_000)
+
+    def _restart(self) -> None:
+        while self.restarting and not self.stopping:
+            member, old = self.restarting[0]
+            if member.pid == old and old:
+                member.tell(slots.DRAIN)
+                return
+            if not member.pid or member.booting:
+                return
+            self.restarting.pop(0)
+
+    def _last_rites(self) -> None:
+        """Bury whom the server was too slow to bury, as long as its leases last."""
+        until = time.monotonic() + min(5.0, self.settings.lease_ms / 1000)
+        while self.unburied and time.monotonic() < until:
+            self._bury()

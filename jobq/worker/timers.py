@@ -1,0 +1,65 @@
+"""The one owner of SIGALRM in a child: soft timeouts, and a look around while a job runs long."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from jobq.errors import JobTimeout
+from jobq.worker.clock import boot_ns
+
+
+class Timers:
+    """Acts only while a job runs: `look_around(now)` after `first_s`, then after what it returned.
+
+    look_around may raise what has to reach the job; then it's called again after `first_s`.
+    """
+
+    def __init__(self, first_s: float, look_around: Callable[[int], float]) -> None:
+        self.in_job = False
+        self.armed = False
+        self._first_s = first_s
+        self._look_around = look_around
+        self._soft_at = 0
+        self._limit_s = 0.0
+
+    def install(self) -> None:
+        """Take over the signal."""
+        signal.signal(signal.SIGALRM, self._alarm)
+
+    def arm(self) -> None:
+        """See that the next look happens; free while one is due anyway."""
+        if not self.armed:
+            self._set(self._first_s)
+
+    def soft_timeout(self, seconds: float) -> Timers:
+        """A context in which JobTimeout is raised after so many seconds."""
+        self._limit_s = seconds
+        return self
+
+    def __enter__(self) -> None:
+        self._soft_at = boot_ns() + round(self._limit_s * 1e9)
+        self._set(min(self._limit_s, self._first_s))
+
+    def __exit__(self, *_: object) -> None:
+        self._soft_at = 0
+
+    def _alarm(self, *_: Any) -> None:
+        self.armed = False
+        if not self.in_job:
+            return
+        now, following_s = boot_ns(), self._first_s
+        try:
+            if self._soft_at and now >= self._soft_at:
+                self._soft_at = 0
+                raise JobTimeout(f"ran past its timeout of {self._limit_s:g} s")
+            following_s = self._look_around(now)
+        finally:
+            if self._soft_at:
+                following_s = min(following_s, (self._soft_at - boot_ns()) / 1e9)
+            self._set(following_s)
+
+    def _set(self, seconds: float) -> None:
+        self.armed = True
+        signal.setitimer(signal.ITIMER_REAL, max(0.001, seconds))

@@ -1,0 +1,64 @@
+"""Whose turn it is among several queues; pure.
+
+By weight, a smooth round robin: with 6:1 the seventh turn is the other queue's, spread out rather than in
+blocks. Strict: always the first. A queue found empty is passed over until another one gives something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class Turns:
+    """Queues by their index."""
+
+    def __init__(self, weights: Sequence[int], strict: bool = False) -> None:
+        self._weights = list(weights)
+        self._strict = strict
+        self._credit = [0] * len(self._weights)
+        self._dry: set[int] = set()
+        self._upcoming: int | None = None
+
+    def next(self) -> int | None:
+        """The queue to ask now; None once all were found empty, which begins a new lap."""
+        index = self._peek()
+        self._upcoming = None
+        if index is None:
+            self._dry.clear()
+        return index
+
+    def found(self, index: int, anything: bool) -> None:
+        """What asking it gave."""
+        if not anything:
+            self._dry.add(index)
+            if self._upcoming == index:
+                self._upcoming = None
+        else:
+            self._dry.clear()
+
+    def stays(self, index: int) -> bool:
+        """Whether the next turn is this queue's too; then it is taken."""
+        if self._strict:
+            return index == 0
+        if self._peek() != index:
+            return False
+        self._upcoming = None
+        return True
+
+    def _peek(self) -> int | None:
+        if self._upcoming is None:
+            self._upcoming = self._first() if self._strict else self._richest()
+        return self._upcoming
+
+    def _first(self) -> int | None:
+        return next((i for i in range(len(self._weights)) if i not in self._dry), None)
+
+    def _richest(self) -> int | None:
+        there = [i for i in range(len(self._weights)) if i not in self._dry]
+        if not there:
+            return None
+        for i in there:
+            self._credit[i] += self._weights[i]
+        best = max(there, key=lambda i: self._credit[i])
+        self._credit[best] -= sum(self._weights[i] for i in there)
+        return best
