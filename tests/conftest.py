@@ -17,6 +17,7 @@ import pytest
 import redis as redis_py
 
 from jobq.config import ServerSettings
+from jobq.engine import directory
 from jobq.engine.connection import Client, connect, set_default_client
 from jobq.engine.queue import Queue
 
@@ -132,6 +133,8 @@ def redis(server: Server) -> Iterator[Any]:
     with redis_py.Redis(unix_socket_path=server.socket, protocol=2) as client:
         client.flushall()
         client.config_set("maxmemory", 0)
+        # What this process remembers to have listed there is gone.
+        directory._registered.clear()
         yield client
 
 

@@ -75,7 +75,7 @@ def enqueue(
     if file is not None:
         if words or args_json or given["mid"]:
             raise ConfigError(
-                f"--file {file.name!r} has arguments and mids in it; leave out ARGs, --args-json and --mid"
+                f"--file {_name(file)!r} has arguments and mids in it; leave out ARGs, --args-json and --mid"
             )
         _many(session, target, file)
         return
@@ -122,7 +122,7 @@ def _many(session: Session, target: Job[..., Any], file: IO[bytes]) -> None:
             ) from error
     if not session.as_json:
         told = ", ".join(f"{number:,} {action}" for action, number in counted.items())
-        session.say({}, f"{target.name}: {told or 'no calls in ' + file.name}")
+        session.say({}, f"{target.name}: {told or 'no calls in ' + _name(file)}")
 
 
 def _told(file: IO[bytes], bar: Any) -> Iterator[bytes]:
@@ -132,5 +132,9 @@ def _told(file: IO[bytes], bar: Any) -> Iterator[bytes]:
 
 
 def _size(file: IO[bytes]) -> int | None:
-    size = os.fstat(file.fileno()).st_size if file.name != "<stdin>" else 0
+    size = os.fstat(file.fileno()).st_size if _name(file) != "<stdin>" else 0
     return size or None
+
+
+def _name(file: IO[bytes]) -> str:
+    return str(getattr(file, "name", "<stdin>"))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jobq.jobs.registry import Registry
 
 MAX_S = 3_153_600_000.0
+YEAR_10000_S = 253_402_300_800.0
 
 
 class Options(TypedDict, total=False):
@@ -126,7 +127,7 @@ def _at(name: str, value: Any) -> float | None:
         if value.tzinfo is None:
             raise ConfigError(f"at={value!r} has no time zone; use datetime.now(timezone.utc) + …")
         value = value.timestamp()
-    if value is None or (isinstance(value, int | float) and 0 <= value < MAX_S):
+    if value is None or (isinstance(value, int | float) and 0 <= value < YEAR_10000_S):
         return None if value is None else float(value)
     raise ConfigError(
         f"at={value!r} is no moment; give a datetime with a time zone, or epoch seconds"

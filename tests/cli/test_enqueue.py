@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from jobq.engine.queue import Queue
+from jobq.jobs.registry import default_registry
 
 JOBS = """
 from jobq import job
@@ -25,6 +26,7 @@ def jobs(bare: Path) -> Any:
     (bare / "cli_jobs.py").write_text(JOBS)
     yield "cli_jobs"
     sys.modules.pop("cli_jobs", None)
+    default_registry._jobs.pop("cli_jobs.resize", None)
     sys.path[:] = [folder for folder in sys.path if folder != str(bare)]
 
 

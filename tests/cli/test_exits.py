@@ -6,6 +6,7 @@ import pytest
 
 from jobq import errors
 from jobq.cli import exits
+from jobq.worker import exits as of_worker
 
 
 @pytest.mark.parametrize(
@@ -24,4 +25,5 @@ def test_every_exit_code_has_a_meaning() -> None:
     codes = {
         value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)
     }
+    codes |= set(of_worker.MEANINGS)
     assert codes == set(exits.MEANINGS)

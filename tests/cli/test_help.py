@@ -70,7 +70,8 @@ def test_examples_parse(bare: Path, path: tuple[str, ...]) -> None:
     examples = getattr(LEAVES[path], "examples", "")
     for example in filter(None, (text.strip() for text in examples.splitlines())):
         words = shlex.split(re.split(r" [|<] |   +", example)[0])[1 + len(path) :]
-        LEAVES[path].make_context(" ".join(path), words)
+        with LEAVES[path].make_context(" ".join(path), words):
+            pass
 
 
 def test_help_of_all_lists_exit_codes_and_the_promise(line: Any) -> None:

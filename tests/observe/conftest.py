@@ -9,6 +9,7 @@ import pytest
 import sentry_sdk
 from sentry_sdk.transport import Transport
 
+from jobq.jobs import middleware
 from jobq.jobs.middleware import everywhere
 
 
@@ -39,7 +40,10 @@ class Kept(Transport):
 @pytest.fixture
 def sentry() -> Iterator[Callable[..., Kept]]:
     """sentry(**options): an initialised SDK; what it sends."""
-    before = everywhere.layers
+    before, everywhere.layers = everywhere.layers, ()
+    # Once settled, whatever waits to be added can't come in the middle of a test.
+    middleware.settle_awaited()
+    everywhere.layers = ()
 
     def initialise(**options: Any) -> Kept:
         kept = Kept()

@@ -65,7 +65,7 @@ def test_final_failure_arrives_with_its_job(sentry: Any, run: Run, function: Any
     run(function, "secret-argument", attempt=2)
     (event,) = kept.items("event")
     assert event["tags"] == {
-        "jobq.job": "mail.send", "jobq.mid": "mid-1", "jobq.attempt": "2", "jobq.queue": "low",
+        "jobq.job": "mail.send", "jobq.mid": "mid-1", "jobq.attempt": 2, "jobq.queue": "low",
     }  # fmt: skip
     described = event["contexts"]["jobq"]
     assert (described["job"], described["mid"], described["attempt"], described["queue"]) == (
