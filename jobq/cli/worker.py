@@ -93,10 +93,10 @@ def worker(
 def settings_of(given: dict[str, Any]) -> WorkerSettings:
     """Options as settings; those not given keep their defaults."""
     lease, age, patience = given.pop("lease"), given.pop("max_age"), given.pop("shutdown_timeout")
-    queues = given.pop("queues")
+    queues, memory = given.pop("queues"), given.pop("max_memory")
     wanted = {
         **given,
-        "max_memory_mb": given.pop("max_memory"),
+        "max_memory_mb": memory,
         "queues": parse_queues(queues) if queues else None,
         "lease_ms": round(lease * 1000) if lease is not None else None,
         "max_age_s": age,

@@ -111,20 +111,16 @@ class AsyncChild(Child):
             self._start(slot, index, call)
 
     def _start(self, slot: int, index: int, call: Call) -> None:
-        if not self.slots.start(slot, kill_after_s(call.job)):
-            self._give_back(slot, index, call)
-            return
         name = "alone" if call.message.ncrashes else call.message.mid
         self._running[slot] = asyncio.create_task(self._run(slot, index, call), name=name)
-
-    def _give_back(self, slot: int, index: int, call: Call) -> None:
-        self.release(index, [Hold(call.message.mid, call.message.token)])
-        self._end(Ended(slot, index, None))
 
     async def _run(self, slot: int, index: int, call: Call) -> None:
         ending: Ending | None = None
         try:
-            if call.job.is_async:
+            # Only now: while a sync job holds the loop up, what waits behind it may be taken back.
+            if not self.slots.start(slot, kill_after_s(call.job)):
+                self.release(index, [Hold(call.message.mid, call.message.token)])
+            elif call.job.is_async:
                 ending = await self.executor.arun(call)
             else:
                 ending = self._run_sync(slot, call)
@@ -212,8 +208,9 @@ class AsyncChild(Child):
             elif hurried:
                 self._cancel(slot, "hurry")
         if self._alone and hurried:
-            alone, self._alone = self._alone, None
-            self._give_back(*alone)
+            (slot, index, call), self._alone = self._alone, None
+            self.release(index, [Hold(call.message.mid, call.message.token)])
+            self._end(Ended(slot, index, None))
 
     def _cancel(self, slot: int, why: str) -> None:
         if slot not in self._why:

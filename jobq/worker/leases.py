@@ -52,10 +52,7 @@ class Leases:
         if not memory.lock.acquire(block=False):
             return
         try:
-            running = max(i for i, state in enumerate(memory.states) if state == slots.RUNNING)
-            taken = [h for h in memory.held() if h.state == slots.HELD and h.slot > running]
-            if taken:
-                memory.words[slots.LIMIT] = running + 1
+            taken = [held for held in memory.held() if held.state == slots.HELD]
             for one in taken:
                 memory.states[one.slot] = slots.TAKEN
         finally:

@@ -24,9 +24,8 @@ COUNT = 256
 STATE = 2
 DEADLINE = 3  # until when everything held is surely held, boot_ns
 STARTED_AT = 4  # of the job begun last, boot_ns
-LIMIT = 5  # slots from here on may not be started any more
-FINISHED = 6  # how many jobs ended
-CONTROL = 7
+FINISHED = 5  # how many jobs ended
+CONTROL = 6
 HARD = 32  # one per slot: kill at this boot_ns, 0 never
 
 # STATE
@@ -85,7 +84,6 @@ class Slots:
             for slot, message in enumerate(messages):
                 self._write(slot, queue, message)
             self.states[: len(messages)] = _ALL_HELD[: len(messages)]
-            self.words[LIMIT] = COUNT
             self.words[DEADLINE] = deadline
 
     def add(self, slot: int, queue: int, message: Message, deadline: int) -> None:
@@ -95,7 +93,6 @@ class Slots:
             self.lost[slot] = 0
             alone = not any(self.states)
             self.words[DEADLINE] = deadline if alone else min(deadline, self.words[DEADLINE])
-            self.words[LIMIT] = COUNT
             self.states[slot] = HELD
 
     def start(self, slot: int, kill_after_s: float | None = None) -> bool:
@@ -103,7 +100,7 @@ class Slots:
         words = self.words
         with self.lock:
             now = boot_ns()
-            if slot >= words[LIMIT] or self.lost[slot] or now >= words[DEADLINE]:
+            if self.states[slot] != HELD or self.lost[slot] or now >= words[DEADLINE]:
                 return False
             words[STARTED_AT] = now
             words[HARD + slot] = now + round(kill_after_s * 1e9) if kill_after_s else 0

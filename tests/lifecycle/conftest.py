@@ -1,0 +1,138 @@
+"""Workers as users start them: `jobq worker` in a process of its own, with real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from jobq.engine.queue import Queue
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 30
+
+
+def until(holds: Callable[[], Any], what: str = "it didn't come to hold") -> Any:
+    """Poll until it holds; what it holds."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := holds()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+    return found
+
+
+class Worker:
+    """A running `jobq worker`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.pid = process.pid
+        self._log = log
+
+    @property
+    def log(self) -> str:
+        """What it wrote so far."""
+        return self._log.read_text()
+
+    def children(self) -> list[int]:
+        """Its living children."""
+        try:
+            found = psutil.Process(self.pid).children()
+        except psutil.NoSuchProcess:
+            return []
+        return [child.pid for child in found if child.status() != psutil.STATUS_ZOMBIE]
+
+    def send(self, number: int) -> None:
+        """A signal to the supervisor."""
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        """Its exit code."""
+        return self.process.wait(DEADLINE_S)
+
+    def stop(self) -> int:
+        """Drain, and its exit code."""
+        self.send(signal.SIGTERM)
+        return self.wait()
+
+
+@pytest.fixture
+def start(server: Any, client: Any, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
+    """start("--lease", "1s", url=…, env=…): `jobq worker` on queue low with the jobs of jobs_at_work."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("JOBQ", "REDIS", "SENTRY"))}
+    started: list[Worker] = []
+
+    def begin(
+        *options: str, url: str = "", module: str = "tests.lifecycle.jobs_at_work",
+        queues: str = "low", env: dict[str, str] | None = None,
+    ) -> Worker:  # fmt: skip
+        log = tmp_path / f"worker{len(started)}.log"
+        command = [sys.executable, "-m", "jobq", "worker", "--url", url or server.url]
+        command += ["--queues", queues, "--import", module, *options]
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env={**kept, **(env or {})}, stdout=file, stderr=file,
+                start_new_session=True,
+            )  # fmt: skip
+        started.append(Worker(process, log))
+        return started[-1]
+
+    yield begin
+    for worker in started:
+        pids = worker.children()
+        if worker.process.poll() is None:
+            worker.process.kill()
+        worker.process.wait(DEADLINE_S)
+        for pid in pids:
+            until(lambda pid=pid: not psutil.pid_exists(pid), "a child outlived its supervisor")
+
+
+class Ledger:
+    """What runs wrote: one line per happening."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "ledger"
+        self.path.touch()
+        self.gates = folder
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def lines(self, word: str = "", name: str | None = None) -> list[dict[str, Any]]:
+        """The happenings of one kind, of one name."""
+        found = [json.loads(line) for line in self.path.read_text().splitlines()]
+        return [
+            one
+            for one in found
+            if word in ("", one["word"]) and (name is None or one["name"] == name)
+        ]
+
+    def gate(self, name: str) -> Path:
+        """Jobs of that name wait until it exists."""
+        return self.gates / f"{name}.gate"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """An empty one."""
+    return Ledger(tmp_path)
+
+
+@pytest.fixture
+def send(queue: Queue, ledger: Ledger) -> Callable[..., None]:
+    """send("gated", "a"): enqueue a call of that job under the mid "a"."""
+
+    def enqueue(job: str, name: str, *args: Any, to: Queue | None = None, **options: Any) -> None:
+        content = json.dumps({"job": job, "args": [str(ledger.path), name, *args]}).encode()
+        (to or queue).enqueue(content, mid=name, **options)
+
+    return enqueue

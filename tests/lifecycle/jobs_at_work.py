@@ -1,0 +1,148 @@
+"""Jobs that write what happens to them; the first two arguments are the ledger and a name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+from jobq import JobAborted, Retry, current, job
+from jobq.jobs import retry
+
+HERE = {"queue": "low", "retry": retry.fixed(0.05)}
+
+
+def note(ledger: str, name: str, word: str, **more: object) -> None:
+    """One happening; appended whole."""
+    line = {"word": word, "name": name, "pid": os.getpid(), "at": time.monotonic(), **more}
+    descriptor = os.open(ledger, os.O_WRONLY | os.O_APPEND)
+    os.write(descriptor, (json.dumps(line) + "\n").encode())
+    os.close(descriptor)
+
+
+def gate(ledger: str, name: str) -> Path:
+    """What a gated job waits for."""
+    return Path(ledger).with_name(f"{name}.gate")
+
+
+@job(name="quick", **HERE)
+def quick(ledger: str, name: str) -> None:
+    """Done at once."""
+    note(ledger, name, "end", attempt=current().attempt)
+
+
+@job(name="gated", **HERE)
+def gated(ledger: str, name: str) -> None:
+    """Runs until its gate is there."""
+    note(ledger, name, "start", attempt=current().attempt, fence=current().fence)
+    try:
+        while not gate(ledger, name).exists():
+            time.sleep(0.005)
+    except JobAborted as aborted:
+        note(ledger, name, "aborted", why=str(aborted), lease_left=current().lease_left)
+        raise
+    note(ledger, name, "end")
+
+
+@job(name="agated", **HERE)
+async def agated(ledger: str, name: str) -> None:
+    """The same on the event loop."""
+    note(ledger, name, "start")
+    try:
+        while not gate(ledger, name).exists():
+            await asyncio.sleep(0.005)
+    except asyncio.CancelledError:
+        note(ledger, name, "aborted")
+        raise
+    note(ledger, name, "end")
+
+
+@job(name="holds_gil", **HERE)
+def holds_gil(ledger: str, name: str, seconds: float) -> None:
+    """No Python code of this process runs meanwhile."""
+    note(ledger, name, "start")
+    began = time.perf_counter()
+    sum(range(1_000_000))
+    sum(range(round(1_000_000 * seconds / (time.perf_counter() - began))))
+    note(ledger, name, "end")
+
+
+@job(name="kills", **HERE)
+def kills(ledger: str, name: str) -> None:
+    """A poison message."""
+    note(ledger, name, "start", attempt=current().attempt)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@job(name="akills", **HERE)
+async def akills(ledger: str, name: str) -> None:
+    """A poison message among jobs that run at the same time."""
+    note(ledger, name, "start", attempt=current().attempt)
+    await asyncio.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@job(name="overlong", timeout=0.2, retries=0, **HERE)
+def overlong(ledger: str, name: str) -> None:
+    """Past its soft timeout."""
+    note(ledger, name, "start")
+    time.sleep(60)
+
+
+@job(name="stubborn", timeout=0.1, hard_timeout=0.4, retries=0, **HERE)
+def stubborn(ledger: str, name: str) -> None:
+    """Heeds no soft timeout."""
+    note(ledger, name, "start", attempt=current().attempt)
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:
+            note(ledger, name, "ignored")
+
+
+@job(name="grows", **HERE)
+def grows(ledger: str, name: str, megabytes: int) -> None:
+    """Keeps memory."""
+    KEPT.append(b"x" * (megabytes << 20))
+    note(ledger, name, "end")
+
+
+KEPT: list[bytes] = []
+
+
+@job(name="again", retries=3, **HERE)
+def again(ledger: str, name: str, times: int) -> None:
+    """Asks to be retried."""
+    note(ledger, name, "start", attempt=current().attempt)
+    if current().attempt <= times:
+        raise Retry(after=0.01)
+    note(ledger, name, "end")
+
+
+@job(name="sockets", **HERE)
+def sockets(ledger: str, name: str) -> None:
+    """The sockets that this child and its supervisor have open."""
+    note(ledger, name, "end", own=_sockets(os.getpid()), supervisor=_sockets(os.getppid()))
+
+
+def _sockets(pid: int) -> list[str]:
+    found = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = os.readlink(entry)
+        except OSError:
+            continue
+        if target.startswith("socket:"):
+            found.append(target)
+    return sorted(found)
+
+
+@job(name="enqueues", **HERE)
+def enqueues(ledger: str, name: str) -> None:
+    """Calls another job, on the server that the worker was pointed at."""
+    quick.options(mid=f"{name}-child").enqueue(ledger, f"{name}-child")
+
+

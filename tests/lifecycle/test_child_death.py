@@ -1,0 +1,130 @@
+"""A child dies: what it held runs again at once, elsewhere nothing happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from .conftest import until
+
+
+def test_job_of_a_killed_child_runs_again_within_a_second(queue, start, send, ledger):
+    worker = start("--processes", "2")
+    send("gated", "victim")
+    send("gated", "bystander")
+    until(lambda: len(ledger.lines("start")) == 2)
+    [victim] = ledger.lines("start", "victim")
+    [bystander] = ledger.lines("start", "bystander")
+    assert victim["pid"] != bystander["pid"]
+
+    os.kill(victim["pid"], signal.SIGKILL)
+    again = until(lambda: ledger.lines("start", "victim")[1:])[0]
+
+    assert again["at"] - victim["at"] < 30
+    killed_at = victim["at"]
+    assert again["pid"] not in (victim["pid"], bystander["pid"])
+    assert again["attempt"] == 2
+    assert queue.status("victim").ncrashes == 1
+    ledger.gate("victim").touch()
+    ledger.gate("bystander").touch()
+    until(lambda: queue.counts().messages == 0)
+    assert worker.stop() == 0
+    assert len(ledger.lines("start", "bystander")) == 1
+    assert [len(ledger.lines("end", name)) for name in ("victim", "bystander")] == [1, 1]
+    assert "killed by SIGKILL" in worker.log
+    assert killed_at < again["at"]
+
+
+def test_time_from_kill_to_the_next_run_is_below_a_second(start, send, ledger):
+    import time
+
+    start("--processes", "1", "--lease", "1h")
+    send("gated", "a")
+    [first] = until(lambda: ledger.lines("start"))
+    killed_at = time.monotonic()
+    os.kill(first["pid"], signal.SIGKILL)
+    second = until(lambda: ledger.lines("start")[1:])[0]
+    # The issue's own bound, and what the lease of an hour would never give.
+    assert second["at"] - killed_at < 1.0
+    ledger.gate("a").touch()
+
+
+def test_messages_waiting_behind_the_running_one_are_given_back_unharmed(queue, start, send, ledger):
+    for number in range(40):
+        send("quick", f"q{number}")
+    send("kills", "poison")
+    for number in range(40, 80):
+        send("quick", f"q{number}")
+    worker = start("--processes", "1", "--crash-limit", "2")
+    until(lambda: queue.counts().messages == 0)
+
+    assert len(ledger.lines("start", "poison")) == 2
+    [dead] = queue.dead()
+    assert (dead.mid, dead.ncrashes) == ("poison", 2)
+    assert "SIGKILL" in dead.reason
+    ended = [line["name"] for line in ledger.lines("end")]
+    assert sorted(set(ended)) == sorted(f"q{number}" for number in range(80))
+    assert len(ended) == 80
+    assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_poison_is_dead_after_exactly_so_many_crashes_while_others_flow(
+    queue, start, send, ledger, limit
+):
+    start("--processes", "2", "--crash-limit", str(limit))
+    for number in range(30):
+        send("quick", f"q{number}")
+        if number == 15:
+            send("kills", "poison")
+    until(lambda: queue.dead() and queue.counts().messages == 0)
+
+    assert len(ledger.lines("start", "poison")) == limit
+    assert queue.dead()[0].ncrashes == limit
+    assert len(ledger.lines("end")) == 30
+
+
+def test_only_the_poison_dies_when_jobs_run_concurrently(queue, start, send, ledger):
+    start("--processes", "1", "--concurrency", "5")
+    for name in ("a", "b", "c"):
+        send("agated", name)
+    until(lambda: len(ledger.lines("start")) == 3)
+    send("akills", "poison")
+    until(lambda: len(ledger.lines("start", "poison")) == 1)
+    for name in ("a", "b", "c"):
+        ledger.gate(name).touch()
+    until(lambda: queue.counts().messages == 0)
+
+    assert [dead.mid for dead in queue.dead()] == ["poison"]
+    assert len(ledger.lines("start", "poison")) == 3
+    assert all(ledger.lines("end", name) for name in ("a", "b", "c"))
+
+
+def test_child_that_is_told_to_leave_ends_its_job_and_is_replaced(queue, start, send, ledger):
+    worker = start("--processes", "1")
+    send("gated", "a")
+    [first] = until(lambda: ledger.lines("start"))
+    os.kill(first["pid"], signal.SIGTERM)
+    ledger.gate("a").touch()
+    until(lambda: queue.counts().messages == 0)
+    send("quick", "b")
+    [second] = until(lambda: ledger.lines("end", "b"))
+
+    assert second["pid"] != first["pid"]
+    assert len(ledger.lines("start", "a")) == 1
+    assert worker.stop() == 0
+
+
+def test_child_shares_no_socket_with_its_supervisor(start, send, ledger):
+    worker = start("--processes", "1", "--lease", "300ms")
+    until(lambda: "born" in worker.log)
+    [first] = worker.children()
+    os.kill(first, signal.SIGKILL)
+    until(lambda: worker.children() not in ([], [first]))
+    send("sockets", "s")
+    [line] = until(lambda: ledger.lines("end"))
+    assert line["own"]
+    assert line["supervisor"]
+    assert not set(line["own"]) & set(line["supervisor"])

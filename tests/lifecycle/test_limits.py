@@ -1,0 +1,132 @@
+"""Timeouts, recycling, cancelling, taking back."""
+
+from __future__ import annotations
+
+import signal
+
+from .conftest import until
+
+
+def test_soft_timeout_is_raised_in_the_job_and_its_child_lives_on(queue, start, send, ledger):
+    worker = start("--processes", "1")
+    send("overlong", "a")
+    send("quick", "b")
+    until(lambda: queue.dead() and ledger.lines("end"))
+    assert "timeout of 0.2 s" in queue.dead()[0].reason
+    assert ledger.lines("start")[0]["pid"] == ledger.lines("end")[0]["pid"]
+    assert worker.log.count("born") == 1
+
+
+def test_hard_timeout_kills_the_child_and_counts_as_a_crash(queue, start, send, ledger):
+    worker = start("--processes", "1", "--crash-limit", "2")
+    send("stubborn", "a")
+    send("quick", "b")
+    until(lambda: queue.dead() and ledger.lines("end"))
+    assert [line["attempt"] for line in ledger.lines("start")] == [1, 2]
+    assert len(ledger.lines("ignored")) == 2
+    [dead] = queue.dead()
+    assert dead.ncrashes == 2
+    assert "hard timeout" in dead.reason
+    assert worker.stop() == 0
+
+
+def test_child_is_replaced_after_so_many_jobs(queue, start, send, ledger):
+    for number in range(25):
+        send("quick", f"q{number}")
+    assert start("--processes", "1", "--max-jobs", "10", "--burst").wait() == 0
+    pids = [line["pid"] for line in ledger.lines("end")]
+    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [10, 10, 5]
+
+
+def test_child_is_replaced_at_its_age(queue, start, send, ledger):
+    worker = start("--processes", "1", "--max-age", "1s")
+    until(lambda: "by its age" in worker.log or send_one(send))
+    assert worker.stop() == 0
+
+
+def send_one(send):
+    """Ages are looked at between jobs."""
+    send("quick", f"q{next(NUMBERS)}")
+
+
+NUMBERS = iter(range(1_000_000))
+
+
+def test_child_is_replaced_over_its_memory(queue, start, send, ledger):
+    worker = start("--processes", "1", "--max-memory", "150")
+    send("grows", "a", 200)
+    until(lambda: ledger.lines("end"))
+    until(lambda: "MB of memory" in worker.log or send_one(send))
+    assert worker.stop() == 0
+    assert queue.dead() == []
+
+
+def test_cancelled_job_is_stopped_at_the_next_renewal(queue, start, send, ledger):
+    worker = start("--processes", "1", "--lease", "600ms")
+    send("gated", "a")
+    until(lambda: ledger.lines("start"))
+    assert queue.cancel("a") == ["cancelled"]
+    until(lambda: ledger.lines("aborted"))
+    send("quick", "b")
+    [after] = until(lambda: ledger.lines("end", "b"))
+    assert after["pid"] == ledger.lines("start")[0]["pid"]
+    assert worker.stop() == 0
+    assert queue.counts().messages == 0
+
+
+def test_messages_behind_a_slow_job_are_taken_back(queue, start, send, ledger):
+    for number in range(300):
+        send("quick", f"a{number}")
+    send("gated", "slow")
+    for number in range(100):
+        send("quick", f"b{number}")
+    worker = start("--processes", "2")
+    until(lambda: len(ledger.lines("end")) == 400)
+    assert ledger.lines("end", "slow") == []
+    assert queue.counts().messages == 1
+    assert queue.status("slow").ncrashes == 0
+    assert {line["attempt"] for line in ledger.lines("end")} == {1}
+    ledger.gate("slow").touch()
+    assert worker.stop() == 0
+
+
+def test_what_ended_before_a_slow_job_is_reported_while_it_runs(queue, start, send, ledger):
+    for number in range(300):
+        send("quick", f"a{number}")
+    send("gated", "slow")
+    worker = start("--processes", "1")
+    until(lambda: ledger.lines("start", "slow"))
+    until(lambda: queue.counts().locked == 1)
+    assert queue.status("slow").word == "locked"
+    ledger.gate("slow").touch()
+    assert worker.stop() == 0
+    ended = [line["name"] for line in ledger.lines("end")]
+    assert len(ended) == len(set(ended)) == 301
+
+
+def test_async_jobs_run_at_once_up_to_the_concurrency(queue, start, send, ledger):
+    for name in "abcdef":
+        send("agated", name)
+    worker = start("--processes", "1", "--concurrency", "4")
+    until(lambda: len(ledger.lines("start")) == 4)
+    assert queue.counts().ready == 2
+    for name in "abcdef":
+        ledger.gate(name).touch()
+    until(lambda: queue.counts().messages == 0)
+    assert len(ledger.lines("end")) == 6
+    assert worker.stop() == 0
+
+
+def test_retry_asked_for_comes_after_its_wait(queue, start, send, ledger):
+    start("--processes", "1")
+    send("again", "a", 2)
+    until(lambda: ledger.lines("end"))
+    assert [line["attempt"] for line in ledger.lines("start")] == [1, 2, 3]
+
+
+def test_job_enqueues_on_the_server_of_its_worker(queue, start, send, ledger):
+    worker = start("--processes", "1")
+    send("enqueues", "a")
+    until(lambda: ledger.lines("end", "a-child"))
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0

@@ -1,0 +1,114 @@
+"""The server loses its scripts, restarts, or doesn't answer: callers see nothing of it."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from jobq.config import ServerSettings
+from jobq.engine.connection import connect
+from jobq.engine.queue import Queue
+
+from ..conftest import answering, binary, start as start_server
+from .conftest import until
+
+
+class OwnServer:
+    """A server of the test's own, whose data survive a restart."""
+
+    def __init__(self, kind):
+        self.folder = Path(tempfile.mkdtemp(prefix="jobq-", dir="/tmp"))
+        self.socket = str(self.folder / "s")
+        self.url = f"unix://{self.socket}"
+        self._program = binary(kind)
+        self.begin()
+
+    def begin(self):
+        self.process = start_server(
+            self._program, self.folder, "--port", "0", "--unixsocket", self.socket,
+            "--appendonly", "yes", "--appendfsync", "always",
+        )  # fmt: skip
+        answering(self.process, self.folder, unix_socket_path=self.socket)
+
+    def restart(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.begin()
+
+    def end(self):
+        self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@pytest.fixture
+def own(server):
+    """It is of the same kind as the session's."""
+    made = OwnServer(server.kind)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def own_queue(own):
+    client = connect(settings=ServerSettings(url=own.url))
+    yield Queue("low", client)
+    client.close()
+
+
+def test_script_flush_under_load_is_unseen(own, own_queue, start, send, ledger):
+    worker = start("--processes", "2", url=own.url)
+    for number in range(300):
+        send("quick", f"q{number}", to=own_queue)
+        if number % 20 == 0:
+            own_queue.client.command("SCRIPT", "FLUSH")
+    until(lambda: own_queue.counts().messages == 0)
+    assert len(ledger.lines("end")) == 300
+    assert worker.stop() == 0
+    assert "Traceback" not in worker.log
+
+
+def test_restart_of_the_server_under_load_is_unseen(own, own_queue, start, send, ledger):
+    worker = start("--processes", "2", url=own.url)
+    for number in range(300):
+        send("quick", f"q{number}", to=own_queue)
+        if number in (100, 200):
+            own.restart()
+    until(lambda: own_queue.counts().messages == 0)
+    ended = [line["name"] for line in ledger.lines("end")]
+    assert set(ended) == {f"q{number}" for number in range(300)}
+    assert len(ended) == 300
+    assert worker.stop() == 0
+    assert own_queue.fsck() == []
+
+
+def test_job_is_stopped_before_its_lease_ends_when_the_server_is_silent(
+    own, own_queue, start, send, ledger
+):
+    worker = start("--processes", "1", "--lease", "800ms", url=own.url)
+    send("gated", "a", to=own_queue)
+    until(lambda: ledger.lines("start"))
+    own.process.send_signal(signal.SIGSTOP)
+    [aborted] = until(lambda: ledger.lines("aborted"))
+    # The deadline that the child keeps lies before the end of the lease.
+    assert "lease" in aborted["why"]
+    own.process.send_signal(signal.SIGCONT)
+    until(lambda: len(ledger.lines("start")) == 2)
+    ledger.gate("a").touch()
+    until(lambda: own_queue.counts().messages == 0)
+    assert len(ledger.lines("end")) == 1
+    assert worker.stop() == 0
+
+
+def test_worker_says_so_and_leaves_when_there_is_no_server(start, tmp_path):
+    began = time.monotonic()
+    worker = start(url=f"unix://{tmp_path}/none", env={"JOBQ_PATIENCE": "200ms"})
+    assert worker.wait() == 3
+    assert "no answer" in worker.log
+    assert began < time.monotonic()

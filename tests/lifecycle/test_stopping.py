@@ -1,0 +1,114 @@
+"""TERM, TERM again, HUP, TSTP, TTIN, burst."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from .conftest import until
+
+
+def test_term_drains_and_runs_nothing_twice(queue, start, send, ledger):
+    for number in range(200):
+        send("quick", f"q{number}")
+    send("gated", "long")
+    for number in range(200, 400):
+        send("quick", f"q{number}")
+    worker = start("--processes", "2")
+    until(lambda: ledger.lines("start", "long"))
+    worker.send(signal.SIGTERM)
+    until(lambda: "draining" in worker.log)
+    ledger.gate("long").touch()
+    assert worker.wait() == 0
+    assert queue.counts().locked == 0
+
+    assert start("--burst").wait() == 0
+    ended = [line["name"] for line in ledger.lines("end")]
+    assert len(ended) == len(set(ended)) == 401
+    assert queue.fsck() == []
+
+
+@pytest.mark.parametrize("job", ["gated", "agated"])
+def test_second_term_gives_running_jobs_back(queue, start, send, ledger, job):
+    worker = start("--processes", "1")
+    send(job, "a")
+    until(lambda: ledger.lines("start"))
+    worker.send(signal.SIGTERM)
+    until(lambda: "draining" in worker.log)
+    worker.send(signal.SIGTERM)
+
+    assert worker.wait() == 12
+    assert ledger.lines("aborted")
+    status = queue.status("a")
+    assert (status.word, status.attempts, status.ncrashes) == ("queued", 0, 0)
+
+
+def test_job_that_will_not_stop_is_killed_and_given_back(queue, start, send, ledger):
+    worker = start("--processes", "1", "--shutdown-timeout", "100ms")
+    send("holds_gil", "a", 30)
+    until(lambda: ledger.lines("start"))
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 12
+    status = queue.status("a")
+    assert (status.word, status.ncrashes) == ("queued", 0)
+
+
+def test_hup_replaces_the_children_one_by_one(start, send, ledger):
+    worker = start("--processes", "2")
+    until(lambda: worker.log.count("born") == 2)
+    before = set(worker.children())
+    send("quick", "a")
+    until(lambda: ledger.lines("end"))
+    worker.send(signal.SIGHUP)
+    until(lambda: len(worker.children()) == 2 and not before & set(worker.children()))
+    send("quick", "b")
+    until(lambda: ledger.lines("end", "b"))
+    assert worker.stop() == 0
+
+
+def test_tstp_takes_nothing_new_until_cont(queue, start, send, ledger):
+    worker = start("--processes", "1")
+    send("gated", "a")
+    until(lambda: ledger.lines("start"))
+    worker.send(signal.SIGTSTP)
+    until(lambda: "quiet" in worker.log)
+    ledger.gate("a").touch()
+    until(lambda: queue.status("a").word != "locked")
+    send("quick", "b")
+    # A child that still took messages would be woken by this one at once.
+    collected = [queue.collect() for _ in range(100)]
+    assert len(collected) == 100
+    assert queue.status("b").word == "queued"
+    worker.send(signal.SIGCONT)
+    until(lambda: ledger.lines("end", "b"))
+    assert worker.stop() == 0
+
+
+def test_ttin_dumps_the_stacks_of_running_jobs(start, send, ledger):
+    worker = start("--processes", "1")
+    send("gated", "a")
+    until(lambda: ledger.lines("start"))
+    worker.send(signal.SIGTTIN)
+    until(lambda: "in gated" in worker.log)
+    until(lambda: "1 running" in worker.log)
+    ledger.gate("a").touch()
+    assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("processes", ["1", "3"])
+def test_burst_leaves_when_everything_is_done(queue, start, send, ledger, processes):
+    for number in range(500):
+        send("quick", f"q{number}")
+    assert start("--burst", "--processes", processes).wait() == 0
+    assert len(ledger.lines("end")) == 500
+    assert queue.counts().messages == 0
+
+
+def test_burst_goes_on_after_a_crash(queue, start, send, ledger):
+    send("kills", "poison")
+    for number in range(50):
+        send("quick", f"q{number}")
+    assert start("--burst", "--processes", "2").wait() == 0
+    assert len(ledger.lines("end")) == 50
+    assert [dead.mid for dead in queue.dead()] == ["poison"]

@@ -1,0 +1,75 @@
+"""The supervisor dies, or the whole worker is paused: the lease decides."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psutil
+
+from .conftest import until
+
+
+def test_children_are_gone_and_jobs_come_back_after_the_lease_when_the_supervisor_is_killed(
+    queue, start, send, ledger
+):
+    worker = start("--processes", "2", "--lease", "1s")
+    send("gated", "a")
+    until(lambda: ledger.lines("start"))
+    pids = worker.children()
+    assert len(pids) == 2
+
+    worker.send(signal.SIGKILL)
+    worker.wait()
+    until(lambda: not any(psutil.pid_exists(pid) for pid in pids), "children live on")
+
+    start("--processes", "1", "--lease", "1s")
+    until(lambda: len(ledger.lines("start", "a")) == 2)
+    assert ledger.lines("end") == []
+    ledger.gate("a").touch()
+    until(lambda: queue.counts().messages == 0)
+    assert queue.fsck() == []
+
+
+def test_late_finish_is_refused_when_the_worker_was_stopped_for_two_leases(
+    queue, start, send, ledger, client
+):
+    paused = start("--processes", "1", "--lease", "600ms")
+    send("gated", "a")
+    until(lambda: ledger.lines("start"))
+    stopped = [paused.pid, *paused.children()]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+
+    # Lease over, counted by the server's clock.
+    lock_at = queue.status("a").lock_at
+
+    def over():
+        seconds, micros = client.command("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000 > lock_at + 600
+
+    until(over)
+    other = start("--processes", "1", "--lease", "600ms")
+    second = until(lambda: ledger.lines("start")[1:])[0]
+    ledger.gate("a").touch()
+    until(lambda: queue.status("a").word in ("nil", "done-awaiting-gc"))
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
+
+    until(lambda: "gated a stopped" in paused.log or "refused" in paused.log)
+    assert other.stop() == 0
+    assert paused.stop() == 0
+    assert len(ledger.lines("start")) == 2
+    assert second["fence"] > ledger.lines("start")[0]["fence"]
+    assert queue.dead() == []
+    assert queue.fsck() == []
+
+
+def test_job_keeps_its_lock_when_it_holds_the_gil_for_three_leases(queue, start, send, ledger):
+    start("--processes", "1", "--lease", "500ms")
+    start("--processes", "1", "--lease", "500ms")
+    send("holds_gil", "a", 2.0)
+    until(lambda: ledger.lines("end"))
+    until(lambda: queue.counts().messages == 0)
+    assert len(ledger.lines("start")) == 1
+    assert len(ledger.lines("end")) == 1
