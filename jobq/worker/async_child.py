@@ -52,9 +52,11 @@ class AsyncChild(Child):
         loop.add_reader(self.around.woken, self._on_signal)
         loop.add_reader(self.around.alive, self.hear)
         watch = loop.create_task(self._watch())
-        while self._held() or not self.leaving():
+        while True:
             self._changed.clear()
             self._report()
+            if self.leaving() and not self._held():
+                break
             if self._may_take() and not self._asleep:
                 if self._take():
                     await asyncio.sleep(0)
