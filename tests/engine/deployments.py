@@ -1,0 +1,197 @@
+"""Deployments beyond one server: behind TLS, watched by Sentinels, spread as a Cluster."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import redis as redis_py
+import trustme
+
+HOST = "127.0.0.1"
+START_S = 30
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+class TlsFront:
+    """Ends TLS before a server's unix socket."""
+
+    def __init__(self, folder: Path, target: str, name: str = "localhost") -> None:
+        authority = trustme.CA()
+        self.authority = folder / "ca.pem"
+        authority.cert_pem.write_to_path(str(self.authority))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert(name).configure_cert(context)
+        self._target = target
+        self._listening = context.wrap_socket(
+            socket.create_server((HOST, 0)), server_side=True, do_handshake_on_connect=False
+        )
+        self.port = self._listening.getsockname()[1]
+        self._open: list[socket.socket] = [self._listening]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                outside, _ = self._listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(outside,), daemon=True).start()
+
+    def _serve(self, outside: ssl.SSLSocket) -> None:
+        self._open.append(outside)
+        try:
+            outside.do_handshake()
+        except OSError:
+            outside.close()
+            return
+        inside = socket.socket(socket.AF_UNIX)
+        self._open.append(inside)
+        inside.connect(self._target)
+        threading.Thread(target=_copy, args=(inside, outside), daemon=True).start()
+        _copy(outside, inside)
+
+    def close(self) -> None:
+        """Cut everything."""
+        for one in self._open:
+            try:
+                one.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            one.close()
+
+
+def _copy(source: socket.socket, sink: socket.socket) -> None:
+    try:
+        while data := source.recv(65536):
+            sink.sendall(data)
+    except OSError:
+        pass
+    finally:
+        sink.close()
+
+
+class Node:
+    """A server on a TCP port."""
+
+    def __init__(self, program: str, folder: Path, *options: str, sentinel: bool = False) -> None:
+        self.port = free_port()
+        self.folder = folder / str(self.port)
+        self.folder.mkdir()
+        command = [program]
+        if sentinel:
+            config = self.folder / "sentinel.conf"
+            config.write_text("\n".join(options))
+            command += [str(config), "--sentinel"]
+            options = ()
+        command += ["--port", str(self.port), "--bind", HOST, "--dir", str(self.folder), *options]
+        with (self.folder / "log").open("wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        self.redis = redis_py.Redis(HOST, self.port, protocol=2, retry=None, decode_responses=True)
+        wait_for(self._answers, f"no answer: {(self.folder / 'log').read_text()}")
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.redis.ping())
+        except redis_py.RedisError:
+            assert self.process.poll() is None, (self.folder / "log").read_text()
+            return False
+
+    def kill(self) -> None:
+        """At once."""
+        self.redis.close()
+        self.process.kill()
+        self.process.wait()
+
+
+def wait_for(holds: Any, what: str) -> Any:
+    """Poll until it holds."""
+    deadline = time.monotonic() + START_S
+    while not (found := holds()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+    return found
+
+
+class Watched:
+    """A master, a replica, and three Sentinels that agree on the master within a second."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        self.master = Node(program, folder, "--save", "")
+        replica_of = ("--replicaof", HOST, str(self.master.port))
+        self.replica = Node(program, folder, "--save", "", *replica_of)
+        wait_for(lambda: self.replica.redis.info()["master_link_status"] == "up", "no replica")
+        rules = (
+            f"sentinel monitor main {HOST} {self.master.port} 2",
+            "sentinel down-after-milliseconds main 500",
+            "sentinel failover-timeout main 3000",
+        )
+        self.sentinels = [Node(program, folder, *rules, sentinel=True) for _ in range(3)]
+        wait_for(self._agreed, "the Sentinels don't know each other")
+
+    def _agreed(self) -> bool:
+        return all(self._knows_all(node) for node in self.sentinels)
+
+    def _knows_all(self, node: Node) -> bool:
+        master = node.redis.sentinel_master("main")
+        return master["num-other-sentinels"] == 2 and master["num-slaves"] == 1
+
+    @property
+    def url(self) -> str:
+        """All three."""
+        hosts = ",".join(f"{HOST}:{node.port}" for node in self.sentinels)
+        return f"redis+sentinel://{hosts}/main"
+
+    def close(self) -> None:
+        """Kill all."""
+        for node in (*self.sentinels, self.master, self.replica):
+            node.kill()
+
+
+class Spread:
+    """A Cluster of three nodes."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        options = ("--save", "", "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+        self.nodes = [
+            Node(program, folder, *options, "--cluster-port", str(free_port())) for _ in range(3)
+        ]
+        for number, node in enumerate(self.nodes):
+            first, last = number * 5461, 16383 if number == 2 else number * 5461 + 5460
+            node.redis.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
+            first_bus = self.nodes[0].redis.config_get("cluster-port")["cluster-port"]
+            node.redis.execute_command("CLUSTER", "MEET", HOST, self.nodes[0].port, first_bus)
+        wait_for(self._whole, "the Cluster doesn't form")
+
+    def _whole(self) -> bool:
+        infos = [node.redis.execute_command("CLUSTER", "INFO") for node in self.nodes]
+        texts = [
+            info if isinstance(info, str) else "\n".join(f"{k}:{v}" for k, v in info.items())
+            for info in infos
+        ]
+        return all("cluster_state:ok" in t and "cluster_known_nodes:3" in t for t in texts)
+
+    @property
+    def url(self) -> str:
+        """By one node, which tells of the others."""
+        return f"redis+cluster://{HOST}:{self.nodes[0].port}"
+
+    def identity(self, node: Node) -> str:
+        """A node's id."""
+        return str(node.redis.execute_command("CLUSTER", "MYID"))
+
+    def close(self) -> None:
+        """Kill all."""
+        for node in self.nodes:
+            node.kill()
