@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from jobq.cli import exits
 from jobq.cli.options import Group, command
 from jobq.cli.session import Session
 
@@ -17,14 +18,30 @@ server.examples = "jobq server status\njobq server stop"
 
 
 @command("status", examples="jobq server status\njobq server status --json")
-@click.pass_context
-def status(ctx: click.Context, session: Session) -> None:
+def status(session: Session) -> int:
     """Show whether it runs, and where its data and socket are. Exit code 1: it doesn't run."""
+    from jobq.engine import embedded
+
+    found = embedded.status(session.settings)
+    text = f"not running; data in {found.data}"
+    if found.running:
+        text = (
+            f"running: Valkey {found.version}, process {found.pid}, up {found.uptime_s:,} s, "
+            f"{found.clients} clients, {found.memory / 2**20:.1f} MiB\n"
+            f"    data {found.data}\n    socket {found.socket}"
+        )
+    session.say(found._asdict(), text)
+    return exits.OK if found.running else exits.NO
 
 
 @command("stop", examples="jobq server stop")
-def stop(session: Session) -> None:
-    """End it; its data stay."""
+def stop(session: Session) -> int:
+    """End it; its data stay. Exit code 1: it didn't run."""
+    from jobq.engine import embedded
+
+    stopped = embedded.stop(session.settings)
+    session.say({"stopped": stopped}, "stopped" if stopped else "not running")
+    return exits.OK if stopped else exits.NO
 
 
 server.add_command(status)

@@ -1,0 +1,39 @@
+"""`jobq server`, and commands that start it by themselves."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def project(bare: Any, monkeypatch: pytest.MonkeyPatch, line: Any) -> Any:
+    """A project folder without a server."""
+    runtime = tempfile.mkdtemp(prefix="jobq-", dir="/tmp")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+    (bare / "pyproject.toml").touch()
+    yield bare
+    line("server", "stop")
+    shutil.rmtree(runtime, ignore_errors=True)
+
+
+def test_status_and_stop_say_that_it_does_not_run(project: Any, line: Any) -> None:
+    ended = line("server", "status")
+    assert (ended.code, ended.out.split(";")[0]) == (1, "not running")
+    assert line("server", "stop").code == 1
+    assert not (project / ".jobq").exists()
+
+
+def test_command_without_url_starts_it_and_the_next_joins(project: Any, line: Any) -> None:
+    assert line("enqueue", "a.b", "--mid", "m").out == "m  added\n"
+    ended = line("status", "m")
+    assert ended.out.startswith("m: queued")
+    [status] = line("server", "status", "--json").records
+    assert status["running"]
+    assert status["data"] == str(project / ".jobq")
+    assert line("server", "stop", "--json").records == [{"stopped": True}]
+    assert line("server", "status").code == 1
+    assert line("status", "m").out.startswith("m: queued")

