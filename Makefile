@@ -1,0 +1,71 @@
+# Everything works on a machine that has only Python 3.11 or later and make: what is needed is installed into .venv.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+PYTEST_ARGS ?=
+# Other interpreters that are on the path try the suite too, without the explorer, which is the same on each.
+OTHERS ?= 3.11 3.12 3.13
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-pythons check docs bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is older than 3.11; say make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install -q -e '.[all]'
+	@touch $@
+
+$(VENV)/.tested: pyproject.toml $(VENV)/.installed
+	$(BIN)/python -m pip install -q --group test
+	@touch $@
+
+$(VENV)/.checked: pyproject.toml $(VENV)/.tested
+	$(BIN)/python -m pip install -q --group check --group docs
+	@touch $@
+
+demo: $(VENV)/.installed ## see it work: thousands of real files, one child killed in the middle
+	$(BIN)/jobq demo
+
+test: $(VENV)/.tested ## every promise, on real servers: Valkey, and Redis where it is installed
+	@command -v redis-server >/dev/null || echo "redis-server is not installed: running on Valkey alone"
+	@$(MAKE) --no-print-directory test-pythons
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+
+test-pythons: ## engine and jobs on every other Python 3.11 to 3.13 that is there
+	@here=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	for version in $(OTHERS); do \
+		[ $$version = $$here ] && continue; \
+		python=$$(command -v python$$version) && $$python -c 'import venv, ensurepip' 2>/dev/null || \
+			{ echo "Python $$version is not here: not tried"; continue; }; \
+		echo "Python $$version:"; \
+		[ -x $(VENV)-$$version/bin/python ] || $$python -m venv $(VENV)-$$version || exit 1; \
+		$(VENV)-$$version/bin/python -m pip install -q --upgrade pip || exit 1; \
+		$(VENV)-$$version/bin/python -m pip install -q -e '.[all]' --group test || exit 1; \
+		$(VENV)-$$version/bin/python -m pytest -q -n 2 --dist loadfile --server valkey \
+			tests/engine tests/jobs tests/worker tests/lifecycle || exit 1; \
+	done
+
+check: $(VENV)/.checked ## ruff, mypy, pyright, layers, Lua headers, docs
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/python -m pytest -q -p no:xdist tests/test_layers.py tests/test_lua_headers.py tests/test_house.py
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+
+docs: $(VENV)/.checked ## build the documentation into docs/_build/html
+	$(BIN)/sphinx-build -W -b html docs docs/_build/html
+
+bench: $(VENV)/.tested ## measure; CASES="drain1 pickup" for some only
+	$(BIN)/python -m bench $(CASES)
+
+clean: ## remove what make made
+	rm -rf $(VENV) $(VENV)-3.* docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
