@@ -113,7 +113,9 @@ def servers(short_folder: Path) -> Iterator[dict[str, Server]]:
 
 
 @pytest.fixture(scope="session")
-def server(request: pytest.FixtureRequest, servers: dict[str, Server], short_folder: Path) -> Server:
+def server(
+    request: pytest.FixtureRequest, servers: dict[str, Server], short_folder: Path
+) -> Server:
     """One of the servers of this run."""
     kind: str = request.param
     if kind not in servers:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 from jobq.errors import ConfigError
 
@@ -40,15 +40,7 @@ class Address(NamedTuple):
 def parse(url: str) -> Address:
     """Read a URL; ConfigError names what can't be read, without its password."""
     parts = urlsplit(url)
-    if parts.scheme not in _KINDS:
-        raise ConfigError(
-            f"url {masked(url)!r} begins with none of {', '.join(f'{name}://' for name in _KINDS)}"
-        )
-    kind, scheme = _KINDS[parts.scheme]
-    options = dict(parse_qsl(parts.query))
-    if options.pop("cluster", "").lower() in ("true", "1", "yes"):
-        kind = "cluster"
-    query = f"?{urlencode(options)}" if options else ""
+    kind, scheme, query = _kind(url, parts)
     if scheme == "unix":
         return Address("single", f"unix://{parts.netloc}{parts.path}{query}", [])
     credentials, at, hosts = parts.netloc.rpartition("@")
@@ -66,6 +58,17 @@ def parse(url: str) -> Address:
     host, port = found[0]
     shown = f"[{host}]" if ":" in host else host
     return Address(kind, f"{scheme}://{credentials}{at}{shown}:{port}{path}{query}", found, service)
+
+
+def _kind(url: str, parts: SplitResult) -> tuple[str, str, str]:
+    if parts.scheme not in _KINDS:
+        known = ", ".join(f"{name}://" for name in _KINDS)
+        raise ConfigError(f"url {masked(url)!r} begins with none of {known}")
+    kind, scheme = _KINDS[parts.scheme]
+    options = dict(parse_qsl(parts.query))
+    if options.pop("cluster", "").lower() in ("true", "1", "yes"):
+        kind = "cluster"
+    return kind, scheme, f"?{urlencode(options)}" if options else ""
 
 
 def connection_options(plain: str) -> tuple[Any, dict[str, Any]]:

@@ -17,7 +17,7 @@ from jobq.jobs.registry import Registry
 from jobq.worker import exits, slots
 from jobq.worker.async_child import AsyncChild
 from jobq.worker.child import SyncChild
-from jobq.worker.holding import Surroundings
+from jobq.worker.holding import Child, Surroundings
 from jobq.worker.log import logger
 from jobq.worker.slots import Slots
 
@@ -64,11 +64,7 @@ def _life(plan: Plan, memory: Slots, parent: int) -> int:
     woken = _listen(memory, told)
     try:
         plan.hooks.start()
-        around = Surroundings(
-            plan.settings, plan.client, plan.registry, memory, parent, plan.alive_read, woken
-        )
-        concurrent = any(job.is_async for job in plan.registry)
-        child = AsyncChild(around) if concurrent else SyncChild(around)
+        child = _made(plan, memory, parent, woken)
     except Exception:
         logger.exception("a child can't start")
         return exits.CHILD_BOOT
@@ -84,6 +80,14 @@ def _life(plan: Plan, memory: Slots, parent: int) -> int:
         logger.info("child %d is replaced %s", os.getpid(), child.recycling.reason)
         return exits.RECYCLED
     return exits.OK
+
+
+def _made(plan: Plan, memory: Slots, parent: int, woken: int) -> Child:
+    around = Surroundings(
+        plan.settings, plan.client, plan.registry, memory, parent, plan.alive_read, woken
+    )
+    concurrent = any(job.is_async for job in plan.registry)
+    return AsyncChild(around) if concurrent else SyncChild(around)
 
 
 def _die_with(parent: int) -> None:

@@ -79,6 +79,14 @@ class Child:
             lease_deadline=lambda: words[slots.DEADLINE] / 1e9,
         )
 
+    def loop(self) -> None:
+        """Take and run messages until told to leave."""
+        raise NotImplementedError
+
+    def told(self) -> None:
+        """Called in a signal handler, after the supervisor has set something."""
+        raise NotImplementedError
+
     def look_around(self, now: int) -> float:
         """While a job runs: what must not wait for its end. Seconds until the next look."""
         raise NotImplementedError

@@ -4,13 +4,11 @@
 -- As much of `window` as has 4 MiB of content: measured before it is read, where the queue has long ones.
 local function readable(window)
   if #window * max_content <= 4194304 then return window end
-  local bytes, short = 0, {}
-  for i, mid in ipairs(window) do
-    bytes = bytes + redis.call('HSTRLEN', messages, mid)
-    if i > 1 and bytes > 4194304 then break end
-    short[i] = mid
+  local bytes, i = redis.call('HSTRLEN', messages, window[1]), 1
+  while window[i + 1] and bytes <= 4194304 do
+    bytes, i = bytes + redis.call('HSTRLEN', messages, window[i + 1]), i + 1
   end
-  return short
+  return {unpack(window, 1, bytes > 4194304 and math.max(1, i - 1) or i)}
 end
 
 -- Up to `limit` mids off the head of ready. A message with a crash on record goes alone, so that blame is exact.
@@ -23,9 +21,7 @@ local function pick(limit)
   local contents = redis.call('HMGET', messages, unpack(window))
   local picked, stale, used = {}, {}, 0
   for i, mid in ipairs(window) do
-    if noted[i] == 1 or not contents[i] then
-      stale[#stale + 1] = mid
-    else
+    if noted[i] == 1 or not contents[i] then stale[#stale + 1] = mid else
       if #picked == limit or (#picked > 0 and crashes[i]) then break end
       picked[#picked + 1] = {mid, contents[i], 0, tonumber(crashes[i]) or 0, '', 0}
     end
@@ -60,8 +56,8 @@ local function enter_circle(mids)
   for i, mid in ipairs(mids) do
     if noted[i] == 1 then back[#back + 1] = mid else fresh[#fresh + 1] = mid end
   end
-  if #back > 0 then redis.call('SREM', left_circle, unpack(back)) end
-  if #fresh > 0 then redis.call('RPUSH', circle, unpack(fresh)) end
+  if back[1] then redis.call('SREM', left_circle, unpack(back)) end
+  if fresh[1] then redis.call('RPUSH', circle, unpack(fresh)) end
 end
 
 -- -> fence of the first, and rows of mid, content, attempt, ncrashes, generation ('' = its token), lock_at

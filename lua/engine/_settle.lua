@@ -65,8 +65,7 @@ local function settle_all(words)
     else
       tick()
       words[i], ended[mid] = 'ok', true
-      if outcome == 'release' then
-        -- no attempt that ended, so no event
+      if outcome == 'release' then -- no attempt that ended, so no event
         released[#released + 1] = {mid, detail}
       else
         local kind = settle(mid, outcome, detail)

@@ -144,5 +144,3 @@ def _sockets(pid: int) -> list[str]:
 def enqueues(ledger: str, name: str) -> None:
     """Calls another job, on the server that the worker was pointed at."""
     quick.options(mid=f"{name}-child").enqueue(ledger, f"{name}-child")
-
-

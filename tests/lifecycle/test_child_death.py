@@ -51,7 +51,9 @@ def test_time_from_kill_to_the_next_run_is_below_a_second(start, send, ledger):
     ledger.gate("a").touch()
 
 
-def test_messages_waiting_behind_the_running_one_are_given_back_unharmed(queue, start, send, ledger):
+def test_messages_waiting_behind_the_running_one_are_given_back_unharmed(
+    queue, start, send, ledger
+):
     for number in range(40):
         send("quick", f"q{number}")
     send("kills", "poison")

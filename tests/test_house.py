@@ -1,0 +1,105 @@
+"""House rules that a machine can check: sizes, names, paths."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BANNED = ("util", "utils", "common", "helper", "helpers", "manager", "task", "actor", "payload")
+FILE_LINES, FUNCTION_LINES, SCRIPT_LINES = 400, 25, 80
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Files of the project, as git lists them; all of them where there is no git."""
+    listed = subprocess.run(
+        ["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        return [
+            path for pattern in patterns for path in ROOT.rglob(pattern) if ".venv" not in str(path)
+        ]
+    return [ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).is_file()]
+
+
+def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function's body, without its docstring."""
+    body = node.body[1:] if ast.get_docstring(node) else node.body
+    return (node.end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def test_no_file_is_too_long():
+    long = [
+        f"{path.relative_to(ROOT)}: {count}"
+        for path in tracked("*.py", "*.lua")
+        if (count := len(path.read_text(encoding="utf-8").splitlines())) > FILE_LINES
+    ]
+    assert not long, "\n".join(long)
+
+
+def test_no_script_is_too_long():
+    long = [p.name for p in tracked("*.lua") if "lua/" in str(p) and "tests" not in p.parts
+            and len(p.read_text(encoding="utf-8").splitlines()) > SCRIPT_LINES]  # fmt: skip
+    assert not long
+
+
+def test_no_function_is_too_long():
+    long = []
+    for path in tracked("jobq/*.py", "bench/*.py", "examples/*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                count = lines_of(node)
+                if count > FUNCTION_LINES:
+                    long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {count}")
+    assert not long, "\n".join(long)
+
+
+@pytest.mark.parametrize("word", BANNED)
+def test_no_name_is_one_of_the_banned(word):
+    named = re.compile(rf"(?:^|_){word}(?:$|_)")
+    found = []
+    for path in tracked("jobq/*.py", "lua/*.lua", "examples/*.py"):
+        if named.search(path.stem.lower()):
+            found.append(str(path))
+        if path.suffix != ".py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name = getattr(node, "name", "") if isinstance(
+                node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+            ) else ""  # fmt: skip
+            snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+            if named.search(snake):
+                found.append(f"{path.relative_to(ROOT)}: {name}")
+    assert not found
+
+
+def test_no_path_of_a_machine_is_in_a_file():
+    pattern = re.compile(r"/(?:home|Users|root|work)/\w")
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in tracked()
+        if path.suffix in (".py", ".lua", ".md", ".toml", "") and path != Path(__file__)
+        for match in [pattern.search(path.read_text(encoding="utf-8", errors="replace"))]
+        if match
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_public_functions_have_docstrings():
+    bare = []
+    for path in tracked("jobq/*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if not ast.get_docstring(tree):
+            bare.append(f"{path.relative_to(ROOT)}")
+        for node in tree.body:
+            public = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            overload = any(
+                "overload" in ast.dump(one) for one in getattr(node, "decorator_list", [])
+            )
+            if public and not overload and node.name[0] != "_" and not ast.get_docstring(node):
+                bare.append(f"{path.relative_to(ROOT)}: {node.name}")
+    assert not bare, "\n".join(bare)

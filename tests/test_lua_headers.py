@@ -1,0 +1,90 @@
+"""Each script's header says what the script binds, and how it uses it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from jobq.engine.script import Script
+
+LUA = Path(__file__).parents[1] / "lua"
+SCRIPTS = sorted(path for path in LUA.rglob("*.lua") if not path.name.startswith("_"))
+FRAGMENTS = sorted(LUA.rglob("_*.lua"))
+SECTIONS = ("KEYS", "ARGV", "RETURNS", "COST", "WRITES")
+TYPES = {
+    "hash": r"H[A-Z]+", "list": r"L[A-Z]+|R(?:PUSH|POP)X?", "zset": r"Z[A-Z]+",
+    "set": r"S(?:ADD|REM|CARD|ISMEMBER|MISMEMBER|MEMBERS|SCAN|POP|RANDMEMBER)", "stream": r"X[A-Z]+",
+    "string": r"GET|SET|INCR|DECR|GETDEL|APPEND|STRLEN|PTTL|PEXPIRE|INCRBY",
+}  # fmt: skip
+ANY_TYPE = {"DEL", "EXISTS", "UNLINK", "TYPE", "PEXPIRE", "RENAME"}
+WRITING = re.compile(
+    r"redis\.call\('(?:HSET|HDEL|HINCRBY|HSETNX|LPUSH|RPUSH|LREM|LTRIM|LPOP|RPOP|LMOVE|ZADD|ZREM|ZPOPMIN|SADD|"
+    r"SREM|SPOP|SET|DEL|UNLINK|XADD|XTRIM|INCR|INCRBY|PEXPIRE|RENAME)'"
+)
+
+
+def header(path: Path) -> dict[str, str]:
+    """Section -> its text."""
+    text = path.read_text(encoding="utf-8")
+    found = re.match(r"(?:#!lua[^\n]*\n)?--\[\[\n(.*?)\n\]\]\n", text, re.DOTALL)
+    assert found, f"{path.name} doesn't open with a header"
+    parts = re.split(rf"^({'|'.join(SECTIONS)})\b", found[1], flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def ids(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=ids)
+def test_header_has_every_section_in_order(path):
+    without_arguments = tuple(name for name in SECTIONS if name != "ARGV")
+    assert tuple(header(path)) == (
+        SECTIONS if Script(path).args or "ARGV" in header(path) else without_arguments
+    )
+    assert all(text.strip() for text in header(path).values())
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=ids)
+def test_header_names_the_keys_that_the_script_binds(path):
+    listed = re.findall(r"\b(\w+):(\w+)\b", header(path)["KEYS"].split("  then ")[0])
+    assert tuple(name for name, _ in listed) == Script(path).keys
+    assert {kind for _, kind in listed} <= {*TYPES, "any"}
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=ids)
+def test_header_names_the_arguments_that_the_script_binds(path):
+    listed = re.findall(r"^  (\w+)  ", header(path).get("ARGV", ""), re.MULTILINE)
+    assert tuple(listed) == Script(path).args
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=ids)
+def test_commands_suit_the_types_that_the_header_gives(path):
+    types = dict(re.findall(r"\b(\w+):(\w+)\b", header(path)["KEYS"]))
+    for command, key in re.findall(r"redis\.call\('(\w+)', (\w+)", Script(path).text):
+        if key in types and types[key] != "any" and command not in ANY_TYPE:
+            assert re.fullmatch(TYPES[types[key]], command), f"{command} on {key}:{types[key]}"
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=ids)
+def test_script_that_writes_nothing_is_flagged_so_and_others_say_what(path):
+    flagged = "no-writes" in path.read_text(encoding="utf-8").splitlines()[0]
+    assert flagged == (header(path)["WRITES"].strip() == "nothing")
+    # Fragments that scripts of both kinds include have writes that a read-only one never calls.
+    text = path.read_text(encoding="utf-8") if flagged else Script(path).text
+    assert flagged == (WRITING.search(text) is None)
+
+
+@pytest.mark.parametrize("path", FRAGMENTS, ids=ids)
+def test_fragment_says_what_it_does_and_needs(path):
+    opening = path.read_text(encoding="utf-8").splitlines()[:4]
+    assert re.match(rf"-- {path.stem[1:]}\b.{{10,}}", opening[0])
+    assert any(line.startswith("-- needs:") for line in opening)
+
+
+@pytest.mark.parametrize("path", FRAGMENTS, ids=ids)
+def test_fragment_is_used(path):
+    users = [one for one in LUA.rglob("*.lua") if f"--@include {path.stem}\n" in one.read_text()]
+    assert users
