@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -104,5 +105,5 @@ def run(args: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.PIPE_CLOSED
     except Exception:
-        sys.excepthook(*sys.exc_info())
+        traceback.print_exc()
         return exits.FAILED

@@ -66,7 +66,7 @@ class Client:
 
     def command(self, *args: Argument) -> Any:
         """One plain command that is harmless to repeat; the raw reply."""
-        keyless = len(args) < 2 or str(args[0]).upper() in _KEYLESS
+        keyless = str(args[0]).upper() in _KEYLESS
         return self._repeat("" if keyless else str(args[1]), args)
 
     def open_connection(self, key: str) -> Connection:

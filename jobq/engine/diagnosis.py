@@ -26,7 +26,10 @@ class Finding(NamedTuple):
 
 @dataclass(kw_only=True)
 class Facts:
-    """What one server answered; `refused` is key -> commands. A part that it refused to show is absent, its words in `unknown`."""
+    """What one server answered; `refused` is key -> commands.
+
+    A part that it refused to show is absent, its words are in `unknown`.
+    """
 
     url: str = ""
     namespace: str = "jobq"
@@ -84,7 +87,10 @@ def eviction(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
         limited = facts.number("maxmemory") > 0
         value = f"{policy} {harm}" + ("" if limited else " once maxmemory is set")
-        remedy = "CONFIG SET maxmemory-policy noeviction, and in the server's configuration; give caches a server of their own"
+        remedy = (
+            "CONFIG SET maxmemory-policy noeviction, and in the server's configuration; "
+            "give caches a server of their own"
+        )
         yield Finding("eviction", "fail" if limited else "warn", value, remedy)
 
 

@@ -182,7 +182,8 @@ class Queue(Administration):
         for mid, (_, content) in zip(mids, batch, strict=True):
             if len(content) > MAX_CONTENT:
                 raise CodecError(
-                    f"content of {len(content)} bytes for {mid!r} is over {MAX_CONTENT}; store it elsewhere and enqueue a reference"
+                    f"content of {len(content)} bytes for {mid!r} is over {MAX_CONTENT}; "
+                    "store it elsewhere and enqueue a reference"
                 )
             args += (mid, content)
         if not self._listed:

@@ -23,9 +23,11 @@ class Topology(Protocol):
 
     def locate(self, key: str) -> Hashable:
         """The node that serves `key`; any node for ''."""
+        ...
 
     def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
         """A connection to `node`, not yet connected; `blocking`: reads on it never time out."""
+        ...
 
     def forget(self) -> None:
         """The node found last may have moved."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from jobq.errors import ConfigError, Dead, Retry, Snooze
 from jobq.jobs.retry import LONGEST_S, Policy, exponential, wait_s
@@ -69,13 +69,15 @@ def matches(wanted: ErrorFilter, error: BaseException) -> bool:
 
 def checked_filter(name: str, value: object) -> ErrorFilter | None:
     """`value` as classes or a function of the error, or ConfigError."""
-    classes = tuple(value) if isinstance(value, list | tuple | set | frozenset) else (value,)
-    if value is None or (
-        classes and all(isinstance(c, type) and issubclass(c, BaseException) for c in classes)
-    ):
-        return None if value is None else classes
+    if value is None:
+        return None
+    given: tuple[Any, ...] = (
+        tuple(value) if isinstance(value, list | tuple | set | frozenset) else (value,)
+    )
+    if given and all(isinstance(one, type) and issubclass(one, BaseException) for one in given):
+        return given
     if callable(value) and not isinstance(value, type):
-        return value
+        return cast(Matcher, value)
     raise ConfigError(
         f"{name}={value!r} names no errors; give exception classes, or a function of the error"
     )

@@ -133,7 +133,8 @@ class Job(Generic[P, R]):
         }
         if self.timeout and self.hard_timeout and self.hard_timeout <= self.timeout:
             raise ConfigError(
-                f"hard_timeout={self.hard_timeout:g} ends {self.name} before timeout={self.timeout:g} can; make it longer"
+                f"hard_timeout={self.hard_timeout:g} ends {self.name} before timeout={self.timeout:g} can; "
+                "make it longer"
             )
 
     def __repr__(self) -> str:

@@ -39,7 +39,7 @@ def trace_headers() -> dict[str, str]:
 def publishing(outgoing: Outgoing) -> Iterator[Published]:
     """A span around enqueue, where there is one to put it into."""
     if _streams():
-        parent: Any = sentry_sdk.traces.get_current_span()
+        parent: Any = _traces().get_current_span()
     else:
         parent = sentry_sdk.get_current_span()
     if parent is None:
@@ -98,6 +98,13 @@ def _process_figures(context: Context) -> dict[str, Any]:
     return figures
 
 
+def _traces() -> Any:
+    """Of newer SDKs only, and not part of their public face yet."""
+    from importlib import import_module
+
+    return import_module("sentry_sdk.traces")
+
+
 def _streams() -> bool:
     try:
         from sentry_sdk.tracing_utils import has_span_streaming_enabled
@@ -112,19 +119,19 @@ def _transaction(name: str, headers: Mapping[str, str], sampling: dict[str, Any]
             dict(headers), op=OP_JOB, name=name, source=TransactionSource.TASK, origin=ORIGIN
         )
         return sentry_sdk.start_transaction(transaction, custom_sampling_context=sampling)
-    sentry_sdk.traces.continue_trace(dict(headers))
+    _traces().continue_trace(dict(headers))
     sentry_sdk.Scope.set_custom_sampling_context(sampling)
     attributes: dict[str, Any] = {
         "sentry.op": OP_JOB,
         "sentry.origin": ORIGIN,
         "sentry.segment.name.source": TransactionSource.TASK.value,
     }
-    return sentry_sdk.traces.start_span(name=name, attributes=attributes, parent_span=None)
+    return _traces().start_span(name=name, attributes=attributes, parent_span=None)
 
 
 def _span(op: str, name: str) -> Any:
     if _streams():
-        return sentry_sdk.traces.start_span(
+        return _traces().start_span(
             name=name, attributes={"sentry.op": op, "sentry.origin": ORIGIN}
         )
     return sentry_sdk.start_span(op=op, name=name, origin=ORIGIN)

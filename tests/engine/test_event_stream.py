@@ -72,7 +72,7 @@ def test_recovery_and_death_by_expiry_name_attempt_and_reason(queue, at, stream)
 
 def test_administration_leaves_its_marks(queue, at, end, stream):
     queue.enqueue_many([("a", b""), ("b", b""), ("c", b"")], now=at(0))
-    a, b = queue.dequeue(2, now=at(0)).messages
+    a, _ = queue.dequeue(2, now=at(0)).messages
     end(queue, a, "dead", reason="no use", now=at(1))
     queue.cancel("b", "c", "none", now=at(2))
     queue.revive(queue.dead()[0].dead_id, "x#y", now=at(3))

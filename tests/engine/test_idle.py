@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -29,8 +30,8 @@ def test_dry_dequeues_rest_longer_and_longer_up_to_half_a_minute(queue, at):
     sleeps = [queue.dequeue(now=at(31_000 * i)).sleep_ms for i in range(14)]
 
     assert sleeps[0] <= 20
-    assert all(b >= a for a, b in zip(sleeps, sleeps[1:], strict=False))
-    assert all(b <= 2 * a for a, b in zip(sleeps, sleeps[1:], strict=False))
+    assert all(b >= a for a, b in pairwise(sleeps))
+    assert all(b <= 2 * a for a, b in pairwise(sleeps))
     assert sleeps[-1] == 30_000
 
 

@@ -107,9 +107,9 @@ def test_counts_equal_a_recount_along_a_random_life(queue, redis, at):
     for now in live_at_random(queue, rng, at, 150):
         if rng.random() < 0.2:
             counts = queue.counts()
-            ready = [e for e in queue.content("ready", limit=1_000, now=now).entries]
-            due = [e for e in queue.content("due", limit=1_000, now=now).entries]
-            circle = [e for e in queue.content("circle", limit=1_000, now=now).entries]
+            ready = list(queue.content("ready", limit=1_000, now=now).entries)
+            due = list(queue.content("due", limit=1_000, now=now).entries)
+            circle = list(queue.content("circle", limit=1_000, now=now).entries)
             assert counts.ready == len(ready)
             assert counts.circle == len(circle)
             assert counts.delayed + counts.deduped == len(due)

@@ -58,7 +58,7 @@ def test_declaring_a_job_loads_neither_redis_nor_asyncio_nor_a_socket():
     }
 
 
-@pytest.mark.parametrize("name", [name for name in jobq.__all__])
+@pytest.mark.parametrize("name", jobq.__all__)
 def test_every_public_name_resolves(name: str):
     assert getattr(jobq, name) is not None
     assert name in dir(jobq)

@@ -14,7 +14,8 @@ from jobq.config import ServerSettings
 from jobq.engine.connection import connect
 from jobq.engine.queue import Queue
 
-from ..conftest import answering, binary, start as start_server
+from ..conftest import answering, binary
+from ..conftest import start as start_server
 from .conftest import until
 
 

@@ -1,0 +1,210 @@
+"""Jobs and a real server: enqueueing, options, receipts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from jobq.config import WorkerSettings
+from jobq.engine.message import Ending
+from jobq.engine.queue import Queue
+from jobq.errors import CodecError, ConfigError, JobFailed, NoResult, ResultTimeout
+from jobq.jobs.call import Call
+from jobq.jobs.executor import Executor
+from jobq.jobs.job import job
+
+
+@pytest.fixture
+def add(registry, client):
+    @job(queue="low", registry=registry, result_ttl=60, retries=0)
+    def add(a: int, b: int = 1) -> int:
+        return a + b
+
+    return add
+
+
+@pytest.fixture
+def work(registry, queue):
+    """work(): run what is ready, as a worker's child would."""
+
+    def once(limit=100):
+        executor = Executor(registry)
+        endings = []
+        for message in queue.dequeue(limit).messages:
+            call = executor.resolve("low", message)
+            endings.append(executor.run(call) if isinstance(call, Call) else call)
+        queue.finish(endings)
+        return endings
+
+    return once
+
+
+def test_call_of_a_job_is_a_plain_call(add):
+    assert add(2, b=3) == 5
+
+
+def test_enqueued_call_runs_and_its_result_comes_back(add, work):
+    receipt = add.enqueue(2, b=3)
+    assert (receipt.action, receipt.accepted, receipt.queue) == ("added", True, "low")
+    assert receipt.status().word == "queued"
+    work()
+    assert receipt.result(timeout=5) == 5
+    assert add.receipt(receipt.mid).result(timeout=5) == 5
+
+
+def test_waiting_callers_are_all_served_without_polling(add, work, redis):
+    receipt = add.enqueue(1)
+    got = []
+    threads = [
+        threading.Thread(target=lambda: got.append(receipt.result(timeout=30))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    while redis.info("clients")["blocked_clients"] < 3:
+        pass
+    work()
+    for thread in threads:
+        thread.join()
+    assert got == [2, 2, 2]
+    # One blocking call each, however long it took.
+    assert redis.info("commandstats")["cmdstat_blmove"]["calls"] == 3
+
+
+def test_result_of_a_dead_message_is_its_failure(registry, client, work):
+    @job(queue="low", registry=registry, result_ttl=60, retries=0)
+    def fail() -> None:
+        raise ValueError("broken")
+
+    receipt = fail.enqueue()
+    work()
+    with pytest.raises(JobFailed, match="broken"):
+        receipt.result(timeout=5)
+
+
+def test_result_that_does_not_come_in_time_is_a_timeout(add):
+    receipt = add.enqueue(1)
+    with pytest.raises(ResultTimeout):
+        receipt.result(timeout=0.05)
+    with pytest.raises(TimeoutError):
+        receipt.result(timeout=0)
+
+
+def test_result_of_a_job_that_stores_none_is_refused(registry, client):
+    @job(queue="low", registry=registry)
+    def quiet() -> None: ...
+
+    with pytest.raises(NoResult, match="result_ttl"):
+        quiet.enqueue().result()
+
+
+def test_result_is_refused_when_the_message_was_cancelled(add):
+    receipt = add.enqueue(1)
+    assert receipt.cancel()
+    assert not receipt.cancel()
+    with pytest.raises((NoResult, JobFailed)):
+        receipt.result(timeout=5)
+
+
+def test_many_calls_take_one_round_trip_per_thousand(add, queue, redis):
+    add.enqueue(0)
+    before = redis.info("commandstats")["cmdstat_evalsha"]["calls"]
+    receipts = add.enqueue_many((n, 1) for n in range(2_500))
+    assert redis.info("commandstats")["cmdstat_evalsha"]["calls"] == before + 3
+    assert len({receipt.mid for receipt in receipts}) == 2_500
+    assert queue.counts().ready == 2_501
+    contents = [json.loads(entry.content) for entry in queue.content(offset=1, limit=3).entries]
+    assert [content["args"] for content in contents] == [[0, 1], [1, 1], [2, 1]]
+
+
+def test_arguments_that_do_not_fit_are_refused_before_anything_is_sent(add, queue):
+    with pytest.raises(TypeError, match="missing"):
+        add.enqueue()
+    with pytest.raises(TypeError):
+        add.enqueue(1, c=2)
+    with pytest.raises(CodecError, match="argument 1"):
+        add.enqueue(object())
+    with pytest.raises(ConfigError, match="tuples"):
+        add.enqueue_many([1, 2])
+    assert queue.counts().messages == 0
+
+
+def test_enqueueing_from_an_event_loop_does_not_block_it(add, work):
+    async def both():
+        receipts = await asyncio.gather(add.aenqueue(1), add.aenqueue(2))
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.001)
+
+        ticking = asyncio.create_task(tick())
+        timer = threading.Timer(0.1, work)
+        timer.start()
+        values = [await receipt.aresult(timeout=10) for receipt in receipts]
+        ticking.cancel()
+        timer.join()
+        return values, ticks
+
+    values, ticks = asyncio.run(both())
+    assert sorted(values) == [2, 3]
+    assert ticks > 3
+
+
+def test_options_make_a_copy(add, client):
+    later = add.options(queue="other", delay=60, mid="m")
+    assert (add.queue, later.queue) == ("low", "other")
+    assert later.enqueue(1).mid == "m"
+    status = Queue("other", client).status("m")
+    assert status.word == "queued-with-backoff"
+    assert later.enqueue(1).action == "exists"
+    assert later.options(can_update=True, delay=None).enqueue(2).action == "updated"
+
+
+def test_moment_is_a_datetime_with_a_zone(add, queue):
+    at = datetime.now(UTC) + timedelta(hours=1)
+    receipt = add.options(at=at).enqueue(1)
+    assert receipt.status().not_before == round(at.timestamp() * 1000)
+
+
+def test_message_waits_under_the_dedupe_it_asked_for(add, work, queue):
+    once = add.options(mid="m", dedupe="1h")
+    once.enqueue(1)
+    work()
+    assert queue.status("m").word == "done-with-backoff"
+    assert once.enqueue(1).action == "exists"
+    assert queue.counts().deduped == 1
+
+
+def test_retries_of_one_message_override_those_of_the_job(registry, client, work, queue):
+    @job(queue="low", registry=registry, retries=0, retry=lambda failures, error: 0)
+    def fail() -> None:
+        raise ValueError
+
+    fail.options(mid="twice", retries=1).enqueue()
+    fail.options(mid="once").enqueue()
+    assert [ending.outcome for ending in work()] == ["retry", "dead"]
+    assert [ending.outcome for ending in work()] == ["dead"]
+    assert sorted(dead.mid for dead in queue.dead()) == ["once", "twice"]
+
+
+def test_ending_of_a_lost_attempt_is_refused(add, queue):
+    add.options(mid="m").enqueue(1)
+    [message] = queue.dequeue().messages
+    queue.cancel("m")
+    ending = Ending(mid="m", token=message.token)
+    assert queue.finish([ending]).replies == ["stale"]
+
+
+def test_worker_settings_refuse_what_cannot_be():
+    for wrong in (
+        {"queues": ()}, {"processes": -1}, {"lease_ms": 10}, {"prefetch": 0}, {"prefetch": 999},
+        {"concurrency": 0}, {"max_jobs": 0}, {"crash_limit": -1},
+    ):  # fmt: skip
+        with pytest.raises(ConfigError):
+            WorkerSettings(**wrong)

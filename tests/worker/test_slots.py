@@ -1,0 +1,99 @@
+"""The memory that a child shares with its supervisor."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from jobq.engine.message import Message
+from jobq.worker import slots
+from jobq.worker.clock import boot_ns
+from jobq.worker.slots import Slots
+
+LATER = 3_600_000_000_000
+
+
+def message(mid, token="caller0123456789.1.0"):
+    return Message(mid, b"", 1, 0, 1, "life", token, 0)
+
+
+@pytest.fixture
+def memory():
+    return Slots()
+
+
+def test_what_was_published_is_read_back(memory):
+    long = "é" * 128
+    memory.publish(3, [message("a"), message(long, "t" * 60)], boot_ns() + LATER)
+    assert memory.held() == [
+        (0, slots.HELD, 3, "a", "caller0123456789.1.0"),
+        (1, slots.HELD, 3, long, "t" * 60),
+    ]
+    assert memory.busy
+
+
+def test_as_many_as_a_worker_may_take_have_room(memory):
+    memory.publish(0, [message(f"m{n}") for n in range(200)], boot_ns() + LATER)
+    assert [held.mid for held in memory.held()] == [f"m{n}" for n in range(200)]
+
+
+def test_publishing_nothing_empties_it(memory):
+    memory.publish(0, [message("a")], boot_ns() + LATER)
+    memory.publish(0, (), 0)
+    assert memory.held() == []
+    assert not memory.busy
+
+
+def test_start_is_refused_past_the_deadline_when_taken_or_when_lost(memory):
+    memory.publish(0, [message(mid) for mid in "abcd"], boot_ns() + LATER)
+    assert memory.start(0)
+    memory.states[1] = slots.TAKEN
+    assert not memory.start(1)
+    memory.lost[2] = 1
+    assert not memory.start(2)
+    memory.words[slots.DEADLINE] = boot_ns()
+    assert not memory.start(3)
+    assert [held.state for held in memory.held()] == [slots.RUNNING, slots.HELD, slots.HELD]
+
+
+def test_job_is_overdue_once_its_hard_timeout_is_over(memory):
+    memory.publish(0, [message("a"), message("b")], boot_ns() + LATER)
+    memory.start(0, kill_after_s=60)
+    memory.start(1)
+    now = boot_ns()
+    assert memory.overdue(now) == []
+    assert memory.overdue(now + 61_000_000_000) == [0]
+
+
+def test_adding_one_keeps_the_earlier_deadline(memory):
+    memory.add(5, 1, message("a"), 100)
+    memory.add(7, 1, message("b"), 200)
+    assert memory.words[slots.DEADLINE] == 100
+    assert [(held.slot, held.mid) for held in memory.held()] == [(5, "a"), (7, "b")]
+    memory.states[5] = memory.states[7] = slots.FREE
+    memory.add(0, 1, message("c"), 300)
+    assert memory.words[slots.DEADLINE] == 300
+
+
+def test_child_and_parent_see_the_same(memory):
+    pid = os.fork()
+    if pid == 0:
+        memory.caller = "caller0123456789"
+        memory.publish(1, [message("from-child")], boot_ns() + LATER)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert memory.caller == "caller0123456789"
+    assert [held.mid for held in memory.held()] == ["from-child"]
+
+
+def test_death_inside_the_lock_stops_nobody(memory):
+    pid = os.fork()
+    if pid == 0:
+        memory.lock.acquire()
+        os._exit(9)
+    os.waitpid(pid, 0)
+    assert not memory.lock.acquire(block=False)
+    memory.reset()
+    assert memory.lock.acquire(block=False)
+    assert memory.held() == []
