@@ -32,7 +32,7 @@ COMMANDS = {
     "doctor": "checks:doctor",
     "fsck": "checks:fsck",
     "server": "server:server",
-    # "demo": "demo:demo",
+    "demo": "demo:demo",
 }
 
 

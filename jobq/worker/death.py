@@ -46,6 +46,14 @@ class Death(NamedTuple):
         )
 
     @property
+    def had(self) -> str:
+        """`1 running and 12 waiting`, and what had ended without the server knowing yet."""
+        states = [held.state for held in self.held]
+        ended = states.count(slots.ENDED)
+        known = f"{states.count(slots.RUNNING)} running and {states.count(slots.HELD)} waiting"
+        return known + (f", {ended} just ended" if ended else "")
+
+    @property
     def rss_kib(self) -> int:
         """Peak memory."""
         peak = self.usage.ru_maxrss

@@ -166,7 +166,7 @@ class Supervisor:
         # Where nothing is left to do, a child that leaves is not replaced.
         member.done = self.settings.burst and code == exits.OK
         if not clean:
-            logger.warning("%s", death.how)
+            logger.warning("%s; it held %s", death.how, death.had)
         if not clean or death.held:
             self.unburied.append(death)
             self._bury()

@@ -1,0 +1,16 @@
+"""The job of the census: `jobq worker --import census_jobs --queues census`."""
+
+from __future__ import annotations
+
+import ledger
+from counting import count
+
+from jobq import job, retry
+
+
+@job(queue="census", retries=2, retry=retry.fixed(0.2))
+def census(path: str, folder: str) -> None:
+    """Count one file and write it down in `folder`."""
+    ledger.write(folder, "start", path)
+    counts = count(path)
+    ledger.write(folder, "end", path, counts)

@@ -1,0 +1,65 @@
+"""What jobs write down: one JSON line per start and per end, a file per process."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from counting import Counts
+
+
+class Line(NamedTuple):
+    """`at` is the clock that all processes of a machine share, in seconds."""
+
+    word: str
+    path: str
+    pid: int
+    at: float
+    counts: Counts | None = None
+
+
+def write(folder: str, word: str, path: str, counts: Counts | None = None) -> None:
+    """Append one line, whole."""
+    line: dict[str, Any] = {"word": word, "path": path, "pid": os.getpid(), "at": time.monotonic()}
+    if counts is not None:
+        line["counts"] = vars(counts)
+    descriptor = os.open(
+        Path(folder, f"{os.getpid()}.jsonl"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
+    )
+    try:
+        os.write(descriptor, (json.dumps(line) + "\n").encode())
+    finally:
+        os.close(descriptor)
+
+
+def read(folder: Path, pid: int | None = None) -> Iterator[Line]:
+    """All lines, or those of one process. A torn one, of a process that was killed, is left out."""
+    for file in sorted(folder.glob(f"{pid or '*'}.jsonl")):
+        for text in file.read_text(encoding="utf-8").splitlines():
+            try:
+                found = json.loads(text)
+            except ValueError:
+                continue
+            counts = found.get("counts")
+            if counts is not None:
+                counts = Counts(**{**counts, "imports": Counter(counts["imports"])})
+            yield Line(found["word"], found["path"], found["pid"], found["at"], counts)
+
+
+def unfinished(folder: Path, pid: int) -> str | None:
+    """The file that a process has begun and not ended."""
+    last = None
+    for line in read(folder, pid):
+        last = line
+    return last.path if last is not None and last.word == "start" else None
+
+
+def pids(folder: Path) -> list[int]:
+    """Processes that wrote something, the latest first."""
+    files = sorted(folder.glob("*.jsonl"), key=lambda file: file.stat().st_mtime, reverse=True)
+    return [int(file.stem) for file in files]
