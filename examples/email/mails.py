@@ -1,0 +1,52 @@
+"""Mails as jobs: what to retry, what not, and what must go out once only."""
+
+from __future__ import annotations
+
+import os
+import smtplib
+from email.message import EmailMessage
+
+from jobq import Dead, Receipt, current, job, retry
+
+POLICY = retry.exponential(base=2, max=600)
+
+
+@job(queue="low", name="mail.welcome", retries=8, retry=POLICY, timeout=30)
+def send_welcome(address: str, name: str) -> None:
+    """Greet a new user."""
+    _send(address, f"Welcome, {name}", f"Dear {name},\n\nit is good to have you.\n")
+
+
+@job(queue="low", name="mail.newsletter", retries=8, retry=POLICY, timeout=30)
+def send_newsletter(address: str, issue: int) -> None:
+    """One issue to one reader."""
+    _send(address, f"Newsletter {issue}", f"This is issue {issue}.\n")
+
+
+def announce(issue: int, addresses: list[str]) -> list[Receipt[None]]:
+    """Enqueue an issue for everybody; calling it again within a day sends nothing twice."""
+    return [
+        send_newsletter.options(mid=f"newsletter-{issue}:{address}", dedupe="1d").enqueue(
+            address, issue
+        )
+        for address in addresses
+    ]
+
+
+def _send(address: str, subject: str, text: str) -> None:
+    message = EmailMessage()
+    message["From"], message["To"], message["Subject"] = "hello@example.org", address, subject
+    # The mail server may see a message again after a crash; with this it can tell.
+    message["Message-ID"] = f"<{current().mid}.{current().generation}@example.org>"
+    message.set_content(text)
+    host, port = os.environ.get("SMTP_HOST", "localhost"), int(os.environ.get("SMTP_PORT", "25"))
+    try:
+        with smtplib.SMTP(host, port, timeout=10) as server:
+            server.send_message(message)
+    except smtplib.SMTPRecipientsRefused as error:
+        code, words = error.recipients[address]
+        if code >= 500:
+            raise Dead(
+                f"{address} is refused for good: {code} {words.decode(errors='replace')}"
+            ) from error
+        raise

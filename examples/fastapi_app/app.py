@@ -1,0 +1,45 @@
+"""Enqueue from a request, ask for the result in another."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from fastapi import FastAPI, HTTPException
+from pydantic import BaseModel
+
+from jobq import job
+from jobq.errors import JobFailed, ResultTimeout
+
+app = FastAPI()
+
+
+class Numbers(BaseModel):
+    """What a report is about."""
+
+    numbers: list[float]
+
+
+@job(queue="reports", name="report", result_ttl="1h", retries=2)
+def report(numbers: list[float]) -> dict[str, float]:
+    """Slow work, outside the request."""
+    return {"mean": statistics.fmean(numbers), "median": statistics.median(numbers)}
+
+
+@app.post("/reports", status_code=202)
+async def create(body: Numbers) -> dict[str, str]:
+    """Accept the work; where to ask for it."""
+    receipt = await report.aenqueue(body.numbers)
+    return {"mid": receipt.mid, "href": f"/reports/{receipt.mid}"}
+
+
+@app.get("/reports/{mid}")
+async def show(mid: str, wait: float = 0) -> dict[str, Any]:
+    """The result, or the status when there is none within `wait` seconds."""
+    receipt = report.receipt(mid)
+    try:
+        return {"status": "done", "result": await receipt.aresult(timeout=min(wait, 30))}
+    except ResultTimeout:
+        return {"status": receipt.status().word}
+    except JobFailed as failed:
+        raise HTTPException(500, str(failed)) from failed

@@ -1,0 +1,15 @@
+"""The shortest use: declare, enqueue, wait for the result."""
+
+from __future__ import annotations
+
+from jobq import job
+
+
+@job(name="greet", result_ttl="1m")
+def greet(name: str) -> str:
+    """Runs in a worker."""
+    return f"Hello, {name}!"
+
+
+if __name__ == "__main__":
+    print(greet.enqueue("world").result(timeout=60))

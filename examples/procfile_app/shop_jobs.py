@@ -1,0 +1,29 @@
+"""Jobs of a small shop."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from jobq import job
+
+JOURNAL = Path(os.environ.get("JOURNAL", "journal.txt"))
+
+
+@job(queue="high", name="shop.order")
+def order(number: int) -> None:
+    """Urgent."""
+    note(f"order {number}")
+    invoice.options(mid=f"invoice-{number}").enqueue(number)
+
+
+@job(queue="low", name="shop.invoice")
+def invoice(number: int) -> None:
+    """May wait; enqueued by another job."""
+    note(f"invoice {number}")
+
+
+def note(line: str) -> None:
+    """Append a line, whole."""
+    with JOURNAL.open("a") as journal:
+        journal.write(line + "\n")
