@@ -25,7 +25,17 @@ def add(a: int, b: int) -> int:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "-w",
+        str(folder),
+        str(ROOT),
+    ]
     subprocess.run(command, check=True)
     [built] = folder.glob("*.whl")
     return built

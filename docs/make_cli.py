@@ -1,0 +1,78 @@
+"""Writes `docs/cli.md` from the commands themselves: `python docs/make_cli.py`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jobq.cli import exits
+from jobq.cli.app import COMMANDS, app
+from jobq.cli.options import Option
+
+PAGE = Path(__file__).with_name("cli.md")
+OPENING = """# Command line
+
+`jobq`, also `python -m jobq`. An option takes the first of: its flag, its variables in the order given here, its key in
+`[tool.jobq]` or `[tool.jobq.<command>]` of the nearest pyproject.toml, its default. Durations: `500ms`, `30s`, `5m`, `1h`, `2d`.
+
+```toml
+[tool.jobq]
+imports = ["app.jobs"]
+queues = "high:6,low"
+
+[tool.jobq.worker]
+processes = 4
+```
+
+Further variables: `JOBQ_PATIENCE` (how long a call is repeated while the server is away, 10s), `JOBQ_DATA` (where the embedded server
+keeps its data), `JOBQ_EMBEDDED_IDLE` (after how long without clients it ends, 10m), `NO_COLOR`.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [OPENING, "## Exit codes\n", "| code | meaning |\n|---|---|"]
+    parts += [f"| {code} | {meaning} |" for code, meaning in sorted(exits.MEANINGS.items())]
+    with click.Context(app, info_name="jobq", auto_envvar_prefix="JOBQ") as context:
+        for name in COMMANDS:
+            command = app.get_command(context, name)  # type: ignore[attr-defined]
+            parts += _described(command, name, context)
+    return "\n".join(parts) + "\n"
+
+
+def _described(command: click.Command, name: str, parent: click.Context) -> Iterator[str]:
+    context = click.Context(command, info_name=name, parent=parent)
+    yield f"\n## jobq {name}\n" if parent.parent is None else f"\n### {parent.info_name} {name}\n"
+    yield inspect.cleandoc(command.help or "") + "\n"
+    if isinstance(command, click.Group):
+        for inner in command.list_commands(context):
+            yield from _described(command.commands[inner], inner, context)
+        return
+    pieces = " ".join(command.collect_usage_pieces(context))
+    yield f"`{context.command_path} {pieces}`\n"
+    options = [one for one in command.params if isinstance(one, Option)]
+    yield "| option | variables | |\n|---|---|---|"
+    for one in options:
+        yield _row(one, context)
+    examples = [line.strip() for line in getattr(command, "examples", "").strip().splitlines()]
+    yield "\n```\n" + "\n".join(examples) + "\n```"
+
+
+def _row(one: Option, context: click.Context) -> str:
+    names = ", ".join(f"`{name}`" for name in one.opts)
+    variables = " ".join(f"`{name}`" for name in one.variables(context))
+    return f"| {names} | {variables} | {_text(one)} |"
+
+
+def _text(one: Option) -> str:
+    shown: Any = one.show_default
+    default = f" [default: {shown}]" if isinstance(shown, str) else ""
+    return ((one.help or "") + default).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,74 @@
+"""Documents say what is: generated pages are current, examples run, names exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobq.engine import keys
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def loaded(path: Path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_command_line_page_is_what_the_commands_say():
+    made = loaded(ROOT / "docs" / "make_cli.py")
+    assert made.PAGE.read_text(encoding="utf-8") == made.page(), "run python docs/make_cli.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_in_pages_compiles(page):
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)):
+        compile(block, f"{page.name}:{number}", "exec", flags=0x2000)  # top-level await
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_within_the_project_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_wire_page_names_every_key_of_a_queue():
+    named = set(re.findall(r"`([\w?-]+)(?:[:<][^`]*)?`", (ROOT / "docs" / "wire.md").read_text()))
+    listed = re.findall(r"^([\w?-]+)(?::<\w+>)?  +\w", keys.__doc__ or "", re.MULTILINE)
+    assert len(listed) > 20
+    assert set(listed) <= named
+
+
+def test_readme_says_the_promise_and_the_two_commands():
+    text = (ROOT / "README.md").read_text()
+    assert "at least once" in text
+    assert "make demo" in text
+    assert "make test" in text
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {"help", "demo", "test", "check", "bench"} <= set(targets)
+
+
+def test_make_help_lists_the_targets():
+    said = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for target in ("help", "demo", "test", "check", "bench"):
+        assert re.search(rf"^  {target} +\w", said.stdout, re.MULTILINE)
+
+
+def test_low_level_example_of_the_tour_runs(server, client):
+    text = (ROOT / "docs" / "tour.md").read_text()
+    block = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[-1]
+    subprocess.run(
+        [sys.executable, "-c", block], check=True, cwd=ROOT, env={"JOBQ_URL": server.url}
+    )
+    assert client.command("HGET", "jobq:{low}:messages", "m") is not None
+    assert client.command("SISMEMBER", "jobq:{low}:done", "m") == 1
