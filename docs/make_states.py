@@ -1,0 +1,14 @@
+"""Writes `docs/states.md` from the table that the tests run: `python docs/make_states.py`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.engine.states import page  # noqa: E402
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "states.md").write_text(page(), encoding="utf-8")
