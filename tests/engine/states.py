@@ -186,6 +186,6 @@ What each verb does to a message in each status. The page is made from the table
 (`tests/engine/states.txt`, `python docs/make_states.py`).
 
 Carmine's eight statuses, and dead. "expired" is a message whose lock ran out and which nobody recovered yet: its
-status reads queued, and its last holder may still finish. Finish, extend and release are called by whoever holds the message or
-held it last. "and dead": a dead message of that mid is kept besides the live one.
+status reads queued, and its last holder may still finish. Finish, extend and release are called by whoever holds
+the message or held it last. "and dead": a dead message of that mid is kept besides the live one.
 """
