@@ -6,6 +6,10 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+import jobq
+
 PACKAGE = Path(__file__).parents[1] / "jobq"
 #: Layer by first part of the name; modules of the top package are layers of their own.
 LAYERS = {
@@ -26,9 +30,15 @@ def imports(path: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            yield node.module or ""
             if node.module == "jobq":
-                yield from (f"jobq.{alias.name}" for alias in node.names)
+                yield from (home(alias.name) for alias in node.names)
+            else:
+                yield node.module or ""
+
+
+def home(name: str) -> str:
+    """The module that `from jobq import name` loads: what the package exports lives in its layers."""
+    return jobq._HOME.get(name) or jobq._MODULES.get(name) or f"jobq.{name}"
 
 
 def part(path: Path) -> str:
@@ -44,19 +54,43 @@ def test_every_package_has_a_layer():
     assert {part(path) for path in files()} <= set(LAYERS)
 
 
+def judged(here: str, name: str) -> str:
+    """What is wrong with a file of `here` importing `name`; empty when nothing is."""
+    if name == "jobq":
+        return "is the whole package; name what is needed of it"
+    top, _, rest = name.partition(".")
+    there = rest.split(".")[0]
+    if top != "jobq" or there in (here, "__version__"):
+        return ""
+    if there not in LAYERS:
+        return "has no layer"
+    words = here in WORDS and there in WORDS and WORDS.index(there) < WORDS.index(here)
+    return "" if words or LAYERS[there] < LAYERS[here] else "isn't below"
+
+
 def test_imports_point_down():
-    wrong = []
-    for path in files():
-        here = part(path)
-        for name in imports(path):
-            there = name.split(".")[1] if name.startswith("jobq.") else None
-            if there not in LAYERS or there == here:
-                continue
-            below = LAYERS[there] < LAYERS[here]
-            words = here in WORDS and there in WORDS and WORDS.index(there) < WORDS.index(here)
-            if not (below or words):
-                wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}, which {fault}"
+        for path in files()
+        for name in imports(path)
+        if (fault := judged(part(path), name))
+    ]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("here", "name"),
+    [("worker", "jobq.observe.log"), ("observe", "jobq.worker.run"), ("engine", "jobq.jobs.job"),
+     ("jobs", "jobq.cli"), ("errors", "jobq.config"), ("engine", "jobq"), ("cli", "jobq.util")],
+)  # fmt: skip
+def test_import_is_refused_when_it_goes_up_sideways_or_nowhere(here, name):
+    assert judged(here, name)
+
+
+def test_exported_name_counts_as_the_module_that_it_comes_from():
+    assert home("Queue") == "jobq.engine.queue"
+    assert home("retry") == "jobq.jobs.retry"
+    assert home("engine") == "jobq.engine"
 
 
 def test_the_pipeline_to_the_server_is_the_engine_alone():
