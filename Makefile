@@ -37,7 +37,8 @@ demo: $(VENV)/.installed ## see it work: thousands of real files, one child kill
 test: $(VENV)/.tested ## every promise, on real servers: Valkey, and Redis where it is installed
 	@command -v redis-server >/dev/null || echo "redis-server is not installed: running on Valkey alone"
 	@$(MAKE) --no-print-directory test-pythons
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/model $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/model $(PYTEST_ARGS)
 
 test-pythons: ## engine and jobs on every other Python 3.11 to 3.13 that is there
 	@here=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \

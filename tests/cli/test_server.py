@@ -37,3 +37,17 @@ def test_command_without_url_starts_it_and_the_next_joins(project: Any, line: An
     assert line("server", "stop", "--json").records == [{"stopped": True}]
     assert line("server", "status").code == 1
     assert line("status", "m").out.startswith("m: queued")
+
+
+def test_status_exits_with_1_in_json_too_when_nothing_runs(project: Any, line: Any) -> None:
+    ended = line("server", "status", "--json")
+    assert (ended.code, ended.records[0]["running"]) == (1, False)
+    ended = line("server", "stop", "--json")
+    assert (ended.code, ended.records) == (1, [{"stopped": False}])
+
+
+def test_status_and_stop_exit_with_0_when_it_runs(project: Any, line: Any) -> None:
+    line("enqueue", "a.b")
+    assert line("server", "status", "--json").code == 0
+    assert line("server", "status").out.startswith("running: Valkey ")
+    assert line("server", "stop").code == 0

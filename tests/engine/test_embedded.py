@@ -11,15 +11,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+from redis import Redis
 
 from jobq.config import ServerSettings
 from jobq.engine import embedded
 from jobq.engine.connection import connect
-from jobq.engine.embedded_place import data_folder
+from jobq.engine.embedded_place import data_folder, place
+from jobq.engine.embedded_process import held
 from jobq.engine.queue import Queue
 from jobq.errors import EmbeddedError
 
@@ -32,6 +35,19 @@ def until(holds):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     return found
+
+
+def gone(pid):
+    """Ended; it may still be listed until process 1 collects it."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def redis_of(settings):
+    """A client of redis-py at the running server."""
+    return Redis(unix_socket_path=embedded.status(settings).socket)
 
 
 @pytest.fixture
@@ -61,7 +77,7 @@ def test_server_is_started_joined_and_stopped(settings):
     assert embedded.start_or_join(settings) == url
     assert embedded.status(settings).pid == first.pid
     assert embedded.stop(settings)
-    assert not psutil.pid_exists(first.pid)
+    assert gone(first.pid)
     assert not embedded.stop(settings)
 
 
@@ -85,7 +101,7 @@ def test_data_survive_a_kill_and_the_stale_socket_heals(settings):
     Queue("low", client).enqueue(b"v", mid="kept")
     killed = embedded.status(settings).pid
     os.kill(killed, signal.SIGKILL)
-    until(lambda: not psutil.pid_exists(killed))
+    until(lambda: gone(killed))
     assert Path(url.removeprefix("unix://")).exists()
 
     # The same client: it starts the server anew as it finds it gone.
@@ -111,18 +127,14 @@ def test_server_is_joined_from_a_process_with_another_runtime_folder(settings, m
 
 
 def test_server_ends_by_itself_when_nobody_is_connected(settings):
-    from dataclasses import replace
-
     soon = replace(settings, embedded_idle_s=1)
     embedded.start_or_join(soon)
     pid = embedded.status(soon).pid
-    until(lambda: not psutil.pid_exists(pid))
+    until(lambda: gone(pid))
     assert not embedded.status(soon).running
 
 
 def test_server_stays_as_long_as_somebody_is_connected(settings):
-    from dataclasses import replace
-
     soon = replace(settings, embedded_idle_s=1)
     client = connect(settings=soon)
     waiting = client.open_connection("wake")
@@ -130,10 +142,10 @@ def test_server_stays_as_long_as_somebody_is_connected(settings):
     # Longer than the limit, as the server counts: a blocking wait of its own ends after 2 s.
     waiting.send_command("BLPOP", "wake", "2")
     assert waiting.read_response() is None
-    assert psutil.pid_exists(pid)
+    assert not gone(pid)
     waiting.disconnect()
     client.close()
-    until(lambda: not psutil.pid_exists(pid))
+    until(lambda: gone(pid))
 
 
 def test_missing_package_is_named_with_its_remedy(settings, monkeypatch):
@@ -171,3 +183,120 @@ def test_data_lie_beside_the_nearest_pyproject(tmp_path):
     (tmp_path / "app" / "pyproject.toml").touch()
     assert data_folder(None, inner) == tmp_path / "app" / ".jobq"
     assert data_folder(str(tmp_path / "other"), inner) == tmp_path / "other"
+
+
+def test_socket_is_refused_when_its_path_is_too_long(runtime, tmp_path, monkeypatch):
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with pytest.raises(EmbeddedError, match="XDG_RUNTIME_DIR to a folder with a shorter path"):
+        embedded.start_or_join(ServerSettings(data_dir=str(tmp_path / "data")))
+
+
+def test_start_is_refused_when_a_server_on_these_data_lost_its_socket(settings, monkeypatch):
+    url = embedded.start_or_join(settings)
+    found = embedded.status(settings)
+    monkeypatch.setattr(embedded, "SILENT_S", 0.1)
+    Path(found.socket).rename(found.socket + "-")
+    with pytest.raises(EmbeddedError, match=f"process {found.pid}, works on .* can't be reached"):
+        embedded.start_or_join(settings)
+    Path(found.socket + "-").rename(found.socket)
+    assert embedded.start_or_join(settings) == url
+    assert embedded.status(settings).pid == found.pid
+
+
+def test_copy_gets_its_own_server_when_a_data_folder_is_copied(settings, tmp_path):
+    url = embedded.start_or_join(settings)
+    with redis_of(settings) as client:
+        client.set("k", "both")
+    embedded.stop(settings)
+    assert embedded.start_or_join(settings) == url
+    other = replace(settings, data_dir=str(tmp_path / "copy"))
+    shutil.copytree(settings.data_dir, other.data_dir)
+    try:
+        assert embedded.start_or_join(other) != url
+        with redis_of(other) as client:
+            assert client.get("k") == b"both"
+            client.set("k", "the copy's")
+        with redis_of(settings) as client:
+            assert client.get("k") == b"both"
+    finally:
+        embedded.stop(other)
+
+
+def test_server_is_replaced_when_its_data_folder_was_removed(settings):
+    embedded.start_or_join(settings)
+    first = embedded.status(settings).pid
+    with redis_of(settings) as client:
+        client.set("k", "v")
+    shutil.rmtree(settings.data_dir)
+    assert not embedded.status(settings).running
+    embedded.start_or_join(settings)
+    assert gone(first)
+    with redis_of(settings) as client:
+        assert client.get("k") is None
+
+
+def test_server_ends_when_its_data_folder_is_removed_and_nobody_comes(settings):
+    embedded.start_or_join(replace(settings, embedded_idle_s=1))
+    pid = embedded.status(settings).pid
+    shutil.rmtree(settings.data_dir)
+    until(lambda: gone(pid))
+
+
+def test_start_heals_when_pid_file_and_noted_socket_are_stale(settings, tmp_path):
+    data = Path(settings.data_dir)
+    data.mkdir()
+    (data / "server.pid").write_text(f"{os.getpid()}\n")
+    (data / "server.lock").touch()
+    (data / "socket").write_text(str(tmp_path / "gone.sock"))
+    embedded.start_or_join(settings)
+    pid = embedded.status(settings).pid
+    assert (data / "server.pid").read_text().strip() == str(pid) != str(os.getpid())
+
+
+def test_server_is_watched_when_it_was_started_as_the_last_one_ended(settings):
+    soon = replace(settings, embedded_idle_s=1)
+    embedded.start_or_join(soon)
+    where = place(Path(soon.data_dir))
+    until(lambda: not held(where.server_lock))
+    embedded.start_or_join(soon)
+    pid = embedded.status(soon).pid
+    until(lambda: gone(pid))
+
+
+def test_server_stays_when_clients_come_and_go_between_two_looks(settings):
+    soon = replace(settings, embedded_idle_s=1)
+    embedded.start_or_join(soon)
+    found = embedded.status(soon)
+    while (up := embedded.status(soon)).uptime_s < 4:
+        assert up.pid == found.pid
+    until(lambda: gone(found.pid))
+
+
+def test_another_watcher_comes_when_the_first_was_killed(settings):
+    soon = replace(settings, embedded_idle_s=1)
+    embedded.start_or_join(settings)
+    watch_lock = place(Path(settings.data_dir)).watch_lock
+    [watcher] = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if "jobq.engine.embedded_watch" in (said := process.info["cmdline"] or [])
+        and settings.data_dir in said
+    ]
+    watcher.kill()
+    until(lambda: not held(watch_lock))
+    embedded.start_or_join(soon)
+    pid = embedded.status(soon).pid
+    until(lambda: gone(pid))
+
+
+def test_start_tells_server_and_data_when_it_starts_and_when_it_joins(settings, caplog):
+    caplog.set_level("INFO", logger="jobq.server")
+    socket = embedded.start_or_join(settings).removeprefix("unix://")
+    embedded.start_or_join(settings)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{word} embedded server at {socket}; data in {settings.data_dir}"
+        for word in ("started an", "joined the")
+    ]

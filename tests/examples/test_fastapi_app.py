@@ -55,5 +55,7 @@ def test_request_enqueues_and_another_gets_the_result(run, until):
 
     broken = httpx.post(f"{url}/reports", json={"numbers": []}).json()["href"]
     failed = httpx.get(url + broken, params={"wait": 30}, timeout=40)
-    assert failed.status_code in (200, 500)
+    assert failed.status_code == 500
+    assert "StatisticsError" in failed.json()["detail"]
+    assert httpx.get(f"{url}/reports/nobody-made-this").status_code == 404
     assert httpx.post(f"{url}/reports", json={"numbers": "x"}).status_code == 422

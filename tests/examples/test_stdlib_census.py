@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -23,7 +26,7 @@ def parts(monkeypatch):
     import summary
 
     yield counting, ledger, sources, summary
-    for name in ("counting", "ledger", "sources", "summary"):
+    for name in ("counting", "ledger", "pool", "sources", "summary"):
         sys.modules.pop(name, None)
 
 
@@ -54,6 +57,59 @@ def test_files_are_many_each_once_and_a_choice_is_spread(parts):
     few = sources.chosen(20)
     assert len(set(few)) == 20
     assert few[0] == files[0]
+
+
+def test_files_leave_out_packages_of_another_python_when_this_one_is_virtual(
+    parts, tmp_path, monkeypatch
+):
+    *_, sources, _ = parts
+    base, own = tmp_path / "base", tmp_path / "venv"
+    files = ("base/os.py", "base/json/decoder.py", "venv/site-packages/mine.py")
+    others = ("base/site-packages/theirs.py", "base/dist-packages/theirs.py")
+    for name in (*files, *others):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    packages = str(own / "site-packages")
+    monkeypatch.setattr(
+        sources.sysconfig, "get_paths",
+        lambda: {"stdlib": str(base), "platstdlib": str(own), "purelib": packages, "platlib": packages},
+    )  # fmt: skip
+    assert sources.installed() == sorted(str((tmp_path / name).resolve()) for name in files)
+
+
+def test_failed_attempt_holds_nothing_any_more(parts, tmp_path):
+    _, ledger, sources, _ = parts
+    broken = sources.write_broken(tmp_path / "broken")[0]
+    code = "import sys; from census_jobs import census; census(*sys.argv[1:])"
+    attempt = subprocess.run(
+        [sys.executable, "-c", code, broken, str(tmp_path)], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(FOLDER), str(FOLDER.parents[1])])},
+    )  # fmt: skip
+    assert "SyntaxError" in attempt.stderr
+    [pid] = ledger.pids(tmp_path)
+    assert [line.word for line in ledger.read(tmp_path)] == ["start", "fail"]
+    assert ledger.unfinished(tmp_path, pid) is None
+
+
+def test_stopped_process_runs_no_further_when_stop_returns(parts, tmp_path):
+    import pool
+
+    written = tmp_path / "written"
+    code = "import sys; file = open(sys.argv[1], 'ab', 0)\nwhile True: file.write(b'.')"
+    busy = subprocess.Popen([sys.executable, "-c", code, str(written)])
+    try:
+        while not (written.exists() and written.stat().st_size):
+            assert busy.poll() is None
+        pool.stop(busy.pid)
+        size = written.stat().st_size
+        assert pool.state(busy.pid) == "T"
+        assert written.stat().st_size == size
+    finally:
+        busy.kill()
+        busy.wait()
+    assert pool.state(busy.pid) == ""
+    with pytest.raises(ProcessLookupError):
+        pool.stop(busy.pid)
 
 
 def test_torn_line_of_a_killed_process_is_left_out(parts, tmp_path):
@@ -102,3 +158,40 @@ def test_demo_counts_kills_and_agrees_with_the_plain_loop(run, redis):
     assert redis.keys("census-*") == []
     figures = dict(re.findall(r"^  (jobs done|dead|duplicates) +([\d,]+)$", said, re.MULTILINE))
     assert int(figures["jobs done"]) + int(figures["dead"]) == 403, json.dumps(figures)
+
+
+def test_demo_leaves_no_process_key_or_file_when_it_is_told_to_end(run, redis, until, tmp_path):
+    demo = run("-m", "jobq", "demo", "--files", "3000", env={"TMPDIR": str(tmp_path)})
+    until(lambda: list(tmp_path.glob("jobq-census-*/*.jsonl")))
+    children = [int(file.stem) for file in tmp_path.glob("jobq-census-*/*.jsonl")]
+    demo.terminate()
+    said, _ = demo.communicate(timeout=60)
+    assert demo.returncode == 128 + signal.SIGTERM, said
+    assert redis.keys("census-*") == []
+    assert list(tmp_path.glob("jobq-census-*")) == []
+    for pid in children:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_demo_shows_and_keeps_the_log_when_its_worker_leaves(run, redis, tmp_path):
+    env = {"TMPDIR": str(tmp_path), "JOBQ_WORKER_LEASE": "nonsense"}
+    said, _ = (demo := run("-m", "jobq", "demo", "--files", "10", env=env)).communicate(timeout=60)
+    assert demo.returncode == 1
+    assert re.search(r"the worker left with exit code [1-9]", said)
+    [log] = tmp_path.glob("jobq-census-*/worker.log")
+    assert str(log) in said
+    assert log.read_text().strip() in said
+    assert redis.keys("census-*") == []
+
+
+def test_demo_is_silent_about_the_password_of_its_server(run, redis, server, tmp_path):
+    redis.execute_command("ACL", "SETUSER", "census", "on", ">s3cr3t-word", "allkeys", "+@all")
+    env = {"TMPDIR": str(tmp_path), "JOBQ_WORKER_LEASE": "nonsense",
+           "JOBQ_URL": server.url.replace("unix://", "unix://census:s3cr3t-word@")}  # fmt: skip
+    try:
+        said, _ = run("-m", "jobq", "demo", "--files", "10", env=env).communicate(timeout=60)
+    finally:
+        redis.execute_command("ACL", "DELUSER", "census")
+    assert "files, one job each, on unix://" in said
+    assert "s3cr3t-word" not in said

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -144,3 +145,9 @@ def _sockets(pid: int) -> list[str]:
 def enqueues(ledger: str, name: str) -> None:
     """Calls another job, on the server that the worker was pointed at."""
     quick.options(mid=f"{name}-child").enqueue(ledger, f"{name}-child")
+
+
+@job(name="loaded", **HERE)
+def loaded(ledger: str, name: str, module: str) -> None:
+    """Whether this process has imported a module."""
+    note(ledger, name, "end", loaded=module in sys.modules)

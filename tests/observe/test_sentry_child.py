@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.observe.intake import intake
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,32 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def received() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """A Sentry of our own: its DSN, and the events that arrived."""
-    events: list[dict[str, Any]] = []
-
-    class Intake(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.headers.get("Content-Encoding") == "gzip":
-                body = gzip.decompress(body)
-            lines = body.splitlines()
-            events.extend(
-                json.loads(item) for head, item in zip(lines[1::2], lines[2::2], strict=False)
-                if json.loads(head).get("type") == "event"
-            )  # fmt: skip
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Intake)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://key@127.0.0.1:{server.server_port}/1", events
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with intake() as listening:
+        yield listening
 
 
 CHILD = """
