@@ -106,4 +106,5 @@ def run(args: Sequence[str] | None = None) -> int:
         return exits.PIPE_CLOSED
     except Exception:
         traceback.print_exc()
+        sys.stderr.flush()
         return exits.FAILED

@@ -40,6 +40,7 @@ _KEYLESS = frozenset(
     ("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "INFO", "PING", "SCRIPT", "TIME", "WAITAOF")
 )  # fmt: skip
 LONGEST_PAUSE_S = 1.0
+LOADS = 10
 
 
 class Client:
@@ -136,8 +137,7 @@ class Client:
             reply = _exchange(connection, command, asking)
         except refused.NoScriptError:
             assert script is not None
-            _exchange(connection, ("SCRIPT", "LOAD", script.source))
-            reply = _exchange(connection, command, asking)
+            reply = _load_and_exchange(connection, command, script, asking)
         except refused.ResponseError:
             idle.append(connection)
             raise
@@ -180,6 +180,18 @@ def _exchange(connection: Connection, command: Sequence[Argument], asking: bool 
         # Half an exchange is on the wire: a later call would read this one's reply.
         connection.disconnect()
         raise
+
+
+def _load_and_exchange(
+    connection: Connection, command: Sequence[Argument], script: Script, asking: bool
+) -> Any:
+    for _ in range(LOADS):
+        _exchange(connection, ("SCRIPT", "LOAD", script.source))
+        try:
+            return _exchange(connection, command, asking)
+        except refused.NoScriptError:
+            continue  # flushed again between the two
+    raise refused.ConnectionError("the server's scripts are flushed again and again")
 
 
 def _wait(pause: float, deadline: float) -> float:

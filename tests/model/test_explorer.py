@@ -17,6 +17,8 @@ from tests.model.mutants import MUTANTS
 from tests.model.scopes import SCOPES, chosen, resized
 from tests.model.world import Scope
 
+#: Two minutes on two idle cores; machines are busy.
+pytestmark = pytest.mark.timeout(1200)
 ENOUGH = 800_000
 PROCESSES = 2
 
