@@ -12,6 +12,7 @@ from jobq.engine.script import Script
 LUA = Path(__file__).parents[1] / "lua"
 SCRIPTS = sorted(path for path in LUA.rglob("*.lua") if not path.name.startswith("_"))
 FRAGMENTS = sorted(LUA.rglob("_*.lua"))
+ALL_KEYS = {key for path in SCRIPTS for key in Script(path).keys}
 SECTIONS = ("KEYS", "ARGV", "RETURNS", "COST", "WRITES")
 TYPES = {
     "hash": r"H[A-Z]+", "list": r"L[A-Z]+|R(?:PUSH|POP)X?", "zset": r"Z[A-Z]+",
@@ -75,6 +76,49 @@ def test_script_that_writes_nothing_is_flagged_so_and_others_say_what(path):
     # Fragments that scripts of both kinds include have writes that a read-only one never calls.
     text = path.read_text(encoding="utf-8") if flagged else Script(path).text
     assert flagged == (WRITING.search(text) is None)
+
+
+def written(script: Script) -> set[str]:
+    """Keys that a script writes by name."""
+    commands = WRITING.pattern.removesuffix("'")
+    found = re.findall(rf"{commands}', (\w+)", script.text)
+    return set(found) & set(script.keys)
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=ids)
+def test_script_writes_the_keys_that_its_header_names(path):
+    """Where WRITES opens with keys; elsewhere it says when nothing is written."""
+    script = Script(path)
+    named = re.split(r"[,;]", header(path)["WRITES"].strip())[0]
+    words = set(named.split(" and "))
+    if named == "all keys":
+        words = set(script.keys)
+    if words <= ALL_KEYS:
+        assert written(script) == words
+
+
+def needs(fragment: Path) -> set[str]:
+    """Names that a fragment takes from the script around it."""
+    found = re.search(r"^-- needs:(.*)$", fragment.read_text(encoding="utf-8"), re.MULTILINE)
+    assert found, fragment.name
+    return set(found[1].split())
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=ids)
+def test_script_binds_what_its_fragments_need(path):
+    script, before = Script(path), ""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        include = re.fullmatch(r"--@include (\w+)", line)
+        if include:
+            fragment = path.with_name(f"{include[1]}.lua")
+            local = {
+                name
+                for names in re.findall(r"\blocal (?:function )?([\w, ]+)", before)
+                for name in re.split(r", *", names.strip())
+            }
+            assert needs(fragment) <= {*script.keys, *script.args, *local}, fragment.name
+            before += fragment.read_text(encoding="utf-8")
+        before += line + "\n"
 
 
 @pytest.mark.parametrize("path", FRAGMENTS, ids=ids)
