@@ -12,6 +12,7 @@ from typing import NamedTuple
 from jobq.errors import EmbeddedError
 
 FOLDER = ".jobq"
+SOCKET_BYTES = 100
 
 
 class Place(NamedTuple):
@@ -26,6 +27,11 @@ class Place(NamedTuple):
         return self.data / "lock"
 
     @property
+    def server_lock(self) -> Path:
+        """Held by the server as long as it lives."""
+        return self.data / "server.lock"
+
+    @property
     def watch_lock(self) -> Path:
         """Held by the watcher as long as it lives."""
         return self.data / "watch.lock"
@@ -34,6 +40,11 @@ class Place(NamedTuple):
     def log(self) -> Path:
         """What the server wrote."""
         return self.data / "server.log"
+
+    @property
+    def pid_file(self) -> Path:
+        """The pid of the server that was started last, for people."""
+        return self.data / "server.pid"
 
     @property
     def known_socket(self) -> Path:
@@ -61,13 +72,23 @@ def place(data: Path) -> Place:
 def runtime_folder() -> Path:
     """A folder for sockets: short, since a socket's path has little room, and the user's own."""
     given = os.environ.get("XDG_RUNTIME_DIR")
-    if given and len(given) < 60 and os.access(given, os.W_OK):
+    if (
+        given
+        and os.path.isabs(given)
+        and len(os.fsencode(given)) < 60
+        and os.access(given, os.W_OK)
+    ):
         return Path(given, "jobq")
     return Path(tempfile.gettempdir(), f"jobq-{os.getuid()}")
 
 
 def prepare(place: Place) -> None:
     """Make the folders. EmbeddedError when they can't be, or when others could reach into them."""
+    if len(os.fsencode(place.socket)) > SOCKET_BYTES:
+        raise EmbeddedError(
+            f"{place.socket} is too long for a socket, more than {SOCKET_BYTES} bytes; set XDG_RUNTIME_DIR "
+            "to a folder with a shorter path"
+        )
     try:
         place.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         ignore = place.data / ".gitignore"
