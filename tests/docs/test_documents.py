@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from jobq.engine import keys
+from jobq.engine.directory import queue_names
+from jobq.jobs import codec
+from jobq.jobs.absent import LONGEST_MS, MAX_ATTEMPTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -72,3 +75,25 @@ def test_low_level_example_of_the_tour_runs(server, client):
     )
     assert client.command("HGET", "jobq:{low}:messages", "m") is not None
     assert client.command("SISMEMBER", "jobq:{low}:done", "m") == 1
+
+
+def test_example_of_the_wire_page_enqueues_what_a_worker_reads(server, queue, client):
+    text = (ROOT / "docs" / "wire.md").read_text()
+    [block] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    run = subprocess.run(
+        [sys.executable, "-c", block], check=True, cwd=ROOT, env={"REDIS_URL": server.url},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert run.stdout == "[b'added', b'']\n"
+    [message] = queue.dequeue(1, lease_ms=15_000).messages
+    call = codec.decode(message.content)
+    assert (message.mid, call.job, call.args) == (
+        "resize:a.jpg", "app.images.resize", ["a.jpg", 200],
+    )  # fmt: skip
+    assert queue_names(client) == ["low"]
+
+
+def test_unknown_job_waits_as_long_as_the_operations_page_says():
+    waits_s = [min(LONGEST_MS, 1000 * 2 ** (n - 1)) / 1000 for n in range(1, MAX_ATTEMPTS)]
+    assert round(sum(waits_s) / 60) == 6
+    assert "about six minutes" in (ROOT / "docs" / "operations.md").read_text()
