@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -20,7 +20,7 @@ SCRIPT = Path("examples", "stdlib_census", "demo.py")
 @option("--files", type=click.IntRange(10), help="So many files, spread evenly.  [default: all]")
 @option("--processes", type=click.IntRange(1), default=2, show_default=True, help="Children.")
 @option("--keep", is_flag=True, help="Leave its folder and keys for a look.")
-def demo(session: Session, files: int | None, processes: int, keep: bool) -> int:
+def demo(session: Session, files: int | None, processes: int, keep: bool) -> NoReturn:
     """See it work: thousands of real files, bad ones among them, one child killed in the middle.
 
     Exit code 1: a figure differs from that of a plain loop.
@@ -28,9 +28,8 @@ def demo(session: Session, files: int | None, processes: int, keep: bool) -> int
     arguments = ["--processes", str(processes), *(["--keep"] if keep else [])]
     if files is not None:
         arguments += ["--files", str(files)]
-    return subprocess.run(
-        [sys.executable, str(script()), *arguments], env=environment(session), check=False
-    ).returncode
+    # In this process's place: whoever ends it ends the demo, which ends its worker.
+    os.execve(sys.executable, [sys.executable, str(script()), *arguments], environment(session))
 
 
 def script() -> Path:

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,8 @@ class Client:
         # Settled here, so that a bad URL fails where it is given.
         self.url = settings.url or str(self._topology.locate(""))
         self.is_cluster = isinstance(self._topology, Cluster)
+        #: Asked while a call waits for the server; True ends the wait with Unavailable.
+        self.enough: Callable[[], bool] = lambda: False
         self._idle: dict[Hashable, list[Connection]] = {}
         _clients.add(self)
 
@@ -160,7 +162,8 @@ class Client:
             raise ConfigError(
                 f"{masked(self.url)} refused the login ({error}); check user and password in the URL"
             ) from error
-        if time.monotonic() >= deadline or "CERTIFICATE_VERIFY_FAILED" in str(error):
+        over = time.monotonic() >= deadline or self.enough()
+        if over or "CERTIFICATE_VERIFY_FAILED" in str(error):
             raise Unavailable(
                 f"no answer from {masked(self.url)} within {self.settings.patience_s:g} s ({error}); "
                 "whether the last call took effect is unknown"

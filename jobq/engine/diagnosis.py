@@ -125,7 +125,9 @@ def persistence(facts: Facts) -> Iterator[Finding]:
             "CONFIG SET appendonly yes, and in the server's configuration",
         )  # fmt: skip
     else:
-        found = "none: a restart loses every message" if saves is not None else "no append-only file"
+        found = (
+            "none: a restart loses every message" if saves is not None else "no append-only file"
+        )
         remedy = "CONFIG SET appendonly yes, unless jobs may be lost"
         yield Finding("persistence", "warn", found, remedy)
     for name in ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"):

@@ -41,10 +41,9 @@ class AsyncChild(Child):
         self._nap_ms: int | None = None
         self._sync_slot: int | None = None
 
-    def loop(self) -> None:
-        """Until told to leave."""
+    def take_and_run(self) -> None:
+        """On an event loop."""
         asyncio.run(self._main())
-        self.pass_on_wake()
 
     async def _main(self) -> None:
         loop = asyncio.get_running_loop()

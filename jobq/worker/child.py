@@ -29,8 +29,8 @@ class SyncChild(Child):
         self._ended_at: list[int] = []
         self._nap_ms: int | None = None
 
-    def loop(self) -> None:
-        """Until told to leave."""
+    def take_and_run(self) -> None:
+        """One batch after another."""
         while not self.leaving():
             if self.quiet:
                 self.rest(None)
@@ -43,7 +43,6 @@ class SyncChild(Child):
             else:
                 self.rest((self._nap_ms or 1) / 1000)
                 self._nap_ms = None
-        self.pass_on_wake()
 
     def _turn(self, index: int) -> None:
         dequeued, deadline = self.dequeue(index, self.batch_size(index))

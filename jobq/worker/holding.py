@@ -13,6 +13,7 @@ from jobq.engine.caller import Caller
 from jobq.engine.connection import Client, connect
 from jobq.engine.message import Dequeued, Ending, Finished, Hold
 from jobq.engine.queue import Queue
+from jobq.errors import Unavailable
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
 from jobq.worker import exits, slots
@@ -50,6 +51,8 @@ class Child:
         self.settings, self.slots = around.settings, around.slots
         server = replace(around.client.settings, url=around.client.url)
         patient = connect(settings=replace(server, patience_s=FOR_EVER_S))
+        # A child that is to leave waits for a lost server only to report what it ran.
+        patient.enough = lambda: self._told_to_leave() and not self._reporting
         quick = connect(settings=replace(server, patience_s=QUICK_S))
         names = [name for name, _ in self.settings.queues]
         self.queues = [Queue(name, patient) for name in names]
@@ -63,7 +66,7 @@ class Child:
         self.timers = Timers(2 * self.settings.prefetch_ms / 1000, self.look_around)
         self.executor = self._executor(dict(zip(names, self.quick, strict=True)))
         self.lease_ns, self.margin_ns = lease_and_margin(self.settings.lease_ms)
-        self.draining = False
+        self.draining = self._reporting = False
         self.abort = ""
         self._aborted_at = 0
 
@@ -81,6 +84,16 @@ class Child:
 
     def loop(self) -> None:
         """Take and run messages until told to leave."""
+        try:
+            self.take_and_run()
+            self.pass_on_wake()
+        except Unavailable as error:
+            if not self._told_to_leave():
+                raise
+            logger.warning("left without a word to the server: %s", error)
+
+    def take_and_run(self) -> None:
+        """The loop itself."""
         raise NotImplementedError
 
     def told(self) -> None:
@@ -98,9 +111,11 @@ class Child:
 
     def leaving(self) -> bool:
         """Whether to end once nothing is held."""
-        if self.slots.words[slots.CONTROL] & (slots.DRAIN | slots.HURRY):
-            self.draining = True
+        self.draining = self.draining or self._told_to_leave()
         return self.draining or self.recycling.due(self.slots.words[slots.FINISHED])
+
+    def _told_to_leave(self) -> bool:
+        return bool(self.slots.words[slots.CONTROL] & (slots.DRAIN | slots.HURRY))
 
     def batch_size(self, index: int) -> int:
         """How many messages to ask for."""
@@ -121,10 +136,14 @@ class Child:
         """End attempts and, if asked, dequeue; as `dequeue`."""
         asked_at = boot_ns()
         settings = self.settings
-        finished = self.queues[index].finish(
-            endings, dequeue=dequeue, lease_ms=settings.lease_ms,
-            crash_limit=settings.crash_limit, caller=self.caller,
-        )  # fmt: skip
+        self._reporting = True
+        try:
+            finished = self.queues[index].finish(
+                endings, dequeue=dequeue, lease_ms=settings.lease_ms,
+                crash_limit=settings.crash_limit, caller=self.caller,
+            )  # fmt: skip
+        finally:
+            self._reporting = False
         tell_refused(endings, finished)
         return finished.dequeued, asked_at + self.lease_ns - self.margin_ns
 

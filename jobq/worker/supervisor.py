@@ -221,7 +221,12 @@ class Supervisor:
             self.restarting.pop(0)
 
     def _last_rites(self) -> None:
-        """Bury whom the server was too slow to bury, as long as its leases last."""
+        """Bury whom the server was too slow to bury, as long as its leases last; collect what is done."""
         until = time.monotonic() + min(5.0, self.settings.lease_ms / 1000)
         while self.unburied and time.monotonic() < until:
             self._bury()
+        try:
+            for queue in self.queues:
+                queue.collect(1000, crash_limit=self.settings.crash_limit)
+        except JobqError as error:
+            logger.warning("what is done waits to be collected by the next worker: %s", error)

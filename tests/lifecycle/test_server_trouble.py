@@ -113,3 +113,27 @@ def test_worker_says_so_and_leaves_when_there_is_no_server(start, tmp_path):
     assert worker.wait() == 3
     assert "no answer" in worker.log
     assert began < time.monotonic()
+
+
+def test_term_ends_an_idle_worker_while_the_server_is_away(own, start):
+    worker = start("--processes", "2", "--lease", "500ms", url=own.url)
+    until(lambda: worker.log.count("born") == 2)
+    until(lambda: own_clients(own) >= 4)
+    own.process.send_signal(signal.SIGKILL)
+    own.process.wait()
+    until(lambda: "not renewed" in worker.log)
+    began = time.monotonic()
+    assert worker.stop() == 0
+    # Far below the 30 s that TERM allows running jobs.
+    assert time.monotonic() - began < 15
+    own.begin()
+
+
+def own_clients(own):
+    """How many are connected to it."""
+    client = connect(settings=ServerSettings(url=own.url))
+    try:
+        info = client.command("INFO", "clients").decode()
+        return int(info.partition("connected_clients:")[2].split()[0])
+    finally:
+        client.close()

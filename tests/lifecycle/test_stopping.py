@@ -102,6 +102,7 @@ def test_burst_leaves_when_everything_is_done(queue, start, send, ledger, proces
         send("quick", f"q{number}")
     assert start("--burst", "--processes", processes).wait() == 0
     assert len(ledger.lines("end")) == 500
+    # A worker that leaves collects what it had ended.
     assert queue.counts().messages == 0
 
 
