@@ -40,17 +40,23 @@ test: $(VENV)/.tested ## every promise, on real servers: Valkey, and Redis where
 	$(BIN)/python -m pytest tests/model $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/model $(PYTEST_ARGS)
 
-test-pythons: ## engine and jobs on every other Python 3.11 to 3.13 that is there
+test-pythons: $(VENV)/.tested ## engine and jobs on every other Python 3.11 to 3.13 that is on the path
 	@here=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 	for version in $(OTHERS); do \
 		[ $$version = $$here ] && continue; \
-		python=$$(command -v python$$version) && $$python -c 'import venv, ensurepip' 2>/dev/null || \
-			{ echo "Python $$version is not here: not tried"; continue; }; \
+		venv=$(VENV)-$$version; python=; \
+		for found in $$(which -a python$$version 2>/dev/null); do \
+			$$found -c 'import venv, ensurepip' 2>/dev/null && { python=$$found; break; }; \
+		done; \
+		[ "$$python" ] || { echo "Python $$version is not on the path: not tried"; continue; }; \
 		echo "Python $$version:"; \
-		[ -x $(VENV)-$$version/bin/python ] || $$python -m venv $(VENV)-$$version || exit 1; \
-		$(VENV)-$$version/bin/python -m pip install -q --upgrade pip || exit 1; \
-		$(VENV)-$$version/bin/python -m pip install -q -e '.[all]' --group test || exit 1; \
-		$(VENV)-$$version/bin/python -m pytest -q -n 2 --dist loadfile --server valkey \
+		if [ ! $$venv/.tested -nt pyproject.toml ]; then \
+			[ -x $$venv/bin/python ] || $$python -m venv $$venv || exit 1; \
+			$$venv/bin/python -m pip install -q --upgrade pip || exit 1; \
+			$$venv/bin/python -m pip install -q -e '.[all]' --group test || exit 1; \
+			touch $$venv/.tested; \
+		fi; \
+		$$venv/bin/python -m pytest -q -n 2 --dist loadfile --server valkey \
 			tests/engine tests/jobs tests/worker tests/lifecycle || exit 1; \
 	done
 
