@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, cast
+from typing import Any, TypedDict, Unpack, cast
 
 from jobq.config import duration_s
 from jobq.engine.administration import Administration
@@ -40,6 +40,18 @@ BYTES_PER_CALL = 4 * 1024 * 1024
 Content = bytes | tuple[str | None, bytes]
 
 
+class EnqueueOptions(TypedDict, total=False):
+    """How messages are accepted; see Queue.enqueue_many."""
+
+    delay: float | timedelta | None
+    at: datetime | float | None
+    can_update: bool
+    can_requeue: bool
+    dedupe: float | timedelta | None
+    lock_ms: int | None
+    now: int | None
+
+
 class Queue(Administration):
     """The queue `name`, on `client` or the default one. Threads may share it.
 
@@ -54,12 +66,14 @@ class Queue(Administration):
         *,
         mid: str | None = None,
         caller: Caller | None = None,
-        **options: Any,
+        **options: Unpack[EnqueueOptions],
     ) -> Enqueued:
         """Accept one message; for the options see enqueue_many."""
         return self._enqueue([(mid, content)], self._options(**options), caller)[0]
 
-    def enqueue_many(self, contents: Iterable[Content], **options: Any) -> list[Enqueued]:
+    def enqueue_many(
+        self, contents: Iterable[Content], **options: Unpack[EnqueueOptions]
+    ) -> list[Enqueued]:
         """Accept messages, up to 1,000 in a round trip, each round trip whole or not at all.
 
         delay (seconds or timedelta) or at (datetime with a zone, or epoch seconds): not before then.
