@@ -1,0 +1,147 @@
+"""A ledger's lines put together: enqueues, runs, reported endings, faults."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from jobq.chaos.ledger import Line
+
+FOREVER = float("inf")
+
+
+@dataclass(eq=False)
+class Run:
+    """One run of a job. `points`: moments at which it wrote a line, and the lease left at each."""
+
+    mid: str
+    fence: int
+    pid: int
+    start: float
+    points: list[tuple[float, float]]
+    ended: bool = False
+
+    @property
+    def last(self) -> float:
+        """When it was last seen alive."""
+        return self.points[-1][0]
+
+    def leased(self) -> Iterator[tuple[float, float]]:
+        """Spans in which it was alive and knew its lease to be valid."""
+        for (at, left), (following, _) in zip(self.points, self.points[1:], strict=False):
+            if left > 0:
+                yield at, min(at + left, following)
+
+
+class Ending(NamedTuple):
+    """One attempt's end as it was reported. `reply` info: none came."""
+
+    mid: str
+    token: str
+    outcome: str
+    reply: str
+    began: float
+    answered: float
+
+
+class Fault(NamedTuple):
+    """What the nemesis did. No pids: to everybody."""
+
+    name: str
+    at: float
+    until: float
+    pids: frozenset[int]
+
+    def strikes(self, pid: int) -> bool:
+        """Whether it can have touched a run of this process."""
+        return not self.pids or pid in self.pids
+
+
+@dataclass
+class History:
+    """Of one round."""
+
+    outcomes: dict[str, str] = field(default_factory=dict)
+    taken_for_other: list[str] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    started: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))
+    ended: Counter[str] = field(default_factory=Counter)
+    handed: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
+    fences: dict[tuple[str, str], int] = field(default_factory=dict)
+    endings: list[Ending] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    orphans: list[int] = field(default_factory=list)
+    answered: dict[tuple[str, int], float] = field(default_factory=dict)
+
+    def settled_at(self, run: Run) -> float:
+        """When the end of a run was known to be accepted or refused."""
+        return self.answered.get((run.mid, run.fence), FOREVER)
+
+
+def read(lines: Iterable[Line]) -> History:
+    """All of it, in the order of time."""
+    history, running = History(), dict[tuple[str, int, int], Run]()
+    ordered = sorted(lines, key=lambda line: float(line["at"]))
+    replies = {line["call"]: line for line in ordered if line["word"] == "finished"}
+    for line in ordered:
+        word = line["word"]
+        if word in ("enqueue", "enqueued"):
+            _enqueue(history, line)
+        elif word in ("start", "end", "aborted"):
+            _run(history, line, running)
+        elif word == "handed":
+            for mid, token, fence in line["messages"]:
+                history.handed[mid].append((fence, line["at"]))
+                history.fences[mid, token] = fence
+        elif word == "finish":
+            history.endings += _endings(line, replies.get(line["call"]))
+        elif word == "fault":
+            pids = frozenset(line.get("pids") or ())
+            history.faults.append(Fault(line["name"], line["at"], line["until"], pids))
+        elif word == "orphan":
+            history.orphans.append(line["pid"])
+    _settle(history)
+    return history
+
+
+def _enqueue(history: History, line: Line) -> None:
+    mid = line["mid"]
+    if line["word"] == "enqueue":
+        history.outcomes[mid] = "info"
+        return
+    history.outcomes[mid] = line["outcome"]
+    if line["outcome"] == "ok" and line.get("action") != "added":
+        history.taken_for_other.append(mid)
+
+
+def _run(history: History, line: Line, running: dict[tuple[str, int, int], Run]) -> None:
+    name = (line["mid"], line["fence"], line["pid"])
+    point = (line["at"], line["left"])
+    if line["word"] == "start":
+        run = Run(*name, start=line["at"], points=[point])
+        running[name] = run
+        history.runs.append(run)
+        history.started[run.mid].append(run)
+        return
+    run = running[name]
+    run.points.append(point)
+    if line["word"] == "end":
+        run.ended = True
+        history.ended[run.mid] += 1
+
+
+def _endings(line: Line, reply: Line | None) -> Iterator[Ending]:
+    replies = reply["replies"] if reply else ["info"] * len(line["endings"])
+    answered = reply["at"] if reply else FOREVER
+    for (mid, token, outcome), word in zip(line["endings"], replies, strict=True):
+        yield Ending(mid, token, outcome, word, line["at"], answered)
+
+
+def _settle(history: History) -> None:
+    for ending in history.endings:
+        fence = history.fences.get((ending.mid, ending.token))
+        if fence is not None:
+            name = (ending.mid, fence)
+            history.answered[name] = min(ending.answered, history.answered.get(name, FOREVER))

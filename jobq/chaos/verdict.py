@@ -1,0 +1,163 @@
+"""Judges a ledger: a pure function of its lines and of what the server holds at the end."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from statistics import median
+from typing import NamedTuple
+
+from jobq.chaos.history import History, Run, read
+from jobq.chaos.ledger import Line
+
+#: A fault acts on what begins so shortly after it, too.
+GRACE_S = 0.5
+
+
+class Final(NamedTuple):
+    """What is left on the server after the drain."""
+
+    waiting: frozenset[str] = frozenset()
+    dead: frozenset[str] = frozenset()
+    leaked: tuple[str, ...] = ()
+    fsck: tuple[str, ...] = ()
+
+
+class Verdict(NamedTuple):
+    """Counts, and per broken promise the mids or keys."""
+
+    attempts: int
+    acknowledged: int
+    failed: int
+    recovered: int
+    runs: int
+    duplicates: int
+    hit: int
+    faults: int
+    dead: int
+    recovery_p50: float
+    recovery_max: float
+    broken: dict[str, list[str]]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every promise was kept."""
+        return not any(self.broken.values())
+
+
+def judge(lines: Iterable[Line], final: Final) -> Verdict:
+    """The verdict on one round."""
+    history = read(lines)
+    hits = dict(_hits(history))
+    recovery = sorted(_recoveries(history, hits))
+    acknowledged = {mid for mid, outcome in history.outcomes.items() if outcome == "ok"}
+    ran = set(history.ended)
+    return Verdict(
+        attempts=len(history.outcomes),
+        acknowledged=len(acknowledged),
+        failed=sum(outcome == "fail" for outcome in history.outcomes.values()),
+        recovered=sum(history.outcomes.get(mid) == "info" for mid in ran),
+        runs=len(history.runs),
+        duplicates=sum(count - 1 for count in history.ended.values()),
+        hit=sum(len(faults) for faults in hits.values()),
+        faults=len(history.faults),
+        dead=len(final.dead),
+        recovery_p50=median(recovery) if recovery else 0.0,
+        recovery_max=max(recovery, default=0.0),
+        broken={
+            "lost": sorted(acknowledged - ran - final.waiting - final.dead),
+            "unfinished": sorted(final.waiting),
+            "unexpected": sorted((ran | set(history.started)) - set(history.outcomes)),
+            "unexplained": sorted(_unexplained(history, hits)),
+            "concurrent": sorted(_concurrent(history)),
+            "stale_accepted": sorted(_stale_accepted(history)),
+            "misreported": sorted(_misreported(history, final)),
+            "orphans": sorted(map(str, history.orphans)),
+            "leaked": sorted(final.leaked),
+            "fsck": sorted(final.fsck),
+        },
+    )
+
+
+def _hits(history: History) -> Iterator[tuple[Run, list[float]]]:
+    """Runs that a fault may have made a second one necessary of, with the moments of those faults."""
+    for run in history.runs:
+        settled = history.settled_at(run)
+        times = [
+            fault.at
+            for fault in history.faults
+            if run.start <= fault.until + GRACE_S and fault.at <= settled and fault.strikes(run.pid)
+        ]
+        if times:
+            yield run, times
+
+
+def _unexplained(history: History, hits: dict[Run, list[float]]) -> Iterator[str]:
+    """Mids with more further effects than faults that hit them."""
+    # What hit the last run of a mid made no further one necessary.
+    struck = Counter(
+        run.mid
+        for run, times in hits.items()
+        for _ in times
+        if run is not history.started[run.mid][-1]
+    )
+    for mid, count in history.ended.items():
+        if count - 1 > struck[mid]:
+            yield mid
+
+
+def _recoveries(history: History, hits: dict[Run, list[float]]) -> Iterator[float]:
+    """How long after a fault that cut a run short its message ran again."""
+    for run, times in hits.items():
+        later = [one.start for one in history.started[run.mid] if one.start > run.start]
+        if not run.ended and later:
+            yield max(0.0, min(later) - max((t for t in times if t >= run.start), default=run.last))
+
+
+def _concurrent(history: History) -> Iterator[str]:
+    """Mids of which two runs held a lease, as they knew it, at one moment."""
+    for mid, runs in history.started.items():
+        spans = [(run, span) for run in runs for span in run.leased()]
+        if any(
+            one is not other and a[0] < b[1] and b[0] < a[1]
+            for one, a in spans
+            for other, b in spans
+        ):
+            yield mid
+
+
+def _stale_accepted(history: History) -> Iterator[str]:
+    """Endings that were accepted although a newer hand-out was known, and second ones accepted."""
+    done: dict[str, set[str]] = defaultdict(set)
+    for ending in history.endings:
+        if ending.reply != "ok":
+            continue
+        if ending.outcome == "done":
+            done[ending.mid].add(ending.token)
+        fence = history.fences.get((ending.mid, ending.token))
+        newer = history.handed[ending.mid]
+        if fence is not None and any(f > fence and at < ending.began for f, at in newer):
+            yield ending.mid
+    yield from (mid for mid, tokens in done.items() if len(tokens) > 1)
+
+
+def _misreported(history: History, final: Final) -> Iterator[str]:
+    """Calls that were told the opposite of what they did."""
+    present = set(history.started) | final.waiting | final.dead
+    for mid, outcome in history.outcomes.items():
+        if outcome == "fail" and mid in present:
+            yield mid
+    # Every mid is enqueued once: nobody else can have put it there.
+    yield from history.taken_for_other
+    for ending in history.endings:
+        if ending.reply == "stale" and not _somebody_else(history, ending.mid, ending.token):
+            yield ending.mid
+
+
+def _somebody_else(history: History, mid: str, token: str) -> bool:
+    """Whether another attempt, or another report of this one, can have ended the message."""
+    fence = history.fences.get((mid, token), -1)
+    if any(other != fence for other, _ in history.handed[mid]):
+        return True
+    of_mid = [one for one in history.endings if one.mid == mid]
+    return any(one.token != token or one.reply in ("ok", "dead", "info") for one in of_mid)

@@ -1,0 +1,258 @@
+"""The judge: an honest ledger passes, and every seeded fault is caught by its own count."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from jobq.chaos.ledger import Ledger, Line
+from jobq.chaos.verdict import Final, Verdict, judge
+
+
+class Story:
+    """Writes a ledger's lines, a millisecond after one another."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.now = 100.0
+
+    def say(self, word: str, **fields: object) -> None:
+        self.now += 0.001
+        self.lines.append({"word": word, "at": self.now, **fields})
+
+    def enqueue(self, mid: str, outcome: str = "ok", action: str = "added") -> None:
+        self.say("enqueue", mid=mid)
+        if outcome:
+            self.say("enqueued", mid=mid, outcome=outcome, action=action)
+
+    def hand(self, mid: str, fence: int, pid: int = 1) -> None:
+        self.say("handed", messages=[[mid, f"t{fence}", fence]], pid=pid)
+
+    def run(self, word: str, mid: str, fence: int, pid: int = 1, left: float = 2.0) -> None:
+        self.say(word, mid=mid, attempt=1, fence=fence, pid=pid, left=left)
+
+    def finish(self, mid: str, fence: int, reply: str = "ok", outcome: str = "done") -> None:
+        call = f"c{len(self.lines)}"
+        self.say("finish", call=call, endings=[[mid, f"t{fence}", outcome]], pid=1)
+        if reply:
+            self.say("finished", call=call, replies=[reply], pid=1)
+
+    def whole(self, mid: str, fence: int, pid: int = 1) -> None:
+        self.hand(mid, fence, pid)
+        self.run("start", mid, fence, pid)
+        self.run("end", mid, fence, pid)
+        self.finish(mid, fence)
+
+    def fault(self, name: str = "kill", pids: tuple[int, ...] = ()) -> None:
+        self.say("fault", name=name, pids=list(pids), until=self.now + 0.001)
+
+    def judged(self, **final: object) -> Verdict:
+        return judge(self.lines, Final(**final))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+def broken(verdict: Verdict) -> dict[str, list[str]]:
+    return {name: found for name, found in verdict.broken.items() if found}
+
+
+def test_an_honest_round_holds(story):
+    for number, mid in enumerate("abc"):
+        story.enqueue(mid)
+        story.whole(mid, number)
+    verdict = story.judged()
+    assert verdict.holds
+    assert (verdict.attempts, verdict.acknowledged, verdict.runs) == (3, 3, 3)
+    assert verdict.duplicates == verdict.hit == verdict.recovered == 0
+
+
+def test_accepted_and_never_run_is_lost(story):
+    story.enqueue("a")
+    assert broken(story.judged()) == {"lost": ["a"]}
+
+
+def test_started_and_never_ended_is_lost_too(story):
+    story.enqueue("a")
+    story.hand("a", 1)
+    story.run("start", "a", 1)
+    assert broken(story.judged()) == {"lost": ["a"]}
+
+
+def test_what_still_waits_is_unfinished_and_what_is_dead_is_neither(story):
+    story.enqueue("a")
+    story.enqueue("b")
+    verdict = story.judged(waiting=frozenset("a"), dead=frozenset("b"))
+    assert broken(verdict) == {"unfinished": ["a"]}
+    assert verdict.dead == 1
+
+
+def test_run_that_nobody_asked_for_is_unexpected(story):
+    story.whole("a", 1)
+    assert broken(story.judged()) == {"unexpected": ["a"]}
+
+
+@pytest.mark.parametrize("outcome", ["info", ""])
+def test_unknown_outcome_may_happen_or_not(story, outcome):
+    story.enqueue("a", outcome)
+    story.enqueue("b", outcome)
+    story.whole("a", 1)
+    verdict = story.judged()
+    assert verdict.holds
+    assert verdict.recovered == 1
+    assert verdict.acknowledged == 0
+
+
+@pytest.mark.parametrize("left", [{}, {"waiting": frozenset("a")}])
+def test_refused_enqueue_that_took_effect_is_misreported(story, left):
+    story.enqueue("a", "fail")
+    if not left:
+        story.whole("a", 1)
+    assert story.judged(**left).broken["misreported"] == ["a"]
+
+
+def test_first_enqueue_called_a_repetition_is_misreported(story):
+    story.enqueue("a", "ok", "exists")
+    story.whole("a", 1)
+    assert broken(story.judged()) == {"misreported": ["a"]}
+
+
+def test_end_refused_although_it_took_effect_is_misreported(story):
+    story.enqueue("a")
+    story.hand("a", 1)
+    story.run("start", "a", 1)
+    story.run("end", "a", 1)
+    story.finish("a", 1, "stale")
+    assert broken(story.judged()) == {"misreported": ["a"]}
+
+
+def test_end_refused_after_an_unanswered_report_is_in_order(story):
+    story.enqueue("a")
+    story.hand("a", 1)
+    story.run("start", "a", 1)
+    story.run("end", "a", 1)
+    story.finish("a", 1, "")
+    story.finish("a", 1, "stale")
+    assert story.judged().holds
+
+
+def test_second_run_without_a_fault_is_unexplained(story):
+    story.enqueue("a")
+    story.whole("a", 1)
+    story.hand("a", 2, pid=2)
+    story.run("start", "a", 2, pid=2)
+    story.run("end", "a", 2, pid=2)
+    verdict = story.judged()
+    assert broken(verdict) == {"unexplained": ["a"]}
+    assert verdict.duplicates == 1
+
+
+def interrupted(story: Story, pids: tuple[int, ...]) -> Verdict:
+    """A run by process 1 whose end nobody hears of, a fault, and a run by process 2."""
+    story.enqueue("a")
+    story.hand("a", 1)
+    story.run("start", "a", 1)
+    story.run("end", "a", 1)
+    story.fault(pids=pids)
+    story.now += 2
+    story.whole("a", 2, pid=2)
+    return story.judged()
+
+
+@pytest.mark.parametrize("pids", [(), (1,)])
+def test_fault_explains_a_second_run_of_what_it_hit(story, pids):
+    verdict = interrupted(story, pids)
+    assert verdict.holds
+    assert (verdict.duplicates, verdict.faults) == (1, 1)
+
+
+def test_fault_that_hit_another_process_explains_nothing(story):
+    assert broken(interrupted(story, (9,))) == {"unexplained": ["a"]}
+
+
+def test_fault_after_the_end_was_accepted_explains_nothing(story):
+    story.enqueue("a")
+    story.whole("a", 1)
+    story.fault()
+    story.hand("a", 2, pid=2)
+    story.run("start", "a", 2, pid=2)
+    story.run("end", "a", 2, pid=2)
+    story.finish("a", 2, "stale")
+    assert broken(story.judged()) == {"unexplained": ["a"]}
+
+
+def test_recovery_is_from_the_fault_to_the_next_run(story):
+    story.enqueue("a")
+    story.hand("a", 1)
+    story.run("start", "a", 1)
+    story.fault(pids=(1,))
+    story.now += 0.75
+    story.whole("a", 2, pid=2)
+    verdict = story.judged()
+    assert verdict.holds
+    assert verdict.recovery_p50 == verdict.recovery_max == pytest.approx(0.752)
+    assert verdict.duplicates == 0
+
+
+def two_at_once(story: Story, left: float) -> Verdict:
+    story.enqueue("a")
+    story.hand("a", 1)
+    story.run("start", "a", 1, left=left)
+    story.fault(pids=(1,))
+    story.now += 1
+    story.hand("a", 2, pid=2)
+    story.run("start", "a", 2, pid=2)
+    story.now += 1
+    story.run("end", "a", 1, left=-1)
+    story.run("end", "a", 2, pid=2)
+    story.finish("a", 1, "stale")
+    story.finish("a", 2)
+    return story.judged()
+
+
+def test_two_runs_with_a_lease_each_are_concurrent(story):
+    assert broken(two_at_once(story, left=1.5)) == {"concurrent": ["a"]}
+
+
+def test_late_run_whose_lease_was_over_is_not(story):
+    assert two_at_once(story, left=0.5).holds
+
+
+def test_end_accepted_after_a_newer_hand_out_is_stale_accepted(story):
+    story.enqueue("a")
+    story.hand("a", 1)
+    story.run("start", "a", 1)
+    story.fault()
+    story.run("end", "a", 1, left=-1)
+    story.hand("a", 2, pid=2)
+    story.finish("a", 1)
+    assert broken(story.judged()) == {"stale_accepted": ["a"]}
+
+
+def test_two_ends_accepted_are_one_too_many(story):
+    story.enqueue("a")
+    story.whole("a", 1)
+    story.finish("a", 2)
+    assert broken(story.judged()) == {"stale_accepted": ["a"]}
+
+
+def test_what_is_left_on_the_server_counts(story):
+    story.say("orphan", pid=7)
+    verdict = story.judged(leaked=("jobq:x",), fsck=("ready without message a",))
+    assert broken(verdict) == {
+        "orphans": ["7"], "leaked": ["jobq:x"], "fsck": ["ready without message a"],
+    }  # fmt: skip
+
+
+def test_ledger_gives_back_what_was_written_and_leaves_out_a_torn_line(tmp_path):
+    ledger = Ledger(str(tmp_path))
+    ledger.write("enqueue", mid="a")
+    ledger.write("fault", at=1.5, name="kill", pids=[], until=2.0)
+    with (tmp_path / f"{os.getpid()}.jsonl").open("a") as file:
+        file.write('{"word": "en')
+    first, second = ledger.lines()
+    assert (first["word"], first["mid"]) == ("enqueue", "a")
+    assert second["at"] == 1.5
