@@ -57,7 +57,7 @@ test-pythons: $(VENV)/.tested ## engine and jobs on every other Python 3.11 to 3
 			touch $$venv/.tested; \
 		fi; \
 		$$venv/bin/python -m pytest -q -n 2 --dist loadfile --server valkey \
-			tests/engine tests/jobs tests/worker tests/lifecycle || exit 1; \
+			tests/engine tests/jobs tests/worker tests/lifecycle tests/observe tests/cli || exit 1; \
 	done
 
 check: $(VENV)/.checked ## ruff, mypy, pyright, layers, Lua headers, docs
