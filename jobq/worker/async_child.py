@@ -221,7 +221,7 @@ class AsyncChild(Child):
     async def _watch(self) -> None:
         """Look around while jobs run; also the age and memory of this child."""
         while True:
-            left_s = (self.slots.words[slots.DEADLINE] - boot_ns()) / 1e9
+            left_s = (self.slots.deadline() - boot_ns()) / 1e9
             rest_s = self.settings.lease_ms / 6000
             await asyncio.sleep(min(rest_s, max(0.01, left_s)) if self._running else rest_s)
             self.check_parent()
@@ -231,14 +231,16 @@ class AsyncChild(Child):
                 self._changed.set()
 
     def _stop_all(self) -> None:
+        now = boot_ns()
         for slot in list(self._running):
-            self._cancel(slot, "lost")
+            if now >= self.slots.words[slots.UNTIL + slot]:
+                self._cancel(slot, "lost")
 
     def look_around(self, now: int) -> float:
         """While a sync job holds the loop up."""
         self.check_parent()
         self.fence(boot_ns(), self._abort_sync)
-        left_s = (self.slots.words[slots.DEADLINE] - boot_ns()) / 1e9
+        left_s = (self.slots.deadline() - boot_ns()) / 1e9
         return max(0.01, min(left_s, self.settings.lease_ms / 6000))
 
     def _abort_sync(self) -> None:

@@ -79,7 +79,7 @@ class SyncChild(Child):
             return bool(self.slots.lost[slot])
         ending = self._outcome(slot, call) if isinstance(call, Call) else call
         if ending is None:
-            return not self.draining and boot_ns() < self.slots.words[slots.DEADLINE]
+            return not self.draining and boot_ns() < self.slots.words[slots.UNTIL + slot]
         self._pending.append(ending)
         self._ended_at.append(monotonic_ns())
         if ending.outcome == "done" and ending.result is None:
@@ -152,7 +152,7 @@ class SyncChild(Child):
         self.check_parent()
         self._report_ended()
         self.fence(boot_ns(), self._stop)
-        left_s = (self.slots.words[slots.DEADLINE] - boot_ns()) / 1e9
+        left_s = (self.slots.deadline() - boot_ns()) / 1e9
         return max(0.01, min(left_s, self.settings.lease_ms / 6000))
 
     def _report_ended(self) -> None:

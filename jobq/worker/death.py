@@ -14,6 +14,7 @@ from jobq.engine.queue import Queue
 from jobq.errors import CodecError
 from jobq.events import attempt_record
 from jobq.jobs.codec import decode
+from jobq.jobs.seal import opened, seal_of
 from jobq.worker import slots
 from jobq.worker.clock import boot_ns
 from jobq.worker.slots import Held, Slots
@@ -113,7 +114,7 @@ def _to_blame(death: Death, held: Held) -> bool:
 def _record(queue: Queue, death: Death, held: Held, worker: str, error: str = "") -> str:
     content = queue.client.command("HGET", keys.key(queue.prefix, "messages"), held.mid)
     try:
-        call = decode(content or b"")
+        call = decode(opened(seal_of(queue.client), queue.name, held.mid, content or b""))
         name, enqueued_at = call.job, call.enqueued_at
     except CodecError:
         name, enqueued_at = "", 0

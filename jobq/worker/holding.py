@@ -16,6 +16,7 @@ from jobq.engine.queue import Queue
 from jobq.errors import Unavailable
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
+from jobq.jobs.seal import seal_of
 from jobq.worker import exits, slots
 from jobq.worker.clock import boot_ns
 from jobq.worker.idle import Sleep
@@ -71,7 +72,6 @@ class Child:
         self._aborted_at = 0
 
     def _executor(self, by_name: dict[str, Queue]) -> Executor:
-        words = self.slots.words
         return Executor(
             self.around.registry,
             worker=self.settings.name,
@@ -79,7 +79,8 @@ class Child:
             report_progress=lambda queue, mid, token, text: by_name[queue].progress(
                 mid, token, text
             ),
-            lease_deadline=lambda: words[slots.DEADLINE] / 1e9,
+            lease_deadline=lambda: self.slots.deadline() / 1e9,
+            seal=seal_of(self.around.client),
         )
 
     def loop(self) -> None:
@@ -154,7 +155,7 @@ class Child:
 
     def fence(self, now: int, stop: Callable[[], None]) -> None:
         """Past the deadline `stop` what runs; a while later end the process."""
-        if now < self.slots.words[slots.DEADLINE]:
+        if now < self.slots.deadline():
             return
         if not self._aborted_at:
             self._aborted_at, self.abort = now, "lost"

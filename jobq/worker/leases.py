@@ -40,7 +40,7 @@ class Leases:
                     lost.setdefault(member, []).append(one)
         for member, holds in held.items():
             if holds:
-                self._confirm(member, asked_at, lost.get(member, []))
+                self._confirm(member, asked_at, holds, lost.get(member, []))
 
     def take_back(self, member: Member) -> None:
         """Release what waits behind a job that turned out slow."""
@@ -69,7 +69,7 @@ class Leases:
             member.kill("hard timeout")
             return
         running = slots.RUNNING in bytes(member.slots.states)
-        if not running or now < member.slots.words[slots.DEADLINE] + self._margin_ns:
+        if not running or now < member.slots.deadline() + self._margin_ns:
             member.late_since = 0
         elif not member.late_since:
             # First seen now: after a pause of the whole worker the child gets its chance to stop itself.
@@ -92,15 +92,18 @@ class Leases:
         kept = self._queues[index].extend(holds, self._settings.lease_ms)
         return [one for one, ok in zip(mine, kept, strict=True) if not ok]
 
-    def _confirm(self, member: Member, asked_at: int, lost: list[Held]) -> None:
+    def _confirm(self, member: Member, asked_at: int, holds: list[Held], lost: list[Held]) -> None:
+        """Note what was renewed, of what is still held: the child may have taken others meanwhile."""
         memory = member.slots
         if not memory.lock.acquire(timeout=0.005):
             return
         try:
             until = asked_at + self._lease_ns - self._margin_ns
-            memory.words[slots.DEADLINE] = max(memory.words[slots.DEADLINE], until)
             still = {(held.slot, held.token): held for held in memory.held()}
             told = [one for one in lost if (one.slot, one.token) in still]
+            for one in holds:
+                if (one.slot, one.token) in still and one not in told:
+                    memory.words[slots.UNTIL + one.slot] = until
             for one in told:
                 memory.lost[one.slot] = 1
         finally:

@@ -5,12 +5,13 @@ death to end what it held. `lock` guards every change that both must agree on. T
 tries it, and needs it no more once the child is dead, so a child that dies or is stopped inside blocks
 nobody.
 
-One page of words and bytes, then a record per slot: queue's index, lengths, mid, token.
+Two pages of words and bytes, then a record per slot: queue's index, lengths, mid, token.
 """
 
 from __future__ import annotations
 
 import mmap
+from array import array
 from collections.abc import Sequence
 from multiprocessing import get_context
 from typing import NamedTuple
@@ -22,12 +23,13 @@ COUNT = 256
 
 # Words of 8 bytes in the header; 0 and 1 hold the caller's id.
 STATE = 2
-DEADLINE = 3  # until when everything held is surely held, boot_ns
-STARTED_AT = 4  # of the job begun last, boot_ns
-FINISHED = 5  # how many jobs ended
-CONTROL = 6
+STARTED_AT = 3  # of the job begun last, boot_ns
+FINISHED = 4  # how many jobs ended
+CONTROL = 5
 HARD = 32  # one per slot: kill at this boot_ns, 0 never
+UNTIL = HARD + COUNT  # one per slot: until when it is surely held, boot_ns
 
+NEVER = 2**62
 # STATE
 BOOTING, WORKING, IDLE, LEAVING = range(4)
 # CONTROL, a set
@@ -35,9 +37,9 @@ QUIET, DRAIN, HURRY = 1, 2, 4
 # A slot's state
 FREE, HELD, RUNNING, ENDED, TAKEN = range(5)
 
-_STATES = 8 * (HARD + COUNT)
+_STATES = 8 * (UNTIL + COUNT)
 _LOST = _STATES + COUNT
-_RECORDS = 4096
+_RECORDS = 8192
 _RECORD = 640
 
 
@@ -84,15 +86,14 @@ class Slots:
             for slot, message in enumerate(messages):
                 self._write(slot, queue, message)
             self.states[: len(messages)] = _ALL_HELD[: len(messages)]
-            self.words[DEADLINE] = deadline
+            self.words[UNTIL : UNTIL + len(messages)] = array("q", [deadline]) * len(messages)
 
     def add(self, slot: int, queue: int, message: Message, deadline: int) -> None:
-        """One more message. Takes the earlier of the deadlines."""
+        """One more message."""
         with self.lock:
             self._write(slot, queue, message)
             self.lost[slot] = 0
-            alone = not any(self.states)
-            self.words[DEADLINE] = deadline if alone else min(deadline, self.words[DEADLINE])
+            self.words[UNTIL + slot] = deadline
             self.states[slot] = HELD
 
     def start(self, slot: int, kill_after_s: float | None = None) -> bool:
@@ -100,7 +101,7 @@ class Slots:
         words = self.words
         with self.lock:
             now = boot_ns()
-            if self.states[slot] != HELD or self.lost[slot] or now >= words[DEADLINE]:
+            if self.states[slot] != HELD or self.lost[slot] or now >= words[UNTIL + slot]:
                 return False
             words[STARTED_AT] = now
             words[HARD + slot] = now + round(kill_after_s * 1e9) if kill_after_s else 0
@@ -120,6 +121,11 @@ class Slots:
             for slot, state in enumerate(self.states)
             if state == RUNNING and 0 < self.words[HARD + slot] <= now
         ]
+
+    def deadline(self) -> int:
+        """Until when everything that runs is surely held; NEVER when nothing runs."""
+        running = (slot for slot, state in enumerate(bytes(self.states)) if state == RUNNING)
+        return min((self.words[UNTIL + slot] for slot in running), default=NEVER)
 
     @property
     def busy(self) -> bool:

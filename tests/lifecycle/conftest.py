@@ -30,6 +30,14 @@ def until(holds: Callable[[], Any], what: str = "it didn't come to hold") -> Any
     return found
 
 
+def alive(process: psutil.Process) -> bool:
+    """Whether it is neither gone nor a zombie."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 class Worker:
     """A running `jobq worker`."""
 
@@ -49,7 +57,7 @@ class Worker:
             found = psutil.Process(self.pid).children()
         except psutil.NoSuchProcess:
             return []
-        return [child.pid for child in found if child.status() != psutil.STATUS_ZOMBIE]
+        return [child.pid for child in found if alive(child)]
 
     def send(self, number: int) -> None:
         """A signal to the supervisor."""

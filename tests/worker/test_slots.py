@@ -52,7 +52,7 @@ def test_start_is_refused_past_the_deadline_when_taken_or_when_lost(memory):
     assert not memory.start(1)
     memory.lost[2] = 1
     assert not memory.start(2)
-    memory.words[slots.DEADLINE] = boot_ns()
+    memory.words[slots.UNTIL + 3] = boot_ns()
     assert not memory.start(3)
     assert [held.state for held in memory.held()] == [slots.RUNNING, slots.HELD, slots.HELD]
 
@@ -66,14 +66,17 @@ def test_job_is_overdue_once_its_hard_timeout_is_over(memory):
     assert memory.overdue(now + 61_000_000_000) == [0]
 
 
-def test_adding_one_keeps_the_earlier_deadline(memory):
-    memory.add(5, 1, message("a"), 100)
-    memory.add(7, 1, message("b"), 200)
-    assert memory.words[slots.DEADLINE] == 100
+def test_deadline_is_the_earliest_of_what_runs(memory):
+    assert memory.deadline() == slots.NEVER
+    soon, later = boot_ns() + LATER, boot_ns() + 2 * LATER
+    memory.add(5, 1, message("a"), later)
+    memory.add(7, 1, message("b"), soon)
+    assert memory.deadline() == slots.NEVER
+    memory.start(5)
+    assert memory.deadline() == later
+    memory.start(7)
+    assert memory.deadline() == soon
     assert [(held.slot, held.mid) for held in memory.held()] == [(5, "a"), (7, "b")]
-    memory.states[5] = memory.states[7] = slots.FREE
-    memory.add(0, 1, message("c"), 300)
-    assert memory.words[slots.DEADLINE] == 300
 
 
 def test_child_and_parent_see_the_same(memory):
