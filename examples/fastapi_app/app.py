@@ -9,7 +9,7 @@ from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel
 
 from jobq import job
-from jobq.errors import JobFailed, ResultTimeout
+from jobq.errors import JobFailed, NoResult, ResultTimeout
 
 app = FastAPI()
 
@@ -20,7 +20,8 @@ class Numbers(BaseModel):
     numbers: list[float]
 
 
-@job(queue="reports", name="report", result_ttl="1h", retries=2)
+# No numbers have no mean; trying again won't change that.
+@job(queue="reports", name="report", result_ttl="1h", dead_on=[statistics.StatisticsError])
 def report(numbers: list[float]) -> dict[str, float]:
     """Slow work, outside the request."""
     return {"mean": statistics.fmean(numbers), "median": statistics.median(numbers)}
@@ -41,5 +42,7 @@ async def show(mid: str, wait: float = 0) -> dict[str, Any]:
         return {"status": "done", "result": await receipt.aresult(timeout=min(wait, 30))}
     except ResultTimeout:
         return {"status": receipt.status().word}
+    except NoResult as gone:
+        raise HTTPException(404, f"there is no report {mid}, or no longer") from gone
     except JobFailed as failed:
         raise HTTPException(500, str(failed)) from failed

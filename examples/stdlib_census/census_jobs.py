@@ -12,5 +12,9 @@ from jobq import job, retry
 def census(path: str, folder: str) -> None:
     """Count one file and write it down in `folder`."""
     ledger.write(folder, "start", path)
-    counts = count(path)
+    try:
+        counts = count(path)
+    except Exception:
+        ledger.write(folder, "fail", path)
+        raise
     ledger.write(folder, "end", path, counts)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
+from subprocess import Popen
 
 import click
 import ledger
@@ -17,21 +20,24 @@ import summary
 from census_jobs import census
 
 import jobq
+from jobq.engine.address import masked
+from jobq.errors import JobqError
 from jobq.jobs.codec import decode
 
 STUCK_S = 30.0
+SHOWN = 8
 
 
 class Demo:
     """One run in a namespace and a folder of its own."""
 
     def __init__(self, files: int | None, processes: int) -> None:
+        self.client = jobq.connect(namespace=f"census-{secrets.token_hex(4)}")
         self.folder = Path(tempfile.mkdtemp(prefix="jobq-census-"))
         self.log = self.folder / "worker.log"
         self.processes = processes
         self.broken = sources.write_broken(self.folder / "broken")
         self.files = sources.chosen(files) + self.broken
-        self.client = jobq.connect(namespace=f"census-{secrets.token_hex(4)}")
         self.queue = jobq.Queue("census", self.client)
         self.kill: pool.Kill | None = None
 
@@ -43,19 +49,17 @@ class Demo:
         ) as worker:
             call = census.options(client=self.client)
             call.enqueue_many((path, str(self.folder)) for path in self.files)
-            if not self._watch(worker):
+            trouble = self._watch(worker)
+            if trouble:
                 tail = self.log.read_text(errors="replace")[-2000:]
-                click.echo(
-                    f"\nno progress for {STUCK_S:g} s, or the worker left; its log ends:\n{tail}",
-                    err=True,
-                )
+                click.echo(f"\n{trouble}; its log, {self.log}, ends:\n{tail}", err=True)
                 return 1
         found = summary.of_ledger(ledger.read(self.folder), self._dead())
         self._tell(found)
         return self._compare(found)
 
-    def clean(self) -> None:
-        """Leave nothing on the server or the disk."""
+    def clear(self) -> None:
+        """Leave nothing on the server."""
         cursor = b"0"
         while True:
             cursor, keys = self.client.command(
@@ -65,18 +69,16 @@ class Demo:
                 self.client.command("UNLINK", key)
             if cursor == b"0":
                 break
-        self.client.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _introduce(self) -> None:
-        click.echo(f"{len(self.files):,} files, one job each, on {self.client.url}")
+        click.echo(f"{len(self.files):,} files, one job each, on {masked(self.client.url)}")
         click.echo(f"a worker with {self.processes} children; its log is {self.log}")
         click.echo("three of the files are this demo's own and can't be parsed or decoded:")
         for path in self.broken:
             click.echo(f"    {Path(path).name}")
 
-    def _watch(self, worker: pool.subprocess.Popen[bytes]) -> bool:
-        """Show progress, kill a child in the middle; False when nothing moves any more."""
+    def _watch(self, worker: Popen[bytes]) -> str:
+        """Show progress, kill a child in the middle; why that came to a halt, nothing when all is done."""
         total, seen, moved_at = len(self.files), 0, time.monotonic()
         with click.progressbar(length=total, label="counting", file=sys.stderr) as bar:
             while seen < total:
@@ -85,12 +87,14 @@ class Demo:
                 if ended > seen:
                     bar.update(ended - seen)
                     seen, moved_at = ended, time.monotonic()
-                elif time.monotonic() - moved_at > STUCK_S or worker.poll() is not None:
-                    return False
+                elif worker.poll() is not None:
+                    return f"the worker left with exit code {worker.returncode}"
+                elif time.monotonic() - moved_at > STUCK_S:
+                    return f"the worker ended no job for {STUCK_S:g} s"
                 if self.kill is None and seen > total * 0.4:
                     self.kill = pool.kill_a_busy_child(self.folder)
                 time.sleep(0.02)
-        return True
+        return ""
 
     def _dead(self) -> dict[str, str]:
         """Path -> first line of the reason."""
@@ -117,8 +121,10 @@ class Demo:
             click.echo(f"    {times:8,}  {module}")
         click.echo("\n  dead, after their retries")
         ours = [path for path in self.broken if path in found.failed]
-        for path in [*ours, *sorted(set(found.failed) - set(ours))][:8]:
+        for path in [*ours, *sorted(set(found.failed) - set(ours))][:SHOWN]:
             click.echo(f"    {Path(path).name}: {found.failed[path]:.100}")
+        if len(found.failed) > SHOWN:
+            click.echo(f"    and {len(found.failed) - SHOWN} more")
 
     def _compare(self, found: summary.Census) -> int:
         plain = summary.of_plain_loop(self.files)
@@ -134,6 +140,31 @@ class Demo:
         return 1 if wrong else 0
 
 
+def attended(demo: Demo, keep: bool) -> int:
+    """Run it; afterwards its keys and its folder are gone. The folder of one that failed stays for a look."""
+    code = 0
+    try:
+        code = demo.run()
+    finally:
+        if not keep:
+            # What went wrong before is what should be told.
+            with contextlib.suppress(JobqError):
+                demo.clear()
+        if keep or code:
+            kept = f"{demo.folder}, namespace {demo.client.namespace}" if keep else demo.folder
+            click.echo(f"kept: {kept}", err=bool(code))
+        else:
+            shutil.rmtree(demo.folder, ignore_errors=True)
+        demo.client.close()
+    return code
+
+
+def leave(number: int, frame: object) -> None:
+    """TERM ends the demo as it would end by itself: the worker first, then what it left."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 @click.command()
 @click.option(
     "--files", type=click.IntRange(10), help="So many files, spread evenly.  [default: all]"
@@ -142,15 +173,11 @@ class Demo:
 @click.option("--keep", is_flag=True, help="Leave the folder and the keys for a look.")
 def main(files: int | None, processes: int, keep: bool) -> None:
     """Count what is in every Python file of this interpreter, one job each."""
-    demo = Demo(files, processes)
+    signal.signal(signal.SIGTERM, leave)
     try:
-        code = demo.run()
-    finally:
-        if keep:
-            click.echo(f"kept: {demo.folder}, namespace {demo.client.namespace}")
-        else:
-            demo.clean()
-    sys.exit(code)
+        sys.exit(attended(Demo(files, processes), keep))
+    except JobqError as error:
+        raise click.ClickException(str(error)) from error
 
 
 if __name__ == "__main__":

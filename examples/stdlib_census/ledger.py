@@ -1,4 +1,4 @@
-"""What jobs write down: one JSON line per start and per end, a file per process."""
+"""What jobs write down: one JSON line per start, end and failure, a file per process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def read(folder: Path, pid: int | None = None) -> Iterator[Line]:
 
 
 def unfinished(folder: Path, pid: int) -> str | None:
-    """The file that a process has begun and not ended."""
+    """The file that a process has begun and neither ended nor failed at."""
     last = None
     for line in read(folder, pid):
         last = line

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import ledger
 
 HERE = Path(__file__).parent
+STOP_S = 5.0
 
 
 class Kill(NamedTuple):
@@ -32,16 +33,9 @@ def worker(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """`jobq worker`, ended in any case."""
     command = [
-        sys.executable,
-        "-m",
-        "jobq",
-        "worker",
-        "--import",
-        "census_jobs",
-        "--queues",
-        "census",
-    ]
-    command += ["--processes", str(processes), "--log-level", "warning"]
+        sys.executable, "-m", "jobq", "worker", "--import", "census_jobs", "--queues", "census",
+        "--processes", str(processes), "--log-level", "warning",
+    ]  # fmt: skip
     path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
     env = {**os.environ, "PYTHONPATH": path, "JOBQ_URL": url, "JOBQ_NAMESPACE": namespace}
     with log.open("wb") as file:
@@ -62,7 +56,7 @@ def kill_a_busy_child(folder: Path) -> Kill | None:
     for pid in ledger.pids(folder):
         try:
             # Stopped, it can't end the job between the look and the kill.
-            os.kill(pid, signal.SIGSTOP)
+            stop(pid)
             path = ledger.unfinished(folder, pid)
             if path is not None:
                 os.kill(pid, signal.SIGKILL)
@@ -71,6 +65,29 @@ def kill_a_busy_child(folder: Path) -> Kill | None:
         except ProcessLookupError:
             continue
     return None
+
+
+def stop(pid: int) -> None:
+    """Stop a process, and return when it has: another processor may run on with it for a moment."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + STOP_S
+    while (found := state(pid)) != "T":
+        if found in ("", "Z"):
+            raise ProcessLookupError(f"process {pid} is gone")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"process {pid} doesn't stop")
+        time.sleep(0.001)
+
+
+def state(pid: int) -> str:
+    """One letter, as `ps` has it; none when the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        if Path("/proc/self").exists():
+            return ""
+    asked = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    return asked.stdout.strip()[:1]
 
 
 def ran_again_after(kill: Kill, folder: Path) -> float | None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import sysconfig
 from pathlib import Path
 
+#: Below a library's folder, what is installed beside it, perhaps for another Python: a virtual environment
+#: has the library of the Python it was made from, and not that one's packages.
+BESIDE = frozenset(("site-packages", "dist-packages"))
 #: Written by the demo; none of them is Python.
 BROKEN = {
     "no_syntax.py": b"def unfinished(:\n    pass\n",
@@ -16,17 +19,13 @@ BROKEN = {
 def installed() -> list[str]:
     """Every source file of the standard library and of the installed packages, each once."""
     paths = sysconfig.get_paths()
-    folders = {
-        Path(paths[name]).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")
-    }
-    return sorted(
-        {
-            str(file.resolve())
-            for folder in folders
-            for file in folder.rglob("*.py")
-            if file.is_file()
-        }
-    )
+    library = {Path(paths[name]).resolve() for name in ("stdlib", "platstdlib")}
+    packages = {Path(paths[name]).resolve() for name in ("purelib", "platlib")}
+    found = [file for folder in packages for file in folder.rglob("*.py")]
+    for folder in library:
+        own = folder.rglob("*.py")
+        found += [file for file in own if file.relative_to(folder).parts[0] not in BESIDE]
+    return sorted({str(file.resolve()) for file in found if file.is_file()})
 
 
 def chosen(most: int | None) -> list[str]:
