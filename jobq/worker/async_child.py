@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
+from redis.exceptions import RedisError
+
 from jobq.engine.message import Dequeued, Ending, Hold, Message
 from jobq.errors import JobAborted
 from jobq.jobs.call import Call
@@ -15,6 +17,7 @@ from jobq.worker import slots
 from jobq.worker.clock import boot_ns
 from jobq.worker.hard import kill_after_s
 from jobq.worker.holding import Child, Surroundings
+from jobq.worker.idle import GRACE_S
 from jobq.worker.log import logger
 
 
@@ -38,6 +41,7 @@ class AsyncChild(Child):
         # A message with a crash on record, which waits until it can run alone.
         self._alone: tuple[int, int, Call] | None = None
         self._asleep: list[int] = []
+        self._alarm: asyncio.TimerHandle | None = None
         self._nap_ms: int | None = None
         self._sync_slot: int | None = None
 
@@ -113,7 +117,16 @@ class AsyncChild(Child):
 
     def _start(self, slot: int, index: int, call: Call) -> None:
         name = "alone" if call.message.ncrashes else call.message.mid
-        self._running[slot] = asyncio.create_task(self._run(slot, index, call), name=name)
+        made = asyncio.create_task(self._run(slot, index, call), name=name)
+        self._running[slot] = made
+        # Cancelled before its first step, its coroutine never runs.
+        made.add_done_callback(lambda _: self._never_ran(slot, index, call, made))
+
+    def _never_ran(self, slot: int, index: int, call: Call, made: asyncio.Task[None]) -> None:
+        if self._running.get(slot) is made:
+            del self._running[slot]
+            self.release(index, [Hold(call.message.mid, call.message.token)])
+            self._end(Ended(slot, index, None))
 
     async def _run(self, slot: int, index: int, call: Call) -> None:
         ending: Ending | None = None
@@ -133,6 +146,7 @@ class AsyncChild(Child):
         if ending is not None and ending.outcome == "done" and ending.result is None:
             self.slots.states[slot] = slots.ENDED
         self._running.pop(slot, None)
+        self._why.pop(slot, None)
         self._end(Ended(slot, index, ending))
 
     def _run_sync(self, slot: int, call: Call) -> Ending:
@@ -179,13 +193,18 @@ class AsyncChild(Child):
         nap_s, self._nap_ms = (self._nap_ms or 1) / 1000, None
         try:
             self._asleep = self.sleep.begin(nap_s)
-        except OSError:
+        except (RedisError, OSError):
+            self.sleep.end(())
             self._changed.set()
             return
+        loop = asyncio.get_running_loop()
         for file in self._asleep:
-            asyncio.get_running_loop().add_reader(file, self._wake_up, (file,))
+            loop.add_reader(file, self._wake_up, (file,))
+        self._alarm = loop.call_later(nap_s + GRACE_S, self._wake_up, ())
 
     def _wake_up(self, ready: tuple[int, ...]) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
         for file in self._asleep:
             asyncio.get_running_loop().remove_reader(file)
         self._asleep = []

@@ -126,9 +126,18 @@ def _listen(memory: Slots, told: list[Callable[[], None]]) -> int:
     for number in (signal.SIGUSR2, signal.SIGTERM):
         signal.signal(number, hear)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.register_at_fork(after_in_child=_become_ordinary)
     faulthandler.register(signal.SIGTTIN, all_threads=True, chain=False)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     return woken
+
+
+def _become_ordinary() -> None:
+    """In a process that a job forks: TERM ends it, and its signals are none of this child's business."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTSTP, signal.SIGALRM,
+                   signal.SIGUSR2, signal.SIGTERM):  # fmt: skip
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _flush() -> None:

@@ -15,7 +15,7 @@ from jobq.errors import CodecError
 from jobq.events import attempt_record
 from jobq.jobs.codec import decode
 from jobq.jobs.seal import opened, seal_of
-from jobq.worker import slots
+from jobq.worker import exits, slots
 from jobq.worker.clock import boot_ns
 from jobq.worker.slots import Held, Slots
 
@@ -65,7 +65,8 @@ def examined(pid: int, status: int, usage: resource.struct_rusage, memory: Slots
     """What the dead child's memory says; afterwards it may be used anew."""
     started_at = memory.words[slots.STARTED_AT]
     ran_us = max(0, boot_ns() - started_at) // 1000 if started_at else 0
-    return Death(pid, status, usage, memory.caller, memory.held(), ran_us)
+    why = "lease" if os.waitstatus_to_exitcode(status) == exits.FENCED else ""
+    return Death(pid, status, usage, memory.caller, memory.held(), ran_us, why)
 
 
 def bury(death: Death, queues: list[Queue], crash_limit: int, worker: str) -> list[str]:

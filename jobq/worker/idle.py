@@ -14,6 +14,9 @@ from redis.exceptions import RedisError
 
 from jobq.engine.connection import Client
 
+#: After the server's own limit: a connection that died without a word answers never.
+GRACE_S = 2.0
+
 if TYPE_CHECKING:
     from redis.connection import Connection
 
@@ -27,7 +30,10 @@ class Sleep:
         self._waiting: dict[int, Connection] = {}
 
     def begin(self, seconds: float) -> list[int]:
-        """Ask to be woken within so many seconds; the files that become readable then."""
+        """Ask to be woken within so many seconds; the files that become readable then, if all goes well.
+
+        Raises RedisError, OSError or Unavailable.
+        """
         for number, group in enumerate(self._groups):
             if number not in self._waiting:
                 connection = self._client.open_connection(group[0])
@@ -61,7 +67,7 @@ class Sleep:
         with selectors.DefaultSelector() as selector:
             for file in (*files, *others):
                 selector.register(file, selectors.EVENT_READ)
-            ready = [key.fd for key, _ in selector.select()]
-        woken = any(file in files for file in ready)
+            ready = [key.fd for key, _ in selector.select(seconds + GRACE_S)]
+        woken = not ready or any(file in files for file in ready)
         self.end(ready)
         return woken

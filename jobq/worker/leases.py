@@ -57,7 +57,10 @@ class Leases:
                 memory.states[one.slot] = slots.TAKEN
         finally:
             memory.lock.release()
-        self._release(taken)
+        if not self._released(taken):
+            with memory.lock:
+                for one in taken:
+                    memory.states[one.slot] = slots.HELD
 
     def enforce(self, member: Member) -> None:
         """Kill for a hard timeout, or for a lease that ended while the job goes on."""
@@ -114,10 +117,13 @@ class Leases:
         if told:
             member.send(signal.SIGUSR2)
 
-    def _release(self, taken: list[Held]) -> None:
-        for index in {one.queue for one in taken}:
-            holds = [Hold(one.mid, one.token) for one in taken if one.queue == index]
-            try:
+    def _released(self, taken: list[Held]) -> bool:
+        """False: nobody knows, so they stay with the child; releasing them twice is harmless."""
+        try:
+            for index in {one.queue for one in taken}:
+                holds = [Hold(one.mid, one.token) for one in taken if one.queue == index]
                 self._queues[index].release(holds)
-            except JobqError as error:
-                logger.warning("%d messages wait for their locks to end: %s", len(holds), error)
+        except JobqError as error:
+            logger.warning("%d messages can't be taken back now: %s", len(taken), error)
+            return False
+        return True

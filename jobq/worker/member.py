@@ -31,9 +31,10 @@ class Member:
         self._born_at = 0.0
         self._failures = 0
 
-    def fork(self, plan: Plan) -> None:
-        """Bear a child. The caller is single-threaded."""
+    def fork(self, plan: Plan, control: int = 0) -> None:
+        """Bear a child that is told `control`. The caller is single-threaded. OSError: no process to be had."""
         self.slots.reset()
+        self.slots.words[slots.CONTROL] = control
         self.killed_for, self.hard_slots, self.late_since = "", set(), 0
         self.done = False
         self._born_at = time.monotonic()

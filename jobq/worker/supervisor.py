@@ -47,6 +47,7 @@ class Supervisor:
         self.unburied: list[Death] = []
         self.code: int | None = None
         self.stopping = 0
+        self.quiet = False
         self.stop_at = 0.0
         self.restarting: list[tuple[Member, int]] = []
         self._renew_at = 0.0
@@ -83,16 +84,19 @@ class Supervisor:
         return any(count.ready and not count.paused for count in counts)
 
     def _respawn(self) -> None:
+        if self.stopping:
+            return
+        # In a burst, who found nothing to do comes back only if all have left and something is there.
+        again = self.settings.burst and not any(m.pid for m in self.members) and self._ready()
         for member in self.members:
-            if member.pid or self.stopping or time.monotonic() < member.due_at:
+            if member.pid or time.monotonic() < member.due_at or (member.done and not again):
                 continue
-            if (
-                self.settings.burst
-                and member.slots.words[slots.STATE] == slots.LEAVING
-                and not self._ready()
-            ):
-                continue
-            member.fork(self.plan)
+            try:
+                member.fork(self.plan, slots.QUIET if self.quiet else 0)
+            except OSError as error:
+                member.died(crashed=True)
+                logger.error("no child can be forked: %s", error)
+                return
             logger.info("child %d born", member.pid)
 
     def _listen(self) -> None:
@@ -108,8 +112,10 @@ class Supervisor:
             self.stop()
         elif number == signal.SIGTSTP:
             logger.info("quiet: nothing new is taken")
+            self.quiet = True
             self._tell(slots.QUIET)
         elif number == signal.SIGCONT:
+            self.quiet = False
             for member in self.members:
                 member.untell(slots.QUIET)
         elif number == signal.SIGHUP:
@@ -158,7 +164,8 @@ class Supervisor:
 
     def _mourn(self, member: Member, death: Death) -> None:
         death = death._replace(
-            killed_for=member.killed_for, hard_slots=frozenset(member.hard_slots)
+            killed_for=member.killed_for or death.killed_for,
+            hard_slots=frozenset(member.hard_slots),
         )
         code = os.waitstatus_to_exitcode(death.status)
         clean = code in (exits.OK, exits.RECYCLED)

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from multiprocessing import get_context
 from pathlib import Path
 
 from jobq import JobAborted, Retry, current, job
@@ -151,3 +152,11 @@ def enqueues(ledger: str, name: str) -> None:
 def loaded(ledger: str, name: str, module: str) -> None:
     """Whether this process has imported a module."""
     note(ledger, name, "end", loaded=module in sys.modules)
+
+
+@job(name="forks", **HERE)
+def forks(ledger: str, name: str) -> None:
+    """A pool of processes, ended by TERM as multiprocessing does it."""
+    with get_context("fork").Pool(2) as pool:
+        found = pool.map(abs, [-1, -2])
+    note(ledger, name, "end", found=found)

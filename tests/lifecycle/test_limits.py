@@ -130,3 +130,20 @@ def test_job_enqueues_on_the_server_of_its_worker(queue, start, send, ledger):
     until(lambda: ledger.lines("end", "a-child"))
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
+
+
+def test_job_may_use_a_pool_of_processes_of_its_own(queue, start, send, ledger):
+    worker = start("--processes", "1")
+    send("forks", "a")
+    [line] = until(lambda: ledger.lines("end"))
+    assert line["found"] == [1, 2]
+    assert worker.stop() == 0
+
+
+def test_burst_ends_when_the_last_child_was_replaced_and_nothing_is_left(
+    queue, start, send, ledger
+):
+    for number in range(10):
+        send("quick", f"q{number}")
+    assert start("--processes", "1", "--max-jobs", "10", "--burst").wait() == 0
+    assert len(ledger.lines("end")) == 10

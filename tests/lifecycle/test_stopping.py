@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -113,3 +114,31 @@ def test_burst_goes_on_after_a_crash(queue, start, send, ledger):
     assert start("--burst", "--processes", "2").wait() == 0
     assert len(ledger.lines("end")) == 50
     assert [dead.mid for dead in queue.dead()] == ["poison"]
+
+
+def test_child_born_while_the_worker_is_quiet_is_quiet(queue, start, send, ledger):
+    worker = start("--processes", "1")
+    until(lambda: worker.children())
+    worker.send(signal.SIGTSTP)
+    until(lambda: "quiet" in worker.log)
+    [first] = worker.children()
+    os.kill(first, signal.SIGKILL)
+    until(lambda: worker.children() not in ([], [first]))
+    send("quick", "a")
+    worker.send(signal.SIGCONT)
+    until(lambda: ledger.lines("end"))
+    assert worker.stop() == 0
+
+
+def test_jobs_cancelled_before_their_first_step_are_given_back(queue, start, send, ledger):
+    worker = start("--processes", "1", "--concurrency", "10")
+    send("holds_gil", "busy", 1.0)
+    until(lambda: ledger.lines("start", "busy"))
+    for name in "abc":
+        send("agated", name)
+    worker.send(signal.SIGTERM)
+    until(lambda: "draining" in worker.log)
+    worker.send(signal.SIGTERM)
+    assert worker.wait() in (0, 12)
+    assert queue.counts().locked == 0
+    assert all(queue.status(name).word == "queued" for name in "abc")
