@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from importlib.util import find_spec
+from typing import Literal, cast, get_args
 
 from jobq.errors import ConfigError
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,40}")
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*")
 
 
@@ -60,12 +65,65 @@ def _at_least(name: str, value: float | None, least: float) -> None:
         raise ConfigError(f"{name}={value!r} is too small; take {least:g} or more")
 
 
+def parse_codec_keys(text: str) -> tuple[tuple[str, bytes], ...]:
+    """Ids with secrets: `"2026-11:<base64>,2026-05:<base64>"`; no message quotes a secret."""
+    keys: list[tuple[str, bytes]] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key_id, colon, secret = part.partition(":")
+        try:
+            known = base64.b64decode(secret.encode().translate(_STANDARD), validate=True)
+        except (binascii.Error, ValueError):
+            known = b""
+        if not colon or not known:
+            raise ConfigError(
+                f"codec key {len(keys) + 1} can't be read; write id:secret, the secret in base64: "
+                "echo 2026-11:$(openssl rand -base64 32)"
+            )
+        keys.append((key_id, known))
+    return tuple(keys)
+
+
+_STANDARD = bytes.maketrans(b"-_", b"+/")
+CodecMode = Literal["sign", "encrypt"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodecSettings:
+    """How calls are sealed, so that nobody without a key can forge them (sign) or read them (encrypt).
+
+    keys: ids with secrets of 32 bytes or more; the first seals, all open. accept_plain: run calls without
+    a seal too, while producers are being changed over.
+    """
+
+    keys: tuple[tuple[str, bytes], ...] = field(repr=False)
+    mode: CodecMode = "sign"
+    accept_plain: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(CodecMode):
+            raise ConfigError(f"codec {self.mode!r} is none; take sign or encrypt")
+        if not self.keys:
+            raise ConfigError(f"codec {self.mode} has no key; set JOBQ_CODEC_KEYS=id:secret")
+        for key_id, secret in self.keys:
+            if not _KEY_ID.fullmatch(key_id):
+                raise ConfigError("a codec key's id is 1 to 40 letters, digits, '.', '_' or '-'")
+            if len(secret) < 32:
+                raise ConfigError(f"codec key {key_id} has {len(secret)} bytes; take 32 or more")
+        if len(dict(self.keys)) < len(self.keys):
+            raise ConfigError("two codec keys have one id; give each its own")
+        if self.mode == "encrypt" and find_spec("cryptography") is None:
+            raise ConfigError(
+                "codec encrypt needs the package cryptography; pip install 'jobq[crypto]'"
+            )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerSettings:
     """How to reach the server.
 
     url: None = the embedded server. patience_s: how long one call is tried again over lost connections.
     data_dir: where the embedded server keeps its data; None = `.jobq` beside the nearest pyproject.toml.
+    codec: how calls that go there are sealed; None = not at all.
     """
 
     url: str | None = None
@@ -74,6 +132,7 @@ class ServerSettings:
     socket_timeout_s: float = 5.0
     embedded_idle_s: float = 600.0
     data_dir: str | None = None
+    codec: CodecSettings | None = None
 
     def __post_init__(self) -> None:
         _at_least("patience_s", self.patience_s, 0)
@@ -130,12 +189,23 @@ class WorkerSettings:
 
 
 def settings_from_env(environ: Mapping[str, str] | None = None) -> ServerSettings:
-    """JOBQ_URL (else REDIS_URL), JOBQ_NAMESPACE, JOBQ_PATIENCE, JOBQ_EMBEDDED_IDLE, JOBQ_DATA."""
+    """JOBQ_URL (else REDIS_URL), JOBQ_NAMESPACE, JOBQ_PATIENCE, JOBQ_EMBEDDED_IDLE, JOBQ_DATA.
+
+    And of the codec JOBQ_CODEC, JOBQ_CODEC_KEYS and JOBQ_CODEC_ACCEPT_PLAIN.
+    """
     env = os.environ if environ is None else environ
+    codec = None
+    if env.get("JOBQ_CODEC") or env.get("JOBQ_CODEC_KEYS"):
+        codec = CodecSettings(
+            mode=cast("CodecMode", env.get("JOBQ_CODEC") or "sign"),
+            keys=parse_codec_keys(env.get("JOBQ_CODEC_KEYS") or ""),
+            accept_plain=env.get("JOBQ_CODEC_ACCEPT_PLAIN") == "1",
+        )
     return ServerSettings(
         url=env.get("JOBQ_URL") or env.get("REDIS_URL") or None,
         namespace=env.get("JOBQ_NAMESPACE") or "jobq",
         patience_s=duration_s(env.get("JOBQ_PATIENCE") or 10.0),
         embedded_idle_s=duration_s(env.get("JOBQ_EMBEDDED_IDLE") or 600.0),
         data_dir=env.get("JOBQ_DATA") or None,
+        codec=codec,
     )

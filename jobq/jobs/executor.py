@@ -25,6 +25,7 @@ from jobq.jobs.ending import failed_ending
 from jobq.jobs.metered import Meter, metered
 from jobq.jobs.registry import Registry
 from jobq.jobs.result import encode_result
+from jobq.jobs.seal import Seal, opened
 
 #: Peak memory only ever grows, so it needn't be asked for after each of a thousand short jobs.
 RSS_EVERY = 64
@@ -38,7 +39,7 @@ class Executor:
 
     soft_timeout(seconds): a context manager that raises JobTimeout inside a sync job that takes longer.
     lease_deadline(): when the lease of what runs ends, in seconds of CLOCK_BOOTTIME.
-    worker: the name that events carry.
+    worker: the name that events carry. seal: what calls must be sealed with, None = not at all.
     """
 
     def __init__(
@@ -49,12 +50,14 @@ class Executor:
         soft_timeout: SoftTimeout | None = None,
         report_progress: ReportProgress | None = None,
         lease_deadline: Callable[[], float] | None = None,
+        seal: Seal | None = None,
     ) -> None:
         self.registry = registry
         self.worker = worker
         self._soft_timeout = soft_timeout
         self._report = report_progress
         self._lease_deadline = lease_deadline
+        self._seal = seal
         self._everywhere = middleware.everywhere
         middleware.settle_awaited()
         self._rss_kib = 0
@@ -63,7 +66,7 @@ class Executor:
     def resolve(self, queue: str, message: Message) -> Call | Ending:
         """The call in a message; or its ending, when it can't be read or names no job of this process."""
         try:
-            envelope = decode(message.content)
+            envelope = decode(opened(self._seal, queue, message.mid, message.content))
         except UnknownVersion as error:
             return absent(queue, message, "", str(error), self.worker)
         except CodecError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -12,6 +13,7 @@ from jobq.errors import ConfigError
 from jobq.jobs import middleware
 from jobq.jobs.codec import LIMIT, encode
 from jobq.jobs.receipt import Receipt
+from jobq.jobs.seal import seal_of
 
 if TYPE_CHECKING:
     from jobq.engine.connection import Client
@@ -87,10 +89,16 @@ def _deliver(outgoing: Outgoing) -> list[Receipt[Any]]:
     queue = queue_of(outgoing.queue, settings.get("client"))
     now = time.time_ns() // 1_000_000
     limit = getattr(getattr(queue.client, "settings", None), "max_content", LIMIT)
-    contents = [
+    contents: list[tuple[str | None, bytes]] = [
         (outgoing.mid, encode(job.name, args, kwargs, now, outgoing.headers, job.overrides, limit))
         for args, kwargs in outgoing.calls
     ]
+    if (seal := seal_of(queue.client)) is not None:
+        mids = [mid or secrets.token_urlsafe(12) for mid, _ in contents]
+        contents = [
+            (mid, seal.close(queue.name, mid, content))
+            for mid, (_, content) in zip(mids, contents, strict=True)
+        ]
     outgoing.size = sum(len(content) for _, content in contents)
     return [
         Receipt(enqueued.mid, enqueued.action, enqueued.reason, job=job, queue=queue)

@@ -1,0 +1,152 @@
+"""Calls under seal: signed with HMAC-SHA-256 or encrypted with AES-256-GCM, for one queue and mid.
+
+Signed: ``jobq-s1 <key id> <64 hex digits>`` LF, then the call as it is. Encrypted: ``jobq-e1 <key id>`` LF, 12
+bytes of salt, 12 of nonce, then AES-GCM's text with its tag (docs/security.md). A seal is checked before
+anything of the call is read. Whatever the bytes are, only CodecError escapes from opening them.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from jobq.config import CodecSettings
+from jobq.errors import CodecError
+from jobq.jobs.codec import HARD_LIMIT, checked_size
+
+if TYPE_CHECKING:
+    from jobq.engine.connection import Client
+
+SIGNED, ENCRYPTED = b"jobq-s1", b"jobq-e1"
+_ANY = b"jobq-"
+_RANDOM, _SALT = 24, 12
+#: A header is at most a mark, an id of 40 and 64 digits.
+_LONGEST_HEADER = 128
+
+
+class Seal:
+    """Seals with the first key of a ring and opens with any of it."""
+
+    def __init__(self, settings: CodecSettings) -> None:
+        self._accept_plain = settings.accept_plain
+        self._encrypts = settings.mode == "encrypt"
+        self._first = settings.keys[0][0].encode()
+        # A key of its own for each purpose, so that one never helps against the other.
+        self._signing = {i.encode(): _derived(secret, SIGNED) for i, secret in settings.keys}
+        self._hiding = {i.encode(): _derived(secret, ENCRYPTED) for i, secret in settings.keys}
+
+    def __repr__(self) -> str:
+        return f"Seal({self._first.decode()}, {'encrypt' if self._encrypts else 'sign'})"
+
+    def close(self, queue: str, mid: str, content: bytes) -> bytes:
+        """The call sealed for `queue` and `mid`; nowhere else it opens."""
+        sealed = (self._hidden if self._encrypts else self._signed)(queue, mid, content)
+        checked_size(sealed, f"the sealed call {mid}", HARD_LIMIT)
+        return sealed
+
+    def open(self, queue: str, mid: str, content: bytes) -> bytes:
+        """The call in `content`; CodecError says why it isn't trusted, without quoting it."""
+        if len(content) > HARD_LIMIT:
+            raise CodecError(
+                f"content of {len(content):,} bytes is over the limit of {HARD_LIMIT:,}"
+            )
+        header, _, body = content[:_LONGEST_HEADER].partition(b"\n")
+        body = content[len(header) + 1 :]
+        match header.split(b" "):
+            case [mark, key_id, mac] if mark == SIGNED:
+                return self._verified(queue, mid, key_id, mac, body)
+            case [mark, key_id] if mark == ENCRYPTED:
+                return self._shown(queue, mid, key_id, body)
+        if self._accept_plain and not content.startswith(_ANY):
+            return content
+        raise CodecError(
+            "no signature: content is not sealed, and this process runs sealed calls only"
+        )
+
+    def _signed(self, queue: str, mid: str, content: bytes) -> bytes:
+        bound = _bound(SIGNED, self._first, queue, mid)
+        mac = hmac.digest(self._signing[self._first], bound + content, "sha256").hex().encode()
+        return b"%b %b %b\n%b" % (SIGNED, self._first, mac, content)
+
+    def _verified(self, queue: str, mid: str, key_id: bytes, mac: bytes, body: bytes) -> bytes:
+        bound = _bound(SIGNED, key_id, queue, mid)
+        right = hmac.digest(_key(self._signing, key_id), bound + body, "sha256").hex().encode()
+        if not hmac.compare_digest(mac, right):
+            raise CodecError(
+                "bad signature: content was changed, or was signed for another queue or mid"
+            )
+        return body
+
+    def _hidden(self, queue: str, mid: str, content: bytes) -> bytes:
+        random = os.urandom(_RANDOM)
+        bound = _bound(ENCRYPTED, self._first, queue, mid)
+        text = _cipher(self._hiding[self._first], random).encrypt(random[_SALT:], content, bound)
+        return b"%b %b\n%b%b" % (ENCRYPTED, self._first, random, text)
+
+    def _shown(self, queue: str, mid: str, key_id: bytes, body: bytes) -> bytes:
+        key, random, text = _key(self._hiding, key_id), body[:_RANDOM], body[_RANDOM:]
+        bound = _bound(ENCRYPTED, key_id, queue, mid)
+        try:
+            shown: bytes = _cipher(key, random).decrypt(random[_SALT:], text, bound)
+        except CodecError:
+            raise
+        except Exception as error:  # InvalidTag, ValueError: too short for a nonce or a tag
+            raise CodecError(
+                "bad seal: content was changed, or was encrypted for another queue or mid"
+            ) from error
+        return shown
+
+
+@cache
+def seal_for(settings: CodecSettings | None) -> Seal | None:
+    """The one Seal of these settings; None for none."""
+    return Seal(settings) if settings else None
+
+
+def seal_of(client: Client) -> Seal | None:
+    """How calls are sealed that go to this client's server."""
+    return seal_for(getattr(getattr(client, "settings", None), "codec", None))
+
+
+def opened(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes:
+    """The call in `content`, whose seal was checked if seals are in use; else CodecError."""
+    if seal is not None:
+        return seal.open(queue, mid, content)
+    if content.startswith(_ANY):
+        raise CodecError("content is sealed and this process has no keys; set JOBQ_CODEC_KEYS")
+    return content
+
+
+def unverified(content: bytes) -> bytes:
+    """The call below a signature, for people to look at: nothing was checked."""
+    return content.partition(b"\n")[2] if content.startswith(SIGNED) else content
+
+
+def _derived(secret: bytes, purpose: bytes) -> bytes:
+    return hmac.digest(secret, b"key of " + purpose, "sha256")
+
+
+def _key(ring: dict[bytes, bytes], key_id: bytes) -> bytes:
+    try:
+        return ring[key_id]
+    except KeyError:
+        raise CodecError(
+            f"unknown key: content is sealed with {key_id!r:.50}, which JOBQ_CODEC_KEYS lacks"
+        ) from None
+
+
+def _bound(mark: bytes, key_id: bytes, queue: str, mid: str) -> bytes:
+    """What a seal holds for, each part with its length before it, so that none runs into the next."""
+    parts = (mark, key_id, queue.encode("utf-8", "replace"), mid.encode("utf-8", "replace"))
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def _cipher(key: bytes, random: bytes) -> Any:
+    # A key per message from 96 random bits, beside a nonce of 96: no number of messages wears a key out.
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError as error:
+        raise CodecError("content is encrypted; pip install 'jobq[crypto]' here") from error
+    return AESGCM(hmac.digest(key, random[:_SALT], "sha256"))

@@ -1,0 +1,47 @@
+"""What the tests of threats share: key rings, sealed clients, and a call's way through the executor."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jobq.config import CodecSettings
+from jobq.engine.message import Ending, Message
+from jobq.jobs.call import Call
+from jobq.jobs.executor import Executor
+from jobq.jobs.registry import Registry
+
+OLD, NEW = ("2026-05", b"o" * 32), ("2026-11", b"n" * 32)
+
+
+@pytest.fixture
+def ring() -> Callable[..., CodecSettings]:
+    """ring("encrypt", OLD, NEW): a ring of two keys unless told otherwise."""
+
+    def made(mode: Any = "sign", *keys: tuple[str, bytes], **others: Any) -> CodecSettings:
+        return CodecSettings(mode=mode, keys=keys or (NEW, OLD), **others)
+
+    return made
+
+
+@pytest.fixture
+def registry() -> Registry:
+    """No job is in it yet."""
+    return Registry()
+
+
+@pytest.fixture
+def attempt(registry: Registry) -> Callable[..., Ending]:
+    """attempt(content, seal=…, queue=…, mid=…): how a worker ends a message with these bytes."""
+
+    def hand_out(content: bytes, *, seal: Any = None, queue: str = "low", mid: str = "m") -> Ending:
+        runner = Executor(registry, seal=seal)
+        call = runner.resolve(queue, Message(mid, content, 1, 0, 7, "first", "caller.1.0", 0))
+        return runner.run(call) if isinstance(call, Call) else call
+
+    logging.getLogger("jobq").setLevel(logging.CRITICAL)
+    yield hand_out
+    logging.getLogger("jobq").setLevel(logging.NOTSET)
