@@ -8,7 +8,7 @@ CHILD_BOOT = 11
 FORCED = 12
 
 MEANINGS = {
-    BOOT: "worker: the modules with jobs can't be loaded, or leave a thread running",
+    BOOT: "worker: the modules with jobs can't be loaded, hold no job, or leave a thread running",
     CHILD_BOOT: "worker: a child can't start",
     FORCED: "worker: stopped before running jobs had ended; they run again",
 }

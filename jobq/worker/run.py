@@ -74,7 +74,9 @@ def _loaded(load: Callable[[], object], registry: Registry) -> bool:
         )
         return False
     if not len(registry):
-        logger.warning("no job is registered; name the modules with --import")
+        # It would know none of its messages, and try each in vain until it is dead.
+        logger.error("no job is registered; name the modules that hold jobs with --import")
+        return False
     return True
 
 

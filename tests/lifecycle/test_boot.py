@@ -25,8 +25,12 @@ from jobq.worker.run import run_worker
 def fail():
     raise RuntimeError("no licence")
 
+from jobq.jobs.job import job
+
+registry = Registry()
+job(name="a", registry=registry)(lambda: None)
 client = connect(sys.argv[1])
-sys.exit(run_worker(WorkerSettings(processes=2), client, Registry(), hooks=Hooks(start=fail)))
+sys.exit(run_worker(WorkerSettings(processes=2), client, registry, hooks=Hooks(start=fail)))
 """
 
 
@@ -36,8 +40,9 @@ sys.exit(run_worker(WorkerSettings(processes=2), client, Registry(), hooks=Hooks
         ("import nowhere_to_be_found", 10, "No module named 'nowhere_to_be_found'"),
         ("1 / 0", 10, "ZeroDivisionError"),
         (THREAD, 10, "poller"),
+        ("", 10, "no job is registered"),
     ],
-    ids=["import", "error", "thread"],
+    ids=["import", "error", "thread", "empty"],
 )
 def test_module_that_cannot_be_loaded_ends_the_worker(start, tmp_path, text, code, says):
     (tmp_path / "bad_jobs.py").write_text(text)
