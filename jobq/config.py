@@ -123,7 +123,8 @@ class ServerSettings:
 
     url: None = the embedded server. patience_s: how long one call is tried again over lost connections.
     data_dir: where the embedded server keeps its data; None = `.jobq` beside the nearest pyproject.toml.
-    codec: how calls that go there are sealed; None = not at all.
+    codec: how calls that go there are sealed; None = not at all. functions: call scripts as functions that
+    `jobq functions load` brought there.
     """
 
     url: str | None = None
@@ -133,6 +134,7 @@ class ServerSettings:
     embedded_idle_s: float = 600.0
     data_dir: str | None = None
     codec: CodecSettings | None = None
+    functions: bool = False
 
     def __post_init__(self) -> None:
         _at_least("patience_s", self.patience_s, 0)
@@ -189,7 +191,8 @@ class WorkerSettings:
 
 
 def settings_from_env(environ: Mapping[str, str] | None = None) -> ServerSettings:
-    """JOBQ_URL (else REDIS_URL), JOBQ_NAMESPACE, JOBQ_PATIENCE, JOBQ_EMBEDDED_IDLE, JOBQ_DATA.
+    """JOBQ_URL (else REDIS_URL), JOBQ_NAMESPACE, JOBQ_PATIENCE, JOBQ_EMBEDDED_IDLE, JOBQ_DATA,
+    JOBQ_FUNCTIONS.
 
     And of the codec JOBQ_CODEC, JOBQ_CODEC_KEYS and JOBQ_CODEC_ACCEPT_PLAIN.
     """
@@ -208,4 +211,5 @@ def settings_from_env(environ: Mapping[str, str] | None = None) -> ServerSetting
         embedded_idle_s=duration_s(env.get("JOBQ_EMBEDDED_IDLE") or 600.0),
         data_dir=env.get("JOBQ_DATA") or None,
         codec=codec,
+        functions=env.get("JOBQ_FUNCTIONS") == "1",
     )

@@ -31,6 +31,7 @@ COMMANDS = {
     "events": "control:events",
     "doctor": "checks:doctor",
     "fsck": "checks:fsck",
+    "functions": "functions:functions",
     "server": "server:server",
     "demo": "demo:demo",
 }

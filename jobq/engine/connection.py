@@ -12,7 +12,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from redis import exceptions as refused
 
 from jobq.config import ServerSettings, settings_from_env
 from jobq.engine.address import masked
+from jobq.engine.functions import called, called_by_sha
 from jobq.engine.keys import checked_name
 from jobq.engine.script import Script
 from jobq.engine.topology import Cluster, Topology, topology
@@ -53,6 +54,7 @@ class Client:
         # Settled here, so that a bad URL fails where it is given.
         self.url = settings.url or str(self._topology.locate(""))
         self.is_cluster = isinstance(self._topology, Cluster)
+        self._named = called if settings.functions else called_by_sha
         #: Asked while a call waits for the server; True ends the wait with Unavailable.
         self.enough: Callable[[], bool] = lambda: False
         self._idle: dict[Hashable, list[Connection]] = {}
@@ -64,7 +66,7 @@ class Client:
     def run(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Any:
         """Call a script; the raw reply. Raises Unavailable, Full or ScriptError."""
         return self._repeat(
-            keys[0] if keys else "", ("EVALSHA", script.sha, len(keys), *keys, *args), script
+            keys[0] if keys else "", (*self._named(script), len(keys), *keys, *args), script
         )
 
     def command(self, *args: Argument) -> Any:
@@ -87,6 +89,10 @@ class Client:
                 self._topology.forget()
                 self._give_up(error, deadline)
                 pause = _wait(pause, deadline)
+
+    def open_everywhere(self) -> Iterator[Connection]:
+        """A connection to every node that serves keys, not yet connected; the caller disconnects them."""
+        return map(self._topology.open, self._topology.nodes())
 
     def fileno(self, connection: Connection) -> int:
         """What `select` takes for an open connection."""
@@ -119,7 +125,8 @@ class Client:
             except (*_PASSING, refused.ResponseError) as error:
                 if not isinstance(error, _PASSING) and not str(error).startswith("BUSY "):
                     named = f"script {script.name}" if script else " ".join(map(str, command[:2]))
-                    raise ScriptError(f"the server refused {named}: {error}") from error
+                    remedy = "; run jobq functions load" * ("Function not found" in str(error))
+                    raise ScriptError(f"the server refused {named}: {error}{remedy}") from error
                 deadline = deadline or time.monotonic() + self.settings.patience_s
                 self._give_up(error, deadline)
                 asked = self._elsewhere(error)

@@ -25,6 +25,10 @@ class Topology(Protocol):
         """The node that serves `key`; any node for ''."""
         ...
 
+    def nodes(self) -> list[Hashable]:
+        """Every node that serves keys."""
+        ...
+
     def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
         """A connection to `node`, not yet connected; `blocking`: reads on it never time out."""
         ...
@@ -83,6 +87,9 @@ class Single(_Opening):
             self._url = self._find()
         return self._url
 
+    def nodes(self) -> list[Hashable]:
+        return [self.locate("")]
+
     def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
         return self._connection(str(node), blocking)
 
@@ -102,6 +109,9 @@ class Sentinel(_Opening):
         if self._master is None:
             self._master = self._ask()
         return self._master
+
+    def nodes(self) -> list[Hashable]:
+        return [self.locate("")]
 
     def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
         host: Host = node  # type: ignore[assignment]
@@ -147,6 +157,9 @@ class Cluster(_Opening):
                 return host
         self.forget()
         raise ClusterDownError(f"no node serves slot {slot}")
+
+    def nodes(self) -> list[Hashable]:
+        return list(dict.fromkeys(host for _, _, host in self._ask()))
 
     def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
         host: Host = node  # type: ignore[assignment]

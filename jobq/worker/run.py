@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from jobq.config import WorkerSettings
 from jobq.engine.connection import Client
+from jobq.engine.functions import check_library
 from jobq.errors import ConfigError
 from jobq.jobs.registry import Registry
 from jobq.worker import exits
@@ -44,6 +45,8 @@ def run_worker(
     if not _loaded(load, registry):
         return exits.BOOT
     client.command("PING")
+    if client.settings.functions:
+        check_library(client)
     client.close()
     alive_read, alive_write = os.pipe()
     plan = Plan(settings, client, registry, hooks or Hooks(), alive_read, alive_write)

@@ -1,0 +1,141 @@
+"""The scripts as one library of server functions: who calls them needs no right to bring code.
+
+The library is named after its text, `jobq_<hash>`, and its functions after it, `jobq_<hash>_<script>`: versions
+of jobq find each their own, also side by side while a deploy is under way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redis import exceptions as refused
+
+from jobq.engine.script import Script, folder, load
+from jobq.errors import ScriptError, Unavailable
+
+if TYPE_CHECKING:
+    from jobq.engine.connection import Client
+
+PREFIX = "jobq_"
+_HEADER = re.compile(r"\A#!lua(?: flags=([\w,-]+))?\n")
+_READING = "no-writes"
+
+
+class Library(NamedTuple):
+    """What `FUNCTION LOAD` takes; `commands` is how a script is called, by its sha."""
+
+    name: str
+    source: bytes
+    commands: dict[str, tuple[str, str]]
+
+
+@cache
+def scripts() -> tuple[Script, ...]:
+    """Every script that is called by itself."""
+    paths = sorted(folder().glob("*/[!_]*.lua"))
+    return tuple(load(path.parent.name, path.stem) for path in paths)
+
+
+def flags(script: Script) -> list[str]:
+    """What the script's first line declares: `no-writes`, `allow-oom`."""
+    found = _HEADER.match(script.text)
+    return (found[1] or "").split(",") if found and found[1] else []
+
+
+@cache
+def library() -> Library:
+    """The library of this version."""
+    every = "".join(script.sha for script in scripts())
+    name = PREFIX + hashlib.sha256(every.encode()).hexdigest()[:16]
+    parts = [f"#!lua name={name}\n", *(_function(name, script) for script in scripts())]
+    commands = {
+        script.sha: ("FCALL_RO" if _READING in flags(script) else "FCALL", f"{name}_{script.name}")
+        for script in scripts()
+    }
+    return Library(name, "".join(parts).encode(), commands)
+
+
+def called(script: Script) -> tuple[str, str]:
+    """The first two words of a call by function."""
+    return library().commands[script.sha]
+
+
+def called_by_sha(script: Script) -> tuple[str, str]:
+    """The first two words of a call by hash."""
+    return "EVALSHA", script.sha
+
+
+def load_library(client: Client) -> int:
+    """Bring the library to every node that serves keys, in place of one of its name; how many there are."""
+    return len(_on_each(client, "FUNCTION", "LOAD", "REPLACE", library().source))
+
+
+def other_libraries(client: Client) -> list[str]:
+    """Names of the libraries that other versions of jobq loaded."""
+    found: set[str] = set()
+    for reply in _on_each(client, "FUNCTION", "LIST", "LIBRARYNAME", f"{PREFIX}*"):
+        found |= {_fields(one)[b"library_name"].decode() for one in reply}
+    return sorted(found - {library().name})
+
+
+def drop_library(client: Client, name: str) -> None:
+    """Take one library away, wherever it is."""
+    try:
+        _on_each(client, "FUNCTION", "DELETE", name)
+    except ScriptError as error:
+        if "not found" not in str(error).lower():
+            raise
+
+
+def check_library(client: Client) -> None:
+    """ScriptError unless every node has this version's library, byte for byte.
+
+    Where this user may not look, nothing is said: a call of what isn't there says so by itself.
+    """
+    wanted = library()
+    try:
+        replies = _on_each(client, "FUNCTION", "LIST", "LIBRARYNAME", wanted.name, "WITHCODE")
+    except ScriptError as error:
+        if "permission" in str(error):
+            return
+        raise
+    for reply in replies:
+        if not reply:
+            raise ScriptError(f"function library {wanted.name} is missing; run jobq functions load")
+        if _fields(reply[0])[b"library_code"] != wanted.source:
+            raise ScriptError(
+                f"function library {wanted.name} isn't what its name says: somebody swapped it; "
+                "find out who, then run jobq functions load"
+            )
+
+
+def _function(name: str, script: Script) -> str:
+    declared = ", ".join(f"'{flag}'" for flag in flags(script))
+    body = _HEADER.sub("", script.text)
+    return (
+        f"redis.register_function{{function_name='{name}_{script.name}', flags={{{declared}}},\n"
+        f"callback=function(KEYS, ARGV)\n{body}\nend}}\n"
+    )
+
+
+def _fields(reply: list[Any]) -> dict[bytes, Any]:
+    return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def _on_each(client: Client, *command: str | bytes) -> list[Any]:
+    replies = []
+    try:
+        for connection in client.open_everywhere():
+            try:
+                connection.send_command(*command)
+                replies.append(connection.read_response())
+            finally:
+                connection.disconnect()
+    except refused.ConnectionError as error:
+        raise Unavailable(f"no answer to {command[0]} {command[1]}: {error}") from error
+    except refused.ResponseError as error:
+        raise ScriptError(f"the server refused {command[0]} {command[1]}: {error}") from error
+    return replies
