@@ -47,16 +47,17 @@ class Ending(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What the nemesis did. No pids: to everybody."""
+    """What the nemesis did. No pids: to everybody. `cuts`: runs may be cut short or outlive their lease."""
 
     name: str
     at: float
     until: float
     pids: frozenset[int]
+    cuts: bool
 
     def strikes(self, pid: int) -> bool:
-        """Whether it can have touched a run of this process."""
-        return not self.pids or pid in self.pids
+        """Whether it can have made a second run necessary of what this process ran."""
+        return self.cuts and (not self.pids or pid in self.pids)
 
 
 @dataclass
@@ -99,7 +100,9 @@ def read(lines: Iterable[Line]) -> History:
             history.endings += _endings(line, replies.get(line["call"]))
         elif word == "fault":
             pids = frozenset(line.get("pids") or ())
-            history.faults.append(Fault(line["name"], line["at"], line["until"], pids))
+            history.faults.append(
+                Fault(line["name"], line["at"], line["until"], pids, line["cuts"])
+            )
         elif word == "orphan":
             history.orphans.append(line["pid"])
     _settle(history)

@@ -11,7 +11,7 @@ end       the same: the run has had its effect
 aborted   the same: it was told to stop
 finish    call, endings: [mid, token, outcome] about to be reported; pid
 finished  call, replies: one per ending; absent when no reply came
-fault     name, pids (none = everybody), until
+fault     name, pids (none = everybody), until, cuts: whether it explains a second run
 orphan    pid: a child that outlived its supervisor
 ========  =====================================================================
 """

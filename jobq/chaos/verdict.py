@@ -50,13 +50,11 @@ def judge(lines: Iterable[Line], final: Final) -> Verdict:
     history = read(lines)
     hits = dict(_hits(history))
     recovery = sorted(_recoveries(history, hits))
-    acknowledged = {mid for mid, outcome in history.outcomes.items() if outcome == "ok"}
-    ran = set(history.ended)
     return Verdict(
         attempts=len(history.outcomes),
-        acknowledged=len(acknowledged),
+        acknowledged=len(_acknowledged(history)),
         failed=sum(outcome == "fail" for outcome in history.outcomes.values()),
-        recovered=sum(history.outcomes.get(mid) == "info" for mid in ran),
+        recovered=sum(history.outcomes.get(mid) == "info" for mid in history.ended),
         runs=len(history.runs),
         duplicates=sum(count - 1 for count in history.ended.values()),
         hit=sum(len(faults) for faults in hits.values()),
@@ -64,19 +62,29 @@ def judge(lines: Iterable[Line], final: Final) -> Verdict:
         dead=len(final.dead),
         recovery_p50=median(recovery) if recovery else 0.0,
         recovery_max=max(recovery, default=0.0),
-        broken={
-            "lost": sorted(acknowledged - ran - final.waiting - final.dead),
-            "unfinished": sorted(final.waiting),
-            "unexpected": sorted((ran | set(history.started)) - set(history.outcomes)),
-            "unexplained": sorted(_unexplained(history, hits)),
-            "concurrent": sorted(_concurrent(history)),
-            "stale_accepted": sorted(_stale_accepted(history)),
-            "misreported": sorted(_misreported(history, final)),
-            "orphans": sorted(map(str, history.orphans)),
-            "leaked": sorted(final.leaked),
-            "fsck": sorted(final.fsck),
-        },
+        broken={name: sorted(found) for name, found in _broken(history, final, hits)},
     )
+
+
+def _broken(
+    history: History, final: Final, hits: dict[Run, list[float]]
+) -> Iterator[tuple[str, Iterable[str]]]:
+    """Every promise, with the mids or keys of which it doesn't hold."""
+    acknowledged, ran = _acknowledged(history), set(history.ended)
+    yield "lost", acknowledged - ran - final.waiting - final.dead
+    yield "unfinished", final.waiting
+    yield "unexpected", (ran | set(history.started)) - set(history.outcomes)
+    yield "unexplained", _unexplained(history, hits)
+    yield "concurrent", _concurrent(history)
+    yield "stale_accepted", _stale_accepted(history)
+    yield "misreported", _misreported(history, final)
+    yield "orphans", map(str, history.orphans)
+    yield "leaked", final.leaked
+    yield "fsck", final.fsck
+
+
+def _acknowledged(history: History) -> set[str]:
+    return {mid for mid, outcome in history.outcomes.items() if outcome == "ok"}
 
 
 def _hits(history: History) -> Iterator[tuple[Run, list[float]]]:

@@ -44,8 +44,8 @@ class Story:
         self.run("end", mid, fence, pid)
         self.finish(mid, fence)
 
-    def fault(self, name: str = "kill", pids: tuple[int, ...] = ()) -> None:
-        self.say("fault", name=name, pids=list(pids), until=self.now + 0.001)
+    def fault(self, pids: tuple[int, ...] = (), cuts: bool = True) -> None:
+        self.say("fault", name="kill", pids=list(pids), until=self.now + 0.001, cuts=cuts)
 
     def judged(self, **final: object) -> Verdict:
         return judge(self.lines, Final(**final))  # type: ignore[arg-type]
@@ -150,13 +150,13 @@ def test_second_run_without_a_fault_is_unexplained(story):
     assert verdict.duplicates == 1
 
 
-def interrupted(story: Story, pids: tuple[int, ...]) -> Verdict:
+def interrupted(story: Story, pids: tuple[int, ...], cuts: bool = True) -> Verdict:
     """A run by process 1 whose end nobody hears of, a fault, and a run by process 2."""
     story.enqueue("a")
     story.hand("a", 1)
     story.run("start", "a", 1)
     story.run("end", "a", 1)
-    story.fault(pids=pids)
+    story.fault(pids, cuts)
     story.now += 2
     story.whole("a", 2, pid=2)
     return story.judged()
@@ -171,6 +171,12 @@ def test_fault_explains_a_second_run_of_what_it_hit(story, pids):
 
 def test_fault_that_hit_another_process_explains_nothing(story):
     assert broken(interrupted(story, (9,))) == {"unexplained": ["a"]}
+
+
+def test_fault_that_must_not_cut_a_run_explains_nothing(story):
+    verdict = interrupted(story, (), cuts=False)
+    assert broken(verdict) == {"unexplained": ["a"]}
+    assert verdict.hit == 0
 
 
 def test_fault_after_the_end_was_accepted_explains_nothing(story):

@@ -1,0 +1,122 @@
+"""The workers of a round: `jobq worker` in processes of their own, to be killed, stopped and replaced."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from jobq.chaos.ledger import Ledger
+from jobq.errors import JobqError
+
+PACKAGE = Path(__file__).resolve().parents[2]
+START_S, STOP_S = 60.0, 30.0
+
+
+class Stuck(JobqError):
+    """The rehearsal itself came to a halt."""
+
+
+def until(holds: Callable[[], object], what: str, seconds: float) -> None:
+    """Poll until it holds; Stuck when it doesn't in time."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise Stuck(f"{what} within {seconds:g} s")
+        time.sleep(0.02)
+
+
+class Crew:
+    """So many workers of so many children each."""
+
+    def __init__(self, folder: Path, url: str, namespace: str, lease_s: float) -> None:
+        self.lease_s = lease_s
+        self.ledger = Ledger(str(folder / "ledger"))
+        self.living: list[subprocess.Popen[bytes]] = []
+        self._leaving: list[subprocess.Popen[bytes]] = []
+        self._folder = folder
+        self._begun = 0
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("JOBQ", "REDIS"))}
+        path = os.pathsep.join(filter(None, [str(PACKAGE), os.environ.get("PYTHONPATH", "")]))
+        self._env = {
+            **kept, "PYTHONPATH": path, "JOBQ_CHAOS_LEDGER": self.ledger.folder, "JOBQ_URL": url,
+            "JOBQ_NAMESPACE": namespace,
+        }  # fmt: skip
+        Path(self.ledger.folder).mkdir()
+
+    def start(self, children: int = 2) -> None:
+        """One more worker."""
+        command = [
+            sys.executable, "-m", "jobq", "worker", "--import", "jobq.chaos.workload",
+            "--queues", "chaos", "--processes", str(children), "--lease", f"{self.lease_s}s",
+            "--crash-limit", "100", "--log-level", "warning",
+        ]  # fmt: skip
+        self._begun += 1
+        with (self._folder / f"worker{self._begun}.log").open("wb") as log:
+            process = subprocess.Popen(
+                command, env=self._env, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log, start_new_session=True,
+            )  # fmt: skip
+        self.living.append(process)
+
+    def ready(self) -> None:
+        """Wait until every worker has children."""
+        until(lambda: all(map(children_of, self._pids())), "no worker started", START_S)
+
+    def drop(self, process: subprocess.Popen[bytes]) -> None:
+        """It is none of ours any more."""
+        self.living.remove(process)
+
+    def leave(self, process: subprocess.Popen[bytes]) -> None:
+        """TERM: it drains."""
+        self.drop(process)
+        self._leaving.append(process)
+        process.terminate()
+
+    def stop(self) -> None:
+        """Drain all; Stuck when one doesn't leave."""
+        for process in tuple(self.living):
+            self.leave(process)
+        for process in self._leaving:
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                raise Stuck(f"a worker didn't leave within {STOP_S:g} s after TERM") from None
+
+    def kill(self) -> None:
+        """Leave nothing behind, whatever happened."""
+        for process in [*self.living, *self._leaving]:
+            for pid in [*children_of(process.pid), process.pid]:
+                signalled(pid, signal.SIGKILL)
+            process.wait()
+
+    def _pids(self) -> list[int]:
+        return [process.pid for process in self.living]
+
+
+def children_of(pid: int) -> list[int]:
+    """The living children of a process."""
+    asked = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True
+    )
+    rows = (line.split() for line in asked.stdout.splitlines())
+    return [int(row[0]) for row in rows if int(row[1]) == pid and not row[2].startswith("Z")]
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs: a zombie doesn't."""
+    asked = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    return asked.stdout.strip()[:1] not in ("", "Z")
+
+
+def signalled(pid: int, number: int) -> bool:
+    """Send a signal; False when there is nobody any more."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True

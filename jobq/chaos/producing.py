@@ -1,0 +1,64 @@
+"""Producers: threads that enqueue at a steady pace and note each attempt and its outcome."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+
+from jobq.chaos.ledger import Ledger
+from jobq.config import ServerSettings
+from jobq.engine.connection import connect
+from jobq.engine.queue import Queue
+from jobq.errors import CodecError, ConfigError, Full, JobqError, ScriptError
+
+#: Refused before anything was changed. All else that goes wrong leaves the outcome unknown.
+FAILED = (Full, ScriptError, CodecError, ConfigError)
+#: One in so many runs so long that faults find it running.
+LONG_EVERY, LONG_S, SHORT_S = 25, 0.4, 0.01
+
+
+class Producer(threading.Thread):
+    """Enqueues `count` messages in about `seconds`."""
+
+    def __init__(
+        self, settings: ServerSettings, queue: str, ledger: Ledger, name: str, count: int,
+        seconds: float, seed: int,
+    ) -> None:  # fmt: skip
+        super().__init__(name=name, daemon=True)
+        self._client = connect(settings=settings)
+        self._queue = Queue(queue, self._client)
+        self._ledger = ledger
+        self._count = count
+        self._pause_s = seconds / max(1, count)
+        self._random = random.Random(f"{seed} {name}")
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """Until all are attempted, or it is stopped."""
+        began = time.monotonic()
+        for number in range(self._count):
+            if self._stopped.wait(max(0.0, began + number * self._pause_s - time.monotonic())):
+                break
+            self._one(f"{self.name}-{number}", number)
+        self._client.close()
+
+    def stop(self) -> None:
+        """Attempt no more, and don't wait for the server any longer."""
+        self._client.enough = lambda: True
+        self._stopped.set()
+
+    def _one(self, mid: str, number: int) -> None:
+        seconds = LONG_S if number % LONG_EVERY == 0 else self._random.uniform(0, SHORT_S)
+        content = json.dumps({"job": "jobq.chaos", "args": [mid, seconds]}).encode()
+        self._ledger.write("enqueue", mid=mid)
+        outcome, action = "info", ""
+        try:
+            action = self._queue.enqueue(content, mid=mid).action
+            outcome = "ok"
+        except FAILED:
+            outcome = "fail"
+        except (JobqError, OSError):
+            pass
+        self._ledger.write("enqueued", mid=mid, outcome=outcome, action=action)

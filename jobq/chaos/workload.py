@@ -1,0 +1,85 @@
+"""What the workers of a round import: a job that notes its runs, and a witness of every report to the queue.
+
+In a module of its own, since importing it changes `Queue` in this process.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from jobq.chaos.ledger import Ledger
+from jobq.engine.message import Dequeued, Ending, Finished
+from jobq.engine.queue import Queue
+from jobq.errors import JobAborted
+from jobq.jobs.context import current
+from jobq.jobs.job import job
+
+QUEUE = "chaos"
+FOLDER = "JOBQ_CHAOS_LEDGER"
+
+ledger = Ledger(os.environ.get(FOLDER, ""))
+_finish = Queue.finish
+_dequeue = Queue.dequeue
+
+
+@job(name="jobq.chaos", queue=QUEUE)
+def work(mid: str, seconds: float) -> None:
+    """Take a while, and say so before and after."""
+    _note("start")
+    try:
+        time.sleep(seconds)
+    except JobAborted:
+        _note("aborted")
+        raise
+    _note("end")
+
+
+def _note(word: str) -> None:
+    # The moment first: stopped between the two, this must not claim a lease that is over.
+    at, context = time.monotonic(), current()
+    left = min(context.lease_left, 3600.0)
+    ledger.write(
+        word, at=at, mid=context.mid, attempt=context.attempt, fence=context.fence,
+        pid=os.getpid(), left=left,
+    )  # fmt: skip
+
+
+def finish(queue: Queue, endings: Sequence[Ending], **options: Any) -> Finished:
+    """Queue.finish, noted before and after."""
+    if not endings:
+        return _noted(_finish(queue, endings, **options))
+    call, pid = secrets.token_hex(6), os.getpid()
+    reports = [[one.mid, one.token, one.outcome] for one in endings]
+    ledger.write("finish", call=call, endings=reports, pid=pid)
+    finished = _finish(queue, endings, **options)
+    ledger.write("finished", call=call, replies=finished.replies, pid=pid)
+    return _noted(finished)
+
+
+def dequeue(queue: Queue, limit: int = 1, **options: Any) -> Dequeued:
+    """Queue.dequeue, noted after."""
+    dequeued = _dequeue(queue, limit, **options)
+    _hand(dequeued)
+    return dequeued
+
+
+def _noted(finished: Finished) -> Finished:
+    if finished.dequeued is not None:
+        _hand(finished.dequeued)
+    return finished
+
+
+def _hand(dequeued: Dequeued) -> None:
+    if dequeued.messages:
+        handed = [[one.mid, one.token, one.fence] for one in dequeued.messages]
+        ledger.write("handed", messages=handed, pid=os.getpid())
+
+
+if ledger.folder:
+    # Set so, for mypy: a worker of a round is a worker like any other, except for these two.
+    setattr(Queue, "finish", finish)  # noqa: B010
+    setattr(Queue, "dequeue", dequeue)  # noqa: B010

@@ -1,0 +1,47 @@
+"""Rounds on a server of their own, Valkey or Redis by turns."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jobq.chaos.faults import FAULTS, Fault
+from jobq.chaos.place import OwnServer
+from jobq.chaos.round import Plan, play
+from jobq.chaos.verdict import Verdict
+from tests.conftest import binary, kinds
+
+SEED = 20261121
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder whose path is short enough for a socket."""
+    folder = Path(tempfile.mkdtemp(prefix="chaos-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def own(folder: Path, request: pytest.FixtureRequest) -> Iterator[OwnServer]:
+    """A server that may be killed: of each fault another kind, as far as both are here."""
+    there = kinds(request.config)
+    asked = getattr(request, "param", 0)
+    server = OwnServer(folder, binary(there[asked % len(there)]) or "")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def played(own: OwnServer, folder: Path) -> Callable[..., Verdict]:
+    """played("child-kill"): the verdict on a short round."""
+
+    def one(fault: str | Fault, jobs: int = 300) -> Verdict:
+        known = FAULTS[fault] if isinstance(fault, str) else fault
+        return play(own, Plan(known, jobs, SEED), folder)
+
+    return one

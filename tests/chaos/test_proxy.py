@@ -1,0 +1,71 @@
+"""The proxy does what it says, so that faults are the ones meant."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+import redis as redis_py
+
+from jobq.chaos.proxy import HOST, Proxy
+
+SCRIPT = "return redis.call('INCR', KEYS[1])"
+
+
+@pytest.fixture
+def proxy(server, redis) -> Iterator[Proxy]:
+    proxy = Proxy(server.socket)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def far(proxy) -> Iterator[redis_py.Redis]:
+    """A client by way of the proxy that repeats nothing."""
+    with redis_py.Redis(port=proxy.port, protocol=2, retry=None, socket_timeout=10) as client:
+        yield client
+
+
+def test_what_is_sent_arrives(far):
+    assert far.set("a", b"x" * 200_000)
+    assert far.get("a") == b"x" * 200_000
+
+
+def test_nth_evalsha_is_run_and_its_reply_lost(far, redis, proxy):
+    sha = far.script_load(SCRIPT)
+    proxy.lose_reply(2)
+    assert far.evalsha(sha, 1, "n") == 1
+    with pytest.raises(redis_py.ConnectionError):
+        far.evalsha(sha, 1, "n")
+    assert redis.get("n") == b"2"
+    assert proxy.lost == 1
+    assert far.evalsha(sha, 1, "n") == 3
+
+
+def test_cut_resets_open_connections_and_new_ones_work(far, proxy):
+    with socket.create_connection((HOST, proxy.port), 10) as client:
+        client.sendall(b"PING\r\n")
+        assert client.recv(100) == b"+PONG\r\n"
+        proxy.cut()
+        with pytest.raises(ConnectionResetError):
+            client.recv(100)
+    assert far.ping()
+
+
+def test_swallowed_call_arrives_late(far, redis, proxy):
+    assert far.ping()
+    proxy.swallow()
+    call = threading.Thread(target=far.incr, args=("n",))
+    call.start()
+    assert redis.get("n") is None
+    proxy.deliver()
+    call.join(10)
+    assert redis.get("n") == b"1"
+
+
+def test_latency_changes_nothing_but_the_time(far, proxy):
+    proxy.latency_s = 0.001
+    assert far.set("a", b"y" * 5_000)
+    assert far.get("a") == b"y" * 5_000
