@@ -70,13 +70,13 @@ def called_by_sha(script: Script) -> tuple[str, str]:
 
 def load_library(client: Client) -> int:
     """Bring the library to every node that serves keys, in place of one of its name; how many there are."""
-    return len(_on_each(client, "FUNCTION", "LOAD", "REPLACE", library().source))
+    return len(_on_each(client, "LOAD", "REPLACE", library().source))
 
 
 def other_libraries(client: Client) -> list[str]:
     """Names of the libraries that other versions of jobq loaded."""
     found: set[str] = set()
-    for reply in _on_each(client, "FUNCTION", "LIST", "LIBRARYNAME", f"{PREFIX}*"):
+    for reply in _on_each(client, "LIST", "LIBRARYNAME", f"{PREFIX}*"):
         found |= {_fields(one)[b"library_name"].decode() for one in reply}
     return sorted(found - {library().name})
 
@@ -84,7 +84,7 @@ def other_libraries(client: Client) -> list[str]:
 def drop_library(client: Client, name: str) -> None:
     """Take one library away, wherever it is."""
     try:
-        _on_each(client, "FUNCTION", "DELETE", name)
+        _on_each(client, "DELETE", name)
     except ScriptError as error:
         if "not found" not in str(error).lower():
             raise
@@ -97,7 +97,7 @@ def check_library(client: Client) -> None:
     """
     wanted = library()
     try:
-        replies = _on_each(client, "FUNCTION", "LIST", "LIBRARYNAME", wanted.name, "WITHCODE")
+        replies = _on_each(client, "LIST", "LIBRARYNAME", wanted.name, "WITHCODE")
     except ScriptError as error:
         if "permission" in str(error):
             return
@@ -125,17 +125,17 @@ def _fields(reply: list[Any]) -> dict[bytes, Any]:
     return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
-def _on_each(client: Client, *command: str | bytes) -> list[Any]:
+def _on_each(client: Client, verb: str, *rest: str | bytes) -> list[Any]:
     replies = []
     try:
         for connection in client.open_everywhere():
             try:
-                connection.send_command(*command)
+                connection.send_command("FUNCTION", verb, *rest)
                 replies.append(connection.read_response())
             finally:
                 connection.disconnect()
     except refused.ConnectionError as error:
-        raise Unavailable(f"no answer to {command[0]} {command[1]}: {error}") from error
+        raise Unavailable(f"no answer to FUNCTION {verb}: {error}") from error
     except refused.ResponseError as error:
-        raise ScriptError(f"the server refused {command[0]} {command[1]}: {error}") from error
+        raise ScriptError(f"the server refused FUNCTION {verb}: {error}") from error
     return replies
