@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.durable import durability
 from bench.server import calls, info, private_server
 from bench.work import noop, picked_up
 from bench.worker import running_worker, wait_for
@@ -95,6 +96,7 @@ CASES = {
     "drain1": lambda: drain(1),
     "drain2": lambda: drain(2),
     "enqueue": enqueue,
+    "durability": durability,
     "size": size,
     "pickup": pick_up,
     "idle": idle,

@@ -52,6 +52,18 @@ def parse_queues(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(queues)
 
 
+def parse_durability(text: str) -> tuple[str, int]:
+    """The word and how many replicas: `"memory"`, `"disk"` or `"replicas=2"`."""
+    word, equals, number = text.strip().partition("=")
+    if word in ("memory", "disk") and not equals:
+        return word, 0
+    if word == "replicas" and number.isdecimal() and 1 <= int(number) <= 100:
+        return word, int(number)
+    raise ConfigError(
+        f"durability={text!r} is no level; take memory, disk or replicas=1 (to replicas=100)"
+    )
+
+
 def processors() -> int:
     """Processors this process may use."""
     try:
@@ -125,6 +137,8 @@ class ServerSettings:
     data_dir: where the embedded server keeps its data; None = `.jobq` beside the nearest pyproject.toml.
     codec: how calls that go there are sealed; None = not at all. functions: call scripts as functions that
     `jobq functions load` brought there.
+    durability: what must hold before an enqueue returns: memory, disk, replicas=n. durable_within_s: how
+    long it may take to hold, at most four fifths of socket_timeout_s.
     """
 
     url: str | None = None
@@ -135,11 +149,15 @@ class ServerSettings:
     data_dir: str | None = None
     codec: CodecSettings | None = None
     functions: bool = False
+    durability: str = "memory"
+    durable_within_s: float = 2.0
 
     def __post_init__(self) -> None:
         _at_least("patience_s", self.patience_s, 0)
         _at_least("socket_timeout_s", self.socket_timeout_s, 0.01)
         _at_least("embedded_idle_s", self.embedded_idle_s, 1)
+        _at_least("durable_within_s", self.durable_within_s, 0.001)
+        parse_durability(self.durability)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,7 +212,8 @@ def settings_from_env(environ: Mapping[str, str] | None = None) -> ServerSetting
     """JOBQ_URL (else REDIS_URL), JOBQ_NAMESPACE, JOBQ_PATIENCE, JOBQ_EMBEDDED_IDLE, JOBQ_DATA,
     JOBQ_FUNCTIONS.
 
-    And of the codec JOBQ_CODEC, JOBQ_CODEC_KEYS and JOBQ_CODEC_ACCEPT_PLAIN.
+    Of what makes an enqueue durable JOBQ_DURABILITY and JOBQ_DURABLE_WITHIN; of the codec JOBQ_CODEC,
+    JOBQ_CODEC_KEYS and JOBQ_CODEC_ACCEPT_PLAIN.
     """
     env = os.environ if environ is None else environ
     codec = None
@@ -212,4 +231,6 @@ def settings_from_env(environ: Mapping[str, str] | None = None) -> ServerSetting
         data_dir=env.get("JOBQ_DATA") or None,
         codec=codec,
         functions=env.get("JOBQ_FUNCTIONS") == "1",
+        durability=env.get("JOBQ_DURABILITY") or "memory",
+        durable_within_s=duration_s(env.get("JOBQ_DURABLE_WITHIN") or 2.0),
     )

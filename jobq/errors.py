@@ -6,6 +6,7 @@
     ├── ConfigError
     ├── Unavailable
     ├── Full
+    ├── NotDurable
     ├── ScriptError
     ├── EmbeddedError
     ├── CodecError
@@ -30,6 +31,7 @@ A docstring is the default message. A message says what is wrong, the value, and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 
@@ -50,6 +52,23 @@ class Unavailable(JobqError):
 
 class Full(JobqError):
     """The server is at its memory limit and refused the call whole."""
+
+
+class NotDurable(JobqError):
+    """The messages were accepted, but what their durability asks for wasn't confirmed.
+
+    They may run, and a failover or a power cut now may lose them. Enqueueing them again under the same
+    mids is safe: what is still there is confirmed, what was lost is added.
+    """
+
+    def __init__(self, message: str | None = None, mids: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.mids = tuple(mids)
+
+    @property
+    def mid(self) -> str:
+        """The first of `mids`: the message, where one was enqueued."""
+        return self.mids[0] if self.mids else ""
 
 
 class ScriptError(JobqError):

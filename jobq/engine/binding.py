@@ -12,7 +12,7 @@ from jobq.engine.script import Script, load
 from jobq.errors import ConfigError, LockLost, ScriptError
 
 if TYPE_CHECKING:
-    from jobq.engine.connection import Client
+    from jobq.engine.connection import Client, Exchange
 
 Argument = str | bytes | int
 
@@ -62,7 +62,12 @@ class Binding:
         self._callers.give_back(spare)
 
     def _call(
-        self, name: str, caller: Caller, args: Sequence[Argument], extra_keys: Sequence[str] = ()
+        self,
+        name: str,
+        caller: Caller,
+        args: Sequence[Argument],
+        extra_keys: Sequence[str] = (),
+        by: Exchange | None = None,
     ) -> Any:
         """Run a script as the next numbered call of `caller`."""
         script, names, _ = self._bound.get(name) or self._bind(name)
@@ -70,6 +75,7 @@ class Binding:
             script,
             [*names, f"{self.prefix}call:{caller.id}", *extra_keys],
             [caller.id, caller.next(), *args],
+            by,
         )
         if reply and reply[0] == b"closed":
             raise LockLost(

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from redis.connection import Connection
 
 Argument = str | bytes | int
+#: Sends one command on a connection and reads its reply; `True`: after ASKING.
+Exchange = Callable[["Connection", Sequence[Argument], bool], Any]
 
 #: What passes: a lost connection, a server that loads, moves, fails over or is busy.
-_PASSING = (
+PASSING = (
     refused.ConnectionError, refused.TimeoutError, refused.TryAgainError, refused.ClusterDownError,
     refused.ReadOnlyError, refused.MovedError, refused.AskError, OSError,
 )  # fmt: skip
@@ -55,6 +57,8 @@ class Client:
         self.url = settings.url or str(self._topology.locate(""))
         self.is_cluster = isinstance(self._topology, Cluster)
         self._named = called if settings.functions else called_by_sha
+        #: What every enqueue asks for unless it says otherwise.
+        self.durability = settings.durability
         #: Asked while a call waits for the server; True ends the wait with Unavailable.
         self.enough: Callable[[], bool] = lambda: False
         self._idle: dict[Hashable, list[Connection]] = {}
@@ -63,11 +67,19 @@ class Client:
     def __repr__(self) -> str:
         return f"Client({masked(self.url)!r}, namespace={self.namespace!r})"
 
-    def run(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Any:
-        """Call a script; the raw reply. Raises Unavailable, Full or ScriptError."""
-        return self._repeat(
-            keys[0] if keys else "", (*self._named(script), len(keys), *keys, *args), script
-        )
+    def run(
+        self,
+        script: Script,
+        keys: Sequence[str],
+        args: Sequence[Argument],
+        by: Exchange | None = None,
+    ) -> Any:
+        """Call a script; the raw reply. Raises Unavailable, Full or ScriptError.
+
+        `by` makes each exchange, so that more than one command can share the script's connection.
+        """
+        command = (*self._named(script), len(keys), *keys, *args)
+        return self._repeat(keys[0] if keys else "", command, script, by or exchange)
 
     def command(self, *args: Argument) -> Any:
         """One plain command that is harmless to repeat; the raw reply."""
@@ -85,7 +97,7 @@ class Client:
                 connection = self._topology.open(self._topology.locate(key), blocking=True)
                 connection.connect()
                 return connection
-            except _PASSING as error:
+            except PASSING as error:
                 self._topology.forget()
                 self._give_up(error, deadline)
                 pause = _wait(pause, deadline)
@@ -112,18 +124,26 @@ class Client:
         """In a forked child: close the parent's sockets here without a word to the server."""
         self.close()  # redis-py doesn't shut down a socket that another process opened
 
-    def _repeat(self, key: str, command: Sequence[Argument], script: Script | None = None) -> Any:
+    def _repeat(
+        self,
+        key: str,
+        command: Sequence[Argument],
+        script: Script | None = None,
+        by: Exchange | None = None,
+    ) -> Any:
+        by = by or exchange
         deadline, pause = 0.0, 0.0
         asked: Hashable | None = None
         while True:
             try:
-                return self._once(asked or self._topology.locate(key), command, script, bool(asked))
+                node = asked or self._topology.locate(key)
+                return self._once(node, command, script, bool(asked), by)
             except refused.OutOfMemoryError as error:
                 raise Full(
                     f"the server is at its memory limit, nothing was changed: {error}"
                 ) from error
-            except (*_PASSING, refused.ResponseError) as error:
-                if not isinstance(error, _PASSING) and not str(error).startswith("BUSY "):
+            except (*PASSING, refused.ResponseError) as error:
+                if not isinstance(error, PASSING) and not str(error).startswith("BUSY "):
                     named = f"script {script.name}" if script else " ".join(map(str, command[:2]))
                     remedy = "; run jobq functions load" * ("Function not found" in str(error))
                     raise ScriptError(f"the server refused {named}: {error}{remedy}") from error
@@ -133,7 +153,12 @@ class Client:
                 pause = _wait(pause, deadline)
 
     def _once(
-        self, node: Hashable, command: Sequence[Argument], script: Script | None, asking: bool
+        self,
+        node: Hashable,
+        command: Sequence[Argument],
+        script: Script | None,
+        asking: bool,
+        by: Exchange,
     ) -> Any:
         idle = self._idle.get(node)
         if idle is None:
@@ -143,10 +168,10 @@ class Client:
         except IndexError:
             connection = self._topology.open(node)
         try:
-            reply = _exchange(connection, command, asking)
+            reply = by(connection, command, asking)
         except refused.NoScriptError:
             assert script is not None
-            reply = _load_and_exchange(connection, command, script, asking)
+            reply = _load_and_exchange(connection, command, script, asking, by)
         except refused.ResponseError:
             idle.append(connection)
             raise
@@ -177,7 +202,8 @@ class Client:
             ) from error
 
 
-def _exchange(connection: Connection, command: Sequence[Argument], asking: bool = False) -> Any:
+def exchange(connection: Connection, command: Sequence[Argument], asking: bool = False) -> Any:
+    """One command and its reply; a connection on which that broke off is closed."""
     try:
         if asking:
             connection.send_command("ASKING")
@@ -193,12 +219,12 @@ def _exchange(connection: Connection, command: Sequence[Argument], asking: bool 
 
 
 def _load_and_exchange(
-    connection: Connection, command: Sequence[Argument], script: Script, asking: bool
+    connection: Connection, command: Sequence[Argument], script: Script, asking: bool, by: Exchange
 ) -> Any:
     for _ in range(LOADS):
-        _exchange(connection, ("SCRIPT", "LOAD", script.source))
+        exchange(connection, ("SCRIPT", "LOAD", script.source))
         try:
-            return _exchange(connection, command, asking)
+            return by(connection, command, asking)
         except refused.NoScriptError:
             continue  # flushed again between the two
     raise refused.ConnectionError("the server's scripts are flushed again and again")
@@ -212,15 +238,26 @@ def _wait(pause: float, deadline: float) -> float:
 
 
 def connect(
-    url: str | None = None, *, namespace: str | None = None, settings: ServerSettings | None = None
+    url: str | None = None,
+    *,
+    namespace: str | None = None,
+    durability: str | None = None,
+    settings: ServerSettings | None = None,
 ) -> Client:
     """A client for `url`, else JOBQ_URL, else REDIS_URL, else the embedded server.
 
-    It connects at the first call. Raises ConfigError for a URL that can't be read.
+    durability: what must hold before an enqueue returns: memory, disk or replicas=n; else
+    JOBQ_DURABILITY, else memory. It connects at the first call. Raises ConfigError for a URL that can't
+    be read.
     """
     settings = settings or settings_from_env()
     return Client(
-        replace(settings, url=url or settings.url, namespace=namespace or settings.namespace)
+        replace(
+            settings,
+            url=url or settings.url,
+            namespace=namespace or settings.namespace,
+            durability=durability or settings.durability,
+        )
     )
 
 

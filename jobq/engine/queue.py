@@ -66,27 +66,33 @@ class Queue(Administration):
         *,
         mid: str | None = None,
         caller: Caller | None = None,
+        durability: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Enqueued:
         """Accept one message; for the options see enqueue_many."""
-        return self._enqueue([(mid, content)], self._options(**options), caller)[0]
+        return self._enqueue([(mid, content)], self._options(**options), caller, durability)[0]
 
     def enqueue_many(
-        self, contents: Iterable[Content], **options: Unpack[EnqueueOptions]
+        self,
+        contents: Iterable[Content],
+        *,
+        durability: str | None = None,
+        **options: Unpack[EnqueueOptions],
     ) -> list[Enqueued]:
         """Accept messages, up to 1,000 in a round trip, each round trip whole or not at all.
 
         delay (seconds or timedelta) or at (datetime with a zone, or epoch seconds): not before then.
         can_update: newer content replaces what waits under the same mid. can_requeue: newer content runs
         after the current run. dedupe: refuse the mid for so long after it is done; otherwise only until
-        it is collected. lock_ms: length of this message's locks. Raises ConfigError or CodecError for a
-        bad mid, option or size, Full when the server's memory is full, Unavailable when the outcome of a
-        call is unknown.
+        it is collected. lock_ms: least length of this message's locks. durability: memory, disk or replicas=n
+        instead of the client's. Raises ConfigError or CodecError for a bad mid, option or size, Full when
+        the server's memory is full, NotDurable for the messages of a round trip that were accepted but
+        not as durably as asked, Unavailable when the outcome of a call is unknown.
         """
         prepared = self._options(**options)
         done: list[Enqueued] = []
         for batch in _batches(contents):
-            done += self._enqueue(batch, prepared, None)
+            done += self._enqueue(batch, prepared, None, durability)
         return done
 
     def dequeue(
@@ -189,7 +195,11 @@ class Queue(Administration):
         ]  # fmt: skip
 
     def _enqueue(
-        self, batch: list[tuple[str | None, bytes]], options: list[Argument], caller: Caller | None
+        self,
+        batch: list[tuple[str | None, bytes]],
+        options: list[Argument],
+        caller: Caller | None,
+        durability: str | None,
     ) -> list[Enqueued]:
         args: list[Argument] = list(options)
         mids = [secrets.token_urlsafe(12) if mid is None else checked_mid(mid) for mid, _ in batch]
@@ -204,12 +214,26 @@ class Queue(Administration):
             # Before: an error here must not hide that the messages were accepted.
             register_queue(self.client, self.name)
             self._listed = True
+        level = durability or self.client.durability
         with self._own(caller) as own:
-            reply = self._call("enqueue", own, args)
+            reply = self._accepted(level, own, args, mids)
         return [
             Enqueued(mid, cast(Action, word(action, ACTIONS)), reason.decode())
             for mid, action, reason in zip(mids, reply[::2], reply[1::2], strict=True)
         ]
+
+    def _accepted(
+        self, level: str, caller: Caller, args: Sequence[Argument], mids: Sequence[str]
+    ) -> list[Any]:
+        if level == "memory":
+            reply: list[Any] = self._call("enqueue", caller, args)
+            return reply
+        from jobq.engine.durability import Confirmation
+
+        confirmation = Confirmation(level, self.client, f"{self.prefix}call:{caller.id}")
+        reply = self._call("enqueue", caller, args, by=confirmation.exchange)
+        confirmation.check(mids)
+        return reply
 
 
 def _batches(contents: Iterable[Content]) -> Iterator[list[tuple[str | None, bytes]]]:

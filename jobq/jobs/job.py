@@ -29,7 +29,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-_TO_QUEUE = ("delay", "at", "can_update", "can_requeue", "dedupe", "lock_ms")
+_TO_QUEUE = ("delay", "at", "can_update", "can_requeue", "dedupe", "lock_ms", "durability")
 
 
 class Job(Generic[P, R]):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from jobq.config import duration_s
+from jobq.config import duration_s, parse_durability
 from jobq.errors import ConfigError
 from jobq.jobs.decision import ErrorFilter, checked_filter
 from jobq.jobs.retry import Duration, Policy
@@ -24,7 +24,9 @@ class Options(TypedDict, total=False):
 
     queue, client: where to. mid: the message's id and dedupe key. delay, at: not before. can_update: newer
     content replaces what waits under the mid. can_requeue: newer content runs after the current run.
-    dedupe: refuse the mid for so long after it is done. lock_ms: length of its locks. headers: go with it.
+    dedupe: refuse the mid for so long after it is done. lock_ms: least length of its locks, where the worker's
+    lease is shorter. headers: go with it.
+    durability: memory, disk or replicas=n, confirmed before enqueue returns; None = the client's.
     retries, timeout, hard_timeout, result_ttl: for this message instead of what the job declares.
     """
 
@@ -37,6 +39,7 @@ class Options(TypedDict, total=False):
     can_requeue: bool
     dedupe: Duration | None
     lock_ms: int | None
+    durability: str | None
     headers: Mapping[str, str]
     retries: int
     timeout: Duration | None
@@ -161,6 +164,12 @@ def _headers(name: str, value: Any) -> dict[str, str]:
     raise ConfigError(f"headers={value!r} must map str to str; pass str(value) for each")
 
 
+def _durability(name: str, value: Any) -> str | None:
+    if value is not None:
+        parse_durability(str(value))
+    return value  # type: ignore[no-any-return]
+
+
 def _policy(name: str, value: Any) -> Any:
     if not callable(value):
         raise ConfigError(
@@ -180,6 +189,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "can_requeue": _flag,
     "dedupe": _duration(0),
     "lock_ms": _whole(1, 86_400_000),
+    "durability": _durability,
     "headers": _headers,
     "retries": _whole(0, 10_000),
     "timeout": _duration(0.001),

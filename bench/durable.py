@@ -1,0 +1,50 @@
+"""The price of durability: one producer, one message at a time, at each level."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+from bench.server import info, private_server
+from bench.work import noop
+from bench.worker import wait_for
+from jobq import Client
+
+ENQUEUED = 2_000
+WARMED_UP = 50
+
+
+def durability() -> Iterator[tuple[str, float, str]]:
+    """memory; disk with appendfsync always, beside memory there; replicas=1 beside memory there."""
+    with private_server() as client:
+        yield _rate(client, "memory", "nothing on disk")
+    with private_server("--appendonly", "yes", "--appendfsync", "everysec") as client:
+        yield _rate(client, "memory", "appendfsync everysec")
+    with private_server("--appendonly", "yes", "--appendfsync", "always") as client:
+        yield _rate(client, "disk", "appendfsync always")
+    port = str(_free_port())
+    with (
+        private_server("--port", port, "--repl-diskless-sync-delay", "0") as client,
+        private_server("--replicaof", "127.0.0.1", port) as replica,
+    ):
+        wait_for(lambda: info(replica, "replication")["master_link_status"] == "up", 30)
+        yield _rate(client, "memory", "one replica")
+        yield _rate(client, "replicas=1", "one replica")
+
+
+def _rate(client: Client, level: str, server: str) -> tuple[str, float, str]:
+    bound = noop.options(client=client, durability=level)
+    for _ in range(WARMED_UP):
+        bound.enqueue()
+    started = time.perf_counter()
+    for _ in range(ENQUEUED):
+        bound.enqueue()
+    rate = ENQUEUED / (time.perf_counter() - started)
+    return f"enqueue, durability {level} ({server})", rate, "jobs/s"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
