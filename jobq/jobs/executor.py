@@ -192,9 +192,13 @@ class Executor:
 def _cancelled_from_outside(error: BaseException) -> bool:
     import asyncio
 
+    try:
+        current = asyncio.current_task()
+    except RuntimeError:
+        current = None
     if isinstance(error, GeneratorExit):
-        return True
-    current = asyncio.current_task()
+        # Outside any step the coroutine is being closed; inside one the job raised it itself.
+        return current is None
     return (
         isinstance(error, asyncio.CancelledError)
         and current is not None

@@ -123,10 +123,20 @@ class AsyncChild(Child):
         made.add_done_callback(lambda _: self._never_ran(slot, index, call, made))
 
     def _never_ran(self, slot: int, index: int, call: Call, made: asyncio.Task[None]) -> None:
-        if self._running.get(slot) is made:
-            del self._running[slot]
-            self.release(index, [Hold(call.message.mid, call.message.token)])
-            self._end(Ended(slot, index, None))
+        if self._running.get(slot) is not made:
+            return
+        del self._running[slot]
+        self._why.pop(slot, None)
+        message, ending = call.message, None
+        if made.cancelled():
+            self.release(index, [Hold(message.mid, message.token)])
+        else:
+            error = made.exception()
+            logger.error("%s %s broke its child's loop", call.job.name, message.mid, exc_info=error)
+            ending = Ending(
+                mid=message.mid, token=message.token, outcome="crashed", reason=repr(error)
+            )
+        self._end(Ended(slot, index, ending))
 
     async def _run(self, slot: int, index: int, call: Call) -> None:
         ending: Ending | None = None
@@ -143,8 +153,9 @@ class AsyncChild(Child):
             logger.warning("%s %s stopped: %s", call.job.name, call.message.mid, why or stopped)
             if why == "hurry":
                 self.release(index, [Hold(call.message.mid, call.message.token)])
-        if ending is not None and ending.outcome == "done" and ending.result is None:
-            self.slots.states[slot] = slots.ENDED
+        if ending is not None:
+            plain = ending.outcome == "done" and ending.result is None
+            self.slots.states[slot] = slots.ENDED if plain else slots.REPORTING
         self._running.pop(slot, None)
         self._why.pop(slot, None)
         self._end(Ended(slot, index, ending))

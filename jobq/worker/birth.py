@@ -52,8 +52,10 @@ def live(plan: Plan, memory: Slots, parent: int) -> NoReturn:
     except BaseException:
         logger.exception("this child fails")
     finally:
-        _flush()
-        os._exit(code)
+        try:
+            _flush()
+        finally:
+            os._exit(code)
 
 
 def _life(plan: Plan, memory: Slots, parent: int) -> int:
@@ -75,11 +77,18 @@ def _life(plan: Plan, memory: Slots, parent: int) -> int:
         child.loop()
     finally:
         memory.words[slots.STATE] = slots.LEAVING
-        plan.hooks.exit()
+        _say_goodbye(plan.hooks)
     if child.recycling.reason:
         logger.info("child %d is replaced %s", os.getpid(), child.recycling.reason)
         return exits.RECYCLED
     return exits.OK
+
+
+def _say_goodbye(hooks: Hooks) -> None:
+    try:
+        hooks.exit()
+    except Exception:
+        logger.exception("the exit hook fails")
 
 
 def _made(plan: Plan, memory: Slots, parent: int, woken: int) -> Child:
@@ -133,10 +142,9 @@ def _listen(memory: Slots, told: list[Callable[[], None]]) -> int:
 
 
 def _become_ordinary() -> None:
-    """In a process that a job forks: TERM ends it, and its signals are none of this child's business."""
+    """In a process that a job forks: TERM ends it. What a terminal sends to all stays the supervisor's."""
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTSTP, signal.SIGALRM,
-                   signal.SIGUSR2, signal.SIGTERM):  # fmt: skip
+    for number in (signal.SIGALRM, signal.SIGUSR2, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
 
 
@@ -144,5 +152,5 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):
-            pass
+        except (OSError, ValueError, AttributeError):
+            pass  # closed, or never there

@@ -85,7 +85,8 @@ class SyncChild(Child):
         if ending.outcome == "done" and ending.result is None:
             self.slots.states[slot] = slots.ENDED
         else:
-            # Until the server knows, this isn't ended: a crash here must not count as done.
+            # Until the server knows, this isn't ended: a death here must count neither as done nor as a crash.
+            self.slots.states[slot] = slots.REPORTING
             self.finish(self._index, self._take_pending())
             self.slots.states[slot] = slots.FREE
         return True

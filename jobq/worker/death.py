@@ -66,7 +66,7 @@ def examined(pid: int, status: int, usage: resource.struct_rusage, memory: Slots
     started_at = memory.words[slots.STARTED_AT]
     ran_us = max(0, boot_ns() - started_at) // 1000 if started_at else 0
     why = "lease" if os.waitstatus_to_exitcode(status) == exits.FENCED else ""
-    return Death(pid, status, usage, memory.caller, memory.held(), ran_us, why)
+    return Death(pid, status, usage, memory.caller, memory.held(taken=True), ran_us, why)
 
 
 def bury(death: Death, queues: list[Queue], crash_limit: int, worker: str) -> list[str]:

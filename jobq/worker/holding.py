@@ -13,7 +13,7 @@ from jobq.engine.caller import Caller
 from jobq.engine.connection import Client, connect
 from jobq.engine.message import Dequeued, Ending, Finished, Hold
 from jobq.engine.queue import Queue
-from jobq.errors import Unavailable
+from jobq.errors import JobqError, Unavailable
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
 from jobq.jobs.seal import seal_of
@@ -65,7 +65,8 @@ class Child:
         self.sleep = Sleep(patient, [queue.wake_key for queue in self.queues])
         self.recycling = Recycling(self.settings)
         self.timers = Timers(2 * self.settings.prefetch_ms / 1000, self.look_around)
-        self.executor = self._executor(dict(zip(names, self.quick, strict=True)))
+        # Not those of `quick`: an alarm may come in the middle of a job's report of its progress.
+        self.executor = self._executor({name: Queue(name, quick) for name in names})
         self.lease_ns, self.margin_ns = lease_and_margin(self.settings.lease_ms)
         self.draining = self._reporting = False
         self.abort = ""
@@ -156,6 +157,7 @@ class Child:
     def fence(self, now: int, stop: Callable[[], None]) -> None:
         """Past the deadline `stop` what runs; a while later end the process."""
         if now < self.slots.deadline():
+            self._aborted_at = 0
             return
         if not self._aborted_at:
             self._aborted_at, self.abort = now, "lost"
@@ -194,8 +196,11 @@ class Child:
 
     def pass_on_wake(self) -> None:
         """A marker may have come as this child stopped waiting: have the engine push it again."""
-        for queue in self.queues:
-            queue.collect(1, crash_limit=self.settings.crash_limit)
+        try:
+            for queue in self.quick:
+                queue.collect(1, crash_limit=self.settings.crash_limit)
+        except JobqError as error:
+            logger.warning("left without a word to the server: %s", error)
 
 
 def lease_and_margin(lease_ms: int) -> tuple[int, int]:

@@ -26,10 +26,14 @@ class Leases:
         self._settings = settings
         self._queues = queues
         self._lease_ns, self._margin_ns = lease_and_margin(settings.lease_ms)
+        # Taken from children, not yet released: whether a release that failed took effect is unknown.
+        self._owed: list[Held] = []
         self._slow_ns = 2 * settings.prefetch_ms * 1_000_000
 
     def renew(self, members: Iterable[Member]) -> None:
         """One call per queue and 500 locks. JobqError: not confirmed, try again soon."""
+        if self._owed:
+            self.pay()
         held = {member: self._snapshot(member) for member in members if member.pid}
         asked_at = boot_ns()
         lost: dict[Member, list[Held]] = {}
@@ -57,10 +61,8 @@ class Leases:
                 memory.states[one.slot] = slots.TAKEN
         finally:
             memory.lock.release()
-        if not self._released(taken):
-            with memory.lock:
-                for one in taken:
-                    memory.states[one.slot] = slots.HELD
+        self._owed += taken
+        self.pay()
 
     def enforce(self, member: Member) -> None:
         """Kill for a hard timeout, or for a lease that ended while the job goes on."""
@@ -117,13 +119,13 @@ class Leases:
         if told:
             member.send(signal.SIGUSR2)
 
-    def _released(self, taken: list[Held]) -> bool:
-        """False: nobody knows, so they stay with the child; releasing them twice is harmless."""
+    def pay(self) -> None:
+        """Release what was taken from children; again with the next renewal if the server is away."""
         try:
-            for index in {one.queue for one in taken}:
-                holds = [Hold(one.mid, one.token) for one in taken if one.queue == index]
-                self._queues[index].release(holds)
+            for index in {one.queue for one in self._owed}:
+                holds = [Hold(one.mid, one.token) for one in self._owed if one.queue == index]
+                for start in range(0, len(holds), PER_CALL):
+                    self._queues[index].release(holds[start : start + PER_CALL])
+            self._owed.clear()
         except JobqError as error:
-            logger.warning("%d messages can't be taken back now: %s", len(taken), error)
-            return False
-        return True
+            logger.warning("%d messages can't be given back yet: %s", len(self._owed), error)

@@ -64,7 +64,7 @@ def _loaded(load: Callable[[], object], registry: Registry) -> bool:
         load()
     except ConfigError:
         raise
-    except Exception:
+    except (Exception, SystemExit):
         logger.error("the modules with jobs can't be loaded:\n%s", traceback.format_exc())
         return False
     threads = [thread for thread in threading.enumerate() if thread not in before]

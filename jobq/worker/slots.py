@@ -35,7 +35,7 @@ BOOTING, WORKING, IDLE, LEAVING = range(4)
 # CONTROL, a set
 QUIET, DRAIN, HURRY = 1, 2, 4
 # A slot's state
-FREE, HELD, RUNNING, ENDED, TAKEN = range(5)
+FREE, HELD, RUNNING, ENDED, REPORTING, TAKEN = range(6)
 
 _STATES = 8 * (UNTIL + COUNT)
 _LOST = _STATES + COUNT
@@ -108,11 +108,14 @@ class Slots:
             self.states[slot] = RUNNING
             return True
 
-    def held(self) -> list[Held]:
-        """Everything held; for the supervisor, under the lock or after the child's death."""
-        return [
-            self._read(slot, state) for slot, state in enumerate(self.states) if state in _HOLDING
-        ]
+    def held(self, taken: bool = False) -> list[Held]:
+        """Everything held; for the supervisor, under the lock or after the child's death.
+
+        taken: also what was to be given back, and perhaps was.
+        """
+        wanted = _HOLDING | {TAKEN} if taken else _HOLDING
+        states = enumerate(self.states)
+        return [self._read(slot, state) for slot, state in states if state in wanted]
 
     def overdue(self, now: int) -> list[int]:
         """Slots whose job ran past its hard timeout."""
@@ -123,8 +126,12 @@ class Slots:
         ]
 
     def deadline(self) -> int:
-        """Until when everything that runs is surely held; NEVER when nothing runs."""
-        running = (slot for slot, state in enumerate(bytes(self.states)) if state == RUNNING)
+        """Until when all that runs is surely held, less what is known to be lost; NEVER for nothing."""
+        running = (
+            slot
+            for slot, state in enumerate(bytes(self.states))
+            if state == RUNNING and not self.lost[slot]
+        )
         return min((self.words[UNTIL + slot] for slot in running), default=NEVER)
 
     @property
@@ -148,6 +155,6 @@ class Slots:
         return Held(slot, state, head[0] << 8 | head[1], mid, token)
 
 
-_HOLDING = frozenset((HELD, RUNNING, ENDED))
+_HOLDING = frozenset((HELD, RUNNING, ENDED, REPORTING))
 _ALL_FREE = bytes(COUNT)
 _ALL_HELD = bytes([HELD]) * COUNT

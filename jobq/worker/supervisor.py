@@ -48,6 +48,8 @@ class Supervisor:
         self.code: int | None = None
         self.stopping = 0
         self.quiet = False
+        # Once one child has begun to work, another that can't start is tried again.
+        self.booted = False
         self.stop_at = 0.0
         self.restarting: list[tuple[Member, int]] = []
         self._renew_at = 0.0
@@ -177,7 +179,7 @@ class Supervisor:
         if not clean or death.held:
             self.unburied.append(death)
             self._bury()
-        if code == exits.CHILD_BOOT and not self.stopping:
+        if code == exits.CHILD_BOOT and not self.stopping and not self.booted:
             self.stop(exits.CHILD_BOOT)
 
     def _bury(self) -> None:
@@ -187,6 +189,7 @@ class Supervisor:
                 crashed = bury(death, self.queues, self.settings.crash_limit, self.settings.name)
             except JobqError as error:
                 logger.warning("what child %d held can't be given back yet: %s", death.pid, error)
+                self.unburied.append(self.unburied.pop(0))
                 return
             self.unburied.pop(0)
             for mid in crashed:
@@ -194,6 +197,7 @@ class Supervisor:
 
     def _look_after(self) -> None:
         for member in self.members:
+            self.booted = self.booted or (bool(member.pid) and not member.booting)
             if member.pid:
                 self.leases.take_back(member)
                 self.leases.enforce(member)
@@ -221,7 +225,8 @@ class Supervisor:
         while self.restarting and not self.stopping:
             member, old = self.restarting[0]
             if member.pid == old and old:
-                member.tell(slots.DRAIN)
+                if not member.slots.words[slots.CONTROL] & slots.DRAIN:
+                    member.tell(slots.DRAIN)
                 return
             if not member.pid or member.booting:
                 return

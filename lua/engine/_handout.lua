@@ -66,7 +66,7 @@ local function lock_up(picked)
   for i, row in ipairs(picked) do mids[i] = row[1] end
   local own = redis.call('HLEN', options) > 0 and redis.call('HMGET', options, unpack(mids)) or {}
   for i = 1, #mids do
-    local length = tonumber(string.match(own[i] or '', '^%d+')) or tonumber(lease_ms)
+    local length = math.max(tonumber(string.match(own[i] or '', '^%d+')) or 0, tonumber(lease_ms))
     longest, lock_at[i] = math.max(longest, length), now_ms + length
   end
   if longest > max_lease then redis.call('HSET', meta, 'max_lease', longest) end

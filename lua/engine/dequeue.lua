@@ -11,7 +11,7 @@ ARGV
   caller       16 characters, the connection's random id
   number       of this call, counted up by the caller
   now          epoch ms, or '' for the server's clock
-  lease_ms     length of each lock, where the message has no lock_ms of its own
+  lease_ms     length of each lock, where the message has no longer lock_ms of its own
   crash_limit  crashes that make a message dead, 0 = never
   limit        messages wanted, 1-1000
 RETURNS  {'handed', sleep_ms, paused, fence, then per message: mid, content, attempt, ncrashes,

@@ -14,7 +14,7 @@ ARGV
   at           not before this epoch ms, '' = see delay_ms
   can_update   1: newer content may replace what waits
   can_requeue  1: newer content may run after the current run, or at once when that is done
-  lock_ms      length of this message's locks, '' = the worker's lease
+  lock_ms      least length of this message's locks, '' = the worker's lease
   dedupe_ms    after it is done, refuse its mid for so long, '' = until collected
   then two per message: mid, content
 RETURNS  {per message: action, reason}: 'added' '' | 'updated' '' | 'requeued' '' | 'exists' status;

@@ -6,7 +6,7 @@ KEYS
   locks:hash tokens:hash options:hash meta:hash events:stream
 ARGV
   now       epoch ms, or '' for the server's clock
-  lease_ms  new length of each lock, where the message has no lock_ms of its own
+  lease_ms  new length of each lock, where the message has no longer lock_ms of its own
   then two per message: mid, token
 RETURNS  {per message: 'ok' | 'stale'}: another attempt took it over, or it was cancelled or finished
 COST     O(messages)
@@ -24,7 +24,7 @@ for i = 3, #ARGV, 2 do
   words[#words + 1] = held and 'ok' or 'stale'
   if held then
     local own = any_options and redis.call('HGET', options, mid) or ''
-    local length = tonumber(string.match(own, '^%d+')) or tonumber(lease_ms)
+    local length = math.max(tonumber(string.match(own, '^%d+')) or 0, tonumber(lease_ms))
     longest = math.max(longest, length)
     renewed[#renewed + 1], renewed[#renewed + 2] = mid, string.format('%.0f', now_ms + length)
   end

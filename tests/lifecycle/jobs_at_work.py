@@ -160,3 +160,22 @@ def forks(ledger: str, name: str) -> None:
     with get_context("fork").Pool(2) as pool:
         found = pool.map(abs, [-1, -2])
     note(ledger, name, "end", found=found)
+
+
+@job(name="refuses_cancel", **HERE)
+async def refuses_cancel(ledger: str, name: str) -> None:
+    """Swallows its cancellation, and goes on until its gate is there."""
+    note(ledger, name, "start")
+    while not gate(ledger, name).exists():
+        try:
+            await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            note(ledger, name, "ignored")
+    note(ledger, name, "end")
+
+
+@job(name="closes", retries=0, **HERE)
+async def closes(ledger: str, name: str) -> None:
+    """Raises what an event loop raises in what it closes."""
+    note(ledger, name, "start")
+    raise GeneratorExit

@@ -14,7 +14,7 @@ def test_soft_timeout_is_raised_in_the_job_and_its_child_lives_on(queue, start, 
     until(lambda: queue.dead() and ledger.lines("end"))
     assert "timeout of 0.2 s" in queue.dead()[0].reason
     assert ledger.lines("start")[0]["pid"] == ledger.lines("end")[0]["pid"]
-    assert worker.log.count("born") == 1
+    assert worker.log.count(" born") == 1
 
 
 def test_hard_timeout_kills_the_child_and_counts_as_a_crash(queue, start, send, ledger):
@@ -147,3 +147,31 @@ def test_burst_ends_when_the_last_child_was_replaced_and_nothing_is_left(
         send("quick", f"q{number}")
     assert start("--processes", "1", "--max-jobs", "10", "--burst").wait() == 0
     assert len(ledger.lines("end")) == 10
+
+
+def test_cancelled_job_that_goes_on_takes_no_others_with_it(queue, start, send, ledger):
+    worker = start("--processes", "1", "--concurrency", "5", "--lease", "500ms")
+    send("refuses_cancel", "stubborn")
+    for name in "abc":
+        send("agated", name)
+    until(lambda: len(ledger.lines("start")) == 4)
+    queue.cancel("stubborn")
+    until(lambda: ledger.lines("ignored"))
+    # Renewed three times more, the others' locks outlive what the stubborn one lost.
+    first = queue.status("a").lock_at
+    until(lambda: queue.status("a").lock_at > first + 1_500)
+    for name in ("a", "b", "c", "stubborn"):
+        ledger.gate(name).touch()
+    until(lambda: queue.counts().locked == 0)
+    assert sorted(line["name"] for line in ledger.lines("start")) == ["a", "b", "c", "stubborn"]
+    assert worker.log.count(" born") == 1
+    assert worker.stop() == 0
+
+
+def test_job_that_raises_generator_exit_is_a_failure(queue, start, send, ledger):
+    worker = start("--processes", "1")
+    send("closes", "a")
+    until(queue.dead)
+    assert "GeneratorExit" in queue.dead()[0].reason
+    assert len(ledger.lines("start")) == 1
+    assert worker.stop() == 0

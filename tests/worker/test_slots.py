@@ -100,3 +100,17 @@ def test_death_inside_the_lock_stops_nobody(memory):
     memory.reset()
     assert memory.lock.acquire(block=False)
     assert memory.held() == []
+
+
+def test_what_is_known_to_be_lost_has_no_deadline(memory):
+    memory.add(0, 0, message("a"), boot_ns() + LATER)
+    memory.start(0)
+    memory.lost[0] = 1
+    assert memory.deadline() == slots.NEVER
+
+
+def test_what_was_to_be_given_back_is_told_after_a_death_only(memory):
+    memory.publish(0, [message("a"), message("b")], boot_ns() + LATER)
+    memory.states[0], memory.states[1] = slots.TAKEN, slots.REPORTING
+    assert [held.mid for held in memory.held()] == ["b"]
+    assert [held.mid for held in memory.held(taken=True)] == ["a", "b"]
