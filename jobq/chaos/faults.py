@@ -49,7 +49,10 @@ class Stage(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """`needs`: "proxy", "own" (a server that may be killed). `pause_s`: between strokes. `lease_s`: of workers."""
+    """`needs`: "proxy"; "own", a server that may be killed; "alone", since it disturbs everybody on the server.
+
+    `pause_s`: between strokes. `lease_s`: of the workers.
+    """
 
     name: str
     does: str
@@ -180,7 +183,7 @@ def latency(stage: Stage) -> None:
 SLOW = (1.0, 2.0)
 #: Where leases are meant to end; elsewhere they mustn't, so that a busy machine is no fault.
 SHORT_S = 2.0
-PROXY = ("proxy",)
+PROXY, ALONE = ("proxy",), ("alone",)
 
 FAULTS = {
     fault.name: fault
@@ -190,10 +193,10 @@ FAULTS = {
         Fault("worker-kill", "kill -9 of a supervisor", worker_kill, (), SLOW, SHORT_S),
         Fault("worker-stop", "SIGSTOP of a worker beyond its leases", worker_stop, lease_s=SHORT_S),
         Fault("worker-term", "TERM to a worker, and a new one", worker_term, (), SLOW),
-        Fault("scripts-flush", "SCRIPT FLUSH", scripts_flush),
-        Fault("clients-kill", "CLIENT KILL of every connection", clients_kill),
+        Fault("scripts-flush", "SCRIPT FLUSH", scripts_flush, ALONE),
+        Fault("clients-kill", "CLIENT KILL of every connection", clients_kill, ALONE),
         Fault("server-restart", "kill -9 of the server, a start on its AOF", server_restart, ("own",), SLOW),
-        Fault("memory-full", "maxmemory reached", memory_full, ("own",)),
+        Fault("memory-full", "maxmemory reached", memory_full, ALONE),
         Fault("lost-reply", "an EVALSHA is run, its reply lost", lost_reply, PROXY, (0.0, 0.1)),
         Fault("reset", "RST to every connection", reset, PROXY),
         Fault("blackhole", "nothing delivered beyond a lease, then late", blackhole, PROXY, lease_s=SHORT_S),

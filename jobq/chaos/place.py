@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -53,7 +54,11 @@ class OwnServer(Place):
     def __init__(self, folder: Path, command: str = "") -> None:
         super().__init__(f"unix://{folder}/s")
         self._folder = folder
-        self._command = command or program()
+        self._command = shutil.which(command or program()) or ""
+        if not self._command:
+            raise ConfigError(
+                f"no server program {command!r} on the path; install it or name another"
+            )
         self._start()
 
     def restart(self) -> None:

@@ -34,6 +34,7 @@ COMMANDS = {
     "functions": "functions:functions",
     "server": "server:server",
     "demo": "demo:demo",
+    "chaos": "chaos:chaos",
 }
 
 

@@ -1,0 +1,105 @@
+"""`jobq chaos`: break things on purpose, and see whether anything is lost."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from jobq.chaos.faults import FAULTS, Fault
+from jobq.chaos.place import OwnServer, Place
+from jobq.chaos.round import Plan, play
+from jobq.chaos.verdict import Verdict
+from jobq.cli import exits
+from jobq.cli.options import command, option
+from jobq.cli.session import Session
+from jobq.errors import ConfigError
+
+EXAMPLES = """
+    jobq chaos
+    jobq chaos --fault child-kill --fault lost-reply --jobs 20000
+    jobq chaos --url redis://staging --seed 7
+"""
+
+
+@command("chaos", examples=EXAMPLES)
+@option("--fault", "names", type=click.Choice(list(FAULTS)), multiple=True,
+        help="Only this one; repeat for more.  [default: all that the server allows]")  # fmt: skip
+@option("--jobs", type=click.IntRange(10), default=2000, show_default=True, help="In each round.")
+@option("--seed", type=int, help="Strike as an earlier run did.  [default: another each time]")
+@option("--server", metavar="PROGRAM", default="", help="Of the own server.  [default: Valkey]")
+def chaos(
+    session: Session, names: tuple[str, ...], jobs: int, seed: int | None, server: str
+) -> int:
+    """Rehearse faults: kill, stop, cut off, and judge by a ledger outside the server.
+
+    On a server of its own, or on the one that --url names, there in a namespace of its own; faults that
+    disturb everybody on it must then be asked for by name. Exit code 1: a promise was broken.
+    """
+    if session.url and server:
+        raise ConfigError("--url names a server that runs, --server a program to run; give one")
+    signal.signal(signal.SIGTERM, _terminated)
+    seed = random.randrange(10**6) if seed is None else seed
+    session.note(f"seed {seed}, {jobs} jobs a round")
+    chosen = [FAULTS[name] for name in names] or suitable(session.url)
+    kept = [_round(session, Plan(one, jobs, seed), server) for one in chosen]
+    return exits.OK if all(kept) else exits.NO
+
+
+def suitable(url: str | None) -> list[Fault]:
+    """Those that a server may be put to without being asked by name."""
+    if url is None:
+        return list(FAULTS.values())
+    able = {"proxy"} if Place(url).target else set()
+    return [fault for fault in FAULTS.values() if able.issuperset(fault.needs)]
+
+
+def _round(session: Session, plan: Plan, server: str) -> bool:
+    folder = Path(tempfile.mkdtemp(prefix="jobq-chaos-"))
+    kept = True
+    try:
+        with closing(Place(session.url) if session.url else OwnServer(folder, server)) as place:
+            verdict = play(place, plan, folder)
+        kept = not verdict.holds
+        session.say(_record(plan, verdict), _line(plan, verdict))
+        return verdict.holds
+    finally:
+        if kept:
+            session.note(f"the ledger and the logs are in {folder}")
+        else:
+            shutil.rmtree(folder)
+
+
+def _record(plan: Plan, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "fault": plan.fault.name,
+        "seed": plan.seed,
+        "holds": verdict.holds,
+        **verdict._asdict(),
+    }
+
+
+def _line(plan: Plan, verdict: Verdict) -> str:
+    facts = (
+        f"{plan.fault.name:<15} {'ok    ' if verdict.holds else 'BROKEN'} "
+        f"faults {verdict.faults:<4} attempts {verdict.attempts:<6} "
+        f"acknowledged {verdict.acknowledged:<6} recovered {verdict.recovered:<3} "
+        f"hit {verdict.hit:<4} duplicates {verdict.duplicates:<4} "
+        f"recovery p50 {verdict.recovery_p50:.2f} s, max {verdict.recovery_max:.2f} s"
+    )
+    broken = ((name, found) for name, found in verdict.broken.items() if found)
+    return facts + "".join(
+        f"\n  {name} {len(found)}: {', '.join(found[:5])}" for name, found in broken
+    )
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    # As an exception, so that workers and server end with us.
+    raise SystemExit(128 + number)

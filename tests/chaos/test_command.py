@@ -1,0 +1,70 @@
+"""`jobq chaos` as people call it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobq.chaos.faults import FAULTS
+from jobq.cli.chaos import suitable
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def chaos(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("JOBQ", "REDIS"))}
+    command = [sys.executable, "-m", "jobq", "chaos", *options]
+    env = {**kept, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, check=False)
+
+
+def test_round_on_a_named_server_leaves_nothing_there(server, redis, folder):
+    redis.set("somebody's", "1")
+    ran = chaos("--url", server.url, "--fault", "reset", "--jobs", "60", "--json", folder=folder)
+    assert ran.returncode == 0, ran.stderr
+    record = json.loads(ran.stdout)
+    assert (record["fault"], record["holds"], record["attempts"]) == ("reset", True, 60)
+    assert redis.keys("*") == [b"somebody's"]
+    assert list(folder.iterdir()) == []
+
+
+def test_faults_on_an_own_server_leave_no_folder(folder):
+    ran = chaos(
+        "--fault", "none", "--fault", "child-kill", "--jobs", "60", "--seed", "3", folder=folder
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert [line.split()[:2] for line in ran.stdout.splitlines()] == [
+        ["none", "ok"], ["child-kill", "ok"],
+    ]  # fmt: skip
+    assert "seed 3" in ran.stderr
+    assert list(folder.iterdir()) == []
+
+
+def test_server_of_somebody_else_is_not_restarted(server, redis, folder):
+    ran = chaos("--url", server.url, "--fault", "server-restart", "--jobs", "10", folder=folder)
+    assert ran.returncode == 2
+    assert "server of its own" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "among", "not_among"),
+    [
+        (None, "server-restart", ""),
+        ("redis://there", "reset", "clients-kill"),
+        ("redis+cluster://there:7000", "child-kill", "reset"),
+    ],
+)
+def test_named_server_gets_what_disturbs_nobody_else(url, among, not_among):
+    names = {fault.name for fault in suitable(url)}
+    assert among in names
+    assert not_among not in names
+
+
+def test_page_describes_every_fault():
+    page = (ROOT / "docs" / "chaos.md").read_text()
+    assert [name for name in FAULTS if f"| `{name}` |" not in page] == []
