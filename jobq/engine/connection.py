@@ -29,6 +29,8 @@ from jobq.errors import ConfigError, Full, ScriptError, Unavailable
 if TYPE_CHECKING:
     from redis.connection import Connection
 
+    from jobq.engine.outage import OutageBuffer
+
 Argument = str | bytes | int
 #: Sends one command on a connection and reads its reply; `True`: after ASKING.
 Exchange = Callable[["Connection", Sequence[Argument], bool], Any]
@@ -59,6 +61,11 @@ class Client:
         self._named = called if settings.functions else called_by_sha
         #: What every enqueue asks for unless it says otherwise.
         self.durability = settings.durability
+        self.outage: OutageBuffer | None = None
+        if settings.outage_buffer and _may_buffer:
+            from jobq.engine.outage import OutageBuffer
+
+            self.outage = OutageBuffer(settings)
         #: Asked while a call waits for the server; True ends the wait with Unavailable.
         self.enough: Callable[[], bool] = lambda: False
         self._idle: dict[Hashable, list[Connection]] = {}
@@ -113,6 +120,19 @@ class Client:
             raise Unavailable("the connection was closed")
         return int(sock.fileno())
 
+    @property
+    def nbuffered(self) -> int:
+        """How many messages wait in the outage buffer."""
+        return self.outage.nmessages if self.outage else 0
+
+    def flush(self, within_s: float | None = None) -> None:
+        """Wait until the outage buffer is empty, as long as the client's patience; else Unavailable.
+
+        Processes that end by themselves do so at exit.
+        """
+        if self.outage:
+            self.outage.flush(within_s)
+
     def close(self) -> None:
         """Close what is open; the next call opens anew."""
         idle, self._idle = self._idle, {}
@@ -122,6 +142,8 @@ class Client:
 
     def abandon(self) -> None:
         """In a forked child: close the parent's sockets here without a word to the server."""
+        if self.outage:
+            self.outage.forget()
         self.close()  # redis-py doesn't shut down a socket that another process opened
 
     def _repeat(
@@ -138,15 +160,10 @@ class Client:
             try:
                 node = asked or self._topology.locate(key)
                 return self._once(node, command, script, bool(asked), by)
-            except refused.OutOfMemoryError as error:
-                raise Full(
-                    f"the server is at its memory limit, nothing was changed: {error}"
-                ) from error
             except (*PASSING, refused.ResponseError) as error:
-                if not isinstance(error, PASSING) and not str(error).startswith("BUSY "):
-                    named = f"script {script.name}" if script else " ".join(map(str, command[:2]))
-                    remedy = "; run jobq functions load" * ("Function not found" in str(error))
-                    raise ScriptError(f"the server refused {named}: {error}{remedy}") from error
+                # Full after a try whose reply was lost tells nothing of that try: ask until it is known.
+                if not deadline or not isinstance(error, refused.OutOfMemoryError):
+                    _refuse(error, command, script)
                 deadline = deadline or time.monotonic() + self.settings.patience_s
                 self._give_up(error, deadline)
                 asked = self._elsewhere(error)
@@ -218,6 +235,16 @@ def exchange(connection: Connection, command: Sequence[Argument], asking: bool =
         raise
 
 
+def _refuse(error: Exception, command: Sequence[Argument], script: Script | None) -> None:
+    """Raise what a repetition wouldn't change."""
+    if isinstance(error, refused.OutOfMemoryError):
+        raise Full(f"the server is at its memory limit, nothing was changed: {error}") from error
+    if not isinstance(error, PASSING) and not str(error).startswith("BUSY "):
+        named = f"script {script.name}" if script else " ".join(map(str, command[:2]))
+        remedy = "; run jobq functions load" * ("Function not found" in str(error))
+        raise ScriptError(f"the server refused {named}: {error}{remedy}") from error
+
+
 def _load_and_exchange(
     connection: Connection, command: Sequence[Argument], script: Script, asking: bool, by: Exchange
 ) -> Any:
@@ -242,13 +269,15 @@ def connect(
     *,
     namespace: str | None = None,
     durability: str | None = None,
+    outage_buffer: int | None = None,
     settings: ServerSettings | None = None,
 ) -> Client:
     """A client for `url`, else JOBQ_URL, else REDIS_URL, else the embedded server.
 
     durability: what must hold before an enqueue returns: memory, disk or replicas=n; else
-    JOBQ_DURABILITY, else memory. It connects at the first call. Raises ConfigError for a URL that can't
-    be read.
+    JOBQ_DURABILITY, else memory. outage_buffer: how many messages may wait in memory while the server is
+    away; else JOBQ_OUTAGE_BUFFER, else 0. It connects at the first call. Raises ConfigError for a URL
+    that can't be read.
     """
     settings = settings or settings_from_env()
     return Client(
@@ -257,8 +286,20 @@ def connect(
             url=url or settings.url,
             namespace=namespace or settings.namespace,
             durability=durability or settings.durability,
+            outage_buffer=settings.outage_buffer if outage_buffer is None else outage_buffer,
         )
     )
+
+
+_may_buffer = True
+
+
+def switch_off_buffers() -> None:
+    """No client of this process, or forked from it, keeps messages in its memory alone any more."""
+    global _may_buffer
+    _may_buffer = False
+    for client in list(_clients):
+        client.outage = None
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
