@@ -32,6 +32,7 @@ COMMANDS = {
     "doctor": "checks:doctor",
     "fsck": "checks:fsck",
     "functions": "functions:functions",
+    "acl": "acl:acl",
     "server": "server:server",
     "demo": "demo:demo",
     "chaos": "chaos:chaos",

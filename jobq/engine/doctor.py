@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from jobq.engine import keys
 from jobq.engine.diagnosis import Facts, Finding, judge
-from jobq.engine.script import folder, load
+from jobq.engine.rights import script_commands
+from jobq.engine.script import load
 from jobq.errors import ScriptError
 
 if TYPE_CHECKING:
@@ -41,14 +40,6 @@ def facts(client: Client) -> Facts:
     found.pings_ms = [_timed(client, "PING")[0] for _ in range(PINGS)]
     found.skew_ms = _skew(client)
     return found
-
-
-@cache
-def script_commands() -> tuple[str, ...]:
-    """Every command that a script of the engine sends, read from the scripts."""
-    called = re.compile(r"redis\.call\('(\w+)'")
-    sources = (path.read_text(encoding="utf-8") for path in (folder() / "engine").glob("*.lua"))
-    return tuple(sorted({name.lower() for source in sources for name in called.findall(source)}))
 
 
 def _try(found: Facts, part: str, ask: Callable[[], Any]) -> None:

@@ -1,0 +1,209 @@
+"""T5: faults of the server's Lua engine, and any other reach beyond a user's part: ACL users from the scripts."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import redis as redis_py
+
+from jobq.cli import main
+from jobq.config import ServerSettings
+from jobq.engine import functions, rights
+from jobq.engine.connection import connect
+from jobq.engine.message import Ending
+from jobq.engine.queue import Queue
+from jobq.engine.script import load
+from jobq.errors import JobqError, ScriptError
+from jobq.jobs.job import job
+from jobq.jobs.registry import Registry
+
+ROOT = Path(__file__).resolve().parents[2]
+USERS = (*rights.ROLES, rights.DEPLOYER)
+#: What nobody may: every way to run Lua, to read or change everything, to reach other users or the host.
+DENIED = [
+    "FLUSHALL", "FLUSHDB", "KEYS *", "CONFIG SET maxmemory 1", "CONFIG GET *", "EVAL 'return 1' 0", "EVALSHA 00 0",
+    "EVAL_RO 'return 1' 0", "SCRIPT LOAD 'return 1'", "SCRIPT FLUSH", "FUNCTION FLUSH", "FUNCTION RESTORE x",
+    "DEBUG SLEEP 0", "MODULE LIST", "REPLICAOF NO ONE", "MIGRATE h 1 k 0 1", "RESTORE jobq:{low}:x 0 x", "ACL LIST",
+    "MONITOR", "SHUTDOWN", "SCAN 0", "SWAPDB 0 1", "CLIENT KILL TYPE normal", "CLIENT LIST", "DUMP jobq:{low}:meta",
+    "RENAME jobq:{low}:meta jobq:{low}:x", "COPY jobq:{low}:meta jobq:{low}:x", "SORT jobq:{low}:ready",
+    "HGETALL jobq:{low}:messages", "SMEMBERS jobq:{low}:done", "GET other", "SET other 1", "INFO", "SUBSCRIBE x",
+    "HGET other:{low}:messages m", "DEL jobq:queues", "DEL jobq:workers", "CLUSTER NODES", "SLOWLOG GET",
+]  # fmt: skip
+
+
+@pytest.fixture
+def users(redis, client, capsys):
+    """Every user that `jobq acl` prints, made from its lines, with the library in place."""
+    assert main(["acl", "--namespace", "jobq"]) == 0
+    for line in capsys.readouterr().out.splitlines():
+        redis.execute_command(*shlex.split(line), ">x")
+    functions.load_library(client)
+    redis.execute_command("ACL", "LOG", "RESET")
+    yield
+    for role in USERS:
+        redis.execute_command("ACL", "DELUSER", f"jobq_{role}")
+    redis.function_flush()
+
+
+@pytest.fixture
+def login(users, server):
+    """login("worker"): a client of that role's user, which calls functions."""
+    made = []
+
+    def connected(role):
+        url = server.url.replace("unix://", f"unix://jobq_{role}:x@")
+        made.append(connect(settings=ServerSettings(url=url, functions=True, patience_s=0.5)))
+        return made[-1]
+
+    yield connected
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize("role", USERS)
+def test_users_may_nothing_beyond_their_part(users, redis, role):
+    allowed = []
+    for line in DENIED:
+        reply = redis.execute_command("ACL", "DRYRUN", f"jobq_{role}", *shlex.split(line))
+        if reply in (b"OK", True):
+            allowed.append(line)
+    assert not allowed
+
+
+@pytest.mark.parametrize("role", rights.ROLES)
+def test_users_may_call_every_script_of_their_part(users, redis, role):
+    for name in rights.ROLES[role].scripts:
+        script = load("engine", name)
+        verb, function = functions.called(script)
+        names = [f"jobq:{{low}}:{key}" for key in script.keys]
+        reply = redis.execute_command(
+            "ACL", "DRYRUN", f"jobq_{role}", verb, function, len(names), *names
+        )
+        assert reply in (b"OK", True), (name, reply)
+
+
+def test_reader_can_not_call_a_script_that_writes(login, redis):
+    dashboard = Queue("low", login("dashboard"))
+    with pytest.raises(ScriptError, match="permission"):
+        dashboard.enqueue(b"{}")
+    with pytest.raises(ScriptError):
+        dashboard.client.command("FCALL_RO", functions.called(load("engine", "enqueue"))[1], 0)
+    assert redis.keys("*") == []
+
+
+def test_each_user_does_its_part_live(login, redis):
+    producer, worker, dashboard, operator = (Queue("low", login(role)) for role in rights.ROLES)
+    assert [one.action for one in producer.enqueue_many([(f"m{n}", b"{}") for n in range(9)])]
+    producer.enqueue(b"{}", mid="late", delay=60)
+    producer.enqueue(b"[]", mid="m0", can_update=True)
+    assert producer.cancel("m8")[0] == "cancelled" and producer.status("m0").word == "queued"
+    taken = worker.dequeue(4).messages
+    assert worker.progress(taken[0].mid, taken[0].token, "half")
+    outcomes = ("done", "retry", "dead", "crashed")
+    worker.finish(
+        [Ending(mid=one.mid, token=one.token, outcome=how, result=b"1" if how == "done" else None, result_ttl_ms=9000)
+         for one, how in zip(taken, outcomes, strict=True)], dequeue=1,
+    )  # fmt: skip
+    worker.collect()
+    assert worker.counts() == dashboard.counts() and dashboard.counts().dead == 1
+    assert dashboard.content("ready").entries and dashboard.fsck() == []
+    operator.pause()
+    operator.resume()
+    operator.events_level("all")
+    assert operator.revive(operator.dead()[0].dead_id) == ["revived"]
+    assert operator.purge() == 0 and operator.cancel("late")[0] == "cancelled"
+    assert operator.clear() > 0
+    assert not redis.execute_command("ACL", "LOG")
+
+
+def test_result_reaches_a_producer_from_a_worker_of_another_user(login, server, redis, tmp_path):
+    (tmp_path / "sums.py").write_text(
+        "from jobq import job\n@job(name='add', queue='low', result_ttl=60)\ndef add(a, b): return a + b\n"
+    )
+    registry = Registry()
+    add = job(name="add", registry=registry, queue="low", result_ttl=60)(lambda a, b: 0)
+    receipt = add.options(client=login("producer")).enqueue(1, 2)
+    url = server.url.replace("unix://", "unix://jobq_worker:x@")
+    ran = subprocess.run(
+        [sys.executable, "-m", "jobq", "worker", "--burst", "--processes", "1", "--import", "sums", "--queues", "low"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "JOBQ_URL": url, "JOBQ_FUNCTIONS": "1"},
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert receipt.result(timeout=10) == 3
+    assert not redis.execute_command("ACL", "LOG")
+
+
+def test_deployer_brings_functions_and_touches_no_key(login, redis):
+    deployer = login("deployer")
+    functions.load_library(deployer)
+    functions.check_library(deployer)
+    for command in (("GET", "x"), ("SADD", "jobq:queues", "x"), ("FCALL", "x", 0)):
+        with pytest.raises(JobqError, match=r"permission|No permissions"):
+            deployer.command(*command)
+
+
+def test_user_of_one_queue_reaches_no_other(redis, server, client, capsys):
+    functions.load_library(client)
+    assert main(["acl", "producer", "--user", "shop", "--queues", "shop*,till"]) == 0
+    redis.execute_command(*shlex.split(capsys.readouterr().out), ">x")
+    url = server.url.replace("unix://", "unix://shop:x@")
+    shop = connect(settings=ServerSettings(url=url, functions=True, patience_s=0.5))
+    for name in ("shop*", "till"):
+        assert Queue(name, shop).enqueue(b"{}").action == "added"
+    for name in ("shopping", "low"):
+        with pytest.raises(ScriptError, match="permission"):
+            Queue(name, shop).enqueue(b"{}")
+    shop.close()
+    redis.execute_command("ACL", "DELUSER", "shop")
+    redis.function_flush()
+
+
+def test_printed_users_can_not_log_in_before_they_get_a_password(redis, server, capsys):
+    assert main(["acl", "producer"]) == 0
+    printed = capsys.readouterr()
+    assert ">" not in printed.out and "nopass" not in printed.out and "password" in printed.err
+    redis.execute_command(*shlex.split(printed.out))
+    with redis_py.Redis(
+        unix_socket_path=server.socket, username="jobq_producer", password=""
+    ) as nobody:
+        with pytest.raises((redis_py.AuthenticationError, redis_py.ResponseError)):
+            nobody.ping()
+    redis.execute_command("ACL", "DELUSER", "jobq_producer")
+
+
+def test_acl_file_loads(server, tmp_path, capsys):
+    from tests.conftest import answering, binary, start
+
+    assert main(["acl", "--file"]) == 0
+    lines = capsys.readouterr().out
+    (tmp_path / "users.acl").write_text(f"user default on nopass ~* &* +@all\n{lines}")
+    process = start(binary(server.kind), tmp_path, "--port", "0", "--unixsocket", f"{tmp_path}/s",
+                    "--aclfile", f"{tmp_path}/users.acl")  # fmt: skip
+    try:
+        answering(process, tmp_path, unix_socket_path=f"{tmp_path}/s")
+        with redis_py.Redis(unix_socket_path=f"{tmp_path}/s") as opened:
+            assert len(opened.acl_users()) == 1 + len(USERS)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_every_word_taken_for_a_command_is_one(redis):
+    found = rights.script_commands()
+    assert {"hset", "lpush", "rpush", "sscan", "hscan", "time", "xadd"} <= set(found)
+    known = redis.execute_command("COMMAND", "INFO", *found)
+    assert all(known.values() if isinstance(known, dict) else known)
+
+
+def test_bad_roles_are_refused(capsys):
+    assert main(["acl", "root"]) == 2
+    with pytest.raises(JobqError, match="take one of producer"):
+        rights.rights("root")
+    assert main(["acl", "--json", "deployer"]) == 0
+    assert '"+function|load"' in capsys.readouterr().out
