@@ -33,8 +33,10 @@ def until(holds: Callable[[], object], what: str, seconds: float) -> None:
 class Crew:
     """So many workers of so many children each."""
 
-    def __init__(self, folder: Path, url: str, namespace: str, lease_s: float) -> None:
-        self.lease_s = lease_s
+    def __init__(
+        self, folder: Path, url: str, namespace: str, lease_s: float, crash_limit: int
+    ) -> None:
+        self.lease_s, self.crash_limit = lease_s, crash_limit
         self.ledger = Ledger(str(folder / "ledger"))
         self.living: list[subprocess.Popen[bytes]] = []
         self._leaving: list[subprocess.Popen[bytes]] = []
@@ -53,7 +55,7 @@ class Crew:
         command = [
             sys.executable, "-m", "jobq", "worker", "--import", "jobq.chaos.workload",
             "--queues", "chaos", "--processes", str(children), "--lease", f"{self.lease_s}s",
-            "--crash-limit", "100", "--log-level", "warning",
+            "--crash-limit", str(self.crash_limit), "--log-level", "warning",
         ]  # fmt: skip
         self._begun += 1
         with (self._folder / f"worker{self._begun}.log").open("wb") as log:

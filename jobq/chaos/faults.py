@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 from jobq.chaos.crew import Crew, alive, children_of, signalled
 from jobq.chaos.place import Place
+from jobq.chaos.producing import DEADLY, QUEUE, enqueue
 from jobq.chaos.proxy import Proxy
 from jobq.engine.connection import Client
+from jobq.engine.queue import Queue
 
 ORPHAN_S = 5.0
 
@@ -51,7 +53,7 @@ class Stage(NamedTuple):
 class Fault(NamedTuple):
     """`needs`: "proxy"; "own", a server that may be killed; "alone", since it disturbs everybody on the server.
 
-    `pause_s`: between strokes. `lease_s`: of the workers.
+    `pause_s`: between strokes. `lease_s`, `crash_limit`: of the workers.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Fault(NamedTuple):
     needs: tuple[str, ...] = ()
     pause_s: tuple[float, float] = (0.2, 0.8)
     lease_s: float = 15.0
+    crash_limit: int = 100
 
 
 def child_kill(stage: Stage) -> None:
@@ -179,10 +182,26 @@ def latency(stage: Stage) -> None:
             road.latency_s = 0.0
 
 
+def poison(stage: Stage) -> None:
+    """A message that kills whoever runs it."""
+    queue = Queue(QUEUE, stage.client)
+    mid = f"poison-{stage.random.getrandbits(32):x}"
+    with stage.fault("poison"):
+        stage.crew.ledger.write("poison", mid=mid, limit=stage.crew.crash_limit)
+        enqueue(queue, stage.crew.ledger, mid, DEADLY)
+
+
+def storm(stage: Stage) -> None:
+    """One of the others, by chance."""
+    calm = ("none", "poison", "storm")
+    chosen = stage.random.choice([name for name in FAULTS if name not in calm])
+    FAULTS[chosen].stroke(stage)
+
+
 #: Between strokes that leave somebody to boot.
 SLOW = (1.0, 2.0)
 #: Where leases are meant to end; elsewhere they mustn't, so that a busy machine is no fault.
-SHORT_S = 2.0
+SHORT_S, STORM_S = 2.0, 4.0
 PROXY, ALONE = ("proxy",), ("alone",)
 
 FAULTS = {
@@ -201,5 +220,7 @@ FAULTS = {
         Fault("reset", "RST to every connection", reset, PROXY),
         Fault("blackhole", "nothing delivered beyond a lease, then late", blackhole, PROXY, lease_s=SHORT_S),
         Fault("latency", "up to 30 ms per KB each way", latency, PROXY),
+        Fault("poison", "messages that kill whoever runs them", poison, (), (0.1, 0.3), crash_limit=3),
+        Fault("storm", "all of the above, by chance", storm, ("own", "proxy"), lease_s=STORM_S),
     )
 }  # fmt: skip

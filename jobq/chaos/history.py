@@ -74,6 +74,7 @@ class History:
     endings: list[Ending] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     orphans: list[int] = field(default_factory=list)
+    poison: dict[str, int] = field(default_factory=dict)
     answered: dict[tuple[str, int], float] = field(default_factory=dict)
 
     def settled_at(self, run: Run) -> float:
@@ -103,10 +104,17 @@ def read(lines: Iterable[Line]) -> History:
             history.faults.append(
                 Fault(line["name"], line["at"], line["until"], pids, line["cuts"])
             )
-        elif word == "orphan":
-            history.orphans.append(line["pid"])
+        else:
+            _rest(history, line)
     _settle(history)
     return history
+
+
+def _rest(history: History, line: Line) -> None:
+    if line["word"] == "orphan":
+        history.orphans.append(line["pid"])
+    elif line["word"] == "poison":
+        history.poison[line["mid"]] = line["limit"]
 
 
 def _enqueue(history: History, line: Line) -> None:

@@ -12,6 +12,7 @@ aborted   the same: it was told to stop
 finish    call, endings: [mid, token, outcome] about to be reported; pid
 finished  call, replies: one per ending; absent when no reply came
 fault     name, pids (none = everybody), until, cuts: whether it explains a second run
+poison    mid, limit: after so many runs it must be dead
 orphan    pid: a child that outlived its supervisor
 ========  =====================================================================
 """

@@ -13,8 +13,11 @@ from jobq.engine.connection import connect
 from jobq.engine.queue import Queue
 from jobq.errors import CodecError, ConfigError, Full, JobqError, ScriptError
 
+QUEUE = "chaos"
 #: Refused before anything was changed. All else that goes wrong leaves the outcome unknown.
 FAILED = (Full, ScriptError, CodecError, ConfigError)
+#: What kills its child instead of taking a while.
+DEADLY = -1.0
 #: One in so many runs so long that faults find it running.
 LONG_EVERY, LONG_S, SHORT_S = 25, 0.4, 0.01
 
@@ -51,14 +54,19 @@ class Producer(threading.Thread):
 
     def _one(self, mid: str, number: int) -> None:
         seconds = LONG_S if number % LONG_EVERY == 0 else self._random.uniform(0, SHORT_S)
-        content = json.dumps({"job": "jobq.chaos", "args": [mid, seconds]}).encode()
-        self._ledger.write("enqueue", mid=mid)
-        outcome, action = "info", ""
-        try:
-            action = self._queue.enqueue(content, mid=mid).action
-            outcome = "ok"
-        except FAILED:
-            outcome = "fail"
-        except (JobqError, OSError):
-            pass
-        self._ledger.write("enqueued", mid=mid, outcome=outcome, action=action)
+        enqueue(self._queue, self._ledger, mid, seconds)
+
+
+def enqueue(queue: Queue, ledger: Ledger, mid: str, seconds: float) -> None:
+    """One attempt, and how it came out."""
+    content = json.dumps({"job": "jobq.chaos", "args": [mid, seconds]}).encode()
+    ledger.write("enqueue", mid=mid)
+    outcome, action = "info", ""
+    try:
+        action = queue.enqueue(content, mid=mid).action
+        outcome = "ok"
+    except FAILED:
+        outcome = "fail"
+    except (JobqError, OSError):
+        pass
+    ledger.write("enqueued", mid=mid, outcome=outcome, action=action)

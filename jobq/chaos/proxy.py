@@ -84,7 +84,11 @@ class Proxy:
         if isinstance(self._target, tuple):
             return socket.create_connection(self._target, timeout=None)
         inside = socket.socket(socket.AF_UNIX)
-        inside.connect(self._target)
+        try:
+            inside.connect(self._target)
+        except OSError:
+            inside.close()
+            raise
         return inside
 
     def pass_on(self, sink: socket.socket, data: bytes) -> None:

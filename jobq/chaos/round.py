@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jobq.chaos.crew import Crew
 from jobq.chaos.faults import Fault, Stage
 from jobq.chaos.place import Place, keys_of
-from jobq.chaos.producing import Producer
+from jobq.chaos.producing import QUEUE, Producer
 from jobq.chaos.proxy import Proxy
 from jobq.chaos.verdict import Final, Verdict, judge
 from jobq.config import ServerSettings
@@ -21,7 +21,6 @@ from jobq.engine.connection import Client
 from jobq.engine.queue import Queue
 from jobq.errors import ConfigError
 
-QUEUE = "chaos"
 WORKERS, PRODUCERS = 2, 2
 PER_SECOND = 150
 DRAIN_S = 60.0
@@ -43,7 +42,7 @@ def play(place: Place, plan: Plan, folder: Path) -> Verdict:
     with _proxied(place, plan) as (proxy, url):
         client = place.client(namespace)
         queue = Queue(QUEUE, client)
-        crew = Crew(folder, url, namespace, plan.fault.lease_s)
+        crew = Crew(folder, url, namespace, plan.fault.lease_s, plan.fault.crash_limit)
         luck = random.Random(f"{plan.seed} {plan.fault.name}")
         stage = Stage(crew, place, client, proxy, luck)
         try:

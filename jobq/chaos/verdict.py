@@ -78,6 +78,8 @@ def _broken(
     yield "concurrent", _concurrent(history)
     yield "stale_accepted", _stale_accepted(history)
     yield "misreported", _misreported(history, final)
+    yield "wrongly_dead", final.dead - set(history.poison)
+    yield "undead", _undead(history, final)
     yield "orphans", map(str, history.orphans)
     yield "leaked", final.leaked
     yield "fsck", final.fsck
@@ -120,6 +122,14 @@ def _recoveries(history: History, hits: dict[Run, list[float]]) -> Iterator[floa
         later = [one.start for one in history.started[run.mid] if one.start > run.start]
         if not run.ended and later:
             yield max(0.0, min(later) - max((t for t in times if t >= run.start), default=run.last))
+
+
+def _undead(history: History, final: Final) -> Iterator[str]:
+    """Poison that isn't dead, or not after just as many runs as it is allowed."""
+    for mid, limit in history.poison.items():
+        accepted = history.outcomes.get(mid) == "ok" or mid in history.started
+        if accepted and (mid not in final.dead or len(history.started[mid]) != limit):
+            yield mid
 
 
 def _concurrent(history: History) -> Iterator[str]:

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from jobq.chaos.ledger import Ledger
+from jobq.chaos.producing import QUEUE
 from jobq.engine.message import Dequeued, Ending, Finished
 from jobq.engine.queue import Queue
 from jobq.errors import JobAborted
 from jobq.jobs.context import current
 from jobq.jobs.job import job
 
-QUEUE = "chaos"
 FOLDER = "JOBQ_CHAOS_LEDGER"
 
 ledger = Ledger(os.environ.get(FOLDER, ""))
@@ -28,8 +29,10 @@ _dequeue = Queue.dequeue
 
 @job(name="jobq.chaos", queue=QUEUE)
 def work(mid: str, seconds: float) -> None:
-    """Take a while, and say so before and after."""
+    """Take a while, and say so before and after; less than no time is deadly."""
     _note("start")
+    if seconds < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
     try:
         time.sleep(seconds)
     except JobAborted:

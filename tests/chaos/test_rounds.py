@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobq.chaos.faults import FAULTS, Fault, Stage
-from jobq.chaos.round import QUEUE
+from jobq.chaos.producing import QUEUE
 from jobq.engine.queue import Queue
 
 NUMBERED = [pytest.param(number, name, id=name) for number, name in enumerate(FAULTS)]
@@ -15,9 +15,10 @@ NUMBERED = [pytest.param(number, name, id=name) for number, name in enumerate(FA
 def test_every_promise_is_kept_under(played, own, fault):
     verdict = played(fault)
     assert verdict.holds, verdict
-    assert verdict.attempts == 300
+    assert verdict.attempts - verdict.dead == 300
     assert verdict.duplicates <= verdict.hit, verdict
     assert bool(verdict.faults) == (fault != "none")
+    assert bool(verdict.dead) == (fault == "poison")
 
 
 def test_messages_that_somebody_cleared_are_found_lost(played):

@@ -82,12 +82,41 @@ def test_started_and_never_ended_is_lost_too(story):
     assert broken(story.judged()) == {"lost": ["a"]}
 
 
-def test_what_still_waits_is_unfinished_and_what_is_dead_is_neither(story):
+def test_what_still_waits_is_unfinished(story):
     story.enqueue("a")
-    story.enqueue("b")
-    verdict = story.judged(waiting=frozenset("a"), dead=frozenset("b"))
-    assert broken(verdict) == {"unfinished": ["a"]}
+    assert broken(story.judged(waiting=frozenset("a"))) == {"unfinished": ["a"]}
+
+
+def poisoned(story: Story, runs: int) -> None:
+    story.say("poison", mid="a", limit=3)
+    story.enqueue("a")
+    for fence in range(runs):
+        story.hand("a", fence, pid=fence)
+        story.run("start", "a", fence, pid=fence)
+
+
+def test_poison_is_dead_after_its_runs(story):
+    poisoned(story, 3)
+    verdict = story.judged(dead=frozenset("a"))
+    assert verdict.holds
     assert verdict.dead == 1
+
+
+@pytest.mark.parametrize("runs", [2, 4])
+def test_poison_that_is_dead_after_other_runs_is_undead(story, runs):
+    poisoned(story, runs)
+    assert broken(story.judged(dead=frozenset("a"))) == {"undead": ["a"]}
+
+
+def test_poison_that_lives_is_undead(story):
+    poisoned(story, 3)
+    verdict = story.judged(waiting=frozenset("a"))
+    assert broken(verdict) == {"undead": ["a"], "unfinished": ["a"]}
+
+
+def test_what_was_no_poison_is_wrongly_dead(story):
+    story.enqueue("a")
+    assert broken(story.judged(dead=frozenset("a"))) == {"wrongly_dead": ["a"]}
 
 
 def test_run_that_nobody_asked_for_is_unexpected(story):
