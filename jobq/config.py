@@ -77,6 +77,12 @@ def _at_least(name: str, value: float | None, least: float) -> None:
         raise ConfigError(f"{name}={value!r} is too small; take {least:g} or more")
 
 
+def _whole(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise ConfigError(f"{name}={text!r} is no number; take 0 or more")
+    return int(text)
+
+
 def parse_codec_keys(text: str) -> tuple[tuple[str, bytes], ...]:
     """Ids with secrets: `"2026-11:<base64>,2026-05:<base64>"`; no message quotes a secret."""
     keys: list[tuple[str, bytes]] = []
@@ -138,7 +144,8 @@ class ServerSettings:
     codec: how calls that go there are sealed; None = not at all. functions: call scripts as functions that
     `jobq functions load` brought there.
     durability: what must hold before an enqueue returns: memory, disk, replicas=n. durable_within_s: how
-    long it may take to hold, at most four fifths of socket_timeout_s.
+    long it may take to hold, at most four fifths of socket_timeout_s. outage_buffer: how many messages
+    wait in memory while the server is away; 0 = none, enqueue raises Unavailable.
     """
 
     url: str | None = None
@@ -151,12 +158,14 @@ class ServerSettings:
     functions: bool = False
     durability: str = "memory"
     durable_within_s: float = 2.0
+    outage_buffer: int = 0
 
     def __post_init__(self) -> None:
         _at_least("patience_s", self.patience_s, 0)
         _at_least("socket_timeout_s", self.socket_timeout_s, 0.01)
         _at_least("embedded_idle_s", self.embedded_idle_s, 1)
         _at_least("durable_within_s", self.durable_within_s, 0.001)
+        _at_least("outage_buffer", self.outage_buffer, 0)
         parse_durability(self.durability)
 
 
@@ -212,8 +221,8 @@ def settings_from_env(environ: Mapping[str, str] | None = None) -> ServerSetting
     """JOBQ_URL (else REDIS_URL), JOBQ_NAMESPACE, JOBQ_PATIENCE, JOBQ_EMBEDDED_IDLE, JOBQ_DATA,
     JOBQ_FUNCTIONS.
 
-    Of what makes an enqueue durable JOBQ_DURABILITY and JOBQ_DURABLE_WITHIN; of the codec JOBQ_CODEC,
-    JOBQ_CODEC_KEYS and JOBQ_CODEC_ACCEPT_PLAIN.
+    Of what makes an enqueue durable JOBQ_DURABILITY, JOBQ_DURABLE_WITHIN and JOBQ_OUTAGE_BUFFER; of the
+    codec JOBQ_CODEC, JOBQ_CODEC_KEYS and JOBQ_CODEC_ACCEPT_PLAIN.
     """
     env = os.environ if environ is None else environ
     codec = None
@@ -233,4 +242,5 @@ def settings_from_env(environ: Mapping[str, str] | None = None) -> ServerSetting
         functions=env.get("JOBQ_FUNCTIONS") == "1",
         durability=env.get("JOBQ_DURABILITY") or "memory",
         durable_within_s=duration_s(env.get("JOBQ_DURABLE_WITHIN") or 2.0),
+        outage_buffer=_whole("JOBQ_OUTAGE_BUFFER", env.get("JOBQ_OUTAGE_BUFFER") or "0"),
     )

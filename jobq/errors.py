@@ -7,6 +7,7 @@
     ├── Unavailable
     ├── Full
     ├── NotDurable
+    ├── BufferFull
     ├── ScriptError
     ├── EmbeddedError
     ├── CodecError
@@ -69,6 +70,10 @@ class NotDurable(JobqError):
     def mid(self) -> str:
         """The first of `mids`: the message, where one was enqueued."""
         return self.mids[0] if self.mids else ""
+
+
+class BufferFull(JobqError):
+    """The server is away and the outage buffer holds all it may; the message was not accepted."""
 
 
 class ScriptError(JobqError):

@@ -32,6 +32,7 @@ _BY_CLASS: tuple[tuple[type[errors.JobqError], int], ...] = (
     (errors.ConfigError, USAGE),
     (errors.Unavailable, UNAVAILABLE),
     (errors.EmbeddedError, UNAVAILABLE),
+    (errors.BufferFull, UNAVAILABLE),
     (errors.Full, REFUSED),
     (errors.NotDurable, REFUSED),
     (errors.ScriptError, REFUSED),

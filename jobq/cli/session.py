@@ -31,7 +31,8 @@ class Session:
         """How to reach the server."""
         settings = settings_from_env()
         url, namespace = self.url or settings.url, self.namespace or settings.namespace
-        return replace(settings, url=url, namespace=namespace)
+        # A command that says it enqueued has done so.
+        return replace(settings, url=url, namespace=namespace, outage_buffer=0)
 
     @cached_property
     def client(self) -> Client:

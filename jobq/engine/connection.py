@@ -135,6 +135,8 @@ class Client:
 
     def close(self) -> None:
         """Close what is open; the next call opens anew."""
+        if self.outage:
+            self.outage.close()
         idle, self._idle = self._idle, {}
         for connections in idle.values():
             for connection in connections:

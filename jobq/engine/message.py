@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-Action = Literal["added", "updated", "requeued", "exists"]
+Action = Literal["added", "updated", "requeued", "exists", "buffered"]
 OutcomeWord = Literal["done", "retry", "dead", "crashed", "snooze", "release"]
 Place = Literal["ready", "due", "circle"]
 
@@ -14,7 +14,10 @@ MAX_CONTENT = 1024 * 1024
 
 
 class Enqueued(NamedTuple):
-    """What became of one enqueue; `reason` is the status of the mid that exists already."""
+    """What became of one enqueue; `reason` is the status of the mid that exists already.
+
+    `buffered`: in this process's memory, by the client's outage buffer, and not yet at the server.
+    """
 
     mid: str
     action: Action

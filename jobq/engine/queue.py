@@ -87,7 +87,8 @@ class Queue(Administration):
         it is collected. lock_ms: least length of this message's locks. durability: memory, disk or replicas=n
         instead of the client's. Raises ConfigError or CodecError for a bad mid, option or size, Full when
         the server's memory is full, NotDurable for the messages of a round trip that were accepted but
-        not as durably as asked, Unavailable when the outcome of a call is unknown.
+        not as durably as asked, Unavailable when the outcome of a call is unknown, BufferFull when the
+        client has an outage buffer and that is full.
         """
         prepared = self._options(**options)
         done: list[Enqueued] = []
@@ -210,11 +211,19 @@ class Queue(Administration):
                     "store it elsewhere and enqueue a reference"
                 )
             args += (mid, content)
+        level = durability or self.client.durability
+        buffer = self.client.outage
+        if buffer is None or caller is not None:
+            return self._send(level, args, mids, caller)
+        return buffer.enqueue(self.name, level, args, mids)
+
+    def _send(
+        self, level: str, args: list[Argument], mids: Sequence[str], caller: Caller | None
+    ) -> list[Enqueued]:
         if not self._listed:
             # Before: an error here must not hide that the messages were accepted.
             register_queue(self.client, self.name)
             self._listed = True
-        level = durability or self.client.durability
         with self._own(caller) as own:
             reply = self._accepted(level, own, args, mids)
         return [

@@ -25,7 +25,8 @@ _GONE = frozenset(("nil", "done-awaiting-gc", "done-with-backoff"))
 class Receipt(Generic[R]):
     """One enqueued message. `action` says what enqueue did; 'exists' means it was refused as a duplicate.
 
-    `reason` is then the status of the message that exists.
+    `reason` is then the status of the message that exists. 'buffered' means that it waits in this
+    process's outage buffer.
     """
 
     __slots__ = ("_job", "_queue", "action", "mid", "reason")

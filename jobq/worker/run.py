@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from jobq.config import WorkerSettings
-from jobq.engine.connection import Client
+from jobq.engine.connection import Client, switch_off_buffers
 from jobq.engine.functions import check_library
 from jobq.errors import ConfigError
 from jobq.jobs.registry import Registry
@@ -42,6 +42,8 @@ def run_worker(
     """
     if not settings.name:
         settings = replace(settings, name=f"{socket.gethostname()}:{os.getpid()}")
+    # A job is over once its follow-ups are enqueued: those mustn't be in a child's memory alone.
+    switch_off_buffers()
     if not _loaded(load, registry):
         return exits.BOOT
     client.command("PING")
