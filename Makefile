@@ -59,14 +59,17 @@ test-pythons: $(VENV)/.tested ## engine and jobs on every other Python 3.11 to 3
 			touch $$venv/.tested; \
 		fi; \
 		$$venv/bin/python -m pytest -q -n 2 --dist loadfile --server valkey \
-			tests/engine tests/jobs tests/worker tests/lifecycle tests/observe tests/cli || exit 1; \
+			--deselect tests/engine/test_deployments.py --deselect tests/engine/test_embedded.py \
+			tests/engine tests/jobs tests/worker tests/lifecycle/test_child_death.py || exit 1; \
 	done
 
-check: $(VENV)/.checked ## ruff, mypy, pyright, layers, Lua headers, docs
+check: $(VENV)/.checked ## ruff, mypy, pyright, bandit, pip-audit, layers, Lua headers, docs
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/pyright
+	$(BIN)/bandit -q -r jobq -ll
+	$(BIN)/python -m tests.security.audit
 	$(BIN)/python -m pytest -q -p no:xdist tests/test_layers.py tests/test_lua_headers.py tests/test_house.py
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
 

@@ -251,9 +251,7 @@ class AsyncChild(Child):
     async def _watch(self) -> None:
         """Look around while jobs run; also the age and memory of this child."""
         while True:
-            left_s = (self.slots.deadline() - boot_ns()) / 1e9
-            rest_s = self.settings.lease_ms / 6000
-            await asyncio.sleep(min(rest_s, max(0.01, left_s)) if self._running else rest_s)
+            await asyncio.sleep(self.next_look_s())
             self.check_parent()
             if self._running:
                 self.fence(boot_ns(), self._stop_all)
@@ -270,8 +268,7 @@ class AsyncChild(Child):
         """While a sync job holds the loop up."""
         self.check_parent()
         self.fence(boot_ns(), self._abort_sync)
-        left_s = (self.slots.deadline() - boot_ns()) / 1e9
-        return max(0.01, min(left_s, self.settings.lease_ms / 6000))
+        return self.next_look_s()
 
     def _abort_sync(self) -> None:
         raise JobAborted("its lease could not be renewed in time")

@@ -153,8 +153,7 @@ class SyncChild(Child):
         self.check_parent()
         self._report_ended()
         self.fence(boot_ns(), self._stop)
-        left_s = (self.slots.deadline() - boot_ns()) / 1e9
-        return max(0.01, min(left_s, self.settings.lease_ms / 6000))
+        return self.next_look_s()
 
     def _report_ended(self) -> None:
         endings, ended_at = list(self._pending), list(self._ended_at)

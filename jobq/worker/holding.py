@@ -167,6 +167,11 @@ class Child:
             logger.error("a job didn't stop after its lease ended: this child ends")
             os._exit(exits.FENCED)
 
+    def next_look_s(self) -> float:
+        """Until what runs should be looked at again: by the earliest deadline at the latest."""
+        left_s = (self.slots.deadline() - boot_ns()) / 1e9
+        return max(0.01, min(left_s, self.settings.lease_ms / 6000))
+
     def settled(self) -> None:
         """What ran has stopped; its abort is history."""
         self.abort, self._aborted_at = "", 0

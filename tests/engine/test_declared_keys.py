@@ -19,7 +19,7 @@ from jobq.errors import ScriptError
 class Confined:
     """A client whose every call may touch its declared keys only."""
 
-    namespace, url = "jobq", "confined"
+    namespace, url, durability = "jobq", "confined", "memory"
 
     def __init__(self, admin: Any) -> None:
         self._admin = admin
