@@ -10,25 +10,26 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
+from jobq.config import ServerSettings
+from jobq.engine.connection import Client
 from jobq.engine.message import Ending
 from jobq.engine.queue import Queue
 from jobq.engine.script import folder, load
 from jobq.errors import ScriptError
 
 
-class Confined:
+class Confined(Client):
     """A client whose every call may touch its declared keys only."""
 
-    namespace, url, durability = "jobq", "confined", "memory"
-
-    def __init__(self, admin: Any) -> None:
+    def __init__(self, url: str, admin: Any) -> None:
+        super().__init__(ServerSettings(url=url))
         self._admin = admin
         self._user = admin.client()
         self.ran: set[str] = set()
         admin.execute_command("ACL", "SETUSER", "confined", "on", "nopass", "+@all")
         self._user.execute_command("AUTH", "confined", "")
 
-    def run(self, script: Any, keys: list[str], args: list[Any]) -> Any:
+    def run(self, script: Any, keys: Any, args: Any, by: Any = None) -> Any:
         assert len({key_slot(key.encode()) for key in keys}) == 1
         assert all("{low}" in key for key in keys)
         only = [f"~{key}" for key in keys]
@@ -41,13 +42,14 @@ class Confined:
         return self._admin.execute_command(*args)
 
     def close(self) -> None:
+        super().close()
         self._user.close()
         self._admin.execute_command("ACL", "DELUSER", "confined")
 
 
 @pytest.fixture
-def confined(redis):
-    client = Confined(redis)
+def confined(server, redis):
+    client = Confined(server.url, redis)
     yield client
     client.close()
 
