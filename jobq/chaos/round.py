@@ -24,8 +24,8 @@ from jobq.errors import ConfigError
 WORKERS, PRODUCERS = 2, 2
 PER_SECOND = 150
 DRAIN_S = 60.0
-#: What may stay for good: the two listings, the queue's settings and history.
-LASTING = ("events", "meta", "queues", "workers")
+#: What may stay for good: the two listings, the queue's settings and history, one marker that wakes.
+LASTING = ("events", "meta", "queues", "wake", "workers")
 
 
 class Plan(NamedTuple):

@@ -96,7 +96,7 @@ def _line(plan: Plan, verdict: Verdict) -> str:
     )
     broken = ((name, found) for name, found in verdict.broken.items() if found)
     return facts + "".join(
-        f"\n  {name} {len(found)}: {', '.join(found[:5])}" for name, found in broken
+        f"; {name} {len(found)}: {', '.join(found[:5])}" for name, found in broken
     )
 
 
