@@ -1,0 +1,53 @@
+"""`python -m tests.security.audit`: known faults of what is installed here, by pip-audit, for `make check`.
+
+Exit code 1: one is known. A network without advisories is no fault of the code: it says "not run".
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+COMMAND = (
+    sys.executable, "-m", "pip_audit", "--local", "--skip-editable", "--progress-spinner", "off",
+    "--timeout", "10", "--format", "json",
+)  # fmt: skip
+LIMIT_S = 180
+
+
+def judged(out: str, err: str) -> tuple[int, str]:
+    """Exit code and what to say of pip-audit's output."""
+    try:
+        found: list[dict[str, Any]] = json.loads(out)["dependencies"]
+    except (ValueError, KeyError, TypeError):
+        said = err.strip().splitlines() or ["it said nothing"]
+        return 0, f"pip-audit: not run: {said[-1][:200]}"
+    asked = [one for one in found if "vulns" in one]
+    bad = [
+        f"{one['name']} {one['version']}: {fault['id']}, fixed in {', '.join(fault['fix_versions']) or 'none yet'}"
+        for one in asked
+        for fault in one["vulns"]
+    ]
+    if bad:
+        return 1, "\n".join(["pip-audit: known faults:", *bad])
+    if not asked:
+        return 0, f"pip-audit: not run: no advisories here for any of {len(found)} packages"
+    unknown = f", {len(found) - len(asked)} unknown there" if len(found) > len(asked) else ""
+    return 0, f"pip-audit: no known fault in {len(asked)} packages{unknown}"
+
+
+def main() -> int:
+    """Ask, and say."""
+    try:
+        ran = subprocess.run(COMMAND, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        code, said = judged(ran.stdout, ran.stderr)
+    except subprocess.TimeoutExpired:
+        code, said = 0, f"pip-audit: not run: no answer within {LIMIT_S} s"
+    print(said)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
