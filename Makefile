@@ -10,7 +10,7 @@ FAULTS ?=
 OTHERS ?= 3.11 3.12 3.13
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pythons check docs bench chaos clean
+.PHONY: help demo test test-pythons check docs bench bench-peers chaos clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,10 +79,13 @@ docs: $(VENV)/.checked ## build the documentation into docs/_build/html
 bench: $(VENV)/.tested ## measure; CASES="drain1 pickup" for some only
 	$(BIN)/python -m bench $(CASES)
 
+bench-peers: $(VENV)/.tested ## beside RQ, Celery, Dramatiq, Huey, arq, SAQ, Taskiq; CASES="drain2 cpu" for some only
+	$(BIN)/python -m bench --peers $(CASES)
+
 chaos: $(VENV)/.installed ## every fault, with a ledger; JOBS=20000 FAULTS="--fault reset" for more or less
 	$(BIN)/jobq chaos --jobs $(JOBS) $(FAULTS)
 	@if command -v redis-server >/dev/null; then $(BIN)/jobq chaos --jobs $(JOBS) --server redis-server $(FAULTS); \
 	else echo "redis-server is not installed: rehearsed on Valkey alone"; fi
 
 clean: ## remove what make made
-	rm -rf $(VENV) $(VENV)-3.* docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-3.* .bench docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

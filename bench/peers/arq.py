@@ -1,0 +1,87 @@
+"""arq: uvloop, 100 jobs at once, polls every 10 ms (its default of 500 would be its pick-up), no results.
+
+A worker is one process, so several are several workers. There is no bulk call; `many` keeps 100 calls in
+flight. The job of 1 ms runs on the loop, which is faster than in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any
+
+import uvloop
+from arq import ArqRedis, create_pool, func
+from arq.connections import RedisSettings
+
+from bench.peers import handlers, place
+
+SETTINGS = RedisSettings(unix_socket_path=place.SOCKET)
+AT_ONCE = 100
+_loop = uvloop.new_event_loop()
+_pools: list[ArqRedis] = []
+
+
+def _job(name: str, function: Callable[..., None]) -> Any:
+    async def run(_: dict[Any, Any], *arguments: Any) -> None:
+        function(*arguments)
+
+    return func(run, name=name, keep_result=0)
+
+
+async def _quiet(_: dict[Any, Any]) -> None:
+    logging.getLogger("arq").setLevel(logging.WARNING)
+
+
+class WorkerSettings:
+    """What the command line takes."""
+
+    functions = tuple(_job(name, function) for name, function in handlers.HANDLERS.items())
+    redis_settings = SETTINGS
+    max_jobs = AT_ONCE
+    poll_delay = 0.01
+    keep_result = 0
+    on_startup = _quiet
+
+
+async def _pool() -> ArqRedis:
+    if not _pools:
+        _pools.append(await create_pool(SETTINGS))
+    return _pools[0]
+
+
+async def _send(
+    handler: str, arguments: list[tuple[Any, ...]], at_once: int, **options: Any
+) -> None:
+    pool = await _pool()
+    for start in range(0, len(arguments), at_once):
+        calls: list[Coroutine[Any, Any, Any]] = [
+            pool.enqueue_job(handler, *one, **options) for one in arguments[start : start + at_once]
+        ]
+        await asyncio.gather(*calls) if at_once > 1 else await calls[0]
+
+
+def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """`enqueue_job`."""
+    _loop.run_until_complete(_send(handler, arguments, 1))
+
+
+def many(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """`enqueue_job`, many in flight."""
+    _loop.run_until_complete(_send(handler, arguments, AT_ONCE))
+
+
+def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """With `_defer_by`."""
+    _loop.run_until_complete(_send(handler, arguments, AT_ONCE, _defer_by=timedelta(hours=1)))
+
+
+def worker(processes: int) -> list[list[str]]:
+    """So many workers."""
+    start = "import asyncio,uvloop;asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())"
+    command = (
+        f"{start};asyncio.set_event_loop(uvloop.new_event_loop());from arq.cli import cli;cli()"
+    )
+    return [[place.program("python"), "-c", command, "bench.peers.arq.WorkerSettings"]] * processes

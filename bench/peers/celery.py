@@ -1,0 +1,54 @@
+"""Celery: prefork, 128 messages prefetched per process, no results, no events, no gossip, mingle or heartbeat.
+
+Early acknowledgement, its default, which loses what a killed process ran and had prefetched. There is no bulk
+call; `many` publishes on one producer, as the documentation advises for many messages.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery
+
+from bench.peers import handlers, place
+
+app = Celery("bench", broker=f"redis+socket://{place.SOCKET}")
+app.conf.update(
+    task_ignore_result=True,
+    task_store_errors_even_if_ignored=False,
+    worker_prefetch_multiplier=128,
+    worker_send_task_events=False,
+    worker_enable_remote_control=False,
+    worker_disable_rate_limits=True,
+    broker_connection_retry_on_startup=True,
+    task_default_queue="bench",
+)
+_jobs = {name: app.task(name=name)(function) for name, function in handlers.HANDLERS.items()}
+
+
+def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """`apply_async`."""
+    for each_arguments in arguments:
+        _jobs[handler].apply_async(each_arguments)
+
+
+def many(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """`apply_async` on one producer."""
+    with app.producer_or_acquire() as producer:
+        for each_arguments in arguments:
+            _jobs[handler].apply_async(each_arguments, producer=producer)
+
+
+def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """With a countdown, which the worker keeps in its memory; queued until then."""
+    with app.producer_or_acquire() as producer:
+        for each_arguments in arguments:
+            _jobs[handler].apply_async(each_arguments, producer=producer, countdown=3600)
+
+
+def worker(processes: int) -> list[list[str]]:
+    """Prefork."""
+    return [
+        [place.program("celery"), "-A", "bench.peers.celery", "worker", "-P", "prefork", "-c",
+         str(processes), "-l", "WARNING", "--without-gossip", "--without-mingle", "--without-heartbeat"],
+    ]  # fmt: skip

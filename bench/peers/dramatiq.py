@@ -1,0 +1,44 @@
+"""Dramatiq: its default middleware, 8 threads to a process (its default), 128 messages prefetched.
+
+`dramatiq_queue_prefetch` is the documented way to fetch more at once. There is no bulk call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dramatiq
+from dramatiq.brokers.redis import RedisBroker
+
+from bench.peers import handlers, place
+
+broker = RedisBroker(url=place.URL)
+dramatiq.set_broker(broker)
+_jobs = {
+    name: dramatiq.actor(actor_name=name, queue_name="bench")(function)
+    for name, function in handlers.HANDLERS.items()
+}
+THREADS, PREFETCH = 8, 128
+
+
+def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """`send`."""
+    for each_arguments in arguments:
+        _jobs[handler].send(*each_arguments)
+
+
+many = each
+
+
+def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """`send_with_options`, to the queue of the delayed."""
+    for each_arguments in arguments:
+        _jobs[handler].send_with_options(args=each_arguments, delay=3_600_000)
+
+
+def worker(processes: int) -> list[list[str]]:
+    """One master."""
+    return [
+        ["env", f"dramatiq_queue_prefetch={PREFETCH}", place.program("dramatiq"), "bench.peers.dramatiq",
+         "-p", str(processes), "-t", str(THREADS)],
+    ]  # fmt: skip

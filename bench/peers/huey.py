@@ -1,0 +1,45 @@
+"""Huey: process workers on a blocking pop, no results, no periodic jobs, no health check.
+
+BRPOP takes a job out of Redis before it runs: a killed process loses it. There is no bulk call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from huey import RedisHuey
+from redis import ConnectionPool, UnixDomainSocketConnection
+
+from bench.peers import handlers, place
+
+huey = RedisHuey(
+    "bench",
+    results=False,
+    connection_pool=ConnectionPool(
+        connection_class=UnixDomainSocketConnection, path=place.SOCKET, socket_timeout=None
+    ),
+)
+_jobs = {name: huey.task(name=name)(function) for name, function in handlers.HANDLERS.items()}
+
+
+def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """A call."""
+    for each_arguments in arguments:
+        _jobs[handler](*each_arguments)
+
+
+many = each
+
+
+def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """`schedule`."""
+    for each_arguments in arguments:
+        _jobs[handler].schedule(args=each_arguments, delay=3600)
+
+
+def worker(processes: int) -> list[list[str]]:
+    """One consumer."""
+    return [
+        [place.program("huey_consumer"), "bench.peers.huey.huey", "-k", "process", "-w", str(processes),
+         "-q", "-n", "-C"],
+    ]  # fmt: skip

@@ -1,0 +1,40 @@
+"""jobq with its defaults. No setting is changed, results and events are as for everybody."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import jobq
+from bench.peers import handlers, place
+
+noop = jobq.job(queue="bench")(handlers.noop)
+spin = jobq.job(queue="bench")(handlers.spin)
+picked_up = jobq.job(queue="bench")(handlers.picked_up)
+_jobs: dict[str, Any] = {"noop": noop, "spin": spin, "picked_up": picked_up}
+_client = jobq.connect(place.URL)
+
+
+def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """One round trip per job."""
+    bound = _jobs[handler].options(client=_client)
+    for each_arguments in arguments:
+        bound.enqueue(*each_arguments)
+
+
+def many(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """`enqueue_many`."""
+    _jobs[handler].options(client=_client).enqueue_many(arguments)
+
+
+def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """With a delay."""
+    _jobs[handler].options(client=_client, delay=3600).enqueue_many(arguments)
+
+
+def worker(processes: int) -> list[list[str]]:
+    """The public command line."""
+    return [
+        [sys.executable, "-m", "jobq", "worker", "--url", place.URL, "--queues", "bench",
+         "--import", "bench.peers.own", "--processes", str(processes), "--log-level", "warning"],
+    ]  # fmt: skip

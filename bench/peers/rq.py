@@ -1,0 +1,50 @@
+"""RQ: `SimpleWorker`, which doesn't fork per job, in a worker pool; JSON; no results kept.
+
+Forking, RQ's default and its protection from what a job does to its process, is about five times slower.
+Bulk is `enqueue_many`, 1,000 jobs to a pipeline.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from redis import Redis
+from rq import Queue
+
+from bench.peers import place
+
+_queue = Queue("bench", connection=Redis(unix_socket_path=place.SOCKET), serializer="json")
+PATH = "bench.peers.handlers."
+PER_CALL = 1_000
+
+
+def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """`enqueue`."""
+    for each_arguments in arguments:
+        _queue.enqueue(PATH + handler, args=each_arguments, result_ttl=0)
+
+
+def many(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """`enqueue_many`."""
+    for start in range(0, len(arguments), PER_CALL):
+        _queue.enqueue_many(
+            [
+                Queue.prepare_data(PATH + handler, args=one, result_ttl=0)
+                for one in arguments[start : start + PER_CALL]
+            ]
+        )
+
+
+def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """`enqueue_in`."""
+    for each_arguments in arguments:
+        _queue.enqueue_in(timedelta(hours=1), PATH + handler, args=each_arguments, result_ttl=0)
+
+
+def worker(processes: int) -> list[list[str]]:
+    """One pool."""
+    return [
+        [place.program("rq"), "worker-pool", "bench", "-n", str(processes), "-q", "-S", "json",
+         "-w", "rq.worker.SimpleWorker", "-P", str(place.ROOT), "-u", place.URL],
+    ]  # fmt: skip

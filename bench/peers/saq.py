@@ -1,0 +1,70 @@
+"""SAQ: uvloop, 100 jobs at once to a process, nothing kept of a job that is done.
+
+`map` and `apply` wait for results, so `many` keeps 20 calls in flight, its `max_concurrent_ops`. The job of
+1 ms runs on the loop, which is faster than in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import uvloop
+from redis.asyncio import Redis
+from saq.queue.redis import RedisQueue
+
+from bench.peers import handlers, place
+
+AT_ONCE = 20
+uvloop.install()
+_loop = uvloop.new_event_loop()
+queue = RedisQueue(Redis(unix_socket_path=place.SOCKET), name="bench")
+
+
+def _job(name: str, function: Callable[..., None]) -> tuple[str, Any]:
+    async def run(_: Any, *, arguments: list[Any]) -> None:
+        function(*arguments)
+
+    return name, run
+
+
+settings = {
+    "queue": queue,
+    "functions": [_job(name, function) for name, function in handlers.HANDLERS.items()],
+    "concurrency": 100,
+}
+
+
+async def _send(
+    handler: str, arguments: list[tuple[Any, ...]], at_once: int, **options: Any
+) -> None:
+    for start in range(0, len(arguments), at_once):
+        calls = [
+            queue.enqueue(handler, arguments=one, ttl=-1, **options)
+            for one in arguments[start : start + at_once]
+        ]
+        await asyncio.gather(*calls) if at_once > 1 else await calls[0]
+
+
+def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """`enqueue`."""
+    _loop.run_until_complete(_send(handler, arguments, 1))
+
+
+def many(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """`enqueue`, many in flight."""
+    _loop.run_until_complete(_send(handler, arguments, AT_ONCE))
+
+
+def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """With `scheduled`."""
+    _loop.run_until_complete(_send(handler, arguments, AT_ONCE, scheduled=int(time.time()) + 3600))
+
+
+def worker(processes: int) -> list[list[str]]:
+    """One command."""
+    return [
+        [place.program("saq"), "bench.peers.saq.settings", "--workers", str(processes), "--quiet"],
+    ]

@@ -1,0 +1,72 @@
+"""The limit: a bare loop over jobq's own scripts, `finish` of 64 and the next 64 in one round trip.
+
+No child is watched, no lock renewed, no failure handled, no setting read: what is left is the price of the
+scripts, of decoding JSON and of the handler. Enqueue one at a time is EVALSHA on a bare connection.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from itertools import repeat
+from typing import Any
+
+from redis.connection import UnixDomainSocketConnection
+
+import jobq
+from bench.peers import place
+from bench.peers.handlers import HANDLERS
+from jobq.engine.caller import Caller
+from jobq.engine.message import Ending
+
+BATCH = 64
+_queue = jobq.Queue("bench", jobq.connect(place.URL))
+
+
+def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """EVALSHA with a fresh mid, by hand."""
+    _queue.enqueue(_content(handler, ()))
+    script, names, _ = _queue._bind("enqueue")
+    caller, options = Caller(), _queue._options()
+    keys = [*names, f"{_queue.prefix}call:{caller.id}"]
+    connection = UnixDomainSocketConnection(path=place.SOCKET)
+    for each_arguments in arguments:
+        connection.send_command(
+            "EVALSHA", script.sha, len(keys), *keys, caller.id, caller.next(), *options,
+            secrets.token_urlsafe(12), _content(handler, each_arguments),
+        )  # fmt: skip
+        connection.read_response()
+
+
+def many(handler: str, arguments: list[tuple[Any, ...]]) -> None:
+    """1,000 to a round trip, every content the same bytes."""
+    _queue.enqueue_many(repeat(_content(handler, arguments[0]), len(arguments)))
+
+
+def _content(handler: str, arguments: tuple[Any, ...]) -> bytes:
+    return json.dumps([handler, arguments]).encode()
+
+
+def worker(processes: int) -> list[list[str]]:
+    """So many loops."""
+    return [[sys.executable, "-m", "bench.peers.scripts"]] * processes
+
+
+def loop() -> None:
+    """Until killed."""
+    caller = Caller()
+    handed = _queue.dequeue(BATCH, caller=caller)
+    while True:
+        endings = []
+        for message in handed.messages:
+            handler, arguments = json.loads(message.content)
+            HANDLERS[handler](*arguments)
+            endings.append(Ending(mid=message.mid, token=message.token))
+        finished = _queue.finish(endings, dequeue=BATCH, caller=caller)
+        assert finished.dequeued
+        handed = finished.dequeued
+
+
+if __name__ == "__main__":
+    loop()
