@@ -13,6 +13,11 @@ from typing import Literal, NamedTuple
 
 Level = Literal["ok", "warn", "fail"]
 GIB = 1024**3
+#: By release line, the first with the fixes of CVE-2025-49844, -46817, -46818 and -46819.
+FIXED: dict[str, dict[tuple[int, int], int]] = {
+    "Redis": {(7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
+    "Valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},
+}
 
 
 class Finding(NamedTuple):
@@ -71,6 +76,28 @@ def version(facts: Facts) -> Iterator[Finding]:
     else:
         mode = facts.info.get("redis_mode", "")
         yield Finding("server", "ok", f"{kind} {number}{', ' + mode if mode else ''}")
+
+
+def patched(facts: Facts) -> Iterator[Finding]:
+    """Whoever may run Lua can use faults of its engine, so their fixes matter; CVE-2025-49844 above all."""
+    kind = "Valkey" if "valkey_version" in facts.info else "Redis"
+    number = facts.info.get("valkey_version") or facts.info.get("redis_version") or ""
+    parts = [int(part) for part in re.findall(r"\d+", number)[:3]]
+    if len(parts) < 3:
+        return
+    needed = FIXED[kind].get((parts[0], parts[1]))
+    if needed is not None and parts[2] < needed:
+        line = f"{parts[0]}.{parts[1]}"
+        yield Finding(
+            "patched", "warn", f"{kind} {number} has known faults in its Lua engine (CVE-2025-49844)",
+            f"update to {line}.{needed} or newer; until then let users run functions only (jobq acl)",
+        )  # fmt: skip
+    elif (parts[0], parts[1]) < min(FIXED[kind]):
+        yield Finding(
+            "patched", "ok", f"{number} gets fixes from its distribution alone: keep it updated"
+        )
+    else:
+        yield Finding("patched", "ok", "no known fault in its Lua engine")
 
 
 def eviction(facts: Facts) -> Iterator[Finding]:
@@ -257,5 +284,5 @@ def _why(facts: Facts, part: str) -> str:
 
 ASK_ADMIN = "ask with the URL of a user who may: jobq doctor --url …"
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    version, eviction, memory, persistence, replicas, connections, clock, latency, rights, exposure,
+    version, patched, eviction, memory, persistence, replicas, connections, clock, latency, rights, exposure,
 )  # fmt: skip

@@ -15,6 +15,7 @@ from jobq.cli import main
 from jobq.config import ServerSettings
 from jobq.engine import functions, rights
 from jobq.engine.connection import connect
+from jobq.engine.diagnosis import Facts, judge
 from jobq.engine.message import Ending
 from jobq.engine.queue import Queue
 from jobq.engine.script import load
@@ -207,3 +208,17 @@ def test_bad_roles_are_refused(capsys):
         rights.rights("root")
     assert main(["acl", "--json", "deployer"]) == 0
     assert '"+function|load"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "level"),
+    [("redis", "7.2.10", "warn"), ("redis", "7.2.11", "ok"), ("redis", "7.4.5", "warn"), ("redis", "8.2.1", "warn"),
+     ("redis", "8.2.2", "ok"), ("redis", "8.6.0", "ok"), ("redis", "7.0.15", "ok"), ("valkey", "8.1.3", "warn"),
+     ("valkey", "8.1.8", "ok"), ("valkey", "9.0.0", "ok"), ("valkey", "8.0.5", "warn"), ("redis", "", None)],
+)  # fmt: skip
+def test_doctor_tells_of_versions_without_the_fixes(kind, number, level):
+    info = {"redis_version": "7.2.4"} if kind == "valkey" and number else {}
+    found = judge(Facts(url="unix:///s", info={**info, f"{kind}_version": number}, pings_ms=[0.1]))
+    patched = [one for one in found if one.check == "patched"]
+    assert [one.level for one in patched] == ([level] if level else [])
+    assert level != "warn" or "update to" in patched[0].remedy
