@@ -14,6 +14,7 @@ from jobq.chaos.crew import Crew, alive, children_of, signalled
 from jobq.chaos.place import Place
 from jobq.chaos.producing import DEADLY, QUEUE, enqueue
 from jobq.chaos.proxy import Proxy
+from jobq.config import ServerSettings
 from jobq.engine.connection import Client
 from jobq.engine.queue import Queue
 
@@ -171,6 +172,17 @@ def blackhole(stage: Stage) -> None:
             road.deliver()
 
 
+def timeout(stage: Stage) -> None:
+    """Nothing is delivered for longer than clients wait for a reply; what they repeated arrives twice."""
+    road = stage.road()
+    with stage.fault("timeout", cuts=True):
+        try:
+            road.swallow()
+            time.sleep(ServerSettings().socket_timeout_s + stage.random.uniform(0.5, 1.5))
+        finally:
+            road.deliver()
+
+
 def latency(stage: Stage) -> None:
     """Up to 30 ms per KB each way, for a while."""
     road = stage.road()
@@ -219,6 +231,7 @@ FAULTS = {
         Fault("lost-reply", "an EVALSHA is run, its reply lost", lost_reply, PROXY, (0.0, 0.1)),
         Fault("reset", "RST to every connection", reset, PROXY),
         Fault("blackhole", "nothing delivered beyond a lease, then late", blackhole, PROXY, lease_s=SHORT_S),
+        Fault("timeout", "nothing delivered until clients call again, then both", timeout, PROXY, SLOW, SHORT_S),
         Fault("latency", "up to 30 ms per KB each way", latency, PROXY),
         Fault("poison", "messages that kill whoever runs them", poison, (), (0.1, 0.3), crash_limit=3),
         Fault("storm", "all of the above, by chance", storm, ("own", "proxy"), lease_s=STORM_S),

@@ -110,14 +110,18 @@ def _target(url: str) -> tuple[str, int] | str | None:
 
 
 def keys_of(client: Client) -> list[str]:
-    """Every key of a namespace. Of a Cluster: none, since each node has its own."""
+    """Every key of a namespace, on whatever node."""
     found: set[str] = set()
-    cursor = b"0"
-    while not client.is_cluster:
-        cursor, names = client.command(
-            "SCAN", cursor, "MATCH", f"{client.namespace}:*", "COUNT", SCAN
-        )
-        found.update(name.decode() for name in names)
-        if cursor == b"0":
-            break
+    for connection in client.open_everywhere():
+        connection.connect()
+        try:
+            cursor: bytes | str = "0"
+            while cursor != b"0":
+                connection.send_command(
+                    "SCAN", cursor, "MATCH", f"{client.namespace}:*", "COUNT", SCAN
+                )
+                cursor, names = connection.read_response()
+                found.update(name.decode() for name in names)
+        finally:
+            connection.disconnect()
     return sorted(found)

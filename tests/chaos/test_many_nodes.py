@@ -1,0 +1,101 @@
+"""Faults that take more than one node: a slot that moves, a master that dies with its writes replicated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+
+from jobq.chaos.faults import Fault, Stage
+from jobq.chaos.place import Place
+from jobq.chaos.producing import QUEUE
+from jobq.chaos.round import Plan, play
+from tests.conftest import binary, kinds
+from tests.engine.deployments import HOST, Node, Spread, Watched, wait_for
+
+from .conftest import SEED
+
+
+@pytest.fixture
+def program(request: pytest.FixtureRequest) -> str:
+    """The last of the servers that are here: Redis, where there is one."""
+    return binary(kinds(request.config)[-1]) or ""
+
+
+@pytest.fixture
+def spread(program: str, folder: Path) -> Iterator[Spread]:
+    deployment = Spread(program, folder)
+    yield deployment
+    deployment.close()
+
+
+@pytest.fixture
+def watched(program: str, folder: Path) -> Iterator[Watched]:
+    deployment = Watched(program, folder)
+    yield deployment
+    deployment.close()
+
+
+def test_every_promise_is_kept_while_the_slot_of_the_queue_moves(spread, folder):
+    def move(stage: Stage) -> None:
+        slot = key_slot(f"{stage.client.namespace}:{{{QUEUE}}}:ready".encode())
+        taker = stage.random.choice(spread.nodes)
+        with stage.fault("slot-move"):
+            for giver in (node for node in spread.nodes if node is not taker):
+                give(spread, slot, giver, taker)
+
+    verdict = play(Place(spread.url), Plan(Fault("slot-move", "moves", move), 300, SEED), folder)
+    assert verdict.holds, verdict
+    assert verdict.attempts == 300
+    assert verdict.faults
+    assert verdict.duplicates == 0
+    assert not any(node.redis.keys("*") for node in spread.nodes)
+
+
+def give(spread: Spread, slot: int, giver: Node, taker: Node) -> None:
+    """The slot to the taker, key by key, from the one of them that has it."""
+    if not giver.redis.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot):
+        return
+    taker.redis.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", spread.identity(giver))
+    giver.redis.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", spread.identity(taker))
+    while keys := giver.redis.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 5):
+        giver.redis.execute_command(
+            "MIGRATE", HOST, taker.port, "", 0, 5000, "REPLACE", "KEYS", *keys
+        )
+    for node in (taker, giver):
+        node.redis.execute_command("CLUSTER", "SETSLOT", slot, "NODE", spread.identity(taker))
+
+
+def test_every_promise_is_kept_over_a_failover_that_loses_no_write(watched, folder):
+    def fail_over(stage: Stage) -> None:
+        if watched.master.process.poll() is None:
+            with stage.fault("failover"):
+                kill_when_replicated(watched)
+
+    fault = Fault("failover", "kill -9 of the master", fail_over)
+    verdict = play(Place(watched.url), Plan(fault, 300, SEED), folder)
+    assert verdict.holds, verdict
+    assert verdict.attempts == 300
+    assert verdict.faults == 1
+    assert verdict.duplicates == 0
+    assert watched.replica.redis.role()[0] == "master"
+
+
+def kill_when_replicated(watched: Watched) -> None:
+    """No write is in the master alone when it dies: calls on the way are those that wait for the pause's end."""
+    watched.master.redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+
+    def level() -> Any:
+        return offset(watched.replica, "slave_repl_offset") >= offset(
+            watched.master, "master_repl_offset"
+        )
+
+    wait_for(level, "the replica doesn't follow")
+    watched.master.kill()
+
+
+def offset(node: Node, field: str) -> int:
+    return int(node.redis.info("replication")[field])
