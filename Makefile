@@ -79,7 +79,7 @@ docs: $(VENV)/.checked ## build the documentation into docs/_build/html
 bench: $(VENV)/.tested ## measure; CASES="drain1 pickup" for some only
 	$(BIN)/python -m bench $(CASES)
 
-bench-peers: $(VENV)/.tested ## beside RQ, Celery, Dramatiq, Huey, arq, SAQ, Taskiq; CASES="drain2 cpu" for some only
+bench-peers: $(VENV)/.tested ## beside RQ, Celery, Dramatiq, Huey, arq, SAQ, Taskiq, BullMQ; CASES="drain2 cpu" for some only
 	$(BIN)/python -m bench --peers $(CASES)
 
 chaos: $(VENV)/.installed ## every fault, with a ledger; JOBS=20000 FAULTS="--fault reset" for more or less

@@ -1,4 +1,4 @@
-"""jobq beside its peers: each in a venv of its own, all on the same private server.
+"""jobq beside its peers: each in a venv (or node_modules) of its own, all on the same private server.
 
 `python -m bench --peers [CASE…]` or `make bench-peers`. A peer's module is imported by that venv's Python
 alone and offers `each` (enqueue one at a time), `many` (as fast as it can), `later` (in an hour) and
@@ -20,6 +20,7 @@ class Peer(NamedTuple):
     requires: tuple[str, ...]
     jobs: int
     cases: tuple[str, ...] = CASES
+    registry: str = "PyPI"
 
 
 #: jobq and the limits run in the venv of this repository: they require nothing.
@@ -35,6 +36,7 @@ PEERS = {
     "arq": Peer(("arq==0.28.0", "hiredis==3.5.0", "uvloop==0.23.0"), 5_000),
     "saq": Peer(("saq[redis,hiredis]==0.26.4", "typing_extensions", "uvloop==0.23.0"), 6_000),
     "taskiq": Peer(("taskiq==0.13.0", "taskiq-redis==1.2.4", "uvloop==0.23.0", *CLIENT), 10_000),
+    "bullmq": Peer(("bullmq@5.81.5",), 30_000, registry="npm"),
 }
 #: How the table names them.
 NAMES = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import statistics
 import sys
 from collections import defaultdict
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 
 from bench.peers import NAMES, PEERS
 from bench.peers.cases import CASES, STEADY
-from bench.peers.venvs import FOLDER, Missing, python_of
+from bench.peers.venvs import FOLDER, Missing, inside_of
 
 #: By figure and unit, then by peer: the values of all runs.
 Measured = dict[tuple[str, str], dict[str, list[float]]]
@@ -45,7 +46,7 @@ def available(names: Sequence[str]) -> tuple[list[str], dict[tuple[str, str], st
     peers, failed = [], {}
     for name in names:
         try:
-            python_of(name)
+            inside_of(name)
             peers.append(name)
         except Missing as missing:
             failed[name, ""] = str(missing)
@@ -55,7 +56,7 @@ def available(names: Sequence[str]) -> tuple[list[str], dict[tuple[str, str], st
 def named(name: str) -> str:
     """A peer as the table names it."""
     requires = PEERS[name].requires
-    return NAMES.get(name) or f"{name} {requires[0].rpartition('==')[2]}"
+    return NAMES.get(name) or f"{name} {re.split('==|@', requires[0])[-1]}"
 
 
 def _run(case: str, name: str, measured: Measured, failed: dict[tuple[str, str], str]) -> None:

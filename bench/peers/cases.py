@@ -17,7 +17,7 @@ from typing import Any
 import jobq
 from bench.peers import PEERS
 from bench.peers.handlers import SLOTS, done_by_all
-from bench.peers.venvs import python_of
+from bench.peers.venvs import inside_of
 from bench.server import info, private_server
 from bench.worker import ROOT, wait_for
 
@@ -34,7 +34,7 @@ class Place:
 
     def __init__(self, name: str, client: jobq.Client, folder: str) -> None:
         self.name, self.client = name, client
-        self.peer, self.python = PEERS[name], str(python_of(name))
+        self.peer, self._inside = PEERS[name], inside_of(name)
         self.folder = Path(folder)
         progress = self.folder / "progress"
         progress.write_bytes(bytes(SLOTS * 8))
@@ -59,9 +59,8 @@ class Place:
 
     def inside(self, action: str, *arguments: object) -> Any:
         """One action in the peer's venv."""
-        command = [self.python, "-m", "bench.peers.inside", self.name, action]
         ran = subprocess.run(
-            [*command, *map(str, arguments)],
+            [*self._inside, action, *map(str, arguments)],
             cwd=ROOT, env=self._environment, capture_output=True, text=True, timeout=ALL_S, check=False,
         )  # fmt: skip
         if ran.returncode:
@@ -165,6 +164,8 @@ def size(name: str) -> Iterator[Row]:
     """Server memory per job with an int and a short string."""
     for figure, action in (("queued", "queued"), ("delayed", "later")):
         with _place(name) as place:
+            # What a first job makes once and for all, scripts above all, isn't counted.
+            place.inside(action, 1)
             before = int(info(place.client, "memory")["used_memory"])
             place.inside(action, WEIGHED)
             used = int(info(place.client, "memory")["used_memory"]) - before

@@ -1,7 +1,8 @@
-"""A venv for each peer under `.bench/`, made when first asked for: their requirements exclude each other."""
+"""A folder for each peer under `.bench/`, made when first asked for: their requirements exclude each other."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import venv
@@ -17,8 +18,30 @@ class Missing(Exception):
     """What a peer needs isn't there; says what."""
 
 
-def python_of(name: str) -> Path:
-    """The Python that has this peer. Raises Missing."""
+def inside_of(name: str) -> list[str]:
+    """The command that acts inside a peer, made ready. Raises Missing."""
+    if PEERS[name].registry == "npm":
+        return [*_node_of(name), f"bench/peers/{name}.js"]
+    return [str(_python_of(name)), "-m", "bench.peers.inside", name]
+
+
+def _node_of(name: str) -> list[str]:
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if not node or not npm:
+        raise Missing("needs node and npm")
+    folder, requires = FOLDER / name, PEERS[name].requires
+    marker, wanted = folder / "installed", "\n".join(requires)
+    if not marker.exists() or marker.read_text(encoding="utf-8") != wanted:
+        folder.mkdir(parents=True, exist_ok=True)
+        _run(
+            [npm, "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder)],
+            requires,
+        )
+        marker.write_text(wanted, encoding="utf-8")
+    return [node]
+
+
+def _python_of(name: str) -> Path:
     requires = PEERS[name].requires
     if not requires:
         return Path(sys.executable)
@@ -30,14 +53,14 @@ def python_of(name: str) -> Path:
             f"# installing {', '.join(requires)} into {folder.relative_to(ROOT)}", file=sys.stderr
         )
         venv.create(folder, clear=True, with_pip=True)
-        _install(python, requires)
+        pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        _run(pip, requires)
         marker.write_text(wanted, encoding="utf-8")
     return python
 
 
-def _install(python: Path, requires: tuple[str, ...]) -> None:
-    command = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *requires]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(command: list[str], requires: tuple[str, ...]) -> None:
+    ran = subprocess.run([*command, *requires], capture_output=True, text=True, check=False)
     if ran.returncode:
-        why = (ran.stderr.strip().splitlines() or ["pip failed"])[-1]
+        why = (ran.stderr.strip().splitlines() or [f"{command[0]} failed"])[-1]
         raise Missing(f"needs {', '.join(requires)} ({why})")
