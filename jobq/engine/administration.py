@@ -10,6 +10,9 @@ from jobq.engine.message import Counts, DeadMessage, Entry, Page, Place, Status,
 from jobq.errors import ConfigError
 from jobq.events import LEVELS
 
+#: Most messages in a page.
+PAGE = 1_000
+
 
 class Administration(Binding):
     """The verbs of a queue that no hot path needs."""
@@ -30,9 +33,10 @@ class Administration(Binding):
     def content(
         self, place: Place = "ready", offset: int = 0, limit: int = 100, *, now: int | None = None
     ) -> Page:
-        """One page of the messages in one place."""
+        """One page of the messages in one place, of at most 1,000."""
         if place not in ("ready", "due", "circle"):
             raise ConfigError(f"place {place!r} is unknown; take 'ready', 'due' or 'circle'")
+        _check_page(offset, limit)
         looked_at, *items = self._run("content", place, offset, limit, moment(now))
         entries = [Entry._make([_text(row[0]), _text(row[1]), *row[2:]]) for row in _rows(items, 7)]
         return Page(entries, offset + looked_at if looked_at == limit else None)
@@ -68,7 +72,8 @@ class Administration(Binding):
         return circle, due
 
     def dead(self, offset: int = 0, limit: int = 100, *, mid: str = "") -> list[DeadMessage]:
-        """One page of the dead, newest first; with `mid` the newest of that one only."""
+        """One page of the dead, newest first, of at most 1,000; with `mid` the newest of that one only."""
+        _check_page(offset, limit)
         return [
             DeadMessage(
                 _text(row[0]), _text(row[0]).rpartition("#")[0], int(row[1]), int(row[2]), int(row[3]),
@@ -106,6 +111,11 @@ class Administration(Binding):
         if level and level not in LEVELS:
             raise ConfigError(f"event level {level!r} is unknown; take one of {', '.join(LEVELS)}")
         return _text(self._run("level", level)[0])
+
+
+def _check_page(offset: int, limit: int) -> None:
+    if not 0 <= offset < 2**53 or not 1 <= limit <= PAGE:
+        raise ConfigError(f"offset={offset!r}, limit={limit!r}: take 0 or more, and 1 to {PAGE:,}")
 
 
 def _text(value: bytes) -> str:
