@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -208,6 +209,16 @@ def test_bad_roles_are_refused(capsys):
         rights.rights("root")
     assert main(["acl", "--json", "deployer"]) == 0
     assert '"+function|load"' in capsys.readouterr().out
+
+
+def test_scripts_answer_errors_in_words_of_their_own_and_search_by_no_pattern():
+    """CVE-2025-67733: what somebody else wrote must not come back inside an error reply."""
+    for script in functions.scripts():
+        answered = re.findall(r"error_reply\(([^\n]*)", script.text)
+        assert all(re.match(r"'[^']*'\)", words) for words in answered), script.name
+        assert not re.search(
+            r"\berror\(|'MATCH'|'KEYS'|'SCAN'|loadstring|redis\.pcall", script.text
+        )
 
 
 @pytest.mark.parametrize(

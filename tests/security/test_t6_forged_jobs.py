@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import base64
+import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -20,6 +24,7 @@ from jobq.jobs.job import job
 from jobq.jobs.seal import Seal, opened, seal_for, unverified
 from tests.security.conftest import NEW, OLD
 
+ROOT = Path(__file__).resolve().parents[2]
 CALL = encode("mail.send", ("a@b", 1), {"copies": 2})
 MODES = pytest.mark.parametrize("mode", ["sign", "encrypt"])
 
@@ -229,3 +234,38 @@ def test_a_seal_costs_microseconds(ring):
         for _ in range(1000):
             seal.open("low", "m", seal.close("low", "m", content))
         assert (time.thread_time_ns() - began) / 1000 < 200_000
+
+
+@MODES
+def test_worker_runs_sealed_calls_alone(server, redis, registry, ring, mode, tmp_path):
+    (tmp_path / "mail.py").write_text(
+        "from jobq import job\n@job(name='send', queue='low', result_ttl=60)\ndef send(to): return to\n"
+    )
+    send = job(name="send", registry=registry, queue="low", result_ttl=60)(lambda to: "")
+    client = connect(settings=ServerSettings(url=server.url, codec=ring(mode, OLD)))
+    queue = Queue("low", client)
+    receipt = send.options(client=client).enqueue("a@b")
+    queue.enqueue(encode("send", ("forged@b",)), mid="plain")
+    queue.enqueue(redis.hget("jobq:{low}:messages", receipt.mid), mid="moved")
+    secrets = ",".join(f"{i}:{base64.b64encode(secret).decode()}" for i, secret in (NEW, OLD))
+    ran = subprocess.run(
+        [sys.executable, "-m", "jobq", "worker", "--burst", "--processes", "1", "--import", "mail", "--queues", "low"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "JOBQ_URL": server.url, "JOBQ_CODEC_KEYS": secrets},
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert receipt.result(timeout=5) == "a@b"
+    reasons = {dead.mid: dead.reason for dead in queue.dead()}
+    assert set(reasons) == {"plain", "moved"}
+    assert reasons["plain"].startswith("no signature") and reasons["moved"].startswith("bad s")
+    assert "forged@b" not in ran.stderr + str(reasons)
+    client.close()
+
+
+def test_worker_without_keys_runs_nothing_sealed(ring, registry, attempt):
+    ran = []
+    job(name="mail.send", registry=registry)(lambda *a, **k: ran.append(a))
+    for mode in ("sign", "encrypt"):
+        ended = attempt(Seal(ring(mode)).close("low", "m", CALL))
+        assert ended.outcome == "dead" and "set JOBQ_CODEC_KEYS" in ended.reason
+    assert not ran
