@@ -31,6 +31,7 @@ COMMANDS = {
     "events": "control:events",
     "doctor": "checks:doctor",
     "fsck": "checks:fsck",
+    "audit": "audit:audit",
     "functions": "functions:functions",
     "acl": "acl:acl",
     "server": "server:server",

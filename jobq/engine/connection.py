@@ -88,8 +88,13 @@ class Client:
         command = (*self._named(script), len(keys), *keys, *args)
         return self._repeat(keys[0] if keys else "", command, script, by or exchange)
 
-    def command(self, *args: Argument) -> Any:
-        """One plain command that is harmless to repeat; the raw reply."""
+    def command(self, *args: Argument, routed_by: str | None = None) -> Any:
+        """One plain command that is harmless to repeat; the raw reply.
+
+        routed_by: its key, where that isn't its first argument.
+        """
+        if routed_by is not None:
+            return self._repeat(routed_by, args)
         keyless = str(args[0]).upper() in _KEYLESS
         return self._repeat("" if keyless else str(args[1]), args)
 

@@ -1,0 +1,153 @@
+"""What became of the messages of a time range, by the event stream of a live queue.
+
+Needs the event level `all`, since only there each enqueue is an event. The stream lies on the server that it
+tells about: what a failover or a power cut takes together with its events, an audit doesn't miss. The ledger
+of `jobq chaos` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jobq.chaos.tally import Tally
+from jobq.engine.keys import key
+from jobq.errors import ConfigError
+from jobq.events import Event, decode
+
+if TYPE_CHECKING:
+    from jobq.engine.queue import Queue
+
+READ = 1_000
+LIVE = frozenset(
+    ("queued", "queued-with-backoff", "locked", "locked-with-requeue", "done-with-requeue")
+)
+
+Position = tuple[int, int]
+
+
+class Audited(NamedTuple):
+    """One queue's answer. accepted = finished + superseded + live + unclear + lost.
+
+    finished: done, dead, cancelled or cleared. duplicates: ran, or may have run, once more since a worker
+    died or a lease was lost. superseded: newer content came in its place. unclear: gone, and either
+    superseded or lost. earlier: endings of messages accepted before the range.
+    """
+
+    queue: str
+    since_ms: int
+    until_ms: int
+    accepted: int
+    finished: int
+    duplicates: int
+    lost: int
+    live: int
+    superseded: int
+    unclear: int
+    earlier: int
+    lost_mids: list[str]
+
+
+class Audit:
+    """Reads one queue's stream from `since_ms` on, the start of its records at level all without.
+
+    What is accepted up to `until_ms` counts, whenever it ended. Times are the server's, epoch ms.
+    """
+
+    def __init__(
+        self, queue: Queue, since_ms: int | None = None, until_ms: int | None = None
+    ) -> None:
+        self._queue = queue
+        self._all_since = _all_since(queue)
+        self.since_ms = self._all_since if since_ms is None else since_ms
+        self.until_ms = until_ms
+        if self.since_ms < self._all_since:
+            raise ConfigError(
+                f"queue {queue.name!r}: the event level is 'all' only since {told(self._all_since)}, so "
+                f"not all enqueues since {told(self.since_ms)} are on record; audit from then on"
+            )
+        self._tally = Tally(until_ms)
+        self._key = key(queue.prefix, "events")
+        #: The first id that wasn't read yet.
+        self._unread: Position = (self.since_ms, 0)
+        self._next = f"{self.since_ms}-0"
+
+    def read(self) -> None:
+        """What was written since the last time. Raises ConfigError where entries were trimmed unread."""
+        for at, event in self._entries():
+            self._tally.take(at, event)
+
+    def result(self) -> Audited:
+        """Judge what was read, once more read to its end, beside what the queue holds now."""
+        self.read()
+        gone = [mid for mid in self._tally.open() if not self._lives(mid)]
+        self.read()  # some ended between the two looks
+        still = set(self._tally.open())
+        gone = [mid for mid in gone if mid in still and not self._lives(mid)]
+        if _all_since(self._queue) != self._all_since:
+            raise ConfigError(
+                f"queue {self._queue.name!r}: the event level was changed meanwhile; audit again"
+            )
+        until_ms = server_ms(self._queue) if self.until_ms is None else self.until_ms
+        return Audited(self._queue.name, self.since_ms, until_ms, **self._tally.figures(gone))
+
+    def _lives(self, mid: str) -> bool:
+        return self._queue.status(mid).word in LIVE
+
+    def _entries(self) -> Iterator[tuple[int, Event]]:
+        while True:
+            reply = self._queue.client.command("XRANGE", self._key, self._next, "+", "COUNT", READ)
+            self._check_trimmed()
+            for entry_id, fields in reply:
+                at, sequence = position(entry_id)
+                self._unread = (at, sequence + 1)
+                yield at, decode(fields[1])
+            if reply:
+                self._next = f"({reply[-1][0].decode()}"
+            if len(reply) < READ:
+                return
+
+    def _check_trimmed(self) -> None:
+        client = self._queue.client
+        if not client.command("EXISTS", self._key):
+            return
+        flat = client.command("XINFO", "STREAM", self._key, routed_by=self._key)
+        facts: dict[bytes, Any] = dict(zip(flat[::2], flat[1::2], strict=True))
+        first = facts[b"first-entry"]
+        last_at, last_sequence = position(facts[b"last-generated-id"])
+        oldest = position(first[0]) if first else (last_at, last_sequence + 1)
+        if facts[b"entries-added"] > facts[b"length"] and oldest > self._unread:
+            raise ConfigError(
+                f"queue {self._queue.name!r}: events since {told(self._unread[0])} were trimmed before they "
+                f"were read, the oldest left is of {told(oldest[0])}; give a later --since, or read along "
+                "while they are written: jobq audit --for 10m"
+            )
+
+
+def _all_since(queue: Queue) -> int:
+    since = queue.client.command("HGET", key(queue.prefix, "meta"), "all_since")
+    if since is None:
+        raise ConfigError(
+            f"queue {queue.name!r}: enqueues aren't on record, the event level is "
+            f"{queue.events_level()!r}; jobq events level all --queues {queue.name}, and audit from then on"
+        )
+    return int(since)
+
+
+def server_ms(queue: Queue) -> int:
+    """The server's clock."""
+    seconds, micros = queue.client.command("TIME")
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def position(entry_id: bytes) -> Position:
+    """An entry's id as numbers."""
+    at, _, sequence = entry_id.decode().partition("-")
+    return int(at), int(sequence)
+
+
+def told(at_ms: int) -> str:
+    """A moment as people and --since write it."""
+    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

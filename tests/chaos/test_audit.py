@@ -1,0 +1,209 @@
+"""The audit against queues whose messages end, wait, vanish, and whose events are trimmed."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from jobq.chaos.audit import Audit, server_ms, told
+from jobq.chaos.tally import Tally
+from jobq.cli import main
+from jobq.engine.message import Ending
+from jobq.errors import ConfigError
+from jobq.events import Event
+
+
+@pytest.fixture
+def recorded(queue):
+    """The queue, at level all from now on."""
+    queue.events_level("all")
+    time.sleep(0.003)
+    return queue
+
+
+def run(queue, count, outcome="done", **more):
+    """Hand out and end that many."""
+    held = queue.dequeue(count).messages
+    assert len(held) == count
+    queue.finish([Ending(mid=m.mid, token=m.token, outcome=outcome, **more) for m in held])
+
+
+def figures(result):
+    return (result.accepted, result.finished, result.duplicates, result.lost)
+
+
+def balanced(result):
+    ended = result.finished + result.superseded + result.live + result.unclear + result.lost
+    return result.accepted == ended
+
+
+def test_all_that_ended_is_finished_however_it_did(recorded):
+    recorded.enqueue_many([b"v"] * 10)
+    run(recorded, 4)
+    run(recorded, 1, "dead", reason="no use")
+    run(recorded, 1, "retry", backoff_ms=60_000)
+    cancelled = recorded.enqueue(b"v").mid
+    recorded.cancel(cancelled)
+    result = Audit(recorded).result()
+    assert figures(result) == (11, 6, 0, 0)
+    assert (result.live, result.earlier) == (5, 0)
+    assert balanced(result)
+    recorded.clear()
+    assert figures(Audit(recorded).result()) == (11, 11, 0, 0)
+
+
+def test_run_cut_short_is_a_duplicate_once_it_goes_on(recorded):
+    recorded.enqueue(b"v", mid="m")
+    run(recorded, 1, "crashed", reason="signal 9")
+    run(recorded, 1)
+    assert figures(Audit(recorded).result()) == (1, 1, 1, 0)
+
+
+def test_what_the_server_lost_is_named(recorded, redis):
+    recorded.enqueue_many([("a", b"v"), ("b", b"v"), ("c", b"v")])
+    redis.hdel("jobq:{low}:messages", "b")
+    redis.lrem("jobq:{low}:ready", 0, "b")
+    result = Audit(recorded).result()
+    assert figures(result) == (3, 0, 0, 1)
+    assert result.lost_mids == ["b"]
+    recorded.enqueue(b"v", mid="b")
+    again = Audit(recorded).result()
+    assert figures(again) == (4, 0, 0, 1), "taken anew, the first one stays lost"
+    assert balanced(again)
+
+
+def test_newer_content_is_an_acceptance_of_its_own(recorded):
+    recorded.enqueue(b"v", mid="m")
+    [held] = recorded.dequeue().messages
+    for content in (b"w", b"x"):
+        recorded.enqueue(content, mid="m", can_requeue=True)
+    recorded.finish([Ending(mid="m", token=held.token)])
+    middle = Audit(recorded).result()
+    assert (figures(middle), middle.live, middle.superseded) == ((3, 1, 0, 0), 1, 1)
+    recorded.enqueue(b"y", mid="m", can_update=True)
+    run(recorded, 1)
+    result = Audit(recorded).result()
+    assert figures(result) == (3, 2, 0, 0)
+    assert balanced(result)
+
+
+def test_retry_with_newer_content_waiting_is_superseded(recorded):
+    recorded.enqueue(b"v", mid="m")
+    [held] = recorded.dequeue().messages
+    recorded.enqueue(b"w", mid="m", can_requeue=True)
+    recorded.finish([Ending(mid="m", token=held.token, outcome="retry")])
+    run(recorded, 1)
+    result = Audit(recorded).result()
+    assert (figures(result), result.superseded) == ((2, 1, 0, 0), 1)
+
+
+def test_revived_counts_again(recorded):
+    recorded.enqueue(b"v", mid="m")
+    run(recorded, 1, "dead", reason="no use")
+    recorded.revive(recorded.dead()[0].dead_id)
+    run(recorded, 1)
+    assert figures(Audit(recorded).result()) == (2, 2, 0, 0)
+
+
+def test_range_counts_acceptances_within_whenever_they_end(recorded):
+    recorded.enqueue(b"v")
+    time.sleep(0.005)
+    since = server_ms(recorded)
+    recorded.enqueue_many([b"v"] * 2)
+    until = server_ms(recorded)
+    time.sleep(0.005)
+    recorded.enqueue_many([b"v"] * 4)
+    run(recorded, 7)
+    result = Audit(recorded, since, until).result()
+    assert figures(result) == (2, 2, 0, 0)
+    assert result.earlier == 1
+    assert (result.since_ms, result.until_ms) == (since, until)
+
+
+def test_level_must_be_all_since_before_the_range(queue, recorded):
+    with pytest.raises(ConfigError, match="'all' only since"):
+        Audit(queue, server_ms(queue) - 60_000)
+    running = Audit(queue)
+    queue.events_level("attempts")
+    with pytest.raises(ConfigError, match="jobq events level all --queues low"):
+        Audit(queue)
+    with pytest.raises(ConfigError, match="aren't on record"):
+        running.result()
+    time.sleep(0.003)
+    queue.events_level("all")
+    with pytest.raises(ConfigError, match="changed meanwhile"):
+        running.result()
+
+
+def test_level_all_again_keeps_its_start(recorded, redis):
+    since = redis.hget("jobq:{low}:meta", "all_since")
+    time.sleep(0.003)
+    recorded.events_level("all")
+    assert redis.hget("jobq:{low}:meta", "all_since") == since
+
+
+def test_entries_trimmed_unread_are_refused_and_a_later_start_works(recorded, redis):
+    recorded.enqueue_many([b"v"] * 5)
+    time.sleep(0.005)
+    since = server_ms(recorded)
+    time.sleep(0.005)
+    recorded.enqueue_many([b"v"] * 3)
+    redis.xtrim("jobq:{low}:events", maxlen=3, approximate=False)
+    with pytest.raises(ConfigError, match=r"trimmed before they were read.*--since.*--for 10m"):
+        Audit(recorded).result()
+    with pytest.raises(ConfigError, match="trimmed"):
+        Audit(recorded, since).result()
+    time.sleep(0.005)
+    later = server_ms(recorded)
+    recorded.enqueue(b"v")
+    assert figures(Audit(recorded, later).result()) == (1, 0, 0, 0)
+    redis.execute_command("XTRIM", "jobq:{low}:events", "MAXLEN", 0)
+    with pytest.raises(ConfigError, match="trimmed"):
+        Audit(recorded, later).result()
+
+
+def test_reading_along_may_be_trimmed_behind_it(recorded, redis):
+    audit = Audit(recorded)
+    for _ in range(3):
+        recorded.enqueue_many([b"v"] * 1_500)
+        run(recorded, 1_000)
+        audit.read()
+        redis.xtrim("jobq:{low}:events", maxlen=1, approximate=False)
+    result = audit.result()
+    assert figures(result) == (4_500, 3_000, 0, 0)
+    assert result.live == 1_500
+
+
+def test_ending_twice_is_a_duplicate():
+    tally = Tally()
+    for kind in ("enqueued", "done", "done"):
+        tally.take(1, Event(kind, "m", 1, error="added" if kind == "enqueued" else ""))
+    assert tally.figures([])["duplicates"] == 1
+
+
+def test_gone_after_a_requeue_is_unclear_and_not_called_lost():
+    """A release lets newer content start without an event of its own."""
+    tally = Tally()
+    for kind, action in (("enqueued", "added"), ("enqueued", "requeued"), ("done", "")):
+        tally.take(1, Event(kind, "m", 1, error=action))
+    found = tally.figures(["m"])
+    assert (found["lost"], found["unclear"], found["finished"]) == (0, 1, 1)
+
+
+def test_verb_says_it_in_a_line_and_fails_for_losses(recorded, redis, server, capsys):
+    recorded.enqueue_many([("a", b"v"), ("b", b"v")])
+    run(recorded, 1)
+    given = ("audit", "--url", server.url, "--queues", "low")
+    assert main(given) == 0
+    said = capsys.readouterr().out
+    assert said == "low: 2 accepted, 1 finished, 0 duplicates, 0 lost (1 waiting or running)\n"
+    redis.delete("jobq:{low}:messages")
+    assert main((*given, "--since", told(server_ms(recorded) - 60_000))) == 2
+    assert "only since" in capsys.readouterr().err
+    assert main(given) == 1
+    assert "  lost: b\n" in capsys.readouterr().out
+    assert main((*given, "--for", "1s", "--since", "5m")) == 2
+    assert main((*given, "--since", "2026-11-21T07:00:00")) == 2
+    assert "no time zone" in capsys.readouterr().err
+    assert main((*given, "--since", "yesterday")) == 2
