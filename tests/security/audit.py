@@ -1,11 +1,13 @@
 """`python -m tests.security.audit`: known faults of what is installed here, by pip-audit, for `make check`.
 
-Exit code 1: one is known. A network without advisories is no fault of the code: it says "not run".
+Exit code 1: one is known, unless JOBQ_AUDIT=report. A network without advisories is no fault of the code:
+it says "not run".
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -14,7 +16,7 @@ COMMAND = (
     sys.executable, "-m", "pip_audit", "--local", "--skip-editable", "--progress-spinner", "off",
     "--timeout", "10", "--format", "json",
 )  # fmt: skip
-LIMIT_S = 180
+LIMIT_S = 60
 
 
 def judged(out: str, err: str) -> tuple[int, str]:
@@ -46,7 +48,7 @@ def main() -> int:
     except subprocess.TimeoutExpired:
         code, said = 0, f"pip-audit: not run: no answer within {LIMIT_S} s"
     print(said)
-    return code
+    return 0 if os.environ.get("JOBQ_AUDIT") == "report" else code
 
 
 if __name__ == "__main__":
