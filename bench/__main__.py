@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import signal
 import statistics
 import sys
 from collections import defaultdict
@@ -33,6 +34,8 @@ def main() -> None:
     unknown = set(chosen.cases) - set(known)
     if unknown:
         parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    # Ended from outside, it still ends the servers and workers that it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if chosen.peers:
         only = [name for name in chosen.only.split(",") if name]
         beside(chosen.cases, only, chosen.runs, as_json=chosen.json)

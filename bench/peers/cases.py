@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import jobq
 from bench.peers import PEERS
 from bench.peers.handlers import SLOTS, done_by_all
@@ -36,6 +38,7 @@ class Place:
         self.name, self.client = name, client
         self.peer, self._inside = PEERS[name], inside_of(name)
         self.folder = Path(folder)
+        self._started: list[int] = []
         progress = self.folder / "progress"
         progress.write_bytes(bytes(SLOTS * 8))
         ledger = self.folder / "ledger"
@@ -52,6 +55,17 @@ class Place:
     def done(self) -> int:
         """How many jobs ended."""
         return done_by_all(self._everyone)
+
+    def cpu_s(self) -> tuple[float, float]:
+        """Seconds of CPU that the worker, with all its processes, and the server took so far."""
+        worker = 0.0
+        for parent in self._started:
+            for process in (psutil.Process(parent), *psutil.Process(parent).children(True)):
+                with suppress(psutil.NoSuchProcess):
+                    used = process.cpu_times()
+                    worker += used.user + used.system
+        server = info(self.client, "cpu")
+        return worker, float(server["used_cpu_user"]) + float(server["used_cpu_sys"])
 
     def active(self) -> int:
         """How many processes, or threads of them, ended one."""
@@ -77,6 +91,7 @@ class Place:
                                  start_new_session=True)
                 for command in commands
             ]  # fmt: skip
+        self._started = [process.pid for process in started]
         try:
             yield
         except TimeoutError as error:
@@ -113,43 +128,34 @@ def enqueue(name: str) -> Iterator[Row]:
         yield "enqueue, bulk", count / place.inside("many", "noop", count), "jobs/s"
 
 
-def drain(name: str, handler: str, processes: int, count: int) -> float:
-    """Jobs per second, from when a fifth is done to the end."""
+def drain(name: str, handler: str, processes: int, count: int, figure: str) -> Iterator[Row]:
+    """Jobs per second, from when a fifth is done to the end, and the CPU that a job took."""
     with _place(name) as place:
         if place.peer.jobs:
             place.inside("many", handler, count)
         with place.working(processes):
             wait_for(lambda: place.done() >= count * FROM_SHARE, 60, POLL_S)
-            return _rate(place, count, processes)
-
-
-def _rate(place: Place, count: int, processes: int) -> float:
-    first, started = place.done(), time.perf_counter()
-    wait_for(lambda: place.done() >= count, ALL_S, POLL_S)
-    rate = (place.done() - first) / (time.perf_counter() - started)
-    if place.active() < processes:
-        raise RuntimeError(f"only {place.active()} of {processes} processes took part")
-    return rate
+            first, started, before = place.done(), time.perf_counter(), place.cpu_s()
+            wait_for(lambda: place.done() >= count, ALL_S, POLL_S)
+            seconds, after = time.perf_counter() - started, place.cpu_s()
+            jobs = place.done() - first
+        if place.active() < processes:
+            raise RuntimeError(f"only {place.active()} of {processes} processes took part")
+    yield figure, jobs / seconds, "jobs/s"
+    for who, was, now in zip(("worker", "server"), before, after, strict=True):
+        yield f"{figure}, CPU of the {who} per job", (now - was) / jobs * 1e6, "µs"
 
 
 def drain_noop(processes: int) -> Callable[[str], Iterator[Row]]:
     """No-op jobs."""
-
-    def run(name: str) -> Iterator[Row]:
-        count = PEERS[name].jobs
-        yield (
-            f"drain no-op, {processes} process(es)",
-            drain(name, "noop", processes, count),
-            "jobs/s",
-        )
-
-    return run
+    figure = f"drain no-op, {processes} process(es)"
+    return lambda name: drain(name, "noop", processes, PEERS[name].jobs, figure)
 
 
 def cpu(name: str) -> Iterator[Row]:
     """Jobs of 1 ms of CPU."""
     count = min(SPINS, PEERS[name].jobs or SPINS)
-    yield "drain 1 ms CPU, 2 processes", drain(name, "spin", 2, count), "jobs/s"
+    return drain(name, "spin", 2, count, "drain 1 ms CPU, 2 processes")
 
 
 def pick_up(name: str) -> Iterator[Row]:
