@@ -126,11 +126,13 @@ class Audit:
 
 
 def _all_since(queue: Queue) -> int:
-    since = queue.client.command("HGET", key(queue.prefix, "meta"), "all_since")
+    meta = key(queue.prefix, "meta")
+    since = queue.client.command("HGET", meta, "all_since")
     if since is None:
+        level = queue.client.command("HGET", meta, "events") or b"attempts"
         raise ConfigError(
             f"queue {queue.name!r}: enqueues aren't on record, the event level is "
-            f"{queue.events_level()!r}; jobq events level all --queues {queue.name}, and audit from then on"
+            f"{level.decode()!r}; jobq events level all --queues {queue.name}, and audit from then on"
         )
     return int(since)
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from jobq.engine.connection import Client
 
-CALL_MS = 600_000
+#: How long the write that WAIT speaks of lasts.
+MARK_MS = 1_000
 #: Two fsyncs of an honest everysec lie a second apart; a liar confirms within a turn of its event loop.
 HONEST_S = 0.5
 PROBES = 3
@@ -77,7 +78,7 @@ class Confirmation:
     def _wait(self, connection: Connection, asking: bool) -> None:
         within_s = min(self._within_s, 0.8 * (connection.socket_timeout or math.inf))
         within_ms = max(1, round(within_s * 1000))
-        commands: list[tuple[Argument, ...]] = [("PEXPIRE", self._call_key, CALL_MS)]
+        commands: list[tuple[Argument, ...]] = [("SET", f"{self._call_key}~", "", "PX", MARK_MS)]
         verb = "WAIT" if self._word == "replicas" else "WAITAOF"
         needed = (self._replicas,) if self._word == "replicas" else (1, 0)
         commands.append((verb, *needed, within_ms))

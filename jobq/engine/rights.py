@@ -49,7 +49,8 @@ ROLES = {
         ("function|list",),
     ),
     "dashboard": Role(
-        _LOOKING, ("exists", "lindex", "ttl", "xlen", "xrange", "xrevrange"), ("smembers",), ("hgetall",), reads=True
+        _LOOKING, ("exists", "lindex", "ttl", "xlen", "xinfo|stream", "xrange", "xrevrange"),
+        ("smembers",), ("hgetall",), reads=True,
     ),
     "operator": Role(
         (*_LOOKING, "cancel", "clear", "level", "pause", "purge", "resume", "revive"),

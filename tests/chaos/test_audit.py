@@ -9,7 +9,12 @@ import pytest
 from jobq.chaos.audit import Audit, server_ms, told
 from jobq.chaos.tally import Tally
 from jobq.cli import main
+from jobq.config import ServerSettings
+from jobq.engine.connection import connect
+from jobq.engine.functions import load_library
 from jobq.engine.message import Ending
+from jobq.engine.queue import Queue
+from jobq.engine.rights import rights
 from jobq.errors import ConfigError
 from jobq.events import Event
 
@@ -189,6 +194,19 @@ def test_gone_after_a_requeue_is_unclear_and_not_called_lost():
         tally.take(1, Event(kind, "m", 1, error=action))
     found = tally.figures(["m"])
     assert (found["lost"], found["unclear"], found["finished"]) == (0, 1, 1)
+
+
+def test_dashboard_user_of_jobq_acl_may_audit(recorded, redis, server):
+    recorded.enqueue(b"v")
+    load_library(recorded.client)
+    redis.execute_command("ACL", "SETUSER", "looks", "on", ">p", *rights("dashboard"))
+    url = server.url.replace("unix://", "unix://looks:p@")
+    client = connect(settings=ServerSettings(url=url, functions=True))
+    assert figures(Audit(Queue("low", client)).result()) == (1, 0, 0, 0)
+    with pytest.raises(ConfigError, match="level is 'attempts'"):
+        Audit(Queue("high", client))
+    client.close()
+    redis.execute_command("ACL", "DELUSER", "looks")
 
 
 def test_verb_says_it_in_a_line_and_fails_for_losses(recorded, redis, server, capsys):

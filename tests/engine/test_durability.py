@@ -13,7 +13,9 @@ from jobq.config import ServerSettings, parse_durability, settings_from_env
 from jobq.engine import durability
 from jobq.engine.caller import Caller
 from jobq.engine.connection import connect
+from jobq.engine.functions import load_library
 from jobq.engine.queue import Queue
+from jobq.engine.rights import rights
 from jobq.errors import ConfigError, NotDurable
 from jobq.jobs.registry import Registry
 
@@ -82,7 +84,8 @@ def test_memory_costs_no_command_more(client, redis):
     queue.enqueue(b"v", durability="memory")
     asked = redis.info("commandstats")
     assert asked["cmdstat_evalsha"]["calls"] == 2
-    assert not any("wait" in name or "pexpire" in name for name in asked)
+    assert asked["cmdstat_set"]["calls"] == 2, "the record of the call"
+    assert not any("wait" in name for name in asked)
 
 
 def test_what_a_replica_confirmed_outlives_the_master(pair):
@@ -137,6 +140,17 @@ def test_replayed_reply_on_a_new_connection_is_no_confirmation(pair):
         Queue("low", second).enqueue(b"v", mid="m", caller=caller, durability="replicas=1")
     for client in (first, second):
         client.close()
+
+
+def test_producer_with_the_rights_of_jobq_acl_may_ask_for_replicas(pair):
+    load_library(connect(pair.url))
+    pair.master.redis.execute_command("ACL", "SETUSER", "app", "on", ">p", *rights("producer"))
+    url = pair.url.replace("redis://", "redis://app:p@")
+    client = connect(settings=ServerSettings(url=url, functions=True, durability="replicas=1"))
+    queue = Queue("low", client)
+    assert queue.enqueue(b"v", mid="m").action == "added"
+    assert queue.enqueue(b"v", mid="m").action == "exists"
+    client.close()
 
 
 def test_job_asks_for_its_own_level(pair):
