@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from jobq.engine.connection import Client
+from jobq.errors import Unavailable
 
 #: After the server's own limit: a connection that died without a word answers never.
 GRACE_S = 2.0
@@ -50,8 +51,8 @@ class Sleep:
                 if self._client.fileno(connection) in ready:
                     connection.read_response()
                     continue
-            except (RedisError, OSError):
-                pass
+            except (RedisError, OSError, Unavailable):
+                pass  # it was closed when it couldn't be written to
             whole = False
             connection.disconnect()
             del self._waiting[number]
