@@ -89,6 +89,11 @@ class Crew:
             except subprocess.TimeoutExpired:
                 raise Stuck(f"a worker didn't leave within {STOP_S:g} s after TERM") from None
 
+    def tracebacks(self) -> tuple[str, ...]:
+        """Logs of workers in which something went wrong that nobody expected."""
+        logs = self._folder.glob("worker*.log")
+        return tuple(log.name for log in logs if "Traceback" in log.read_text(errors="replace"))
+
     def kill(self) -> None:
         """Leave nothing behind, whatever happened."""
         for process in [*self.living, *self._leaving]:

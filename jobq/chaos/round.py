@@ -52,7 +52,7 @@ def play(place: Place, plan: Plan, folder: Path) -> Verdict:
             _trouble(stage, plan, _producers(url, namespace, crew, plan))
             waiting = _drained(queue)
             crew.stop()
-            return judge(crew.ledger.lines(), _final(queue, waiting))
+            return judge(crew.ledger.lines(), _final(queue, crew, waiting))
         finally:
             crew.kill()
             _forget(client)
@@ -114,12 +114,13 @@ def _drained(queue: Queue) -> frozenset[str]:
     return frozenset(entry.mid for entry in left if not entry.status.startswith("done"))
 
 
-def _final(queue: Queue, waiting: frozenset[str]) -> Final:
+def _final(queue: Queue, crew: Crew, waiting: frozenset[str]) -> Final:
     while any(queue.collect(1000)) and not waiting:
         time.sleep(0.01)
     dead = frozenset(one.mid for one in queue.dead(limit=1000))
     broken = tuple(f"{one.rule}: {one.mid}" for one in queue.fsck())
-    return Final(waiting, dead, tuple(_leaked(queue.client, bool(dead))), broken)
+    leaked = tuple(_leaked(queue.client, bool(dead)))
+    return Final(waiting, dead, leaked, broken, crew.tracebacks())
 
 
 def _leaked(client: Client, dead: bool) -> Iterator[str]:

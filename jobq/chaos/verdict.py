@@ -15,12 +15,13 @@ GRACE_S = 0.5
 
 
 class Final(NamedTuple):
-    """What is left on the server after the drain."""
+    """What is left on the server after the drain; `tracebacks`: logs of workers that have one."""
 
     waiting: frozenset[str] = frozenset()
     dead: frozenset[str] = frozenset()
     leaked: tuple[str, ...] = ()
     fsck: tuple[str, ...] = ()
+    tracebacks: tuple[str, ...] = ()
 
 
 class Verdict(NamedTuple):
@@ -83,6 +84,7 @@ def _broken(
     yield "orphans", map(str, history.orphans)
     yield "leaked", final.leaked
     yield "fsck", final.fsck
+    yield "tracebacks", final.tracebacks
 
 
 def _acknowledged(history: History) -> set[str]:

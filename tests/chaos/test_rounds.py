@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from jobq.chaos.faults import FAULTS, Fault, Stage
@@ -23,7 +25,11 @@ def test_every_promise_is_kept_under(played, own, fault):
 
 def test_messages_that_somebody_cleared_are_found_lost(played):
     def clear(stage: Stage) -> None:
-        Queue(QUEUE, stage.client).clear()
+        queue = Queue(QUEUE, stage.client)
+        queue.pause()
+        time.sleep(0.3)  # something waits now, as long as anybody produces
+        queue.clear()
+        queue.resume()
 
     verdict = played(Fault("clear", "drops everything", clear))
     assert verdict.broken["lost"]

@@ -276,9 +276,10 @@ def test_two_ends_accepted_are_one_too_many(story):
 
 def test_what_is_left_on_the_server_counts(story):
     story.say("orphan", pid=7)
-    verdict = story.judged(leaked=("jobq:x",), fsck=("ready without message a",))
+    verdict = story.judged(leaked=("jobq:x",), fsck=("ready without message a",), tracebacks=("w",))
     assert broken(verdict) == {
         "orphans": ["7"], "leaked": ["jobq:x"], "fsck": ["ready without message a"],
+        "tracebacks": ["w"],
     }  # fmt: skip
 
 
