@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from jobq.config import duration_s
 from jobq.engine.administration import Administration
@@ -28,6 +28,9 @@ from jobq.engine.message import (
     Message,
 )
 from jobq.errors import CodecError, ConfigError
+
+if TYPE_CHECKING:
+    from jobq.engine.durability import Confirmation
 
 ACTIONS = frozenset(("added", "updated", "requeued", "exists"))
 REPLIES = frozenset(("ok", "dead", "stale"))
@@ -225,24 +228,20 @@ class Queue(Administration):
             register_queue(self.client, self.name)
             self._listed = True
         with self._own(caller) as own:
-            reply = self._accepted(level, own, args, mids)
+            confirmation = None if level == "memory" else self._confirmation(level, own)
+            by = None if confirmation is None else confirmation.exchange
+            reply = self._call("enqueue", own, args, (), by)
+            if confirmation is not None:
+                confirmation.check(mids)
         return [
             Enqueued(mid, cast(Action, word(action, ACTIONS)), reason.decode())
             for mid, action, reason in zip(mids, reply[::2], reply[1::2], strict=True)
         ]
 
-    def _accepted(
-        self, level: str, caller: Caller, args: Sequence[Argument], mids: Sequence[str]
-    ) -> list[Any]:
-        if level == "memory":
-            reply: list[Any] = self._call("enqueue", caller, args)
-            return reply
+    def _confirmation(self, level: str, caller: Caller) -> Confirmation:
         from jobq.engine.durability import Confirmation
 
-        confirmation = Confirmation(level, self.client, f"{self.prefix}call:{caller.id}")
-        reply = self._call("enqueue", caller, args, by=confirmation.exchange)
-        confirmation.check(mids)
-        return reply
+        return Confirmation(level, self.client, f"{self.prefix}call:{caller.id}")
 
 
 def _batches(contents: Iterable[Content]) -> Iterator[list[tuple[str | None, bytes]]]:
