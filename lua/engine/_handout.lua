@@ -26,7 +26,7 @@ local function pick(limit)
       picked[#picked + 1] = {mid, contents[i], 0, tonumber(crashes[i]) or 0, '', 0}
     end
     used = i
-    if crashes[i] then break end
+    if crashes[i] and picked[1] then break end
   end
   redis.call('LTRIM', ready, used, -1)
   if #stale > 0 then redis.call('SREM', left_ready, unpack(stale)) end

@@ -83,7 +83,8 @@ def test_messages_behind_a_slow_job_are_taken_back(queue, start, send, ledger):
     worker = start("--processes", "2")
     until(lambda: len(ledger.lines("end")) == 400)
     assert ledger.lines("end", "slow") == []
-    assert queue.counts().messages == 1
+    until(lambda: queue.counts().locked == 1)
+    assert queue.status("slow").word == "locked"
     assert queue.status("slow").ncrashes == 0
     assert {line["attempt"] for line in ledger.lines("end")} == {1}
     ledger.gate("slow").touch()
