@@ -27,8 +27,8 @@ def status(session: Session) -> int:
     if found.running:
         text = (
             f"running: Valkey {found.version}, process {found.pid}, up {found.uptime_s:,} s, "
-            f"{found.clients} clients, {found.memory / 2**20:.1f} MiB\n"
-            f"    data {found.data}\n    socket {found.socket}"
+            f"{found.clients} clients, {found.memory / 2**20:.1f} MiB; "
+            f"data {found.data}, socket {found.socket}"
         )
     session.say(found._asdict(), text)
     return exits.OK if found.running else exits.NO

@@ -7,7 +7,7 @@ from jobq.events import attempt_record
 from jobq.jobs import log
 from jobq.jobs.failure import clean
 
-#: About seven minutes of waiting for a deploy to end.
+#: About six minutes of waiting for a deploy to end.
 MAX_ATTEMPTS = 12
 LONGEST_MS = 60_000
 

@@ -32,12 +32,13 @@ local caller, number, now, delay_ms, at, can_update, can_requeue, lock_ms, dedup
 --@include _status
 --@include _generation
 --@include _newer
+--@include _text
 
 if refused() then return {'closed'} end
 if replayed() then return recorded_words() end
 for i = 10, #ARGV, 2 do
   if #ARGV[i] > 512 or #ARGV[i + 1] > 1048576 then return redis.error_reply('ERR message too large') end
-  if #ARGV[i] == 0 or string.find(ARGV[i], '%c') then return redis.error_reply('ERR bad mid') end
+  if #ARGV[i] == 0 or not is_text(ARGV[i]) then return redis.error_reply('ERR bad mid') end
 end
 
 local words, added, longest = {}, {}, max_content

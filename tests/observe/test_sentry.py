@@ -172,7 +172,8 @@ def test_run_is_a_process_span_of_the_queues_page(sentry: Any, run: Run):
     assert figures["messaging.system"] == "redis"
     assert figures["messaging.message.retry.count"] == 2
     assert figures["messaging.message.body.size"] > 10
-    assert 2000 <= figures["messaging.message.receive.latency"] < 60_000
+    # The clock is read twice, each time rounded.
+    assert 1999 <= figures["messaging.message.receive.latency"] < 60_000
 
 
 def test_run_is_a_process_span_when_the_sdk_streams_spans(sentry: Any, run: Run):
