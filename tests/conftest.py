@@ -65,6 +65,17 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"servers: {', '.join(names)}{missing}"
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What tests recorded as their `summary`, whichever process they ran in."""
+    for reports in list(terminalreporter.stats.values()):
+        for report in reports:
+            if getattr(report, "when", "") == "call":
+                for name, text in report.user_properties:
+                    if name == "summary":
+                        terminalreporter.section(report.nodeid.rpartition("::")[0])
+                        terminalreporter.line(text)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server" in metafunc.fixturenames:
         metafunc.parametrize("server", kinds(metafunc.config), indirect=True, scope="session")

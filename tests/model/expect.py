@@ -60,6 +60,11 @@ def buried(record: Record, mid: str) -> None:
         record.settle()
 
 
+def lease_of(w: World, record: Record) -> int:
+    """A message's own lock length never shortens the worker's."""
+    return max(int(record.lock or 0), w.scope.lease)
+
+
 def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None:
     """Take what was handed out; every promise of a hand-out is checked here."""
     sleep_ms, paused, _fence, *rows = reply
@@ -78,7 +83,7 @@ def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None
             record.generation, record.attempts, record.crashes, record.fresh = token, 0, 0, False
             record.lock, record.dedupe = record.newer_options
         need(
-            lock_at == w.now + int(record.lock or w.scope.lease),
+            lock_at == w.now + lease_of(w, record),
             f"I11 lock until now + {int(str(lock_at)) - w.now}",
         )
         need(

@@ -6,6 +6,7 @@ import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
+from jobq.engine.fsck import STRETCHES
 from tests.model.actions import ACTIONS, Action, moves
 from tests.model.digest import digest
 from tests.model.drain import Drain
@@ -13,15 +14,12 @@ from tests.model.expect import need, word_of
 from tests.model.machine import Machine, Mutation, Violation, lap_of
 from tests.model.world import Scope, World, begin
 
-CLEAN = ("0", 0, 0)
-STRETCHES = ("totals", "ready", "circle", "due", "done", *"123456789")
-
 
 @dataclass
 class Explored:
     """How far it went, and the shortest way to a violation, if any."""
 
-    scope: str
+    scope: Scope
     states: int = 0
     transitions: int = 0
     seconds: float = 0.0
@@ -31,7 +29,7 @@ class Explored:
 
     def __str__(self) -> str:
         size = f"{self.states:,} states, {self.transitions:,} transitions"
-        line = f"{self.scope}: {size}, {self.seconds:.1f} s"
+        line = f"{self.scope.name} ({self.scope}): {size}, {self.seconds:.1f} s"
         if not self.violation:
             return line
         steps = "\n".join(f"  {i}. {' '.join(step)}" for i, step in enumerate(self.trace, 1))
@@ -51,7 +49,7 @@ class Explorer:
         self.machine = Machine(changes, lua)
         self.drain = Drain(self.machine)
         self.came_from: list[tuple[int, Action]] = []
-        self.result = Explored(scope.name)
+        self.result = Explored(scope)
 
     def run(self) -> Explored:
         started = time.perf_counter()
@@ -62,52 +60,45 @@ class Explorer:
         seen = {self._name(world)}
         while queue and not self.result.violation:
             snapshot, world, index = queue.popleft()
-            self.machine.put(snapshot)
+            self.machine.open(snapshot)
+            self.machine.put()
             for action in list(moves(self.machine, world)):
-                found = self._step(snapshot, world, index, action, seen)
+                found = self._step(world, index, action, seen)
                 if found:
                     queue.append(found)
                 if self.result.violation:
                     break
-            self.machine.drop(snapshot)
         self.result.states, self.result.seconds = len(seen), time.perf_counter() - started
         return self.result
 
     def _step(
-        self, snapshot: int, world: World, index: int, action: Action, seen: set[bytes]
+        self, world: World, index: int, action: Action, seen: set[bytes]
     ) -> tuple[int, World, int] | None:
         m, after = self.machine, world.copy()
-        m.put(snapshot)
+        m.put()
         self.result.transitions += 1
         self.result.kinds[action[0]] += 1
         try:
             ACTIONS[action[0]](m, after, *action[1:])
-            m.set_now(after.now)
-            self._settle_idle(after)
+            self._settle(after)
             name = self._name(after)
             if name in seen:
                 return None
             seen.add(name)
             self.came_from.append((index, action))
             found = (m.take(), after, len(self.came_from) - 1)
-            self._check(after)
-            self.drain.check(after)
+            self.drain.check(after, self._check)
         except Exception as error:
             self.result.violation = f"{error}" if isinstance(error, Violation) else repr(error)
             self.result.trace = [*self._way_to(index), action]
             return None
         return found
 
-    def _settle_idle(self, world: World) -> None:
-        m = self.machine
-        if world.scope.idle:
-            m.bound_dry_runs()
-        else:
-            broken = m.broken(False)
-            need(not broken, broken)
-            m.forget("eoq_backoff", "ndry_runs", "wake")
-        if "revive" not in world.left:  # only revive reads these
-            m.forget("dead", "dead_messages", "last_dead")
+    def _settle(self, world: World) -> None:
+        revivable = "revive" in world.left  # nothing else reads the dead
+        broken = self.machine.settled(world.now, world.scope.idle, revivable)
+        need(not broken, broken)
+        if not revivable:
             for record in world.records.values():
                 record.dead = ()
 
@@ -118,11 +109,13 @@ class Explorer:
         m, owed = self.machine, []
         for mid, record in world.records.items():
             owed += [mid, record.content]
-        broken = m.broken(world.scope.idle, *owed)
+        broken = m.broken(*owed)
         need(not broken, broken)
         for mid in world.records:
             self._check_word(world, mid)
-        for stretch in STRETCHES[:5]:
+        told, recount = m.run("counts", "", world.clock)[:9], m.recount()
+        need(told == recount, f"I14 counts tells {told}, there are {recount}")
+        for stretch in STRETCHES:
             reply = m.run("fsck", "", world.clock, stretch, 0, 100)
             need(reply[0] == "0" and reply[2] == 0, f"fsck: {reply}")
 
@@ -132,6 +125,8 @@ class Explorer:
         expected: tuple[str, ...]
         if record.token and record.until > world.now:
             expected = ("locked-with-requeue",) if record.fresh else ("locked",)
+        elif record.content and record.deduped_till > world.now:
+            expected = ("done-with-requeue",)
         elif record.content:
             later = record.not_before > world.now and not record.token
             expected = ("queued-with-backoff",) if later else ("queued",)

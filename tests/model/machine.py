@@ -40,7 +40,9 @@ class Machine:
     """Scripts, one database, and its snapshots."""
 
     def __init__(self, mutations: Sequence[Mutation] = (), lua: str = "luajit21") -> None:
-        runtime = importlib.import_module(f"lupa.{lua}").LuaRuntime(unpack_returned_tuples=True)
+        module = importlib.import_module(f"lupa.{lua}")
+        self._lua_error = module.LuaError
+        runtime = module.LuaRuntime(unpack_returned_tuples=True)
         # Compiling traces costs more than it gives here, and garbage is looked for less often.
         runtime.execute("if jit then jit.off() end collectgarbage('setpause', 400)")
 
@@ -59,13 +61,16 @@ class Machine:
         self._load_scripts(mutations)
         self.store = store
         self.run_script, self.command, self.reset = scripts.run, scripts.command, scripts.reset
-        self.emitted, self.cost, self.set_now = scripts.emitted, scripts.cost, scripts.set_now
+        self.emitted, self.cost, self._times = scripts.emitted, scripts.cost, scripts.times
         self.writes, self.forget, self.next_time = scripts.writes, scripts.forget, scripts.next_time
         self._undeclared = scripts.undeclared
-        self.bound_dry_runs, self.leftovers = scripts.bound_dry_runs, scripts.leftovers
-        self.take, self.put, self.drop = snapshots.take, snapshots.put, snapshots.drop
-        self.canonical, self.unchanged_since = snapshots.canonical, snapshots.unchanged_since
-        self.broken = part("invariants", store, snapshots).broken
+        self.leftovers = scripts.leftovers
+        self.take, self.open, self.put = snapshots.take, snapshots.open, snapshots.put
+        self.canonical, self.unchanged = snapshots.canonical, snapshots.unchanged
+        invariants = part("invariants", store, snapshots)
+        self.settled, self.broken = invariants.settled, invariants.broken
+        self.recount = invariants.recount
+        self.bound_dry_runs = invariants.bound_dry_runs
 
     def _load_scripts(self, mutations: Sequence[Mutation]) -> None:
         unused = set(mutations)
@@ -86,9 +91,16 @@ class Machine:
 
     def run(self, name: str, caller: str, now: int, *args: str | int) -> tuple[Any, ...]:
         """One script, atomically; its reply item by item."""
-        reply = self.run_script(name, caller, now, *[str(arg) for arg in args])
+        try:
+            reply = self.run_script(name, caller, now, *[str(arg) for arg in args])
+        except self._lua_error as error:
+            if "undeclared key" not in str(error):
+                raise
+            raise Violation(f"I19 {name}: {str(error).splitlines()[0]}") from error
         if self.cost() > COST_LIMIT:
             raise Violation(f"I18 {name} sent {self.cost()} commands")
+        if self._times() > 1:
+            raise Violation(f"I16 {name} read the clock {self._times()} times")
         return reply if isinstance(reply, tuple) else () if reply is None else (reply,)
 
     def describe(self, script: str, lines: Sequence[str]) -> list[str]:

@@ -40,7 +40,7 @@ def enqueue(m: Machine, w: World, mids: str, flavour_name: str) -> None:
     """One call, for one mid or for several."""
     w.left["enqueue"] -= 1
     flavour, batch = w.scope.flavours[flavour_name], mids.split(",")
-    words, before, items = {mid: word_of(m, w, mid) for mid in batch}, m.take(), []
+    words, items = {mid: word_of(m, w, mid) for mid in batch}, []
     for mid in batch:
         w.ncontents += 1
         items += [mid, f"c{w.ncontents}"]
@@ -49,17 +49,16 @@ def enqueue(m: Machine, w: World, mids: str, flavour_name: str) -> None:
     for i in range(0, len(items), 2):
         mid, content, action, word = items[i], items[i + 1], str(reply[i]), words[items[i]]
         expected = expected_action(word, flavour)
-        need(action == expected, f"enqueue of a {word} {mid} answered {action}, not {expected}")
+        need(action == expected, f"I15 enqueue of a {word} {mid} answered {action}, not {expected}")
         if action == "exists":
             need(reply[i + 1] == word, f"{mid} exists as {reply[i + 1]}, not as {word}")
         else:
             accepted(w, w.records[mid], action, word, content, flavour)
             words[mid] = following(word, action, flavour)
     need(
-        set(reply[::2]) != {"exists"} or m.unchanged_since(before),
+        set(reply[::2]) != {"exists"} or m.unchanged(),
         "I9 a refused enqueue wrote something",
     )
-    m.drop(before)
 
 
 def accepted(

@@ -20,17 +20,31 @@ MOVE_SOONER = Flavour(delay=0, update=1)
 REQUEUE_LATER = Flavour(delay=3, requeue=1)
 DEDUPED = Flavour(dedupe=2)
 LONG = Flavour(lock=6)
+SHORT = Flavour(lock=2, update=1)
 
 ALL = ("extend", "release", "collect")
 
-SCOPES = (
+SCOPES = (  # those that take long first
     Scope(
-        "calls late, repeated, closed",
+        "several in one call",
+        {"both": BOTH, "move later": MOVE_LATER},
+        {"enqueue": 2, "fail": 1, "forget": 0},
+        mids=("m1", "m2"),
+        batches=("m1,m2", "m1,m1", "m1,m2,m1"),
+        hold_cap=2,
+        limit=2,
+        endings=("done", "again"),
+        actions=(),
+    ),
+    Scope(
+        "two mids, two at once",
         {"both": BOTH},
-        {"enqueue": 2, "fail": 1, "forget": 1, "close": 1},
-        endings=("done", "crashed"),
-        actions=("extend", "release", "more"),
-        calls=True,
+        {"enqueue": 2, "fail": 1, "forget": 1},
+        mids=("m1", "m2"),
+        hold_cap=2,
+        limit=2,
+        endings=("done", "retry", "dead", "release"),
+        actions=ALL,
     ),
     Scope(
         "resting and waking",
@@ -45,16 +59,6 @@ SCOPES = (
         idle=True,
     ),
     Scope(
-        "two mids, two at once",
-        {"both": BOTH},
-        {"enqueue": 2, "fail": 1, "forget": 1},
-        mids=("m1", "m2"),
-        hold_cap=2,
-        limit=2,
-        endings=("done", "retry", "release"),
-        actions=("extend", "release"),
-    ),
-    Scope(
         "upkeep one mid at a time",
         {"both": BOTH},
         {"enqueue": 3, "fail": 1, "forget": 0},
@@ -63,6 +67,21 @@ SCOPES = (
         endings=("done", "retry"),
         actions=(),
         lap=1,
+    ),
+    Scope(
+        "dedupe and cancel",
+        {"deduped": DEDUPED, "both": BOTH, "requeue later": REQUEUE_LATER},
+        {"enqueue": 3, "fail": 2, "cancel": 2, "forget": 1},
+        endings=("done", "snooze"),
+        actions=ALL,
+    ),
+    Scope(
+        "calls late, repeated, closed",
+        {"both": BOTH},
+        {"enqueue": 2, "fail": 1, "forget": 1, "close": 1},
+        endings=("done", "crashed"),
+        actions=("extend", "release", "more"),
+        calls=True,
     ),
     Scope(
         "newer content against every ending",
@@ -85,11 +104,11 @@ SCOPES = (
         actions=ALL,
     ),
     Scope(
-        "dedupe and cancel",
-        {"deduped": DEDUPED, "both": BOTH, "requeue later": REQUEUE_LATER},
-        {"enqueue": 3, "fail": 2, "cancel": 2, "forget": 1},
-        endings=("done", "snooze"),
-        actions=ALL,
+        "clear under running jobs",
+        {"plain": PLAIN, "both": BOTH},
+        {"enqueue": 3, "fail": 0, "forget": 1, "clear": 1},
+        mids=("m1", "m2"),
+        actions=("extend", "collect"),
     ),
     Scope(
         "dead, revived, cancelled",
@@ -100,22 +119,20 @@ SCOPES = (
     ),
     Scope(
         "three workers, own lock lengths",
-        {"long": LONG, "both": BOTH},
+        {"long": LONG, "short": SHORT, "both": BOTH},
         {"enqueue": 3, "fail": 2, "forget": 2},
         workers="ABC",
         endings=("done", "crashed"),
         actions=ALL,
     ),
     Scope(
-        "several in one call",
-        {"both": BOTH, "move later": MOVE_LATER},
-        {"enqueue": 2, "fail": 1, "forget": 0},
+        "due one mid at a time",
+        {"later": LATER, "deduped later": replace(DEDUPED, delay=3)},
+        {"enqueue": 2, "fail": 0, "forget": 0},
         mids=("m1", "m2"),
-        batches=("m1,m2", "m1,m1", "m1,m2,m1"),
-        hold_cap=2,
-        limit=2,
-        endings=("done", "again"),
-        actions=(),
+        batches=("m1,m2",),
+        actions=("collect",),
+        lap=1,
     ),
     Scope(
         "a clock that steps back",
@@ -123,13 +140,6 @@ SCOPES = (
         {"enqueue": 3, "fail": 1, "forget": 1, "step_back": 1},
         endings=("done", "retry"),
         actions=ALL,
-    ),
-    Scope(
-        "clear under running jobs",
-        {"plain": PLAIN, "both": BOTH},
-        {"enqueue": 3, "fail": 0, "forget": 1, "clear": 1},
-        mids=("m1", "m2"),
-        actions=("extend", "collect"),
     ),
 )
 

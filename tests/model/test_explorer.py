@@ -1,6 +1,16 @@
 """Every interleaving of the scopes in `scopes.py`, on the scripts as they are.
 
-JOBQ_MODEL=small takes one enqueue less everywhere, for a look in passing; large one more.
+What is exhausted: two workers (in one scope three) and one or two mids. Producers enqueue, update and requeue, with and
+without delays, dedupe backoffs and lock lengths of their own, one mid or several in a call. Workers dequeue, extend,
+release, and finish as done, retry, dead, crashed or snooze, with and without asking for more; they crash, as do their
+supervisors' calls, which come late, twice, or after the close. People cancel, revive, pause and clear. The clock moves
+to every moment at which a lock or backoff ends and to the one before, and in one scope steps back; whoever looks
+collects. These happen in any order. Only what starts something new (enqueues, failures, crashes, cancels …) has a
+budget; there is no other end to a path. Each state is visited once, checked against `promises.py`, and drained by one
+fair worker, which must bring whatever was accepted and not superseded to done or dead.
+
+The run ends with the scopes in words, their states and transitions. JOBQ_MODEL=small takes one enqueue less
+everywhere, for a look in passing; large one more, for a night.
 """
 
 from __future__ import annotations
@@ -8,6 +18,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
@@ -28,17 +39,16 @@ def explored(scope: Scope) -> Explored:
 
 
 def test_every_interleaving_keeps_the_promise_when_the_scopes_are_exhausted(
-    capsys: pytest.CaptureFixture[str],
+    record_property: Callable[[str, object], None],
 ) -> None:
     started = time.perf_counter()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:
         results = list(pool.map(explored, chosen()))
     states, transitions = sum(r.states for r in results), sum(r.transitions for r in results)
-    with capsys.disabled():
-        print("", *results, sep="\n")
-        print(f"in all: {states:,} states, {transitions:,} transitions", end=", ")
-        print(f"{time.perf_counter() - started:.0f} s in {PROCESSES} processes")
+    took = f"{time.perf_counter() - started:.0f} s in {PROCESSES} processes"
+    summary = f"the explorer, in all: {states:,} states, {transitions:,} transitions, {took}"
+    record_property("summary", "\n".join([*map(str, results), summary]))
     broken = [str(result) for result in results if result.violation]
     assert not broken, "\n\n".join(broken)
     assert transitions >= ENOUGH or os.environ.get("JOBQ_MODEL") == "small"

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from tests.model.expect import buried, call, crashed, events, handed, need, recovered
+from tests.model.expect import buried, call, crashed, events, handed, lease_of, need, recovered
 from tests.model.machine import Machine
 from tests.model.world import Call, Hold, World
+
+LAP = 100
+"""So many mids at most a dequeue's upkeep looks at, unless the scope says fewer."""
+
+
+def ndue(m: Machine, w: World) -> int:
+    return int(str(m.command(w.clock, "ZCARD", "due")))
+
+
+def promoted(m: Machine, w: World, before: int, most: int) -> None:
+    """I18: no call does more than its share for what waits."""
+    gone = before - ndue(m, w)
+    need(gone <= most, f"I18 {gone} promoted at once, at most {most} are to be")
 
 
 def dequeue(m: Machine, w: World, worker: str, woken: str = "") -> None:
     if woken:
         m.command(w.clock, "LPOP", "wake")
+    waiting = ndue(m, w)
     limit = min(w.scope.limit, w.scope.hold_cap - len(w.holds[worker]))
     word, *reply = call(m, w, "dequeue", worker, w.scope.lease, w.scope.crash_limit, limit)
     need(word == "handed", f"dequeue answered {word}")
     recovered(w, events(m))
+    promoted(m, w, waiting, w.scope.lap or LAP)
     handed(m, w, worker, tuple(reply))
 
 
@@ -28,7 +43,6 @@ def finish(m: Machine, w: World, worker: str, which: str, outcome: str, more: st
     w.holds[worker] = tuple(h for h in w.holds[worker] if h not in holds)
     detail = w.scope.backoff if outcome == "retry" else DETAILS.get(outcome, "")
     sent = "retry" if outcome == "again" else outcome
-    before = m.take()
     endings = [item for h in holds for item in (h.mid, h.token, sent, detail, 0, "")]
     settings = (w.scope.lease, w.scope.crash_limit, 1 if more else 0, len(holds))
     reply = call(m, w, "finish", worker, *settings, *endings)
@@ -41,10 +55,9 @@ def finish(m: Machine, w: World, worker: str, which: str, outcome: str, more: st
         if word != "stale":
             ended(w, hold, sent, detail, str(word), None if sent == "release" else seen.pop(0))
     need(
-        more or set(words) != {"stale"} or m.unchanged_since(before),
+        more or set(words) != {"stale"} or m.unchanged(),
         "I5 a stale finish changed something",
     )
-    m.drop(before)
     recovered(w, seen)
     if more:
         handed(m, w, worker, reply[len(holds) :])
@@ -74,7 +87,7 @@ def ended(
 
 
 def release(m: Machine, w: World, worker: str) -> None:
-    holds, before = w.holds[worker], m.take()
+    holds = w.holds[worker]
     words = call(
         m, w, "release", worker, *[item for hold in holds for item in (hold.mid, hold.token)]
     )
@@ -84,22 +97,20 @@ def release(m: Machine, w: World, worker: str) -> None:
         if word == "ok":
             record.token = ""
             record.attempts -= 0 if record.fresh else 1
-    need("ok" in words or m.unchanged_since(before), "I5 a stale release changed something")
-    m.drop(before)
+    need("ok" in words or m.unchanged(), "I5 a stale release changed something")
     w.holds[worker] = ()
 
 
 def extend(m: Machine, w: World, worker: str) -> None:
-    holds, before = w.holds[worker], m.take()
+    holds = w.holds[worker]
     items = [item for hold in holds for item in (hold.mid, hold.token)]
     words = m.run("extend", worker, w.clock, "", w.scope.lease, *items)
     for hold, word in zip(holds, words, strict=True):
         record = w.records[hold.mid]
         need((word == "ok") == (record.token == hold.token), f"I5 extend of {hold.token}: {word}")
         if word == "ok":
-            record.until = w.now + int(record.lock or w.scope.lease)
-    need("ok" in words or m.unchanged_since(before), "I5 a stale extend changed something")
-    m.drop(before)
+            record.until = w.now + lease_of(w, record)
+    need("ok" in words or m.unchanged(), "I5 a stale extend changed something")
 
 
 def forget(m: Machine, w: World, worker: str) -> None:
@@ -136,8 +147,10 @@ def close(m: Machine, w: World, worker: str) -> None:
 
 
 def collect(m: Machine, w: World) -> None:
-    m.run("collect", "", w.clock, "", w.scope.crash_limit, 10)
+    limit, waiting = w.scope.lap or 10, ndue(m, w)
+    m.run("collect", "", w.clock, "", w.scope.crash_limit, limit)
     recovered(w, events(m))
+    promoted(m, w, waiting, limit)
 
 
 def tick(m: Machine, w: World) -> None:

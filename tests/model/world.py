@@ -43,6 +43,16 @@ class Scope:
     idle: bool = False
     """The idle protocol is part of the state; elsewhere its flag is checked and then taken away."""
 
+    def __str__(self) -> str:
+        """The scope in words: who, what in any order and number, and what only so often."""
+        flavours, endings = ", ".join(self.flavours), ", ".join(self.endings)
+        verbs = [f"enqueue ({flavours})", "dequeue", f"finish ({endings})", *self.actions]
+        verbs += [name for name in self.budget if name not in ("enqueue", "fail")]
+        verbs += ["replay"] * self.calls
+        often = ", ".join(f"{name} {count}" for name, count in self.budget.items() if count)
+        who = f"{len(self.workers)} workers, {len(self.mids)} mids"
+        return f"{who}; {', '.join(verbs)}, tick; at most: {often}"
+
 
 class Hold:
     """What a worker believes it may run."""
@@ -55,11 +65,6 @@ class Hold:
 
 class Record:
     """What the world knows of one mid."""
-
-    __slots__ = (
-        "attempts", "content", "crashes", "dead", "dedupe", "deduped_till", "fresh", "generation",
-        "lock", "newer_options", "not_before", "token", "until",
-    )  # fmt: skip
 
     def __init__(self) -> None:
         self.content = ""  # accepted, not superseded, neither done nor dead nor cancelled
@@ -74,8 +79,7 @@ class Record:
 
     def copy(self) -> Record:
         twin = Record.__new__(Record)
-        for name in Record.__slots__:
-            setattr(twin, name, getattr(self, name))
+        twin.__dict__.update(self.__dict__)
         return twin
 
     def accept(self, content: str, not_before: int) -> None:

@@ -2,7 +2,10 @@
 local R, S = ...
 local I = {}
 local SIDES = {'locks', 'tokens', 'backoffs', 'nattempts', 'ncrashes', 'generations', 'requeue', 'options', 'progress'}
-local bad
+local RESTING, DEAD = {'eoq_backoff', 'ndry_runs', 'wake'}, {'dead', 'dead_messages', 'last_dead'}
+local PLACES = {'ready', 'circle', 'due', 'done', 'left_ready', 'left_circle'}
+local TIMED = {'locks', 'tokens', 'requeue', 'circle', 'done'}
+local bad, tally
 
 local function rule(holds, text) if not holds then bad[#bad + 1] = text end end
 local function fields(key) return R.look(key) and R.db[key].m or {} end
@@ -32,6 +35,8 @@ local function check_mid(mid, owed)
   local content, done = fields('messages')[mid], fields('done')[mid] ~= nil
   local lock, token, newer = fields('locks')[mid], fields('tokens')[mid], fields('requeue')[mid]
   local ready, due, circle = place_of(mid, content ~= nil)
+  tally[#tally + 1] = {content ~= nil, ready, due and not done, due and done, lock ~= nil, done and not due, newer ~= nil,
+    false, circle}
   rule((lock ~= nil) == (token ~= nil), 'I4 lock without token, or token without lock: ' .. mid)
   if lock then
     rule(circle and not done, 'I4 locked outside the circle: ' .. mid)
@@ -46,6 +51,17 @@ local function check_mid(mid, owed)
   -- accepted = stored, and nothing else is
   local newest = newer and string.match(newer, '^%d*,%d*,%d*:(.*)$') or (not done and content) or ''
   rule(newest == owed, 'I8/I9 stored ' .. newest .. ', accepted ' .. owed .. ': ' .. mid)
+end
+
+-- I12: whatever stands in a place is a mid that was enqueued; there is no sentinel to be taken for one.
+local function check_strangers(mids)
+  for _, key in ipairs(PLACES) do
+    local value = R.look(key)
+    for name, item in pairs(value and (value.m or value.a) or {}) do
+      local mid = value.a and item or name
+      rule(mids[mid], 'I12 a stranger in ' .. key .. ': ' .. mid)
+    end
+  end
 end
 
 local function check_sides()
@@ -93,15 +109,64 @@ local function check_rest(idle)
   rule(not idle or not any_ready or #items('wake') == 1, 'L5 a message is ready and nobody is woken')
 end
 
--- ...: mid and the content owed to it, '' for none. -> the broken rules, '' when all hold
-function I.broken(idle, ...)
-  bad = {}
-  for i = 1, select('#', ...), 2 do check_mid((select(i, ...)), (select(i + 1, ...))) end
-  check_sides()
-  check_dead()
-  check_totals()
+-- The growing sleep, held at its third step, so that idling reaches a fixed point.
+function I.bound_dry_runs()
+  local runs = R.look('ndry_runs')
+  if runs and tonumber(runs.s) > 3 then R.own('ndry_runs', 'string').s = '3' end
+end
+
+-- I16: the time that scripts go by never steps back, nor ahead of the clock. All but the enqueue of a new mid keep it.
+local function check_floor()
+  local before = S.base.meta
+  local floor, last = tonumber(fields('meta').floor) or 0, before and tonumber(before.m.floor) or 0
+  rule(floor >= last and floor <= R.now, 'I16 the last time went from ' .. last .. ' to ' .. floor)
+  if floor == R.now then return end
+  for _, key in ipairs(TIMED) do rule(R.db[key] == S.base[key], 'I16 written without keeping the time: ' .. key) end
+end
+
+-- After every transition: what it leaves besides the state that gets a name, and then that is taken away.
+-- idle: rests and wake-ups are part of the state; revivable: the dead are. -> the broken rules, '' when all hold
+function I.settled(now, idle, revivable)
+  R.now, bad = now, {}
+  check_floor()
   check_rest(idle)
+  if idle then
+    I.bound_dry_runs()
+  else
+    for _, key in ipairs(RESTING) do R.db[key] = nil end
+  end
+  if R.db.dead or R.db.dead_messages or R.db.last_dead then
+    check_dead()
+    if not revivable then
+      for _, key in ipairs(DEAD) do R.db[key] = nil end
+    end
+  end
+  return bad[1] and table.concat(bad, '; ') or ''
+end
+
+-- In every new state. ...: mid and the content owed to it, '' for none.
+function I.broken(...)
+  local mids = {}
+  bad, tally = {}, {}
+  for i = 1, select('#', ...), 2 do
+    local mid, content = select(i, ...)
+    mids[mid] = true
+    check_mid(mid, content)
+  end
+  check_strangers(mids)
+  check_sides()
+  check_totals()
   return table.concat(bad, '; ')
+end
+
+-- What the script counts must tell, counted by looking at each mid: I14.
+function I.recount()
+  local sums = {0, 0, 0, 0, 0, 0, 0, 0, 0}
+  for _, facts in ipairs(tally) do
+    for i, fact in ipairs(facts) do if fact then sums[i] = sums[i] + 1 end end
+  end
+  for _ in pairs(fields('dead')) do sums[8] = sums[8] + 1 end
+  return unpack(sums)
 end
 
 return I

@@ -1,6 +1,6 @@
 -- mini_redis: the commands that lua/engine uses, over plain tables. Unknown commands, undeclared keys,
 -- wrong types and wrong numbers raise. A value is copied at its first write after a snapshot shared it.
-local R = {db = {}, now = 0, declared = nil, ncalls = 0, nwrites = 0, emitted = {}}
+local R = {db = {}, now = 0, declared = nil, ncalls = 0, nwrites = 0, ntimes = 0, emitted = {}}
 local commands = {}
 
 local function fail(message) error('redis: ' .. message, 0) end
@@ -46,13 +46,25 @@ local function drop_if_empty(key, value)
   if value.n == 0 then R.db[key] = nil end
 end
 
+-- Few numbers are seen, each very often.
+local integers, texts = {}, {}
 local function integer(text)
-  if not string.match(text, '^%-?%d+$') then fail('value is not an integer: ' .. text) end
-  return tonumber(text)
+  local number = integers[text]
+  if not number then
+    if not string.match(text, '^%-?%d+$') then fail('value is not an integer: ' .. text) end
+    number = tonumber(text)
+    integers[text] = number
+  end
+  return number
 end
 
 local function text_of(number)
-  return string.format(number % 1 == 0 and '%.0f' or '%.17g', number)
+  local text = texts[number]
+  if not text then
+    text = string.format(number % 1 == 0 and '%.0f' or '%.17g', number)
+    texts[number] = text
+  end
+  return text
 end
 
 -- keys: 'first', 'all' or 'none' of the arguments are keys; least, most: the number of arguments
@@ -108,6 +120,7 @@ end
 
 -- keys and strings
 command('TIME', 'none', 0, 0, function()
+  R.ntimes = R.ntimes + 1
   return {text_of(math.floor(R.now / 1000)), text_of(R.now % 1000 * 1000)}
 end)
 

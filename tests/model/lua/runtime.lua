@@ -43,7 +43,8 @@ end
 function M.run(name, caller, now, ...)
   local script = scripts[name]
   local keys = bound_keys(script, caller)
-  R.now, R.declared, R.ncalls, R.nwrites, R.emitted = now, not undeclared and keys.declared or nil, 0, 0, {}
+  R.now, R.declared, R.emitted = now, not undeclared and keys.declared or nil, {}
+  R.ncalls, R.nwrites, R.ntimes = 0, 0, 0
   env.KEYS, env.ARGV = keys.names, {...}
   local reply = script.chunk()
   R.declared = nil
@@ -53,9 +54,8 @@ end
 
 function M.emitted() return table.concat(R.emitted, '\n') end
 function M.cost() return R.ncalls end
+function M.times() return R.ntimes end
 function M.writes() return R.nwrites end
-
-function M.set_now(now) R.now = now end
 
 function M.reset() R.db = {} end
 
@@ -67,12 +67,6 @@ end
 
 function M.forget(...)
   for i = 1, select('#', ...) do R.db[select(i, ...)] = nil end
-end
-
--- The growing sleep, held at its third step, so that idling reaches a fixed point.
-function M.bound_dry_runs()
-  local runs = R.look('ndry_runs')
-  if runs and tonumber(runs.s) > 3 then R.own('ndry_runs', 'string').s = '3' end
 end
 
 -- The next moment at which some reply may change: `margin` before and at the end of a lock, a backoff, a rest.

@@ -1,31 +1,47 @@
 -- snapshots: remember, restore and compare whole databases; write one as canonical text.
--- Values are shared between snapshots until somebody writes to them (see `own` in mini_redis).
+-- One is open: its values are shared with the database until somebody writes to them (see `own` in mini_redis).
+-- The others wait as strings where the machine can make some: thousands of live tables would slow every call.
 local R = ...
-local S = {kept = {}, free = {}}
+local S = {kept = {}, free = {}, base = {}}
+
+local found, buffers = pcall(require, 'string.buffer')
+local FIELDS = {'t', 'n', 's', 'px', 'm', 'a', 'shared', 'text'}
+local buffer = found and buffers.new({dict = FIELDS})
 
 function S.take()
   local copy = {}
-  for key, value in pairs(R.db) do
-    value.shared = true
-    copy[key] = value
+  for key in pairs(R.db) do
+    local value = R.look(key)
+    if value then
+      value.shared = true
+      copy[key] = value
+    end
   end
   local id = table.remove(S.free) or #S.kept + 1
-  S.kept[id] = copy
+  S.kept[id] = buffer and buffer:reset():encode(copy):get() or copy
   return id
 end
 
-function S.put(id)
-  local db = {}
-  for key, value in pairs(S.kept[id]) do db[key] = value end
-  R.db = db
-end
-
-function S.drop(id)
+-- Make `id` the one that put goes back to; it is kept no longer.
+function S.open(id)
+  S.base = buffer and buffer:set(S.kept[id]):decode() or S.kept[id]
   S.kept[id] = false
   S.free[#S.free + 1] = id
 end
 
-local function left_ms(at) return string.format('%.0f', math.max(0, at - R.now)) end
+function S.put()
+  local db = {}
+  for key, value in pairs(S.base) do db[key] = value end
+  R.db = db
+end
+
+local calls = {}
+local function is_call(key)
+  if calls[key] == nil then calls[key] = string.sub(key, 1, 5) == 'call:' end
+  return calls[key]
+end
+
+local function left_ms(at) return R.text_of(math.max(0, at - R.now)) end
 
 local function pairs_of(value)
   if value.text then return value.text end
@@ -89,21 +105,37 @@ local function keys()
 end
 S.keys = keys
 
--- Times relative to now, tokens and contents named by the order they appear in: two databases that behave alike read alike.
-function S.canonical(more, with_calls)
-  local parts, last_number = {}, {}
-  for _, key in ipairs(keys()) do
-    local is_call = string.sub(key, 1, 5) == 'call:'
-    if not is_call then
-      parts[#parts + 1] = key .. ':' .. (renderers[key] or plain)(R.db[key])
-    elseif with_calls then
-      parts[#parts + 1] = key .. ':' .. call_record(R.db[key])
-      last_number[string.sub(key, 6)] = string.match(R.db[key].s, '%d+')
+-- Every key that was seen so far, in order, with what comes before its value.
+local known, order, heads = {}, {}, {}
+local function in_order()
+  for key in pairs(R.db) do
+    if not known[key] then
+      known[key], order[#order + 1], heads[key] = true, key, key .. ':'
+      table.sort(order)
     end
   end
-  parts[#parts + 1] = more
+  return order
+end
+
+-- Times relative to now, tokens and contents named by the order they appear in: two databases that behave alike read alike.
+function S.canonical(more, with_calls)
+  local parts, last_number, n = {}, {}, 0
+  for _, key in ipairs(in_order()) do
+    local value = R.db[key]
+    if not value or (value.px and value.px <= R.now) then
+      -- gone
+    elseif not is_call(key) then
+      parts[n + 1], parts[n + 2], parts[n + 3] = heads[key], (renderers[key] or plain)(value), '\n'
+      n = n + 3
+    elseif with_calls then
+      parts[n + 1], parts[n + 2], parts[n + 3] = heads[key], call_record(value), '\n'
+      n = n + 3
+      last_number[string.sub(key, 6)] = string.match(value.s, '%d+')
+    end
+  end
+  parts[n + 1] = more
   local names, ntokens, ncontents = {}, 0, 0
-  local text = string.gsub(table.concat(parts, '\n'), '%u%.%d+%.%d+', function(token)
+  local text = string.gsub(table.concat(parts), '%u%.%d+%.%d+', function(token)
     if names[token] then return names[token] end
     local caller, number = string.match(token, '^(%u)%.(%d+)')
     ntokens = ntokens + 1
@@ -121,7 +153,7 @@ end
 local function raw(db)
   local parts, names = {}, {}
   for key in pairs(db) do
-    if string.sub(key, 1, 5) ~= 'call:' then names[#names + 1] = key end
+    if not is_call(key) then names[#names + 1] = key end
   end
   table.sort(names)
   for _, key in ipairs(names) do
@@ -130,15 +162,16 @@ local function raw(db)
   return table.concat(parts, '\n')
 end
 
-function S.unchanged_since(id)
-  local before, same = S.kept[id], true
+-- Whether the database is as the open snapshot has it.
+function S.unchanged()
+  local same = true
   for key, value in pairs(R.db) do
-    if before[key] ~= value and string.sub(key, 1, 5) ~= 'call:' then same = false end
+    if S.base[key] ~= value and not is_call(key) then same = false end
   end
-  for key in pairs(before) do
-    if not R.db[key] and string.sub(key, 1, 5) ~= 'call:' then same = false end
+  for key in pairs(S.base) do
+    if not R.db[key] and not is_call(key) then same = false end
   end
-  return same or raw(before) == raw(R.db)
+  return same or raw(S.base) == raw(R.db)
 end
 
 return S

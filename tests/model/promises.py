@@ -1,0 +1,62 @@
+"""Where each promise is looked at, in every state that the explorer reaches or after every call on the way.
+
+I1-I20 and L1-L6 are those of the reliability specification, section 3.4; I2 and I7 as DESIGN section 3 has them.
+A row names the file under tests/ and words of the check there, which is what a violation says; a test reads the rows.
+
+I1   one status per mid, that of the model         model/explorer.py: I1 status of
+I1   a requeue only behind a run or a dedupe       model/lua/invariants.lua: I1 requeue on a message that waits
+I2   one place, at most one copy, notes are true   model/lua/invariants.lua: I2 one copy
+I3   no side record without a message              model/lua/invariants.lua: I3 done without message
+I4   a lock has a token, and stands in the circle  model/lua/invariants.lua: I4 lock without token
+I5   another token changes nothing                 model/working.py: I5 a stale finish changed something
+I5   nor does it when it extends                   model/working.py: I5 a stale extend changed something
+I5   nor when it releases                          model/working.py: I5 a stale release changed something
+I6   never two live locks on one mid               model/expect.py: handed out while
+I7   attempts and crashes of this generation       model/expect.py: I7 attempt
+I7   dead exactly at the limit, or when said so    model/expect.py: I7 {mid} dead=
+I8   what runs is the latest that was accepted     model/expect.py: I8 handed out
+I9   accepted is stored                            model/lua/invariants.lua: I8/I9 stored
+I9   refused writes nothing                        model/producing.py: I9 a refused enqueue wrote something
+I10  not before it is due                          model/expect.py: I10 handed out
+I11  a lock as long as asked, never in the past    model/expect.py: I11 lock until
+I11  lengths out of range are refused              engine/test_bounds.py: lease
+I12  no sentinel in any place                      model/lua/invariants.lua: I12 a stranger
+I13  nothing is left after the last one            model/drain.py: I13 it never drains
+I13  the dead are whole                            model/lua/invariants.lua: I13 dead without content
+I14  counts tells what a look at each mid tells    model/explorer.py: I14 counts tells
+I14  the one kept counter is right                 model/lua/invariants.lua: I14 deduped counts
+I15  a mid is taken until it is collected          model/producing.py: I15 enqueue of a
+I16  the last time never goes back                 model/lua/invariants.lua: I16 the last time went from
+I16  one reading of the clock per call             model/machine.py: I16 {name} read the clock
+I17  a call made again changes and answers alike   model/working.py: I17 {last.script} again
+I18  work of a call is bounded                     model/machine.py: I18 {name} sent
+I18  and takes its share of what waits, no more    model/working.py: I18 {gone} promoted at once
+I19  every key touched is declared                 model/machine.py: I19 {name}
+I19  under the one hash tag                        engine/test_declared_keys.py: key_slot
+I20  no batches yet; the counters there are: I14   model/lua/invariants.lua: I14 deduped counts
+L1   one fair worker empties it, from every state  model/drain.py: I13 it never drains
+L1   accepted, not superseded: done or dead        model/drain.py: accepted, never run
+L2   what waits moves, whatever is ready           engine/test_upkeep.py: def test_
+L3   an expired lock is handed out again           model/drain.py: I13 it never drains
+L4   done is collected                             model/drain.py: I13 it never drains
+L5   no lost wake-up, no rest past the next due    model/lua/invariants.lua: L5 resting while a message is ready
+L6   a message that kills its workers ends         model/expect.py: I7 {mid} dead=
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Check(NamedTuple):
+    """One row."""
+
+    promise: str
+    meaning: str
+    path: str
+    words: str
+
+
+_ROW = re.compile(r"^([IL]\d+) +(\S.*?) {2,}(\S+): (.+)$", re.MULTILINE)
+CHECKS = tuple(Check(*row) for row in _ROW.findall(__doc__))

@@ -1,0 +1,22 @@
+"""Every promise has a check that is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.model.promises import CHECKS, Check
+
+TESTS = Path(__file__).parents[1]
+
+
+def test_every_promise_has_a_check() -> None:
+    named = {check.promise for check in CHECKS}
+
+    assert named == {f"I{n}" for n in range(1, 21)} | {f"L{n}" for n in range(1, 7)}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: f"{check.promise} {check.meaning}")
+def test_the_check_of_a_promise_is_where_the_table_says(check: Check) -> None:
+    assert check.words in (TESTS / check.path).read_text(encoding="utf-8")
