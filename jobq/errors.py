@@ -52,7 +52,7 @@ class Unavailable(JobqError):
 
 
 class Full(JobqError):
-    """The server is at its memory limit and refused the call whole."""
+    """The server refused the call whole: memory or disk is full, or too few replicas follow it."""
 
 
 class NotDurable(JobqError):

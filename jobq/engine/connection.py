@@ -41,6 +41,8 @@ PASSING = (
     refused.ReadOnlyError, refused.MovedError, refused.AskError, OSError,
 )  # fmt: skip
 _LASTING = (refused.AuthenticationError, refused.AuthorizationError)
+#: A server whose disk is full, or that misses its replicas, refuses writes until that is mended.
+_FOR_NOW = ("MISCONF ", "NOREPLICAS ")
 _KEYLESS = frozenset(
     ("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "INFO", "PING", "SCRIPT", "TIME", "WAITAOF")
 )  # fmt: skip
@@ -161,18 +163,20 @@ class Client:
         by: Exchange | None = None,
     ) -> Any:
         by = by or exchange
-        deadline, pause = 0.0, 0.0
+        deadline, pause, unknown = 0.0, 0.0, False
         asked: Hashable | None = None
         while True:
             try:
                 node = asked or self._topology.locate(key)
                 return self._once(node, command, script, bool(asked), by)
             except (*PASSING, refused.ResponseError) as error:
+                for_now = str(error).startswith(_FOR_NOW)
                 # Full after a try whose reply was lost tells nothing of that try: ask until it is known.
-                if not deadline or not isinstance(error, refused.OutOfMemoryError):
+                if not for_now and not (unknown and isinstance(error, refused.OutOfMemoryError)):
                     _refuse(error, command, script)
+                unknown = unknown or not for_now
                 deadline = deadline or time.monotonic() + self.settings.patience_s
-                self._give_up(error, deadline)
+                self._give_up(error, deadline, unknown)
                 asked = self._elsewhere(error)
                 pause = _wait(pause, deadline)
 
@@ -213,12 +217,14 @@ class Client:
             self.close()
         return None
 
-    def _give_up(self, error: Exception, deadline: float) -> None:
+    def _give_up(self, error: Exception, deadline: float, unknown: bool = True) -> None:
         if isinstance(error, _LASTING):
             raise ConfigError(
                 f"{masked(self.url)} refused the login ({error}); check user and password in the URL"
             ) from error
         over = time.monotonic() >= deadline or self.enough()
+        if over and not unknown:
+            raise Full(f"the server takes no writes now, nothing was changed: {error}") from error
         if over or "CERTIFICATE_VERIFY_FAILED" in str(error):
             raise Unavailable(
                 f"no answer from {masked(self.url)} within {self.settings.patience_s:g} s ({error}); "

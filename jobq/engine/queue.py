@@ -89,9 +89,9 @@ class Queue(Administration):
         after the current run. dedupe: refuse the mid for so long after it is done; otherwise only until
         it is collected. lock_ms: least length of this message's locks. durability: memory, disk or replicas=n
         instead of the client's. Raises ConfigError or CodecError for a bad mid, option or size, Full when
-        the server's memory is full, NotDurable for the messages of a round trip that were accepted but
-        not as durably as asked, Unavailable when the outcome of a call is unknown, BufferFull when the
-        client has an outage buffer and that is full.
+        the server takes no writes (memory or disk full, replicas missing), NotDurable for the messages of
+        a round trip that were accepted but not as durably as asked, Unavailable when the outcome of a call
+        is unknown, BufferFull when the client has an outage buffer and that is full.
         """
         prepared = self._options(**options)
         done: list[Enqueued] = []

@@ -13,7 +13,7 @@ from jobq.engine.caller import Caller
 from jobq.engine.connection import Client, connect
 from jobq.engine.message import Dequeued, Ending, Finished, Hold
 from jobq.engine.queue import Queue
-from jobq.errors import JobqError, Unavailable
+from jobq.errors import Full, JobqError, Unavailable
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
 from jobq.jobs.seal import seal_of
@@ -89,7 +89,7 @@ class Child:
         try:
             self.take_and_run()
             self.pass_on_wake()
-        except Unavailable as error:
+        except (Unavailable, Full) as error:
             if not self._told_to_leave():
                 raise
             logger.warning("left without a word to the server: %s", error)

@@ -12,7 +12,7 @@ from jobq.config import ServerSettings, settings_from_env
 from jobq.engine.connection import connect, default_client, set_default_client
 from jobq.engine.queue import Queue
 from jobq.engine.script import load
-from jobq.errors import ConfigError, ScriptError, Unavailable
+from jobq.errors import ConfigError, Full, ScriptError, Unavailable
 
 
 @pytest.fixture
@@ -187,3 +187,37 @@ def test_default_client_is_made_once_from_the_environment(server, redis, monkeyp
 def test_scripts_of_the_engine_run_on_what_the_server_has(client):
     reply = client.run(load("engine", "counts"), Queue("low", client)._bind("counts")[1], ())
     assert reply[0] == 0
+
+
+@pytest.fixture
+def missing(redis):
+    """A server that refuses writes, since a replica is missing."""
+    redis.config_set("min-replicas-to-write", 1)
+    yield redis
+    redis.config_set("min-replicas-to-write", 0)
+
+
+def test_refused_write_is_tried_again_and_then_told_as_one_that_changed_nothing(missing, make):
+    queue = Queue("low", make(patience_s=0.2))
+    with pytest.raises(Full, match=r"nothing was changed: NOREPLICAS"):
+        queue.enqueue(b"v", mid="m")
+    assert queue.status("m").word == "nil"
+
+
+def test_refused_write_is_accepted_once_it_may_be(missing, make):
+    queue = Queue("low", make())
+    mended = threading.Timer(0.2, missing.config_set, ("min-replicas-to-write", 0))
+    mended.start()
+    assert queue.enqueue(b"v").action == "added"
+    mended.join()
+
+
+def test_write_refused_after_a_lost_reply_is_unknown(missing, make):
+    client = make(patience_s=0.2)
+    queue = Queue("low", client)
+    missing.config_set("min-replicas-to-write", 0)
+    queue.enqueue(b"v", mid="first")
+    missing.client_kill_filter(_type="normal", skipme=True)
+    missing.config_set("min-replicas-to-write", 1)
+    with pytest.raises(Unavailable, match="unknown"):
+        queue.enqueue(b"v", mid="m")

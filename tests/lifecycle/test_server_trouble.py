@@ -137,3 +137,36 @@ def own_clients(own):
         return int(info.partition("connected_clients:")[2].split()[0])
     finally:
         client.close()
+
+
+def test_writes_refused_for_a_while_crash_nobody(redis, queue, start, send, ledger):
+    """As a full disk or a failover does: children wait with what they have to report."""
+    worker = start("--processes", "2")
+    send("gated", "a")
+    until(lambda: ledger.lines("start"))
+    for number in range(20):
+        send("quick", f"q{number}")
+    redis.config_set("min-replicas-to-write", 1)
+    try:
+        ledger.gate("a").touch()
+        until(lambda: ledger.lines("end", "a"))
+        until(lambda: "not renewed" in worker.log)
+    finally:
+        redis.config_set("min-replicas-to-write", 0)
+    until(lambda: queue.counts().messages == 0)
+    assert len(ledger.lines("end")) == 21
+    assert worker.stop() == 0
+    assert "crashed" not in worker.log
+    assert "Traceback" not in worker.log
+
+
+def test_term_ends_a_worker_while_writes_are_refused(redis, start):
+    worker = start("--processes", "2", "--lease", "500ms")
+    until(lambda: worker.log.count("born") == 2)
+    redis.config_set("min-replicas-to-write", 1)
+    try:
+        until(lambda: "not renewed" in worker.log)
+        assert worker.stop() == 0
+    finally:
+        redis.config_set("min-replicas-to-write", 0)
+    assert "Traceback" not in worker.log
