@@ -16,7 +16,7 @@ LEVELS = ("off", "attempts", "all")
 #: What happened. The script that makes the change writes the event.
 KINDS = (
     "enqueued", "done", "retry", "dead", "crashed", "snoozed",
-    "recovered", "cancelled", "revived", "cleared", "clock_jump",
+    "recovered", "cancelled", "revived", "cleared", "superseded", "clock_jump",
 )  # fmt: skip
 
 

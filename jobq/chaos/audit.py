@@ -28,11 +28,11 @@ Position = tuple[int, int]
 
 
 class Audited(NamedTuple):
-    """One queue's answer. accepted = finished + superseded + live + unclear + lost.
+    """One queue's answer. accepted = finished + superseded + live + lost.
 
     finished: done, dead, cancelled or cleared. duplicates: ran, or may have run, once more since a worker
-    died or a lease was lost. superseded: newer content came in its place. unclear: gone, and either
-    superseded or lost. earlier: endings of messages accepted before the range.
+    died or a lease was lost. superseded: newer content came in its place. earlier: endings of messages
+    accepted before the range.
     """
 
     queue: str
@@ -44,7 +44,6 @@ class Audited(NamedTuple):
     lost: int
     live: int
     superseded: int
-    unclear: int
     earlier: int
     lost_mids: list[str]
 

@@ -21,7 +21,6 @@ class Figures(TypedDict):
     lost: int
     live: int
     superseded: int
-    unclear: int
     earlier: int
     lost_mids: list[str]
 
@@ -29,15 +28,14 @@ class Figures(TypedDict):
 class _Life:
     """An accepted message that hasn't ended: 1 where it counts, else 0.
 
-    `newer`: the same of content that runs after the current run, None without. `requeued`: there was some.
+    `newer`: the same of content that runs after the current run, None without.
     """
 
-    __slots__ = ("counted", "newer", "requeued")
+    __slots__ = ("counted", "newer")
 
-    def __init__(self, counted: int, requeued: bool = False) -> None:
+    def __init__(self, counted: int) -> None:
         self.counted = counted
         self.newer: int | None = None
-        self.requeued = requeued
 
     @property
     def weight(self) -> int:
@@ -56,9 +54,8 @@ class Tally:
         self._until_ms = until_ms
         self._open: dict[str, _Life] = {}
         self._ended: set[str] = set()
-        self._vanished: list[str] = []
+        self._lost: list[str] = []
         self.accepted = self.finished = self.duplicates = self.superseded = self.earlier = 0
-        self.unclear = 0
 
     def take(self, at_ms: int, event: Event) -> None:
         """One event, written at `at_ms`."""
@@ -69,6 +66,8 @@ class Tally:
             self._end(event.mid, event.kind)
         elif event.kind in GOES_ON:
             self._go_on(event.mid, event.kind)
+        elif event.kind == "superseded":
+            self._replace(event.mid)
         elif event.kind == "cleared":
             self.finished += sum(life.weight for life in self._open.values())
             self._open.clear()
@@ -79,14 +78,11 @@ class Tally:
 
     def figures(self, gone: list[str]) -> Figures:
         """The figures, once it is known which of the open ones the queue doesn't hold any more."""
-        lost = [*self._vanished, *(mid for mid in gone if not self._open[mid].requeued)]
-        unclear = self.unclear + sum(
-            self._open[mid].weight for mid in gone if self._open[mid].requeued
-        )
+        lost = [*self._lost, *(mid for mid in gone for _ in range(self._open[mid].weight))]
         live = sum(self._open[mid].weight for mid in self._open.keys() - set(gone))
         return Figures(
             accepted=self.accepted, finished=self.finished, duplicates=self.duplicates, lost=len(lost),
-            live=live, superseded=self.superseded, unclear=unclear, earlier=self.earlier, lost_mids=lost,
+            live=live, superseded=self.superseded, earlier=self.earlier, lost_mids=lost,
         )  # fmt: skip
 
     def _accept(self, mid: str, action: str, counted: int) -> None:
@@ -96,15 +92,12 @@ class Tally:
         life = self._open.get(mid)
         if action == "requeued" and life is not None:
             self.superseded += life.newer or 0
-            life.newer, life.requeued = counted, True
+            life.newer = counted
             return
-        if life is not None and life.weight:
+        if life is not None:
             # The server knew nothing of it any more when it took the mid anew.
-            if life.requeued:
-                self.unclear += life.weight
-            else:
-                self._vanished.append(mid)
-        self._open[mid] = _Life(counted, action == "requeued")
+            self._lost += [mid] * life.weight
+        self._open[mid] = _Life(counted)
 
     def _end(self, mid: str, kind: str) -> None:
         life = self._open.get(mid)
@@ -131,3 +124,14 @@ class Tally:
             life.start_newer()
         elif kind in RAN_AGAIN:
             self.duplicates += life.counted
+
+    def _replace(self, mid: str) -> None:
+        life = self._open.get(mid)
+        if life is None:
+            return
+        self.superseded += life.counted
+        if life.newer is not None:
+            life.start_newer()
+        else:
+            del self._open[mid]
+            self._ended.add(mid)

@@ -97,7 +97,7 @@ def _show(session: Session, result: Audited) -> None:
     )
     more = {
         "waiting or running": result.live, "superseded by newer content": result.superseded,
-        "superseded or lost": result.unclear, "finished of earlier ones": result.earlier,
+        "finished of earlier ones": result.earlier,
     }  # fmt: skip
     rest = ", ".join(f"{count:,} {what}" for what, count in more.items() if count)
     session.say(result._asdict(), f"{told} ({rest})" if rest else told)

@@ -18,6 +18,7 @@ local function enqueue_done(mid, content, word)
   local waiting = word == 'done-with-requeue'
   if waiting and can_update == '1' then return keep_for_later(mid, content, 'updated') end
   if can_requeue ~= '1' then return 'exists', word end
+  if waiting and level == 'all' then emit('superseded', mid, now_ms) end
   if word ~= 'done-awaiting-gc' then return keep_for_later(mid, content, 'requeued') end
   keep_for_later(mid, content)
   if redis.call('HEXISTS', backoffs, mid) == 1 then
@@ -33,6 +34,7 @@ end
 -- queued under an expired lock: revoke the last holder's right, which counts as a crash
 local function take_from_expired(mid, content)
   leave_circle(mid)
+  emit('recovered', mid, now_ms, '\31' .. (redis.call('HGET', nattempts, mid) or '') .. '\31\31\31\31\31\31lock expired')
   if redis.call('HEXISTS', requeue, mid) == 1 then
     keep_for_later(mid, content)
     return start_newer(mid, redis.call('HGET', requeue, mid))

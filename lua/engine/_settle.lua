@@ -1,7 +1,6 @@
 -- settle: end held attempts; plain successes are gathered and written together.
--- needs: messages locks tokens nattempts requeue options done due meta now_ms FIRST count
-local finished = {}
-local any_newer = redis.call('HLEN', requeue) > 0
+-- needs: messages locks tokens nattempts requeue options done due meta level now_ms FIRST count
+local finished, any_newer = {}, redis.call('HLEN', requeue) > 0
 local any_options = redis.call('HLEN', options) > 0
 
 local function wait_until(mid, backoff_ms, front)
@@ -28,6 +27,7 @@ end
 local function settle(mid, outcome, detail)
   local newer = any_newer and redis.call('HGET', requeue, mid)
   if outcome == 'done' and not newer then return finish_done(mid, detail) end
+  if newer and outcome == 'release' and level == 'all' then emit('superseded', mid, now_ms) end
   leave_circle(mid)
   if outcome == 'crashed' then return crash(mid, detail, 'crashed', true) end
   if outcome == 'dead' then bury(mid, detail) end

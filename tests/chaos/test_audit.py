@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 import pytest
@@ -12,7 +13,7 @@ from jobq.cli import main
 from jobq.config import ServerSettings
 from jobq.engine.connection import connect
 from jobq.engine.functions import load_library
-from jobq.engine.message import Ending
+from jobq.engine.message import Ending, Hold, Message
 from jobq.engine.queue import Queue
 from jobq.engine.rights import rights
 from jobq.errors import ConfigError
@@ -39,7 +40,7 @@ def figures(result):
 
 
 def balanced(result):
-    ended = result.finished + result.superseded + result.live + result.unclear + result.lost
+    ended = result.finished + result.superseded + result.live + result.lost
     return result.accepted == ended
 
 
@@ -187,13 +188,119 @@ def test_ending_twice_is_a_duplicate():
     assert tally.figures([])["duplicates"] == 1
 
 
-def test_gone_after_a_requeue_is_unclear_and_not_called_lost():
-    """A release lets newer content start without an event of its own."""
-    tally = Tally()
-    for kind, action in (("enqueued", "added"), ("enqueued", "requeued"), ("done", "")):
-        tally.take(1, Event(kind, "m", 1, error=action))
-    found = tally.figures(["m"])
-    assert (found["lost"], found["unclear"], found["finished"]) == (0, 1, 1)
+def test_release_lets_newer_content_start_and_supersedes_what_never_ran(recorded):
+    recorded.enqueue(b"v", mid="m")
+    [held] = recorded.dequeue().messages
+    recorded.enqueue(b"w", mid="m", can_requeue=True)
+    recorded.release([Hold("m", held.token)])
+    run(recorded, 1)
+    result = Audit(recorded).result()
+    assert (figures(result), result.superseded) == ((2, 1, 0, 0), 1)
+
+
+def test_content_that_waits_for_a_dedupe_backoff_is_superseded_by_newer(recorded):
+    recorded.enqueue(b"v", mid="m", dedupe=0.05)
+    run(recorded, 1)
+    for content in (b"w", b"x"):
+        assert recorded.enqueue(content, mid="m", can_requeue=True).action == "requeued"
+    while not (held := recorded.dequeue().messages):
+        time.sleep(0.01)
+    recorded.finish([Ending(mid="m", token=held[0].token)])
+    result = Audit(recorded).result()
+    assert (figures(result), result.superseded) == ((3, 2, 0, 0), 1)
+
+
+def test_content_enqueued_over_an_expired_lock_cuts_a_run_short(recorded):
+    recorded.enqueue(b"v", mid="m")
+    assert recorded.dequeue(lease_ms=1).messages
+    time.sleep(0.005)
+    assert recorded.enqueue(b"w", mid="m", can_update=True).action == "updated"
+    run(recorded, 1)
+    assert figures(Audit(recorded).result()) == (1, 1, 1, 0)
+
+
+class Chance:
+    """Does to a queue what producers, workers and operators do, by a seed."""
+
+    def __init__(self, queue: Queue, seed: int) -> None:
+        self.queue, self.random = queue, random.Random(seed)
+        self.held: list[Message] = []
+
+    def step(self) -> None:
+        """One of them."""
+        acts = (
+            self.accept,
+            self.accept,
+            self.take,
+            self.take,
+            self.end,
+            self.end,
+            self.end,
+            self.rest,
+        )
+        self.random.choice(acts)()
+
+    def accept(self) -> None:
+        how = self.random.choice(({}, {"can_update": True}, {"can_requeue": True}))
+        waits = self.random.choice(({}, {}, {"dedupe": 0.003}, {"delay": 0.002}))
+        self.queue.enqueue(b"v", mid=self.random.choice("abc"), **how, **waits)
+
+    def take(self) -> None:
+        lease_ms = self.random.choice((1, 60_000))
+        self.held += self.queue.dequeue(2, lease_ms=lease_ms, crash_limit=3).messages
+
+    def end(self) -> None:
+        if not self.held:
+            return
+        one = self.held.pop(self.random.randrange(len(self.held)))
+        outcome = self.random.choice(
+            ("done", "done", "retry", "dead", "crashed", "snooze", "release")
+        )
+        ending = Ending(mid=one.mid, token=one.token, outcome=outcome, reason="why")
+        self.queue.finish([ending], crash_limit=3)
+
+    def rest(self) -> None:
+        act = self.random.choice(("collect", "cancel", "revive", "wait", "clear"))
+        if act == "collect":
+            self.queue.collect(crash_limit=3)
+        elif act == "cancel":
+            self.queue.cancel(self.random.choice("abc"))
+        elif act == "revive":
+            self.queue.revive(*(one.dead_id for one in self.queue.dead()))
+        elif act == "wait":
+            time.sleep(0.002)
+        elif self.random.random() < 0.1:
+            self.queue.clear()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_figures_add_up_and_nothing_is_lost_whatever_is_done_to_a_queue(recorded, seed):
+    chance = Chance(recorded, seed)
+    for _ in range(60):
+        chance.step()
+    halfway = Audit(recorded).result()
+    assert (halfway.lost_mids, halfway.earlier, balanced(halfway)) == ([], 0, True)
+    while recorded.counts().messages:
+        chance.take()
+        chance.end()
+        recorded.collect(crash_limit=3)
+    result = Audit(recorded).result()
+    assert (result.lost_mids, result.live, balanced(result)) == ([], 0, True)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_vanishes_amid_it_all_is_lost(recorded, redis, seed):
+    chance = Chance(recorded, seed)
+    for _ in range(60):
+        chance.step()
+    before = Audit(recorded).result()
+    recorded.enqueue(b"v", mid="z")
+    for name in redis.keys("jobq:{low}:*"):
+        if not name.endswith((b":meta", b":events")):
+            redis.delete(name)
+    result = Audit(recorded).result()
+    assert (result.lost, balanced(result)) == (before.live + 1, True)
+    assert "z" in result.lost_mids
 
 
 def test_dashboard_user_of_jobq_acl_may_audit(recorded, redis, server):

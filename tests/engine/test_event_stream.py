@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.engine.message import Ending
+from jobq.engine.message import Ending, Hold
 from jobq.events import KINDS, LEVELS, attempt_record, decode
 
 RECORD = attempt_record("mail.send", 1, 1_699_999_999_000, 250_000, 9_000, 4_096, "w1", "Boom", "f")
@@ -134,6 +134,26 @@ def test_enqueued_event_says_what_the_enqueue_did(queue, at, end, stream):
     everything(queue, at, end)
     actions = [event.error for event in stream() if event.kind == "enqueued"]
     assert actions == ["added", "added", "updated", "requeued"]
+
+
+def test_content_superseded_unrun_is_an_event_where_enqueues_are(queue, at, stream):
+    for level, expected in (("attempts", []), ("all", [("superseded", "m")])):
+        queue.events_level(level)
+        queue.enqueue(b"", mid="m", now=at(0))
+        [held] = queue.dequeue(now=at(0)).messages
+        queue.enqueue(b"w", mid="m", can_requeue=True, now=at(0))
+        queue.release([Hold("m", held.token)], now=at(0))
+        assert [one for one in kinds(stream()) if one[0] != "enqueued"] == expected
+        queue.clear(now=at(0))
+        queue.client.command("DEL", f"{queue.prefix}events")
+
+
+def test_content_enqueued_over_an_expired_lock_is_a_recovery(queue, at, stream):
+    queue.enqueue(b"", mid="m", now=at(0))
+    assert queue.dequeue(lease_ms=1_000, now=at(0)).messages
+    queue.enqueue(b"w", mid="m", can_update=True, now=at(1_000))
+    [event] = stream()
+    assert (event.kind, event.attempt, event.error) == ("recovered", 1, "lock expired")
 
 
 def test_every_kind_a_script_writes_is_on_the_list(queue, at, end, stream):
