@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from jobq.chaos import load
 from jobq.chaos.crew import Crew, alive, children_of, signalled
 from jobq.chaos.place import Place
 from jobq.chaos.producing import DEADLY, QUEUE, enqueue
@@ -144,6 +145,16 @@ def memory_full(stage: Stage) -> None:
             stage.client.command("CONFIG", "SET", "maxmemory", before)
 
 
+def disk_full(stage: Stage) -> None:
+    """No room for the append-only file, for a while."""
+    with stage.fault("disk-full"):
+        try:
+            stage.place.fill_disk()
+            time.sleep(stage.random.uniform(0.3, 0.8))
+        finally:
+            stage.place.free_disk()
+
+
 def lost_reply(stage: Stage) -> None:
     """The server runs an EVALSHA, its reply is lost with the connection."""
     road = stage.road()
@@ -214,7 +225,7 @@ def storm(stage: Stage) -> None:
 SLOW = (1.0, 2.0)
 #: Where leases are meant to end; elsewhere they mustn't, so that a busy machine is no fault.
 SHORT_S, STORM_S = 2.0, 4.0
-PROXY, ALONE = ("proxy",), ("alone",)
+PROXY, ALONE, OWN = ("proxy",), ("alone",), ("own",)
 
 FAULTS = {
     fault.name: fault
@@ -226,8 +237,12 @@ FAULTS = {
         Fault("worker-term", "TERM to a worker, and a new one", worker_term, (), SLOW),
         Fault("scripts-flush", "SCRIPT FLUSH", scripts_flush, ALONE),
         Fault("clients-kill", "CLIENT KILL of every connection", clients_kill, ALONE),
-        Fault("server-restart", "kill -9 of the server, a start on its AOF", server_restart, ("own",), SLOW),
+        Fault("server-restart", "kill -9 of the server, a start on its AOF", server_restart, OWN, SLOW),
         Fault("memory-full", "maxmemory reached", memory_full, ALONE),
+        Fault("disk-full", "no room for the append-only file", disk_full, OWN),
+        Fault("huge", "contents of 1 KB to 64 MB among the others", load.huge),
+        Fault("backlog", "thousands at once", load.backlog),
+        Fault("delayed", "20,000 that aren't due beside the others", load.delayed, (), SLOW),
         Fault("lost-reply", "an EVALSHA is run, its reply lost", lost_reply, PROXY, (0.0, 0.1)),
         Fault("reset", "RST to every connection", reset, PROXY),
         Fault("blackhole", "nothing delivered beyond a lease, then late", blackhole, PROXY, lease_s=SHORT_S),

@@ -123,7 +123,7 @@ def _enqueue(history: History, line: Line) -> None:
         history.outcomes[mid] = "info"
         return
     history.outcomes[mid] = line["outcome"]
-    if line["outcome"] == "ok" and line.get("action") != "added":
+    if line["outcome"] == "ok" and line.get("action") != "added" and not line.get("again"):
         history.taken_for_other.append(mid)
 
 

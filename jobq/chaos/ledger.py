@@ -4,7 +4,8 @@ Every line has `word` and `at`, seconds of the clock that all processes of a mac
 
 ========  =====================================================================
 enqueue   mid: about to be enqueued
-enqueued  mid, outcome (ok, fail = surely not accepted, info = unknown), action
+enqueued  mid, outcome (ok, fail = surely not accepted, info = unknown), action,
+          again: whether an earlier try may have been accepted
 handed    messages: [mid, token, fence] of what one call handed out; pid
 start     mid, attempt, fence, pid, left: seconds of lease that the run knows of
 end       the same: the run has had its effect

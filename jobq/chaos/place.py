@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from jobq.chaos.crew import START_S, Stuck
+from jobq.chaos.crew import START_S, Stuck, until
 from jobq.config import ServerSettings
 from jobq.engine.connection import Client, connect
 from jobq.engine.embedded_process import program
@@ -42,18 +45,32 @@ class Place:
         """Kill it and start it again on the same data."""
         raise ConfigError(f"{self.url} isn't ours to restart; leave out --url")
 
+    def fill_disk(self) -> None:
+        """None of its files may grow any more."""
+        raise ConfigError(f"the disk of {self.url} isn't ours to fill; leave out --url")
+
+    def free_disk(self) -> None:
+        """They may again, and it has noticed."""
+
     def close(self) -> None:
         """Nothing of ours runs there."""
 
 
 class OwnServer(Place):
-    """A server in `folder`, on a socket there, with an append-only file. A name for `command`, else Valkey."""
+    """A server in `folder`, on a socket there, with an append-only file. A name for `command`, else Valkey.
+
+    `options` come after ours and so win.
+    """
 
     own = True
 
-    def __init__(self, folder: Path, command: str = "") -> None:
+    def __init__(
+        self, folder: Path, command: str = "", options: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(f"unix://{folder}/s")
         self._folder = folder
+        self._options, self._env = options, {**os.environ, **(env or {})}
         self._command = shutil.which(command or program()) or ""
         if not self._command:
             raise ConfigError(
@@ -67,6 +84,16 @@ class OwnServer(Place):
         time.sleep(0.2)
         self._start()
 
+    def fill_disk(self) -> None:
+        """As a full disk does: its append-only file doesn't grow any more."""
+        sizes = [file.stat().st_size for file in self._folder.glob("appendonlydir/*.incr.aof")]
+        self._limit_files(max(sizes))
+
+    def free_disk(self) -> None:
+        """It writes again once its own next try succeeds, within a second."""
+        self._limit_files(resource.RLIM_INFINITY)
+        until(self._writes, "the server doesn't write again", START_S)
+
     def close(self) -> None:
         """At once."""
         self._process.kill()
@@ -77,17 +104,31 @@ class OwnServer(Place):
         socket.unlink(missing_ok=True)
         command = [
             self._command, "--port", "0", "--unixsocket", str(socket), "--dir", str(self._folder),
-            "--save", "", "--appendonly", "yes", "--appendfsync", "everysec",
+            "--save", "", "--appendonly", "yes", "--appendfsync", "everysec", *self._options,
         ]  # fmt: skip
         with (self._folder / "server.log").open("ab") as log:
+            # With Python's own signals: a file at its limit is an error for it, not its end.
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._env,
+                start_new_session=True, restore_signals=False,
+            )  # fmt: skip
         deadline = time.monotonic() + START_S
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise Stuck(f"the server didn't start; see {self._folder}/server.log")
             time.sleep(0.02)
+
+    def _limit_files(self, size: int) -> None:
+        if not hasattr(resource, "prlimit"):
+            raise ConfigError("disk-full needs Linux; choose the other faults with --fault")
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    def _writes(self) -> bool:
+        client = connect(settings=ServerSettings(url=self.url))
+        try:
+            return b"aof_last_write_status:ok" in client.command("INFO", "persistence")
+        finally:
+            client.close()
 
     def _answers(self) -> bool:
         settings = ServerSettings(url=self.url, patience_s=0)

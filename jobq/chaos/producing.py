@@ -11,13 +11,15 @@ from jobq.chaos.ledger import Ledger
 from jobq.config import ServerSettings
 from jobq.engine.connection import connect
 from jobq.engine.queue import Queue
-from jobq.errors import CodecError, ConfigError, Full, JobqError, ScriptError
+from jobq.errors import CodecError, ConfigError, Full, JobqError, NotDurable, ScriptError
 
 QUEUE = "chaos"
 #: Refused before anything was changed. All else that goes wrong leaves the outcome unknown.
 FAILED = (Full, ScriptError, CodecError, ConfigError)
 #: What kills its child instead of taking a while.
 DEADLY = -1.0
+#: How long a mid of a durable enqueue isn't taken anew after its end.
+DEDUPE_S = 5.0
 #: One in so many runs so long that faults find it running.
 LONG_EVERY, LONG_S, SHORT_S = 25, 0.4, 0.01
 
@@ -57,16 +59,35 @@ class Producer(threading.Thread):
         enqueue(self._queue, self._ledger, mid, seconds)
 
 
-def enqueue(queue: Queue, ledger: Ledger, mid: str, seconds: float) -> None:
-    """One attempt, and how it came out."""
-    content = json.dumps({"job": "jobq.chaos", "args": [mid, seconds]}).encode()
+def enqueue(queue: Queue, ledger: Ledger, mid: str, seconds: float, padding: int = 0) -> None:
+    """One attempt, and how it came out. What isn't durable as asked is enqueued again under its mid."""
+    content = contents(mid, seconds, padding)
+    again = False
     ledger.write("enqueue", mid=mid)
-    outcome, action = "info", ""
-    try:
-        action = queue.enqueue(content, mid=mid).action
-        outcome = "ok"
-    except FAILED:
-        outcome = "fail"
-    except (JobqError, OSError):
-        pass
-    ledger.write("enqueued", mid=mid, outcome=outcome, action=action)
+    while True:
+        outcome, action = "info", ""
+        try:
+            action = queue.enqueue(content, mid=mid, dedupe=_dedupe(queue)).action
+            outcome = "ok"
+        except NotDurable:
+            ledger.write("enqueued", mid=mid, outcome=outcome, action=action, again=again)
+            again = True
+            if not queue.client.enough():
+                continue
+        except FAILED:
+            outcome = "info" if again else "fail"
+        except (JobqError, OSError):
+            pass
+        break
+    ledger.write("enqueued", mid=mid, outcome=outcome, action=action, again=again)
+
+
+def contents(mid: str, seconds: float, padding: int = 0) -> bytes:
+    """A call of the job in `workload`."""
+    more = ["x" * padding] if padding else []
+    return json.dumps({"job": "jobq.chaos", "args": [mid, seconds, *more]}).encode()
+
+
+def _dedupe(queue: Queue) -> float | None:
+    # Else what ran before it was found to be durable would be added by the repetition, and run again.
+    return None if queue.client.durability == "memory" else DEDUPE_S

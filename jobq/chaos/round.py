@@ -34,6 +34,7 @@ class Plan(NamedTuple):
     fault: Fault
     jobs: int
     seed: int
+    durability: str = "memory"
 
 
 def play(place: Place, plan: Plan, folder: Path) -> Verdict:
@@ -77,7 +78,7 @@ def _proxied(place: Place, plan: Plan) -> Iterator[tuple[Proxy | None, str]]:
 
 
 def _producers(url: str, namespace: str, crew: Crew, plan: Plan) -> list[Producer]:
-    settings = ServerSettings(url=url, namespace=namespace)
+    settings = ServerSettings(url=url, namespace=namespace, durability=plan.durability)
     share, seconds = plan.jobs // PRODUCERS, plan.jobs / PER_SECOND
     return [
         Producer(settings, QUEUE, crew.ledger, f"p{n}", share, seconds, plan.seed)

@@ -28,7 +28,7 @@ _dequeue = Queue.dequeue
 
 
 @job(name="jobq.chaos", queue=QUEUE)
-def work(mid: str, seconds: float) -> None:
+def work(mid: str, seconds: float, padding: str = "") -> None:
     """Take a while, and say so before and after; less than no time is deadly."""
     _note("start")
     if seconds < 0:

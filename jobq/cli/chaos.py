@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,13 +21,17 @@ from jobq.chaos.verdict import Verdict
 from jobq.cli import exits
 from jobq.cli.options import command, option
 from jobq.cli.session import Session
+from jobq.config import parse_durability
 from jobq.errors import ConfigError
 
 EXAMPLES = """
     jobq chaos
     jobq chaos --fault child-kill --fault lost-reply --jobs 20000
     jobq chaos --url redis://staging --seed 7
+    jobq chaos --durability disk --fault server-restart
 """
+#: Of an own server, so that `disk` holds there.
+ALWAYS = ("--appendfsync", "always")
 
 
 @command("chaos", examples=EXAMPLES)
@@ -35,9 +40,12 @@ EXAMPLES = """
 @option("--jobs", type=click.IntRange(10), default=2000, show_default=True, help="In each round.")
 @option("--seed", type=int, help="Strike as an earlier run did.  [default: another each time]")
 @option("--server", metavar="PROGRAM", default="", help="Of the own server.  [default: Valkey]")
+@option("--durability", metavar="LEVEL", default="memory", show_default=True,
+        help="What producers ask for: memory, disk or replicas=N.")  # fmt: skip
 def chaos(
-    session: Session, names: tuple[str, ...], jobs: int, seed: int | None, server: str
-) -> int:
+    session: Session, names: tuple[str, ...], jobs: int, seed: int | None, server: str,
+    durability: str,
+) -> int:  # fmt: skip
     """Rehearse faults: kill, stop, cut off, and judge by a ledger outside the server.
 
     On a server of its own, or on the one that --url names, there in a namespace of its own; faults that
@@ -45,11 +53,13 @@ def chaos(
     """
     if session.url and server:
         raise ConfigError("--url names a server that runs, --server a program to run; give one")
+    if parse_durability(durability)[0] == "replicas" and not session.url:
+        raise ConfigError("an own server has no replicas; name one that has by --url")
     signal.signal(signal.SIGTERM, _terminated)
     seed = random.randrange(10**6) if seed is None else seed
     session.note(f"seed {seed}, {jobs} jobs a round")
     chosen = [FAULTS[name] for name in names] or suitable(session.url)
-    kept = [_round(session, Plan(one, jobs, seed), server) for one in chosen]
+    kept = [_round(session, Plan(one, jobs, seed, durability), server) for one in chosen]
     return exits.OK if all(kept) else exits.NO
 
 
@@ -65,7 +75,9 @@ def _round(session: Session, plan: Plan, server: str) -> bool:
     folder = Path(tempfile.mkdtemp(prefix="jobq-chaos-"))
     kept = True
     try:
-        with closing(Place(session.url) if session.url else OwnServer(folder, server)) as place:
+        options = ALWAYS if plan.durability == "disk" else ()
+        own = partial(OwnServer, folder, server, options)
+        with closing(Place(session.url) if session.url else own()) as place:
             verdict = play(place, plan, folder)
         kept = not verdict.holds
         session.say(_record(plan, verdict), _line(plan, verdict))

@@ -17,7 +17,7 @@ NUMBERED = [pytest.param(number, name, id=name) for number, name in enumerate(FA
 def test_every_promise_is_kept_under(played, own, fault):
     verdict = played(fault)
     assert verdict.holds, verdict
-    assert verdict.attempts - verdict.dead == 300
+    assert verdict.attempts - verdict.dead >= 300
     assert verdict.duplicates <= verdict.hit, verdict
     assert bool(verdict.faults) == (fault != "none")
     assert bool(verdict.dead) == (fault == "poison")
