@@ -9,7 +9,7 @@ from jobq.chaos.producing import QUEUE, contents, enqueue
 from jobq.engine.queue import PER_CALL, Queue
 
 if TYPE_CHECKING:
-    from jobq.chaos.faults import Stage
+    from jobq.chaos.stage import Stage
 
 SMALLEST, LARGEST = 10, 26
 LATER_S = 3600.0
