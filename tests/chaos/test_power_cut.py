@@ -1,0 +1,164 @@
+"""A power cut: of what the server wrote, only what it had synced is there when it starts again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from jobq.chaos.faults import FAULTS, Fault, Stage
+from jobq.chaos.ledger import Ledger
+from jobq.chaos.place import OwnServer
+from jobq.chaos.producing import QUEUE, enqueue
+from jobq.chaos.round import Plan, play
+from jobq.engine.connection import connect
+from jobq.engine.queue import Queue
+from jobq.errors import ConfigError
+from tests.conftest import binary, kinds
+from tests.tools import compiled
+
+from .conftest import JOBS, SEED
+
+pytestmark = pytest.mark.needs("gcc")
+
+
+class Sync(NamedTuple):
+    """What of a file is on disk, and the moment up to which that is all there was."""
+
+    at: float
+    size: int
+
+
+class Powered(OwnServer):
+    """A server that loses its power instead of being killed. `cuts`: per cut, until when writes were kept."""
+
+    def __init__(self, folder: Path, command: str, fsync: str) -> None:
+        self._log = folder / "synced"
+        self._kept: dict[str, Sync] = {}
+        self._torn = fsync == "always"
+        self.cuts: list[float] = []
+        shim = compiled(Path(__file__).with_name("power_cut.c"), folder)
+        env = {"LD_PRELOAD": shim, "SYNC_LOG": str(self._log)}
+        super().__init__(folder, command, ("--appendfsync", fsync), env)
+
+    def restart(self) -> None:
+        self.close()
+        self._cut()
+        self._start()
+
+    def freeze(self) -> None:
+        """Nothing is written or synced until `thaw`."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def synced(self) -> dict[str, Sync]:
+        """Of each file."""
+        known = dict(self._kept)
+        lines = self._log.read_text().splitlines() if self._log.exists() else []
+        for start, size, path in (line.split(" ", 2) for line in lines):
+            known[path] = Sync(int(start) / 1e9, int(size))
+        return known
+
+    def synced_at(self) -> float:
+        """Whatever was written before that is on disk."""
+        return max((sync.at for path, sync in self.synced().items() if ".incr." in path), default=0)
+
+    def _cut(self) -> None:
+        known = self.synced()
+        self.cuts.append(self.synced_at())
+        for file in self._folder.glob("appendonlydir/*.incr.aof"):
+            synced = known.get(str(file), Sync(0, 0)).size
+            # The disk may have got some of the rest, too, ending anywhere.
+            torn = (file.stat().st_size - synced) // 2 if self._torn else 0
+            os.truncate(file, synced + torn)
+            self._kept[str(file)] = Sync(self.cuts[-1], synced + torn)
+        self._log.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def powered(folder: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Powered]]:
+    """powered(kind, fsync): such a server; a number for one of those of this run."""
+    made: list[Powered] = []
+    there = kinds(request.config)
+
+    def start(number: int, fsync: str) -> Powered:
+        made.append(Powered(folder, binary(there[number % len(there)]) or "", fsync))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.thaw()
+        one.close()
+
+
+def both(short: int) -> list[object]:
+    """The kinds of server that a test tries: one of them in the short form."""
+    return [short] if JOBS == 300 else [0, 1]
+
+
+@pytest.mark.parametrize("kind", both(1))
+def test_nothing_that_was_enqueued_at_disk_is_lost_in_a_power_cut(powered, folder, kind):
+    place = powered(kind, "always")
+    fault = FAULTS["server-restart"]._replace(name="power-cut")
+    verdict = play(place, Plan(fault, JOBS, SEED, "disk"), folder)
+    assert verdict.holds, verdict
+    assert verdict.attempts == JOBS
+    assert verdict.faults == len(place.cuts) > 0
+    assert verdict.duplicates == 0
+
+
+def cut(stage: Stage) -> None:
+    """When an acknowledged message waits that isn't synced."""
+    place, queue = stage.place, Queue(QUEUE, stage.client)
+    assert isinstance(place, Powered)
+    queue.pause()
+    with stage.fault("power-cut", cuts=True):
+        while True:
+            enqueue(queue, stage.crew.ledger, f"last-{stage.random.getrandbits(32):x}", 0.0)
+            place.freeze()
+            [*_, last] = acknowledged(stage.crew.ledger).values()
+            if place.synced_at() < last:
+                break
+            place.thaw()
+        place.restart()
+    queue.resume()
+
+
+def acknowledged(ledger: Ledger) -> dict[str, float]:
+    """When each message was, in that order."""
+    done = [
+        line for line in ledger.lines() if line["word"] == "enqueued" and line["outcome"] == "ok"
+    ]
+    return {line["mid"]: line["at"] for line in sorted(done, key=lambda line: line["at"])}
+
+
+@pytest.mark.parametrize("kind", both(0))
+def test_what_a_power_cut_takes_from_memory_level_was_acknowledged_since_the_last_sync(
+    powered, folder, kind
+):
+    place = powered(kind, "everysec")
+    with pytest.raises(ConfigError, match="appendfsync always"):
+        Queue(QUEUE, connect(place.url, durability="disk")).enqueue(b"v")
+    fault = Fault("power-cut", "a cut", cut, lease_s=2.0)
+    verdict = play(place, Plan(fault, JOBS, SEED), folder)
+    lost = verdict.broken["lost"]
+    assert lost
+    assert not verdict.holds
+    times = acknowledged(Ledger(str(folder / "ledger")))
+    ends = {fault["until"]: since for fault, since in zip(faults(folder), place.cuts, strict=True)}
+    early = [
+        mid for mid in lost if not any(since < times[mid] < end for end, since in ends.items())
+    ]
+    assert early == []
+    assert verdict.broken["fsck"] == verdict.broken["leaked"] == []
+
+
+def faults(folder: Path) -> list[dict[str, float]]:
+    lines = Ledger(str(folder / "ledger")).lines()
+    return sorted((one for one in lines if one["word"] == "fault"), key=lambda one: one["at"])

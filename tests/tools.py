@@ -1,0 +1,69 @@
+"""Programs and libraries beyond Python that some tests need. JOBQ_REQUIRE_TOOLS=1: all of them must be here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+FAKETIME = ("/usr/lib/*/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime")
+
+
+def libfaketime() -> str | None:
+    """The library that gives a process a clock of its own; None where it isn't installed."""
+    root = Path("/")
+    found = [
+        path for place in FAKETIME for path in root.glob(f"{place[1:]}/libfaketime.so.1")
+    ]  # fmt: skip
+    return str(found[0]) if found else None
+
+
+FINDING: dict[str, Callable[[], str | None]] = {
+    "gcc": lambda: shutil.which("gcc"),
+    "libfaketime": libfaketime,
+    "redis-server": lambda: shutil.which("redis-server"),
+}
+
+
+def required() -> bool:
+    """Whether a missing tool is a failure."""
+    return bool(os.environ.get("JOBQ_REQUIRE_TOOLS"))
+
+
+def missing(tool: str) -> str:
+    """What is said of a test that needs a tool that isn't here; nothing if it is."""
+    return "" if FINDING[tool]() else f"not run: needs {tool}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(tool): not run where gcc or libfaketime isn't there")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for reason in unmet(item):
+            if not required():
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for reason in unmet(item):
+        pytest.fail(reason, pytrace=False)
+
+
+def unmet(item: pytest.Item) -> list[str]:
+    """Why it isn't run."""
+    named = [tool for marker in item.iter_markers("needs") for tool in marker.args]
+    return [reason for reason in map(missing, named) if reason]
+
+
+def compiled(source: Path, folder: Path) -> str:
+    """A C file as a library to preload."""
+    library = folder / f"{source.stem}.so"
+    command = ["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
+    subprocess.run(command, check=True)
+    return str(library)
