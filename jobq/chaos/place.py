@@ -115,6 +115,7 @@ class OwnServer(Place):
         deadline = time.monotonic() + START_S
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
+                self.close()
                 raise Stuck(f"the server didn't start; see {self._folder}/server.log")
             time.sleep(0.02)
 

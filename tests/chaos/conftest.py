@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobq.chaos.faults import FAULTS, Fault
+from jobq.chaos.ledger import Ledger
 from jobq.chaos.place import OwnServer
 from jobq.chaos.round import Plan, play
 from jobq.chaos.verdict import Verdict
@@ -48,3 +49,24 @@ def played(own: OwnServer, folder: Path) -> Callable[..., Verdict]:
         return play(own, Plan(known, jobs, SEED), folder)
 
     return one
+
+
+def kept(verdict: Verdict, *but: str) -> bool:
+    """Whether every promise was kept that a fault leaves in force."""
+    return not any(found for name, found in verdict.broken.items() if name not in but)
+
+
+def handed_over(folder: Path) -> set[str]:
+    """Mids that were handed out before the end of some fault and again after its beginning."""
+    lines = list(Ledger(str(folder / "ledger")).lines())
+    faults = [(line["at"], line["until"]) for line in lines if line["word"] == "fault"]
+    times: dict[str, list[float]] = {}
+    for line in lines:
+        if line["word"] == "handed":
+            for mid, *_ in line["messages"]:
+                times.setdefault(mid, []).append(line["at"])
+    return {
+        mid
+        for mid, ats in times.items()
+        if any(min(ats) <= until and max(ats) >= at for at, until in faults) and len(ats) > 1
+    }

@@ -1,0 +1,67 @@
+"""python -m tests.chaos.skewed URL FOLDER JOBS: a round in a process whose clock, and whose workers' clocks, are wrong.
+
+Prints the verdict, and how far the clocks of producers and of the first workers are from the server's, in
+seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from jobq.chaos.crew import Crew
+from jobq.chaos.faults import FAULTS
+from jobq.chaos.place import Place
+from jobq.chaos.round import WORKERS, Plan, play
+
+SEED = 20261121
+
+_start = Crew.start
+_clocks: list[float] = []
+
+
+def clock(folder: Path, seconds: int) -> str:
+    """The file that makes a clock wrong by so much."""
+    file = folder / f"clock{seconds:+d}"
+    file.write_text(str(seconds))
+    return str(file)
+
+
+def skew(files: Iterator[str]) -> None:
+    """Give each worker that is started the next clock."""
+
+    def start(crew: Crew, children: int = 2) -> None:
+        crew._env["CLOCK_FILE"] = next(files)
+        if len(_clocks) < WORKERS:
+            asked = subprocess.run(
+                [sys.executable, "-c", "import time; print(time.time())"],
+                env=crew._env, capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            _clocks.append(float(asked.stdout))
+        _start(crew, children)
+
+    setattr(Crew, "start", start)  # noqa: B010
+
+
+def main(url: str, folder: str, jobs: str) -> None:
+    """Play it."""
+    skew(itertools.cycle([clock(Path(folder), 600), clock(Path(folder), -600)]))
+    place = Place(url)
+    client = place.client("clock")
+    seconds, _ = client.command("TIME")
+    client.close()
+    real, mine = int(seconds), time.time()
+    verdict = play(place, Plan(FAULTS["child-kill"], int(jobs), SEED), Path(folder))
+    told = verdict._asdict()
+    told["broken"] = {name: found for name, found in verdict.broken.items() if found}
+    told["clocks"] = [mine - real, *(one - real for one in _clocks)]
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
