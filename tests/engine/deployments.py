@@ -128,10 +128,9 @@ class Watched:
     """A master, a replica, and three Sentinels that agree on the master within a second."""
 
     def __init__(self, program: str, folder: Path) -> None:
-        self.master = Node(program, folder, "--save", "")
-        replica_of = ("--replicaof", HOST, str(self.master.port))
-        self.replica = Node(program, folder, "--save", "", *replica_of)
-        wait_for(lambda: self.replica.redis.info()["master_link_status"] == "up", "no replica")
+        self._program, self._folder = program, folder
+        self.master = self._node()
+        self.replica = self.follower(self.master)
         rules = (
             f"sentinel monitor main {HOST} {self.master.port} 2",
             "sentinel down-after-milliseconds main 500",
@@ -139,6 +138,17 @@ class Watched:
         )
         self.sentinels = [Node(program, folder, *rules, sentinel=True) for _ in range(3)]
         wait_for(self._agreed, "the Sentinels don't know each other")
+
+    def _node(self, *options: str) -> Node:
+        return Node(
+            self._program, self._folder, "--save", "", "--repl-diskless-sync-delay", "0", *options
+        )
+
+    def follower(self, master: Node) -> Node:
+        """One more server, that replicates this one."""
+        node = self._node("--replicaof", HOST, str(master.port))
+        wait_for(lambda: node.redis.info()["master_link_status"] == "up", "no replica")
+        return node
 
     def _agreed(self) -> bool:
         return all(self._knows_all(node) for node in self.sentinels)

@@ -1,0 +1,115 @@
+"""Failovers that take writes away: what replicas confirmed outlives them, and the rest may be enqueued again."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from redis.exceptions import RedisError
+
+from jobq.chaos.faults import Fault, Stage
+from jobq.chaos.ledger import Ledger
+from jobq.chaos.place import Place
+from jobq.chaos.producing import QUEUE
+from jobq.chaos.round import Plan, play
+from jobq.chaos.verdict import Verdict
+from jobq.engine.queue import Queue
+from tests.conftest import binary, kinds
+from tests.engine.deployments import Node, Watched, wait_for
+
+from .conftest import JOBS, SEED, handed_over, kept
+
+Stroke = Callable[[Watched, Stage], None]
+
+
+@pytest.fixture
+def watched(folder: Path, request: pytest.FixtureRequest) -> Iterator[Watched]:
+    there = kinds(request.config)
+    deployment = Watched(binary(there[request.param % len(there)]) or "", folder)
+    yield deployment
+    for node in (deployment.master, deployment.replica):
+        node.process.send_signal(signal.SIGCONT)
+    deployment.close()
+
+
+def role(node: Node) -> str:
+    """What it says it is; nothing while it doesn't answer, as Sentinels close connections of whom they demote."""
+    try:
+        return str(node.redis.role()[0])
+    except RedisError:
+        return ""
+
+
+def enqueued(folder: str) -> int:
+    """How many enqueues have come out so far, well or not."""
+    return sum(line["word"] == "enqueued" for line in Ledger(folder).lines())
+
+
+def kill_while_frozen(watched: Watched, stage: Stage) -> None:
+    """The master dies with messages that its replica hasn't; another machine becomes a replica."""
+    queue, told = Queue(QUEUE, stage.client), stage.crew.ledger.folder
+    queue.pause()
+    with stage.fault("killed-while-frozen", cuts=True):
+        wait_for(lambda: watched.replica.redis.hget(f"{queue.prefix}meta", "paused"), "no pause")
+        watched.replica.process.send_signal(signal.SIGSTOP)
+        # Else what is sent to it waits in its socket, and is read after all.
+        watched.master.redis.execute_command("CLIENT", "KILL", "TYPE", "replica")
+        before = enqueued(told)
+        wait_for(lambda: enqueued(told) > before + 2, "nothing is in danger")
+        watched.master.kill()
+        watched.replica.process.send_signal(signal.SIGCONT)
+        watched.master = watched.replica
+        wait_for(lambda: role(watched.master) == "master", "no failover")
+        watched.replica = watched.follower(watched.master)
+    queue.resume()
+
+
+def freeze_and_thaw(watched: Watched, stage: Stage) -> None:
+    """The master is frozen until another is master, then goes on until it is told."""
+    with stage.fault("frozen-and-thawed", cuts=True):
+        watched.master.process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: role(watched.replica) == "master", "no failover")
+        watched.master.process.send_signal(signal.SIGCONT)
+        wait_for(lambda: role(watched.master) == "slave", "two masters")
+        watched.master, watched.replica = watched.replica, watched.master
+
+
+def failed_over(watched: Watched, folder: Path, stroke: Stroke, level: str) -> Verdict:
+    """The verdict on a round with one failover."""
+    struck: list[bool] = []
+
+    def once(stage: Stage) -> None:
+        if not struck:
+            struck.append(True)
+            stroke(watched, stage)
+
+    fault = Fault("failover", "takes writes away", once, lease_s=2.0)
+    return play(Place(watched.url), Plan(fault, JOBS, SEED, level), folder)
+
+
+@pytest.mark.parametrize(
+    ("watched", "stroke"),
+    [(1, kill_while_frozen), (0, freeze_and_thaw)],
+    indirect=["watched"],
+)
+def test_nothing_that_a_replica_confirmed_is_lost_in_a_failover(watched, folder, stroke):
+    verdict = failed_over(watched, folder, stroke, "replicas=1")
+    # What one master handed out and heard the end of is unknown to the other, which does the same again.
+    assert kept(verdict, "concurrent", "stale_accepted"), verdict
+    twice = {*verdict.broken["concurrent"], *verdict.broken["stale_accepted"]}
+    assert handed_over(folder).issuperset(twice)
+    assert verdict.attempts == verdict.acknowledged == JOBS
+    assert verdict.faults == 1
+    assert verdict.duplicates <= verdict.hit
+    lines = Ledger(str(folder / "ledger")).lines()
+    assert any(line.get("again") for line in lines), "nobody heard of anything undurable"
+
+
+@pytest.mark.parametrize("watched", [0], indirect=True)
+def test_what_the_master_alone_had_is_lost_at_memory_level(watched, folder):
+    verdict = failed_over(watched, folder, kill_while_frozen, "memory")
+    assert verdict.broken["lost"]
+    assert not verdict.broken["fsck"]
+    assert not verdict.broken["leaked"]
