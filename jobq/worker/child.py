@@ -149,10 +149,11 @@ class SyncChild(Child):
         ]
 
     def look_around(self, now: int) -> float:
-        """In a long job: report what ended before it, and watch lease and supervisor."""
+        """In a long job: watch supervisor and lease, and report what ended before it if there is time for it."""
         self.check_parent()
-        self._report_ended()
         self.fence(boot_ns(), self._stop)
+        if self.slots.deadline() - boot_ns() > self.quick_ns:
+            self._report_ended()
         return self.next_look_s()
 
     def _report_ended(self) -> None:

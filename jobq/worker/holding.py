@@ -54,10 +54,15 @@ class Child:
         patient = connect(settings=replace(server, patience_s=FOR_EVER_S))
         # A child that is to leave waits for a lost server only to report what it ran.
         patient.enough = lambda: self._told_to_leave() and not self._reporting
+        # In the middle of a job: a silent server must not hold it up, least of all past its deadline.
+        quick_s = min(QUICK_S, self.settings.lease_ms / 6000)
+        self.quick_ns = round(3 * quick_s * 1e9)
+        timeout_s = min(server.socket_timeout_s, quick_s)
+        hasty = connect(settings=replace(server, patience_s=quick_s, socket_timeout_s=timeout_s))
         quick = connect(settings=replace(server, patience_s=QUICK_S))
         names = [name for name, _ in self.settings.queues]
         self.queues = [Queue(name, patient) for name in names]
-        self.quick = [Queue(name, quick) for name in names]
+        self.quick = [Queue(name, hasty) for name in names]
         self.turns = Turns([weight for _, weight in self.settings.queues], self.settings.strict)
         self.prefetch = [Prefetch(self.settings.prefetch, self.settings.prefetch_ms) for _ in names]
         self.caller = Caller()

@@ -25,6 +25,7 @@ from jobq.worker.member import Member
 from jobq.worker.presence import Presence
 
 PATIENCE_S = 1.0
+LEAST_TIMEOUT_S = 0.2
 BUSY_POLL_S = 0.05
 IDLE_POLL_S = 0.25
 #: From telling children to hurry until killing them.
@@ -37,8 +38,13 @@ class Supervisor:
     def __init__(self, plan: Plan, woken: int) -> None:
         settings = plan.settings
         self.plan, self.settings, self._woken = plan, settings, woken
+        given = plan.client.settings
         patience_s = min(PATIENCE_S, settings.lease_ms / 6000)
-        server = replace(plan.client.settings, url=plan.client.url, patience_s=patience_s)
+        # While it waits for an answer nobody ends a job whose time is over.
+        timeout_s = min(given.socket_timeout_s, max(LEAST_TIMEOUT_S, settings.lease_ms / 6000))
+        server = replace(
+            given, url=plan.client.url, patience_s=patience_s, socket_timeout_s=timeout_s
+        )
         self.client = connect(settings=server)
         self.queues = [Queue(name, self.client) for name, _ in settings.queues]
         self.members = [Member(index) for index in range(settings.processes)]

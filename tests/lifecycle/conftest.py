@@ -74,9 +74,17 @@ class Worker:
 
 
 @pytest.fixture
-def start(server: Any, client: Any, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
-    """start("--lease", "1s", url=…, env=…): `jobq worker` on queue low with the jobs of jobs_at_work."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("JOBQ", "REDIS", "SENTRY"))}
+def start(
+    request: pytest.FixtureRequest, server: Any, client: Any, tmp_path: Path
+) -> Iterator[Callable[..., Worker]]:
+    """start("--lease", "1s", url=…, env=…): `jobq worker` on queue low with the jobs of jobs_at_work.
+
+    On Valkey its children have an event loop, since it knows async jobs; on Redis they have none, unless
+    the test is marked `loop`.
+    """
+    loop = server.kind == "valkey" or request.node.get_closest_marker("loop")
+    os_env = {**os.environ, "LIFECYCLE_LOOP": "yes" if loop else "no"}
+    kept = {k: v for k, v in os_env.items() if not k.startswith(("JOBQ", "REDIS", "SENTRY"))}
     started: list[Worker] = []
 
     def begin(

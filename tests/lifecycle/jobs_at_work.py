@@ -10,11 +10,19 @@ import sys
 import time
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from jobq import JobAborted, Retry, current, job
 from jobq.jobs import retry
 
 HERE = {"queue": "low", "retry": retry.fixed(0.05)}
+#: A worker that knows no async job runs its jobs without an event loop.
+LOOP = os.environ.get("LIFECYCLE_LOOP") != "no"
+
+
+def ajob(**options: Any) -> Any:
+    """@job of an async function, where there is to be a loop."""
+    return job(**options) if LOOP else lambda function: function
 
 
 def note(ledger: str, name: str, word: str, **more: object) -> None:
@@ -49,7 +57,7 @@ def gated(ledger: str, name: str) -> None:
     note(ledger, name, "end")
 
 
-@job(name="agated", **HERE)
+@ajob(name="agated", **HERE)
 async def agated(ledger: str, name: str) -> None:
     """The same on the event loop."""
     note(ledger, name, "start")
@@ -79,7 +87,7 @@ def kills(ledger: str, name: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@job(name="akills", **HERE)
+@ajob(name="akills", **HERE)
 async def akills(ledger: str, name: str) -> None:
     """A poison message among jobs that run at the same time."""
     note(ledger, name, "start", attempt=current().attempt)
@@ -162,7 +170,7 @@ def forks(ledger: str, name: str) -> None:
     note(ledger, name, "end", found=found)
 
 
-@job(name="refuses_cancel", **HERE)
+@ajob(name="refuses_cancel", **HERE)
 async def refuses_cancel(ledger: str, name: str) -> None:
     """Swallows its cancellation, and goes on until its gate is there."""
     note(ledger, name, "start")
@@ -174,7 +182,7 @@ async def refuses_cancel(ledger: str, name: str) -> None:
     note(ledger, name, "end")
 
 
-@job(name="closes", retries=0, **HERE)
+@ajob(name="closes", retries=0, **HERE)
 async def closes(ledger: str, name: str) -> None:
     """Raises what an event loop raises in what it closes."""
     note(ledger, name, "start")

@@ -81,6 +81,28 @@ def stops(ledger: str, name: str) -> None:
     note(ledger, name, "end")
 
 
+@job(name="silences", **HERE)
+def silences(ledger: str, name: str, server: int) -> None:
+    """The server, for as long as it runs for the first time."""
+    if not first_time(ledger, name):
+        note(ledger, name, "end")
+        return
+    os.kill(server, signal.SIGSTOP)
+    try:
+        time.sleep(60)
+    except JobAborted:
+        note(ledger, name, "aborted", lease_left=current().lease_left)
+        raise
+
+
+@job(name="stubborn_in_silence", **HERE)
+def stubborn_in_silence(ledger: str, name: str, server: int) -> None:
+    """Silences the server and holds on, where no exception gets in."""
+    note(ledger, name, "start")
+    os.kill(server, signal.SIGSTOP)
+    spin()
+
+
 @job(name="burns", **HERE)
 def burns(ledger: str, name: str, seconds: float) -> None:
     """All of a processor for so long."""

@@ -88,6 +88,7 @@ def test_poison_is_dead_after_exactly_so_many_crashes_while_others_flow(
     assert len(ledger.lines("end")) == 30
 
 
+@pytest.mark.loop
 def test_only_the_poison_dies_when_jobs_run_concurrently(queue, start, send, ledger):
     start("--processes", "1", "--concurrency", "5")
     for name in ("a", "b", "c"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from .conftest import until
 
 
@@ -105,6 +107,7 @@ def test_what_ended_before_a_slow_job_is_reported_while_it_runs(queue, start, se
     assert len(ended) == len(set(ended)) == 301
 
 
+@pytest.mark.loop
 def test_async_jobs_run_at_once_up_to_the_concurrency(queue, start, send, ledger):
     for name in "abcdef":
         send("agated", name)
@@ -150,6 +153,7 @@ def test_burst_ends_when_the_last_child_was_replaced_and_nothing_is_left(
     assert len(ledger.lines("end")) == 10
 
 
+@pytest.mark.loop
 def test_cancelled_job_that_goes_on_takes_no_others_with_it(queue, start, send, ledger):
     worker = start("--processes", "1", "--concurrency", "5", "--lease", "500ms")
     send("refuses_cancel", "stubborn")
@@ -169,6 +173,7 @@ def test_cancelled_job_that_goes_on_takes_no_others_with_it(queue, start, send, 
     assert worker.stop() == 0
 
 
+@pytest.mark.loop
 def test_job_that_raises_generator_exit_is_a_failure(queue, start, send, ledger):
     worker = start("--processes", "1")
     send("closes", "a")

@@ -30,6 +30,7 @@ def test_term_drains_and_runs_nothing_twice(queue, start, send, ledger):
     assert queue.fsck() == []
 
 
+@pytest.mark.loop
 @pytest.mark.parametrize("job", ["gated", "agated"])
 def test_second_term_gives_running_jobs_back(queue, start, send, ledger, job):
     worker = start("--processes", "1")
@@ -130,6 +131,7 @@ def test_child_born_while_the_worker_is_quiet_is_quiet(queue, start, send, ledge
     assert worker.stop() == 0
 
 
+@pytest.mark.loop
 def test_jobs_cancelled_before_their_first_step_are_given_back(queue, start, send, ledger):
     worker = start("--processes", "1", "--concurrency", "10")
     send("holds_gil", "busy", 1.0)
