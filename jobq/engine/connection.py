@@ -120,6 +120,10 @@ class Client:
         """A connection to every node that serves keys, not yet connected; the caller disconnects them."""
         return map(self._topology.open, self._topology.nodes())
 
+    def look_again(self) -> None:
+        """Ask anew where to call: who answers may be a master that was replaced and doesn't know."""
+        self._topology.forget()
+
     def fileno(self, connection: Connection) -> int:
         """What `select` takes for an open connection."""
         sock = connection._sock

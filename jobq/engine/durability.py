@@ -51,6 +51,7 @@ class Confirmation:
         self._within_s = client.settings.durable_within_s
         self._namespace = client.namespace
         self._call_key = call_key
+        self._client = client
         self._missing = ""
 
     def exchange(
@@ -68,6 +69,7 @@ class Confirmation:
     def check(self, mids: Sequence[str]) -> None:
         """Raises NotDurable when the last exchange wasn't confirmed."""
         if self._missing:
+            self._client.look_again()
             told = mids[0] if len(mids) == 1 else f"{mids[0]} and {len(mids) - 1} more"
             raise NotDurable(
                 f"{told}: accepted, but not durable as durability={self._level!r} asks: "

@@ -29,8 +29,6 @@ def watched(folder: Path, request: pytest.FixtureRequest) -> Iterator[Watched]:
     there = kinds(request.config)
     deployment = Watched(binary(there[request.param % len(there)]) or "", folder)
     yield deployment
-    for node in (deployment.master, deployment.replica):
-        node.process.send_signal(signal.SIGCONT)
     deployment.close()
 
 

@@ -129,6 +129,7 @@ class Watched:
 
     def __init__(self, program: str, folder: Path) -> None:
         self._program, self._folder = program, folder
+        self._nodes: list[Node] = []
         self.master = self._node()
         self.replica = self.follower(self.master)
         rules = (
@@ -140,15 +141,20 @@ class Watched:
         wait_for(self._agreed, "the Sentinels don't know each other")
 
     def _node(self, *options: str) -> Node:
-        return Node(
-            self._program, self._folder, "--save", "", "--repl-diskless-sync-delay", "0", *options
-        )
+        at_once = ("--save", "", "--repl-diskless-sync-delay", "0")
+        self._nodes.append(Node(self._program, self._folder, *at_once, *options))
+        return self._nodes[-1]
 
     def follower(self, master: Node) -> Node:
         """One more server, that replicates this one."""
         node = self._node("--replicaof", HOST, str(master.port))
         wait_for(lambda: node.redis.info()["master_link_status"] == "up", "no replica")
         return node
+
+    def names(self, node: Node) -> bool:
+        """Whether this is the master to all Sentinels."""
+        asked = [one.redis.sentinel_get_master_addr_by_name("main") for one in self.sentinels]
+        return all(port == node.port for _, port in asked)
 
     def _agreed(self) -> bool:
         return all(self._knows_all(node) for node in self.sentinels)
@@ -165,7 +171,7 @@ class Watched:
 
     def close(self) -> None:
         """Kill all."""
-        for node in (*self.sentinels, self.master, self.replica):
+        for node in (*self.sentinels, *self._nodes):
             node.kill()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 
 import pytest
@@ -12,7 +13,7 @@ from jobq.engine.connection import connect
 from jobq.engine.directory import queue_names
 from jobq.engine.message import Ending
 from jobq.engine.queue import Queue
-from jobq.errors import Unavailable
+from jobq.errors import NotDurable, Unavailable
 
 from ..conftest import binary
 from .deployments import HOST, Spread, TlsFront, Watched, wait_for
@@ -69,6 +70,27 @@ def test_sentinel_names_the_master_and_the_next_one_after_a_failover(watched):
 
     assert watched.replica.redis.role()[0] == "master"
     assert [message.mid for message in queue.dequeue(5).messages] == ["before", "after"]
+    client.close()
+
+
+def test_repeated_enqueue_leaves_a_master_that_was_replaced_and_does_not_know(watched):
+    client = made(watched.url, durability="replicas=1", durable_within_s=0.1)
+    queue = Queue("low", client)
+    wait_for(lambda: watched.master.redis.execute_command("WAIT", 1, 100) == 1, "no replica")
+    assert queue.enqueue(b"v", mid="before").action == "added"
+
+    watched.master.process.send_signal(signal.SIGSTOP)
+    wait_for(lambda: watched.replica.redis.role()[0] == "master", "no failover")
+    watched.follower(watched.replica)
+    watched.replica.redis.set("k", "v")
+    wait_for(lambda: watched.replica.redis.execute_command("WAIT", 1, 100) == 1, "no replica")
+    wait_for(lambda: watched.names(watched.replica), "not every Sentinel knows")
+    watched.master.process.send_signal(signal.SIGCONT)
+
+    with pytest.raises(NotDurable):
+        queue.enqueue(b"v", mid="after")
+    assert queue.enqueue(b"v", mid="after").action == "added"
+    assert watched.replica.redis.hlen("jobq:{low}:messages") == 2
     client.close()
 
 
