@@ -31,15 +31,18 @@ def until(holds: Callable[[], object], what: str, seconds: float) -> None:
 
 
 class Crew:
-    """So many workers of so many children each."""
+    """So many workers of so many children each. Every other one reaches the server by the URL `side`, if given."""
 
     def __init__(
-        self, folder: Path, url: str, namespace: str, lease_s: float, crash_limit: int
-    ) -> None:
+        self, folder: Path, url: str, namespace: str, lease_s: float, crash_limit: int,
+        side: str = "",
+    ) -> None:  # fmt: skip
         self.lease_s, self.crash_limit = lease_s, crash_limit
         self.ledger = Ledger(str(folder / "ledger"))
         self.living: list[subprocess.Popen[bytes]] = []
+        self.aside: list[subprocess.Popen[bytes]] = []
         self._leaving: list[subprocess.Popen[bytes]] = []
+        self._side = side
         self._folder = folder
         self._begun = 0
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("JOBQ", "REDIS"))}
@@ -58,12 +61,16 @@ class Crew:
             "--crash-limit", str(self.crash_limit), "--log-level", "warning",
         ]  # fmt: skip
         self._begun += 1
+        aside = bool(self._side) and self._begun % 2 == 0
+        env = {**self._env, "JOBQ_URL": self._side} if aside else self._env
         with (self._folder / f"worker{self._begun}.log").open("wb") as log:
             process = subprocess.Popen(
-                command, env=self._env, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log,
+                command, env=env, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log, start_new_session=True,
             )  # fmt: skip
         self.living.append(process)
+        if aside:
+            self.aside.append(process)
 
     def ready(self) -> None:
         """Wait until every worker has children."""

@@ -10,6 +10,8 @@ from typing import NamedTuple
 from jobq.chaos.ledger import Line
 
 FOREVER = float("inf")
+#: A fault acts on what begins so shortly after it, too.
+GRACE_S = 0.5
 
 
 @dataclass(eq=False)
@@ -47,17 +49,14 @@ class Ending(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What the nemesis did. No pids: to everybody. `cuts`: runs may be cut short or outlive their lease."""
+    """What the nemesis did. No pids: to everybody. `cuts`, `spares`: as in `Stage.fault`."""
 
     name: str
     at: float
     until: float
     pids: frozenset[int]
     cuts: bool
-
-    def strikes(self, pid: int) -> bool:
-        """Whether it can have made a second run necessary of what this process ran."""
-        return self.cuts and (not self.pids or pid in self.pids)
+    spares: bool = False
 
 
 @dataclass
@@ -67,6 +66,7 @@ class History:
     outcomes: dict[str, str] = field(default_factory=dict)
     taken_for_other: list[str] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
+    following: dict[Run, Run] = field(default_factory=dict)
     started: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))
     ended: Counter[str] = field(default_factory=Counter)
     handed: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
@@ -75,11 +75,18 @@ class History:
     faults: list[Fault] = field(default_factory=list)
     orphans: list[int] = field(default_factory=list)
     poison: dict[str, int] = field(default_factory=dict)
+    late: float = 0.0
     answered: dict[tuple[str, int], float] = field(default_factory=dict)
 
-    def settled_at(self, run: Run) -> float:
-        """When the end of a run was known to be accepted or refused."""
-        return self.answered.get((run.mid, run.fence), FOREVER)
+    def hit(self, fault: Fault, run: Run) -> bool:
+        """Whether a fault can have made another run necessary of what this one ran."""
+        if not fault.cuts or (fault.pids and run.pid not in fault.pids):
+            return False
+        settled_at = self.answered.get((run.mid, run.fence), FOREVER)
+        if run.start > fault.until + GRACE_S or settled_at < fault.at:
+            return False
+        following = self.following.get(run)
+        return not fault.spares or following is None or following.start >= fault.at
 
 
 def read(lines: Iterable[Line]) -> History:
@@ -101,9 +108,8 @@ def read(lines: Iterable[Line]) -> History:
             history.endings += _endings(line, replies.get(line["call"]))
         elif word == "fault":
             pids = frozenset(line.get("pids") or ())
-            history.faults.append(
-                Fault(line["name"], line["at"], line["until"], pids, line["cuts"])
-            )
+            known = (line["name"], line["at"], line["until"], pids, line["cuts"])
+            history.faults.append(Fault(*known, line.get("spares", False)))
         else:
             _rest(history, line)
     _settle(history)
@@ -115,6 +121,8 @@ def _rest(history: History, line: Line) -> None:
         history.orphans.append(line["pid"])
     elif line["word"] == "poison":
         history.poison[line["mid"]] = line["limit"]
+    elif line["word"] == "late":
+        history.late = line["most"]
 
 
 def _enqueue(history: History, line: Line) -> None:
@@ -151,6 +159,11 @@ def _endings(line: Line, reply: Line | None) -> Iterator[Ending]:
 
 
 def _settle(history: History) -> None:
+    last: dict[int, Run] = {}
+    for run in history.runs:
+        if run.pid in last:
+            history.following[last[run.pid]] = run
+        last[run.pid] = run
     for ending in history.endings:
         fence = history.fences.get((ending.mid, ending.token))
         if fence is not None:

@@ -12,7 +12,10 @@ end       the same: the run has had its effect
 aborted   the same: it was told to stop
 finish    call, endings: [mid, token, outcome] about to be reported; pid
 finished  call, replies: one per ending; absent when no reply came
-fault     name, pids (none = everybody), until, cuts: whether it explains a second run
+stroke    number, pause: seconds before it
+fault     name, pids (none = everybody), until, cuts: whether it explains a second run, spares: but
+          not of what had ended there
+late      most: seconds by which this machine was late to wake somebody who had asked for it
 poison    mid, limit: after so many runs it must be dead
 orphan    pid: a child that outlived its supervisor
 ========  =====================================================================

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from jobq.chaos.crew import children_of
+from jobq.chaos.proxy import BOTH
 from jobq.chaos.stage import Stage
 from jobq.config import ServerSettings
 
@@ -23,6 +25,17 @@ def reset(stage: Stage) -> None:
     """RST to every connection."""
     with stage.fault("reset"):
         stage.road().cut()
+
+
+def tear(stage: Stage) -> None:
+    """Some bytes of a request or a reply, then RST."""
+    road = stage.road()
+    before = road.torn
+    with stage.fault("tear"):
+        road.tear(stage.random.randint(1, 100))
+        deadline = time.monotonic() + 1
+        while road.torn == before and time.monotonic() < deadline:
+            time.sleep(0.005)
 
 
 def blackhole(stage: Stage) -> None:
@@ -47,6 +60,40 @@ def timeout(stage: Stage) -> None:
             road.deliver()
 
 
+def one_way(stage: Stage) -> None:
+    """Requests arrive and replies don't, or the other way round, for longer than a lease; then all of it, late."""
+    road = stage.road()
+    with stage.fault("one-way", cuts=True):
+        try:
+            road.swallow([stage.random.choice(BOTH)])
+            time.sleep(stage.crew.lease_s * stage.random.uniform(1.2, 1.6))
+        finally:
+            road.deliver()
+
+
+def half_open(stage: Stage) -> None:
+    """Connections die without a word; new ones work."""
+    road = stage.road()
+    with stage.fault("half-open", cuts=True):
+        try:
+            road.forsake()
+            time.sleep(ServerSettings().socket_timeout_s + stage.random.uniform(0.5, 1.5))
+        finally:
+            road.disown()
+
+
+def partition(stage: Stage) -> None:
+    """Every other worker is cut off for more than two leases; then all that was on its way arrives."""
+    road, crew = stage.side_road(), stage.crew
+    pids = [pid for worker in crew.aside for pid in (worker.pid, *children_of(worker.pid))]
+    with stage.fault("partition", pids, cuts=True):
+        try:
+            road.swallow()
+            time.sleep(crew.lease_s * stage.random.uniform(2.0, 2.3))
+        finally:
+            road.deliver()
+
+
 def latency(stage: Stage) -> None:
     """Up to 30 ms per KB each way, for a while."""
     road = stage.road()
@@ -56,3 +103,14 @@ def latency(stage: Stage) -> None:
             time.sleep(stage.random.uniform(0.5, 1.5))
         finally:
             road.latency_s = 0.0
+
+
+def slow(stage: Stage) -> None:
+    """Up to 200 ms per KB each way, and 64 KB/s at most, for a while."""
+    road = stage.road()
+    with stage.fault("slow"):
+        try:
+            road.latency_s, road.bytes_per_s = 0.2, 64 * 1024.0
+            time.sleep(stage.random.uniform(0.5, 1.5))
+        finally:
+            road.latency_s = road.bytes_per_s = 0.0

@@ -8,6 +8,7 @@ import threading
 import time
 
 from jobq.chaos.ledger import Ledger
+from jobq.chaos.poison import KINDS
 from jobq.config import ServerSettings
 from jobq.engine.connection import connect
 from jobq.engine.queue import Queue
@@ -16,8 +17,6 @@ from jobq.errors import CodecError, ConfigError, Full, JobqError, NotDurable, Sc
 QUEUE = "chaos"
 #: Refused before anything was changed. All else that goes wrong leaves the outcome unknown.
 FAILED = (Full, ScriptError, CodecError, ConfigError)
-#: What kills its child instead of taking a while.
-DEADLY = -1.0
 #: How long a mid of a durable enqueue isn't taken anew after its end.
 DEDUPE_S = 5.0
 #: One in so many runs so long that faults find it running.
@@ -25,17 +24,18 @@ LONG_EVERY, LONG_S, SHORT_S = 25, 0.4, 0.01
 
 
 class Producer(threading.Thread):
-    """Enqueues `count` messages in about `seconds`."""
+    """Enqueues `count` messages in about `seconds`; before one in `poison_every`, if any, a deadly one."""
 
     def __init__(
         self, settings: ServerSettings, queue: str, ledger: Ledger, name: str, count: int,
-        seconds: float, seed: int,
+        seconds: float, seed: int, poison_every: int = 0, crash_limit: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(name=name, daemon=True)
         self._client = connect(settings=settings)
         self._queue = Queue(queue, self._client)
         self._ledger = ledger
         self._count = count
+        self._poison_every, self._crash_limit = poison_every, crash_limit
         self._pause_s = seconds / max(1, count)
         self._random = random.Random(f"{seed} {name}")
         self._stopped = threading.Event()
@@ -55,13 +55,28 @@ class Producer(threading.Thread):
         self._stopped.set()
 
     def _one(self, mid: str, number: int) -> None:
+        if self._poison_every and number % self._poison_every == 0:
+            kind = list(KINDS)[number // self._poison_every % len(KINDS)]
+            deadly(self._queue, self._ledger, f"{mid}-{kind}", kind, self._crash_limit)
         seconds = LONG_S if number % LONG_EVERY == 0 else self._random.uniform(0, SHORT_S)
         enqueue(self._queue, self._ledger, mid, seconds)
 
 
 def enqueue(queue: Queue, ledger: Ledger, mid: str, seconds: float, padding: int = 0) -> None:
+    """One attempt at a job that takes so long, and how it came out."""
+    offer(queue, ledger, mid, contents(mid, seconds, padding))
+
+
+def deadly(queue: Queue, ledger: Ledger, mid: str, kind: str, limit: int) -> None:
+    """One message that must be dead after so many runs."""
+    ledger.write("poison", mid=mid, limit=limit)
+    offer(
+        queue, ledger, mid, json.dumps({"job": "jobq.chaos.poison", "args": [mid, kind]}).encode()
+    )
+
+
+def offer(queue: Queue, ledger: Ledger, mid: str, content: bytes) -> None:
     """One attempt, and how it came out. What isn't durable as asked is enqueued again under its mid."""
-    content = contents(mid, seconds, padding)
     again = False
     ledger.write("enqueue", mid=mid)
     while True:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import secrets
 import time
 from collections.abc import Iterator
@@ -11,10 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobq.chaos.crew import Crew
-from jobq.chaos.faults import Fault, Stage
 from jobq.chaos.place import Place, keys_of
 from jobq.chaos.producing import QUEUE, Producer
 from jobq.chaos.proxy import Proxy
+from jobq.chaos.pulse import Pulse
+from jobq.chaos.schedule import schedule
+from jobq.chaos.stage import Fault, Stage
 from jobq.chaos.verdict import Final, Verdict, judge
 from jobq.config import ServerSettings
 from jobq.engine.connection import Client
@@ -24,6 +25,8 @@ from jobq.errors import ConfigError
 WORKERS, PRODUCERS = 2, 2
 PER_SECOND = 150
 DRAIN_S = 60.0
+#: Messages per second: a drain slower than that has come to a halt.
+SLOWEST = 25
 #: What may stay for good: the two listings, the queue's settings and history, one marker that wakes.
 LASTING = ("events", "meta", "queues", "wake", "workers")
 
@@ -39,51 +42,77 @@ class Plan(NamedTuple):
 
 def play(place: Place, plan: Plan, folder: Path) -> Verdict:
     """The whole round; `folder` keeps the ledger and the logs."""
-    namespace = f"chaos-{secrets.token_hex(4)}"
-    with _proxied(place, plan) as (proxy, url):
+    namespace, fault = f"chaos-{secrets.token_hex(4)}", plan.fault
+    with _proxied(place, plan) as (proxies, (url, side)):
         client = place.client(namespace)
-        queue = Queue(QUEUE, client)
-        crew = Crew(folder, url, namespace, plan.fault.lease_s, plan.fault.crash_limit)
-        luck = random.Random(f"{plan.seed} {plan.fault.name}")
-        stage = Stage(crew, place, client, proxy, luck)
+        crew = Crew(folder, url, namespace, fault.lease_s, fault.crash_limit, side)
+        proxy, side_road = [*proxies, None, None][:2]
+        stage = Stage(crew, place, client, proxy, side_road)
+        pulse = Pulse()
+        pulse.start()
         try:
-            for _ in range(WORKERS):
-                crew.start()
-            crew.ready()
-            _trouble(stage, plan, _producers(url, namespace, crew, plan))
-            waiting = _drained(queue)
+            producers = _producers(url, namespace, crew, plan)
+            if fault.crowd is None:
+                _begin(crew)
+                _trouble(stage, plan, producers)
+            else:
+                _run(producers)
+                _begin(crew)
+            queue = Queue(QUEUE, client)
+            waiting = _drained(queue, plan.jobs)
             crew.stop()
+            crew.ledger.write("late", most=pulse.stop())
             return judge(crew.ledger.lines(), _final(queue, crew, waiting))
         finally:
             crew.kill()
             _forget(client)
 
 
+def _begin(crew: Crew) -> None:
+    for _ in range(WORKERS):
+        crew.start()
+    crew.ready()
+
+
 @contextmanager
-def _proxied(place: Place, plan: Plan) -> Iterator[tuple[Proxy | None, str]]:
-    if "own" in plan.fault.needs and not place.own:
+def _proxied(place: Place, plan: Plan) -> Iterator[tuple[list[Proxy], list[str]]]:
+    """The proxies, and the URLs of jobq and of every other worker, '' for the same."""
+    needs = plan.fault.needs
+    if "own" in needs and not place.own:
         raise ConfigError(f"{plan.fault.name} needs a server of its own; leave out --url")
-    if "proxy" not in plan.fault.needs:
-        yield None, place.url
-        return
-    if place.target is None:
+    count = ("proxy" in needs) + ("side" in needs)
+    if count and place.target is None:
         raise ConfigError(
             f"{plan.fault.name} needs a plain redis:// or unix:// URL to come between"
         )
-    proxy = Proxy(place.target, plan.seed)
+    proxies = [Proxy(place.target, plan.seed + n) for n in range(count) if place.target]
+    urls = [place.through(proxy.port) for proxy in proxies]
     try:
-        yield proxy, place.through(proxy.port)
+        yield proxies, [*(urls or [place.url]), ""][:2]
     finally:
-        proxy.close()
+        for proxy in proxies:
+            proxy.close()
 
 
 def _producers(url: str, namespace: str, crew: Crew, plan: Plan) -> list[Producer]:
     settings = ServerSettings(url=url, namespace=namespace, durability=plan.durability)
-    share, seconds = plan.jobs // PRODUCERS, plan.jobs / PER_SECOND
+    crowd = plan.fault.crowd
+    share, seconds = plan.jobs // PRODUCERS, 0.0 if crowd is not None else plan.jobs / PER_SECOND
     return [
-        Producer(settings, QUEUE, crew.ledger, f"p{n}", share, seconds, plan.seed)
+        Producer(
+            settings, QUEUE, crew.ledger, f"p{n}", share, seconds, plan.seed, crowd or 0,
+            plan.fault.crash_limit,
+        )
         for n in range(PRODUCERS)
-    ]
+    ]  # fmt: skip
+
+
+def _run(producers: list[Producer]) -> None:
+    """To their end."""
+    for producer in producers:
+        producer.start()
+    for producer in producers:
+        producer.join()
 
 
 def _trouble(stage: Stage, plan: Plan, producers: list[Producer]) -> None:
@@ -91,9 +120,10 @@ def _trouble(stage: Stage, plan: Plan, producers: list[Producer]) -> None:
     for producer in producers:
         producer.start()
     try:
-        while True:
-            time.sleep(stage.random.uniform(*plan.fault.pause_s))
-            plan.fault.stroke(stage)
+        for stroke in schedule(plan.seed, plan.fault):
+            time.sleep(stroke.pause_s)
+            stage.crew.ledger.write("stroke", number=stroke.number, pause=stroke.pause_s)
+            plan.fault.stroke(stage._replace(random=stroke.luck))
             if not any(producer.is_alive() for producer in producers):
                 break
     except BaseException:
@@ -105,9 +135,9 @@ def _trouble(stage: Stage, plan: Plan, producers: list[Producer]) -> None:
             producer.join()
 
 
-def _drained(queue: Queue) -> frozenset[str]:
+def _drained(queue: Queue, jobs: int) -> frozenset[str]:
     """Wait until nothing is left to do; what still is when time is over."""
-    deadline = time.monotonic() + DRAIN_S
+    deadline = time.monotonic() + DRAIN_S + jobs / SLOWEST
     while queue.counts().messages and time.monotonic() < deadline:
         time.sleep(0.05)
     places = (queue.content(place, limit=1000) for place in ("ready", "due", "circle"))

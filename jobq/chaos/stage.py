@@ -10,30 +10,37 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from jobq.chaos.crew import Crew
+from jobq.chaos.figures import Bound
 from jobq.chaos.place import Place
 from jobq.chaos.proxy import Proxy
 from jobq.engine.connection import Client
 
 
 class Stage(NamedTuple):
-    """What a stroke may act on. `client` goes past the proxy."""
+    """What a stroke may act on. `client` goes past the proxies; by way of `side` goes every other worker alone."""
 
     crew: Crew
     place: Place
     client: Client
-    proxy: Proxy | None
-    random: random.Random
+    proxy: Proxy | None = None
+    side: Proxy | None = None
+    random: random.Random = random.Random()
 
     @contextmanager
-    def fault(self, name: str, pids: Sequence[int] = (), *, cuts: bool = False) -> Iterator[None]:
-        """Note in the ledger what is done inside; `cuts`: it may make second runs necessary."""
+    def fault(
+        self, name: str, pids: Sequence[int] = (), *, cuts: bool = False, spares: bool = False
+    ) -> Iterator[None]:
+        """Note in the ledger what is done inside. `cuts`: it may make second runs necessary; `spares`: but not
+        of what those processes had ended, which somebody else reports for them.
+        """
         began = time.monotonic()
         try:
             yield
         finally:
             self.crew.ledger.write(
-                "fault", at=began, name=name, pids=list(pids), until=time.monotonic(), cuts=cuts
-            )
+                "fault", at=began, name=name, pids=list(pids), until=time.monotonic(), cuts=cuts,
+                spares=spares,
+            )  # fmt: skip
 
     def worker(self) -> subprocess.Popen[bytes]:
         """One of those that live."""
@@ -44,11 +51,19 @@ class Stage(NamedTuple):
         assert self.proxy is not None
         return self.proxy
 
+    def side_road(self) -> Proxy:
+        """The proxy of every other worker, for a fault that declared to need one."""
+        assert self.side is not None
+        return self.side
+
 
 class Fault(NamedTuple):
-    """`needs`: "proxy"; "own", a server that may be killed; "alone", since it disturbs everybody on the server.
+    """`needs`: "proxy"; "side", one more for every other worker; "own", a server that may be killed; "alone",
+    since it disturbs everybody on the server.
 
-    `pause_s`: between strokes. `lease_s`, `crash_limit`: of the workers.
+    `pause_s`: between strokes. `lease_s`, `crash_limit`: of the workers. `bounds`: on what is measured.
+    `crowd`: all is enqueued before the workers start, and one in so many is poison, 0 for none; None: at a
+    steady pace while they work. `beside`: the clean fault to whose rate this one's is compared.
     """
 
     name: str
@@ -58,3 +73,6 @@ class Fault(NamedTuple):
     pause_s: tuple[float, float] = (0.2, 0.8)
     lease_s: float = 15.0
     crash_limit: int = 100
+    bounds: tuple[Bound, ...] = ()
+    crowd: int | None = None
+    beside: str = ""

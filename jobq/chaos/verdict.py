@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from statistics import median
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
 from typing import NamedTuple
 
-from jobq.chaos.history import History, Run, read
+from jobq.chaos.history import Fault, History, Run, read
 from jobq.chaos.ledger import Line
-
-#: A fault acts on what begins so shortly after it, too.
-GRACE_S = 0.5
 
 
 class Final(NamedTuple):
@@ -25,7 +22,13 @@ class Final(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Counts, and per broken promise the mids or keys."""
+    """Counts, seconds, and per broken promise the mids or keys.
+
+    `refused`: ends reported too late. `recoveries`: how often a run that a fault cut short was followed by
+    another, the seconds until then below. `overrun`: how long at most a run went on after it knew its lease
+    to be over. `rate`: good messages run per second. `share`: of the rate of a clean round.
+    `late`: by how much this machine woke somebody too late.
+    """
 
     attempts: int
     acknowledged: int
@@ -35,10 +38,17 @@ class Verdict(NamedTuple):
     duplicates: int
     hit: int
     faults: int
+    refused: int
     dead: int
-    recovery_p50: float
-    recovery_max: float
+    recoveries: int
+    recovery_p50: float | None
+    recovery_p99: float | None
+    recovery_max: float | None
+    overrun: float
+    rate: float
+    late: float
     broken: dict[str, list[str]]
+    share: float | None = None
 
     @property
     def holds(self) -> bool:
@@ -49,7 +59,7 @@ class Verdict(NamedTuple):
 def judge(lines: Iterable[Line], final: Final) -> Verdict:
     """The verdict on one round."""
     history = read(lines)
-    hits = dict(_hits(history))
+    hits = {run: faults for run in history.runs if (faults := _hits(history, run))}
     recovery = sorted(_recoveries(history, hits))
     return Verdict(
         attempts=len(history.outcomes),
@@ -58,17 +68,37 @@ def judge(lines: Iterable[Line], final: Final) -> Verdict:
         recovered=sum(history.outcomes.get(mid) == "info" for mid in history.ended),
         runs=len(history.runs),
         duplicates=sum(count - 1 for count in history.ended.values()),
-        hit=sum(len(faults) for faults in hits.values()),
+        hit=len(hits),
         faults=len(history.faults),
+        refused=sum(ending.reply == "stale" for ending in history.endings),
         dead=len(final.dead),
-        recovery_p50=median(recovery) if recovery else 0.0,
-        recovery_max=max(recovery, default=0.0),
+        recoveries=len(recovery),
+        recovery_p50=quantile(recovery, 0.5),
+        recovery_p99=quantile(recovery, 0.99),
+        recovery_max=quantile(recovery, 1),
+        overrun=max((0.0, *(-run.points[-1][1] for run in history.runs))),
+        rate=_rate(history),
+        late=history.late,
         broken={name: sorted(found) for name, found in _broken(history, final, hits)},
     )
 
 
+def quantile(values: Sequence[float], share: float) -> float | None:
+    """The least of these sorted values that at least such a share doesn't exceed; None of none."""
+    return values[max(0, ceil(share * len(values)) - 1)] if values else None
+
+
+def _rate(history: History) -> float:
+    """Per second, from the first start to the last end."""
+    good = [run for run in history.runs if run.ended]
+    if not good:
+        return 0.0
+    began = min(run.start for run in good)
+    return len(history.ended) / max(0.001, max(run.last for run in good) - began)
+
+
 def _broken(
-    history: History, final: Final, hits: dict[Run, list[float]]
+    history: History, final: Final, hits: dict[Run, list[Fault]]
 ) -> Iterator[tuple[str, Iterable[str]]]:
     """Every promise, with the mids or keys of which it doesn't hold."""
     acknowledged, ran = _acknowledged(history), set(history.ended)
@@ -91,39 +121,26 @@ def _acknowledged(history: History) -> set[str]:
     return {mid for mid, outcome in history.outcomes.items() if outcome == "ok"}
 
 
-def _hits(history: History) -> Iterator[tuple[Run, list[float]]]:
-    """Runs that a fault may have made a second one necessary of, with the moments of those faults."""
-    for run in history.runs:
-        settled = history.settled_at(run)
-        times = [
-            fault.at
-            for fault in history.faults
-            if run.start <= fault.until + GRACE_S and fault.at <= settled and fault.strikes(run.pid)
-        ]
-        if times:
-            yield run, times
+def _hits(history: History, run: Run) -> list[Fault]:
+    return [fault for fault in history.faults if history.hit(fault, run)]
 
 
-def _unexplained(history: History, hits: dict[Run, list[float]]) -> Iterator[str]:
-    """Mids with more further effects than faults that hit them."""
-    # What hit the last run of a mid made no further one necessary.
-    struck = Counter(
-        run.mid
-        for run, times in hits.items()
-        for _ in times
-        if run is not history.started[run.mid][-1]
-    )
+def _unexplained(history: History, hits: dict[Run, list[Fault]]) -> Iterator[str]:
+    """Mids that ran to the end once more although no fault had hit the run before."""
     for mid, count in history.ended.items():
-        if count - 1 > struck[mid]:
-            yield mid
+        if count > 1:
+            ended = [run for run in history.started[mid] if run.ended]
+            if not all(run in hits for run in ended[:-1]):
+                yield mid
 
 
-def _recoveries(history: History, hits: dict[Run, list[float]]) -> Iterator[float]:
+def _recoveries(history: History, hits: dict[Run, list[Fault]]) -> Iterator[float]:
     """How long after a fault that cut a run short its message ran again."""
-    for run, times in hits.items():
+    for run, faults in hits.items():
         later = [one.start for one in history.started[run.mid] if one.start > run.start]
         if not run.ended and later:
-            yield max(0.0, min(later) - max((t for t in times if t >= run.start), default=run.last))
+            struck_at = max((f.at for f in faults if f.at >= run.start), default=run.last)
+            yield max(0.0, min(later) - struck_at)
 
 
 def _undead(history: History, final: Final) -> Iterator[str]:

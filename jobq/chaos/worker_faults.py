@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
@@ -16,7 +17,7 @@ def child_kill(stage: Stage) -> None:
     children = children_of(stage.worker().pid)
     if children:
         pid = stage.random.choice(children)
-        with stage.fault("child-kill", [pid], cuts=True):
+        with stage.fault("child-kill", [pid], cuts=True, spares=True):
             signalled(pid, signal.SIGKILL)
 
 
@@ -28,6 +29,24 @@ def worker_kill(stage: Stage) -> None:
     with stage.fault("worker-kill", [worker.pid, *children], cuts=True):
         worker.kill()
         worker.wait()
+    _bury(stage, children)
+    stage.crew.start()
+
+
+def host_loss(stage: Stage) -> None:
+    """kill -9 of a worker and its children at once, as when their machine is gone; a new worker elsewhere."""
+    worker = stage.worker()
+    children = children_of(worker.pid)
+    stage.crew.drop(worker)
+    with stage.fault("host-loss", [worker.pid, *children], cuts=True):
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+    _bury(stage, children)
+    stage.crew.start()
+
+
+def _bury(stage: Stage, children: list[int]) -> None:
+    """Wait for the end of children whose supervisor is gone; who lives on is an orphan."""
     deadline = time.monotonic() + ORPHAN_S
     while left := list(filter(alive, children)):
         if time.monotonic() > deadline:
@@ -36,7 +55,6 @@ def worker_kill(stage: Stage) -> None:
     for pid in left:
         stage.crew.ledger.write("orphan", pid=pid)
         signalled(pid, signal.SIGKILL)
-    stage.crew.start()
 
 
 def worker_stop(stage: Stage) -> None:

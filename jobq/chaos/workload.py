@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from jobq.chaos.ledger import Ledger
+from jobq.chaos.poison import HARD_TIMEOUT_S, KINDS
 from jobq.chaos.producing import QUEUE
 from jobq.engine.message import Dequeued, Ending, Finished
 from jobq.engine.queue import Queue
@@ -29,16 +29,21 @@ _dequeue = Queue.dequeue
 
 @job(name="jobq.chaos", queue=QUEUE)
 def work(mid: str, seconds: float, padding: str = "") -> None:
-    """Take a while, and say so before and after; less than no time is deadly."""
+    """Take a while, and say so before and after."""
     _note("start")
-    if seconds < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
     try:
         time.sleep(seconds)
     except JobAborted:
         _note("aborted")
         raise
     _note("end")
+
+
+@job(name="jobq.chaos.poison", queue=QUEUE, hard_timeout=HARD_TIMEOUT_S)
+def poison(mid: str, kind: str) -> None:
+    """Take the child along."""
+    _note("start")
+    KINDS[kind]()
 
 
 def _note(word: str) -> None:

@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import click
 
 from jobq.chaos.faults import FAULTS, Fault
+from jobq.chaos.figures import missed
 from jobq.chaos.place import OwnServer, Place
 from jobq.chaos.round import Plan, play
 from jobq.chaos.verdict import Verdict
@@ -49,7 +51,7 @@ def chaos(
     """Rehearse faults: kill, stop, cut off, and judge by a ledger outside the server.
 
     On a server of its own, or on the one that --url names, there in a namespace of its own; faults that
-    disturb everybody on it must then be asked for by name. Exit code 1: a promise was broken.
+    disturb everybody on it must then be asked for by name. Exit code 1: a promise was broken, or a bound missed.
     """
     if session.url and server:
         raise ConfigError("--url names a server that runs, --server a program to run; give one")
@@ -59,8 +61,22 @@ def chaos(
     seed = random.randrange(10**6) if seed is None else seed
     session.note(f"seed {seed}, {jobs} jobs a round")
     chosen = [FAULTS[name] for name in names] or suitable(session.url)
-    kept = [_round(session, Plan(one, jobs, seed, durability), server) for one in chosen]
+    rates: dict[str, float] = {}
+    kept = [
+        _round(session, Plan(one, jobs, seed, durability), server, rates)
+        for one in _with_clean(chosen)
+    ]
     return exits.OK if all(kept) else exits.NO
+
+
+def _with_clean(chosen: Iterable[Fault]) -> Iterator[Fault]:
+    """Before what is compared with a clean round, that one."""
+    played: set[str] = set()
+    for fault in chosen:
+        if fault.beside and fault.beside not in played:
+            yield FAULTS[fault.beside]
+        yield fault
+        played |= {fault.name, fault.beside}
 
 
 def suitable(url: str | None) -> list[Fault]:
@@ -71,7 +87,7 @@ def suitable(url: str | None) -> list[Fault]:
     return [fault for fault in FAULTS.values() if able.issuperset(fault.needs)]
 
 
-def _round(session: Session, plan: Plan, server: str) -> bool:
+def _round(session: Session, plan: Plan, server: str, rates: dict[str, float]) -> bool:
     folder = Path(tempfile.mkdtemp(prefix="jobq-chaos-"))
     kept = True
     try:
@@ -79,9 +95,14 @@ def _round(session: Session, plan: Plan, server: str) -> bool:
         own = partial(OwnServer, folder, server, options)
         with closing(Place(session.url) if session.url else own()) as place:
             verdict = play(place, plan, folder)
-        kept = not verdict.holds
-        session.say(_record(plan, verdict), _line(plan, verdict))
-        return verdict.holds
+        rates[plan.fault.name] = verdict.rate
+        if plan.fault.beside:
+            clean = rates[plan.fault.beside]
+            verdict = verdict._replace(share=verdict.rate / clean if clean else 0.0)
+        beyond = list(missed(verdict, plan.fault.bounds))
+        kept = not verdict.holds or bool(beyond)
+        session.say(_record(plan, verdict, beyond), _line(plan, verdict, beyond))
+        return not kept
     finally:
         if kept:
             session.note(f"the ledger and the logs are in {folder}")
@@ -89,27 +110,45 @@ def _round(session: Session, plan: Plan, server: str) -> bool:
             shutil.rmtree(folder)
 
 
-def _record(plan: Plan, verdict: Verdict) -> dict[str, Any]:
+def _record(plan: Plan, verdict: Verdict, beyond: list[str]) -> dict[str, Any]:
     return {
         "fault": plan.fault.name,
         "seed": plan.seed,
-        "holds": verdict.holds,
+        "holds": verdict.holds and not beyond,
+        "bounds": [bound.told for bound in plan.fault.bounds],
+        "missed": beyond,
         **verdict._asdict(),
     }
 
 
-def _line(plan: Plan, verdict: Verdict) -> str:
+def _line(plan: Plan, verdict: Verdict, beyond: list[str]) -> str:
     facts = (
-        f"{plan.fault.name:<15} {'ok    ' if verdict.holds else 'BROKEN'} "
+        f"{plan.fault.name:<15} {'ok    ' if verdict.holds and not beyond else 'BROKEN'} "
         f"faults {verdict.faults:<4} attempts {verdict.attempts:<6} "
         f"acknowledged {verdict.acknowledged:<6} recovered {verdict.recovered:<3} "
-        f"hit {verdict.hit:<4} duplicates {verdict.duplicates:<4} "
-        f"recovery p50 {verdict.recovery_p50:.2f} s, max {verdict.recovery_max:.2f} s"
+        f"hit {verdict.hit:<4} duplicates {verdict.duplicates:<4} refused {verdict.refused:<4} "
+        f"{_times(verdict)}"
     )
     broken = ((name, found) for name, found in verdict.broken.items() if found)
-    return facts + "".join(
-        f"; {name} {len(found)}: {', '.join(found[:5])}" for name, found in broken
+    return (
+        facts
+        + "".join(f"; {name} {len(found)}: {', '.join(found[:5])}" for name, found in broken)
+        + "".join(f"; missed: {one}" for one in beyond)
     )
+
+
+def _times(verdict: Verdict) -> str:
+    times = [f"{verdict.rate:.0f}/s"]
+    if verdict.share is not None:
+        times.append(f"{verdict.share:.0%} of clean")
+    if verdict.recovery_max is not None:
+        times.append(
+            f"{verdict.recoveries} ran again after p50 {verdict.recovery_p50:.2f} s, "
+            f"p99 {verdict.recovery_p99:.2f} s, max {verdict.recovery_max:.2f} s"
+        )
+    if verdict.overrun:
+        times.append(f"overrun {verdict.overrun:.2f} s")
+    return ", ".join([*times, f"machine late {verdict.late:.2f} s"])
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import redis as redis_py
 
-from jobq.chaos.proxy import HOST, Proxy
+from jobq.chaos.proxy import DOWN, HOST, UP, Proxy
 
 SCRIPT = "return redis.call('INCR', KEYS[1])"
 
@@ -63,6 +63,57 @@ def test_swallowed_call_arrives_late(far, redis, proxy):
     proxy.deliver()
     call.join(10)
     assert redis.get("n") == b"1"
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_torn_piece_arrives_in_part_before_a_reset(far, redis, proxy, nth):
+    """The first piece is a request, which isn't run; the second its reply, after it was."""
+    assert far.ping()
+    proxy.tear(nth)
+    with pytest.raises((redis_py.ConnectionError, ConnectionResetError)):
+        far.incr("n")
+    assert redis.get("n") == (None if nth == 1 else b"1")
+    assert proxy.torn == 1
+    assert far.incr("n") == nth
+
+
+def test_forsaken_connection_is_silent_and_a_new_one_works(proxy, redis):
+    with socket.create_connection((HOST, proxy.port), 0.2) as old:
+        old.sendall(b"PING\r\n")
+        assert old.recv(100) == b"+PONG\r\n"
+        proxy.forsake()
+        old.sendall(b"INCR n\r\n")
+        with pytest.raises(TimeoutError):
+            old.recv(100)
+        with socket.create_connection((HOST, proxy.port), 10) as new:
+            new.sendall(b"GET n\r\n")
+            assert new.recv(100) == b"$-1\r\n"
+            proxy.disown()
+            with pytest.raises(ConnectionResetError):
+                old.recv(100)
+            new.sendall(b"PING\r\n")
+            assert new.recv(100) == b"+PONG\r\n"
+
+
+@pytest.mark.parametrize(("way", "ran"), [(UP, None), (DOWN, b"1")])
+def test_one_way_holds_requests_or_replies(proxy, redis, way, ran):
+    with socket.create_connection((HOST, proxy.port), 0.2) as client:
+        client.sendall(b"PING\r\n")
+        assert client.recv(100) == b"+PONG\r\n"
+        proxy.swallow([way])
+        client.sendall(b"INCR n\r\n")
+        with pytest.raises(TimeoutError):
+            client.recv(100)
+        assert redis.get("n") == ran
+        proxy.deliver()
+        assert client.recv(100) == b":1\r\n"
+    assert redis.get("n") == b"1"
+
+
+def test_bandwidth_changes_nothing_but_the_time(far, proxy):
+    proxy.bytes_per_s = 1e6
+    assert far.set("a", b"y" * 5_000)
+    assert far.get("a") == b"y" * 5_000
 
 
 def test_latency_changes_nothing_but_the_time(far, proxy):

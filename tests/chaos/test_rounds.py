@@ -6,21 +6,29 @@ import time
 
 import pytest
 
-from jobq.chaos.faults import FAULTS, Fault, Stage
+from jobq.chaos.faults import CALM, FAULTS, Fault, Stage
 from jobq.chaos.producing import QUEUE
+from jobq.engine.keys import key
 from jobq.engine.queue import Queue
 
-NUMBERED = [pytest.param(number, name, id=name) for number, name in enumerate(FAULTS)]
+from .conftest import JOBS
+
+#: Those of the network are in test_network_rounds.
+NUMBERED = [
+    pytest.param(number, name, id=name)
+    for number, name in enumerate(FAULTS)
+    if "proxy" not in FAULTS[name].needs
+]
 
 
 @pytest.mark.parametrize(("own", "fault"), NUMBERED, indirect=["own"])
 def test_every_promise_is_kept_under(played, own, fault):
     verdict = played(fault)
     assert verdict.holds, verdict
-    assert verdict.attempts - verdict.dead >= 300
+    assert verdict.attempts - verdict.dead >= JOBS
     assert verdict.duplicates <= verdict.hit, verdict
-    assert bool(verdict.faults) == (fault != "none")
-    assert bool(verdict.dead) == (fault == "poison")
+    assert bool(verdict.faults) == (fault not in CALM or fault == "poison")
+    assert bool(verdict.dead) == fault.startswith("poison")
 
 
 def test_messages_that_somebody_cleared_are_found_lost(played):
@@ -33,4 +41,19 @@ def test_messages_that_somebody_cleared_are_found_lost(played):
 
     verdict = played(Fault("clear", "drops everything", clear))
     assert verdict.broken["lost"]
+    assert not verdict.holds
+
+
+def test_keys_and_broken_invariants_that_are_left_behind_are_found(played):
+    def sow(stage: Stage) -> None:
+        queue = Queue(QUEUE, stage.client)
+        stage.client.command("SET", key(queue.prefix, "forgotten"), "1")
+        stage.client.command("HSET", key(queue.prefix, "backoffs"), "nobody", "1")
+
+    verdict = played(Fault("sow", "leaves what nobody removes", sow), 60)
+    assert [name.rpartition(":")[2] for name in verdict.broken["leaked"]] == [
+        "backoffs",
+        "forgotten",
+    ]
+    assert verdict.broken["fsck"]
     assert not verdict.holds

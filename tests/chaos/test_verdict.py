@@ -7,7 +7,7 @@ import os
 import pytest
 
 from jobq.chaos.ledger import Ledger, Line
-from jobq.chaos.verdict import Final, Verdict, judge
+from jobq.chaos.verdict import Final, Verdict, judge, quantile
 
 
 class Story:
@@ -44,8 +44,10 @@ class Story:
         self.run("end", mid, fence, pid)
         self.finish(mid, fence)
 
-    def fault(self, pids: tuple[int, ...] = (), cuts: bool = True) -> None:
-        self.say("fault", name="kill", pids=list(pids), until=self.now + 0.001, cuts=cuts)
+    def fault(self, pids: tuple[int, ...] = (), cuts: bool = True, spares: bool = False) -> None:
+        self.say(
+            "fault", name="kill", pids=list(pids), until=self.now + 0.001, cuts=cuts, spares=spares
+        )  # fmt: skip
 
     def judged(self, **final: object) -> Verdict:
         return judge(self.lines, Final(**final))  # type: ignore[arg-type]
@@ -219,6 +221,96 @@ def test_fault_after_the_end_was_accepted_explains_nothing(story):
     assert broken(story.judged()) == {"unexplained": ["a"]}
 
 
+def repeated(story: Story, *mids: str) -> None:
+    """Each runs to its end by a process of its own, once more after a fault."""
+    for pid, mid in enumerate(mids, 1):
+        story.enqueue(mid)
+        story.hand(mid, 1, pid)
+        story.run("start", mid, 1, pid)
+        story.run("end", mid, 1, pid)
+    story.fault(tuple(range(1, len(mids) + 1)))
+    story.now += 2
+    for mid in mids:
+        story.whole(mid, 2, pid=9)
+
+
+def test_fault_hits_every_message_that_its_processes_ran(story):
+    repeated(story, "a", "b")
+    verdict = story.judged()
+    assert verdict.holds
+    assert (verdict.faults, verdict.hit, verdict.duplicates) == (1, 2, 2)
+
+
+def test_message_of_a_third_process_is_unexplained_by_a_fault_of_two(story):
+    repeated(story, "a", "b")
+    story.enqueue("c")
+    story.whole("c", 1, pid=3)
+    story.hand("c", 2, pid=4)
+    story.run("start", "c", 2, pid=4)
+    story.run("end", "c", 2, pid=4)
+    assert broken(story.judged()) == {"unexplained": ["c"]}
+
+
+def test_one_fault_explains_one_further_run_and_no_more(story):
+    repeated(story, "a")
+    story.hand("a", 3, pid=4)
+    story.run("start", "a", 3, pid=4)
+    story.run("end", "a", 3, pid=4)
+    verdict = story.judged()
+    assert broken(verdict) == {"unexplained": ["a"]}
+    assert (verdict.hit, verdict.duplicates) == (1, 2)
+
+
+@pytest.mark.parametrize("spares", [True, False])
+def test_kill_that_spares_what_had_ended_explains_only_what_ran(story, spares):
+    for mid in ("a", "b"):
+        story.enqueue(mid)
+        story.hand(mid, 1)
+        story.run("start", mid, 1)
+        story.run("end", mid, 1)
+    story.fault((1,), spares=spares)
+    for mid in ("a", "b"):
+        story.whole(mid, 2, pid=2)
+    verdict = story.judged()
+    assert broken(verdict) == ({"unexplained": ["a"]} if spares else {})
+    assert verdict.hit == (1 if spares else 2)
+
+
+def test_ends_reported_too_late_are_counted(story):
+    two_at_once(story, left=0.5)
+    assert story.judged().refused == 1
+
+
+def test_run_beyond_its_lease_overruns_it(story):
+    story.enqueue("a")
+    story.hand("a", 1)
+    story.run("start", "a", 1)
+    story.run("aborted", "a", 1, left=-0.25)
+    assert story.judged().overrun == 0.25
+
+
+def test_rate_is_of_good_messages_from_the_first_start_to_the_last_end(story):
+    poisoned(story, 3)
+    for mid in "bcde":
+        story.enqueue(mid)
+        story.whole(mid, 1)
+        story.now += 0.1
+    verdict = story.judged(dead=frozenset("a"))
+    assert verdict.rate == pytest.approx(4 / 0.319, rel=0.01)
+
+
+def test_lateness_of_the_machine_is_told_beside(story):
+    story.say("late", most=0.4)
+    assert story.judged().late == 0.4
+
+
+def test_quantile_is_the_least_value_that_such_a_share_keeps():
+    values = [float(n) for n in range(1, 201)]
+    assert (quantile(values, 0.5), quantile(values, 0.99), quantile(values, 1)) == (100, 198, 200)
+    assert quantile([3.0], 0.99) == 3.0
+    assert quantile([], 0.5) is None
+
+
 def test_recovery_is_from_the_fault_to_the_next_run(story):
     story.enqueue("a")
     story.hand("a", 1)
@@ -292,3 +384,28 @@ def test_ledger_gives_back_what_was_written_and_leaves_out_a_torn_line(tmp_path)
     first, second = ledger.lines()
     assert (first["word"], first["mid"]) == ("enqueue", "a")
     assert second["at"] == 1.5
+
+
+PLANTED = {
+    "lost": lambda story: story.enqueue("a"),
+    "unfinished": lambda story: {"waiting": frozenset("a")},
+    "unexpected": lambda story: story.whole("a", 1),
+    "unexplained": lambda story: interrupted(story, (9,)),
+    "concurrent": lambda story: two_at_once(story, 1.5),
+    "stale_accepted": lambda story: (story.enqueue("a"), story.whole("a", 1), story.finish("a", 2)),
+    "misreported": lambda story: (story.enqueue("a", "fail"), story.whole("a", 1)),
+    "wrongly_dead": lambda story: {"dead": frozenset("a")},
+    "undead": lambda story: poisoned(story, 4),
+    "orphans": lambda story: story.say("orphan", pid=7),
+    "leaked": lambda story: {"leaked": ("jobq:x",)},
+    "fsck": lambda story: {"fsck": ("ready without message: a",)},
+    "tracebacks": lambda story: {"tracebacks": ("worker1.log",)},
+}
+
+
+@pytest.mark.parametrize("count", list(judge([], Final()).broken))
+def test_every_count_sees_the_fault_that_it_is_there_for(story, count):
+    left = PLANTED[count](story)
+    verdict = story.judged(**left) if isinstance(left, dict) else story.judged()
+    assert verdict.broken[count]
+    assert not verdict.holds
