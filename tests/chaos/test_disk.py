@@ -1,0 +1,43 @@
+"""A server whose disk is full: nothing is accepted that it can't keep, and nothing is half done."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobq.chaos.faults import FAULTS
+from jobq.chaos.round import Plan, play
+from jobq.config import ServerSettings
+from jobq.engine.connection import connect
+from jobq.engine.queue import Queue
+from jobq.errors import Full
+
+from .conftest import SEED
+
+
+@pytest.fixture
+def queue(own):
+    """Of a producer that doesn't wait."""
+    client = connect(settings=ServerSettings(url=own.url, patience_s=0.1))
+    yield Queue("low", client)
+    client.close()
+
+
+def test_full_disk_refuses_an_enqueue_cleanly(own, queue):
+    queue.enqueue(b"v", mid="before")
+    own.fill_disk()
+    # The server finds out by the write that it can't make; that one is in its memory, and written later.
+    queue.enqueue(b"v", mid="tried")
+    with pytest.raises(Full, match="nothing was changed: MISCONF"):
+        queue.enqueue(b"v", mid="refused")
+    with pytest.raises(Full, match="nothing was changed: MISCONF"):
+        queue.enqueue_many([b"v"] * 3)
+    assert queue.counts().messages == 2
+    own.free_disk()
+    assert queue.enqueue(b"v", mid="refused").action == "added"
+    own.restart()
+    assert [message.mid for message in queue.dequeue(5).messages] == ["before", "tried", "refused"]
+
+
+def test_round_on_a_full_disk_met_refused_writes(own, folder):
+    assert play(own, Plan(FAULTS["disk-full"], 300, SEED), folder).holds
+    assert "Error writing to the AOF file" in (folder / "server.log").read_text()

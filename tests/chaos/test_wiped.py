@@ -1,0 +1,53 @@
+"""Everything is deleted under running jobs: what they report is stale, nothing is left over, work goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobq.chaos.crew import until
+from jobq.chaos.faults import Fault, Stage
+from jobq.chaos.ledger import Ledger, Line
+from jobq.chaos.producing import LONG_S, QUEUE, enqueue
+from jobq.engine.queue import Queue
+
+from .conftest import JOBS, kept
+
+
+def flushall(stage: Stage) -> None:
+    stage.client.command("FLUSHALL", "SYNC")
+
+
+def clear(stage: Stage) -> None:
+    Queue(QUEUE, stage.client).clear()
+
+
+def lines(folder: str | Path, word: str) -> list[Line]:
+    return [line for line in Ledger(str(folder)).lines() if line["word"] == word]
+
+
+@pytest.mark.parametrize(("own", "wipe"), [(0, flushall), (1, clear)], indirect=["own"])
+def test_late_ends_are_stale_and_leave_no_key_when_everything_was_deleted(
+    played: Callable[..., object], folder, wipe
+):
+    def stroke(stage: Stage) -> None:
+        told, mid = stage.crew.ledger, f"runs-{stage.random.getrandbits(32):x}"
+        enqueue(Queue(QUEUE, stage.client), told, mid, LONG_S)
+        until(lambda: any(line["mid"] == mid for line in lines(told.folder, "start")), "no run", 30)
+        with stage.fault("wipe", cuts=True):
+            wipe(stage)
+
+    verdict = played(Fault("wipe", "deletes everything", stroke))
+    assert kept(verdict, "lost", "misreported"), verdict
+    told = folder / "ledger"
+    wiped = [line["until"] for line in lines(told, "fault")]
+    accepted = {line["mid"]: line["at"] for line in lines(told, "enqueued")}
+    # Nobody else ended these, and nobody else will run those: somebody deleted them.
+    for mid in (*verdict.broken["lost"], *verdict.broken["misreported"]):
+        assert any(accepted[mid] < at for at in wiped)
+    assert verdict.attempts == verdict.acknowledged > JOBS
+    assert verdict.duplicates == 0
+    replies = [reply for line in lines(told, "finished") for reply in line["replies"]]
+    assert "stale" in replies
