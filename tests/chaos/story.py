@@ -1,0 +1,102 @@
+"""Ledgers as a test tells them, and what they come to."""
+
+from __future__ import annotations
+
+from jobq.chaos.ledger import Line
+from jobq.chaos.verdict import Final, Verdict, judge
+
+
+class Story:
+    """Writes a ledger's lines, a millisecond after one another."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.now = 100.0
+
+    def say(self, word: str, **fields: object) -> None:
+        self.now += 0.001
+        self.lines.append({"word": word, "at": self.now, **fields})
+
+    def enqueue(self, mid: str, outcome: str = "ok", action: str = "added") -> None:
+        self.say("enqueue", mid=mid)
+        if outcome:
+            self.say("enqueued", mid=mid, outcome=outcome, action=action)
+
+    def hand(self, mid: str, fence: int, pid: int = 1) -> None:
+        self.say("handed", messages=[[mid, f"t{fence}", fence]], pid=pid)
+
+    def run(self, word: str, mid: str, fence: int, pid: int = 1, left: float = 2.0) -> None:
+        self.say(word, mid=mid, attempt=1, fence=fence, pid=pid, left=left)
+
+    def finish(self, mid: str, fence: int, reply: str = "ok", outcome: str = "done") -> None:
+        call = f"c{len(self.lines)}"
+        self.say("finish", call=call, endings=[[mid, f"t{fence}", outcome]], pid=1)
+        if reply:
+            self.say("finished", call=call, replies=[reply], pid=1)
+
+    def whole(self, mid: str, fence: int, pid: int = 1) -> None:
+        self.hand(mid, fence, pid)
+        self.run("start", mid, fence, pid)
+        self.run("end", mid, fence, pid)
+        self.finish(mid, fence)
+
+    def fault(self, pids: tuple[int, ...] = (), cuts: bool = True, spares: bool = False) -> None:
+        self.say(
+            "fault", name="kill", pids=list(pids), until=self.now + 0.001, cuts=cuts, spares=spares
+        )  # fmt: skip
+
+    def judged(self, **final: object) -> Verdict:
+        return judge(self.lines, Final(**final))  # type: ignore[arg-type]
+
+
+def broken(verdict: Verdict) -> dict[str, list[str]]:
+    return {name: found for name, found in verdict.broken.items() if found}
+
+
+def poisoned(story: Story, runs: int) -> None:
+    story.say("poison", mid="a", limit=3)
+    story.enqueue("a")
+    for fence in range(runs):
+        story.hand("a", fence, pid=fence)
+        story.run("start", "a", fence, pid=fence)
+
+
+def interrupted(story: Story, pids: tuple[int, ...], cuts: bool = True) -> Verdict:
+    """A run by process 1 whose end nobody hears of, a fault, and a run by process 2."""
+    story.enqueue("a")
+    story.hand("a", 1)
+    story.run("start", "a", 1)
+    story.run("end", "a", 1)
+    story.fault(pids, cuts)
+    story.now += 2
+    story.whole("a", 2, pid=2)
+    return story.judged()
+
+
+def two_at_once(story: Story, left: float) -> Verdict:
+    story.enqueue("a")
+    story.hand("a", 1)
+    story.run("start", "a", 1, left=left)
+    story.fault(pids=(1,))
+    story.now += 1
+    story.hand("a", 2, pid=2)
+    story.run("start", "a", 2, pid=2)
+    story.now += 1
+    story.run("end", "a", 1, left=-1)
+    story.run("end", "a", 2, pid=2)
+    story.finish("a", 1, "stale")
+    story.finish("a", 2)
+    return story.judged()
+
+
+def repeated(story: Story, *mids: str) -> None:
+    """Each runs to its end by a process of its own, once more after a fault."""
+    for pid, mid in enumerate(mids, 1):
+        story.enqueue(mid)
+        story.hand(mid, 1, pid)
+        story.run("start", mid, 1, pid)
+        story.run("end", mid, 1, pid)
+    story.fault(tuple(range(1, len(mids) + 1)))
+    story.now += 2
+    for mid in mids:
+        story.whole(mid, 2, pid=9)

@@ -1,0 +1,143 @@
+"""Which runs a fault hit, what that explains, and what was measured beside."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobq.chaos.verdict import quantile
+
+from .story import Story, broken, interrupted, poisoned, repeated, two_at_once
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+def test_second_run_without_a_fault_is_unexplained(story):
+    story.enqueue("a")
+    story.whole("a", 1)
+    story.hand("a", 2, pid=2)
+    story.run("start", "a", 2, pid=2)
+    story.run("end", "a", 2, pid=2)
+    verdict = story.judged()
+    assert broken(verdict) == {"unexplained": ["a"]}
+    assert verdict.duplicates == 1
+
+
+@pytest.mark.parametrize("pids", [(), (1,)])
+def test_fault_explains_a_second_run_of_what_it_hit(story, pids):
+    verdict = interrupted(story, pids)
+    assert verdict.holds
+    assert (verdict.duplicates, verdict.faults) == (1, 1)
+
+
+def test_fault_that_hit_another_process_explains_nothing(story):
+    assert broken(interrupted(story, (9,))) == {"unexplained": ["a"]}
+
+
+def test_fault_that_must_not_cut_a_run_explains_nothing(story):
+    verdict = interrupted(story, (), cuts=False)
+    assert broken(verdict) == {"unexplained": ["a"]}
+    assert verdict.hit == 0
+
+
+def test_fault_after_the_end_was_accepted_explains_nothing(story):
+    story.enqueue("a")
+    story.whole("a", 1)
+    story.fault()
+    story.hand("a", 2, pid=2)
+    story.run("start", "a", 2, pid=2)
+    story.run("end", "a", 2, pid=2)
+    story.finish("a", 2, "stale")
+    assert broken(story.judged()) == {"unexplained": ["a"]}
+
+
+def test_fault_hits_every_message_that_its_processes_ran(story):
+    repeated(story, "a", "b")
+    verdict = story.judged()
+    assert verdict.holds
+    assert (verdict.faults, verdict.hit, verdict.duplicates) == (1, 2, 2)
+
+
+def test_message_of_a_third_process_is_unexplained_by_a_fault_of_two(story):
+    repeated(story, "a", "b")
+    story.enqueue("c")
+    story.whole("c", 1, pid=3)
+    story.hand("c", 2, pid=4)
+    story.run("start", "c", 2, pid=4)
+    story.run("end", "c", 2, pid=4)
+    assert broken(story.judged()) == {"unexplained": ["c"]}
+
+
+def test_one_fault_explains_one_further_run_and_no_more(story):
+    repeated(story, "a")
+    story.hand("a", 3, pid=4)
+    story.run("start", "a", 3, pid=4)
+    story.run("end", "a", 3, pid=4)
+    verdict = story.judged()
+    assert broken(verdict) == {"unexplained": ["a"]}
+    assert (verdict.hit, verdict.duplicates) == (1, 2)
+
+
+@pytest.mark.parametrize("spares", [True, False])
+def test_kill_that_spares_what_had_ended_explains_only_what_ran(story, spares):
+    for mid in ("a", "b"):
+        story.enqueue(mid)
+        story.hand(mid, 1)
+        story.run("start", mid, 1)
+        story.run("end", mid, 1)
+    story.fault((1,), spares=spares)
+    for mid in ("a", "b"):
+        story.whole(mid, 2, pid=2)
+    verdict = story.judged()
+    assert broken(verdict) == ({"unexplained": ["a"]} if spares else {})
+    assert verdict.hit == (1 if spares else 2)
+
+
+def test_ends_reported_too_late_are_counted(story):
+    two_at_once(story, left=0.5)
+    assert story.judged().refused == 1
+
+
+def test_run_beyond_its_lease_overruns_it(story):
+    story.enqueue("a")
+    story.hand("a", 1)
+    story.run("start", "a", 1)
+    story.run("aborted", "a", 1, left=-0.25)
+    assert story.judged().overrun == 0.25
+
+
+def test_rate_is_of_good_messages_from_the_first_start_to_the_last_end(story):
+    poisoned(story, 3)
+    for mid in "bcde":
+        story.enqueue(mid)
+        story.whole(mid, 1)
+        story.now += 0.1
+    verdict = story.judged(dead=frozenset("a"))
+    assert verdict.rate == pytest.approx(4 / 0.319, rel=0.01)
+
+
+def test_lateness_of_the_machine_is_told_beside(story):
+    story.say("late", most=0.4)
+    assert story.judged().late == 0.4
+
+
+def test_quantile_is_the_least_value_that_such_a_share_keeps():
+    values = [float(n) for n in range(1, 201)]
+    assert (quantile(values, 0.5), quantile(values, 0.99), quantile(values, 1)) == (100, 198, 200)
+    assert quantile([3.0], 0.99) == 3.0
+    assert quantile([], 0.5) is None
+
+
+def test_recovery_is_from_the_fault_to_the_next_run(story):
+    story.enqueue("a")
+    story.hand("a", 1)
+    story.run("start", "a", 1)
+    story.fault(pids=(1,))
+    story.now += 0.75
+    story.whole("a", 2, pid=2)
+    verdict = story.judged()
+    assert verdict.holds
+    assert verdict.recovery_p50 == verdict.recovery_max == pytest.approx(0.752)
+    assert verdict.duplicates == 0
