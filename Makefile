@@ -6,11 +6,13 @@ BIN = $(VENV)/bin
 PYTEST_ARGS ?=
 JOBS ?= 2000
 FAULTS ?=
+CASES ?=
+BENCH_ARGS ?=
 # Other interpreters that are on the path try the suite too, without the explorer, which is the same on each.
 OTHERS ?= 3.11 3.12 3.13
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pythons check docs bench bench-peers chaos clean
+.PHONY: help demo test test-pythons check docs bench chaos clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,11 +78,9 @@ check: $(VENV)/.checked ## ruff, mypy, pyright, bandit, pip-audit, layers, Lua h
 docs: $(VENV)/.checked ## build the documentation into docs/_build/html
 	$(BIN)/sphinx-build -W -b html docs docs/_build/html
 
-bench: $(VENV)/.tested ## measure; CASES="drain1 pickup" for some only
-	$(BIN)/python -m bench $(CASES)
-
-bench-peers: $(VENV)/.tested ## beside RQ, Celery, Dramatiq, Huey, arq, SAQ, Taskiq, BullMQ; CASES="drain2 cpu" for some only
-	$(BIN)/python -m bench --peers $(CASES)
+bench: $(VENV)/.tested ## beside nine peers, about 20 minutes; CASES="drain2 cpu" for some, BENCH_ARGS="--only own --runs 3"
+	$(BIN)/python -m bench $(BENCH_ARGS) $(CASES)
+	$(BIN)/python -m bench --report
 
 chaos: $(VENV)/.installed ## every fault, with a ledger; JOBS=20000 FAULTS="--fault reset" for more or less
 	$(BIN)/jobq chaos --jobs $(JOBS) $(FAULTS)

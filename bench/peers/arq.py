@@ -20,6 +20,7 @@ from bench.peers import handlers, place
 
 SETTINGS = RedisSettings(unix_socket_path=place.SOCKET)
 AT_ONCE = 100
+MAX_JOBS = int(place.knob("MAX_JOBS", "100"))
 _loop = uvloop.new_event_loop()
 _pools: list[ArqRedis] = []
 
@@ -40,8 +41,8 @@ class WorkerSettings:
 
     functions = tuple(_job(name, function) for name, function in handlers.HANDLERS.items())
     redis_settings = SETTINGS
-    max_jobs = AT_ONCE
-    poll_delay = 0.01
+    max_jobs = MAX_JOBS
+    poll_delay = float(place.knob("POLL", "0.01"))
     keep_result = 0
     on_startup = _quiet
 

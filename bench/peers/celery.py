@@ -16,7 +16,10 @@ app = Celery("bench", broker=f"redis+socket://{place.SOCKET}")
 app.conf.update(
     task_ignore_result=True,
     task_store_errors_even_if_ignored=False,
-    worker_prefetch_multiplier=128,
+    worker_prefetch_multiplier=int(place.knob("PREFETCH", "128")),
+    # Early acknowledgement is faster; the case of a killed process asks for what loses no job.
+    task_acks_late=place.SAFE,
+    task_reject_on_worker_lost=place.SAFE,
     worker_send_task_events=False,
     worker_enable_remote_control=False,
     worker_disable_rate_limits=True,
@@ -49,6 +52,6 @@ def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
 def worker(processes: int) -> list[list[str]]:
     """Prefork."""
     return [
-        [place.program("celery"), "-A", "bench.peers.celery", "worker", "-P", "prefork", "-c",
+        [place.program("celery"), "-A", "bench.peers.celery", "worker", "-P", place.knob("POOL", "prefork"), "-c",
          str(processes), "-l", "WARNING", "--without-gossip", "--without-mingle", "--without-heartbeat"],
     ]  # fmt: skip

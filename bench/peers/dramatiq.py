@@ -18,7 +18,7 @@ _jobs = {
     name: dramatiq.actor(actor_name=name, queue_name="bench")(function)
     for name, function in handlers.HANDLERS.items()
 }
-THREADS, PREFETCH = 8, 128
+THREADS, PREFETCH = place.knob("THREADS", "8"), place.knob("PREFETCH", "128")
 
 
 def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
@@ -40,5 +40,5 @@ def worker(processes: int) -> list[list[str]]:
     """One master."""
     return [
         ["env", f"dramatiq_queue_prefetch={PREFETCH}", place.program("dramatiq"), "bench.peers.dramatiq",
-         "-p", str(processes), "-t", str(THREADS)],
+         "-p", str(processes), "-t", THREADS],
     ]  # fmt: skip

@@ -10,6 +10,7 @@ import time
 
 SLOTS = 512
 SPIN_NS = 1_000_000
+STUCK_S = 600
 
 
 class _Slot(threading.local):
@@ -28,6 +29,7 @@ class _Slot(threading.local):
 
 
 _slots: list[_Slot] = []
+_ledgers: list[int] = []
 
 
 def _done() -> None:
@@ -40,6 +42,12 @@ def _done() -> None:
 def _claimed() -> _Slot:
     _slots.append(_Slot())
     return _slots[0]
+
+
+def _ledger() -> int:
+    if not _ledgers:
+        _ledgers.append(os.open(os.environ["BENCH_LEDGER"], os.O_WRONLY | os.O_APPEND))
+    return _ledgers[0]
 
 
 def noop(number: int = 0, text: str = "") -> None:
@@ -57,14 +65,18 @@ def spin() -> None:
 
 def picked_up(sent_ns: int) -> None:
     """Write how long this message waited, by the clock that all processes of a machine share."""
-    waited_ns = time.monotonic_ns() - sent_ns
-    descriptor = os.open(os.environ["BENCH_LEDGER"], os.O_WRONLY | os.O_APPEND)
-    os.write(descriptor, b"%015d\n" % waited_ns)
-    os.close(descriptor)
+    os.write(_ledger(), b"%d\n" % (time.monotonic_ns() - sent_ns))
 
 
-HANDLERS = {"noop": noop, "spin": spin, "picked_up": picked_up}
-LINE = 16
+def stuck() -> None:
+    """Write when this attempt began and where; the first one is still running when it is killed."""
+    first = os.stat(os.environ["BENCH_LEDGER"]).st_size == 0
+    os.write(_ledger(), b"%d %d\n" % (time.monotonic_ns(), os.getpid()))
+    if first:
+        time.sleep(STUCK_S)
+
+
+HANDLERS = {"noop": noop, "spin": spin, "picked_up": picked_up, "stuck": stuck}
 
 
 def done_by_all(everyone: memoryview) -> int:

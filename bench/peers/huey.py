@@ -22,6 +22,9 @@ huey = RedisHuey(
 _jobs = {name: huey.task(name=name)(function) for name, function in handlers.HANDLERS.items()}
 
 
+KIND = place.knob("KIND", "process")
+
+
 def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
     """A call."""
     for each_arguments in arguments:
@@ -40,6 +43,6 @@ def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
 def worker(processes: int) -> list[list[str]]:
     """One consumer."""
     return [
-        [place.program("huey_consumer"), "bench.peers.huey.huey", "-k", "process", "-w", str(processes),
+        [place.program("huey_consumer"), "bench.peers.huey.huey", "-k", KIND, "-w", str(processes),
          "-q", "-n", "-C"],
     ]  # fmt: skip

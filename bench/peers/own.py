@@ -11,7 +11,8 @@ from bench.peers import handlers, place
 noop = jobq.job(queue="bench")(handlers.noop)
 spin = jobq.job(queue="bench")(handlers.spin)
 picked_up = jobq.job(queue="bench")(handlers.picked_up)
-_jobs: dict[str, Any] = {"noop": noop, "spin": spin, "picked_up": picked_up}
+stuck = jobq.job(queue="bench")(handlers.stuck)
+_jobs: dict[str, Any] = {"noop": noop, "spin": spin, "picked_up": picked_up, "stuck": stuck}
 _client = jobq.connect(place.URL)
 
 

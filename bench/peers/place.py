@@ -1,4 +1,4 @@
-"""Where the modules of peers, which run in other venvs, find the server: the environment."""
+"""Where the modules of peers, which run in other venvs, find server and settings: the environment."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from pathlib import Path
 SOCKET = os.environ.get("BENCH_SOCKET", "")
 URL = f"unix://{SOCKET}"
 ROOT = Path(__file__).resolve().parents[2]
+#: Set for the case of a killed process: what a peer offers against losing its job.
+SAFE = bool(os.environ.get("BENCH_SAFE"))
 
 
 def program(name: str) -> str:
     """A command of the venv that runs this."""
     return str(Path(sys.executable).with_name(name))
+
+
+def knob(name: str, best: str) -> str:
+    """A setting that `python -m bench --sweep` tries other values of."""
+    return os.environ.get(f"BENCH_{name}", best)

@@ -10,19 +10,22 @@ from datetime import timedelta
 from typing import Any
 
 from redis import Redis
-from rq import Queue
+from rq import Queue, Retry
 
 from bench.peers import place
 
 _queue = Queue("bench", connection=Redis(unix_socket_path=place.SOCKET), serializer="json")
 PATH = "bench.peers.handlers."
 PER_CALL = 1_000
+#: Where a process is killed: a process of its own for each job, whose death the worker sees, and another try.
+RETRY = Retry(max=3) if place.SAFE else None
+CLASS = place.knob("CLASS", "rq.worker.Worker" if place.SAFE else "rq.worker.SimpleWorker")
 
 
 def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
     """`enqueue`."""
     for each_arguments in arguments:
-        _queue.enqueue(PATH + handler, args=each_arguments, result_ttl=0)
+        _queue.enqueue(PATH + handler, args=each_arguments, result_ttl=0, retry=RETRY)
 
 
 def many(handler: str, arguments: list[tuple[Any, ...]]) -> None:
@@ -30,7 +33,7 @@ def many(handler: str, arguments: list[tuple[Any, ...]]) -> None:
     for start in range(0, len(arguments), PER_CALL):
         _queue.enqueue_many(
             [
-                Queue.prepare_data(PATH + handler, args=one, result_ttl=0)
+                Queue.prepare_data(PATH + handler, args=one, result_ttl=0, retry=RETRY)
                 for one in arguments[start : start + PER_CALL]
             ]
         )
@@ -46,5 +49,5 @@ def worker(processes: int) -> list[list[str]]:
     """One pool."""
     return [
         [place.program("rq"), "worker-pool", "bench", "-n", str(processes), "-q", "-S", "json",
-         "-w", "rq.worker.SimpleWorker", "-P", str(place.ROOT), "-u", place.URL],
+         "-w", CLASS, "-P", str(place.ROOT), "-u", place.URL],
     ]  # fmt: skip

@@ -33,7 +33,7 @@ def _job(name: str, function: Callable[..., None]) -> tuple[str, Any]:
 settings = {
     "queue": queue,
     "functions": [_job(name, function) for name, function in handlers.HANDLERS.items()],
-    "concurrency": 100,
+    "concurrency": int(place.knob("CONCURRENCY", "100")),
 }
 
 

@@ -17,6 +17,7 @@ from taskiq_redis import ListQueueBroker, ListRedisScheduleSource
 from bench.peers import handlers, place
 
 AT_ONCE = 100
+TASKS, PREFETCH = place.knob("TASKS", "100"), place.knob("PREFETCH", "100")
 broker = ListQueueBroker(place.URL, queue_name="bench", socket_timeout=None)
 source = ListRedisScheduleSource(place.URL)
 _loop = uvloop.new_event_loop()
@@ -67,5 +68,5 @@ def worker(processes: int) -> list[list[str]]:
     """One command."""
     return [
         [place.program("taskiq"), "worker", "bench.peers.taskiq:broker", "-w", str(processes), "--no-parse",
-         "--log-level", "WARNING", "--max-async-tasks", "100", "--max-prefetch", "100"],
+         "--log-level", "WARNING", "--max-async-tasks", TASKS, "--max-prefetch", PREFETCH],
     ]  # fmt: skip

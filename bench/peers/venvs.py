@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 import venv
+from functools import cache
 from pathlib import Path
 
-from bench.peers import PEERS
-from bench.worker import ROOT
+from bench.peers import NAMES, PEERS
+from bench.server import ROOT
 
 FOLDER = ROOT / ".bench"
 
@@ -22,7 +24,39 @@ def inside_of(name: str) -> list[str]:
     """The command that acts inside a peer, made ready. Raises Missing."""
     if PEERS[name].registry == "npm":
         return [*_node_of(name), f"bench/peers/{name}.js"]
+    if PEERS[name].registry == "Debian":
+        return [*_ruby_of(name), f"bench/peers/{name}.rb"]
     return [str(_python_of(name)), "-m", "bench.peers.inside", name]
+
+
+@cache
+def named(name: str) -> str:
+    """A peer as the tables name it, with its version."""
+    requires = PEERS[name].requires
+    if PEERS[name].registry == "Debian":
+        return f"{name} {_debian_version(requires[0])}"
+    return NAMES.get(name) or f"{name} {re.split('==|@', requires[0])[-1]}"
+
+
+def _debian_version(package: str) -> str:
+    asked = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${Version}", package],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return re.split(r"[+-]", asked.stdout)[0]
+
+
+def _ruby_of(name: str) -> list[str]:
+    ruby = shutil.which("ruby")
+    libraries = (f"-r{package.removeprefix('ruby-')}" for package in PEERS[name].requires)
+    probe = [ruby or "ruby", *libraries, "-e", ""]
+    if (
+        not ruby
+        or not shutil.which("sidekiq")
+        or subprocess.run(probe, capture_output=True, check=False).returncode
+    ):
+        raise Missing(f"needs {' '.join(PEERS[name].requires)}; apt-get install them")
+    return [ruby]
 
 
 def _node_of(name: str) -> list[str]:

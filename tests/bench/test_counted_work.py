@@ -1,4 +1,4 @@
-"""Counted work, which doesn't depend on the machine's mood: commands and round trips per no-op job.
+"""Counted work, which doesn't depend on the machine's mood: commands and round trips per message.
 
 Times are measured by `make bench` and asserted nowhere.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bench.work import noop
+from bench.work import noop, twice
 from jobq.engine.connection import Client
 from jobq.engine.queue import Queue
 
@@ -20,6 +20,11 @@ ROOT = Path(__file__).resolve().parents[2]
 JOBS = 5_000
 #: 64 to a batch is 0.0156; the rest is how a batch grows from one, and the supervisor.
 TRIPS, COMMANDS = 0.025, 1.95
+#: To enqueue one that is delayed, and from due to done.
+DELAYED_IN, DELAYED_OUT = 4.01, 9.2
+RETRIED, RETRY_TRIPS, RETRY_COMMANDS = 500, 1.1, 20
+#: Commands of a dequeue that finds nothing, and of one that needn't look; that of the test included.
+DRY, RESTING = 18.2, 4
 COUNTING = {"info", "config|resetstat"}
 
 
@@ -35,22 +40,74 @@ def work(redis: Any) -> tuple[int, int]:
     return trips, sum(calls for name, calls in counted.items() if name not in COUNTING)
 
 
+def drain(url: str, processes: int = 1) -> None:
+    """Run all there is, in batches by count alone: how long one took must not change the next one's size."""
+    command = [
+        sys.executable, "-m", "jobq", "worker", "--url", url, "--queues", "bench", "--import", "bench.work",
+        "--processes", str(processes), "--burst", "--prefetch-ms", "100000", "--log-level", "error",
+    ]  # fmt: skip
+    subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_noop_job_costs_few_commands_and_hardly_a_round_trip(
     redis: Any, client: Client, server: Any, processes: int
 ):
     noop.options(client=client).enqueue_many([()] * JOBS)
     redis.config_resetstat()
-    # By count alone: how long a batch took must not change how many messages the next one has.
-    command = [
-        sys.executable, "-m", "jobq", "worker", "--url", server.url, "--queues", "bench", "--import", "bench.work",
-        "--processes", str(processes), "--burst", "--prefetch-ms", "100000", "--log-level", "warning",
-    ]  # fmt: skip
-    subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+    drain(server.url, processes)
     trips, commands = work(redis)
     assert Queue("bench", client).counts().messages == 0
     assert trips / JOBS <= TRIPS
     assert commands / JOBS <= COMMANDS
+
+
+def test_delayed_job_costs_four_commands_to_enqueue_and_few_more_to_promote(
+    redis: Any, client: Client, server: Any
+):
+    bound = noop.options(client=client, delay=0.001)
+    bound.enqueue()
+    redis.config_resetstat()
+    bound.enqueue_many([()] * JOBS)
+    enqueued = work(redis)
+    redis.config_resetstat()
+    drain(server.url)
+    drained = work(redis)
+    assert Queue("bench", client).counts().messages == 0
+    assert enqueued[1] / JOBS <= DELAYED_IN
+    assert drained[0] / JOBS <= TRIPS
+    assert drained[1] / JOBS <= DELAYED_OUT
+
+
+def test_retried_job_costs_few_commands_and_a_round_trip_per_retry(
+    redis: Any, client: Client, server: Any
+):
+    twice.options(client=client).enqueue_many([()] * RETRIED)
+    redis.config_resetstat()
+    drain(server.url)
+    trips, commands = work(redis)
+    assert Queue("bench", client).counts().messages == 0
+    assert trips / RETRIED <= RETRY_TRIPS
+    assert commands / RETRIED <= RETRY_COMMANDS
+
+
+def test_dry_dequeue_is_one_round_trip_of_few_commands_and_fewer_while_it_may_rest(
+    redis: Any, client: Client
+):
+    queue = Queue("idle", client)
+    queue.dequeue()
+    redis.config_resetstat()
+    for now in range(10):
+        redis.delete("jobq:{idle}:eoq-backoff?")
+        queue.dequeue(now=1_000_000 + now)
+    dry = work(redis)
+    redis.config_resetstat()
+    for now in range(10):
+        queue.dequeue(now=1_000_000 + now)
+    resting = work(redis)
+    assert dry[0] == resting[0] == 10
+    assert dry[1] / 10 <= DRY
+    assert resting[1] / 10 <= RESTING
 
 
 def test_enqueue_of_many_makes_one_round_trip_per_thousand(redis: Any, client: Client):

@@ -1,0 +1,70 @@
+"""How fast a full queue empties, and what a job costs in CPU and commands."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+from bench.peers import PEERS
+from bench.server import calls
+from bench.stage import FILLINGS, Row, Stage, stage
+
+#: A drain counts from here to the end: by then all processes have started.
+FROM_SHARE = 0.2
+SPINS = 2_400
+#: Jobs a second that one process drained, by peer, in this run.
+RATES: dict[str, list[float]] = defaultdict(list)
+
+
+def noop(processes: int) -> Callable[[str], Iterator[Row]]:
+    """No-op jobs."""
+    figure = f"no-op, {processes} process{'es' * (processes > 1)}"
+    return lambda name: drain(name, "noop", processes, PEERS[name].jobs, figure)
+
+
+def cpu(name: str) -> Iterator[Row]:
+    """Jobs of 1 ms of CPU."""
+    count = min(SPINS, PEERS[name].jobs or SPINS)
+    return drain(name, "spin", 2, count, "1 ms CPU, 2 processes")
+
+
+def drain(
+    name: str, handler: str, processes: int, count: int, figure: str, delayed: int = 0
+) -> Iterator[Row]:
+    """Jobs per second, from when a fifth is done to the end, and what they took."""
+    contents = FILLINGS.of(name, handler, count, delayed) if PEERS[name].jobs else None
+    with stage(name, contents=contents) as place, place.working(processes):
+        place.until(place.done)
+        first_s = time.monotonic() - place.spawned_at
+        rows = list(_timed(place, count, f"drain {figure}"))
+        if place.active() < processes:
+            raise RuntimeError(f"only {place.active()} of {processes} processes took part")
+    if processes == 1 and handler == "noop":
+        RATES[name].append(rows[0][1])
+        yield "first job after start of the worker", first_s, "s"
+    yield from rows
+
+
+def _timed(place: Stage, count: int, figure: str) -> Iterator[Row]:
+    place.until(lambda: place.done() >= count * FROM_SHARE)
+    place.client.command("CONFIG", "RESETSTAT")
+    first, before, started = place.done(), place.cpu_s(), time.perf_counter()
+    place.until(lambda: place.done() >= count)
+    seconds = time.perf_counter() - started
+    jobs, after, (trips, commands) = place.done() - first, place.cpu_s(), calls(place.client)
+    yield figure, jobs / seconds, "jobs/s"
+    for who, was, now in zip(("worker", "server"), before, after, strict=True):
+        yield f"{figure}, CPU of the {who} per job", (now - was) / jobs * 1e6, "µs"
+    if place.peer.jobs:
+        yield f"{figure}, Redis commands per job", commands / jobs, ""
+    if place.name == "own":
+        yield f"{figure}, round trips per job", trips / jobs, ""
+
+
+def rate_of(name: str) -> float:
+    """What one process drained of no-op jobs, measured now if it wasn't before."""
+    if not RATES[name]:
+        list(noop(1)(name))
+    return statistics.median(RATES[name])

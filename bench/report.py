@@ -1,0 +1,210 @@
+"""The last run as Markdown: every table of docs/benchmarks.md comes from here, so its figures are the command's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.peers import PEERS
+from bench.peers.venvs import FOLDER
+from bench.targets import BESIDE, NOOP, judged, shown
+from bench.waiting import LIMIT_S
+
+RESULTS = FOLDER / "results.jsonl"
+BEGIN, END = "<!-- made by python -m bench --report: -->", "<!-- end of what was made -->"
+RECOVERY = "killed worker's job runs again"
+
+
+class Run(NamedTuple):
+    """What one run left in the file."""
+
+    heads: list[dict[str, str]]
+    figures: dict[tuple[str, str], dict[str, Any]]
+    failed: list[dict[str, Any]]
+    seconds: float
+
+
+def report(into: Path | None) -> None:
+    """Print the tables, or put them between the marks of a file."""
+    text = "\n".join(_document(last_run(RESULTS)))
+    if into is None:
+        print(text)
+        return
+    before, mark, rest = into.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not mark or not end:
+        raise SystemExit(f"{into} has no lines {BEGIN} and {END} to write between")
+    into.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
+
+
+def last_run(path: Path) -> Run:
+    """The newest run in a file of results; of a figure measured twice the later one."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    newest = [line for line in lines if "run" in line]
+    newest = [line for line in newest if line["run"] == newest[-1]["run"]]
+    figures = {(line["peer"], line["figure"]): line for line in newest if "figure" in line}
+    return Run(
+        [line["head"] for line in newest if "head" in line],
+        figures,
+        [line for line in newest if "failed" in line],
+        sum(line["seconds"] for line in newest if "seconds" in line),
+    )
+
+
+def _document(run: Run) -> Iterator[str]:
+    yield from _head(run)
+    yield from ("", "## Against the targets", "")
+    yield from _targets(run)
+    for title, note, columns in TABLES:
+        yield from ("", f"## {title}", "")
+        if note:
+            yield from (note, "")
+        yield from _table(run, columns)
+    yield from ("", "## jobq beside crowds, and starting", "")
+    yield from _own(run)
+    yield from (
+        "",
+        "## Scripts",
+        "",
+        "By the server's own clock, at the default batch limits, in ms.",
+        "",
+    )
+    yield from _scripts(run)
+    yield from _remarks(run)
+
+
+def _head(run: Run) -> Iterator[str]:
+    for key, value in run.heads[0].items():
+        yield f"- {key}: {'`' * (key == 'command')}{value}{'`' * (key == 'command')}"
+    runs = max((line["runs"] for line in run.figures.values()), default=0)
+    yield f"- medians of {runs} runs, least and greatest in brackets; {run.seconds / 60:.0f} minutes in all"
+    for head in run.heads[1:]:
+        yield f"- measured again afterwards: `{head['command']}`, {head['date']}, load {head['load at start']}"
+
+
+def _targets(run: Run) -> Iterator[str]:
+    def medians(peer: str, figure: str) -> float | None:
+        line = run.figures.get((peer, figure))
+        return None if line is None else line["median"]
+
+    yield from ("| case | target | figure | |", "|---|---|---|---|")
+    for row in judged(medians, {name: p99["median"] for name, (_, p99) in _script_rows(run)}):
+        yield "| " + " | ".join(row) + " |"
+
+
+#: Title, note, and per column its heading, figure and whether the spread is shown.
+Column = tuple[str, str, bool]
+TABLES: tuple[tuple[str, str, tuple[Column, ...]], ...] = (
+    ("Drain of no-op jobs",
+     "CPU in µs per job, with two processes. The server is one thread: what a job costs it bounds what many "
+     "workers can do.",
+     (("jobs/s, 2 processes", NOOP, True), ("jobs/s, 1 process", "drain no-op, 1 process", True),
+      ("worker, µs", f"{NOOP}, CPU of the worker per job", False),
+      ("server, µs", f"{NOOP}, CPU of the server per job", False),
+      ("Redis commands", f"{NOOP}, Redis commands per job", False))),
+    ("Drain of jobs of 1 ms of CPU", "1,000 µs are the job itself; two processes.",
+     (("jobs/s", "drain 1 ms CPU, 2 processes", True),
+      ("worker, µs", "drain 1 ms CPU, 2 processes, CPU of the worker per job", False),
+      ("server, µs", "drain 1 ms CPU, 2 processes, CPU of the server per job", False))),
+    ("Enqueue", "", (("one at a time, jobs/s", "enqueue one at a time", True),
+                     ("bulk, jobs/s", "enqueue in bulk", True))),
+    ("Idle pick-up", "From enqueue to the start of the handler, one idle process, ms.",
+     tuple((f"p{share}", f"idle pick-up p{share}", True) for share in (50, 95, 99))),
+    ("Wait at half load", "The same, ms, while one process is offered half of what it drained of no-op jobs.",
+     (("offered, jobs/s", "offered at half load", False),
+      *((f"p{share}", f"wait at half load p{share}", True) for share in (50, 95, 99)))),
+    ("Beside 100,000 delayed jobs", "No-op jobs, two processes, while so many others wait for an hour to pass.",
+     (("jobs/s", BESIDE.format("100,000"), True), ("without them", NOOP, True))),
+    ("Server memory per job", "A job with an int and a short string, B.",
+     (("queued", "memory per queued job", False), ("delayed", "memory per delayed job", False))),
+    ("The worker", "Two processes. Idle: commands a second, those in scripts too. Recovery: from kill -9 in the "
+     f"middle of a job until it runs again, each with what it offers against that; > {LIMIT_S:.0f}: later or never.",
+     (("PSS, MB", "worker of 2 processes, PSS of all", False), ("RSS, MB", "worker of 2 processes, RSS of all", False),
+      ("idle, commands/s", "idle, 2 processes, commands", False),
+      ("idle, CPU ms/s", "idle, 2 processes, CPU of the worker", False),
+      ("first job after start, s", "first job after start of the worker", False), ("recovery, s", RECOVERY, False))),
+)  # fmt: skip
+
+
+def _table(run: Run, columns: Sequence[Column]) -> Iterator[str]:
+    yield "| | " + " | ".join(heading for heading, _, _ in columns) + " |"
+    yield "|---" * (len(columns) + 1) + "|"
+    key = columns[0][1]
+    for peer in PEERS:
+        if (peer, key) in run.figures:
+            cells = [
+                _cell(run.figures.get((peer, figure)), spread) for _, figure, spread in columns
+            ]
+            yield f"| {run.figures[peer, key]['name']} | " + " | ".join(cells) + " |"
+
+
+def _cell(line: dict[str, Any] | None, spread: bool) -> str:
+    if line is None:
+        return ""
+    if line["figure"] == RECOVERY and line["median"] >= LIMIT_S:
+        return f"> {LIMIT_S:.0f}"
+    mark = " †" if line["busy"] else ""
+    around = f" ({shown(line['min'])}–{shown(line['max'])})" if spread and line["runs"] > 1 else ""
+    return f"{shown(line['median'])}{around}{mark}"
+
+
+OWN_CASES = (
+    "drain1",
+    "drain2",
+    "delayed",
+    "delayed1m",
+    "due",
+    "ready1m",
+    "import",
+    "idle",
+    "size-valkey",
+    "leftover",
+    "durability",
+)
+
+
+def _own(run: Run) -> Iterator[str]:
+    told = {figure for _, _, columns in TABLES for _, figure, _ in columns}
+    yield from ("| figure | median | least | greatest | |", "|---|---|---|---|---|")
+    for (peer, figure), line in run.figures.items():
+        if peer == "own" and line["case"] in OWN_CASES and figure not in told:
+            values = " | ".join(shown(line[key]) for key in ("median", "min", "max"))
+            yield f"| {line['figure']}{' †' * line['busy']} | {values} | {line['unit']} |"
+
+
+def _script_rows(run: Run) -> list[tuple[str, tuple[dict[str, Any], dict[str, Any]]]]:
+    names = [
+        figure.removeprefix("script ").removesuffix(", p99")
+        for _, figure in run.figures if figure.startswith("script ") and figure.endswith(", p99")
+    ]  # fmt: skip
+    return [
+        (
+            name,
+            (run.figures["own", f"script {name}, p50"], run.figures["own", f"script {name}, p99"]),
+        )
+        for name in names
+    ]
+
+
+def _scripts(run: Run) -> Iterator[str]:
+    yield from ("| script | p50 | p99 |", "|---|---|---|")
+    for name, (p50, p99) in _script_rows(run):
+        yield f"| {name} | {p50['median']:.3f} | {_cell(p99, True)} |"
+
+
+def _remarks(run: Run) -> Iterator[str]:
+    busy = [line for line in run.figures.values() if line["busy"]]
+    if busy:
+        most = max(line["others"] for line in busy)
+        yield from (
+            "",
+            f"† Others took more than 5 % of the machine's CPU meanwhile, {most:.0%} at most.",
+        )
+    for line in run.failed:
+        why = line["why"].splitlines()[-1][-160:]
+        yield from (
+            "",
+            f"Not run: {line['peer']}, {line['failed']}, {line['times']} times: `{why}`",
+        )

@@ -1,0 +1,111 @@
+"""Each script at its default batch limits, timed by the server itself.
+
+The queue has 100,000 ready, 10,000 delayed and 1,000 dead messages. The server's own percentiles of EVALSHA count
+the script and nothing else: no client, no socket.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jobq
+from bench.server import info, private_server
+from bench.stage import Row
+from jobq.config import WorkerSettings
+from jobq.engine.administration import PAGE
+from jobq.engine.message import Ending, Hold, Message
+from jobq.engine.queue import PER_CALL
+from jobq.worker import leases
+
+READY, DELAYED, DEAD = 100_000, 10_000, 1_000
+CALLS = 200
+CONTENT = b'{"v":1,"job":"noop","args":[12345,"short text"]}'
+BATCH = WorkerSettings().prefetch
+#: Nothing expires while this runs.
+LEASE_MS = 600_000
+
+
+class Call(NamedTuple):
+    """One script as it is called, and what each call needs to be made before."""
+
+    name: str
+    call: Callable[[Any], object]
+    prepare: Callable[[], Any] = lambda: None
+
+
+def scripts(_: str) -> Iterator[Row]:
+    """p50 and p99 in ms of 200 calls each."""
+    with private_server() as client:
+        queue = jobq.Queue("bench", client)
+        client.command("CONFIG", "SET", "latency-tracking-info-percentiles", "50 99")
+        _filled(queue)
+        for call in (*_of_workers(queue), *_of_people(queue)):
+            yield from _timed(client, call)
+
+
+def _filled(queue: jobq.Queue) -> None:
+    queue.enqueue_many([CONTENT] * DEAD)
+    for _ in range(DEAD // BATCH + 1):
+        queue.finish([_dead(message) for message in queue.dequeue(BATCH).messages])
+    queue.enqueue_many([CONTENT] * READY)
+    queue.enqueue_many([CONTENT] * DELAYED, delay=3600)
+
+
+def _dead(message: Message) -> Ending:
+    return Ending(mid=message.mid, token=message.token, outcome="dead", reason="for the bench")
+
+
+def _timed(client: jobq.Client, script: Call) -> Iterator[Row]:
+    # Prepared before, so that the percentiles are of this script alone.
+    prepared = [script.prepare() for _ in range(CALLS)]
+    client.command("CONFIG", "RESETSTAT")
+    for one in prepared:
+        script.call(one)
+    found = info(client, "latencystats")["latency_percentiles_usec_evalsha"]
+    for part in found.split(","):
+        share, microseconds = part.split("=")
+        yield f"script {script.name}, {share}", float(microseconds) / 1000, "ms"
+
+
+def _of_workers(queue: jobq.Queue) -> list[Call]:
+    def held(count: int = BATCH) -> list[Message]:
+        return queue.dequeue(count, lease_ms=LEASE_MS).messages
+
+    def ended() -> list[Ending]:
+        return [Ending(mid=m.mid, token=m.token) for m in held()]
+
+    def holds(count: int = BATCH) -> list[Hold]:
+        return [Hold(m.mid, m.token) for m in held(count)]
+
+    lent, of_both = holds(leases.PER_CALL), f"{BATCH} with dequeue of {BATCH}"
+    return [
+        Call("enqueue of 1", lambda _: queue.enqueue(CONTENT)),
+        Call(f"enqueue of {PER_CALL:,}", lambda _: queue.enqueue_many([CONTENT] * PER_CALL)),
+        Call("dequeue of 1", lambda _: queue.dequeue(1)),
+        Call(f"dequeue of {BATCH}", lambda _: queue.dequeue(BATCH)),
+        Call(f"finish of {of_both}", lambda one: queue.finish(one, dequeue=BATCH), ended),
+        Call(f"extend of {leases.PER_CALL}", lambda _: queue.extend(lent)),
+        Call(f"release of {BATCH}", queue.release, holds),
+        Call("collect of 100", lambda _: queue.collect()),
+        Call("collect of 1,000", lambda _: queue.collect(1_000)),
+        Call("close", queue.close_caller, lambda: secrets.token_urlsafe(12)),
+    ]
+
+
+def _of_people(queue: jobq.Queue) -> list[Call]:
+    mid = queue.enqueue(CONTENT).mid
+    dead = iter([message.dead_id for message in queue.dead(limit=PAGE)])
+    return [
+        Call("status", lambda _: queue.status(mid)),
+        Call("counts", lambda _: queue.counts()),
+        Call("content, a page of 100", lambda _: queue.content()),
+        Call("dead, a page of 100", lambda _: queue.dead()),
+        Call("cancel", queue.cancel, lambda: queue.enqueue(CONTENT).mid),
+        Call("revive", queue.revive, lambda: next(dead)),
+        Call("purge", queue.purge, lambda: next(dead)),
+        Call("fsck of 500", lambda _: queue._run("fsck", "ready", 0, 500)),
+        Call("pause", lambda _: queue.pause()),
+        Call("resume", lambda _: queue.resume()),
+    ]

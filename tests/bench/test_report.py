@@ -1,0 +1,104 @@
+"""What a run of the benchmarks says of itself: which run it tells of, what it reached, who was in the way."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.cases import CASES
+from bench.machine import Watch
+from bench.peers import PEERS
+from bench.report import BEGIN, END, last_run, report
+from bench.targets import NOOP, judged
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def line(run: str, peer: str, figure: str, median: float) -> dict[str, Any]:
+    return {
+        "run": run, "case": "drain2", "peer": peer, "name": peer, "figure": figure, "unit": "jobs/s",
+        "median": median, "min": median - 1, "max": median + 1, "runs": 5, "others": 0.1, "busy": True,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    head = {"head": {"command": "python -m bench"}, "runs": 5}
+    lines = [
+        {"run": "old", **head}, line("old", "own", NOOP, 1), line("old", "rq", NOOP, 1),
+        {"run": "new", **head}, line("new", "own", NOOP, 2), line("new", "own", NOOP, 3), {"run": "new", "seconds": 60},
+        {"run": "new", "failed": "cpu", "peer": "rq", "times": 1, "why": "it\nbroke"},
+    ]  # fmt: skip
+    path = tmp_path / "results.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+def test_last_run_is_told_alone_and_a_repeated_figure_by_its_later_value(results):
+    run = last_run(results)
+    assert {key: found["median"] for key, found in run.figures.items()} == {("own", NOOP): 3}
+    assert run.seconds == 60
+
+
+def test_report_replaces_what_is_between_the_marks_and_nothing_else(results, tmp_path, monkeypatch):
+    monkeypatch.setattr("bench.report.RESULTS", results)
+    page = tmp_path / "page.md"
+    page.write_text(f"above\n{BEGIN}\nold\n{END}\nbelow\n")
+    report(page)
+    text = page.read_text()
+    assert text.startswith(f"above\n{BEGIN}\n")
+    assert text.endswith(f"{END}\nbelow\n")
+    assert "old" not in text
+    assert "| own | 3 (2–4) † |" in text
+    assert "Not run: rq, cpu, 1 times: `broke`" in text
+
+
+def test_report_refuses_a_page_without_marks(results, tmp_path, monkeypatch):
+    monkeypatch.setattr("bench.report.RESULTS", results)
+    page = tmp_path / "page.md"
+    page.write_text("nothing to replace")
+    with pytest.raises(SystemExit, match="between"):
+        report(page)
+
+
+@pytest.mark.parametrize(
+    ("own", "verdict"), [(30_000, "reached"), (15_000, "**missed** by 50%"), (None, "not measured")]
+)
+def test_target_is_judged_against_the_best_of_several_peers(own, verdict):
+    known = {("own", NOOP): own, ("dramatiq", NOOP): 10_000, ("rq", NOOP): 500}
+    rows = judged(lambda peer, figure: known.get((peer, figure)), {})
+    asked = {target: said for _, target, _, said in rows}
+    assert asked["≥ 3 × the best Python peer"] == verdict
+
+
+def test_script_beyond_a_millisecond_is_named():
+    *_, (_, _, figure, verdict) = judged(lambda *_: None, {"quick": 0.9, "slow": 2.0})
+    assert figure == "2.00 ms (slow)"
+    assert verdict == "**missed** by slow"
+
+
+def test_watch_counts_own_processes_apart_from_others():
+    def spin() -> None:
+        until = time.process_time() + 0.3
+        while time.process_time() < until:
+            pass
+
+    watch = Watch()
+    child = multiprocessing.get_context("fork").Process(target=spin)
+    child.start()
+    child.join()
+    _, busy, own = (now - was for now, was in zip(Watch()._began, watch._began, strict=True))
+    assert own >= 0.25
+    assert busy >= 0.2
+    assert 0 <= watch.others() < 1
+
+
+def test_every_case_names_peers_that_exist_and_every_peer_has_a_module():
+    assert {peer for case in CASES.values() for peer in case.peers} == set(PEERS)
+    for name in PEERS:
+        assert list((ROOT / "bench" / "peers").glob(f"{name}.*")), name
