@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from jobq.chaos.audit import Audit
 from jobq.chaos.crew import Crew
 from jobq.chaos.place import Place, keys_of
 from jobq.chaos.producing import QUEUE, Producer
@@ -32,12 +33,16 @@ LASTING = ("events", "meta", "queues", "wake", "workers")
 
 
 class Plan(NamedTuple):
-    """What to play. The same seed strikes at the same moments, as far as the machine keeps time."""
+    """What to play. The same seed strikes at the same moments, as far as the machine keeps time.
+
+    `events`: the queue's level; at "all" the round is audited by them, too.
+    """
 
     fault: Fault
     jobs: int
     seed: int
     durability: str = "memory"
+    events: str = "attempts"
 
 
 def play(place: Place, plan: Plan, folder: Path) -> Verdict:
@@ -48,6 +53,8 @@ def play(place: Place, plan: Plan, folder: Path) -> Verdict:
         crew = Crew(folder, url, namespace, fault.lease_s, fault.crash_limit, side)
         proxy, side_road = [*proxies, None, None][:2]
         stage = Stage(crew, place, client, proxy, side_road)
+        queue = Queue(QUEUE, client)
+        queue.events_level(plan.events)
         pulse = Pulse()
         pulse.start()
         try:
@@ -58,12 +65,13 @@ def play(place: Place, plan: Plan, folder: Path) -> Verdict:
             else:
                 _run(producers)
                 _begin(crew)
-            queue = Queue(QUEUE, client)
             waiting = _drained(queue, plan.jobs)
             crew.stop()
             crew.ledger.write("late", most=pulse.stop())
-            return judge(crew.ledger.lines(), _final(queue, crew, waiting))
+            verdict = judge(crew.ledger.lines(), _final(queue, crew, waiting))
+            return verdict._replace(audited=Audit(queue).result() if plan.events == "all" else None)
         finally:
+            pulse.stop()
             crew.kill()
             _forget(client)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
 from typing import NamedTuple
 
+from jobq.chaos.audit import Audited
 from jobq.chaos.history import Fault, History, Run, read
 from jobq.chaos.ledger import Line
 
@@ -27,7 +28,7 @@ class Verdict(NamedTuple):
     `refused`: ends reported too late. `recoveries`: how often a run that a fault cut short was followed by
     another, the seconds until then below. `overrun`: how long at most a run went on after it knew its lease
     to be over. `rate`: good messages run per second. `share`: of the rate of a clean round.
-    `late`: by how much this machine woke somebody too late.
+    `late`: by how much this machine woke somebody too late. `audited`: what the server's own events say.
     """
 
     attempts: int
@@ -49,6 +50,7 @@ class Verdict(NamedTuple):
     late: float
     broken: dict[str, list[str]]
     share: float | None = None
+    audited: Audited | None = None
 
     @property
     def holds(self) -> bool:

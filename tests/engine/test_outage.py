@@ -24,7 +24,7 @@ from jobq.jobs.registry import Registry
 from ..conftest import answering, binary, start
 from .deployments import wait_for
 
-OUTAGE_S = 1.0
+OUTAGE_S = 5.0
 
 
 class Stoppable:

@@ -1,0 +1,58 @@
+"""What an audit reads in the server's events is what the ledger outside of it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobq.chaos.faults import FAULTS, Fault, Stage
+from jobq.chaos.producing import QUEUE
+from jobq.chaos.round import Plan, play
+from jobq.engine.keys import key
+from jobq.engine.queue import Queue
+
+from .conftest import JOBS, SEED
+
+AUDITED = ["child-kill", "host-loss", "worker-stop", "lost-reply", "poison", "server-restart"]
+NUMBERED = [pytest.param(number, name, id=name) for number, name in enumerate(AUDITED)]
+
+
+def audited(own, folder, fault, jobs=JOBS):
+    return play(own, Plan(fault, jobs, SEED, events="all"), folder)
+
+
+@pytest.mark.parametrize(("own", "fault"), NUMBERED, indirect=["own"])
+def test_audit_agrees_with_the_ledger_on(own, folder, fault):
+    verdict = audited(own, folder, FAULTS[fault])
+    assert verdict.holds, verdict
+    seen = verdict.audited
+    assert verdict.acknowledged == verdict.attempts
+    assert (seen.accepted, seen.finished, seen.lost) == (
+        verdict.acknowledged,
+        verdict.acknowledged,
+        0,
+    )
+    assert (seen.live, seen.superseded, seen.earlier) == (0, 0, 0)
+    again = verdict.runs - verdict.acknowledged
+    # An audit counts what may have run as well: held by a dead worker and not begun, or not yet noted.
+    assert verdict.duplicates <= again <= seen.duplicates
+    if fault in ("lost-reply", "server-restart"):
+        assert seen.duplicates == 0
+    if fault in ("child-kill", "poison"):
+        assert seen.duplicates <= again + verdict.faults
+
+
+def test_audit_and_ledger_name_the_same_lost_messages(own, folder):
+    def steal(stage: Stage) -> None:
+        queue = Queue(QUEUE, stage.client)
+        queue.pause()
+        waiting = stage.client.command("LPOP", key(queue.prefix, "ready"))
+        if waiting:
+            stage.client.command("HDEL", key(queue.prefix, "messages"), waiting)
+        queue.resume()
+
+    verdict = audited(
+        own, folder, Fault("steal", "takes messages away", steal, pause_s=(0.05, 0.1))
+    )
+    assert verdict.broken["lost"]
+    assert sorted(verdict.audited.lost_mids) == verdict.broken["lost"]
+    assert verdict.audited.lost + verdict.audited.finished == verdict.audited.accepted
