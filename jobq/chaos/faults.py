@@ -45,6 +45,8 @@ CALM = ("none", "crowd", "poisoned-crowd", "poison", "storm")
 SLOW = (1.0, 2.0)
 #: Where leases are meant to end; elsewhere they mustn't, so that a busy machine is no fault.
 SHORT_S, STORM_S = 2.0, 4.0
+#: So few that half of the children keep up: what comes back after a lease waits behind all that is ready.
+HALF = 60
 PROXY, SIDE, ALONE, OWN = ("proxy",), ("proxy", "side"), ("alone",), ("own",)
 SOON = (Bound("recovery_p99", 1.0),)
 AFTER_LEASE = (Bound("recovery_max", SHORT_S + 2.0),)
@@ -57,9 +59,10 @@ FAULTS = {
     for fault in (
         Fault("none", "nothing: the clean run", calm),
         Fault("child-kill", "kill -9 of a child", workers.child_kill, bounds=SOON),
-        Fault("worker-kill", "kill -9 of a supervisor", workers.worker_kill, (), SLOW, SHORT_S, bounds=AFTER_LEASE),
+        Fault("worker-kill", "kill -9 of a supervisor", workers.worker_kill, (), SLOW, SHORT_S,
+              bounds=AFTER_LEASE, per_second=HALF),
         Fault("host-loss", "kill -9 of a worker and its children", workers.host_loss, (), SLOW, SHORT_S,
-              bounds=AFTER_LEASE),
+              bounds=AFTER_LEASE, per_second=HALF),
         Fault("worker-stop", "SIGSTOP of a worker beyond its leases", workers.worker_stop, lease_s=SHORT_S),
         Fault("worker-term", "TERM to a worker, and a new one", workers.worker_term, (), SLOW),
         Fault("scripts-flush", "SCRIPT FLUSH", server.scripts_flush, ALONE),

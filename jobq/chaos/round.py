@@ -24,7 +24,6 @@ from jobq.engine.queue import Queue
 from jobq.errors import ConfigError
 
 WORKERS, PRODUCERS = 2, 2
-PER_SECOND = 150
 DRAIN_S = 60.0
 #: Messages per second: a drain slower than that has come to a halt.
 SLOWEST = 25
@@ -105,7 +104,10 @@ def _proxied(place: Place, plan: Plan) -> Iterator[tuple[list[Proxy], list[str]]
 def _producers(url: str, namespace: str, crew: Crew, plan: Plan) -> list[Producer]:
     settings = ServerSettings(url=url, namespace=namespace, durability=plan.durability)
     crowd = plan.fault.crowd
-    share, seconds = plan.jobs // PRODUCERS, 0.0 if crowd is not None else plan.jobs / PER_SECOND
+    share, seconds = (
+        plan.jobs // PRODUCERS,
+        0.0 if crowd is not None else plan.jobs / plan.fault.per_second,
+    )
     return [
         Producer(
             settings, QUEUE, crew.ledger, f"p{n}", share, seconds, plan.seed, crowd or 0,

@@ -15,6 +15,9 @@ from jobq.chaos.place import Place
 from jobq.chaos.proxy import Proxy
 from jobq.engine.connection import Client
 
+#: What four children run with time to spare.
+PER_SECOND = 150
+
 
 class Stage(NamedTuple):
     """What a stroke may act on. `client` goes past the proxies; by way of `side` goes every other worker alone."""
@@ -62,6 +65,7 @@ class Fault(NamedTuple):
     since it disturbs everybody on the server.
 
     `pause_s`: between strokes. `lease_s`, `crash_limit`: of the workers. `bounds`: on what is measured.
+    `per_second`: how many are enqueued.
     `crowd`: all is enqueued before the workers start, and one in so many is poison, 0 for none; None: at a
     steady pace while they work. `beside`: the clean fault to whose rate this one's is compared.
     """
@@ -74,5 +78,6 @@ class Fault(NamedTuple):
     lease_s: float = 15.0
     crash_limit: int = 100
     bounds: tuple[Bound, ...] = ()
+    per_second: int = PER_SECOND
     crowd: int | None = None
     beside: str = ""
