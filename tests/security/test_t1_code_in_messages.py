@@ -6,6 +6,8 @@ import ast
 import builtins
 import importlib
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -150,6 +152,14 @@ def test_no_random_name_runs_anything(name, argument):
         return
     assert (runner.registry.find(call.job) is None) == (call.job != "the.one")
     assert not ran
+
+
+def test_a_hundred_thousand_names_import_and_start_nothing():
+    """Told by the interpreter's own audit events."""
+    command = [sys.executable, "-m", "tests.security.look_up_names", "100000", "20261121"]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=PACKAGE.parent, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "100000 []\n"
 
 
 def test_error_of_a_result_is_text_whatever_class_it_names():

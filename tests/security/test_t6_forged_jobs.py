@@ -44,7 +44,7 @@ def test_every_changed_byte_is_refused(ring, mode):
     seal = Seal(ring(mode))
     sealed = seal.close("low", "m", CALL)
     for at in range(len(sealed)):
-        for change in (1, 0x20, 0x80):
+        for change in range(1, 256):
             forged = bytearray(sealed)
             forged[at] ^= change
             with pytest.raises(CodecError):
