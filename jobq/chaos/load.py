@@ -23,8 +23,8 @@ def huge(stage: Stage) -> None:
         enqueue(Queue(QUEUE, stage.client), stage.crew.ledger, mid, 0.0, size)
 
 
-def backlog(stage: Stage, count: int = 2_000) -> None:
-    """Many at once."""
+def backlog(stage: Stage, count: int = 2_000, seconds: float = 0.0) -> None:
+    """Many at once, each of so many seconds."""
     queue, ledger = Queue(QUEUE, stage.client), stage.crew.ledger
     stem = f"backlog-{stage.random.getrandbits(32):x}"
     with stage.fault("backlog"):
@@ -32,7 +32,7 @@ def backlog(stage: Stage, count: int = 2_000) -> None:
             mids = [f"{stem}-{n}" for n in range(start, min(count, start + PER_CALL))]
             for mid in mids:
                 ledger.write("enqueue", mid=mid)
-            done = queue.enqueue_many([(mid, contents(mid, 0.0)) for mid in mids])
+            done = queue.enqueue_many([(mid, contents(mid, seconds)) for mid in mids])
             for one in done:
                 ledger.write("enqueued", mid=one.mid, outcome="ok", action=one.action)
 

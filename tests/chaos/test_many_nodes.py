@@ -16,7 +16,7 @@ from jobq.chaos.round import Plan, play
 from tests.conftest import binary, kinds
 from tests.engine.deployments import HOST, Node, Spread, Watched, wait_for
 
-from .conftest import SEED
+from .conftest import JOBS, SEED
 
 
 @pytest.fixture
@@ -47,9 +47,9 @@ def test_every_promise_is_kept_while_the_slot_of_the_queue_moves(spread, folder)
             for giver in (node for node in spread.nodes if node is not taker):
                 give(spread, slot, giver, taker)
 
-    verdict = play(Place(spread.url), Plan(Fault("slot-move", "moves", move), 300, SEED), folder)
+    verdict = play(Place(spread.url), Plan(Fault("slot-move", "moves", move), JOBS, SEED), folder)
     assert verdict.holds, verdict
-    assert verdict.attempts == 300
+    assert verdict.attempts == JOBS
     assert verdict.faults
     assert verdict.duplicates == 0
     assert not any(node.redis.keys("*") for node in spread.nodes)
@@ -76,9 +76,9 @@ def test_every_promise_is_kept_over_a_failover_that_loses_no_write(watched, fold
                 kill_when_replicated(watched)
 
     fault = Fault("failover", "kill -9 of the master", fail_over)
-    verdict = play(Place(watched.url), Plan(fault, 300, SEED), folder)
+    verdict = play(Place(watched.url), Plan(fault, JOBS, SEED), folder)
     assert verdict.holds, verdict
-    assert verdict.attempts == 300
+    assert verdict.attempts == JOBS
     assert verdict.faults == 1
     assert verdict.duplicates == 0
     assert watched.replica.redis.role()[0] == "master"
