@@ -32,7 +32,7 @@ class Case(NamedTuple):
 
 OWN = ("own",)
 #: Those whose 100,000 delayed jobs are enqueued in seconds.
-SWIFT = ("own", "dramatiq", "huey", "bullmq", "sidekiq")
+SWIFT = ("own", "huey", "bullmq", "sidekiq")
 _SHORT = ("own", "scripts", "lists")
 _QUEUES = QUEUES[1:]
 CASES = {

@@ -18,9 +18,9 @@ from bench.worker import running_worker
 from jobq.engine.message import Ending
 
 MILLION = 1_000_000
-DUE, DUE_EVERY_MS = 200, 2.5
+DUE, DUE_EVERY_MS = 100, 10
 #: So long after they are enqueued the first are due: at rest, and while a backlog is still being drained.
-REST_S, BEHIND_S, BACKLOG = 0.5, 3.0, 400_000
+REST_S, BEHIND_S, BACKLOG = 0.5, 1.5, 200_000
 TICK_S = 0.004
 RETRIED, RETRY_MS = 20, 100.0
 BATCHES, BATCH = 300, 64

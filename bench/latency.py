@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from bench.drains import rate_of
 from bench.stage import Row, stage
 
-PICKED_UP, HALF_S = 150, 1.5
+PICKED_UP, HALF_S = 150, 1.2
 
 
 def latency(name: str) -> Iterator[Row]:

@@ -23,7 +23,7 @@ class Peer(NamedTuple):
     #: Enqueued to weigh one: 100,000 where that takes seconds.
     weighed: int = 20_000
     #: Enqueued one at a time to time it.
-    singles: int = 5_000
+    singles: int = 3_000
     #: Enqueued in bulk to time it.
     bulk: int = 0
 
@@ -36,11 +36,11 @@ PEERS = {
     "lists": Peer((), 25_000, **_SWIFT, singles=10_000, bulk=150_000),
     "bare": Peer((), 0),
     "rq": Peer(
-        ("rq==2.12.0", *CLIENT), 800, singles=1_000, bulk=5_000, weighed=10_000,
+        ("rq==2.12.0", *CLIENT), 500, singles=1_000, bulk=5_000, weighed=10_000,
         sweep={"CLASS": ("rq.worker.SimpleWorker", "rq.worker.Worker", "rq.worker.SpawnWorker")},
     ),
     "celery": Peer(
-        ("celery==5.7.0", "packaging", *CLIENT), 1_800, singles=1_500, weighed=10_000,
+        ("celery==5.7.0", "packaging", *CLIENT), 1_400, singles=1_200, weighed=10_000,
         sweep={"PREFETCH": ("4", "128", "1000"), "POOL": ("prefork", "threads")},
     ),
     "dramatiq": Peer(

@@ -2,6 +2,10 @@
 
 A worker is one process, so several are several workers. There is no bulk call; `many` keeps 100 calls in
 flight. The job of 1 ms runs on the loop, which is faster than in a thread.
+
+Swept, jobs/s of one process and of two, one run on a machine with some other work: 10 at once 3,400 / 3,000,
+100 3,400 / 2,900, 500 3,300 / 2,300; a poll every 500 ms 1,000 / 1,100, 50 2,800 / 1,800, 10 2,200 / 2,300, 1
+2,700 / 2,400.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Early acknowledgement, its default, which loses what a killed process ran and had prefetched. There is no bulk
 call; `many` publishes on one producer, as the documentation advises for many messages.
+
+Swept, jobs/s of one process and of two, one run on a machine with some other work: prefetch 4 1,000 / 1,400,
+128 1,200 / 1,500, 1,000 1,400 / 1,300.
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
 """Dramatiq: its default middleware, 8 threads to a process (its default), 128 messages prefetched.
 
 `dramatiq_queue_prefetch` is the documented way to fetch more at once. There is no bulk call.
+
+Swept, jobs/s of one process and of two, the better of two runs on a machine with some other work: threads 1
+10,100 / 7,700, 2 6,900 / 7,900, 8 7,600 / 9,400 (14,400 in a quieter run), 16 8,100 / 9,700; prefetch 16
+2,100 / 4,200, 128 8,100 / 9,400, 1,000 8,300 / 8,900.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Huey: process workers on a blocking pop, no results, no periodic jobs, no health check.
 
 BRPOP takes a job out of Redis before it runs: a killed process loses it. There is no bulk call.
+
+Swept, jobs/s of one worker and of two, one run on a machine with some other work: processes 5,200 / 3,500
+(9,900 in a quieter run), threads 3,100 / 2,600.
 """
 
 from __future__ import annotations

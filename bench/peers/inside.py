@@ -17,7 +17,7 @@ from typing import Any
 PAUSE_S, POLL_S, TICK_S = 0.01, 0.002, 0.002
 FIRST_S, NEXT_S = 60, 10
 #: Pick-up stops after this long, however few jobs it has seen; of the offered load the first part warms up.
-ALL_S, WARM_SHARE = 3.0, 0.25
+ALL_S, WARM_SHARE = 2.0, 0.25
 EXAMPLE = (12_345, "short text")
 
 
@@ -62,7 +62,7 @@ def latency(peer: ModuleType, count: str, rate: str, seconds: str) -> list[list[
 def _settle(peer: ModuleType) -> None:
     peer.each("picked_up", [(time.monotonic_ns(),)])
     _written(1, FIRST_S)
-    time.sleep(0.5)
+    time.sleep(0.3)
 
 
 def _singles(peer: ModuleType, count: int) -> list[int]:

@@ -1,7 +1,10 @@
 """SAQ: uvloop, 100 jobs at once to a process, nothing kept of a job that is done.
 
-`map` and `apply` wait for results, so `many` keeps 20 calls in flight, its `max_concurrent_ops`. The job of
-1 ms runs on the loop, which is faster than in a thread.
+`map` and `apply` wait for results, so `many` keeps 20 calls in flight, its `max_concurrent_ops`. The job of 1
+ms runs on the loop, which is faster than in a thread.
+
+Swept, jobs/s of one process and of two, one run on a machine with some other work: 10 at once 1,100 / 1,000,
+30 1,600 / 1,100, 100 3,000 / 4,100 (5,700 in a quieter run), 300 2,800 / 4,300.
 """
 
 from __future__ import annotations

@@ -1,7 +1,12 @@
 """Taskiq: its list broker, which is its fastest, uvloop, no parsing by pydantic, 100 jobs at once, 100 prefetched.
 
-BRPOP takes a job out of Redis before it runs: a killed process loses it and all it had prefetched. There is no
-bulk call; `many` keeps 100 calls in flight. The job of 1 ms runs on the loop, which is faster than in a thread.
+BRPOP takes a job out of Redis before it runs: a killed process loses it and all it had prefetched. There is
+no bulk call; `many` keeps 100 calls in flight. The job of 1 ms runs on the loop, which is faster than in a
+thread.
+
+Swept, jobs/s of one process and of two, one run on a machine with some other work: 10 at once 3,600 / 8,200,
+100 3,200 / 4,100, 1,000 3,200 / 3,300; prefetched 0 4,500 / 3,900, 100 3,600 / 8,300, 1,000 4,600 / 5,300: no
+more than the machine moved.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import pytest
 from bench.cases import CASES
 from bench.machine import Watch
 from bench.peers import PEERS
+from bench.peers.venvs import Missing, inside_of
 from bench.report import BEGIN, END, last_run, report
 from bench.targets import NOOP, judged
 
@@ -102,3 +103,13 @@ def test_every_case_names_peers_that_exist_and_every_peer_has_a_module():
     assert {peer for case in CASES.values() for peer in case.peers} == set(PEERS)
     for name in PEERS:
         assert list((ROOT / "bench" / "peers").glob(f"{name}.*")), name
+
+
+def test_peer_says_what_it_needs_where_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr("bench.peers.venvs.shutil.which", lambda _: None)
+    with pytest.raises(
+        Missing, match="needs ruby-sidekiq ruby-redis ruby-hiredis; apt-get install"
+    ):
+        inside_of("sidekiq")
+    with pytest.raises(Missing, match="needs node and npm"):
+        inside_of("bullmq")
