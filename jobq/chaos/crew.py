@@ -35,14 +35,14 @@ class Crew:
 
     def __init__(
         self, folder: Path, url: str, namespace: str, lease_s: float, crash_limit: int,
-        side: str = "",
+        side: str = "", loops: bool = False,
     ) -> None:  # fmt: skip
         self.lease_s, self.crash_limit = lease_s, crash_limit
         self.ledger = Ledger(str(folder / "ledger"))
         self.living: list[subprocess.Popen[bytes]] = []
         self.aside: list[subprocess.Popen[bytes]] = []
         self._leaving: list[subprocess.Popen[bytes]] = []
-        self._side = side
+        self._side, self._loops = side, loops
         self._folder = folder
         self._begun = 0
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("JOBQ", "REDIS"))}
@@ -62,7 +62,9 @@ class Crew:
         ]  # fmt: skip
         self._begun += 1
         aside = bool(self._side) and self._begun % 2 == 0
-        env = {**self._env, "JOBQ_URL": self._side} if aside else self._env
+        env = {**self._env, "JOBQ_URL": self._side} if aside else {**self._env}
+        if self._loops and (self._begun // 2) % 2:
+            env["JOBQ_CHAOS_LOOP"] = "1"
         with (self._folder / f"worker{self._begun}.log").open("wb") as log:
             process = subprocess.Popen(
                 command, env=env, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log,

@@ -88,9 +88,9 @@ FAULTS = {
         Fault("latency", "up to 30 ms per KB each way", network.latency, PROXY),
         Fault("slow", "up to 200 ms per KB each way, 64 KB/s at most", network.slow, PROXY),
         Fault("poison", "messages that take along whoever runs them", poison, (), (0.1, 0.3), crash_limit=3),
-        Fault("crowd", "nothing: all is there before the workers", calm, crowd=0),
+        Fault("crowd", "nothing: all is there before the workers", calm, crowd=0, loops=False),
         Fault("poisoned-crowd", "as crowd, and one in a hundred is deadly", calm, crash_limit=3, crowd=100,
-              beside="crowd", bounds=CROWDED),
+              beside="crowd", bounds=CROWDED, loops=False),
         Fault("storm", "all of the above, by chance", storm, ("own", "proxy"), lease_s=STORM_S),
     )
 }  # fmt: skip

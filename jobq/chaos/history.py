@@ -24,11 +24,21 @@ class Run:
     start: float
     points: list[tuple[float, float]]
     ended: bool = False
+    loop: bool = False
 
     @property
     def last(self) -> float:
         """When it was last seen alive."""
         return self.points[-1][0]
+
+    @property
+    def overrun(self) -> float:
+        """How long it went on past its lease, as it knew it. On a loop that stood still it didn't, unless it ended."""
+        return 0.0 if self.loop and not self.ended else max(0.0, -self.points[-1][1])
+
+    def ended_by(self, at: float) -> bool:
+        """Whether it had had its effect."""
+        return self.ended and self.last <= at
 
     def leased(self) -> Iterator[tuple[float, float]]:
         """Spans in which it was alive and knew its lease to be valid."""
@@ -66,7 +76,6 @@ class History:
     outcomes: dict[str, str] = field(default_factory=dict)
     taken_for_other: list[str] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
-    following: dict[Run, Run] = field(default_factory=dict)
     started: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))
     ended: Counter[str] = field(default_factory=Counter)
     handed: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
@@ -85,8 +94,12 @@ class History:
         settled_at = self.answered.get((run.mid, run.fence), FOREVER)
         if run.start > fault.until + GRACE_S or settled_at < fault.at:
             return False
-        following = self.following.get(run)
-        return not fault.spares or following is None or following.start >= fault.at
+        return not fault.spares or not run.ended_by(fault.at) or self._ended_last(run, fault.at)
+
+    def _ended_last(self, run: Run, at: float) -> bool:
+        """Whether its process may not have come to note its end."""
+        later = (one for one in self.runs if one.pid == run.pid and one.ended_by(at))
+        return run.last >= max(one.last for one in later)
 
 
 def read(lines: Iterable[Line]) -> History:
@@ -139,7 +152,7 @@ def _run(history: History, line: Line, running: dict[tuple[str, int, int], Run])
     name = (line["mid"], line["fence"], line["pid"])
     point = (line["at"], line["left"])
     if line["word"] == "start":
-        run = Run(*name, start=line["at"], points=[point])
+        run = Run(*name, start=line["at"], points=[point], loop=line.get("loop", False))
         running[name] = run
         history.runs.append(run)
         history.started[run.mid].append(run)
@@ -159,11 +172,6 @@ def _endings(line: Line, reply: Line | None) -> Iterator[Ending]:
 
 
 def _settle(history: History) -> None:
-    last: dict[int, Run] = {}
-    for run in history.runs:
-        if run.pid in last:
-            history.following[last[run.pid]] = run
-        last[run.pid] = run
     for ending in history.endings:
         fence = history.fences.get((ending.mid, ending.token))
         if fence is not None:

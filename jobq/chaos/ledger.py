@@ -7,7 +7,8 @@ enqueue   mid: about to be enqueued
 enqueued  mid, outcome (ok, fail = surely not accepted, info = unknown), action,
           again: whether an earlier try may have been accepted
 handed    messages: [mid, token, fence] of what one call handed out; pid
-start     mid, attempt, fence, pid, left: seconds of lease that the run knows of
+start     mid, attempt, fence, pid, left: seconds of lease that the run knows of, loop: whether
+          its child has an event loop
 end       the same: the run has had its effect
 aborted   the same: it was told to stop
 finish    call, endings: [mid, token, outcome] about to be reported; pid

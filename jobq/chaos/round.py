@@ -49,7 +49,7 @@ def play(place: Place, plan: Plan, folder: Path) -> Verdict:
     namespace, fault = f"chaos-{secrets.token_hex(4)}", plan.fault
     with _proxied(place, plan) as (proxies, (url, side)):
         client = place.client(namespace)
-        crew = Crew(folder, url, namespace, fault.lease_s, fault.crash_limit, side)
+        crew = Crew(folder, url, namespace, fault.lease_s, fault.crash_limit, side, fault.loops)
         proxy, side_road = [*proxies, None, None][:2]
         stage = Stage(crew, place, client, proxy, side_road)
         queue = Queue(QUEUE, client)

@@ -68,6 +68,7 @@ class Fault(NamedTuple):
     `per_second`: how many are enqueued.
     `crowd`: all is enqueued before the workers start, and one in so many is poison, 0 for none; None: at a
     steady pace while they work. `beside`: the clean fault to whose rate this one's is compared.
+    `loops`: of half of the workers, children have an event loop.
     """
 
     name: str
@@ -81,3 +82,4 @@ class Fault(NamedTuple):
     per_second: int = PER_SECOND
     crowd: int | None = None
     beside: str = ""
+    loops: bool = True

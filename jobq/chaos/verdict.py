@@ -78,7 +78,7 @@ def judge(lines: Iterable[Line], final: Final) -> Verdict:
         recovery_p50=quantile(recovery, 0.5),
         recovery_p99=quantile(recovery, 0.99),
         recovery_max=quantile(recovery, 1),
-        overrun=max((0.0, *(-run.points[-1][1] for run in history.runs))),
+        overrun=max((run.overrun for run in history.runs), default=0.0),
         rate=_rate(history),
         late=history.late,
         broken={name: sorted(found) for name, found in _broken(history, final, hits)},

@@ -5,6 +5,7 @@ In a module of its own, since importing it changes `Queue` in this process.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import time
@@ -20,14 +21,13 @@ from jobq.errors import JobAborted
 from jobq.jobs.context import current
 from jobq.jobs.job import job
 
-FOLDER = "JOBQ_CHAOS_LEDGER"
+FOLDER, LOOP = "JOBQ_CHAOS_LEDGER", "JOBQ_CHAOS_LOOP"
 
 ledger = Ledger(os.environ.get(FOLDER, ""))
 _finish = Queue.finish
 _dequeue = Queue.dequeue
 
 
-@job(name="jobq.chaos", queue=QUEUE)
 def work(mid: str, seconds: float, padding: str = "") -> None:
     """Take a while, and say so before and after."""
     _note("start")
@@ -37,6 +37,21 @@ def work(mid: str, seconds: float, padding: str = "") -> None:
         _note("aborted")
         raise
     _note("end")
+
+
+async def work_on_loop(mid: str, seconds: float, padding: str = "") -> None:
+    """The same beside others."""
+    _note("start")
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        _note("aborted")
+        raise
+    _note("end")
+
+
+# A worker that knows an async job has children with an event loop; one that knows none has plain ones.
+job(name="jobq.chaos", queue=QUEUE)(work_on_loop if os.environ.get(LOOP) else work)
 
 
 @job(name="jobq.chaos.poison", queue=QUEUE, hard_timeout=HARD_TIMEOUT_S)
@@ -52,7 +67,7 @@ def _note(word: str) -> None:
     left = min(context.lease_left, 3600.0)
     ledger.write(
         word, at=at, mid=context.mid, attempt=context.attempt, fence=context.fence,
-        pid=os.getpid(), left=left,
+        pid=os.getpid(), left=left, loop=bool(os.environ.get(LOOP)),
     )  # fmt: skip
 
 

@@ -58,10 +58,13 @@ class AsyncChild(Child):
         while True:
             self._changed.clear()
             self._report()
+            self._fence_running()
             if self.leaving() and not self._held():
                 break
             if self._may_take() and not self._asleep:
-                if self._take():
+                took = self._take()
+                self._fence_running()
+                if took:
                     await asyncio.sleep(0)
                     continue
                 if self.settings.burst and not self._held():
@@ -253,10 +256,16 @@ class AsyncChild(Child):
         while True:
             await asyncio.sleep(self.next_look_s())
             self.check_parent()
-            if self._running:
-                self.fence(boot_ns(), self._stop_all)
+            self._fence_running()
             if self.leaving():
                 self._changed.set()
+
+    def _fence_running(self) -> None:
+        """Also after each call to the server: while that was silent the loop stood still, and no job whose
+        lease is over may go one step on.
+        """
+        if self._running:
+            self.fence(boot_ns(), self._stop_all)
 
     def _stop_all(self) -> None:
         now = boot_ns()

@@ -108,6 +108,15 @@ def test_run_beyond_its_lease_overruns_it(story):
     assert story.judged().overrun == 0.25
 
 
+@pytest.mark.parametrize(("word", "overrun"), [("aborted", 0.0), ("end", 0.25)])
+def test_run_on_a_loop_that_stood_still_overran_only_if_it_had_its_effect(story, word, overrun):
+    story.enqueue("a")
+    story.hand("a", 1)
+    story.run("start", "a", 1, loop=True)
+    story.run(word, "a", 1, left=-0.25, loop=True)
+    assert story.judged().overrun == overrun
+
+
 def test_rate_is_of_good_messages_from_the_first_start_to_the_last_end(story):
     poisoned(story, 3)
     for mid in "bcde":
