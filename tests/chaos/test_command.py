@@ -56,6 +56,7 @@ def test_server_of_somebody_else_is_not_restarted(server, redis, folder):
     [
         (None, "server-restart", ""),
         ("redis://there", "reset", "clients-kill"),
+        ("redis://there", "partition", "disk-full"),
         ("redis+cluster://there:7000", "child-kill", "reset"),
     ],
 )
