@@ -61,7 +61,7 @@ class Crew:
             "--crash-limit", str(self.crash_limit), "--log-level", "warning",
         ]  # fmt: skip
         self._begun += 1
-        aside = bool(self._side) and self._begun % 2 == 0
+        aside = bool(self._side) and self._begun % 2 == 1
         env = {**self._env, "JOBQ_URL": self._side} if aside else {**self._env}
         if self._loops and (self._begun // 2) % 2:
             env["JOBQ_CHAOS_LOOP"] = "1"
