@@ -110,6 +110,32 @@ def test_data_survive_a_kill_and_the_stale_socket_heals(settings):
     client.close()
 
 
+def test_half_a_transaction_in_a_torn_file_is_gone_for_good(settings):
+    """Valkey 8.1 drops it once, and lets its beginning stay in the file."""
+    embedded.start_or_join(settings)
+    queue = Queue("low", connect(settings=settings))
+    queue.enqueue(b"v")
+    os.kill(embedded.status(settings).pid, signal.SIGKILL)
+    [file] = Path(settings.data_dir).rglob("*.incr.aof")
+    with file.open("ab") as torn:
+        torn.write(b"*1\r\n$5\r\nMULTI\r\n*3\r\n$3\r\nSET\r\n$4\r\nhalf\r\n$1\r\n1\r\n*3\r\n$3")
+
+    for _ in range(2):
+        embedded.start_or_join(settings)
+        queue.enqueue_many([b"v", b"v"])
+        with redis_of(settings) as redis:
+            until(lambda redis=redis: rewritten(redis.info("persistence")))
+            assert not redis.exists("half")
+        os.kill(embedded.status(settings).pid, signal.SIGKILL)
+    embedded.start_or_join(settings)
+    assert queue.counts().messages == 5
+    queue.client.close()
+
+
+def rewritten(info):
+    return not info["aof_rewrite_in_progress"] and not info["aof_rewrite_scheduled"]
+
+
 def test_server_listens_on_nothing_but_its_socket(settings, runtime):
     embedded.start_or_join(settings)
     process = psutil.Process(embedded.status(settings).pid)
