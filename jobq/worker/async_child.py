@@ -57,13 +57,15 @@ class AsyncChild(Child):
         watch = loop.create_task(self._watch())
         while True:
             self._changed.clear()
+            asked_at = boot_ns()
             self._report()
-            self._fence_running()
+            self._fence_after(asked_at)
             if self.leaving() and not self._held():
                 break
             if self._may_take() and not self._asleep:
+                asked_at = boot_ns()
                 took = self._take()
-                self._fence_running()
+                self._fence_after(asked_at)
                 if took:
                     await asyncio.sleep(0)
                     continue
@@ -261,11 +263,13 @@ class AsyncChild(Child):
                 self._changed.set()
 
     def _fence_running(self) -> None:
-        """Also after each call to the server: while that was silent the loop stood still, and no job whose
-        lease is over may go one step on.
-        """
         if self._running:
             self.fence(boot_ns(), self._stop_all)
+
+    def _fence_after(self, asked_at: int) -> None:
+        """While the server was silent the loop stood still: no job whose lease is over may go one step on."""
+        if boot_ns() - asked_at > self.margin_ns:
+            self._fence_running()
 
     def _stop_all(self) -> None:
         now = boot_ns()
