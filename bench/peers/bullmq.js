@@ -1,8 +1,9 @@
-// BullMQ: 100 jobs at once in a process, done jobs removed, `addBulk` of 1,000. A worker is one process, so several are
-// several. Swept, jobs/s of one process and of two, one run on a machine with some other work: 10 at once 19,500 / 17,000,
-// 50 31,400 / 22,200, 100 30,400 / 15,400 (19,200 in a quieter run), 300 28,500 / 22,000, 1,000 20,500 / 18,700: flat from 50 to 300.
-// Run by Node from the folder that has `bullmq`; the same actions and replies as
-// bench/peers/inside.py, and the same handlers as bench/peers/handlers.py.
+// BullMQ: 50 jobs at once in a process, done jobs removed, `addBulk` of 1,000. A worker is one process, so several are
+// several. Swept, jobs/s of one process and of two, the better of two runs on a machine with some other work: 10 at once
+// 19,500 / 17,000, 50 31,400 / 22,200, 100 30,400 / 15,400, 300 28,500 / 22,000, 1,000 20,500 / 18,700: flat from 50 to 300.
+//
+// Run by Node from the folder that has `bullmq`; the same actions and replies as bench/peers/inside.py, and the same
+// handlers as bench/peers/handlers.py.
 "use strict";
 const fs = require("fs");
 const { createRequire } = require("module");
@@ -12,7 +13,7 @@ const connection = { path: process.env.BENCH_SOCKET, maxRetriesPerRequest: null 
 // Told to the worker alone: in each job's own options they would make its hash a third larger and slower.
 const DROPPED = { removeOnComplete: { count: 0 }, removeOnFail: { count: 0 } };
 const EXAMPLE = [12345, "short text"];
-const AT_ONCE = Number(process.env.BENCH_CONCURRENCY || "100");
+const AT_ONCE = Number(process.env.BENCH_CONCURRENCY || "50");
 const PER_CALL = 1000, PAUSE_MS = 10, POLL_MS = 2, ALL_S = 2, WARM_SHARE = 0.25, FIRST_S = 60, NEXT_S = 10;
 const LEDGER = process.env.BENCH_LEDGER, STUCK_MS = 600000;
 
