@@ -71,6 +71,14 @@ def test_queue_refuses_what_is_too_long_whole(queue, redis):
             Queue(name, queue.client)
 
 
+def test_script_refuses_what_a_client_let_through(queue, redis, monkeypatch):
+    monkeypatch.setattr("jobq.engine.queue.MAX_CONTENT", 64 * MAX_CONTENT)
+    for size in (MAX_CONTENT + 1, 16 * MAX_CONTENT):
+        with pytest.raises(JobqError, match="message too large"):
+            queue.enqueue_many([b"{}", b"x" * size])
+    assert redis.hlen("jobq:{low}:messages") == 0
+
+
 def test_page_is_bounded_whatever_is_asked_for(queue, capsys):
     queue.enqueue_many((f"m{n}", b"{}") for n in range(1500))
     for page in (queue.content, lambda *at: queue.dead(*at[1:])):
