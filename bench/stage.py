@@ -149,13 +149,14 @@ class Fillings:
     """Dumps of servers with jobs in them: enqueued once, drained many times."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="jobq-fill-")
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._made: dict[tuple[object, ...], Path] = {}
 
     def of(self, name: str, handler: str, count: int, delayed: int = 0) -> Path:
         """So many jobs that are ready, and so many that are due in an hour."""
         key = (name, handler, count, delayed)
         if key not in self._made:
+            self._folder = self._folder or tempfile.TemporaryDirectory(prefix="jobq-fill-")
             path = Path(self._folder.name, "-".join(map(str, key)))
             with stage(name) as place:
                 if delayed:
