@@ -1,5 +1,6 @@
 -- call: one caller's calls are numbered; the last one is replayed, older and closed ones are refused.
--- A record reads number 0x1e words 0x1e hand-outs, the latter two joined by 0x1f; 'x' before a closed number.
+-- A record reads number 0x1e words 0x1e hand-outs, the latter two joined by 0x1f; 'x' before a closed number. What is
+-- unusual about a hand-out follows its mid behind 0x1d.
 -- needs: last_call caller number
 local recorded = redis.call('GET', last_call)
 local recorded_number = recorded and string.match(recorded, '^x?%d+')

@@ -11,10 +11,18 @@ floor, max_lease, max_content = tonumber(floor) or 0, tonumber(max_lease) or 0, 
 local stepped_back_ms = floor - now_ms
 if stepped_back_ms > 0 and stepped_back_ms <= 60000 then now_ms = floor end
 
+-- Of the events of one call every hundredth trims the stream, the first among them.
+local nemitted, moment, moment_text = 0, 0, '0'
 local function emit(kind, mid, at, rest)
   if level == 'off' then return end
-  redis.call('XADD', events, 'MAXLEN', '~', 100000, '*',
-    '1', kind .. '\31' .. mid .. '\31' .. string.format('%.0f', at) .. '\31' .. (rest or ''))
+  if at ~= moment then moment, moment_text = at, string.format('%.0f', at) end
+  local text = kind .. '\31' .. mid .. '\31' .. moment_text .. '\31' .. (rest or '')
+  if nemitted % 100 == 0 then
+    redis.call('XADD', events, 'MAXLEN', '~', '100000', '*', '1', text)
+  else
+    redis.call('XADD', events, '*', '1', text)
+  end
+  nemitted = nemitted + 1
 end
 
 -- The script's first write, once it has found something to change.

@@ -1,11 +1,5 @@
 -- newer: what enqueue does with a mid that lives. Every branch names the state that it handles.
--- needs: messages locks tokens backoffs nattempts ncrashes generations requeue options due done meta now_ms delay_ms at can_update can_requeue lock_ms dedupe_ms
-local not_before = tonumber(at) or (tonumber(delay_ms) and now_ms + delay_ms)
-
-local function write_options(mid)
-  if lock_ms .. dedupe_ms ~= '' then redis.call('HSET', options, mid, lock_ms .. ',' .. dedupe_ms) end
-end
-
+-- needs: messages locks tokens backoffs nattempts ncrashes generations requeue options due done meta now_ms not_before can_update can_requeue lock_ms dedupe_ms
 local function keep_for_later(mid, content, action)
   tick()
   local till = not_before and string.format('%.0f', not_before) or ''

@@ -26,35 +26,43 @@ local function hand_out(limit)
   local lap = redis.call('LLEN', ready) == 0 and 100 or math.min(100, 2 * limit + 8)
   promote(lap)
   walk(lap)
-  local picked = paused == '1' and {} or pick(limit)
-  local fence = #picked > 0 and lock_up(picked) or 0
+  local reply, mids = {0, 0, 0}, {}
+  if paused ~= '1' then reply, mids = pick(limit) end
+  if mids[1] then lock_up(reply, mids) end
   local more = redis.call('LLEN', ready) > 0 and paused ~= '1'
   if more then wake_up() end
-  if #picked > 0 or more then redis.call('DEL', ndry_runs) end
-  local reply = {(#picked > 0 or more) and 0 or rest(lap), paused == '1' and 1 or 0, fence}
-  for _, row in ipairs(picked) do
-    for column = 1, 6 do reply[#reply + 1] = row[column] end
-  end
+  if mids[1] or more then redis.call('DEL', ndry_runs) else reply[1] = rest(lap) end
+  reply[2] = paused == '1' and 1 or 0
   return reply
 end
 
+-- For the record: the head, the usual end of a lock, then per message its mid, alone where nothing else is unusual.
 local function without_contents(reply)
-  local short = {}
-  for i, item in ipairs(reply) do short[i] = (i > 3 and (i - 3) % 6 == 2) and '' or item end
+  local usual = now_ms + lease_ms
+  local short = {reply[1], reply[2], reply[3], string.format('%.0f', usual)}
+  for i = 4, #reply, 6 do
+    local mid, attempt, crashes, life, lock_at = reply[i], reply[i + 2], reply[i + 3], reply[i + 4], reply[i + 5]
+    if attempt ~= 1 or crashes ~= 0 or life ~= '' or lock_at ~= usual then
+      mid = table.concat({mid, attempt, crashes, life, string.format('%.0f', lock_at)}, '\29')
+    end
+    short[#short + 1] = mid
+  end
   return short
 end
 
 -- The recorded hand-out again; a message no longer held under its token comes with mid ''.
 local function handed_again()
   local items = recorded_part('^[^\30]*\30[^\30]*\30(.*)$')
-  for i = 1, #items do
-    local column = (i - 3) % 6
-    if i <= 3 or column == 3 or column == 4 or column == 0 then items[i] = tonumber(items[i]) end
+  local reply = {tonumber(items[1]), tonumber(items[2]), tonumber(items[3])}
+  for i = 5, #items do
+    local mid, attempt, crashes, life, lock_at = string.match(items[i], '^(.*)\29(%d+)\29(%d+)\29(.*)\29(%d+)$')
+    mid = mid or items[i]
+    local held = redis.call('HGET', tokens, mid) == caller .. '.' .. number .. '.' .. (i - 5)
+    local n = #reply
+    reply[n + 2] = held and redis.call('HGET', messages, mid) or ''
+    if not held then mid = '' end
+    reply[n + 1], reply[n + 3], reply[n + 4] = mid, tonumber(attempt) or 1, tonumber(crashes) or 0
+    reply[n + 5], reply[n + 6] = life or '', tonumber(lock_at or items[4])
   end
-  for i = 4, #items, 6 do
-    local held = redis.call('HGET', tokens, items[i]) == caller .. '.' .. number .. '.' .. ((i - 4) / 6)
-    items[i + 1] = held and redis.call('HGET', messages, items[i]) or ''
-    if not held then items[i] = '' end
-  end
-  return items
+  return reply
 end

@@ -59,17 +59,16 @@ end
 local function settle_all(words)
   local held, ended, released = holders(), {}, {}
   for i = 1, count do
-    local mid, token, outcome, detail, age_ms, record = unpack(ARGV, FIRST + 6 * (i - 1), FIRST + 6 * i - 1)
-    if ended[mid] or held[i] ~= token then
-      words[i] = 'stale'
-    else
-      tick()
+    local at = FIRST + 6 * (i - 1)
+    local mid, token, outcome, detail = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+    if ended[mid] or held[i] ~= token then words[i] = 'stale' else
       words[i], ended[mid] = 'ok', true
+      tick()
       if outcome == 'release' then -- no attempt that ended, so no event
         released[#released + 1] = {mid, detail}
       else
         local kind = settle(mid, outcome, detail)
-        emit(kind, mid, now_ms - age_ms, record)
+        emit(kind, mid, now_ms - ARGV[at + 4], ARGV[at + 5])
         if outcome == 'crashed' and kind == 'dead' then words[i] = 'dead' end
       end
     end

@@ -1,5 +1,5 @@
 -- upkeep: bounded work on what waits: due messages to ready, one stretch of the circle walked.
--- needs: due circle left_circle done locks meta requeue nattempts crash_limit max_lease now_ms
+-- needs: messages locks backoffs nattempts ncrashes generations requeue options progress due circle left_circle done meta crash_limit max_lease now_ms
 local function promote(limit)
   for _, mid in ipairs(redis.call('ZRANGE', due, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit)) do
     leave_due(mid)
@@ -19,12 +19,21 @@ local function recover(mid)
   emit(kind, mid, now_ms, '\31' .. attempt .. '\31\31\31\31\31\31lock expired')
 end
 
+-- Remove all traces of finished ones. They hold no lock; most of the other hashes are empty.
+local function collect(mids)
+  for _, key in ipairs({messages, nattempts, generations}) do redis.call('HDEL', key, unpack(mids)) end
+  for _, key in ipairs({backoffs, ncrashes, requeue, options, progress}) do
+    if redis.call('HLEN', key) > 0 then redis.call('HDEL', key, unpack(mids)) end
+  end
+  redis.call('SREM', done, unpack(mids))
+end
+
 -- noted or nil: drop; done: remove all traces; lock live: rotate; lock expired: recover
 local function walk(limit)
   local mids = redis.call('LRANGE', circle, 0, limit - 1)
   if #mids == 0 then return end
   redis.call('LTRIM', circle, #mids, -1)
-  local noted = redis.call('SMISMEMBER', left_circle, unpack(mids))
+  local noted = redis.call('SCARD', left_circle) > 0 and redis.call('SMISMEMBER', left_circle, unpack(mids)) or {}
   local finished = redis.call('SMISMEMBER', done, unpack(mids))
   local expiries = redis.call('HMGET', locks, unpack(mids))
   local stale, collected, live, longest = {}, {}, {}, now_ms + max_lease
@@ -43,6 +52,6 @@ local function walk(limit)
     end
   end
   if #stale > 0 then redis.call('SREM', left_circle, unpack(stale)) end
-  if #collected > 0 then forget(unpack(collected)) end
+  if #collected > 0 then collect(collected) end
   if #live > 0 then redis.call('RPUSH', circle, unpack(live)) end
 end

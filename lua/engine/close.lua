@@ -23,10 +23,10 @@ end
 number = string.match(recorded_number, '%d+')
 if string.sub(recorded, 1, 1) ~= 'x' then redis.call('SET', last_call, 'x' .. recorded, 'PX', 600000) end
 local held, items = {}, recorded_part('^[^\30]*\30[^\30]*\30(.*)$')
-for i = 4, #items, 6 do
-  local token = caller .. '.' .. number .. '.' .. ((i - 4) / 6)
-  if redis.call('HGET', tokens, items[i]) == token then
-    held[#held + 1], held[#held + 2] = items[i], token
+for i = 5, #items do
+  local mid, token = string.match(items[i], '^[^\29]*'), caller .. '.' .. number .. '.' .. (i - 5)
+  if redis.call('HGET', tokens, mid) == token then
+    held[#held + 1], held[#held + 2] = mid, token
   end
 end
 return held

@@ -30,6 +30,7 @@ local caller, number, now, lease_ms, crash_limit, limit = unpack(ARGV)
 --@include _generation
 --@include _ending
 --@include _upkeep
+--@include _pick
 --@include _handout
 --@include _reply
 

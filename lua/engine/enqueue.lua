@@ -29,44 +29,45 @@ local caller, number, now, delay_ms, at, can_update, can_requeue, lock_ms, dedup
 --@include _call
 --@include _clock
 --@include _place
---@include _status
---@include _generation
---@include _newer
 --@include _text
+--@include _accept
 
 if refused() then return {'closed'} end
 if replayed() then return recorded_words() end
+local mids = {}
 for i = 10, #ARGV, 2 do
   if #ARGV[i] > 512 or #ARGV[i + 1] > 1048576 then return redis.error_reply('ERR message too large') end
-  if #ARGV[i] == 0 or not is_text(ARGV[i]) then return redis.error_reply('ERR bad mid') end
+  if #ARGV[i] == 0 then return redis.error_reply('ERR bad mid') end
+  mids[#mids + 1] = ARGV[i]
+end
+if not is_text(table.concat(mids, ' ')) then return redis.error_reply('ERR bad mid') end
+
+local words, again, longest = {}, {}, max_content
+for first = 10, #ARGV, 2000 do
+  local batch = {unpack(ARGV, first, math.min(#ARGV, first + 1999))}
+  local lives = accept(batch)
+  for i = 1, #batch, 2 do
+    words[#words + 1], words[#words + 2] = 'added', ''
+    if lives[i] then again[#again + 1] = first + i - 1 end
+  end
 end
 
-local words, added, longest = {}, {}, max_content
+-- Only where they are needed: to make these functions costs more than a message.
+if again[1] then
+--@include _status
+--@include _generation
+--@include _newer
+  for _, i in ipairs(again) do
+    words[i - 9], words[i - 8] = enqueue_again(ARGV[i], ARGV[i + 1])
+  end
+end
+
 for i = 10, #ARGV, 2 do
-  local mid, content = ARGV[i], ARGV[i + 1]
-  local action, reason = 'added', ''
-  if redis.call('HSETNX', messages, mid, content) == 1 then
-    write_options(mid)
-    if not_before and not_before > now_ms then
-      to_due(mid, not_before)
-    elseif redis.call('SREM', left_ready, mid) == 0 then
-      added[#added + 1] = mid
-    else
-      wake_up()
-    end
-  else
-    action, reason = enqueue_again(mid, content)
+  if words[i - 9] ~= 'exists' then
+    longest = math.max(longest, #ARGV[i + 1])
+    if level == 'all' then emit('enqueued', ARGV[i], now_ms, '\31\31\31\31\31\31\31' .. words[i - 9]) end
   end
-  if action ~= 'exists' then longest = math.max(longest, #content) end
-  if level == 'all' and action ~= 'exists' then
-    emit('enqueued', mid, now_ms, '\31\31\31\31\31\31\31' .. action)
-  end
-  words[#words + 1], words[#words + 2] = action, reason
 end
-for first = 1, #added, 1000 do
-  redis.call('RPUSH', ready, unpack(added, first, math.min(#added, first + 999)))
-end
-if #added > 0 then wake_up() end
 if longest > max_content then redis.call('HSET', meta, 'max_content', longest) end
 record_call(words)
 return words

@@ -35,6 +35,7 @@ local caller, number, now, lease_ms, crash_limit, limit, count = unpack(ARGV, 1,
 --@include _generation
 --@include _ending
 --@include _upkeep
+--@include _pick
 --@include _handout
 --@include _reply
 limit, count = math.min(1000, tonumber(limit)), tonumber(count)
@@ -70,5 +71,5 @@ if limit > 0 then
   tick()
   handed = resting > 0 and {resting, paused == '1' and 1 or 0, 0} or hand_out(limit)
 end
-record_call(words, without_contents(handed))
-return append({unpack(words)}, handed)
+record_call(words, handed[1] and without_contents(handed))
+return append(words, handed)

@@ -179,12 +179,13 @@ command('PEXPIRE', 'first', 2, 2, function(a)
 end)
 
 -- the event stream: entries are only shown to the explorer, as `emitted`
-command('XADD', 'first', 7, 7, function(a)
-  if a[2] ~= 'MAXLEN' or a[3] ~= '~' or a[5] ~= '*' then
-    fail('XADD without MAXLEN ~ n *')
+command('XADD', 'first', 4, 7, function(a)
+  local trims = a[2] == 'MAXLEN' and a[3] == '~' and a[5] == '*'
+  if not trims and (#a ~= 4 or a[2] ~= '*' or #R.emitted == 0) then
+    fail('XADD neither with MAXLEN ~ n * nor behind one of this call')
   end
   R.nwrites = R.nwrites + 1
-  R.emitted[#R.emitted + 1] = a[7]
+  R.emitted[#R.emitted + 1] = a[#a]
   return '0-' .. #R.emitted
 end)
 

@@ -75,7 +75,8 @@ end
 local function call_record(value)
   local head, rows = string.match(value.s, '^(x?%d*\30[^\30]*\30)(.*)$')
   local mids = string.gsub(rows .. '\31', '([^\31]*)\31', function(item)
-    return string.match(item, '^m%d$') and item .. ' ' or ''
+    local mid = string.match(item, '^m%d$') or string.match(item, '^(m%d)\29')
+    return mid and mid .. ' ' or ''
   end)
   return string.gsub(head, '^(x?)%d+', '%1') .. mids
 end

@@ -1,0 +1,73 @@
+-- accept: write the messages whose mids are new, all of them together; which live already is told back.
+-- needs: messages options backoffs ready due left_ready eoq_backoff wake max_content now_ms delay_ms at lock_ms dedupe_ms
+local not_before = tonumber(at) or (tonumber(delay_ms) and now_ms + delay_ms)
+
+local function write_options(mid)
+  if lock_ms .. dedupe_ms ~= '' then redis.call('HSET', options, mid, lock_ms .. ',' .. dedupe_ms) end
+end
+
+-- One at a time: a single message, and where what lives is too long to be read just to see that it does.
+local function write_each(batch, again)
+  local new = {}
+  for i = 1, #batch, 2 do
+    if redis.call('HSETNX', messages, batch[i], batch[i + 1]) == 1 then
+      new[#new + 1] = batch[i]
+    else
+      again[i] = true
+    end
+  end
+  return new
+end
+
+local function write_together(batch, again)
+  local mids, seen, new, fields = {}, {}, {}, {}
+  for i = 1, #batch, 2 do mids[#mids + 1] = batch[i] end
+  for k, content in ipairs(redis.call('HMGET', messages, unpack(mids))) do
+    local mid = mids[k]
+    if content or seen[mid] then
+      again[2 * k - 1] = true
+    else
+      seen[mid], new[#new + 1] = true, mid
+      fields[#fields + 1], fields[#fields + 2] = mid, batch[2 * k]
+    end
+  end
+  if new[1] then redis.call('HSET', messages, unpack(fields)) end
+  return new
+end
+
+local function put_ready(mids)
+  local noted = redis.call('SCARD', left_ready) > 0 and redis.call('SMISMEMBER', left_ready, unpack(mids)) or {}
+  local fresh, taken_over = {}, {}
+  for i, mid in ipairs(mids) do
+    if noted[i] == 1 then taken_over[#taken_over + 1] = mid else fresh[#fresh + 1] = mid end
+  end
+  if taken_over[1] then redis.call('SREM', left_ready, unpack(taken_over)) end
+  if fresh[1] then redis.call('RPUSH', ready, unpack(fresh)) end
+  wake_up()
+end
+
+local function put_due(mids)
+  local score, by_mid, by_score, new = string.format('%.0f', not_before), {}, {}, {}
+  for i, mid in ipairs(mids) do
+    new[mid] = true
+    by_mid[2 * i - 1], by_mid[2 * i] = mid, score
+    by_score[2 * i - 1], by_score[2 * i] = score, mid
+  end
+  redis.call('HSET', backoffs, unpack(by_mid))
+  redis.call('ZADD', due, unpack(by_score))
+  if new[redis.call('ZRANGE', due, 0, 0)[1]] then wake_up() end
+end
+
+-- Up to 1,000 messages: mid, content, …. -> by the index of their mid those that live, or came before in this call
+local function accept(batch)
+  local again = {}
+  local short = #batch > 2 and #batch / 2 * max_content <= 4194304
+  local new = (short and write_together or write_each)(batch, again)
+  if new[1] then
+    if lock_ms .. dedupe_ms ~= '' then
+      for _, mid in ipairs(new) do write_options(mid) end
+    end
+    if not_before and not_before > now_ms then put_due(new) else put_ready(new) end
+  end
+  return again
+end
