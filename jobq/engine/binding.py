@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from binascii import b2a_base64
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from os import urandom
 from typing import TYPE_CHECKING, Any
 
 from jobq.engine import keys
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from jobq.engine.connection import Client, Exchange
 
 Argument = str | bytes | int
+_URLSAFE = bytes.maketrans(b"+/", b"-_")
 
 
 class Binding:
@@ -70,18 +73,31 @@ class Binding:
         by: Exchange | None = None,
     ) -> Any:
         """Run a script as the next numbered call of `caller`."""
+        script, keys, numbered = self._next_call(name, caller, args, extra_keys)
+        return self._served(caller, self.client.run(script, keys, numbered, by))
+
+    def _next_call(
+        self,
+        name: str,
+        caller: Caller,
+        args: Sequence[Argument],
+        extra_keys: Sequence[str] = (),
+    ) -> tuple[Script, tuple[str, ...], tuple[Argument, ...]]:
         script, names, _ = self._bound.get(name) or self._bind(name)
-        reply = self.client.run(
-            script,
-            [*names, f"{self.prefix}call:{caller.id}", *extra_keys],
-            [caller.id, caller.next(), *args],
-            by,
-        )
+        keys = (*names, f"{self.prefix}call:{caller.id}", *extra_keys)
+        return script, keys, (caller.id, caller.next(), *args)
+
+    def _served(self, caller: Caller, reply: Any) -> Any:
         if reply and reply[0] == b"closed":
             raise LockLost(
                 f"queue {self.name!r} refused caller {caller.id}: it was closed, or its call is older"
             )
         return reply
+
+
+def new_mid() -> str:
+    """A mid that nobody else has: 96 random bits in 16 characters."""
+    return b2a_base64(urandom(12), newline=False).translate(_URLSAFE).decode()
 
 
 def checked_mid(mid: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-from threading import Lock
 
 
 class Caller:
@@ -34,19 +33,20 @@ class Callers:
     """Spare callers, so that threads sharing a queue never share one in flight."""
 
     def __init__(self) -> None:
+        # One at a time is taken off a list and put back, which needs no lock.
         self._spare: list[Caller] = []
-        self._lock = Lock()
         self._pid = os.getpid()
 
     def take(self) -> Caller:
         """A caller that nobody else uses until it is given back."""
         if self._pid != os.getpid():
             # A forked child must not number calls that its parent numbers too.
-            self._spare, self._lock, self._pid = [], Lock(), os.getpid()
-        with self._lock:
-            return self._spare.pop() if self._spare else Caller()
+            self._spare, self._pid = [], os.getpid()
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return Caller()
 
     def give_back(self, caller: Caller) -> None:
         """For the next call. A call that ended unknown keeps its caller out of use instead."""
-        with self._lock:
-            self._spare.append(caller)
+        self._spare.append(caller)

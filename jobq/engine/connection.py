@@ -14,8 +14,9 @@ import time
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import hiredis
 from redis import exceptions as refused
 
 from jobq.config import ServerSettings, settings_from_env
@@ -30,10 +31,11 @@ if TYPE_CHECKING:
     from redis.connection import Connection
 
     from jobq.engine.outage import OutageBuffer
+    from jobq.engine.queue import Queue
 
 Argument = str | bytes | int
 #: Sends one command on a connection and reads its reply; `True`: after ASKING.
-Exchange = Callable[["Connection", Sequence[Argument], bool], Any]
+Exchange = Callable[["Connection", tuple[Argument, ...], bool], Any]
 
 #: What passes: a lost connection, a server that loads, moves, fails over or is busy.
 PASSING = (
@@ -47,6 +49,8 @@ _KEYLESS = frozenset(
     ("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "INFO", "PING", "SCRIPT", "TIME", "WAITAOF")
 )  # fmt: skip
 LONGEST_PAUSE_S = 1.0
+#: One command as the bytes to send.
+packed = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)
 LOADS = 10
 
 
@@ -70,6 +74,8 @@ class Client:
             self.outage = OutageBuffer(settings)
         #: Asked while a call waits for the server; True ends the wait with Unavailable.
         self.enough: Callable[[], bool] = lambda: False
+        #: Queues that all senders of this process share, by name.
+        self.queues: dict[str, Queue] = {}
         self._idle: dict[Hashable, list[Connection]] = {}
         _clients.add(self)
 
@@ -87,8 +93,14 @@ class Client:
 
         `by` makes each exchange, so that more than one command can share the script's connection.
         """
-        command = (*self._named(script), len(keys), *keys, *args)
+        command = self.words(script, keys, args)
         return self._repeat(keys[0] if keys else "", command, script, by or exchange)
+
+    def words(
+        self, script: Script, keys: Sequence[str], args: Sequence[Argument]
+    ) -> tuple[Argument, ...]:
+        """The command that calls a script."""
+        return (*self._named(script), len(keys), *keys, *args)
 
     def command(self, *args: Argument, routed_by: str | None = None) -> Any:
         """One plain command that is harmless to repeat; the raw reply.
@@ -162,7 +174,7 @@ class Client:
     def _repeat(
         self,
         key: str,
-        command: Sequence[Argument],
+        command: tuple[Argument, ...],
         script: Script | None = None,
         by: Exchange | None = None,
     ) -> Any:
@@ -187,7 +199,7 @@ class Client:
     def _once(
         self,
         node: Hashable,
-        command: Sequence[Argument],
+        command: tuple[Argument, ...],
         script: Script | None,
         asking: bool,
         by: Exchange,
@@ -236,13 +248,14 @@ class Client:
             ) from error
 
 
-def exchange(connection: Connection, command: Sequence[Argument], asking: bool = False) -> Any:
+def exchange(connection: Connection, command: tuple[Argument, ...], asking: bool = False) -> Any:
     """One command and its reply; a connection on which that broke off is closed."""
     try:
         if asking:
             connection.send_command("ASKING")
             connection.read_response()
-        connection.send_command(*command)
+        # redis-py's own packing looks at every argument once more.
+        connection.send_packed_command((packed(command),))
         return connection.read_response()
     except refused.ResponseError:
         raise
@@ -252,7 +265,7 @@ def exchange(connection: Connection, command: Sequence[Argument], asking: bool =
         raise
 
 
-def _refuse(error: Exception, command: Sequence[Argument], script: Script | None) -> None:
+def _refuse(error: Exception, command: tuple[Argument, ...], script: Script | None) -> None:
     """Raise what a repetition wouldn't change."""
     if isinstance(error, refused.OutOfMemoryError):
         raise Full(f"the server is at its memory limit, nothing was changed: {error}") from error
@@ -263,7 +276,11 @@ def _refuse(error: Exception, command: Sequence[Argument], script: Script | None
 
 
 def _load_and_exchange(
-    connection: Connection, command: Sequence[Argument], script: Script, asking: bool, by: Exchange
+    connection: Connection,
+    command: tuple[Argument, ...],
+    script: Script,
+    asking: bool,
+    by: Exchange,
 ) -> Any:
     for _ in range(LOADS):
         exchange(connection, ("SCRIPT", "LOAD", script.source))

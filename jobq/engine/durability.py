@@ -55,7 +55,7 @@ class Confirmation:
         self._missing = ""
 
     def exchange(
-        self, connection: Connection, command: Sequence[Argument], asking: bool = False
+        self, connection: Connection, command: tuple[Argument, ...], asking: bool = False
     ) -> Any:
         """One exchange for Client.run."""
         if self._word == "memory":

@@ -6,7 +6,6 @@ handed out until an attempt that still holds its token finishes it.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from jobq.config import duration_s
 from jobq.engine.administration import Administration
-from jobq.engine.binding import Argument, checked_mid, moment, word
+from jobq.engine.ahead import Ahead
+from jobq.engine.binding import Argument, checked_mid, moment, new_mid, word
 from jobq.engine.caller import Caller
 from jobq.engine.directory import register_queue
 from jobq.engine.message import (
@@ -41,6 +41,7 @@ PER_CALL = 1_000
 BYTES_PER_CALL = 4 * 1024 * 1024
 
 Content = bytes | tuple[str | None, bytes]
+_NO_OPTIONS: tuple[Argument, ...] = ("", "", "", 0, 0, "", "")
 
 
 class EnqueueOptions(TypedDict, total=False):
@@ -73,7 +74,8 @@ class Queue(Administration):
         **options: Unpack[EnqueueOptions],
     ) -> Enqueued:
         """Accept one message; for the options see enqueue_many."""
-        return self._enqueue([(mid, content)], self._options(**options), caller, durability)[0]
+        prepared = self._options(**options) if options else _NO_OPTIONS
+        return self._enqueue([(mid, content)], prepared, caller, durability)[0]
 
     def enqueue_many(
         self,
@@ -93,7 +95,7 @@ class Queue(Administration):
         a round trip that were accepted but not as durably as asked, Unavailable when the outcome of a call
         is unknown, BufferFull when the client has an outage buffer and that is full.
         """
-        prepared = self._options(**options)
+        prepared = self._options(**options) if options else _NO_OPTIONS
         done: list[Enqueued] = []
         for batch in _batches(contents):
             done += self._enqueue(batch, prepared, None, durability)
@@ -112,6 +114,22 @@ class Queue(Administration):
         args = (moment(now), _checked_lease(lease_ms), crash_limit, _checked_limit(limit))
         with self._own(caller) as own:
             return _handed(self._call("dequeue", own, args), 1, own)
+
+    def dequeue_ahead(
+        self, limit: int, *, lease_ms: int, crash_limit: int, caller: Caller
+    ) -> Ahead:
+        """A dequeue to be sent behind a blocking pop; until it is read the caller makes no other call."""
+        args = ("", _checked_lease(lease_ms), crash_limit, _checked_limit(limit))
+        script, keys, numbered = self._next_call("dequeue", caller, args)
+
+        def read(reply: Any) -> Dequeued:
+            return _handed(self._served(caller, reply), 1, caller)
+
+        return Ahead(
+            self.client.words(script, keys, numbered),
+            read,
+            lambda: read(self.client.run(script, keys, numbered)),
+        )
 
     def finish(
         self,
@@ -201,12 +219,12 @@ class Queue(Administration):
     def _enqueue(
         self,
         batch: list[tuple[str | None, bytes]],
-        options: list[Argument],
+        options: Sequence[Argument],
         caller: Caller | None,
         durability: str | None,
     ) -> list[Enqueued]:
         args: list[Argument] = list(options)
-        mids = [secrets.token_urlsafe(12) if mid is None else checked_mid(mid) for mid, _ in batch]
+        mids = [new_mid() if mid is None else checked_mid(mid) for mid, _ in batch]
         for mid, (_, content) in zip(mids, batch, strict=True):
             if len(content) > MAX_CONTENT:
                 raise CodecError(
@@ -227,14 +245,18 @@ class Queue(Administration):
             # Before: an error here must not hide that the messages were accepted.
             register_queue(self.client, self.name)
             self._listed = True
-        with self._own(caller) as own:
-            confirmation = None if level == "memory" else self._confirmation(level, own)
-            by = None if confirmation is None else confirmation.exchange
-            reply = self._call("enqueue", own, args, (), by)
-            if confirmation is not None:
-                confirmation.check(mids)
+        own = caller or self._callers.take()
+        if level == "memory":
+            reply = self._call("enqueue", own, args)
+        else:
+            confirmation = self._confirmation(level, own)
+            reply = self._call("enqueue", own, args, (), confirmation.exchange)
+            confirmation.check(mids)
+        if caller is None:
+            # Not reached after an error: that call may still arrive, so its caller stays out of use.
+            self._callers.give_back(own)
         return [
-            Enqueued(mid, cast(Action, word(action, ACTIONS)), reason.decode())
+            Enqueued(mid, "added") if action == b"added" else _enqueued(mid, action, reason)
             for mid, action, reason in zip(mids, reply[::2], reply[1::2], strict=True)
         ]
 
@@ -242,6 +264,10 @@ class Queue(Administration):
         from jobq.engine.durability import Confirmation
 
         return Confirmation(level, self.client, f"{self.prefix}call:{caller.id}")
+
+
+def _enqueued(mid: str, action: bytes, reason: bytes) -> Enqueued:
+    return Enqueued(mid, cast(Action, word(action, ACTIONS)), reason.decode())
 
 
 def _batches(contents: Iterable[Content]) -> Iterator[list[tuple[str | None, bytes]]]:

@@ -79,6 +79,8 @@ def add_when_imported(module: str, provider: str) -> None:
 
 def settle_awaited() -> None:
     """Add what add_when_imported promised, for modules that are loaded by now."""
+    if sys.modules.keys().isdisjoint(_awaited):
+        return
     for module in [name for name in _awaited if name in sys.modules]:
         provider = importlib.import_module(_awaited.pop(module))
         add(provider.middleware)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
+from jobq.engine.binding import new_mid
 from jobq.errors import ConfigError
 from jobq.jobs import middleware
 from jobq.jobs.codec import LIMIT, encode
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 PER_CALL = 1_000
 
 Arguments = tuple[Sequence[Any], dict[str, Any]]
-
-_queues: WeakKeyDictionary[Client, dict[str, Queue]] = WeakKeyDictionary()
 
 
 class Outgoing:
@@ -66,12 +63,17 @@ def send_many(job: Job[..., Any], arguments: Iterable[Sequence[Any]]) -> list[Re
 
 def queue_of(name: str, client: Client | None) -> Queue:
     """The queue object that all senders of this process share."""
+    known = client.queues.get(name) if client is not None else None
+    return known or _first_queue_of(name, client)
+
+
+def _first_queue_of(name: str, client: Client | None) -> Queue:
+    # Imported here, so that a job can be declared without redis.
     from jobq.engine.connection import default_client
     from jobq.engine.queue import Queue
 
     client = client or default_client()
-    known = _queues.setdefault(client, {})
-    return known.get(name) or known.setdefault(name, Queue(name, client))
+    return client.queues.get(name) or client.queues.setdefault(name, Queue(name, client))
 
 
 def _calls(job: Job[..., Any], arguments: Iterator[Sequence[Any]]) -> Iterator[Arguments]:
@@ -94,13 +96,15 @@ def _deliver(outgoing: Outgoing) -> list[Receipt[Any]]:
         for args, kwargs in outgoing.calls
     ]
     if (seal := seal_of(queue.client)) is not None:
-        mids = [mid or secrets.token_urlsafe(12) for mid, _ in contents]
+        mids = [mid or new_mid() for mid, _ in contents]
         contents = [
             (mid, seal.close(queue.name, mid, content))
             for mid, (_, content) in zip(mids, contents, strict=True)
         ]
-    outgoing.size = sum(len(content) for _, content in contents)
-    return [
-        Receipt(enqueued.mid, enqueued.action, enqueued.reason, job=job, queue=queue)
-        for enqueued in queue.enqueue_many(contents, **job.queue_options)
-    ]
+    outgoing.size = sum([len(content) for _, content in contents])
+    if len(contents) == 1:
+        ((mid, content),) = contents
+        accepted = [queue.enqueue(content, mid=mid, **job.queue_options)]
+    else:
+        accepted = queue.enqueue_many(contents, **job.queue_options)
+    return [Receipt(mid, action, reason, job=job, queue=queue) for mid, action, reason in accepted]

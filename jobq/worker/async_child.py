@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
+from jobq.engine.ahead import Ahead
 from jobq.engine.message import Dequeued, Ending, Hold, Message
 from jobq.errors import JobAborted
 from jobq.jobs.call import Call
@@ -43,6 +44,9 @@ class AsyncChild(Child):
         self._asleep: list[int] = []
         self._alarm: asyncio.TimerHandle | None = None
         self._nap_ms: int | None = None
+        # A dequeue behind the wait for a message, and until when what it gives is held.
+        self._ahead: Ahead | None = None
+        self._ahead_until = 0
         self._sync_slot: int | None = None
 
     def take_and_run(self) -> None:
@@ -207,11 +211,13 @@ class AsyncChild(Child):
         if not self._held():
             self.slots.words[slots.STATE] = slots.IDLE
         nap_s, self._nap_ms = (self._nap_ms or 1) / 1000, None
+        if not self._held():
+            limit = min(len(self._free), self._left())
+            self._ahead, self._ahead_until = self.ask_ahead(0, limit, nap_s)
         try:
-            self._asleep = self.sleep.begin(nap_s)
+            self._asleep = self.sleep.begin(nap_s, self._ahead and self._ahead.command)
         except (RedisError, OSError):
-            self.sleep.end(())
-            self._changed.set()
+            self._wake_up(())
             return
         loop = asyncio.get_running_loop()
         for file in self._asleep:
@@ -226,7 +232,16 @@ class AsyncChild(Child):
         self._asleep = []
         self.sleep.end(ready)
         self.slots.words[slots.STATE] = slots.WORKING
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            self._take_ahead(self.answer(ahead))
         self._changed.set()
+
+    def _take_ahead(self, dequeued: Dequeued) -> None:
+        if not (self.leaving() or self.quiet):
+            self._took(self.turns.next() or 0, dequeued, self._ahead_until)
+        else:
+            self.release(0, [Hold(message.mid, message.token) for message in dequeued.messages])
 
     def _on_signal(self) -> None:
         self.hear()

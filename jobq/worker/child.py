@@ -37,15 +37,26 @@ class SyncChild(Child):
                 continue
             index = self.turns.next()
             if index is not None:
-                self._turn(index)
+                self._work(index, *self.dequeue(index, self.batch_size(index)))
             elif self.settings.burst:
                 break
             else:
-                self.rest((self._nap_ms or 1) / 1000)
-                self._nap_ms = None
+                self._sleep()
 
-    def _turn(self, index: int) -> None:
-        dequeued, deadline = self.dequeue(index, self.batch_size(index))
+    def _sleep(self) -> None:
+        nap_s, self._nap_ms = (self._nap_ms or 1) / 1000, None
+        ahead, deadline = self.ask_ahead(0, self.batch_size(0), nap_s)
+        self.rest(nap_s, ahead)
+        if ahead is None:
+            return
+        index = self.turns.next() or 0
+        dequeued = self.answer(ahead)
+        if not (self.leaving() or self.quiet):
+            self._work(index, dequeued, deadline)
+        elif self._took(index, dequeued, deadline):
+            self._end_batch(index)
+
+    def _work(self, index: int, dequeued: Dequeued, deadline: int) -> None:
         while self._took(index, dequeued, deadline):
             self._run_batch(index, dequeued.messages)
             following, deadline = self._end_batch(index)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from jobq.config import WorkerSettings
+from jobq.engine.ahead import Ahead
 from jobq.engine.caller import Caller
 from jobq.engine.connection import Client, connect
 from jobq.engine.message import Dequeued, Ending, Finished, Hold
@@ -186,23 +187,46 @@ class Child:
         if os.getppid() != self.around.parent:
             os._exit(exits.FENCED)
 
-    def rest(self, seconds: float | None) -> None:
+    def ask_ahead(self, index: int, limit: int, nap_s: float) -> tuple[Ahead | None, int]:
+        """A dequeue to send behind the wait for a message, and until when what it gives is surely held.
+
+        Only where nobody else's turn may come first, and for waits that are short beside a lease, since it
+        counts from when it was sent.
+        """
+        settings = self.settings
+        if len(self.queues) > 1 or nap_s * 3000 > settings.lease_ms:
+            return None, 0
+        asked_at = boot_ns()
+        ahead = self.queues[index].dequeue_ahead(
+            limit, lease_ms=settings.lease_ms, crash_limit=settings.crash_limit, caller=self.caller
+        )
+        return ahead, asked_at + self.lease_ns - self.margin_ns
+
+    def answer(self, ahead: Ahead) -> Dequeued:
+        """What the dequeue behind the wait gave; asked for again where that isn't known."""
+        reply, self.sleep.reply = self.sleep.reply, None
+        return ahead.again() if reply is None else ahead.read(reply)
+
+    def rest(self, seconds: float | None, ahead: Ahead | None = None) -> None:
         """Sleep until woken by a message (None: not by one), a signal or the supervisor's end."""
         around = self.around
         self.slots.words[slots.STATE] = slots.IDLE
         if seconds is None:
             select.select([around.alive, around.woken], [], [])
         else:
-            self.sleep.wait(seconds, (around.alive, around.woken))
+            behind = ahead.command if ahead is not None else None
+            self.sleep.wait(seconds, (around.alive, around.woken), behind)
         self.hear()
         self.slots.words[slots.STATE] = slots.WORKING
 
     def hear(self) -> None:
         """Empty the pipe that signals fill."""
-        if select.select([self.around.alive], [], [], 0)[0]:
+        alive, woken = self.around.alive, self.around.woken
+        readable, _, _ = select.select([alive, woken], [], [], 0)
+        if alive in readable:
             os._exit(exits.FENCED)
-        if select.select([self.around.woken], [], [], 0)[0]:
-            os.read(self.around.woken, 4096)
+        if woken in readable:
+            os.read(woken, 4096)
 
     def pass_on_wake(self) -> None:
         """A marker may have come as this child stopped waiting: have the engine push it again."""

@@ -6,13 +6,13 @@ lets the engine's collect push it again.
 
 from __future__ import annotations
 
-import selectors
+import select
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from jobq.engine.connection import Client
+from jobq.engine.connection import Argument, Client, packed
 from jobq.errors import Unavailable
 
 #: After the server's own limit: a connection that died without a word answers never.
@@ -29,17 +29,24 @@ class Sleep:
         self._client = client
         self._groups = [[key] for key in wake_keys] if client.is_cluster else [list(wake_keys)]
         self._waiting: dict[int, Connection] = {}
+        self._behind = False
+        #: To the command behind the wait that `end` ended, if that was sent and answered.
+        self.reply: Any = None
 
-    def begin(self, seconds: float) -> list[int]:
+    def begin(self, seconds: float, behind: tuple[Argument, ...] | None = None) -> list[int]:
         """Ask to be woken within so many seconds; the files that become readable then, if all goes well.
 
-        Raises RedisError, OSError or Unavailable.
+        behind: a command that the server carries out as soon as the wait is over; only where there is one
+        queue. Raises RedisError, OSError or Unavailable.
         """
+        self._behind, self.reply = behind is not None, None
         for number, group in enumerate(self._groups):
             if number not in self._waiting:
-                connection = self._client.open_connection(group[0])
-                self._waiting[number] = connection
-            self._waiting[number].send_command("BLPOP", *group, f"{max(seconds, 0.001):.3f}")
+                self._waiting[number] = self._client.open_connection(group[0])
+            words = packed(("BLPOP", *group, f"{max(seconds, 0.001):.3f}"))
+            if behind is not None:
+                words += packed(behind)
+            self._waiting[number].send_packed_command((words,))
         return [self._client.fileno(connection) for connection in self._waiting.values()]
 
     def end(self, ready: Iterable[int]) -> bool:
@@ -50,6 +57,8 @@ class Sleep:
             try:
                 if self._client.fileno(connection) in ready:
                     connection.read_response()
+                    if self._behind:
+                        self.reply = connection.read_response()
                     continue
             except (RedisError, OSError, Unavailable):
                 pass  # it was closed when it couldn't be written to
@@ -58,17 +67,19 @@ class Sleep:
             del self._waiting[number]
         return whole
 
-    def wait(self, seconds: float, others: Iterable[int]) -> bool:
+    def wait(
+        self, seconds: float, others: Iterable[int], behind: tuple[Argument, ...] | None = None
+    ) -> bool:
         """Sleep; True if woken or the time is over, False if one of `others` became readable."""
         try:
-            files = self.begin(seconds)
+            files = self.begin(seconds, behind)
         except (RedisError, OSError):
             self.end(())
             return True
-        with selectors.DefaultSelector() as selector:
-            for file in (*files, *others):
-                selector.register(file, selectors.EVENT_READ)
-            ready = [key.fd for key, _ in selector.select(seconds + GRACE_S)]
+        polled = select.poll()
+        for file in (*files, *others):
+            polled.register(file, select.POLLIN)
+        ready = [file for file, _ in polled.poll(1000 * (seconds + GRACE_S))]
         woken = not ready or any(file in files for file in ready)
         self.end(ready)
         return woken

@@ -1,0 +1,86 @@
+"""A dequeue behind the wait for a message: sent with it, made by the server once the wait ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobq.engine.ahead import Ahead
+from jobq.engine.caller import Caller
+from jobq.engine.connection import Client
+from jobq.engine.queue import Queue
+from jobq.worker.idle import Sleep
+
+
+@pytest.fixture
+def sleep(client: Client, queue: Queue) -> Any:
+    made = Sleep(client, [queue.wake_key])
+    yield made
+    made.end(())
+
+
+@pytest.fixture
+def ahead(queue: Queue) -> Ahead:
+    queue.dequeue()  # brings the script to the server
+    return queue.dequeue_ahead(10, lease_ms=15_000, crash_limit=3, caller=Caller())
+
+
+def test_message_comes_with_the_wake_when_a_dequeue_waits_behind_it(
+    queue: Queue, redis: Any, sleep: Sleep, ahead: Ahead
+) -> None:
+    files = sleep.begin(30, ahead.command)
+    queue.enqueue(b"v", mid="m")
+    redis.config_resetstat()
+
+    assert sleep.end(files)
+
+    [message] = ahead.read(sleep.reply).messages
+    assert (message.mid, message.content) == ("m", b"v")
+    assert redis.info("commandstats").keys() <= {"cmdstat_config|resetstat"}
+
+
+def test_nothing_is_handed_out_when_the_wait_ends_by_its_time(sleep: Sleep, ahead: Ahead) -> None:
+    assert sleep.wait(0.01, (), ahead.command)
+
+    dequeued = ahead.read(sleep.reply)
+    assert dequeued.messages == []
+    assert dequeued.sleep_ms > 0
+
+
+def test_call_is_made_by_itself_when_the_wait_ends_early(
+    queue: Queue, sleep: Sleep, ahead: Ahead
+) -> None:
+    sleep.begin(30, ahead.command)
+    sleep.end(())
+    queue.enqueue(b"v", mid="m")
+
+    assert sleep.reply is None
+    assert [message.mid for message in ahead.again().messages] == ["m"]
+
+
+def test_same_messages_come_again_when_the_reply_behind_a_wake_was_lost(
+    queue: Queue, sleep: Sleep, ahead: Ahead
+) -> None:
+    files = sleep.begin(30, ahead.command)
+    queue.enqueue(b"v", mid="m")
+    sleep.end(files)
+    [first] = ahead.read(sleep.reply).messages
+
+    [again] = ahead.again().messages
+
+    assert again == first
+    assert queue.status("m").attempts == 1
+
+
+def test_call_is_made_by_itself_when_the_server_lost_its_scripts(
+    queue: Queue, redis: Any, sleep: Sleep, ahead: Ahead
+) -> None:
+    redis.script_flush()
+    files = sleep.begin(30, ahead.command)
+    redis.lpush(queue.wake_key, "1")
+
+    assert not sleep.end(files)
+
+    assert sleep.reply is None
+    assert ahead.again().sleep_ms > 0
