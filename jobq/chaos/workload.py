@@ -15,6 +15,7 @@ from typing import Any
 from jobq.chaos.ledger import Ledger
 from jobq.chaos.poison import HARD_TIMEOUT_S, KINDS
 from jobq.chaos.producing import QUEUE
+from jobq.engine.ahead import Ahead
 from jobq.engine.message import Dequeued, Ending, Finished
 from jobq.engine.queue import Queue
 from jobq.errors import JobAborted
@@ -26,6 +27,7 @@ FOLDER, LOOP = "JOBQ_CHAOS_LEDGER", "JOBQ_CHAOS_LOOP"
 ledger = Ledger(os.environ.get(FOLDER, ""))
 _finish = Queue.finish
 _dequeue = Queue.dequeue
+_dequeue_ahead = Queue.dequeue_ahead
 
 
 def work(mid: str, seconds: float, padding: str = "") -> None:
@@ -85,9 +87,15 @@ def finish(queue: Queue, endings: Sequence[Ending], **options: Any) -> Finished:
 
 def dequeue(queue: Queue, limit: int = 1, **options: Any) -> Dequeued:
     """Queue.dequeue, noted after."""
-    dequeued = _dequeue(queue, limit, **options)
-    _hand(dequeued)
-    return dequeued
+    return _hand(_dequeue(queue, limit, **options))
+
+
+def dequeue_ahead(queue: Queue, limit: int, **options: Any) -> Ahead:
+    """Queue.dequeue_ahead, noted once it is answered."""
+    ahead = _dequeue_ahead(queue, limit, **options)
+    return ahead._replace(
+        read=lambda reply: _hand(ahead.read(reply)), again=lambda: _hand(ahead.again())
+    )
 
 
 def _noted(finished: Finished) -> Finished:
@@ -96,13 +104,15 @@ def _noted(finished: Finished) -> Finished:
     return finished
 
 
-def _hand(dequeued: Dequeued) -> None:
+def _hand(dequeued: Dequeued) -> Dequeued:
     if dequeued.messages:
         handed = [[one.mid, one.token, one.fence] for one in dequeued.messages]
         ledger.write("handed", messages=handed, pid=os.getpid())
+    return dequeued
 
 
 if ledger.folder:
-    # Set so, for mypy: a worker of a round is a worker like any other, except for these two.
+    # Set so, for mypy: a worker of a round is a worker like any other, except for these.
     setattr(Queue, "finish", finish)  # noqa: B010
     setattr(Queue, "dequeue", dequeue)  # noqa: B010
+    setattr(Queue, "dequeue_ahead", dequeue_ahead)  # noqa: B010
