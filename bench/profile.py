@@ -1,0 +1,147 @@
+"""`python -m bench.profile`: where the time of a no-op job goes, in microseconds per job.
+
+Two tables. Of a real drain: CPU of the children, the supervisor and the server, and what the server says of its
+commands; what it doesn't say of the scripts' time is Lua itself. Of a child's Python: its steps, each timed by
+itself on one batch, the least of several rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psutil
+
+from bench.server import info, private_server
+from bench.work import noop
+from bench.worker import running_worker, wait_for
+from jobq import Client, Queue
+from jobq.engine.caller import Caller
+from jobq.engine.connection import packed
+from jobq.engine.message import Ending, Message
+from jobq.engine.queue import _ending_arguments, _handed
+from jobq.jobs.call import Call
+from jobq.jobs.executor import Executor
+from jobq.jobs.registry import default_registry
+from jobq.worker.slots import Slots
+
+DRAINED, BATCH, ROUNDS = 100_000, 64, 200
+FROM_SHARE = 0.2
+COUNTING = {"info", "config|resetstat"}
+Row = tuple[str, float]
+
+
+def commands(client: Client) -> dict[str, tuple[int, float]]:
+    """Calls and microseconds of each command since the last reset."""
+    found = {}
+    for name, text in info(client, "commandstats").items():
+        fields = dict(item.split("=") for item in text.split(","))
+        found[name.removeprefix("cmdstat_")] = (int(fields["calls"]), float(fields["usec"]))
+    return {name: stat for name, stat in found.items() if name not in COUNTING}
+
+
+def cpu_s(client: Client) -> dict[str, float]:
+    """Seconds of CPU of the supervisor, its children and the server."""
+    [worker] = [p for p in psutil.Process().children() if "valkey" not in p.name()]
+    seconds = {"supervisor": sum(worker.cpu_times()[:2]), "children": 0.0}
+    for child in worker.children():
+        with suppress(psutil.NoSuchProcess):
+            seconds["children"] += sum(child.cpu_times()[:2])
+    used = info(client, "cpu")
+    seconds["server"] = float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
+    return seconds
+
+
+def drained(processes: int) -> Iterator[Row]:
+    """From when a fifth is done to the end."""
+    with private_server() as client:
+        queue = Queue("bench", client)
+        noop.options(client=client).enqueue_many([()] * DRAINED)
+        with running_worker(client, client.url, processes):
+            wait_for(lambda: queue.counts().ready < DRAINED * (1 - FROM_SHARE), 60, 0.001)
+            client.command("CONFIG", "RESETSTAT")
+            before, jobs = cpu_s(client), queue.counts().ready
+            wait_for(lambda: queue.counts().ready == 0, 300, 0.02)
+            after, stats = cpu_s(client), commands(client)
+        for who, seconds in after.items():
+            yield f"CPU of the {who}", (seconds - before[who]) / jobs * 1e6
+        scripts = stats.pop("evalsha")[1]
+        inside = {name: us for name, (_, us) in stats.items() if not name.startswith("bl")}
+        yield "scripts, of the server's", scripts / jobs
+        yield "  Lua itself", (scripts - sum(inside.values())) / jobs
+        for name, us in sorted(inside.items(), key=lambda item: -item[1])[:8]:
+            yield f"  {name.upper()}, {stats[name][0] / jobs:.2f} calls", us / jobs
+
+
+@contextmanager
+def batch() -> Iterator[tuple[Queue, Caller, list[Message]]]:
+    """One that a real server has handed out."""
+    with private_server() as client:
+        queue, caller = Queue("bench", client), Caller()
+        noop.options(client=client).enqueue_many([()] * BATCH)
+        yield queue, caller, queue.dequeue(BATCH, caller=caller).messages
+
+
+def least(step: Callable[[], Any]) -> float:
+    """Microseconds per job, for a step that does a whole batch."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        step()
+        best = min(best, time.perf_counter() - started)
+    return best / BATCH * 1e6
+
+
+def python() -> Iterator[Row]:
+    """A child's steps."""
+    with batch() as (queue, caller, messages):
+        executor, memory = Executor(default_registry, worker="bench"), Slots()
+        calls = [executor.resolve("bench", message) for message in messages]
+        runs = [call for call in calls if isinstance(call, Call)]
+        endings = [executor.run(call) for call in runs]
+        until = time.clock_gettime_ns(time.CLOCK_BOOTTIME) + 10**12
+        words: tuple[Any, ...] = ("EVALSHA", *_arguments(endings))
+        reply: list[Any] = [0, 0, 1]
+        for message in messages:
+            reply += [message.mid.encode(), message.content, 1, 0, b"", message.lock_at]
+
+        def start_all() -> None:
+            memory.publish(0, messages, until)
+            for slot in range(BATCH):
+                memory.start(slot)
+
+        publish = least(lambda: memory.publish(0, messages, until))
+        yield "read the reply", least(lambda: _handed(reply, 0, caller))
+        yield "publish what is held", publish
+        yield "decode, find the job", least(lambda: [executor.resolve("bench", m) for m in messages])
+        yield "mark the start", least(start_all) - publish
+        yield "run and record", least(lambda: [executor.run(call) for call in runs])
+        yield "  of it the function", least(lambda: [noop.function() for _ in runs])
+        yield "arguments of the endings", least(lambda: _arguments(endings))
+        yield "pack the command", least(lambda: packed(words))
+        assert queue
+
+
+def _arguments(endings: list[Ending]) -> list[Any]:
+    return [item for ending in endings for item in _ending_arguments(ending)]
+
+
+def main() -> None:
+    """Both tables."""
+    parser = argparse.ArgumentParser(prog="python -m bench.profile", description=__doc__)
+    parser.add_argument("--processes", type=int, default=2)
+    chosen = parser.parse_args()
+    for title, rows in (
+        (f"drain of no-op jobs, {chosen.processes} children", drained(chosen.processes)),
+        ("Python of a child", python()),
+    ):
+        print(f"{title}, µs per job")
+        for name, value in rows:
+            print(f"  {name:40} {value:8.2f}")
+
+
+if __name__ == "__main__":
+    main()
