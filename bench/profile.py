@@ -77,12 +77,12 @@ def drained(processes: int) -> Iterator[Row]:
 
 
 @contextmanager
-def batch() -> Iterator[tuple[Queue, Caller, list[Message]]]:
+def batch() -> Iterator[tuple[Caller, list[Message]]]:
     """One that a real server has handed out."""
     with private_server() as client:
         queue, caller = Queue("bench", client), Caller()
         noop.options(client=client).enqueue_many([()] * BATCH)
-        yield queue, caller, queue.dequeue(BATCH, caller=caller).messages
+        yield caller, queue.dequeue(BATCH, caller=caller).messages
 
 
 def least(step: Callable[[], Any]) -> float:
@@ -97,16 +97,14 @@ def least(step: Callable[[], Any]) -> float:
 
 def python() -> Iterator[Row]:
     """A child's steps."""
-    with batch() as (queue, caller, messages):
+    with batch() as (caller, messages):
         executor, memory = Executor(default_registry, worker="bench"), Slots()
         calls = [executor.resolve("bench", message) for message in messages]
         runs = [call for call in calls if isinstance(call, Call)]
         endings = [executor.run(call) for call in runs]
         until = time.clock_gettime_ns(time.CLOCK_BOOTTIME) + 10**12
         words: tuple[Any, ...] = ("EVALSHA", *_arguments(endings))
-        reply: list[Any] = [0, 0, 1]
-        for message in messages:
-            reply += [message.mid.encode(), message.content, 1, 0, b"", message.lock_at]
+        reply = _reply(messages)
 
         def start_all() -> None:
             memory.publish(0, messages, until)
@@ -116,13 +114,22 @@ def python() -> Iterator[Row]:
         publish = least(lambda: memory.publish(0, messages, until))
         yield "read the reply", least(lambda: _handed(reply, 0, caller))
         yield "publish what is held", publish
-        yield "decode, find the job", least(lambda: [executor.resolve("bench", m) for m in messages])
+        yield (
+            "decode, find the job",
+            least(lambda: [executor.resolve("bench", m) for m in messages]),
+        )
         yield "mark the start", least(start_all) - publish
         yield "run and record", least(lambda: [executor.run(call) for call in runs])
         yield "  of it the function", least(lambda: [noop.function() for _ in runs])
         yield "arguments of the endings", least(lambda: _arguments(endings))
         yield "pack the command", least(lambda: packed(words))
-        assert queue
+
+
+def _reply(messages: list[Message]) -> list[Any]:
+    reply: list[Any] = [0, 0, 1]
+    for message in messages:
+        reply += [message.mid.encode(), message.content, 1, 0, b"", message.lock_at]
+    return reply
 
 
 def _arguments(endings: list[Ending]) -> list[Any]:
