@@ -16,8 +16,9 @@ from typing import Any
 import psutil
 
 from bench.server import info, private_server
+from bench.stage import wait_for
 from bench.work import noop
-from bench.worker import running_worker, wait_for
+from bench.worker import running_worker
 from jobq import Client, Queue
 from jobq.engine.caller import Caller
 from jobq.engine.connection import packed
@@ -98,31 +99,35 @@ def least(step: Callable[[], Any]) -> float:
 def python() -> Iterator[Row]:
     """A child's steps."""
     with batch() as (caller, messages):
-        executor, memory = Executor(default_registry, worker="bench"), Slots()
+        executor, reply = Executor(default_registry, worker="bench"), _reply(messages)
         calls = [executor.resolve("bench", message) for message in messages]
         runs = [call for call in calls if isinstance(call, Call)]
         endings = [executor.run(call) for call in runs]
-        until = time.clock_gettime_ns(time.CLOCK_BOOTTIME) + 10**12
         words: tuple[Any, ...] = ("EVALSHA", *_arguments(endings))
-        reply = _reply(messages)
-
-        def start_all() -> None:
-            memory.publish(0, messages, until)
-            for slot in range(BATCH):
-                memory.start(slot)
-
-        publish = least(lambda: memory.publish(0, messages, until))
         yield "read the reply", least(lambda: _handed(reply, 0, caller))
-        yield "publish what is held", publish
+        yield from held(messages)
         yield (
             "decode, find the job",
             least(lambda: [executor.resolve("bench", m) for m in messages]),
         )
-        yield "mark the start", least(start_all) - publish
         yield "run and record", least(lambda: [executor.run(call) for call in runs])
         yield "  of it the function", least(lambda: [noop.function() for _ in runs])
         yield "arguments of the endings", least(lambda: _arguments(endings))
         yield "pack the command", least(lambda: packed(words))
+
+
+def held(messages: list[Message]) -> Iterator[Row]:
+    """What goes to the memory that child and supervisor share."""
+    memory, until = Slots(), time.clock_gettime_ns(time.CLOCK_BOOTTIME) + 10**12
+
+    def start_all() -> None:
+        memory.publish(0, messages, until)
+        for slot in range(BATCH):
+            memory.start(slot)
+
+    publish = least(lambda: memory.publish(0, messages, until))
+    yield "publish what is held", publish
+    yield "mark the start", least(start_all) - publish
 
 
 def _reply(messages: list[Message]) -> list[Any]:
