@@ -86,6 +86,7 @@ class History:
     poison: dict[str, int] = field(default_factory=dict)
     late: float = 0.0
     answered: dict[tuple[str, int], float] = field(default_factory=dict)
+    accepted: dict[tuple[str, int], float] = field(default_factory=dict)
 
     def hit(self, fault: Fault, run: Run) -> bool:
         """Whether a fault can have made another run necessary of what this one ran."""
@@ -177,3 +178,5 @@ def _settle(history: History) -> None:
         if fence is not None:
             name = (ending.mid, fence)
             history.answered[name] = min(ending.answered, history.answered.get(name, FOREVER))
+            if ending.reply == "ok" and ending.outcome == "done":
+                history.accepted.setdefault(name, ending.answered)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from math import ceil
 from typing import NamedTuple
 
@@ -128,12 +129,14 @@ def _hits(history: History, run: Run) -> list[Fault]:
 
 
 def _unexplained(history: History, hits: dict[Run, list[Fault]]) -> Iterator[str]:
-    """Mids that ran to the end once more although no fault had hit the run before."""
+    """Mids that ran to the end once more although no fault had hit the run before, or its end was accepted."""
     for mid, count in history.ended.items():
-        if count > 1:
-            ended = [run for run in history.started[mid] if run.ended]
-            if not all(run in hits for run in ended[:-1]):
+        ended = [run for run in history.started[mid] if run.ended] if count > 1 else []
+        for run, following in pairwise(ended):
+            accepted_at = history.accepted.get((mid, run.fence), following.start)
+            if run not in hits or accepted_at < following.start:
                 yield mid
+                break
 
 
 def _recoveries(history: History, hits: dict[Run, list[Fault]]) -> Iterator[float]:

@@ -139,6 +139,30 @@ def test_quantile_is_the_least_value_that_such_a_share_keeps():
     assert quantile([], 0.5) is None
 
 
+def test_run_whose_end_was_accepted_amid_a_fault_needs_no_other(story):
+    story.enqueue("a")
+    story.say("fault", name="blackhole", pids=[], until=story.now + 5, cuts=True)
+    story.whole("a", 1)
+    story.hand("a", 2, pid=2)
+    story.run("start", "a", 2, pid=2)
+    story.run("end", "a", 2, pid=2)
+    assert broken(story.judged()) == {"unexplained": ["a"]}
+
+
+def test_run_begun_before_the_other_was_accepted_is_explained(story):
+    story.enqueue("a")
+    story.say("fault", name="blackhole", pids=[], until=story.now + 5, cuts=True)
+    story.hand("a", 1)
+    story.run("start", "a", 1, left=0.0005)
+    story.hand("a", 2, pid=2)
+    story.run("start", "a", 2, pid=2)
+    story.run("end", "a", 1, left=-1)
+    story.run("end", "a", 2, pid=2)
+    story.finish("a", 1, "stale")
+    story.finish("a", 2)
+    assert story.judged().holds
+
+
 def test_recovery_is_from_the_fault_to_the_next_run(story):
     story.enqueue("a")
     story.hand("a", 1)
