@@ -33,6 +33,7 @@ def test_full_disk_refuses_an_enqueue_cleanly(own, queue):
         queue.enqueue_many([b"v"] * 3)
     assert queue.counts().messages == 2
     own.free_disk()
+    queue.client.command("CONFIG", "SET", "appendfsync", "always")
     assert queue.enqueue(b"v", mid="refused").action == "added"
     own.restart()
     assert [message.mid for message in queue.dequeue(5).messages] == ["before", "tried", "refused"]
