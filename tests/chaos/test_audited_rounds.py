@@ -34,7 +34,11 @@ def test_audit_agrees_with_the_ledger_on(own, folder, fault):
     assert (seen.live, seen.superseded, seen.earlier) == (0, 0, 0)
     again = verdict.runs - verdict.acknowledged
     # An audit counts what may have run as well: held by a dead worker and not begun, or not yet noted.
-    assert verdict.duplicates <= again <= seen.duplicates
+    assert verdict.duplicates <= min(again, seen.duplicates)
+    if (
+        fault != "poison"
+    ):  # there a child is killed for one job's hard timeout, and the others are given back
+        assert again <= seen.duplicates
     if fault in ("lost-reply", "server-restart"):
         assert seen.duplicates == 0
     if fault in ("child-kill", "poison"):
