@@ -58,12 +58,7 @@ def play(place: Place, plan: Plan, folder: Path) -> Verdict:
         pulse.start()
         try:
             producers = _producers(url, namespace, crew, plan)
-            if fault.crowd is None:
-                _begin(crew)
-                _trouble(stage, plan, producers)
-            else:
-                _run(producers)
-                _begin(crew)
+            _work(stage, plan, producers)
             waiting = _drained(queue, plan.jobs)
             crew.stop()
             crew.ledger.write("late", most=pulse.stop())
@@ -73,6 +68,15 @@ def play(place: Place, plan: Plan, folder: Path) -> Verdict:
             pulse.stop()
             crew.kill()
             _forget(client)
+
+
+def _work(stage: Stage, plan: Plan, producers: list[Producer]) -> None:
+    if plan.fault.crowd is None:
+        _begin(stage.crew)
+        _trouble(stage, plan, producers)
+    else:
+        _run(producers)
+        _begin(stage.crew)
 
 
 def _begin(crew: Crew) -> None:

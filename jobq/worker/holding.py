@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from jobq.config import WorkerSettings
+from jobq.config import ServerSettings, WorkerSettings
 from jobq.engine.ahead import Ahead
 from jobq.engine.caller import Caller
 from jobq.engine.connection import Client, connect
@@ -55,11 +55,7 @@ class Child:
         patient = connect(settings=replace(server, patience_s=FOR_EVER_S))
         # A child that is to leave waits for a lost server only to report what it ran.
         patient.enough = lambda: self._told_to_leave() and not self._reporting
-        # In the middle of a job: a silent server must not hold it up, least of all past its deadline.
-        quick_s = min(QUICK_S, self.settings.lease_ms / 6000)
-        self.quick_ns = round(3 * quick_s * 1e9)
-        timeout_s = min(server.socket_timeout_s, quick_s)
-        hasty = connect(settings=replace(server, patience_s=quick_s, socket_timeout_s=timeout_s))
+        hasty = self._hasty(server)
         quick = connect(settings=replace(server, patience_s=QUICK_S))
         names = [name for name, _ in self.settings.queues]
         self.queues = [Queue(name, patient) for name in names]
@@ -77,6 +73,13 @@ class Child:
         self.draining = self._reporting = False
         self.abort = ""
         self._aborted_at = 0
+
+    def _hasty(self, server: ServerSettings) -> Client:
+        """For calls amid a job: a silent server must not hold it up, least of all past its deadline."""
+        quick_s = min(QUICK_S, self.settings.lease_ms / 6000)
+        self.quick_ns = round(3 * quick_s * 1e9)
+        timeout_s = min(server.socket_timeout_s, quick_s)
+        return connect(settings=replace(server, patience_s=quick_s, socket_timeout_s=timeout_s))
 
     def _executor(self, by_name: dict[str, Queue]) -> Executor:
         return Executor(
