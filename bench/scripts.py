@@ -14,9 +14,10 @@ import jobq
 from bench.server import info, private_server
 from bench.stage import Row
 from jobq.config import WorkerSettings
+from jobq.engine import fsck
 from jobq.engine.administration import PAGE
+from jobq.engine.binding import PER_CALL
 from jobq.engine.message import Ending, Hold, Message
-from jobq.engine.queue import PER_CALL
 from jobq.worker import leases
 
 READY, DELAYED, DEAD = 100_000, 10_000, 1_000
@@ -89,7 +90,6 @@ def _of_workers(queue: jobq.Queue) -> list[Call]:
         Call(f"extend of {leases.PER_CALL}", lambda _: queue.extend(lent)),
         Call(f"release of {BATCH}", queue.release, holds),
         Call("collect of 100", lambda _: queue.collect()),
-        Call("collect of 1,000", lambda _: queue.collect(1_000)),
         Call("close", queue.close_caller, lambda: secrets.token_urlsafe(12)),
     ]
 
@@ -105,7 +105,7 @@ def _of_people(queue: jobq.Queue) -> list[Call]:
         Call("cancel", queue.cancel, lambda: queue.enqueue(CONTENT).mid),
         Call("revive", queue.revive, lambda: next(dead)),
         Call("purge", queue.purge, lambda: next(dead)),
-        Call("fsck of 500", lambda _: queue._run("fsck", "ready", 0, 500)),
+        Call(f"fsck of {fsck.LIMIT}", lambda _: queue._run("fsck", "ready", 0, fsck.LIMIT)),
         Call("pause", lambda _: queue.pause()),
         Call("resume", lambda _: queue.resume()),
     ]

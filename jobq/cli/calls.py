@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jobq.cli.arguments import Given
+from jobq.engine.binding import PER_CALL
 from jobq.errors import ConfigError
 from jobq.jobs.job import Job, SyncJob
-from jobq.jobs.outgoing import PER_CALL, send
+from jobq.jobs.outgoing import send
 from jobq.jobs.registry import Registry, default_registry
 
 if TYPE_CHECKING:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from jobq.engine.connection import Client, Exchange
 
 Argument = str | bytes | int
+#: Messages of one enqueue: a script that takes more is over a millisecond, in which nobody else is served.
+PER_CALL = 250
 _URLSAFE = bytes.maketrans(b"+/", b"-_")
 
 
@@ -96,8 +98,8 @@ class Binding:
 
 
 def new_mid() -> str:
-    """A mid that nobody else has: 96 random bits in 16 characters."""
-    return b2a_base64(urandom(12), newline=False).translate(_URLSAFE).decode()
+    """A mid that nobody else has: 84 random bits in 14 characters, which fit 16 bytes of the server's memory."""
+    return b2a_base64(urandom(12), newline=False)[:14].translate(_URLSAFE).decode()
 
 
 def checked_mid(mid: str) -> str:

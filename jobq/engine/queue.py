@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 from jobq.config import duration_s
 from jobq.engine.administration import Administration
 from jobq.engine.ahead import Ahead
-from jobq.engine.binding import Argument, checked_mid, moment, new_mid, word
+from jobq.engine.binding import PER_CALL, Argument, checked_mid, moment, new_mid, word
 from jobq.engine.caller import Caller
 from jobq.engine.directory import register_queue
 from jobq.engine.message import (
@@ -37,7 +37,8 @@ REPLIES = frozenset(("ok", "dead", "stale"))
 LEASE_MS = 15_000
 DAY_MS = 86_400_000
 CRASH_LIMIT = 3
-PER_CALL = 1_000
+#: Endings and hand-outs of one call.
+MOST = 1_000
 BYTES_PER_CALL = 4 * 1024 * 1024
 
 Content = bytes | tuple[str | None, bytes]
@@ -84,7 +85,7 @@ class Queue(Administration):
         durability: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> list[Enqueued]:
-        """Accept messages, up to 1,000 in a round trip, each round trip whole or not at all.
+        """Accept messages, up to 250 in a round trip, each round trip whole or not at all.
 
         delay (seconds or timedelta) or at (datetime with a zone, or epoch seconds): not before then.
         can_update: newer content replaces what waits under the same mid. can_requeue: newer content runs
@@ -310,8 +311,8 @@ def _handed(reply: list[Any], start: int, caller: Caller) -> Dequeued:
 
 
 def _checked_limit(limit: int, least: int = 1) -> int:
-    if not least <= limit <= PER_CALL:
-        raise ConfigError(f"{limit!r} messages in one call: take {least} to {PER_CALL}")
+    if not least <= limit <= MOST:
+        raise ConfigError(f"{limit!r} messages in one call: take {least} to {MOST}")
     return limit
 
 

@@ -46,7 +46,7 @@ ROLES = {
     "worker": Role(
         (*_PRODUCER, "close", "collect", "counts", "dequeue", "extend", "finish", "progress", "release"),
         (*_RESULTS, "blpop", "hget"), ("sadd", "smembers"), ("hset", "hdel"),
-        ("function|list",),
+        ("function|list", "client|unblock"),
     ),
     "dashboard": Role(
         _LOOKING, ("exists", "lindex", "ttl", "xlen", "xinfo|stream", "xrange", "xrevrange"),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from jobq.engine.binding import new_mid
+from jobq.engine.binding import PER_CALL, new_mid
 from jobq.errors import ConfigError
 from jobq.jobs import middleware
 from jobq.jobs.codec import LIMIT, encode
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
     from jobq.engine.queue import Queue
     from jobq.jobs.job import Job
 
-PER_CALL = 1_000
 
 Arguments = tuple[Sequence[Any], dict[str, Any]]
 
 
 class Outgoing:
-    """Up to 1,000 calls of one job on their way to one queue; middleware may change all but the job.
+    """Up to 250 calls of one job on their way to one queue; middleware may change all but the job.
 
     `headers` go with each of them. With `mid` there is one call. `size` is their bytes, once encoded.
     """
@@ -49,7 +48,7 @@ def send(job: Job[..., Any], calls: list[Arguments]) -> list[Receipt[Any]]:
 
 
 def send_many(job: Job[..., Any], arguments: Iterable[Sequence[Any]]) -> list[Receipt[Any]]:
-    """Enqueue a call per tuple of arguments, 1,000 in a round trip."""
+    """Enqueue a call per tuple of arguments, 250 in a round trip."""
     if job.settings.get("mid") is not None:
         raise ConfigError(
             f"mid={job.settings['mid']!r} can't be the mid of many messages; enqueue them one by one"

@@ -222,7 +222,11 @@ class AsyncChild(Child):
         loop = asyncio.get_running_loop()
         for file in self._asleep:
             loop.add_reader(file, self._wake_up, (file,))
-        self._alarm = loop.call_later(nap_s + GRACE_S, self._wake_up, ())
+        self._alarm = loop.call_later(nap_s, self._overslept)
+
+    def _overslept(self) -> None:
+        self.sleep.cut_short()
+        self._alarm = asyncio.get_running_loop().call_later(GRACE_S, self._wake_up, ())
 
     def _wake_up(self, ready: tuple[int, ...]) -> None:
         if self._alarm is not None:

@@ -10,10 +10,10 @@ import select
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
-from jobq.engine.connection import Argument, Client, packed
-from jobq.errors import Unavailable
+from jobq.engine.connection import Argument, Client, exchange, packed
+from jobq.errors import JobqError, Unavailable
 
 #: After the server's own limit: a connection that died without a word answers never.
 GRACE_S = 2.0
@@ -29,6 +29,8 @@ class Sleep:
         self._client = client
         self._groups = [[key] for key in wake_keys] if client.is_cluster else [list(wake_keys)]
         self._waiting: dict[int, Connection] = {}
+        self._ids: dict[int, int] = {}
+        self._may_unblock = True
         self._behind = False
         #: To the command behind the wait that `end` ended, if that was sent and answered.
         self.reply: Any = None
@@ -42,12 +44,31 @@ class Sleep:
         self._behind, self.reply = behind is not None, None
         for number, group in enumerate(self._groups):
             if number not in self._waiting:
-                self._waiting[number] = self._client.open_connection(group[0])
+                self._open(number, group[0])
             words = packed(("BLPOP", *group, f"{max(seconds, 0.001):.3f}"))
             if behind is not None:
                 words += packed(behind)
             self._waiting[number].send_packed_command((words,))
         return [self._client.fileno(connection) for connection in self._waiting.values()]
+
+    def _open(self, number: int, key: str) -> None:
+        connection = self._waiting[number] = self._client.open_connection(key)
+        try:
+            self._ids[number] = exchange(connection, ("CLIENT", "ID"))
+        except ResponseError:
+            self._may_unblock = False
+
+    def cut_short(self) -> None:
+        """Have the server end the waits now: by itself it looks only every 100 ms whose time is over."""
+        for number, group in enumerate(self._groups):
+            if not (self._may_unblock and number in self._waiting):
+                return
+            try:
+                self._client.command("CLIENT", "UNBLOCK", self._ids[number], routed_by=group[0])
+            except Unavailable:
+                return
+            except JobqError:
+                self._may_unblock = False  # this user may not: the server's own time must do
 
     def end(self, ready: Iterable[int]) -> bool:
         """Read what came on these files; whether all waits are over. Else they are dropped."""
@@ -79,7 +100,11 @@ class Sleep:
         polled = select.poll()
         for file in (*files, *others):
             polled.register(file, select.POLLIN)
-        ready = [file for file, _ in polled.poll(1000 * (seconds + GRACE_S))]
+        found = polled.poll(1000 * seconds)
+        if not found:
+            self.cut_short()
+            found = polled.poll(1000 * GRACE_S)
+        ready = [file for file, _ in found]
         woken = not ready or any(file in files for file in ready)
         self.end(ready)
         return woken

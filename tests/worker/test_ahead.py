@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import jobq
 from jobq.engine.ahead import Ahead
 from jobq.engine.caller import Caller
 from jobq.engine.connection import Client
@@ -46,6 +47,33 @@ def test_nothing_is_handed_out_when_the_wait_ends_by_its_time(sleep: Sleep, ahea
     dequeued = ahead.read(sleep.reply)
     assert dequeued.messages == []
     assert dequeued.sleep_ms > 0
+
+
+def test_wait_ends_by_the_clock_of_its_own_when_nobody_wakes_it(sleep: Sleep, redis: Any) -> None:
+    redis.config_resetstat()
+
+    # Servers look only ten times a second whose time is over: the wait itself would end later.
+    assert [sleep.wait(0.005, ()) for _ in range(5)] == [True] * 5
+
+    stats = redis.info("commandstats")
+    assert stats["cmdstat_client|unblock"]["calls"] > 0
+    assert stats["cmdstat_client|id"]["calls"] == 1  # on the one connection that all waits used
+
+
+def test_wait_ends_by_the_servers_clock_when_its_user_may_not_unblock(
+    client: Client, queue: Queue, redis: Any
+) -> None:
+    redis.acl_setuser(
+        "idler", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-client|unblock"]
+    )
+    scheme, _, rest = client.url.partition("://")
+    able = jobq.connect(f"{scheme}://idler:any@{rest}")
+    sleep = Sleep(able, [queue.wake_key])
+    try:
+        assert [sleep.wait(0.005, ()) for _ in range(3)] == [True] * 3
+    finally:
+        sleep.end(())
+        redis.acl_deluser("idler")
 
 
 def test_call_is_made_by_itself_when_the_wait_ends_early(
