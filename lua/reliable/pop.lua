@@ -61,7 +61,7 @@ if before then return rows(held_still(before, turn_to), 'name', 'id', 'content',
 for queue = 1, nqueues do turn_to(queue) end
 local handed = {}
 for queue = 1, nqueues do
-  turn_to(queue)
+  if nqueues > 1 then turn_to(queue) end
   hand_out_of(queue, wanted - #handed, options, handed)
   if #handed >= wanted then break end
 end

@@ -25,8 +25,7 @@ if before then return before end
 if #ARGV < first_arg then return redis.error_reply("ERR wrong number of arguments for 'reliable_push'") end
 
 look()
-local last_id = redis.call('HGET', meta, 'last_id') or '0-0'
-local ms, seq = string.match(last_id, '^(%d+)-(%d+)$')
+local ms, seq = string.match(last_id or '0-0', '^(%d+)-(%d+)$')
 ms, seq = tonumber(ms), tonumber(seq)
 if now_ms > ms then ms, seq = now_ms, 0 end
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from jobq.engine.keys import checked_name
 from jobq.errors import ConfigError
@@ -31,13 +32,20 @@ _NAME = re.compile(r"[^{}]*\{([^{}]+)\}[^{}]*|([^{}]+)")
 
 def checked_key(name: str) -> str:
     """`name` itself, or ConfigError for what no queue can be called."""
-    fits = isinstance(name, str) and 0 < len(name) <= 128 and name.isprintable()
-    if not fits or any(c.isspace() for c in name) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _fits(name):
         raise ConfigError(
             f"key {name!r} can't be used; take 1-128 printable characters without white space, and braces "
             "only for one hash tag: {shop}mails"
         )
     return name
+
+
+@lru_cache(1024)
+def _fits(name: str) -> bool:
+    spaced = any(c.isspace() for c in name)
+    return (
+        0 < len(name) <= 128 and name.isprintable() and not spaced and bool(_NAME.fullmatch(name))
+    )
 
 
 def tag_of(name: str) -> str:
@@ -54,15 +62,17 @@ def checked_space(ns: str) -> str:
     return ns
 
 
+@lru_cache(1024)
 def prefix(ns: str, name: str) -> str:
     """What every key of a queue begins with."""
     return f"{ns}:{checked_key(name) if '{' in name else f'{{{checked_key(name)}}}'}:"
 
 
-def places(ns: str, name: str) -> list[str]:
+@lru_cache(1024)
+def places(ns: str, name: str) -> tuple[str, ...]:
     """The eight keys of a queue, in the order that every script takes them."""
     base = prefix(ns, name)
-    return [base + place for place in PLACES]
+    return tuple(base + place for place in PLACES)
 
 
 def of_one_slot(names: Iterable[str]) -> None:
