@@ -23,4 +23,3 @@ local function record_call(words)
   if not last_call then return end
   redis.call('SET', last_call, string.format('%.0f', number) .. '\30' .. table.concat(words, '\31'), 'PX', 600000)
 end
-local too_old = 'ERR this call is older than the last one of its caller'

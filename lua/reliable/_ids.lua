@@ -1,15 +1,11 @@
--- ids: the message ids from an argument on, each once; or nothing and why not.
+-- ids: the message ids from an argument on, each once; nothing where there is none or one is no id.
 -- needs:
 local function ids_from(position)
   local ids, met = {}, {}
   for i = position, #ARGV do
-    if #ARGV[i] > 40 or not string.match(ARGV[i], '^%d+%-%d+$') then
-      local shown = string.gsub(string.sub(ARGV[i], 1, 40), '[^%g ]', '?')
-      return nil, "ERR '" .. shown .. "' is no message id; they look like 1601155608777-1"
-    end
+    if #ARGV[i] > 40 or not string.match(ARGV[i], '^%d+%-%d+$') then return nil end
     if not met[ARGV[i]] then ids[#ids + 1] = ARGV[i] end
     met[ARGV[i]] = true
   end
-  if #ids == 0 then return nil, 'ERR wrong number of arguments: no message id' end
-  return ids
+  return #ids > 0 and ids or nil
 end

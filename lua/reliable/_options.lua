@@ -1,4 +1,4 @@
--- options: words from an argument on, each at most once, up to the first that is none; or nothing and why not.
+-- options: words from an argument on, each at most once, up to the first that is none; or nothing.
 -- `known` says per word whether a 'number' or a 'text' follows, or nothing (true). -> options, next position
 -- needs:
 local function whole(text)
@@ -10,12 +10,9 @@ local function read_options(known, position)
   while ARGV[position] and known[string.upper(ARGV[position])] do
     local word, value = string.upper(ARGV[position]), true
     local kind = known[word]
-    if options[word] then return nil, 'ERR ' .. word .. ' is given twice' end
     if kind == 'number' then value = whole(ARGV[position + 1]) end
     if kind == 'text' then value = ARGV[position + 1] end
-    if not value or value == '' then
-      return nil, 'ERR ' .. word .. (kind == 'text' and ' needs a text' or ' needs a whole number, 0 or more')
-    end
+    if options[word] or not value or value == '' then return nil end
     options[word] = value
     position = position + (kind == true and 1 or 2)
   end

@@ -13,7 +13,7 @@ WRITES   undelivered and tickets and delivered and messages and unacked and toke
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta = unpack(KEYS)
 
 if ARGV[2] or (ARGV[1] and string.upper(ARGV[1]) ~= 'QUEUE') then
-  return redis.error_reply('ERR syntax error: clear takes QUEUE or nothing')
+  return redis.error_reply('ERR usage: clear takes QUEUE or nothing')
 end
 if redis.call('EXISTS', meta) == 0 then return false end
 local count = redis.call('HLEN', messages)

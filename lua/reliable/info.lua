@@ -14,7 +14,7 @@ WRITES   nothing
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta = unpack(KEYS)
 
 if ARGV[2] or (ARGV[1] and string.upper(ARGV[1]) ~= 'ALL') then
-  return redis.error_reply('ERR syntax error: info takes ALL or nothing')
+  return redis.error_reply('ERR usage: info takes ALL or nothing')
 end
 if redis.call('EXISTS', meta) == 0 then return redis.error_reply('EMPTYKEY nothing was ever pushed there') end
 local waiting = redis.call('LLEN', undelivered)

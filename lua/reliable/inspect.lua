@@ -20,7 +20,7 @@ local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta = u
 --@include _options
 
 local places, position = read_options({PENDING = true, DEAD = true}, 1)
-if not places then return redis.error_reply(position) end
+position = places and position or #ARGV + 1
 local start, count = string.match(ARGV[position] or '', '^-?%d+$'), whole(ARGV[position + 1])
 local options, rest = read_options({NOW = 'number'}, position + 2)
 if not start or #start > 15 or not count or count < 1 or (places.PENDING and places.DEAD) or not options or ARGV[rest] then

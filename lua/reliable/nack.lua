@@ -27,11 +27,12 @@ local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, la
 --@include _issue
 --@include _line
 
-if refused() then return redis.error_reply(too_old) end
+if refused() then return redis.error_reply('ERR this call is older than the last one of its caller') end
 local options, rest = read_options({TOKEN = 'text', FRONT = true, RELEASE = true}, first_arg)
-if not options then return redis.error_reply(rest) end
-local ids, wrong = ids_from(rest)
-if not ids then return redis.error_reply(wrong) end
+local ids = options and ids_from(rest)
+if not ids then
+  return redis.error_reply('ERR usage: nack takes [TOKEN text] [FRONT] [RELEASE] and message ids, which look like 1601155608777-1')
+end
 local before = replayed()
 if before then return before end
 look()

@@ -33,7 +33,6 @@ local nqueues, token = math.floor(#KEYS / 8), ''
 --@include _rows
 
 local KNOWN = {COUNT = 'number', RECOVER = 'number', TOKEN = 'text', TICKET = 'text', DELIVERIES = true}
-local USAGE = 'ERR syntax error: pop takes eight keys per queue and COUNT n, RECOVER ms, TOKEN text, TICKET id, DELIVERIES'
 
 local function turn_to(queue)
   undelivered, tickets, delivered, messages, unacked, tokens, dead, meta = unpack(KEYS, queue * 8 - 7, queue * 8)
@@ -49,10 +48,11 @@ local function hand_out_of(queue, wanted, options, handed)
   for i = before + 1, #handed do handed[i].queue, handed[i].name = queue, queue_name() end
 end
 
-if refused() then return redis.error_reply(too_old) end
+if refused() then return redis.error_reply('ERR this call is older than the last one of its caller') end
 local options, rest = read_options(KNOWN, first_arg)
-if not options then return redis.error_reply(rest) end
-if ARGV[rest] or nqueues == 0 then return redis.error_reply(USAGE) end
+if not options or ARGV[rest] or nqueues == 0 then
+  return redis.error_reply('ERR usage: pop takes COUNT n, RECOVER ms, TOKEN text, TICKET id, DELIVERIES')
+end
 token = options.TOKEN or ''
 local more, wanted = options.DELIVERIES and 'deliveries', math.min(options.COUNT or 1, 10000)
 local before = replayed()

@@ -19,10 +19,10 @@ local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, la
 --@include _look
 --@include _issue
 
-if refused() then return redis.error_reply(too_old) end
+if refused() then return redis.error_reply('ERR this call is older than the last one of its caller') end
 local before = replayed()
 if before then return before end
-if #ARGV < first_arg then return redis.error_reply("ERR wrong number of arguments for 'reliable_push'") end
+if #ARGV < first_arg then return redis.error_reply('ERR wrong number of arguments: push takes one element or more') end
 
 look()
 local ms, seq = string.match(last_id or '0-0', '^(%d+)-(%d+)$')

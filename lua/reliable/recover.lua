@@ -27,14 +27,12 @@ local token = ''
 --@include _overdue
 --@include _rows
 
-if refused() then return redis.error_reply(too_old) end
+if refused() then return redis.error_reply('ERR this call is older than the last one of its caller') end
 local count, elapsed = whole(ARGV[first_arg]), whole(ARGV[first_arg + 1])
-if not count or not elapsed then
-  return redis.error_reply('ERR usage: recover takes count and elapsed, whole numbers of 0 or more')
-end
 local options, rest = read_options({TOKEN = 'text', DELIVERIES = true}, first_arg + 2)
-if not options then return redis.error_reply(rest) end
-if ARGV[rest] then return redis.error_reply('ERR syntax error: recover takes count, elapsed, TOKEN text, DELIVERIES') end
+if not count or not elapsed or not options or ARGV[rest] then
+  return redis.error_reply('ERR usage: recover takes count, elapsed (0 or more), TOKEN text, DELIVERIES')
+end
 token = options.TOKEN or ''
 local more = options.DELIVERIES and 'deliveries'
 local before = replayed()

@@ -17,8 +17,7 @@ local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta
 --@include _options
 
 local options, rest = read_options({RECOVER = 'number', NOW = 'number'}, 1)
-if not options then return redis.error_reply(rest) end
-if ARGV[rest] then return redis.error_reply('ERR syntax error: rest takes RECOVER ms, NOW ms') end
+if not options or ARGV[rest] then return redis.error_reply('ERR usage: rest takes [RECOVER ms] [NOW ms]') end
 local now = options.NOW
 
 --@include _clock

@@ -21,9 +21,9 @@ local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, la
 --@include _issue
 --@include _line
 
-if refused() then return redis.error_reply(too_old) end
-local ids, wrong = ids_from(first_arg)
-if not ids then return redis.error_reply(wrong) end
+if refused() then return redis.error_reply('ERR this call is older than the last one of its caller') end
+local ids = ids_from(first_arg)
+if not ids then return redis.error_reply('ERR usage: revive takes message ids, which look like 1601155608777-1') end
 local before = replayed()
 if before then return before end
 look()

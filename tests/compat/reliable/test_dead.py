@@ -125,7 +125,7 @@ def test_wrong_words_are_refused_by_every_script(fcall):
         "configure": ("x",), "clear": ("all",), "info": ("some",), "rest": ("RECOVER",),
         "nack": ("FRONT", "FRONT", "1-1"), "extend": (), "revive": (), "purge": ("x",),
     }.items():  # fmt: skip
-        with pytest.raises(Exception, match=r"syntax error|usage|twice|needs|no message id"):
+        with pytest.raises(Exception, match="usage: "):
             fcall(verb, ["q"], *args)
 
 

@@ -55,7 +55,7 @@ def test_ack_of_a_long_id_is_refused(rq, fcall, redis, server, length):
     [id] = rq.push("q", "a")
     rq.pop(1, 0, "q")
     for garbage in ("1" * length, f"{id}{'0' * length}", "x" * length):
-        with pytest.raises(redis_py.ResponseError, match="is no message id"):
+        with pytest.raises(redis_py.ResponseError, match="ids, which look like"):
             fcall("ack", ["q"], garbage)
         with pytest.raises(ConfigError, match="ids look like 1601155608777-1"):
             rq.ack("q", garbage)
@@ -70,7 +70,7 @@ def test_ack_of_garbage_changes_nothing_even_beside_a_good_id(rq, fcall, facts, 
     [id] = rq.push("q", "a")
     rq.pop(1, 0, "q")
     before = facts()
-    with pytest.raises(redis_py.ResponseError, match="is no message id"):
+    with pytest.raises(redis_py.ResponseError, match="ids, which look like"):
         fcall("ack", ["q"], id, garbage.format(id))
     with pytest.raises(ConfigError, match="is none"):
         rq.ack("q", id, garbage.format(id))
@@ -105,7 +105,7 @@ def test_pop_that_recovers_answers_each_message_at_most_once(rq, at):
 @pytest.mark.parametrize("args", [(), (1,), ("x", 1), (1, "x"), (-1, 0), (1, -1), (1, 0, "junk"),
                                   ("PENDING", 1, 0), (1, 0, "TOKEN"), ("1.5", 0)])  # fmt: skip
 def test_recover_refuses_wrong_arguments_also_with_nothing_pending(fcall, args):
-    with pytest.raises(redis_py.ResponseError, match=r"usage|syntax error|needs a|twice"):
+    with pytest.raises(redis_py.ResponseError, match="usage: "):
         fcall("recover", ["q"], *args)
 
 
@@ -197,7 +197,7 @@ def test_user_of_one_queue_can_not_pop_another(fcall, redis, server):
 def test_pop_refuses_words_that_it_does_not_understand(fcall, facts, words):
     fcall("push", ["q"], "a")
     before = facts()
-    with pytest.raises(redis_py.ResponseError, match=r"usage|syntax error|needs a|twice"):
+    with pytest.raises(redis_py.ResponseError, match="usage: "):
         fcall("pop", ["q"], *words)
     assert facts() == before
 
@@ -337,5 +337,5 @@ def test_library_names_every_script_once_and_no_other(redis, fcall):
 
 def test_wait_in_a_transaction_is_the_clients_own_and_blocks_nobody(rq, redis):
     """The module answered an error to BLOCK in MULTI: ours waits outside of the scripts."""
-    with pytest.raises(ScriptError, match="syntax error"):
+    with pytest.raises(ScriptError, match="usage: pop"):
         rq._calls.change("pop", ["q"], "BLOCK", 100)
