@@ -23,19 +23,11 @@ def measured() -> Iterator[tuple[str, float]]:
     with private_server() as client:
         queue = ReliableQueue(client)
         for count in (1, 10, 100):
-            yield (
-                f"reliable: push + pop + ack, {count} a call",
-                _rate(_cycle(queue, count), count),
-                "msg/s",
-            )
+            yield f"reliable: push + pop + ack, {count} a call", _rate(_cycle(queue, count), count)
         yield "bare: LPUSH + LMOVE + LREM", _rate(_bare(client), 1)
         ids = queue.push("held", *[CONTENT] * PENDING)
         assert len(queue.pop(PENDING, 0, "held") or ()) == len(ids)
-        yield (
-            f"reliable: the same with {PENDING:,} pending",
-            _rate(_cycle(queue, 1, "held"), 1),
-            "msg/s",
-        )
+        yield f"reliable: the same with {PENDING:,} pending", _rate(_cycle(queue, 1, "held"), 1)
         client.command("LPUSH", "busy", *[b"held%d" % n for n in range(PENDING)])
         yield f"bare: the same with {PENDING:,} pending", _rate(_bare(client, "busy"), 1)
 

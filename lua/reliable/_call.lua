@@ -9,7 +9,9 @@ if last_call then
 end
 
 local function refused()
-  return recorded_number and tonumber(recorded_number) > number
+  if not last_call then return false end
+  local known_now = now == '' or string.match(now or '', '^%d+$')
+  return not number or not known_now or (recorded_number and tonumber(recorded_number) > number)
 end
 
 local function replayed()

@@ -23,7 +23,7 @@ local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, la
 --@include _ids
 --@include _held
 
-if refused() then return redis.error_reply('ERR this call is older than the last one of its caller') end
+if refused() then return redis.error_reply('ERR usage: a call has a number, no older than the last of its caller, and a time') end
 local options, rest = read_options({TOKEN = 'text'}, first_arg)
 local ids = options and ids_from(rest)
 if not ids then

@@ -48,9 +48,9 @@ local function hand_out_of(queue, wanted, options, handed)
   for i = before + 1, #handed do handed[i].queue, handed[i].name = queue, queue_name() end
 end
 
-if refused() then return redis.error_reply('ERR this call is older than the last one of its caller') end
+if refused() then return redis.error_reply('ERR usage: a call has a number, no older than the last of its caller, and a time') end
 local options, rest = read_options(KNOWN, first_arg)
-if not options or ARGV[rest] or nqueues == 0 then
+if not options or ARGV[rest] or nqueues == 0 or #KEYS % 8 > 1 then
   return redis.error_reply('ERR usage: pop takes COUNT n, RECOVER ms, TOKEN text, TICKET id, DELIVERIES')
 end
 token = options.TOKEN or ''

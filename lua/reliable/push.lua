@@ -19,7 +19,7 @@ local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, la
 --@include _look
 --@include _issue
 
-if refused() then return redis.error_reply('ERR this call is older than the last one of its caller') end
+if refused() then return redis.error_reply('ERR usage: a call has a number, no older than the last of its caller, and a time') end
 local before = replayed()
 if before then return before end
 if #ARGV < first_arg then return redis.error_reply('ERR wrong number of arguments: push takes one element or more') end

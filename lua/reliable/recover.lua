@@ -27,7 +27,7 @@ local token = ''
 --@include _overdue
 --@include _rows
 
-if refused() then return redis.error_reply('ERR this call is older than the last one of its caller') end
+if refused() then return redis.error_reply('ERR usage: a call has a number, no older than the last of its caller, and a time') end
 local count, elapsed = whole(ARGV[first_arg]), whole(ARGV[first_arg + 1])
 local options, rest = read_options({TOKEN = 'text', DELIVERIES = true}, first_arg + 2)
 if not count or not elapsed or not options or ARGV[rest] then

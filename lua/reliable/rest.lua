@@ -17,7 +17,9 @@ local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta
 --@include _options
 
 local options, rest = read_options({RECOVER = 'number', NOW = 'number'}, 1)
-if not options or ARGV[rest] then return redis.error_reply('ERR usage: rest takes [RECOVER ms] [NOW ms]') end
+if not options or ARGV[rest] or #KEYS % 8 > 0 then
+  return redis.error_reply('ERR usage: rest takes [RECOVER ms] [NOW ms], and eight keys per queue')
+end
 local now = options.NOW
 
 --@include _clock

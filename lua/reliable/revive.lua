@@ -21,7 +21,7 @@ local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, la
 --@include _issue
 --@include _line
 
-if refused() then return redis.error_reply('ERR this call is older than the last one of its caller') end
+if refused() then return redis.error_reply('ERR usage: a call has a number, no older than the last of its caller, and a time') end
 local ids = ids_from(first_arg)
 if not ids then return redis.error_reply('ERR usage: revive takes message ids, which look like 1601155608777-1') end
 local before = replayed()

@@ -231,12 +231,12 @@ class ReliableQueue:
 
     def clear(self, key: str) -> int | None:
         """Forget all messages; how many. The queue stays, its ids go on from the last one."""
-        cleared: int | None = self._calls.ask("clear", [checked_key(key)])
+        cleared: int | None = self._calls.change("clear", [checked_key(key)])
         return cleared
 
     def delete(self, key: str) -> int | None:
         """Forget a queue whole; how many messages it had, None when there is no such queue."""
-        deleted: int | None = self._calls.ask("clear", [checked_key(key)], "QUEUE")
+        deleted: int | None = self._calls.change("clear", [checked_key(key)], "QUEUE")
         return deleted
 
     def _of_ids(

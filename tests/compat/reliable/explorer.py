@@ -80,7 +80,7 @@ class Explorer:
     def __init__(self, scope: Scope, change: tuple[str, str] | None = None) -> None:
         self.scope = scope
         runtime = importlib.import_module("lupa.luajit21").LuaRuntime(unpack_returned_tuples=True)
-        runtime.execute("if jit then jit.off() end")
+        runtime.execute("if jit then jit.off() end collectgarbage('setpause', 400)")
         compile = runtime.eval("function(text) return assert(loadstring(text)) end")
 
         def part(path: Path, *args: Any) -> Any:
@@ -89,7 +89,6 @@ class Explorer:
         self.store = part(MODEL / "mini_redis.lua")
         part(MODEL / "hashes_sets.lua", self.store)
         part(MODEL / "lists_zsets.lua", self.store)
-        self.snapshots = part(MODEL / "snapshots.lua", self.store)
         self.host = part(Path(__file__).with_name("host.lua"), self.store)
         self.result, self._changed = Explored(), 0
         for path in sorted((folder() / "reliable").glob("[a-z]*.lua")):
@@ -117,19 +116,19 @@ class Explorer:
         world = World(START, tuple(left.items()))
         if scope.max_deliveries:
             self.host.run("configure", "", "", str(START), str(scope.max_deliveries))
-        queue: deque[tuple[int, World, int]] = deque([(self.snapshots.take(), world, 0)])
+        queue: deque[tuple[int, World, int]] = deque([(self.host.take(), world, 0)])
         self._came: list[tuple[int, tuple[str, ...]]] = [(0, ())]
         seen = {self._name(world)}
         while queue and not self.result.violation:
             snapshot, world, index = queue.popleft()
             for action in self.moves(world):
-                self.snapshots.put(snapshot)
+                self.host.put(snapshot)
                 found = self._step(world, index, action, seen)
                 if found:
                     queue.append(found)
                 if self.result.violation:
                     break
-            self.snapshots.drop(snapshot)
+            self.host.drop(snapshot)
         self.result.states = len(seen)
         return self.result
 
@@ -148,7 +147,7 @@ class Explorer:
             broken = self.host.broken(" ".join(after.live))
             if broken:
                 raise Violation(broken)
-            found = self.snapshots.take(), after, len(self._came) - 1
+            found = self.host.take(), after, len(self._came) - 1
             self._drain(after)
             return found
         except Exception as error:

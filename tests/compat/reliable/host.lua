@@ -17,6 +17,26 @@ function M.load(name, text)
   setfenv(scripts[name], env)
 end
 
+-- Databases remembered: their values are shared until somebody writes to them (see `own` in mini_redis).
+local kept = {}
+
+function M.take()
+  local copy = {}
+  for key, value in pairs(R.db) do
+    value.shared = true
+    copy[key] = value
+  end
+  kept[#kept + 1] = copy
+  return #kept
+end
+
+function M.put(number)
+  R.db = {}
+  for key, value in pairs(kept[number]) do R.db[key] = value end
+end
+
+function M.drop(number) kept[number] = false end
+
 -- One call, numbered when it has a caller. -> its reply, rows as tables
 function M.run(name, caller, number, now, ...)
   local keys, args = {unpack(PLACES)}, {...}

@@ -9,8 +9,8 @@ from tests.compat.reliable.explorer import Explorer, Scope
 SCOPES = (
     Scope("one dies", pushes=2, gives_back=0, recovers=0),
     Scope("one recovers", pushes=2, deaths=0, gives_back=0, recovers=1),
-    Scope("a push of two, given back", pushes=1, together=2, recovers=0),
-    Scope("two at once", pushes=1, together=2, count=2, deaths=0, recovers=1),
+    Scope("a push of two, given back", pushes=1, together=2, deaths=0, recovers=0),
+    Scope("two at once", pushes=1, together=2, count=2, gives_back=0, recovers=0),
     Scope("dead after two", pushes=1, max_deliveries=2, recovers=2),
     Scope("three in line", pushes=1, together=2, clients="ABC", gives_back=0, recovers=0),
 )
@@ -36,7 +36,7 @@ FAULTS = {
     "the holder outlives its message":
         ("  if ntokens > 0 then redis.call('HDEL', tokens, unpack(some)) end\n", "", 0),
     "what this call recovered is recovered again":
-        ("math.min(at - elapsed + 1, last + 1 / 2048)", "at + 1", 4),
+        ("math.min(at - elapsed + 1, last + 1 / 2048)", "at + 1", 1),
 }  # fmt: skip
 
 
@@ -47,7 +47,6 @@ def test_no_interleaving_loses_or_doubles_a_message(scope: Scope) -> None:
     steps = "\n".join(map(" ".join, explored.trace))
     assert not explored.violation, f"{explored.violation}\n{steps}"
     assert explored.states > 500, explored
-    print(f"{scope.name}: {explored.states:,} states, {explored.transitions:,} transitions")
 
 
 @pytest.mark.timeout(600)

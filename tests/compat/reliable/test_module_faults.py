@@ -170,6 +170,24 @@ def test_keys_of_a_call_are_what_the_server_believes_them_to_be(fcall, redis):
     assert list(told) == keys
 
 
+@pytest.mark.parametrize(
+    ("verb", "number"), [("pop", 0), ("pop", 7), ("pop", 12), ("rest", 9), ("push", 7), ("ack", 3)]
+)
+def test_keys_that_are_no_whole_queues_are_refused(fcall, redis, facts, verb, number):
+    [id] = fcall("push", ["q"], "a")
+    before = facts()
+    keys = [*places("reliable", "q"), *places("reliable", "r")][:number]
+    with pytest.raises(redis_py.ResponseError):
+        redis.execute_command(
+            "FCALL",
+            f"reliable_{verb}",
+            number,
+            *keys,
+            *({"push": ["a"], "ack": [id]}.get(verb, [])),
+        )
+    assert facts() == before
+
+
 def test_user_of_one_queue_can_not_pop_another(fcall, redis, server):
     fcall("push", ["mine"], "a")
     fcall("push", ["theirs"], "a")

@@ -6,6 +6,7 @@ import pytest
 from redis import exceptions as refused
 
 from jobq.compat.reliable.calls import Calls
+from jobq.compat.reliable.keys import places
 from jobq.engine import connection
 from jobq.errors import ScriptError
 
@@ -97,17 +98,48 @@ def test_dead_are_answered_again(rq, lose, verb):
 
 
 @pytest.mark.parametrize(
-    "verb", ["push", "pop", "ack", "nack", "extend", "recover", "revive", "purge"]
+    "verb", ["push", "pop", "ack", "nack", "extend", "recover", "revive", "purge", "clear"]
 )
 def test_call_that_was_overtaken_by_the_next_is_refused_and_changes_nothing(client, facts, verb):
     calls = Calls(client, "reliable")
-    args = {"push": ("a",), "pop": (), "recover": (1, 0)}
+    args = {"push": ("a",), "pop": (), "clear": (), "recover": (1, 0)}
     ids = calls.change("push", ["q"], "x", "y")
     calls.change("pop", ["q"])
     calls._callers._spare[0].number -= 2
     before = facts()
-    with pytest.raises(ScriptError, match="older than the last one"):
+    with pytest.raises(ScriptError, match="no older than the last"):
         calls.change(verb, ["q"], *args.get(verb, (ids[0],)))
+    assert facts() == before
+
+
+@pytest.mark.parametrize("verb", ["clear", "delete"])
+def test_what_was_pushed_since_is_not_cleared_too(rq, lose, monkeypatch, verb):
+    rq.push("q", "a", "b")
+    since = []
+    monkeypatch.setattr(
+        connection, "_wait", lambda pause, deadline: since or since.append(rq.push("q", "since"))
+    )
+    lose()
+    assert getattr(rq, verb)("q") == 2
+    assert len(since) == 1 and rq.length("q") == 1
+
+
+@pytest.mark.parametrize("first", [("x", ""), ("", ""), (1, "soon"), (1, "-5"), (1, "nan"), ()])
+@pytest.mark.parametrize(
+    "verb", ["push", "pop", "ack", "nack", "extend", "recover", "revive", "purge", "clear"]
+)
+def test_call_without_a_number_or_with_a_wrong_time_changes_nothing(
+    fcall, redis, facts, verb, first
+):
+    """By a client that declares the ninth key and sends something else."""
+    [id] = fcall("push", ["q"], "a")
+    before = facts()
+    args = {"push": ("a",), "pop": (), "clear": (), "recover": (1, 0)}.get(verb, (id,))
+    keys = [*places("reliable", "q"), "reliable:{q}:call:x"]
+    with pytest.raises(refused.ResponseError, match="a call has a number"):
+        redis.execute_command(
+            "FCALL", f"reliable_{verb}", 9, *keys, *first, *(args if first else ())
+        )
     assert facts() == before
 
 
