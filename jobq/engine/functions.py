@@ -108,6 +108,8 @@ def check_library(client: Client, wanted: Library | None = None) -> None:
     Where this user may not look, nothing is said: a call of what isn't there says so by itself.
     """
     wanted = wanted or library()
+    own = wanted.name.startswith(PREFIX)
+    remedy = "run jobq functions load" + f" --library {wanted.name}" * (not own)
     try:
         replies = _on_each(client, "LIST", "LIBRARYNAME", wanted.name, "WITHCODE")
     except ScriptError as error:
@@ -116,11 +118,11 @@ def check_library(client: Client, wanted: Library | None = None) -> None:
         raise
     for reply in replies:
         if not reply:
-            raise ScriptError(f"function library {wanted.name} is missing; run jobq functions load")
+            raise ScriptError(f"function library {wanted.name} is missing; {remedy}")
         if _fields(reply[0])[b"library_code"] != wanted.source:
             raise ScriptError(
-                f"function library {wanted.name} isn't what its name says: somebody swapped it; "
-                "find out who, then run jobq functions load"
+                f"function library {wanted.name} isn't what its name says: somebody swapped it"
+                f"{', or another version of jobq brought its own' * (not own)}; find out who, then {remedy}"
             )
 
 

@@ -33,6 +33,15 @@ def test_command_brings_and_checks_the_library(client, redis, capsys, chosen):
     assert loaded == {"reliable"} | ({engine_library().name} if chosen == "all" else set())
 
 
+def test_missing_and_swapped_library_is_told_with_its_remedy(client, redis, capsys):
+    words = ["functions", "check", "--url", client.url, "--library", "reliable"]
+    assert main(words) == 4
+    assert "is missing; run jobq functions load --library reliable" in capsys.readouterr().err
+    redis.function_load(library().source.replace(b"'RPUSH'", b"'LPUSH'"))
+    assert main(words) == 4
+    assert "somebody swapped it, or another version" in capsys.readouterr().err
+
+
 def test_prune_of_other_versions_leaves_the_library(client, redis):
     main(["functions", "load", "--url", client.url, "--library", "all"])
     assert main(["functions", "load", "--url", client.url, "--prune"]) == 0
