@@ -17,7 +17,8 @@
     ├── LockLost
     ├── NoResult
     ├── ResultTimeout
-    └── JobFailed
+    ├── JobFailed
+    └── EmptyKey
 
     Outcome              raised by a handler on purpose, so outside the root
     ├── Retry
@@ -114,6 +115,10 @@ class ResultTimeout(JobqError, TimeoutError):
 
 class JobFailed(JobqError):
     """The message is dead: it ran out of attempts or was refused."""
+
+
+class EmptyKey(JobqError):
+    """EMPTYKEY: nothing was ever pushed there."""
 
 
 class Outcome(Exception):

@@ -100,4 +100,6 @@ def test_the_pipeline_to_the_server_is_the_engine_alone():
         for path in files()
         if any(name.split(".")[0] == "redis" for name in imports(path)) and part(path) != "engine"
     }
-    assert users == {"jobs/waiting.py", "worker/idle.py", "worker/async_child.py"}
+    assert users == {
+        "compat/reliable/ticket.py", "jobs/waiting.py", "worker/idle.py", "worker/async_child.py",
+    }  # fmt: skip

@@ -135,8 +135,13 @@ _EVERYWHERE = (
 )  # fmt: skip
 
 
-def command(name: str, *, examples: str) -> Callable[[Function], Command]:
-    """A command with --url, --namespace and --json, which reach the function as its Session."""
+def command(
+    name: str, *, examples: str, takes_negatives: bool = False
+) -> Callable[[Function], Command]:
+    """A command with --url, --namespace and --json, which reach the function as its Session.
+
+    takes_negatives: `-2` is an argument; so is any option that nobody knows, which the command refuses.
+    """
 
     def declare(function: Function) -> Command:
         def call(url: str | None, namespace: str | None, as_json: bool, **given: Any) -> object:
@@ -148,7 +153,8 @@ def command(name: str, *, examples: str) -> Callable[[Function], Command]:
             decorate(call)
         # click lists the last decorated first; the shared options belong at the end of the help.
         call.__click_params__ = call.__click_params__[-3:] + call.__click_params__[:-3]  # type: ignore[attr-defined]
-        made = click.command(name, cls=Command)(call)
+        settings = {"ignore_unknown_options": takes_negatives}
+        made = click.command(name, cls=Command, context_settings=settings)(call)
         made.examples = examples
         return made
 

@@ -1,0 +1,311 @@
+"""`jobq reliable`: the commands of the RedisRQ module, typed and answered as in redis-cli."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobq.cli import exits, output
+from jobq.cli.options import Group, command, option, yes_option
+from jobq.cli.replies import content_record, shown
+from jobq.cli.session import Session
+from jobq.errors import ConfigError, EmptyKey
+
+if TYPE_CHECKING:
+    from jobq.compat.reliable import ReliableQueue
+
+key_argument = click.argument("key")
+ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
+ns_option = option(
+    "--ns", default="reliable", show_default=True, shared=("JOBQ_RELIABLE_NS",), metavar="NAME",
+    help="First part of the Redis keys.",
+)  # fmt: skip
+token_option = option("--token", default="", help="Who holds the messages; others are refused.")
+
+
+@click.group("reliable", cls=Group)
+def reliable() -> None:
+    """RELIABLEQ, the queue of the RedisRQ module, over plain Redis types: each message at least once.
+
+    Commands take the module's arguments and print what redis-cli would, or JSON with --json.
+    """
+
+
+reliable.examples = """
+    jobq reliable push mails a@b.example c@d.example
+    jobq reliable pop COUNT 10 BLOCK 5000 mails
+    jobq reliable ack mails 1601155608777-1
+    jobq reliable recover mails 10 60000
+"""
+
+
+def _queue(session: Session, ns: str) -> ReliableQueue:
+    from jobq.compat.reliable import ReliableQueue
+
+    return ReliableQueue(session.client, ns)
+
+
+def _answer(session: Session, call: Callable[[], Any]) -> int:
+    """Print one reply. Exit code 1: the queue doesn't exist and the module calls that an error."""
+    try:
+        reply = call()
+    except EmptyKey as error:
+        text = str(error)
+        click.echo(json.dumps({"error": text}) if session.as_json else f"(error) {text}")
+        return exits.NO
+    click.echo(json.dumps(_plain(reply), ensure_ascii=True) if session.as_json else shown(reply))
+    return exits.OK
+
+
+def _plain(reply: Any) -> Any:
+    """A reply for JSON; messages by the names of their columns."""
+    if isinstance(reply, list):
+        return [_plain(item) for item in reply]
+    if not hasattr(reply, "_asdict"):
+        return reply
+    fields = {**reply._asdict(), **vars(reply)} if hasattr(reply, "__dict__") else reply._asdict()
+    return content_record(fields)
+
+
+@command("push", examples="jobq reliable push mails a@b.example\njobq reliable push mails -- -5")
+@key_argument
+@click.argument("elements", metavar="ELEMENT...", nargs=-1, required=True)
+@ns_option
+def push(session: Session, key: str, elements: tuple[str, ...], ns: str) -> int:
+    """Append each ELEMENT to the queue KEY; print their ids."""
+    return _answer(session, lambda: _queue(session, ns).push(key, *elements))
+
+
+@command(
+    "pop",
+    examples="""
+        jobq reliable pop mails
+        jobq reliable pop COUNT 10 BLOCK 5000 high low
+        jobq reliable pop BLOCK -1 mails --token worker-7 --recover 60000
+    """,
+    takes_negatives=True,
+)
+@click.argument("words", metavar="[COUNT n] [BLOCK ms] KEY...", nargs=-1, required=True)
+@token_option
+@option("--recover", "recover_ms", type=click.IntRange(0), metavar="MS",
+        help="First what was delivered so long ago and not acknowledged.")  # fmt: skip
+@option("--deliveries", is_flag=True, help="A fourth item: how often it has been handed out.")
+@ns_option
+def pop(
+    session: Session, words: tuple[str, ...], token: str, recover_ms: int | None, deliveries: bool,
+    ns: str,
+) -> int:  # fmt: skip
+    """Hand out up to n messages, of the first KEY what it has, then of the next.
+
+    BLOCK waits so many ms for one, 0 not at all, -1 for ever; (nil): none came.
+    """
+    count, block, keys = pop_words(words)
+
+    def call() -> Any:
+        found = _queue(session, ns).pop(count, block, *keys, token=token, recover_ms=recover_ms)
+        counted = deliveries and found and not session.as_json
+        return [(*one, one.deliveries) for one in found] if counted and found else found
+
+    return _answer(session, call)
+
+
+def pop_words(words: Sequence[str]) -> tuple[int, int, Sequence[str]]:
+    """Count, block and keys; a word in the place of an option is one, and takes a number."""
+    found = {"COUNT": 1, "BLOCK": 0}
+    given = set()
+    while words and (word := words[0].upper()) in found and word not in given:
+        number = words[1] if len(words) > 1 else "nothing"
+        if not number.removeprefix("-" * (word == "BLOCK")).isdecimal():
+            raise ConfigError(
+                f"{word} takes a whole number, not {number}; COUNT 1 {words[0]} pops a key of that name"
+            )
+        found[word] = int(number)
+        given.add(word)
+        words = words[2:]
+    _refuse_options(words)
+    return found["COUNT"], found["BLOCK"], words
+
+
+def _refuse_options(words: Sequence[str]) -> None:
+    for word in words:
+        if word.startswith("--"):
+            raise click.NoSuchOption(word)
+
+
+@command("ack", examples="jobq reliable ack mails 1601155608777-1 1601155608777-2")
+@key_argument
+@ids_argument
+@token_option
+@ns_option
+def ack(session: Session, key: str, ids: tuple[str, ...], token: str, ns: str) -> int:
+    """Forget delivered messages; print the ids that were forgotten."""
+    return _answer(session, lambda: _queue(session, ns).ack(key, *ids, token=token))
+
+
+@command("nack", examples="jobq reliable nack mails 1601155608777-1 --front")
+@key_argument
+@ids_argument
+@token_option
+@option("--front", is_flag=True, help="Before all that wait; else behind them.")
+@ns_option
+def nack(session: Session, key: str, ids: tuple[str, ...], token: str, front: bool, ns: str) -> int:
+    """Give delivered messages back to be handed out again; one that was handed out too often is dead."""
+    return _answer(session, lambda: _queue(session, ns).nack(key, *ids, token=token, front=front))
+
+
+@command("extend", examples="jobq reliable extend mails 1601155608777-1 --token worker-7")
+@key_argument
+@ids_argument
+@token_option
+@ns_option
+def extend(session: Session, key: str, ids: tuple[str, ...], token: str, ns: str) -> int:
+    """Have messages count as delivered now, so that nobody recovers them yet."""
+    return _answer(session, lambda: _queue(session, ns).extend(key, *ids, token=token))
+
+
+@command("recover", examples="jobq reliable recover mails 10 60000\njobq reliable recover mails 1 60000 --block -1",
+         takes_negatives=True)  # fmt: skip
+@key_argument
+@click.argument("count", type=click.IntRange(0))
+@click.argument("elapsed", type=click.IntRange(0))
+@option(
+    "--block",
+    type=int,
+    default=0,
+    show_default=True,
+    metavar="MS",
+    help="Wait so long for one; -1: for ever.",
+)
+@token_option
+@option("--deliveries", is_flag=True, help="A third item: how often it has been handed out.")
+@ns_option
+def recover(
+    session: Session, key: str, count: int, elapsed: int, block: int, token: str, deliveries: bool,
+    ns: str,
+) -> int:  # fmt: skip
+    """Hand out again up to COUNT messages that were delivered ELAPSED ms ago and not acknowledged."""
+
+    def call() -> Any:
+        found = _queue(session, ns).recover(key, count, elapsed, block=block, token=token)
+        counted = deliveries and found and not session.as_json
+        return [(*one, one.deliveries) for one in found] if counted and found else found
+
+    return _answer(session, call)
+
+
+@command(
+    "inspect",
+    examples="""
+        jobq reliable inspect mails 0 10
+        jobq reliable inspect mails -2 2
+        jobq reliable inspect mails PENDING 0 10
+    """,
+    takes_negatives=True,
+)
+@key_argument
+@click.argument("words", metavar="[PENDING|DEAD] START COUNT", nargs=-1, required=True)
+@ns_option
+def inspect(session: Session, key: str, words: tuple[str, ...], ns: str) -> int:
+    """Show COUNT messages from START on: those that wait, those pending, or the dead.
+
+    A negative START counts from the end.
+    """
+    _refuse_options(words)
+    place = words[0].upper() if words[0].upper() in ("PENDING", "DEAD") else ""
+    numbers = words[1:] if place else words
+    if len(numbers) != 2 or not all(number.removeprefix("-").isdecimal() for number in numbers):
+        raise click.UsageError(
+            f"inspect takes START and COUNT, not {' '.join(numbers) or 'nothing'}"
+        )
+    start, count = map(int, numbers)
+    queue = _queue(session, ns)
+    if place == "DEAD":
+        return _answer(session, lambda: queue.dead(key, start, count))
+    if place:
+        return _answer(session, lambda: queue.inspect(key, start, count, True))
+    return _answer(session, lambda: queue.inspect(key, start, count))
+
+
+@command("info", examples="jobq reliable info mails\njobq reliable info mails --all")
+@key_argument
+@option("--all", "everything", is_flag=True, help="More than the module tells.")
+@ns_option
+def info(session: Session, key: str, everything: bool, ns: str) -> int:
+    """Count the messages that wait and those delivered."""
+
+    def call() -> Any:
+        facts = _queue(session, ns).info(key)._asdict()
+        wanted = dict(list(facts.items())[: None if everything else 2])
+        return wanted if session.as_json else [item for fact in wanted.items() for item in fact]
+
+    return _answer(session, call)
+
+
+@command("length", examples="jobq reliable length mails")
+@key_argument
+@ns_option
+def length(session: Session, key: str, ns: str) -> int:
+    """Count the messages that wait."""
+    return _answer(session, lambda: _queue(session, ns).length(key))
+
+
+@command("configure", examples="jobq reliable configure mails --max-deliveries 5")
+@key_argument
+@option("--max-deliveries", type=click.IntRange(0), required=True, metavar="N",
+        help="After so many without an acknowledgement a message is dead; 0: never.")  # fmt: skip
+@ns_option
+def configure(session: Session, key: str, max_deliveries: int, ns: str) -> None:
+    """Set how often a message of KEY may be delivered."""
+    _queue(session, ns).configure(key, max_deliveries=max_deliveries)
+    session.say({"key": key, "max_deliveries": max_deliveries}, "OK")
+
+
+@command("revive", examples="jobq reliable revive mails 1601155608777-1")
+@key_argument
+@ids_argument
+@ns_option
+def revive(session: Session, key: str, ids: tuple[str, ...], ns: str) -> int:
+    """Have dead messages wait again as if never delivered; print the ids that were dead."""
+    return _answer(session, lambda: _queue(session, ns).revive(key, *ids))
+
+
+@command("purge", examples="jobq reliable purge mails 1601155608777-1")
+@key_argument
+@ids_argument
+@ns_option
+def purge(session: Session, key: str, ids: tuple[str, ...], ns: str) -> int:
+    """Forget dead messages; print the ids that were dead."""
+    return _answer(session, lambda: _queue(session, ns).purge(key, *ids))
+
+
+@command("clear", examples="jobq reliable clear mails\njobq reliable clear mails --queue --yes")
+@key_argument
+@option("--queue", "whole", is_flag=True, help="The queue too: its last id, its configuration.")
+@yes_option
+@ns_option
+def clear(session: Session, key: str, whole: bool, yes: bool, ns: str) -> int:
+    """Forget every message of KEY, the dead too; print how many there were."""
+    session.confirmed(f"Forget every message of {output.escaped(key)}?", yes)
+    queue = _queue(session, ns)
+    return _answer(session, lambda: queue.delete(key) if whole else queue.clear(key))
+
+
+for verb in (
+    push,
+    pop,
+    ack,
+    nack,
+    extend,
+    recover,
+    inspect,
+    info,
+    length,
+    configure,
+    revive,
+    purge,
+    clear,
+):
+    reliable.add_command(verb)

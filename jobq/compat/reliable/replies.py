@@ -1,0 +1,87 @@
+"""What calls answer: tuples of the module's shapes, typed, with what it doesn't tell beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+
+class _Popped(NamedTuple):
+    key: str
+    id: str
+    content: bytes
+
+
+class Popped(_Popped):
+    """`(key, id, content)`, and how often it has been handed out, this time included."""
+
+    deliveries: int
+
+    @classmethod
+    def read(cls, row: Sequence[Any]) -> Popped:
+        """From a reply of four columns."""
+        key, id, content, deliveries = row
+        made = cls(key.decode(), id.decode(), content)
+        made.deliveries = deliveries
+        return made
+
+
+class _Recovered(NamedTuple):
+    id: str
+    content: bytes
+
+
+class Recovered(_Recovered):
+    """`(id, content)`, and how often it has been handed out, this time included."""
+
+    deliveries: int
+
+    @classmethod
+    def read(cls, row: Sequence[Any]) -> Recovered:
+        """From a reply of three columns."""
+        id, content, deliveries = row
+        made = cls(id.decode(), content)
+        made.deliveries = deliveries
+        return made
+
+
+class Waiting(NamedTuple):
+    """A message that nobody has, as inspect shows it."""
+
+    id: str
+    content: bytes
+
+
+class Pending(NamedTuple):
+    """A message that was handed out and not acknowledged; times by the server's clock."""
+
+    id: str
+    content: bytes
+    delivered_at: int
+    elapsed_ms: int
+    deliveries: int
+
+
+class Dead(NamedTuple):
+    """A message that was handed out too often."""
+
+    id: str
+    content: bytes
+    died_at: int
+    elapsed_ms: int
+    deliveries: int
+
+
+class Info(NamedTuple):
+    """How many messages are where.
+
+    promised: how many of the undelivered are on their way to a client that waited. max_deliveries: 0 = no
+    limit. last_id: '' before the first push.
+    """
+
+    undelivered: int
+    delivered: int
+    dead: int
+    promised: int
+    max_deliveries: int
+    last_id: str

@@ -1,0 +1,28 @@
+-- handout: give ids to the caller; each is stamped later than all before, so pending ones keep the order of delivery.
+-- `handed` collects id, content, deliveries and stamp of each.
+-- needs: at last delivered messages unacked tokens nunacked ntokens token
+local function hand_some(ids, handed)
+  local contents = redis.call('HMGET', messages, unpack(ids))
+  local counts = nunacked > 0 and redis.call('HMGET', unacked, unpack(ids)) or {}
+  local stamped, held = {}, {}
+  for i, id in ipairs(ids) do
+    last = math.max(at, last + 1 / 2048)
+    local stamp = string.format('%.17g', last)
+    stamped[#stamped + 1], stamped[#stamped + 2] = stamp, id
+    held[#held + 1], held[#held + 2] = id, token
+    local deliveries = (tonumber(counts[i]) or 0) + 1
+    handed[#handed + 1] = {id = id, content = contents[i] or '', deliveries = deliveries, stamp = stamp}
+  end
+  redis.call('ZADD', delivered, unpack(stamped))
+  if token ~= '' then
+    redis.call('HSET', tokens, unpack(held))
+  elseif ntokens > 0 then
+    redis.call('HDEL', tokens, unpack(ids))
+  end
+end
+
+local function hand_out(ids, handed)
+  for first = 1, #ids, 1000 do
+    hand_some({unpack(ids, first, math.min(#ids, first + 999))}, handed)
+  end
+end

@@ -1,0 +1,14 @@
+-- held: of some ids those that are delivered and, where a token is named, held under it.
+-- needs: delivered tokens
+local function held_of(ids, token)
+  local held = {}
+  for first = 1, #ids, 1000 do
+    local some = {unpack(ids, first, math.min(#ids, first + 999))}
+    local stamps = redis.call('ZMSCORE', delivered, unpack(some))
+    local holders = token and redis.call('HMGET', tokens, unpack(some)) or {}
+    for i, id in ipairs(some) do
+      if stamps[i] and (not token or holders[i] == token) then held[#held + 1] = id end
+    end
+  end
+  return held
+end

@@ -1,0 +1,11 @@
+-- ids: the message ids from an argument on, each once; nothing where there is none or one is no id.
+-- needs:
+local function ids_from(position)
+  local ids, met = {}, {}
+  for i = position, #ARGV do
+    if #ARGV[i] > 40 or not string.match(ARGV[i], '^%d+%-%d+$') then return nil end
+    if not met[ARGV[i]] then ids[#ids + 1] = ARGV[i] end
+    met[ARGV[i]] = true
+  end
+  return #ids > 0 and ids or nil
+end

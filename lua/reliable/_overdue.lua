@@ -1,0 +1,19 @@
+-- overdue: hand out again what was delivered so long ago, the longest first, each at most once; too often is dead.
+-- needs: at last delivered unacked max_deliveries bury hand_out nunacked
+local function recover_overdue(wanted, elapsed, handed)
+  -- Below what this call itself is going to stamp.
+  local till = '(' .. string.format('%.17g', math.min(at - elapsed + 1, last + 1 / 2048))
+  local goal, most = #handed + wanted, wanted + 1000
+  while #handed < goal and most > 0 do
+    local ids = redis.call('ZRANGE', delivered, '-inf', till, 'BYSCORE', 'LIMIT', 0, math.min(1000, goal - #handed))
+    if #ids == 0 then return end
+    most = most - #ids
+    local alive = {}
+    for _, id in ipairs(ids) do
+      local count = redis.call('HINCRBY', unacked, id, 1)
+      if max_deliveries > 0 and count >= max_deliveries then bury(id) else alive[#alive + 1] = id end
+    end
+    nunacked = nunacked + #ids
+    if #alive > 0 then hand_out(alive, handed) end
+  end
+end

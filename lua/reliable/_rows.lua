@@ -1,0 +1,36 @@
+-- rows: what was handed out, as the reply shows it, as the call's record keeps it, and read again from that.
+-- needs: undelivered delivered messages unacked
+local function queue_name()
+  local name = string.match(undelivered, '^[^:]*:(.*):undelivered$') or undelivered
+  return string.match(name, '^{([^{}]*)}$') or name
+end
+
+local function rows(handed, ...)
+  local shown = {}
+  for i, message in ipairs(handed) do
+    shown[i] = {}
+    for column, field in ipairs({...}) do shown[i][column] = message[field] end
+  end
+  return shown
+end
+
+local function words_of(handed)
+  local words = {}
+  for i, message in ipairs(handed) do words[i] = (message.queue or 1) .. ' ' .. message.id .. ' ' .. message.stamp end
+  return words
+end
+
+-- Those of a record that nobody was given since.
+local function held_still(words, turn_to)
+  local handed = {}
+  for _, word in ipairs(words) do
+    local queue, id, stamp = string.match(word, '^(%d+) (%S+) (%S+)$')
+    if turn_to then turn_to(tonumber(queue)) end
+    if tonumber(redis.call('ZSCORE', delivered, id)) == tonumber(stamp) then
+      local deliveries = (tonumber(redis.call('HGET', unacked, id)) or 0) + 1
+      local content = redis.call('HGET', messages, id) or ''
+      handed[#handed + 1] = {name = queue_name(), id = id, content = content, deliveries = deliveries}
+    end
+  end
+  return handed
+end

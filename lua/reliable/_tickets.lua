@@ -1,0 +1,21 @@
+-- tickets: as many as messages wait that aren't promised to a client whose blocking pop took a ticket.
+-- After a second with some of them promised, whoever has them may be dead: as many are issued again, `-` for any message.
+-- needs: now_ms undelivered tickets meta nwaiting nfree issued_at
+local function mend_tickets()
+  local promised = nwaiting - nfree
+  if promised > 0 and math.abs(now_ms - issued_at) >= 1000 then
+    for first = 1, promised, 1000 do
+      local some = {}
+      for i = first, math.min(promised, first + 999) do some[#some + 1] = '-' end
+      redis.call('LPUSH', tickets, unpack(some))
+    end
+    redis.call('HSET', meta, 'issued_at', string.format('%.0f', now_ms))
+  elseif nwaiting == 0 and nfree > 0 then
+    redis.call('DEL', tickets)
+  elseif promised < 0 then
+    redis.call('LTRIM', tickets, 0, nwaiting - 1)
+  else
+    return
+  end
+  nfree = nwaiting
+end

@@ -1,0 +1,40 @@
+#!lua flags=allow-oom
+--[[
+clear: forget every message of a queue; its last id stays, so that ids go on from there. With QUEUE forget that too.
+
+KEYS
+  undelivered:list tickets:list delivered:zset messages:hash unacked:hash tokens:hash dead:zset meta:hash
+  last_call:string, which may be left out
+ARGV
+  with last_call two come first: number of this call of its caller; epoch ms, or '' for the server's clock
+  [QUEUE]  the queue as well: then it doesn't exist
+RETURNS  how many messages are gone; nil: there is no such queue
+COST     O(messages), freed in the background
+WRITES   undelivered and tickets and delivered and messages and unacked and tokens and dead and meta and last_call
+]]
+local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
+
+--@include _call
+
+if refused() then return redis.error_reply('ERR usage: a call has a number, no older than the last of its caller, and a time') end
+local whole = ARGV[first_arg] and string.upper(ARGV[first_arg]) == 'QUEUE'
+if ARGV[first_arg + 1] or (ARGV[first_arg] and not whole) then
+  return redis.error_reply('ERR usage: clear takes QUEUE or nothing')
+end
+local before = replayed()
+if before then return tonumber(before[1]) or false end
+if redis.call('EXISTS', meta) == 0 then
+  record_call({'none'})
+  return false
+end
+local count = redis.call('HLEN', messages)
+redis.call('UNLINK', undelivered)
+redis.call('UNLINK', tickets)
+redis.call('UNLINK', delivered)
+redis.call('UNLINK', messages)
+redis.call('UNLINK', unacked)
+redis.call('UNLINK', tokens)
+redis.call('UNLINK', dead)
+record_call({string.format('%.0f', count)})
+if whole then redis.call('UNLINK', meta) else redis.call('HDEL', meta, 'skew') end
+return count

@@ -1,0 +1,54 @@
+#!lua flags=allow-oom
+--[[
+nack: give delivered messages back, to be handed out again; one that was handed out too often is dead.
+
+KEYS
+  undelivered:list tickets:list delivered:zset messages:hash unacked:hash tokens:hash dead:zset meta:hash
+  last_call:string, which may be left out
+ARGV
+  with last_call two come first: number of this call of its caller; epoch ms, or '' for the server's clock
+  [TOKEN text]  only those that this holder has
+  [FRONT]       before all that wait, in the order named; else behind them
+  [RELEASE]     unseen: this delivery doesn't count
+  then one per message: its id
+RETURNS  the ids that were delivered and are given back or dead now, in order; nil: there is no such queue
+COST     O(ids * log(pending))
+WRITES   nothing for an id that waits, is dead, unknown or somebody else's; nothing at all when one is no id
+]]
+local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
+
+--@include _call
+--@include _clock
+--@include _look
+--@include _options
+--@include _ids
+--@include _held
+--@include _bury
+--@include _issue
+--@include _line
+
+if refused() then return redis.error_reply('ERR usage: a call has a number, no older than the last of its caller, and a time') end
+local options, rest = read_options({TOKEN = 'text', FRONT = true, RELEASE = true}, first_arg)
+local ids = options and ids_from(rest)
+if not ids then
+  return redis.error_reply('ERR usage: nack takes [TOKEN text] [FRONT] [RELEASE] and message ids, which look like 1601155608777-1')
+end
+local before = replayed()
+if before then return before end
+look()
+if not exists then return false end
+
+local held, alive = held_of(ids, options.TOKEN), {}
+for _, id in ipairs(held) do
+  local count = options.RELEASE and 0 or redis.call('HINCRBY', unacked, id, 1)
+  if max_deliveries > 0 and count >= max_deliveries then
+    bury(id)
+  else
+    alive[#alive + 1] = id
+    redis.call('ZREM', delivered, id)
+    redis.call('HDEL', tokens, id)
+  end
+end
+line_up(alive, options.FRONT)
+record_call(held)
+return held

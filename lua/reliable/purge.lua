@@ -1,0 +1,39 @@
+#!lua flags=allow-oom
+--[[
+purge: forget dead messages.
+
+KEYS
+  undelivered:list tickets:list delivered:zset messages:hash unacked:hash tokens:hash dead:zset meta:hash
+  last_call:string, which may be left out
+ARGV
+  with last_call two come first: number of this call of its caller; epoch ms, or '' for the server's clock
+  then one per message: its id
+RETURNS  the ids that were dead and are gone now, in order; nil: there is no such queue
+COST     O(ids * log(dead))
+WRITES   dead and unacked and messages and last_call; nothing at all when one is no id
+]]
+local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
+
+--@include _call
+--@include _clock
+--@include _look
+--@include _ids
+
+if refused() then return redis.error_reply('ERR usage: a call has a number, no older than the last of its caller, and a time') end
+local ids = ids_from(first_arg)
+if not ids then return redis.error_reply('ERR usage: purge takes message ids, which look like 1601155608777-1') end
+local before = replayed()
+if before then return before end
+look()
+if not exists then return false end
+
+local purged = {}
+for _, id in ipairs(ids) do
+  if redis.call('ZREM', dead, id) == 1 then
+    redis.call('HDEL', messages, id)
+    redis.call('HDEL', unacked, id)
+    purged[#purged + 1] = id
+  end
+end
+record_call(purged)
+return purged

@@ -1,0 +1,47 @@
+#!lua flags=allow-oom
+--[[
+recover: hand out again what was delivered so long ago and not acknowledged, the longest ago first, each at most once.
+
+KEYS
+  undelivered:list tickets:list delivered:zset messages:hash unacked:hash tokens:hash dead:zset meta:hash
+  last_call:string, which may be left out
+ARGV
+  with last_call two come first: number of this call of its caller; epoch ms, or '' for the server's clock
+  then count: messages wanted, 10,000 at most; elapsed: ms since their last delivery, or more
+  [TOKEN text]   who holds them from now on: ack, nack and extend that name another holder are refused
+  [DELIVERIES]   a third item per message: how often it has been handed out, this time included
+RETURNS  {{id, content}, …}; nil: there is no such queue
+COST     O(count * log(pending)); at most 1,000 more that die
+WRITES   nothing when an argument or the type of a key is wrong
+]]
+local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
+local token = ''
+
+--@include _call
+--@include _clock
+--@include _look
+--@include _keep
+--@include _options
+--@include _bury
+--@include _handout
+--@include _overdue
+--@include _rows
+
+if refused() then return redis.error_reply('ERR usage: a call has a number, no older than the last of its caller, and a time') end
+local count, elapsed = whole(ARGV[first_arg]), whole(ARGV[first_arg + 1])
+local options, rest = read_options({TOKEN = 'text', DELIVERIES = true}, first_arg + 2)
+if not count or not elapsed or not options or ARGV[rest] then
+  return redis.error_reply('ERR usage: recover takes count, elapsed (0 or more), TOKEN text, DELIVERIES')
+end
+token = options.TOKEN or ''
+local more = options.DELIVERIES and 'deliveries'
+local before = replayed()
+if before then return rows(held_still(before), 'id', 'content', more) end
+look()
+if not exists then return false end
+
+local handed = {}
+recover_overdue(math.min(count, 10000), elapsed, handed)
+keep_time()
+record_call(words_of(handed))
+return rows(handed, 'id', 'content', more)

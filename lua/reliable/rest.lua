@@ -1,0 +1,42 @@
+#!lua flags=allow-oom
+--[[
+rest: how long a client that waits may sleep before it looks again; tickets that died with their client are issued anew.
+
+KEYS
+  then eight per queue: undelivered:list tickets:list delivered:zset messages:hash unacked:hash tokens:hash dead:zset
+  meta:hash
+ARGV
+  [RECOVER ms]  until something was delivered so long ago
+  [NOW ms]      the epoch ms to go by instead of the server's clock
+RETURNS  ms until then, 0 for now, -1 for unknown
+COST     O(queues)
+WRITES   tickets and issued_at of meta where a ticket is missing
+]]
+local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta
+
+--@include _options
+
+local options, rest = read_options({RECOVER = 'number', NOW = 'number'}, 1)
+if not options or ARGV[rest] or #KEYS % 8 > 0 then
+  return redis.error_reply('ERR usage: rest takes [RECOVER ms] [NOW ms], and eight keys per queue')
+end
+local now = options.NOW
+
+--@include _clock
+--@include _look
+--@include _keep
+--@include _tickets
+
+local soonest = -1
+for queue = 1, #KEYS / 8 do
+  undelivered, tickets, delivered, messages, unacked, tokens, dead, meta = unpack(KEYS, queue * 8 - 7, queue * 8)
+  look()
+  mend_tickets()
+  local oldest = options.RECOVER and redis.call('ZRANGE', delivered, 0, 0, 'WITHSCORES')[2]
+  if oldest then
+    keep_time()
+    local left = math.max(0, math.floor(tonumber(oldest)) + options.RECOVER - at)
+    if soonest < 0 or left < soonest then soonest = left end
+  end
+end
+return soonest
