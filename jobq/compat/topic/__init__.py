@@ -1,0 +1,15 @@
+"""Topics: append-only logs, read and replayed by any number of groups."""
+
+from __future__ import annotations
+
+from jobq.compat.topic.binding import topic_names
+from jobq.compat.topic.errors import NoGroup, OutOfRange
+from jobq.compat.topic.group import Group
+from jobq.compat.topic.message import Batch, Description, Lag, Limits, Message, Record
+from jobq.compat.topic.reader import Reader
+from jobq.compat.topic.topic import Topic
+
+__all__ = [
+    "Batch", "Description", "Group", "Lag", "Limits", "Message", "NoGroup", "OutOfRange", "Reader", "Record",
+    "Topic", "topic_names",
+]  # fmt: skip
