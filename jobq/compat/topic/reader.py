@@ -61,6 +61,7 @@ class Reader:
         #: In a `for`: the message being worked on, and the one done before it.
         self._open: Message | None = None
         self._done: Message | None = None
+        self._renewed = 0.0
         self._wait = Wait(binding.client, binding.log_key)
 
     def __repr__(self) -> str:
@@ -80,7 +81,7 @@ class Reader:
         while True:
             batch, wait_ms, last = self._ask(count, now)
             left = deadline - time.monotonic()
-            if batch.messages or left <= 0:
+            if batch.messages or left <= 0 or self._wait.ended:
                 return batch
             pause = LOOK_EVERY_S if wait_ms < 0 else min(LOOK_EVERY_S, (wait_ms + 1) / 1000)
             self._wait.wait(last, min(left, pause))
@@ -101,7 +102,8 @@ class Reader:
         reply = self._binding.call(
             "commit", self._caller, batch.token, "" if through is None else through, group=self.group.name
         )  # fmt: skip
-        if self._held == batch and (through is None or through >= batch.last):
+        whole = through is None or through >= batch.last or reply[0] == b"stale"
+        if whole and self._holds(batch):
             self._held = None
         if reply[0] == b"stale":
             raise self._lost(batch)
@@ -120,26 +122,51 @@ class Reader:
     def release(self, batch: Batch | None = None) -> None:
         """Give back what isn't committed of a batch: any reader of the group gets it at once."""
         self._extend(batch, 0, None)
-        if batch is None or batch == self._held:
+        if batch is None or self._holds(batch):
             self._held = None
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages one by one, without end, waiting for them. Between two the lease is renewed if need be.
+        """Messages one by one, waiting for them, until interrupt. Between two the lease is renewed if need be.
 
         With commit='auto' a batch is committed when its last message is done, which is when the next one is
         asked for; what an exception or a break leaves undone is given back when the reader closes.
         """
         while True:
             batch = self.poll(block=LONGEST_WAIT_S)
-            renewed = time.monotonic()
             for message in batch.messages:
-                if batch.token and time.monotonic() - renewed > self._lease_ms / 3000:
-                    renewed = time.monotonic()
-                    if not self._still_held(batch):
-                        break
-                self._done, self._open = self._open, message
+                if not self.begin(batch, message):
+                    break
                 yield message
-            self._done, self._open = self._open, None
+            self.finish()
+            if self._wait.ended:
+                return
+
+    def interrupt(self) -> None:
+        """End a waiting poll, and an iteration after its batch; from any thread or signal handler."""
+        self._wait.end()
+
+    def go_on(self) -> None:
+        """Take an interrupt back."""
+        self._wait.go_on()
+
+    def begin(self, batch: Batch, message: Message) -> bool:
+        """What iteration does before each message; False when the batch is another reader's by now."""
+        now = time.monotonic()
+        if self._open is None:
+            self._renewed = now
+        elif batch.token and now - self._renewed > self._lease_ms / 3000:
+            self._renewed = now
+            try:
+                self.extend(batch=batch)
+            except LockLost:
+                self._held, self.nlost = None, self.nlost + 1
+                return False
+        self._done, self._open = self._open, message
+        return True
+
+    def finish(self) -> None:
+        """What iteration does after the last message of a batch."""
+        self._done, self._open = self._open, None
 
     def close(self) -> None:
         """With 'auto' commit what is done, and give back what isn't or was never committed; the group stays.
@@ -159,13 +186,8 @@ class Reader:
                 self._held, self.nlost = None, self.nlost + 1
         self._wait.close()
 
-    def _still_held(self, batch: Batch) -> bool:
-        try:
-            self.extend(batch=batch)
-        except LockLost:
-            self._held, self.nlost = None, self.nlost + 1
-            return False
-        return True
+    def _holds(self, batch: Batch) -> bool:
+        return self._held is not None and self._held.token == batch.token
 
     def __enter__(self) -> Reader:
         return self

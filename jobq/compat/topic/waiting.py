@@ -70,6 +70,15 @@ class Wait:
             except OSError:
                 pass
 
+    @property
+    def ended(self) -> bool:
+        """Whether waits are over at once."""
+        return self._ended.is_set()
+
+    def go_on(self) -> None:
+        """Wait again from now on."""
+        self._ended.clear()
+
     def close(self) -> None:
         """Close the connection; the next wait opens another."""
         self._drop()
