@@ -32,6 +32,7 @@ COMMANDS = {
     "doctor": "checks:doctor",
     "fsck": "checks:fsck",
     "audit": "audit:audit",
+    "topic": "topic:topic",
     "functions": "functions:functions",
     "acl": "acl:acl",
     "server": "server:server",

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from jobq.cli import exits
 from jobq.cli.options import Group, command, option
 from jobq.cli.session import Session
+
+if TYPE_CHECKING:
+    from jobq.engine.functions import Library
 
 
 @click.group("functions", cls=Group)
@@ -18,41 +23,57 @@ def functions() -> None:
 
 
 functions.examples = "jobq functions load\njobq functions check"
+library_option = option(
+    "--library", "chosen", type=click.Choice(["engine", "topic", "all"]), default="engine", show_default=True,
+    help="engine: for jobq itself; topic: topic_append and so on, for any client.",
+)  # fmt: skip
+
+
+def _libraries(chosen: str) -> list[Library]:
+    from jobq.compat.topic.library import library as topic
+    from jobq.engine.functions import library
+
+    made = {"engine": library, "topic": topic}
+    return [made[name]() for name in made if chosen in ("all", name)]
 
 
 @command(
     "load",
     examples="""
         jobq functions load
+        jobq functions load --library topic
         jobq functions load --url redis://jobq_deployer:secret@queue.example --prune
     """,
 )
+@library_option
 @option("--prune", is_flag=True, help="Then drop the libraries of other versions of jobq.")
-def load(session: Session, prune: bool) -> None:
-    """Bring this version's library to the server, to each node of a Cluster. Harmless to repeat.
+def load(session: Session, chosen: str, prune: bool) -> None:
+    """Bring this version's libraries to the server, to each node of a Cluster. Harmless to repeat.
 
-    Other versions' libraries stay, so that they work on while a deploy is under way.
+    The engine's library is named after its scripts, so that other versions' stay and work on while a deploy
+    is under way; the others' functions have fixed names and replace those of another version.
     """
-    from jobq.engine.functions import drop_library, library, load_library, other_libraries
+    from jobq.engine.functions import drop_library, load_library, other_libraries
 
-    nodes = load_library(session.client)
-    made = library()
-    said = {"library": made.name, "functions": len(made.commands), "nodes": nodes}
-    session.say(
-        said, f"{made.name}: {len(made.commands)} functions on {nodes} node{'s' * (nodes > 1)}"
-    )
+    for made in _libraries(chosen):
+        nodes = load_library(session.client, made)
+        said = {"library": made.name, "functions": len(made.commands), "nodes": nodes}
+        told = f"{made.name}: {len(made.commands)} functions on {nodes} node{'s' * (nodes > 1)}"
+        session.say(said, told)
     for name in other_libraries(session.client) if prune else []:
         drop_library(session.client, name)
         session.say({"library": name, "dropped": True}, f"{name}: dropped")
 
 
-@command("check", examples="jobq functions check")
-def check(session: Session) -> int:
-    """Compare the server's library with this version's scripts. Exit code 4: missing or swapped."""
-    from jobq.engine.functions import check_library, library
+@command("check", examples="jobq functions check\njobq functions check --library topic")
+@library_option
+def check(session: Session, chosen: str) -> int:
+    """Compare the server's libraries with this version's scripts. Exit code 4: missing or swapped."""
+    from jobq.engine.functions import check_library
 
-    check_library(session.client)
-    session.say({"library": library().name, "ok": True}, f"{library().name}: as it should be")
+    for made in _libraries(chosen):
+        check_library(session.client, made)
+        session.say({"library": made.name, "ok": True}, f"{made.name}: as it should be")
     return exits.OK
 
 

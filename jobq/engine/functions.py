@@ -1,13 +1,15 @@
 """The scripts as one library of server functions: who calls them needs no right to bring code.
 
 The library is named after its text, `jobq_<hash>`, and its functions after it, `jobq_<hash>_<script>`: versions
-of jobq find each their own, also side by side while a deploy is under way.
+of jobq find each their own, also side by side while a deploy is under way. Scripts of other protocols have
+their area before their name.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -50,12 +52,22 @@ def library() -> Library:
     """The library of this version."""
     every = "".join(script.sha for script in scripts())
     name = PREFIX + hashlib.sha256(every.encode()).hexdigest()[:16]
-    parts = [f"#!lua name={name}\n", *(_function(name, script) for script in scripts())]
+    return made(name, {_named(name, script): script for script in scripts()})
+
+
+def made(name: str, functions: Mapping[str, Script]) -> Library:
+    """A library of scripts under names of its own."""
+    parts = [f"#!lua name={name}\n", *(_function(*one) for one in functions.items())]
     commands = {
-        script.sha: ("FCALL_RO" if _READING in flags(script) else "FCALL", f"{name}_{script.name}")
-        for script in scripts()
+        script.sha: ("FCALL_RO" if _READING in flags(script) else "FCALL", word)
+        for word, script in functions.items()
     }
     return Library(name, "".join(parts).encode(), commands)
+
+
+def _named(library: str, script: Script) -> str:
+    area = f"{script.area}_" * (script.area not in ("engine", "doctor"))
+    return f"{library}_{area}{script.name}"
 
 
 def called(script: Script) -> tuple[str, str]:
@@ -68,9 +80,9 @@ def called_by_sha(script: Script) -> tuple[str, str]:
     return "EVALSHA", script.sha
 
 
-def load_library(client: Client) -> int:
-    """Bring the library to every node that serves keys, in place of one of its name; how many there are."""
-    return len(_on_each(client, "LOAD", "REPLACE", library().source))
+def load_library(client: Client, wanted: Library | None = None) -> int:
+    """Bring a library to every node that serves keys, in place of one of its name; how many there are."""
+    return len(_on_each(client, "LOAD", "REPLACE", (wanted or library()).source))
 
 
 def other_libraries(client: Client) -> list[str]:
@@ -90,12 +102,12 @@ def drop_library(client: Client, name: str) -> None:
             raise
 
 
-def check_library(client: Client) -> None:
+def check_library(client: Client, wanted: Library | None = None) -> None:
     """ScriptError unless every node has this version's library, byte for byte.
 
     Where this user may not look, nothing is said: a call of what isn't there says so by itself.
     """
-    wanted = library()
+    wanted = wanted or library()
     try:
         replies = _on_each(client, "LIST", "LIBRARYNAME", wanted.name, "WITHCODE")
     except ScriptError as error:
@@ -112,11 +124,11 @@ def check_library(client: Client) -> None:
             )
 
 
-def _function(name: str, script: Script) -> str:
+def _function(called: str, script: Script) -> str:
     declared = ", ".join(f"'{flag}'" for flag in flags(script))
     body = _HEADER.sub("", script.text)
     return (
-        f"redis.register_function{{function_name='{name}_{script.name}', flags={{{declared}}},\n"
+        f"redis.register_function{{function_name='{called}', flags={{{declared}}},\n"
         f"callback=function(KEYS, ARGV)\n{body}\nend}}\n"
     )
 

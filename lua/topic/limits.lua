@@ -21,7 +21,7 @@ local names = {'max_age', 'max_count', 'max_bytes', 'compact', 'tombstone_ms'}
 local values, changed = redis.call('HMGET', meta, unpack(names)), {}
 for i, name in ipairs(names) do
   if ARGV[i] ~= '' then
-    if not string.match(ARGV[i], '^%d+$') then return redis.error_reply('ERR ' .. name .. ' must be a whole number') end
+    if not string.match(ARGV[i], '^%d+$') then return redis.error_reply('ERR limits are whole numbers') end
     values[i] = ARGV[i]
     changed[#changed + 1], changed[#changed + 2] = name, ARGV[i]
   end

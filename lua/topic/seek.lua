@@ -21,8 +21,10 @@ local now, start, value = unpack(ARGV)
 --@include _place
 
 if redis.call('EXISTS', group) == 0 then return {'missing'} end
-local position, wrong = position_of(start, value)
-if wrong then return redis.error_reply(wrong) end
+local position = position_of(start, value)
+if position == nil then
+  return redis.error_reply('ERR start must be earliest, latest, or index or time with a number')
+end
 if not position then return {'out-of-range', state.first, state.last} end
 redis.call('HSET', group, 'cursor', position)
 redis.call('UNLINK', held)

@@ -27,8 +27,10 @@ if not ({earliest = 1, latest = 1, error = 1})[out_of_range] then
 end
 local there = redis.call('HGET', group, 'cursor')
 if there then return {'exists', tonumber(there)} end
-local position, wrong = position_of(start, value)
-if wrong then return redis.error_reply(wrong) end
+local position = position_of(start, value)
+if position == nil then
+  return redis.error_reply('ERR start must be earliest, latest, or index or time with a number')
+end
 if not position then return {'out-of-range', state.first, state.last} end
 redis.call('HSET', group, 'cursor', position, 'out_of_range', out_of_range, 'made_at', now_ms)
 redis.call('SADD', groups, name)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jobq.compat.topic.binding import Binding
-from jobq.compat.topic.errors import NoGroup, OutOfRange
 from jobq.compat.topic.message import Lag, Place, place_of
 from jobq.engine.binding import moment
 from jobq.engine.keys import checked_name
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, NoGroup, OutOfRange
 
 if TYPE_CHECKING:
     from jobq.engine.connection import Client

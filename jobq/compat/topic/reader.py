@@ -10,14 +10,13 @@ from types import TracebackType
 from typing import Any, Literal
 
 from jobq.compat.topic.binding import Binding
-from jobq.compat.topic.errors import OutOfRange
 from jobq.compat.topic.group import Group
 from jobq.compat.topic.message import Batch, Message, Place, decoded
 from jobq.compat.topic.waiting import Wait
 from jobq.config import duration_s
 from jobq.engine.binding import moment
 from jobq.engine.caller import Caller
-from jobq.errors import ConfigError, LockLost
+from jobq.errors import ConfigError, LockLost, OutOfRange
 
 Commit = Literal["manual", "auto", "read"]
 MOST = 1_000

@@ -11,9 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from jobq.compat.topic.binding import Binding
-from jobq.compat.topic.errors import OutOfRange
 from jobq.compat.topic.message import Message, Place, decoded, moment_of, place_of
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, OutOfRange
 
 #: The first page; the following are made as long as PAGE_BYTES lets them be.
 FIRST_PAGE = 64

@@ -20,12 +20,11 @@ from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from jobq.compat.topic.errors import OutOfRange
 from jobq.compat.topic.message import Batch, Lag, Message
 from jobq.config import duration_s
 from jobq.engine.caller import Callers
 from jobq.engine.script import load
-from jobq.errors import ConfigError, LockLost
+from jobq.errors import ConfigError, LockLost, OutOfRange
 
 if TYPE_CHECKING:
     from jobq.engine.connection import Client
