@@ -51,13 +51,16 @@ local first_new, behind = state.last + 1, '-' .. text(now_ms)
 local stretch = state.max_bytes > 0 and math.min(65536, state.max_bytes / 16) or 65536
 place = 4
 while place <= #ARGV do
-  local shape, fields, size = ARGV[place], {}, 0
-  for i = 1, #shape do
-    fields[2 * i - 1], fields[2 * i] = string.sub(shape, i, i), ARGV[place + i]
-    size = size + #fields[2 * i]
-  end
+  local shape, size = ARGV[place], #ARGV[place + 1]
   state.last = state.last + 1
-  redis.call('XADD', log, text(state.last) .. behind, unpack(fields))
+  if shape == 'm' then
+    redis.call('XADD', log, text(state.last) .. behind, 'm', ARGV[place + 1])
+  else
+    local fields = {}
+    for i = 1, #shape do fields[2 * i - 1], fields[2 * i] = string.sub(shape, i, i), ARGV[place + i] end
+    for i = 2, #shape do size = size + #ARGV[place + i] end
+    redis.call('XADD', log, text(state.last) .. behind, unpack(fields))
+  end
   if state.last == 1 or state.bytes - state.marked >= stretch then
     redis.call('ZADD', marks, state.bytes, text(state.last))
     state.marked = state.bytes

@@ -10,6 +10,7 @@ from jobq.compat.topic import keys
 from jobq.compat.topic.binding import Argument, Binding
 from jobq.compat.topic.group import Group
 from jobq.compat.topic.message import (
+    LONGEST,
     Appended,
     Description,
     Limits,
@@ -216,9 +217,15 @@ def _batches(records: Iterable[bytes | Record]) -> Iterator[list[str | bytes]]:
     args: list[str | bytes] = []
     count = size = 0
     for record in records:
-        one = encoded(record)
-        args += one
-        count, size = count + 1, size + sum(map(len, one))
+        if isinstance(record, bytes) and len(record) <= LONGEST:
+            # Most are, and most of the time goes here.
+            args += ("m", record)
+            size += len(record)
+        else:
+            one = encoded(record)
+            args += one
+            size += sum(map(len, one))
+        count += 1
         if count == PER_CALL or size >= BYTES_PER_CALL:
             yield args
             args, count, size = [], 0, 0
