@@ -12,7 +12,7 @@ from jobq.compat.topic import Topic, binding, keys, library
 from jobq.engine.functions import load_library
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-CALL = re.compile(r"^(FCALL .*?)\n-> (\w+)|^(FCALL .*?)(?=\nFCALL)", re.DOTALL | re.MULTILINE)
+CALL = re.compile(r"(FCALL .*?)\n(?:-> (\w+)|(?=FCALL))", re.DOTALL)
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def test_function_calls_of_the_wire_page_do_what_it_says(client, redis, library_
     blocks = [b for b in re.findall(r"```text\n(.*?)```", text, re.DOTALL) if "FCALL topic_" in b]
     replies = []
     for block in blocks:
-        for call, told, first in CALL.findall(block):
-            words = shlex.split(call or first)
+        for call, told in CALL.findall(block):
+            words = shlex.split(call)
             replies.append((words[1], told, redis.execute_command(*words)))
     assert [name for name, _, _ in replies] == [
         "topic_append", "topic_subscribe", "topic_poll", "topic_commit",
