@@ -129,9 +129,13 @@ class AsyncGroup:
         """Group.resume."""
         await _thread(self.sync.resume)
 
-    async def lag(self) -> Lag:
+    async def lag(self, *, exact: bool = False) -> Lag:
         """Group.lag."""
-        return await _thread(self.sync.lag)
+        return await _thread(self.sync.lag, exact=exact)
+
+    async def peek(self, count: int = 10) -> list[Message]:
+        """Group.peek."""
+        return await _thread(self.sync.peek, count)
 
 
 class AsyncReader:
@@ -178,6 +182,12 @@ class AsyncReader:
                     break
                 yield message
             self.sync.finish()
+            if self.sync.interrupted:
+                return
+
+    def interrupt(self) -> None:
+        """Reader.interrupt; doesn't wait, so that signal handlers can call it."""
+        self.sync.interrupt()
 
     async def close(self) -> None:
         """Reader.close."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from jobq.compat.topic.binding import Binding
-from jobq.compat.topic.message import Lag, Place, place_of
+from jobq.compat.topic.message import Lag, Message, Place, place_of
+from jobq.compat.topic.reading import read
 from jobq.engine.binding import moment
 from jobq.engine.keys import checked_name
 from jobq.errors import ConfigError, NoGroup, OutOfRange
@@ -62,12 +64,23 @@ class Group:
         """Change what subscribe said."""
         self._check(self._run("steer", "", _check_policy(policy)))
 
-    def lag(self, *, now: int | None = None) -> Lag:
-        """How far behind the group is, in messages and in time."""
+    def peek(self, count: int = 10) -> list[Message]:
+        """New messages that the group gets next, without those of ended leases; nothing moves."""
+        lag = self.lag()
+        return list(islice(read(self.topic, lag.handed_out + 1, None, "earliest"), count))
+
+    def lag(self, *, exact: bool = False, now: int | None = None) -> Lag:
+        """How far behind the group is, in messages and in time.
+
+        exact: count the messages that are there, by reading them; else where compaction left holes the
+        difference of indexes is an upper bound.
+        """
         reply = self._run("lag", moment(now))
         self._check(reply)
         settled, handed_out, last, first, held, expired, age_ms, paused, policy, skipped = reply[1:]
         behind = max(0, last - max(settled, first - 1))
+        if exact and behind:
+            behind = sum(1 for _ in read(self.topic, settled + 1, last, "earliest"))
         return Lag(
             settled, handed_out, last, first, behind, age_ms, held, expired, bool(paused), policy.decode(),
             skipped,

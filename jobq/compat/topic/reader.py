@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -55,7 +56,7 @@ class Reader:
         self._binding = binding
         self._start, self._out_of_range = start, out_of_range
         self._lease_ms = checked_lease(lease) if commit != "read" else 0
-        self._caller = Caller()
+        self._caller, self._pid = Caller(), os.getpid()
         self._held: Batch | None = None
         #: In a `for`: the message being worked on, and the one done before it.
         self._open: Message | None = None
@@ -80,7 +81,7 @@ class Reader:
         while True:
             batch, wait_ms, last = self._ask(count, now)
             left = deadline - time.monotonic()
-            if batch.messages or left <= 0 or self._wait.ended:
+            if batch.messages or left <= 0 or self.interrupted:
                 return batch
             pause = LOOK_EVERY_S if wait_ms < 0 else min(LOOK_EVERY_S, (wait_ms + 1) / 1000)
             self._wait.wait(last, min(left, pause))
@@ -91,6 +92,7 @@ class Reader:
         With a message of the batch polled last: up to that one, and the rest stays held. Raises LockLost when
         they are somebody else's by now, or the group was moved: they come again, or another did them.
         """
+        self._check_process()
         batch, through = self._held, None
         if isinstance(done, Message):
             through = done.index
@@ -137,12 +139,17 @@ class Reader:
                     break
                 yield message
             self.finish()
-            if self._wait.ended:
+            if self.interrupted:
                 return
 
     def interrupt(self) -> None:
         """End a waiting poll, and an iteration after its batch; from any thread or signal handler."""
         self._wait.end()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was, and not taken back."""
+        return self._wait.ended
 
     def go_on(self) -> None:
         """Take an interrupt back."""
@@ -185,6 +192,12 @@ class Reader:
                 self._held, self.nlost = None, self.nlost + 1
         self._wait.close()
 
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise ConfigError(
+                f"{self!r} was made before this process was forked; each process makes readers of its own"
+            )
+
     def _holds(self, batch: Batch) -> bool:
         return self._held is not None and self._held.token == batch.token
 
@@ -200,6 +213,7 @@ class Reader:
         self.close()
 
     def _ask(self, count: int, now: int | None) -> tuple[Batch, int, int]:
+        self._check_process()
         settling = self._held.token if self._held and self.commit_mode == "auto" else ""
         token = f"{self._caller.id}.{self._caller.number + 1}"
         args = (moment(now), token, count, self._lease_ms, settling)

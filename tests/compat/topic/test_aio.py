@@ -94,3 +94,17 @@ def test_cancelled_poll_gives_back_what_it_was_just_handed(orders):
         return (await orders.reader("g").poll()).messages
 
     assert len(asyncio.run(life())) == 1
+
+
+def test_interrupt_ends_an_iteration(orders, client):
+    async def life():
+        await orders.append(b"1")
+        reader, seen = orders.reader("g", commit="auto"), []
+        async for message in reader:
+            seen.append(message.content)
+            reader.interrupt()
+        await reader.close()
+        return seen
+
+    assert asyncio.run(life()) == [b"1"]
+    assert orders.sync.group("g").lag(exact=True).messages == 0

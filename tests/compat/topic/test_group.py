@@ -169,3 +169,22 @@ def test_lag_is_nothing_at_the_end(ten, at):
     ten.reader("g", commit="read").poll()
     lag = ten.group("g").lag(now=at(99_000))
     assert (lag.messages, lag.age_ms) == (0, 0)
+
+
+def test_exact_lag_counts_what_compaction_left(topic):
+    for i in range(10):
+        topic.append(b"x", key="ab"[i % 2])
+    group = topic.group("g")
+    group.subscribe(4)
+    assert group.lag().messages == group.lag(exact=True).messages == 7
+    topic.compact()
+    assert (group.lag().messages, group.lag(exact=True).messages) == (7, 2)
+
+
+def test_peek_shows_what_comes_next_and_moves_nothing(ten):
+    ten.reader("g").poll(3)
+    group = ten.group("g")
+    before = group.lag(now=0)
+    assert [m.index for m in group.peek(2)] == [4, 5]
+    assert len(group.peek(100)) == 7
+    assert group.lag(now=0) == before

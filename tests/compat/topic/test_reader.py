@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
@@ -300,3 +301,58 @@ def test_group_that_is_missing_is_named(topic):
     for call in (topic.group("g").pause, topic.group("g").lag, lambda: topic.group("g").seek(1)):
         with pytest.raises(NoGroup, match="'g'"):
             call()
+
+
+def test_each_message_is_handed_out_once_when_nobody_dies(topic):
+    topic.append_many([b"%d" % i for i in range(3_000)])
+    seen: list[int] = []
+
+    def work():
+        reader = topic.reader("g", commit="auto")
+        while messages := reader.poll(7).messages:
+            seen.extend(m.index for m in messages)
+        reader.close()
+
+    working = [threading.Thread(target=work) for _ in range(4)]
+    for thread in working:
+        thread.start()
+    for thread in working:
+        thread.join()
+    assert sorted(seen) == list(range(1, 3_001))
+    assert topic.group("g").lag().messages == 0
+
+
+def test_interrupt_ends_a_wait_and_an_iteration(topic, client):
+    reader = topic.reader("g", commit="auto")
+    topic.append(b"1")
+    seen = []
+    iterating = threading.Thread(target=lambda: seen.extend(reader))
+    iterating.start()
+    while b"xread" not in client.command("CLIENT", "LIST"):
+        pass
+    reader.interrupt()
+    iterating.join(30)
+    assert not iterating.is_alive()
+    assert [m.content for m in seen] == [b"1"]
+    assert topic.group("g").lag().settled == 1
+    assert reader.poll(block=60).messages == []
+    reader.go_on()
+    topic.append(b"2")
+    assert reader.poll(block=60).messages[0].content == b"2"
+
+
+def test_reader_is_refused_in_a_forked_child(topic, tmp_path):
+    reader = topic.reader("g")
+    topic.append(b"x")
+    told = tmp_path / "told"
+    child = os.fork()
+    if not child:
+        try:
+            reader.poll()
+        except ConfigError as error:
+            told.write_text(str(error))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert "before this process was forked" in told.read_text()
+    assert len(reader.poll().messages) == 1
