@@ -88,7 +88,7 @@ class Limits(NamedTuple):
 
 
 class Description(NamedTuple):
-    """What a topic holds. `nbytes` of content, keys and headers, to 64 KiB."""
+    """What a topic holds. `nbytes` of content, keys and headers, to 64 KiB, as if nothing were compacted."""
 
     first: int
     last: int
@@ -106,6 +106,7 @@ def encoded(record: Record | bytes) -> list[str | bytes]:
     """A message as append.lua takes it: the fields it has, then a value for each."""
     if isinstance(record, bytes):
         record = Record(record)
+    _check(record)
     shape, values = "", []
     if record.content is not None:
         shape, values = "m", [record.content]
@@ -122,6 +123,14 @@ def encoded(record: Record | bytes) -> list[str | bytes]:
                 "store it elsewhere and append a reference"
             )
     return [shape, *values]
+
+
+def _check(record: object) -> None:
+    """ConfigError for what a caller without a type checker may hand over."""
+    if not isinstance(record, Record):
+        raise ConfigError(f"{record!r:.60} is no message; give bytes or a Record")
+    if not isinstance(record.content, bytes | None) or not isinstance(record.key, str | None):
+        raise ConfigError(f"{record!r:.100}: content must be bytes or None, the key text or None")
 
 
 def decoded(entry: Sequence[Any]) -> Message:

@@ -60,9 +60,9 @@ def _page(
     binding: Binding, following: int, upto: int, count: int, strict: bool
 ) -> tuple[list[Any], int]:
     """Entries, and the index after the last of them; `upto` + 1 when there are no more."""
-    page: list[Any] = binding.client.command(
-        "XRANGE", binding.log_key, following, upto, "COUNT", count
-    )
+    page: list[Any] = []
+    if following > 0:
+        page = binding.client.command("XRANGE", binding.log_key, following, upto, "COUNT", count)
     if page and _index(page[0]) == following and _index(page[-1]) == following + len(page) - 1:
         return page, following + len(page)
     first, last, _, page = binding.run("read", following, upto, min(count, 1_000))

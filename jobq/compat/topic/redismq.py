@@ -69,6 +69,9 @@ class RedismqTopic:
         indexes: list[int] = []
         left = iter(contents)
         while some := list(islice(left, PER_CALL)):
+            for content in some:
+                if not isinstance(content, bytes):
+                    raise ConfigError(f"{content!r:.60} is no message; give bytes")
             first, last = self._append(some)
             indexes += range(first, last + 1)
         return indexes

@@ -50,7 +50,7 @@ def test_stretch_is_read_by_time(thousands, at):
 
 def test_get_finds_one_message_or_none(thousands):
     assert thousands.get(17).content == b"17"
-    assert thousands.get(3_001) is None
+    assert thousands.get(3_001) is thousands.get(0) is thousands.get(-7) is None
     thousands.trim(before=18)
     assert thousands.get(17) is None
 
@@ -62,6 +62,13 @@ def test_dropped_messages_are_told_and_not_passed_over(thousands):
     assert (told.value.position, told.value.first) == (1_000, 1_500)
     passed = thousands.read(1_000, 2_000, out_of_range="earliest")
     assert [m.index for m in passed] == list(range(1_500, 2_001))
+
+
+@pytest.mark.parametrize("start", [0, -5])
+def test_index_before_the_first_is_out_of_range(thousands, start):
+    with pytest.raises(OutOfRange):
+        list(thousands.read(start))
+    assert next(thousands.read(start, out_of_range="earliest")).index == 1
 
 
 def test_retention_that_overtakes_a_reader_on_its_way_is_told(thousands):

@@ -242,7 +242,7 @@ def test_group_messages_is_refused(foo):
 
 @pytest.mark.parametrize("call", [
     lambda foo: foo.reader("g", out_of_range="x"), lambda foo: foo.reader("g").poll(0),
-    lambda foo: RedismqTopic("foo", foo.client, ttl=0),
+    lambda foo: RedismqTopic("foo", foo.client, ttl=0), lambda foo: foo.append("text"),
 ])  # fmt: skip
 def test_what_makes_no_sense_is_refused(foo, call):
     with pytest.raises(ConfigError):
