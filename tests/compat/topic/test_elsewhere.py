@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
+from jobq.cli import main
 from jobq.compat.topic import Record, RedismqTopic, Topic, binding, topic_names
 from jobq.config import ServerSettings
 from jobq.engine.connection import connect
 from jobq.engine.functions import load_library
-from jobq.errors import ConfigError
+from jobq.engine.queue import Queue
+from jobq.errors import ConfigError, ScriptError
 from tests.conftest import answering, binary, start
 from tests.engine.deployments import Spread
 
@@ -59,19 +63,54 @@ def test_redismq_layout_on_a_cluster_needs_a_hash_tag(cluster, spread):
     assert len(list(topic.read())) == 2
 
 
-def test_user_who_may_only_call_functions_has_topics(server, redis, client):
+@pytest.fixture
+def user(server, redis, client, capsys):
+    """user("orders"): a client of a user made by `jobq acl topic` for these topics; functions are there."""
     binding._registered.clear()
     load_library(client)
-    redis.execute_command(
-        "ACL", "SETUSER", "caller", "reset", "on", "nopass", "~jobq:*", "+@all", "-@scripting", "+fcall",
-        "+fcall_ro",
-    )  # fmt: skip
-    url = server.url.replace("unix://", "unix://caller:x@")
-    user = connect(settings=ServerSettings(url=url, functions=True, patience_s=1))
-    life(Topic("orders", user))
-    user.close()
-    redis.execute_command("ACL", "DELUSER", "caller")
+    made = []
+
+    def login(*topics):
+        names = ["--queues", ",".join(topics)] if topics else []
+        assert main(["acl", "topic", "--user", "shop", *names]) == 0
+        redis.execute_command(*shlex.split(capsys.readouterr().out), ">x")
+        url = server.url.replace("unix://", "unix://shop:x@")
+        made.append(connect(settings=ServerSettings(url=url, functions=True, patience_s=1)))
+        return made[-1]
+
+    yield login
+    for one in made:
+        one.close()
+    redis.execute_command("ACL", "DELUSER", "shop")
     redis.function_flush()
+
+
+def test_user_with_the_rights_of_topics_alone_has_topics(user, redis):
+    redis.execute_command("ACL", "LOG", "RESET")
+    life(Topic("orders", user()))
+    topic = Topic("prices", user())
+    topic.set_limits(max_age=3600)
+    topic.append(b"1")
+    topic.trim(before=2)
+    assert topic.reader("g").poll(block=0.05).messages == []
+    topic.group("g").pause()
+    topic.group("g").unsubscribe()
+    topic.delete()
+    assert topic_names(user()) == ["orders"]
+    assert not redis.execute_command("ACL", "LOG")
+
+
+def test_user_of_one_topic_reaches_no_other_and_no_queue(user, redis):
+    shop = user("orders")
+    Topic("orders", shop).append(b"x")
+    for call in (
+        lambda: Topic("prices", shop).append(b"x"),
+        lambda: Queue("orders", shop).enqueue(b"{}"),
+        lambda: shop.command("HGETALL", "jobq:{orders}:messages"),
+        lambda: shop.command("FLUSHALL", routed_by=""),
+    ):
+        with pytest.raises(ScriptError, match=r"permission|No permissions"):
+            call()
 
 
 def test_topic_is_there_after_a_restart(server, tmp_path):
