@@ -8,7 +8,7 @@ ARGV
   caller        random id of who calls, as in last_call's name
   number        of this call, counted up by the caller
   base          the index before that of the fourth key
-  count         messages at most
+  count         messages at most; about 4 MiB in all
   out_of_range  where to go on when the position is after the newest: 'earliest' | 'latest' | 'error'
 RETURNS  {'ok', position, newest index, holes skipped, then per message: index, message}; {'moved', position,
          newest index}: call again with keys from there; {'out-of-range', position, newest index}; {'closed'}
@@ -34,12 +34,13 @@ elseif at > last then
 end
 if at ~= base then return {'moved', at, last} end
 
-local messages, skipped = {}, 0
-while at < upto and #messages < 2 * count do
+local messages, skipped, size = {}, 0, 0
+while at < upto and #messages < 2 * count and size < 4194304 do
   at = at + 1
   local message = redis.call('GET', KEYS[3 + at - base])
   if message then
     messages[#messages + 1], messages[#messages + 2] = at, message
+    size = size + #message
   else
     skipped = skipped + 1
   end

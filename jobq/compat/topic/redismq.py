@@ -17,7 +17,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from jobq.compat.topic.message import Batch, Lag, Message
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from jobq.engine.connection import Client
 
 PER_CALL = 1_000
+BYTES_PER_CALL = 4 * 1024 * 1024
+PER_PAGE = 200
 #: How many indexes others may take between a look at the counter and the call.
 SPARE = 64
 #: Holes passed over in one call.
@@ -67,11 +68,7 @@ class RedismqTopic:
     def append_many(self, contents: Iterable[bytes]) -> list[int]:
         """Add messages, up to 1,000 in a round trip, each round trip whole or not at all; their indexes."""
         indexes: list[int] = []
-        left = iter(contents)
-        while some := list(islice(left, PER_CALL)):
-            for content in some:
-                if not isinstance(content, bytes):
-                    raise ConfigError(f"{content!r:.60} is no message; give bytes")
+        for some in _batches(contents):
             first, last = self._append(some)
             indexes += range(first, last + 1)
         return indexes
@@ -83,8 +80,8 @@ class RedismqTopic:
     def read(self, start: int = 1, end: int | None = None) -> Iterator[Message]:
         """Messages from `start` to `end` that are there; no position moves. end: None for the last one now."""
         upto = self.last() if end is None else end
-        for first in range(max(1, start), upto + 1, PER_CALL):
-            indexes = range(first, min(upto + 1, first + PER_CALL))
+        for first in range(max(1, start), upto + 1, PER_PAGE):
+            indexes = range(first, min(upto + 1, first + PER_PAGE))
             found = self.client.command("MGET", *map(self.message_key, indexes))
             for index, content in zip(indexes, found, strict=True):
                 if content is not None:
@@ -219,6 +216,21 @@ class RedismqReader:
             "seek to 'earliest', 'latest' or one of these",
             position, 1, last,
         )  # fmt: skip
+
+
+def _batches(contents: Iterable[bytes]) -> Iterator[list[bytes]]:
+    some: list[bytes] = []
+    size = 0
+    for content in contents:
+        if not isinstance(content, bytes):
+            raise ConfigError(f"{content!r:.60} is no message; give bytes")
+        some.append(content)
+        size += len(content)
+        if len(some) == PER_CALL or size >= BYTES_PER_CALL:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def checked_name(kind: str, name: str) -> str:

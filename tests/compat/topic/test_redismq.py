@@ -117,6 +117,15 @@ def test_append_many_takes_more_than_one_round_trip_holds(foo):
     assert [int(m.content) for m in foo.read()] == list(range(2_345))
 
 
+def test_poll_and_append_stay_at_a_few_megabytes_in_a_call(foo, redis):
+    assert foo.append_many([bytes(1_000_000)] * 12) == list(range(1, 13))
+    reader, sizes = foo.reader("bar"), []
+    while messages := reader.poll(1_000).messages:
+        sizes.append(sum(len(m.content) for m in messages))
+    assert sum(sizes) == 12_000_000 and max(sizes) <= 5_100_000
+    assert sum(len(m.content) for m in foo.read()) == 12_000_000
+
+
 def test_holes_are_passed_over_in_one_call_wherever_they_are(foo, redis, commands):
     foo.append_many([b"%d" % i for i in range(1, 301)])
     for i in (*range(1, 201), 250, 299, 300):
