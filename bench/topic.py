@@ -21,35 +21,25 @@ def topics(_: str) -> Iterator[Row]:
     """Rates by one client, of jobq's layout and redismq's, and how much of the server's memory a message takes."""
     for layout, make in (("", Topic), (", layout of redismq", RedismqTopic)):
         with private_server() as client, one_processor(client):
-            topic = make("bench", client)
-            topic.append(b"first")
-            before = int(info(client, "memory")["used_memory"])
-            rate = per_second(lambda topic=topic: len(topic.append_many(CONTENTS)))
-            used = int(info(client, "memory")["used_memory"]) - before
-            yield f"append_many{layout}", rate, "messages/s"
-            yield f"bytes per 40-byte message{layout}", used / MESSAGES, "B"
-            yield f"messages per KiB{layout}", 1024 * MESSAGES / used, ""
-            yield (
-                f"poll, 1,000 at a time{layout}",
-                per_second(lambda t=topic: polled(t)),
-                "messages/s",
-            )
-            yield (
-                f"read, detached{layout}",
-                per_second(lambda t=topic: count(t.read())),
-                "messages/s",
-            )
-            yield (
-                f"append, one at a time{layout}",
-                per_second(lambda t=topic: singly(t)),
-                "messages/s",
-            )
+            for figure, value, unit in measured(make("bench", client)):
+                yield f"{figure}{layout}", value, unit
     with private_server() as client:
-        yield (
-            "append_many, client and server each on their own processor",
-            per_second(lambda: len(Topic("bench", client).append_many(CONTENTS))),
-            "messages/s",
-        )
+        rate = per_second(lambda: len(Topic("bench", client).append_many(CONTENTS)))
+        yield "append_many, client and server each on their own processor", rate, "messages/s"
+
+
+def measured(topic: Topic | RedismqTopic) -> Iterator[Row]:
+    """One layout's figures."""
+    topic.append(b"first")
+    before = int(info(topic.client, "memory")["used_memory"])
+    rate = per_second(lambda: len(topic.append_many(CONTENTS)))
+    used = int(info(topic.client, "memory")["used_memory"]) - before
+    yield "append_many", rate, "messages/s"
+    yield "bytes per 40-byte message", used / MESSAGES, "B"
+    yield "messages per KiB", 1024 * MESSAGES / used, ""
+    yield "poll, 1,000 at a time", per_second(lambda: polled(topic)), "messages/s"
+    yield "read, detached", per_second(lambda: count(topic.read())), "messages/s"
+    yield "append, one at a time", per_second(lambda: singly(topic)), "messages/s"
 
 
 @contextmanager
