@@ -13,6 +13,8 @@ from bench.producing import enqueue
 from bench.scripts import scripts
 from bench.stage import Row
 from bench.start import imports
+from bench.topic import topics
+from bench.topic_layouts import layouts
 from bench.waiting import idle, recovery
 
 
@@ -48,6 +50,8 @@ CASES = {
     "scripts": Case(scripts, OWN, "every script at its default limits"),
     "import": Case(imports, OWN, "import jobq, import redis"),
     "durability": Case(durability, OWN, "what each level of durability costs an enqueue"),
+    "topic": Case(topics, OWN, "topics: append, poll, read, memory per message"),
+    "topic-layouts": Case(layouts, OWN, "ways to store a topic's messages"),
     "leftover": Case(weight.left_over, OWN, "keys left after a drain", steady=True),
     "worker": Case(weight.resident, QUEUES, "memory of a worker's processes", steady=True),
     "size": Case(

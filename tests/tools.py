@@ -25,6 +25,7 @@ def libfaketime() -> str | None:
 FINDING: dict[str, Callable[[], str | None]] = {
     "gcc": lambda: shutil.which("gcc"),
     "libfaketime": libfaketime,
+    "node": lambda: shutil.which("node"),
     "redis-server": lambda: shutil.which("redis-server"),
 }
 

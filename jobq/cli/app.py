@@ -33,6 +33,7 @@ COMMANDS = {
     "fsck": "checks:fsck",
     "audit": "audit:audit",
     "reliable": "reliable:reliable",
+    "topic": "topic:topic",
     "functions": "functions:functions",
     "acl": "acl:acl",
     "server": "server:server",

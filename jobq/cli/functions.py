@@ -24,16 +24,18 @@ def functions() -> None:
 
 functions.examples = "jobq functions load\njobq functions check"
 library_option = option(
-    "--library", "chosen", type=click.Choice(["engine", "reliable", "all"]), default="engine", show_default=True,
-    help="engine: for jobq itself; reliable: reliable_push and so on, for any client.",
+    "--library", "chosen", type=click.Choice(["engine", "reliable", "topic", "all"]), default="engine",
+    show_default=True,
+    help="engine: for jobq itself; the others: reliable_push, topic_append and so on, for any client.",
 )  # fmt: skip
 
 
 def _libraries(chosen: str) -> list[Library]:
     from jobq.compat.reliable.library import library as reliable
+    from jobq.compat.topic.library import library as topic
     from jobq.engine.functions import library
 
-    made = {"engine": library, "reliable": reliable}
+    made = {"engine": library, "reliable": reliable, "topic": topic}
     return [made[name]() for name in made if chosen in ("all", name)]
 
 
@@ -51,7 +53,7 @@ def load(session: Session, chosen: str, prune: bool) -> None:
     """Bring this version's libraries to the server, to each node of a Cluster. Harmless to repeat.
 
     The engine's library is named after its scripts, so that other versions' stay and work on while a deploy
-    is under way; the other one's functions have fixed names and replace those of another version.
+    is under way; the others' functions have fixed names and replace those of another version.
     """
     from jobq.engine.functions import drop_library, load_library, other_libraries
 

@@ -66,6 +66,11 @@ class Confirmation:
             self._wait(connection, asking)
         return reply
 
+    @property
+    def missing(self) -> str:
+        """What the last exchange lacked, '' when it was confirmed."""
+        return self._missing
+
     def check(self, mids: Sequence[str]) -> None:
         """Raises NotDurable when the last exchange wasn't confirmed."""
         if self._missing:

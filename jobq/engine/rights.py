@@ -15,12 +15,12 @@ from jobq.engine.script import Script, folder, load
 from jobq.errors import ConfigError
 
 #: Words in the scripts that look like commands and are options of some.
-OPTIONS = frozenset(("BYSCORE", "COUNT", "LIMIT", "MAXLEN", "PX", "REV", "WITHSCORES"))
+OPTIONS = frozenset(("BYSCORE", "COUNT", "LIMIT", "MAXLEN", "MINID", "PX", "REV", "WITHSCORES"))
 _WORD = re.compile(r"'([A-Z]{2,})'")
 _COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 _SPECIAL = re.compile(r"([*?\[\]\\])")
 #: Logging in, asking a Cluster who serves what, waiting for replicas; nothing that reads or ends others.
-_CONNECTION = ("+@connection", "-@admin", "-@dangerous", "+wait", "+cluster|slots")
+CONNECTION = ("+@connection", "-@admin", "-@dangerous", "+wait", "+cluster|slots")
 
 
 class Role(NamedTuple):
@@ -76,7 +76,7 @@ def rights(role: str, namespace: str = "jobq", queues: Sequence[str] = ()) -> li
     """The words after a user's name, passwords apart: for `queues`, or all of the namespace."""
     if role == DEPLOYER:
         verbs = (f"+function|{verb}" for verb in ("load", "list", "delete"))
-        return ["-@all", *_CONNECTION, *verbs]
+        return ["-@all", *CONNECTION, *verbs]
     if role not in ROLES:
         raise ConfigError(f"role {role!r} is none; take one of {', '.join((*ROLES, DEPLOYER))}")
     asked = ROLES[role]
@@ -85,9 +85,9 @@ def rights(role: str, namespace: str = "jobq", queues: Sequence[str] = ()) -> li
     calls = ("fcall_ro",) if asked.reads else ("fcall", "fcall_ro")
     return [
         *(f"{mark}{pattern}" for pattern in _patterns(namespace, queues)),
-        "resetchannels", "-@all", *_CONNECTION, *_allowed((*calls, *asked.verbs, *sorted(needed))),
-        *_selector(mark + _literal(keys.queue_names(namespace)), asked.names),
-        *_selector(mark + _literal(keys.workers(namespace)), asked.workers),
+        "resetchannels", "-@all", *CONNECTION, *_allowed((*calls, *asked.verbs, *sorted(needed))),
+        *_selector(mark + literal(keys.queue_names(namespace)), asked.names),
+        *_selector(mark + literal(keys.workers(namespace)), asked.workers),
     ]  # fmt: skip
 
 
@@ -101,10 +101,10 @@ def _selector(key: str, names: Sequence[str]) -> list[str]:
 
 def _patterns(namespace: str, queues: Sequence[str]) -> list[str]:
     if queues:
-        return [f"{_literal(keys.prefix(namespace, queue))}*" for queue in queues]
-    return [f"{_literal(keys.checked_name('namespace', namespace))}:{{*"]
+        return [f"{literal(keys.prefix(namespace, queue))}*" for queue in queues]
+    return [f"{literal(keys.checked_name('namespace', namespace))}:{{*"]
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     """A pattern that only this text matches."""
     return _SPECIAL.sub(r"\\\1", text)

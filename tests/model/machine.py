@@ -1,4 +1,4 @@
-"""The engine's real Lua text over mini-Redis, in this process."""
+"""The real Lua text of the engine, or of topics, over mini-Redis, in this process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def lap_of(length: int) -> Mutation:
 class Machine:
     """Scripts, one database, and its snapshots."""
 
-    def __init__(self, mutations: Sequence[Mutation] = (), lua: str = "luajit21") -> None:
+    def __init__(
+        self, mutations: Sequence[Mutation] = (), lua: str = "luajit21", area: str = "engine"
+    ) -> None:
         module = importlib.import_module(f"lupa.{lua}")
         self._lua_error = module.LuaError
         runtime = module.LuaRuntime(unpack_returned_tuples=True)
@@ -55,10 +57,11 @@ class Machine:
         store = part("mini_redis")
         part("hashes_sets", store)
         part("lists_zsets", store)
+        part("streams", store)
         snapshots = part("snapshots", store)
         scripts = part("runtime", store, snapshots)
         self.add_script = scripts.load
-        self._load_scripts(mutations)
+        self._load_scripts(mutations, area)
         self.store = store
         self.run_script, self.command, self.reset = scripts.run, scripts.command, scripts.reset
         self.emitted, self.cost, self._times = scripts.emitted, scripts.cost, scripts.times
@@ -71,10 +74,11 @@ class Machine:
         self.settled, self.broken = invariants.settled, invariants.broken
         self.recount = invariants.recount
         self.bound_dry_runs = invariants.bound_dry_runs
+        self.topic = part("topic_facts", store)
 
-    def _load_scripts(self, mutations: Sequence[Mutation]) -> None:
+    def _load_scripts(self, mutations: Sequence[Mutation], area: str) -> None:
         unused = set(mutations)
-        for path in sorted((folder() / "engine").glob("[a-z]*.lua")):
+        for path in sorted((folder() / area).glob("[a-z]*.lua")):
             script = Script(path)
             text = script.text
             for mutation in mutations:

@@ -1,0 +1,87 @@
+"""Topics: appending and reading 40-byte messages, client and server on one processor; memory per message."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import jobq
+from bench.server import info, private_server
+from bench.stage import Row
+from jobq.compat.topic import RedismqTopic, Topic
+
+MESSAGES = 300_000
+ONE_BY_ONE = 10_000
+CONTENTS = [b"%040d" % number for number in range(MESSAGES)]
+
+
+def topics(_: str) -> Iterator[Row]:
+    """Rates by one client, of jobq's layout and redismq's, and how much of the server's memory a message takes."""
+    for layout, make in (("", Topic), (", layout of redismq", RedismqTopic)):
+        with private_server() as client, one_processor(client):
+            for figure, value, unit in measured(make("bench", client)):
+                yield f"{figure}{layout}", value, unit
+    with private_server() as client:
+        rate = per_second(lambda: len(Topic("bench", client).append_many(CONTENTS)))
+        yield "append_many, client and server each on their own processor", rate, "messages/s"
+
+
+def measured(topic: Topic | RedismqTopic) -> Iterator[Row]:
+    """One layout's figures."""
+    topic.append(b"first")
+    before = int(info(topic.client, "memory")["used_memory"])
+    rate = per_second(lambda: len(topic.append_many(CONTENTS)))
+    used = int(info(topic.client, "memory")["used_memory"]) - before
+    yield "append_many", rate, "messages/s"
+    yield "bytes per 40-byte message", used / MESSAGES, "B"
+    yield "messages per KiB", 1024 * MESSAGES / used, ""
+    yield "poll, 1,000 at a time", per_second(lambda: polled(topic)), "messages/s"
+    yield "read, detached", per_second(lambda: count(topic.read())), "messages/s"
+    yield "append, one at a time", per_second(lambda: singly(topic)), "messages/s"
+
+
+@contextmanager
+def one_processor(client: jobq.Client) -> Iterator[None]:
+    """This process and the server share one, where the system can pin them."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    ours = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(ours)})
+    os.sched_setaffinity(int(info(client, "server")["process_id"]), {max(ours)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, ours)
+
+
+def per_second(work: Callable[[], int]) -> float:
+    """How many a second `work` does."""
+    started = time.perf_counter()
+    done = work()
+    return done / (time.perf_counter() - started)
+
+
+def polled(topic: Topic | RedismqTopic) -> int:
+    """Read all for a group, each poll committing the one before."""
+    reader = (
+        topic.reader("bench", commit="auto") if isinstance(topic, Topic) else topic.reader("bench")
+    )
+    done = 0
+    while messages := reader.poll(1_000).messages:
+        done += len(messages)
+    return done
+
+
+def count(messages: Iterator[object]) -> int:
+    """How many there are."""
+    return sum(1 for _ in messages)
+
+
+def singly(topic: Topic | RedismqTopic) -> int:
+    """Append in as many round trips as messages."""
+    for content in CONTENTS[:ONE_BY_ONE]:
+        topic.append(content)
+    return ONE_BY_ONE

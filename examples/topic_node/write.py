@@ -1,0 +1,21 @@
+"""Appends three orders to the topic `orders`."""
+
+from __future__ import annotations
+
+import json
+
+from jobq.compat.topic import Record, Topic
+
+ORDERS = [{"id": 1, "item": "tea"}, {"id": 2, "item": "café"}, {"id": 1, "item": "coffee"}]
+
+
+def main() -> None:
+    """Each order under its id as the key, with where it came from in a header."""
+    records = [
+        Record(json.dumps(order).encode(), str(order["id"]), {"from": "python"}) for order in ORDERS
+    ]
+    print("appended", Topic("orders").append_many(records))
+
+
+if __name__ == "__main__":
+    main()

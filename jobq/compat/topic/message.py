@@ -1,0 +1,187 @@
+"""Values that go in and out of a topic. All frozen; times are epoch ms by the server's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from jobq.errors import CodecError, ConfigError
+
+#: Content, key and headers may each have so many bytes.
+LONGEST = 1024 * 1024
+Place = str | int | datetime
+
+
+class Record(NamedTuple):
+    """What append takes. `content` None deletes the key, once the topic is compacted."""
+
+    content: bytes | None
+    key: str | None = None
+    headers: Mapping[str, str] | None = None
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One message of a topic. Its index is its own for ever; `at` is when it was appended."""
+
+    index: int
+    at: int
+    content: bytes | None
+    key: str | None = None
+    headers: dict[str, str] = {}
+
+
+class Batch(NamedTuple):
+    """What a poll gave: messages with indexes from `first` to `last`, and the proof that they are held.
+
+    `deliveries` counts how often they were handed out, this time too. `lease_at`: the end of the lease.
+    `skipped`: indexes passed over because retention had dropped them unread.
+    """
+
+    messages: list[Message]
+    first: int = 0
+    last: int = 0
+    token: str = ""
+    deliveries: int = 0
+    lease_at: int = 0
+    skipped: int = 0
+
+
+class Appended(NamedTuple):
+    """The indexes of one append, and its time."""
+
+    first: int
+    last: int
+    at: int
+
+
+class Lag(NamedTuple):
+    """How far behind a group is.
+
+    `messages`: after `settled`, an upper bound where compaction left holes. `age_ms`: of the oldest one.
+    `held`: stretches that readers hold, `expired` of them with an ended lease. `skipped`: dropped unread.
+    """
+
+    settled: int
+    handed_out: int
+    last: int
+    first: int
+    messages: int
+    age_ms: int
+    held: int
+    expired: int
+    paused: bool
+    out_of_range: str
+    skipped: int
+
+
+class Limits(NamedTuple):
+    """What a topic keeps; 0 = no limit. Durations in ms."""
+
+    max_age_ms: int = 0
+    max_count: int = 0
+    max_bytes: int = 0
+    compact: bool = False
+    tombstone_ms: int = 0
+
+
+class Description(NamedTuple):
+    """What a topic holds. `nbytes` of content, keys and headers, to 64 KiB, as if nothing were compacted."""
+
+    first: int
+    last: int
+    messages: int
+    nbytes: int
+    oldest_at: int
+    newest_at: int
+    compacted_to: int
+    compacting: bool
+    limits: Limits
+    groups: list[str]
+
+
+def encoded(record: Record | bytes) -> list[str | bytes]:
+    """A message as append.lua takes it: the fields it has, then a value for each."""
+    if isinstance(record, bytes):
+        record = Record(record)
+    _check(record)
+    shape, values = "", []
+    if record.content is not None:
+        shape, values = "m", [record.content]
+    elif record.key is None:
+        raise ConfigError("content=None deletes a key, and none is given; give key=… or content")
+    if record.key is not None:
+        shape, values = shape + "k", [*values, record.key.encode()]
+    if record.headers:
+        shape, values = shape + "h", [*values, _encoded_headers(record.headers)]
+    for value in values:
+        if len(value) > LONGEST:
+            raise CodecError(
+                f"a message with {len(value):,} bytes in one part is over {LONGEST:,}; "
+                "store it elsewhere and append a reference"
+            )
+    return [shape, *values]
+
+
+def _check(record: object) -> None:
+    """ConfigError for what a caller without a type checker may hand over."""
+    if not isinstance(record, Record):
+        raise ConfigError(f"{record!r:.60} is no message; give bytes or a Record")
+    if not isinstance(record.content, bytes | None) or not isinstance(record.key, str | None):
+        raise ConfigError(f"{record!r:.100}: content must be bytes or None, the key text or None")
+
+
+def decoded(entry: Sequence[Any]) -> Message:
+    """A message from an entry as XRANGE gives it."""
+    ident, fields = entry
+    index, _, at = ident.partition(b"-")
+    if len(fields) == 2 and fields[0] == b"m":
+        return Message(int(index), int(at), fields[1])
+    found = dict(zip(fields[::2], fields[1::2], strict=True))
+    key, headers = found.get(b"k"), found.get(b"h")
+    return Message(
+        int(index), int(at), found.get(b"m"), None if key is None else key.decode("utf-8", "replace"),
+        _decoded_headers(headers) if headers else {},
+    )  # fmt: skip
+
+
+def _encoded_headers(headers: Mapping[str, str]) -> bytes:
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise CodecError(f"header {name!r}: {value!r} isn't text; give texts by name")
+    return msgspec.json.encode(dict(headers))
+
+
+def _decoded_headers(headers: bytes) -> dict[str, str]:
+    try:
+        found = msgspec.json.decode(headers)
+    except msgspec.DecodeError:
+        found = None
+    if not isinstance(found, dict):
+        # Somebody else's notion of headers is shown, never an end to reading.
+        return {"": headers.decode("utf-8", "replace")}
+    return {str(name): str(value) for name, value in found.items()}
+
+
+def place_of(place: Place) -> tuple[str, str | int]:
+    """Where to begin, as the scripts take it: 'earliest', 'latest', an index, or a datetime with a zone."""
+    if isinstance(place, datetime):
+        return "time", moment_of(place)
+    if isinstance(place, int) and not isinstance(place, bool):
+        return "index", place
+    if place in ("earliest", "latest"):
+        return str(place), ""
+    raise ConfigError(
+        f"{place!r} is no place in a topic; take 'earliest', 'latest', an index or a datetime"
+    )
+
+
+def moment_of(at: datetime | float) -> int:
+    """Epoch ms of a datetime with a zone, or of epoch seconds."""
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise ConfigError(f"{at!r} has no time zone; use datetime.now(timezone.utc) - …")
+        at = at.timestamp()
+    return round(at * 1000)

@@ -1,0 +1,17 @@
+-- call: one caller's calls are numbered; the reply of the last one is replayed, an older number is refused.
+-- needs: last_call number
+if not string.match(number, '^%d+$') then return redis.error_reply('ERR number must count the calls, from 1') end
+local recorded = redis.call('GET', last_call)
+local recorded_number, recorded_reply = string.match(recorded or '', '^(%d+) (.*)$')
+
+local function refused()
+  return recorded_number and tonumber(recorded_number) > tonumber(number)
+end
+
+local function replayed()
+  return recorded_number and tonumber(recorded_number) == tonumber(number)
+end
+
+local function record_call(reply)
+  redis.call('SET', last_call, number .. ' ' .. reply, 'PX', 600000)
+end

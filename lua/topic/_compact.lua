@@ -1,0 +1,62 @@
+-- compact: one step of a compaction: scan keys of the log up to the cut, copy what survives, swap, trim the log.
+-- needs: log base clean newest meta state now_ms text entries index_of
+local SCAN, COPY, TRIM = 1, 2, 3
+
+local function field(entry, name)
+  for i = 1, #entry[2], 2 do if entry[2][i] == name then return entry[2][i + 1] end end
+end
+
+local function scan(limit)
+  local page = redis.call('XRANGE', log, text(state.at), text(state.cut), 'COUNT', limit)
+  for _, entry in ipairs(page) do
+    local key, index = field(entry, 'k'), index_of(entry)
+    if key then redis.call('HSET', newest, key, index) end
+    state.at = index + 1
+  end
+  if #page < limit then state.phase, state.at = COPY, state.first end
+end
+
+local function survives(entry)
+  local key = field(entry, 'k')
+  if not key then return true end
+  local last = tonumber(redis.call('HGET', newest, key))
+  if last and last > index_of(entry) then return false end
+  return field(entry, 'm') or tonumber(string.match(entry[1], '%d+$')) > now_ms - state.tombstone_ms
+end
+
+local function swap()
+  redis.call('UNLINK', base)
+  redis.call('UNLINK', newest)
+  if redis.call('EXISTS', clean) == 1 then redis.call('RENAME', clean, base) end
+  redis.call('XTRIM', base, 'MINID', text(state.first))
+  state.base_to, state.phase = state.cut, TRIM
+end
+
+local function copy(limit)
+  local page = entries(state.at, state.cut, limit)
+  for _, entry in ipairs(page) do
+    if survives(entry) then redis.call('XADD', clean, entry[1], unpack(entry[2])) end
+    state.at = index_of(entry) + 1
+  end
+  if #page == 0 then swap() end
+end
+
+local function trim(limit)
+  local oldest = redis.call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
+  local upto = math.min(state.base_to + 1, oldest and index_of(oldest) + 10 * limit or math.huge)
+  redis.call('XTRIM', log, 'MINID', text(upto))
+  if upto > state.base_to then state.phase = 0 end
+end
+
+local function begin_compaction()
+  if state.phase > 0 or state.last <= state.base_to then return end
+  redis.call('UNLINK', clean)
+  redis.call('UNLINK', newest)
+  state.phase, state.cut, state.at = SCAN, state.last, math.max(state.base_to + 1, state.first)
+end
+
+local function compaction_step(limit)
+  local steps = {[SCAN] = scan, [COPY] = copy, [TRIM] = trim}
+  if state.phase > 0 then steps[state.phase](limit) end
+  redis.call('HSET', meta, 'phase', state.phase, 'cut', state.cut, 'at', state.at, 'base_to', state.base_to)
+end

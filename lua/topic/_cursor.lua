@@ -1,0 +1,5 @@
+-- cursor: where a group is: the last index handed out, whether it is paused, what it does out of range.
+-- needs: group
+local cursor, paused, out_of_range, skipped_before = unpack(
+  redis.call('HMGET', group, 'cursor', 'paused', 'out_of_range', 'skipped'))
+cursor = tonumber(cursor)

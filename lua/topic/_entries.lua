@@ -1,0 +1,34 @@
+-- entries: messages by index: those up to base_to from the compacted part, the others from the log.
+-- needs: log base state text
+local function index_of(entry) return tonumber(string.match(entry[1], '^%d+')) end
+
+local function size_of(entry)
+  local size = 0
+  for i = 2, #entry[2], 2 do size = size + #entry[2][i] end
+  return size
+end
+
+-- At most `count`, and about 4 MiB, of the messages from `from` to `to`, as XRANGE gives them.
+local function entries(from, to, count)
+  local found, size, longest = {}, 0, math.max(1, state.longest)
+  from, to = math.max(from, state.first), math.min(to, state.last)
+  while from <= to and #found < count do
+    local room = math.floor((4194304 - size) / longest)
+    if room < 1 and #found > 0 then break end
+    local wanted, compacted = math.max(1, math.min(count - #found, room)), from <= state.base_to
+    local page = redis.call('XRANGE', compacted and base or log, text(from),
+      text(compacted and math.min(to, state.base_to) or to), 'COUNT', wanted)
+    for _, entry in ipairs(page) do
+      found[#found + 1] = entry
+      if room < count then size = size + size_of(entry) end
+    end
+    if #page == wanted then
+      from = index_of(page[#page]) + 1
+    elseif compacted then
+      from = state.base_to + 1
+    else
+      break
+    end
+  end
+  return found
+end

@@ -1,0 +1,30 @@
+-- retain: drop what the limits no longer allow, oldest first, at most 10,000 indexes at a time.
+-- needs: log base marks meta state now_ms text index_at
+local function allowed_from()
+  local from = state.first
+  if state.max_count > 0 then from = math.max(from, state.last - state.max_count + 1) end
+  if state.max_bytes > 0 and state.bytes > state.max_bytes then
+    -- A mark is scored with the bytes before it.
+    local mark = redis.call('ZRANGE', marks, state.bytes - state.max_bytes, '+inf', 'BYSCORE', 'LIMIT', 0, 1)[1]
+      or redis.call('ZRANGE', marks, 0, 0, 'REV')[1]
+    from = math.max(from, tonumber(mark) or from)
+  end
+  -- Found by bisection, so not at every append.
+  if state.max_age > 0 and math.abs(now_ms - state.aged_at) >= math.min(1000, state.max_age) then
+    redis.call('HSET', meta, 'aged_at', now_ms)
+    from = math.max(from, index_at(now_ms - state.max_age))
+  end
+  return from
+end
+
+local function drop_below(from)
+  from = math.min(from, state.first + 10000)
+  if from <= state.first then return end
+  redis.call('XTRIM', log, 'MINID', text(from))
+  if state.base_to >= state.first then redis.call('XTRIM', base, 'MINID', text(from)) end
+  for _, mark in ipairs(redis.call('ZRANGE', marks, 0, 99)) do
+    if tonumber(mark) < from then redis.call('ZREM', marks, mark) end
+  end
+  redis.call('HSET', meta, 'first', from)
+  state.first = from
+end

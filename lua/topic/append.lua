@@ -1,0 +1,75 @@
+#!lua
+--[[
+append: add messages at the end, whole or not at all. Each gets the next index.
+
+KEYS
+  log:stream base:stream clean:stream newest:hash marks:zset meta:hash last_call:string
+ARGV
+  caller  random id of who calls, as in last_call's name
+  number  of this call, counted up by the caller
+  now     epoch ms, or '' for the server's clock
+  then per message: the fields it has, of 'm' content, 'k' key, 'h' headers, in this order, as one word
+  ('m', 'mk', 'mh', 'mkh', 'k', 'kh'), and a value for each; without m: the key is deleted
+RETURNS  {'ok', first index, last index, appended at}; {'closed'}
+COST     O(messages), and O(messages) of retention and compaction
+WRITES   nothing when memory is full or the call is refused
+]]
+local log, base, clean, newest, marks, meta, last_call = unpack(KEYS)
+local caller, number, now = unpack(ARGV, 1, 3)
+
+--@include _call
+--@include _state
+--@include _entries
+--@include _find
+--@include _retain
+--@include _compact
+
+if refused() then return {'closed'} end
+if replayed() then
+  local first, last, at = string.match(recorded_reply, '^(%d+) (%d+) (%d+)$')
+  return {'ok', tonumber(first), tonumber(last), tonumber(at)}
+end
+
+local SHAPES = {m = 1, mk = 1, mh = 1, mkh = 1, k = 1, kh = 1}
+local place, nmessages = 4, 0
+while place <= #ARGV do
+  local shape = ARGV[place]
+  if not SHAPES[shape] or place + #shape > #ARGV then return redis.error_reply('ERR bad fields of a message') end
+  for i = place + 1, place + #shape do
+    if #ARGV[i] > 1048576 then return redis.error_reply('ERR message too large') end
+  end
+  place, nmessages = place + #shape + 1, nmessages + 1
+end
+if nmessages == 0 then return redis.error_reply('ERR no message') end
+
+if state.last == 0 then
+  -- None so far, or meta was lost: an index is never given twice.
+  local newest_entry = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
+  if newest_entry then state.last = index_of(newest_entry) end
+end
+local first_new, behind = state.last + 1, '-' .. text(now_ms)
+local stretch = state.max_bytes > 0 and math.min(65536, state.max_bytes / 16) or 65536
+place = 4
+while place <= #ARGV do
+  local shape, size = ARGV[place], #ARGV[place + 1]
+  state.last = state.last + 1
+  if shape == 'm' then
+    redis.call('XADD', log, text(state.last) .. behind, 'm', ARGV[place + 1])
+  else
+    local fields = {}
+    for i = 1, #shape do fields[2 * i - 1], fields[2 * i] = string.sub(shape, i, i), ARGV[place + i] end
+    for i = 2, #shape do size = size + #ARGV[place + i] end
+    redis.call('XADD', log, text(state.last) .. behind, unpack(fields))
+  end
+  if state.last == 1 or state.bytes - state.marked >= stretch then
+    redis.call('ZADD', marks, state.bytes, text(state.last))
+    state.marked = state.bytes
+  end
+  state.bytes, state.longest = state.bytes + size, math.max(state.longest, size)
+  place = place + #shape + 1
+end
+redis.call('HSET', meta, 'last', state.last, 'last_at', now_ms, 'bytes', state.bytes, 'longest', state.longest,
+  'marked', state.marked)
+record_call(text(first_new) .. ' ' .. text(state.last) .. ' ' .. text(now_ms))
+--@include _upkeep
+return {'ok', first_new, state.last, now_ms}

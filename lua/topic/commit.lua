@@ -1,0 +1,31 @@
+#!lua flags=allow-oom
+--[[
+commit: settle messages that a reader holds, so that the group never gets them again.
+
+KEYS
+  group:hash held:zset leases:zset batches:hash last_call:string
+ARGV
+  caller   random id of who calls, as in last_call's name
+  number   of this call, counted up by the caller
+  token    what they are held by
+  through  the last index to settle, '' = all of them
+RETURNS  {'ok' | 'stale' | 'closed', settled up to}: stale when the lease ended and another reader has them, or
+         the group was moved; settled up to: the index below which the group has no message left
+COST     O(log of what is held)
+WRITES   nothing when stale
+]]
+local group, held, leases, batches, last_call = unpack(KEYS)
+local caller, number, token, through = unpack(ARGV)
+local function text(index) return string.format('%.0f', index) end
+
+--@include _call
+--@include _batch
+--@include _settled
+
+if refused() then return {'closed', 0} end
+local word = replayed() and recorded_reply
+if not word then
+  word = settle(token, through)
+  if word == 'ok' then record_call(word) end
+end
+return {word, settled()}

@@ -1,0 +1,66 @@
+#!lua flags=allow-oom
+--[[
+poll: hand a reader of a group its next messages under a lease, those of an ended lease first.
+
+KEYS
+  log:stream base:stream meta:hash group:hash held:zset leases:zset batches:hash last_call:string
+ARGV
+  caller    random id of who calls, as in last_call's name
+  number    of this call, counted up by the caller
+  now       epoch ms, or '' for the server's clock
+  token     what the messages will be held by, 1-64 characters, never used before
+  count     messages at most, 1-1000
+  lease_ms  until they are handed out again unless committed; 0 = committed by this call
+  commit    token to commit first, or ''
+RETURNS  {word, committed, first, last, deliveries, lease ends at, skipped, wait ms, newest index, messages}
+         word: 'ok' | 'paused' | 'missing' (no such group) | 'closed' | 'out-of-range' (first and last are then
+         those of the topic, wait ms the position); committed: 'ok' | 'stale' | ''; wait ms: until the next
+         lease ends, -1 = none; messages as XRANGE gives them
+COST     O(messages)
+WRITES   nothing when there is nothing to hand out or commit
+]]
+local log, base, meta, group, held, leases, batches, last_call = unpack(KEYS)
+local caller, number, now, token, count, lease_ms, commit = unpack(ARGV)
+count, lease_ms = tonumber(count), tonumber(lease_ms)
+
+--@include _call
+--@include _state
+--@include _entries
+--@include _batch
+--@include _cursor
+--@include _handout
+
+if #token < 1 or #token > 64 or not count or count < 1 or count > 1000 or not lease_ms or lease_ms < 0 then
+  return redis.error_reply('ERR poll takes a token of 1-64 characters, a count of 1-1000 and lease_ms')
+end
+if refused() then return {'closed'} end
+if not cursor then return {'missing'} end
+if replayed() then
+  local committed, first, last, deliveries, lease_at = string.match(recorded_reply, '^(%a*) (%d+) (%d+) (%d+) (%d+)$')
+  first, last = tonumber(first), tonumber(last)
+  return {'ok', committed, first, last, tonumber(deliveries), tonumber(lease_at), 0, -1, state.last,
+    entries(first, last, 1000)}
+end
+
+local committed = commit == '' and '' or settle(commit, '')
+local given = {first = 0, last = 0, deliveries = 0, skipped = 0, entries = {}}
+if paused ~= '1' then
+  take_over(given)
+  if #given.entries == 0 and not in_range(given) then
+    if committed ~= '' then record_call(committed .. ' 0 0 0 0') end
+    return {'out-of-range', committed, state.first, state.last, 0, 0, 0, cursor + 1, state.last, {}}
+  end
+  if #given.entries == 0 then take_new(given) end
+end
+
+local lease_at = 0
+if #given.entries > 0 and lease_ms > 0 then
+  lease_at = now_ms + lease_ms
+  hold(token, given.first, given.last, given.deliveries, lease_at)
+end
+if #given.entries > 0 or committed ~= '' then
+  record_call(string.format('%s %.0f %.0f %d %.0f', committed, given.first, given.last, given.deliveries, lease_at))
+end
+local soonest = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')[2]
+return {paused == '1' and 'paused' or 'ok', committed, given.first, given.last, given.deliveries, lease_at,
+  given.skipped, soonest and math.max(0, tonumber(soonest) - now_ms) or -1, state.last, given.entries}

@@ -1,0 +1,42 @@
+#!lua
+--[[
+redismq_append: add messages to a topic of redismq's layout, whole or not at all.
+
+KEYS
+  next_index:string last_call:string  then per index from base + 1 on: its message
+ARGV
+  caller  random id of who calls, as in last_call's name
+  number  of this call, counted up by the caller
+  base    the index before that of the third key
+  ttl_ms  until the messages expire, '' = never
+  then the messages
+RETURNS  {'ok', first index, last index}; {'moved', newest index}: its keys don't hold the next ones, call again
+         with others; {'closed'}
+COST     O(messages)
+WRITES   nothing when moved or closed
+]]
+local next_index, last_call = unpack(KEYS, 1, 2)
+local caller, number, base, ttl_ms = unpack(ARGV, 1, 4)
+
+--@include _call
+
+if refused() then return {'closed'} end
+if replayed() then
+  local first, last = string.match(recorded_reply, '^(%d+) (%d+)$')
+  return {'ok', tonumber(first), tonumber(last)}
+end
+base = tonumber(base)
+local last = tonumber(redis.call('GET', next_index)) or 0
+local nmessages, shift = #ARGV - 4, last - base
+if nmessages < 1 then return redis.error_reply('ERR no message') end
+if shift < 0 or 2 + shift + nmessages > #KEYS then return {'moved', last} end
+for i = 1, nmessages do
+  if ttl_ms == '' then
+    redis.call('SET', KEYS[2 + shift + i], ARGV[4 + i])
+  else
+    redis.call('SET', KEYS[2 + shift + i], ARGV[4 + i], 'PX', ttl_ms)
+  end
+end
+redis.call('SET', next_index, string.format('%.0f', last + nmessages))
+record_call(string.format('%.0f %.0f', last + 1, last + nmessages))
+return {'ok', last + 1, last + nmessages}

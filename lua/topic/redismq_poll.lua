@@ -1,0 +1,52 @@
+#!lua flags=allow-oom
+--[[
+redismq_poll: the next messages of a group of redismq's layout; its position moves at once, over holes too.
+
+KEYS
+  next_index:string position:string last_call:string  then per index from base + 1 on: its message
+ARGV
+  caller        random id of who calls, as in last_call's name
+  number        of this call, counted up by the caller
+  base          the index before that of the fourth key
+  count         messages at most; about 4 MiB in all
+  out_of_range  where to go on when the position is after the newest: 'earliest' | 'latest' | 'error'
+RETURNS  {'ok', position, newest index, holes skipped, then per message: index, message}; {'moved', position,
+         newest index}: call again with keys from there; {'out-of-range', position, newest index}; {'closed'}
+COST     O(keys)
+WRITES   nothing when there is nothing new, moved, closed or out of range by 'error'
+]]
+local next_index, position, last_call = unpack(KEYS, 1, 3)
+local caller, number, base, count, out_of_range = unpack(ARGV)
+base, count = tonumber(base), tonumber(count)
+
+--@include _call
+
+if refused() then return {'closed'} end
+local at = tonumber(redis.call('GET', position)) or 0
+local last = tonumber(redis.call('GET', next_index)) or 0
+local upto = math.min(last, base + #KEYS - 3)
+if replayed() then
+  at, upto = base, tonumber(recorded_reply)
+elseif at > last then
+  if out_of_range == 'error' then return {'out-of-range', at, last} end
+  at = out_of_range == 'latest' and last or 0
+  redis.call('SET', position, at)
+end
+if at ~= base then return {'moved', at, last} end
+
+local messages, skipped, size = {}, 0, 0
+while at < upto and #messages < 2 * count and size < 4194304 do
+  at = at + 1
+  local message = redis.call('GET', KEYS[3 + at - base])
+  if message then
+    messages[#messages + 1], messages[#messages + 2] = at, message
+    size = size + #message
+  else
+    skipped = skipped + 1
+  end
+end
+if at > base and not replayed() then
+  redis.call('SET', position, at)
+  record_call(string.format('%.0f', at))
+end
+return {'ok', at, last, skipped, unpack(messages)}

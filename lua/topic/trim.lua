@@ -1,0 +1,26 @@
+#!lua flags=allow-oom
+--[[
+trim: drop what the limits no longer allow, or all below an index; at most 10,000 indexes in one call.
+
+KEYS
+  log:stream base:stream marks:zset meta:hash
+ARGV
+  now     epoch ms, or '' for the server's clock
+  before  drop what is below this index, '' = by the limits
+RETURNS  {first index kept, 1 when there is more to drop}
+COST     O(messages dropped)
+WRITES   nothing when all is within the limits
+]]
+local log, base, marks, meta = unpack(KEYS)
+local now, before = unpack(ARGV)
+
+--@include _state
+--@include _entries
+--@include _find
+--@include _retain
+
+if before ~= '' and not tonumber(before) then return redis.error_reply('ERR before must be an index') end
+state.aged_at = 0
+local from = before ~= '' and math.min(tonumber(before), state.last + 1) or allowed_from()
+drop_below(from)
+return {state.first, state.first < from and 1 or 0}

@@ -1,0 +1,188 @@
+"""Breadth first over every interleaving of a scope of a topic, each state once.
+
+T1   an index is given once, and its message never changes
+T2   nobody is handed what is settled, or what another holds under a live lease; what is free is handed out
+T3   a stretch passes over nothing
+T4   who lost a stretch commits, renews and gives back nothing of it
+T5   a lease is as long as asked
+T6   deliveries count hand-outs
+T7   what is handed out and not settled is in one stretch; the settled index is below all of them
+T8   one fair reader settles everything: nothing is lost
+T9   compaction keeps the newest of each key, at every step; readers see each message once, in order
+T10  what retention dropped is gone, and nothing else
+T11  a repeated call answers as it did and changes nothing; an older one is refused
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from tests.model.digest import digest
+from tests.model.expect import need
+from tests.model.machine import Machine, Mutation, Violation
+from tests.model.topic.actions import ACTIONS, Action, moves, poll, stretches, visible
+from tests.model.topic.world import Scope, World, begin
+
+STEPS = 60
+
+
+@dataclass
+class Explored:
+    """How far it went, and the shortest way to a violation, if any."""
+
+    scope: Scope
+    states: int = 0
+    transitions: int = 0
+    seconds: float = 0.0
+    kinds: Counter[str] = field(default_factory=Counter)
+    violation: str = ""
+    trace: list[Action] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        size = f"{self.states:,} states, {self.transitions:,} transitions"
+        line = f"{self.scope.name} ({self.scope}): {size}, {self.seconds:.1f} s"
+        steps = "\n".join(f"  {i}. {' '.join(map(str, s))}" for i, s in enumerate(self.trace, 1))
+        return f"{line}\nVIOLATION {self.violation}\n{steps}" if self.violation else line
+
+
+class Explorer:
+    """One scope on one machine."""
+
+    def __init__(self, scope: Scope, mutation: Mutation | None = None) -> None:
+        self.machine = Machine([mutation] if mutation else [], area="topic")
+        self.scope = scope
+        self.result = Explored(scope)
+        self._drained: set[bytes] = set()
+        self._came_from: list[tuple[int, Action]] = [(0, ())]
+
+    def run(self) -> Explored:
+        started, m = time.perf_counter(), self.machine
+        m.reset()
+        world = begin(self.scope)
+        m.run("subscribe", "", world.now, "", "g", "earliest", "", "earliest")
+        queue = deque([(m.take(), world, 0)])
+        seen = {self._name(world)}
+        while queue and not self.result.violation:
+            snapshot, world, index = queue.popleft()
+            m.open(snapshot)
+            m.put()
+            for action in list(moves(m, world)):
+                after = self._step(world, action, seen)
+                if self.result.violation:
+                    self.result.trace = [*self._way_to(index), action]
+                    break
+                if after:
+                    self._came_from.append((index, action))
+                    queue.append((*after, len(self._came_from) - 1))
+        self.result.states, self.result.seconds = len(seen), time.perf_counter() - started
+        return self.result
+
+    def _step(self, world: World, action: Action, seen: set[bytes]) -> tuple[int, World] | None:
+        m, after = self.machine, world.copy()
+        m.put()
+        self.result.transitions += 1
+        self.result.kinds[action[0]] += 1
+        try:
+            ACTIONS[action[0]](m, after, *action[1:])
+            name = self._name(after)
+            if name in seen:
+                return None
+            seen.add(name)
+            found = m.take(), after
+            self._check(after)
+            self._repeat(after)
+            self._drain(after.copy())
+        except Exception as error:
+            self.result.violation = f"{error}" if isinstance(error, Violation) else repr(error)
+            return None
+        return found
+
+    def _name(self, world: World) -> bytes:
+        return digest(self.machine.topic.text(world.now, world.text()))
+
+    def _check(self, w: World) -> None:
+        m, there = self.machine, visible(self.machine)
+        last, first, cursor, _, _ = m.topic.numbers()
+        need((last, first) == (len(w.accepted), w.first), f"T10 {first} to {last}")
+        for index, content in there.items():
+            need(content == w.accepted[index - 1][0], f"T1 {index} is {content}")
+        need(min(there, default=first) >= first, f"T10 {there} before {first}")
+        self._check_keys(w, there)
+        rows = stretches(m)
+        ends = [end for row in rows for end in row[1:3]]
+        need(ends == sorted(ends), f"T7 stretches overlap: {rows}")
+        need(not ends or ends[-1] <= cursor, f"T7 {rows} after the cursor {cursor}")
+        need({r[0] for r in rows if "+" not in r[0]} == w.tokens, f"T7 {rows}, not {w.tokens}")
+        held = {i for row in rows for i in range(row[1], row[2] + 1)}
+        for index in there:
+            owed = index <= cursor and index not in w.settled
+            need((index in held) == owed or index < w.first, f"T7 {index} held: {index in held}")
+        settled = m.run("lag", "", w.now, "")[1]
+        lowest = rows[0][1] - 1 if rows else cursor
+        need(settled == lowest, f"T7 settled up to {settled}, not {lowest}")
+
+    def _check_keys(self, w: World, there: dict[int, str]) -> None:
+        for index, (_, key) in enumerate(w.accepted, 1):
+            newest = not key or w.newest(key) == index
+            deletion = not w.accepted[index - 1][0]
+            if newest and not deletion and index >= w.first:
+                need(index in there, f"T9 {index} is gone")
+        _, _, _, base_to, phase = self.machine.topic.numbers()
+        for index in there:
+            _, key = w.accepted[index - 1]
+            if key and index <= base_to and not phase:
+                later = [k for _, k in w.accepted[index:base_to]]
+                need(key not in later, f"T9 {index} is still there")
+
+    def _repeat(self, w: World) -> None:
+        for caller, call in w.calls.items():
+            # What changed nothing isn't on record, and may find something now.
+            words = call.reply[:1] if call.script == "commit" else call.reply[1:2]
+            if words[0] in ("stale", "") and not (call.script == "poll" and call.reply[2]):
+                continue
+            m, args = self.machine, (call.script, caller, w.now, caller)
+            reply = m.run(*args, call.number, *call.args)
+            same = slice(0, 1) if call.script == "commit" else slice(1, 4)
+            need(reply[same] == call.reply[same], f"T11 repeated {call.script}: {reply}")
+            need(not m.writes(), f"T11 repeated {call.script} changed something")
+            late = m.run(*args, call.number - 1, *call.args)
+            need(late[0] == "closed", f"T11 older {call.script}: {late}")
+            need(not m.writes(), f"T11 older {call.script} changed something")
+
+    def _drain(self, w: World) -> None:
+        """Walk on from here until all is settled; Violation when it never is."""
+        m, trail = self.machine, []
+        w.left, w.scope = {}, Scope("drain", {})
+        w.holds, w.calls = {}, {}
+        if w.paused:
+            w.paused = False
+            m.run("steer", "", w.now, 0, "")
+        while m.topic.numbers()[4]:
+            m.run("compact", "", w.now, "", 0, 1)
+        for _ in range(STEPS):
+            name = self._name(w)
+            if name in self._drained:
+                break
+            trail.append(name)
+            poll(m, w, "D", 2)
+            later = m.topic.next_lease(w.now)
+            if "D" in w.holds:
+                ACTIONS["commit"](m, w, "D", 0)
+            elif later:
+                w.now = later
+            else:
+                lost = [i for i in visible(m) if i not in w.settled]
+                need(not lost, f"T8 never settled: {lost}")
+                break
+        else:
+            raise Violation(f"T8 it never ends: {stretches(m)}")
+        self._drained.update(trail)
+
+    def _way_to(self, index: int) -> list[Action]:
+        way: list[Action] = []
+        while index:
+            index, action = self._came_from[index]
+            way.insert(0, action)
+        return way
