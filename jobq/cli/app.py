@@ -37,6 +37,7 @@ COMMANDS = {
     "server": "server:server",
     "demo": "demo:demo",
     "chaos": "chaos:chaos",
+    "rsmq": "rsmq:rsmq",
 }
 
 

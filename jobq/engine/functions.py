@@ -52,7 +52,7 @@ def library() -> Library:
     name = PREFIX + hashlib.sha256(every.encode()).hexdigest()[:16]
     parts = [f"#!lua name={name}\n", *(_function(name, script) for script in scripts())]
     commands = {
-        script.sha: ("FCALL_RO" if _READING in flags(script) else "FCALL", f"{name}_{script.name}")
+        script.sha: ("FCALL_RO" if _READING in flags(script) else "FCALL", _called(name, script))
         for script in scripts()
     }
     return Library(name, "".join(parts).encode(), commands)
@@ -112,11 +112,17 @@ def check_library(client: Client) -> None:
             )
 
 
+def _called(library: str, script: Script) -> str:
+    """`jobq_<hash>_enqueue`; scripts of other protocols have theirs before: `jobq_<hash>_rsmq_send`."""
+    area = "" if script.area == "engine" else f"{script.area}_"
+    return f"{library}_{area}{script.name}"
+
+
 def _function(name: str, script: Script) -> str:
     declared = ", ".join(f"'{flag}'" for flag in flags(script))
     body = _HEADER.sub("", script.text)
     return (
-        f"redis.register_function{{function_name='{name}_{script.name}', flags={{{declared}}},\n"
+        f"redis.register_function{{function_name='{_called(name, script)}', flags={{{declared}}},\n"
         f"callback=function(KEYS, ARGV)\n{body}\nend}}\n"
     )
 

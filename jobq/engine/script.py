@@ -21,6 +21,7 @@ class Script:
     """One Lua file with its fragments filled in."""
 
     def __init__(self, path: Path) -> None:
+        self.area = path.parent.name
         self.name = path.stem
         text = path.read_text(encoding="utf-8")
         self.text = _INCLUDE.sub(lambda found: _fragment(path, found[1]), text)

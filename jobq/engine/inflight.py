@@ -1,0 +1,141 @@
+"""Many requests in flight on one connection, each with a result or an error of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from redis import exceptions as refused
+
+from jobq.engine.connection import Client, refuse
+from jobq.engine.request import AGAIN, LOST, Request, ensure_open, lost
+from jobq.errors import JobqError
+
+if TYPE_CHECKING:
+    from redis.connection import Connection
+
+#: So many at most are sent before the first reply is read.
+IN_FLIGHT = 1_000
+_OPEN = object()
+
+
+class Flights:
+    """Sends requests of one client together. One thread at a time."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._loaded: set[str] = set()
+
+    def run(self, requests: Sequence[Request[Any]]) -> list[Any]:
+        """Result or exception of each, in their order, which is also that of their effects.
+
+        All keys must be served by one node. Raises nothing itself but what ends the process.
+        """
+        outcomes: list[Any] = []
+        for first in range(0, len(requests), IN_FLIGHT):
+            outcomes += self._flown(requests[first : first + IN_FLIGHT])
+        return outcomes
+
+    def _flown(self, requests: Sequence[Request[Any]]) -> list[Any]:
+        flight = _Flight(self._client, requests, self._loaded)
+        lead = requests[0]
+        try:
+            self._client.run(lead.script, lead.keys, lead.args, flight.exchange)
+        except JobqError as error:
+            flight.end(error)
+        return [
+            _read(request, reply) for request, reply in zip(requests, flight.replies, strict=True)
+        ]
+
+
+class _Flight:
+    """Replies so far. An exchange of the client's: tried anew while that can help, with what is left."""
+
+    def __init__(self, client: Client, requests: Sequence[Request[Any]], loaded: set[str]) -> None:
+        self._client = client
+        self._requests = requests
+        self._loaded = loaded
+        self.replies: list[Any] = [_OPEN] * len(requests)
+
+    def end(self, error: JobqError) -> None:
+        """Whatever has no reply failed by this."""
+        self.replies = [error if reply is _OPEN else reply for reply in self.replies]
+
+    def exchange(self, connection: Connection, _: Any, asking: bool = False) -> None:
+        """Send all that have no reply yet, and read theirs."""
+        left = [number for number, reply in enumerate(self.replies) if reply is _OPEN]
+        while left:
+            ensure_open(connection)
+            try:
+                self._load(connection, left)
+                self._send(connection, left, asking)
+                passing = self._receive(connection, left, asking)
+            except LOST as error:
+                connection.disconnect()
+                self._give_up_on(left, error)
+                raise
+            except BaseException:
+                connection.disconnect()
+                raise
+            if passing:
+                raise passing
+            left = [number for number in left if self.replies[number] is _OPEN]
+
+    def _load(self, connection: Connection, left: list[int]) -> None:
+        # All of them beforehand: one that is brought later would be overtaken by those behind it.
+        if self._client.settings.functions:
+            return
+        missing = {self._requests[number].script for number in left}
+        for script in [one for one in missing if one.sha not in self._loaded]:
+            connection.send_command("SCRIPT", "LOAD", script.source)
+            connection.read_response()
+            self._loaded.add(script.sha)
+
+    def _send(self, connection: Connection, left: list[int], asking: bool) -> None:
+        commands: list[tuple[Any, ...]] = []
+        for number in left:
+            request = self._requests[number]
+            commands += [("ASKING",)] * asking
+            commands.append(self._client.spelled(request.script, request.keys, request.args))
+        connection.send_packed_command(connection.pack_commands(commands))
+
+    def _receive(self, connection: Connection, left: list[int], asking: bool) -> Exception | None:
+        passing: Exception | None = None
+        for number in left:
+            try:
+                if asking:
+                    connection.read_response()
+                self._take(number, connection.read_response())
+            except refused.NoScriptError:
+                self._loaded.clear()
+            except (refused.ResponseError, refused.BusyLoadingError) as error:
+                passing = self._refused(number, error) or passing
+        return passing
+
+    def _take(self, number: int, reply: Any) -> None:
+        if reply[0] != AGAIN:
+            self.replies[number] = reply
+
+    def _refused(self, number: int, error: Exception) -> Exception | None:
+        """The error, if the same call may be taken later: it wasn't now."""
+        request = self._requests[number]
+        try:
+            refuse(error, (), request.script)
+        except JobqError as final:
+            self.replies[number] = final
+            return None
+        return error
+
+    def _give_up_on(self, left: list[int], error: Exception) -> None:
+        for number in left:
+            if self.replies[number] is _OPEN and not self._requests[number].repeatable:
+                self.replies[number] = lost(error)
+
+
+def _read(request: Request[Any], reply: Any) -> Any:
+    if isinstance(reply, JobqError):
+        return reply
+    try:
+        return request.read(reply)
+    except JobqError as error:
+        return error

@@ -1,0 +1,45 @@
+#!lua flags=allow-oom
+--[[
+receive: hide the first visible messages for a while and hand them out.
+
+KEYS
+  messages:zset attributes:hash
+ARGV
+  now     epoch microseconds, or '' for the server's clock
+  vt      seconds they stay hidden, '' = the queue's
+  limit   so many at most
+RETURNS  {'ok', then per message: id, body, times received, first received at, ms} | {'not_found'} |
+         {'empty', ms until the next becomes visible, '' if none waits} | {'again'}: only phantoms so far
+COST     O(limit x log messages), and up to 1000 phantoms
+WRITES   nothing when nothing is visible, but that phantoms are removed
+]]
+local messages, attributes = unpack(KEYS)
+local now, vt, limit = unpack(ARGV)
+
+--@include _clock
+--@include _settings
+--@include _count
+
+if not exists then return {'not_found'} end
+limit = tonumber(limit)
+local reply, visible_at = {'ok'}, now_ms + 1000 * (tonumber(vt) or whole(vt_text, 30))
+
+local function take(id, body)
+  redis.call('ZADD', messages, visible_at, id)
+  local received, first_at = count(id .. ':rc', 1), string.format('%.0f', now_ms)
+  if received == 1 then
+    redis.call('HSET', attributes, id .. ':fr', first_at)
+  else
+    first_at = redis.call('HGET', attributes, id .. ':fr') or '0'
+  end
+  local n = #reply
+  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, body, received, first_at
+end
+
+--@include _visible
+
+local word = take_visible()
+if word == 'again' then return {'again'} end
+if word == 'empty' then return empty() end
+count('totalrecv', taken)
+return reply
