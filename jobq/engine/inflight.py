@@ -24,7 +24,6 @@ class Flights:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._loaded: set[str] = set()
 
     def run(self, requests: Sequence[Request[Any]]) -> list[Any]:
         """Result or exception of each, in their order, which is also that of their effects.
@@ -37,7 +36,7 @@ class Flights:
         return outcomes
 
     def _flown(self, requests: Sequence[Request[Any]]) -> list[Any]:
-        flight = _Flight(self._client, requests, self._loaded)
+        flight = _Flight(self._client, requests)
         lead = requests[0]
         try:
             self._client.run(lead.script, lead.keys, lead.args, flight.exchange)
@@ -51,10 +50,10 @@ class Flights:
 class _Flight:
     """Replies so far. An exchange of the client's: tried anew while that can help, with what is left."""
 
-    def __init__(self, client: Client, requests: Sequence[Request[Any]], loaded: set[str]) -> None:
+    def __init__(self, client: Client, requests: Sequence[Request[Any]]) -> None:
         self._client = client
         self._requests = requests
-        self._loaded = loaded
+        self._missing = False
         self.replies: list[Any] = [_OPEN] * len(requests)
 
     def end(self, error: JobqError) -> None:
@@ -67,7 +66,6 @@ class _Flight:
         while left:
             ensure_open(connection)
             try:
-                self._load(connection, left)
                 self._send(connection, left, asking)
                 passing = self._receive(connection, left, asking)
             except LOST as error:
@@ -81,22 +79,19 @@ class _Flight:
                 raise passing
             left = [number for number in left if self.replies[number] is _OPEN]
 
-    def _load(self, connection: Connection, left: list[int]) -> None:
-        # All of them beforehand: one that is brought later would be overtaken by those behind it.
-        if self._client.settings.functions:
-            return
-        missing = {self._requests[number].script for number in left}
-        for script in [one for one in missing if one.sha not in self._loaded]:
-            connection.send_command("SCRIPT", "LOAD", script.source)
-            connection.read_response()
-            self._loaded.add(script.sha)
-
     def _send(self, connection: Connection, left: list[int], asking: bool) -> None:
         commands: list[tuple[Any, ...]] = []
+        # With its text, the first call of each: a missing script would be overtaken by those behind it.
+        by_sha = self._client.settings.functions or not (self._missing or len(left) > 1)
+        brought: set[str] = set()
         for number in left:
-            request = self._requests[number]
+            script, keys, args, *_ = self._requests[number]
+            words = self._client.spelled(script, keys, args)
+            if not by_sha and script.sha not in brought:
+                words = ("EVAL", script.source, *words[2:])
+                brought.add(script.sha)
             commands += [("ASKING",)] * asking
-            commands.append(self._client.spelled(request.script, request.keys, request.args))
+            commands.append(words)
         connection.send_packed_command(connection.pack_commands(commands))
 
     def _receive(self, connection: Connection, left: list[int], asking: bool) -> Exception | None:
@@ -107,7 +102,7 @@ class _Flight:
                     connection.read_response()
                 self._take(number, connection.read_response())
             except refused.NoScriptError:
-                self._loaded.clear()
+                self._missing = True
             except (refused.ResponseError, refused.BusyLoadingError) as error:
                 passing = self._refused(number, error) or passing
         return passing

@@ -58,19 +58,28 @@ class AsyncConsumer:
 
     async def _receive(self, channel: Channel, vt: int) -> None:
         running: set[asyncio.Task[None]] = set()
-        async with asyncio.TaskGroup() as group:
+        try:
             while not self._stopping.is_set():
                 free = self.options.concurrency - len(running)
-                found = await self._found(channel, free, vt) if free else []
-                if self.options.burst and free and not found:
+                found = await self._found(channel, free, vt)
+                if self.options.burst and not found:
                     break
-                for message in found or ():
+                for message in found:
                     self._held[message.id] = message
-                    task = group.create_task(self._handle(message))
-                    running.add(task)
-                    task.add_done_callback(running.discard)
+                    running.add(asyncio.create_task(self._handle(message)))
                 if len(running) == self.options.concurrency:
                     await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for ended in [one for one in running if one.done()]:
+                    running.discard(ended)
+                    ended.result()
+            await asyncio.gather(*running)
+        except asyncio.CancelledError:
+            for one in running:
+                one.cancel()
+            raise
+        finally:
+            # What runs may end, also when the queue is gone.
+            await asyncio.gather(*running, return_exceptions=True)
 
     async def _found(self, channel: Channel, free: int, vt: int) -> list[Message]:
         patience = 0.0 if self.options.burst else POLL_S

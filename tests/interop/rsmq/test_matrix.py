@@ -138,5 +138,6 @@ def test_realtime(pair, client, redis, monkeypatch):
     one("sendMessage", qname="q", message="x")
     one("sendMessage", qname="q", message="y", delay=60)
     heard = other("heard", count=2, wait=10_000 if publishes else 100)
+    other("unlisten")
     assert heard == (["1", "2"] if publishes else [])
     assert other("receiveMessage", qname="q")["message"] == "x"

@@ -16,10 +16,13 @@ function say(n, error, result) {
 const own = {
   listen(options, done) {
     heard = [];
-    if (listener) listener.quit();
     listener = redis.createClient({ path: socket });
     listener.on("message", (_, text) => heard.push(text));
     listener.subscribe("rsmq:rt:" + options.qname, (error) => done(error, 1));
+  },
+  unlisten(options, done) {
+    listener.quit((error) => done(error, 1));
+    listener = null;
   },
   heard(options, done) {
     const until = Date.now() + options.wait;

@@ -36,8 +36,13 @@ def heard(options: dict[str, Any]) -> list[str]:
     return found
 
 
+def unlisten(options: dict[str, Any]) -> int:
+    listeners.pop().close()
+    return 1
+
+
 def ask(method: str, options: dict[str, Any]) -> Any:
-    if method in ("listen", "heard"):
+    if method in ("listen", "heard", "unlisten"):
         return globals()[method](options)
     result = getattr(rsmq, method)(**options).execute()
     if isinstance(result, set):
