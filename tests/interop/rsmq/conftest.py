@@ -1,6 +1,6 @@
 """RSMQ's real clients: Node's from npm and PyRSMQ from PyPI, kept in `.interop/`, and ours behind the bridge.
 
-Where one can't be had its tests are skipped, with the reason; JOBQ_REQUIRE_PEERS=1 makes that a failure.
+Where one can't be had its tests are skipped, with the reason; JOBQ_REQUIRE_TOOLS=1 makes that a failure.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Peer:
 
 def not_run(why: str) -> None:
     """Skip, or fail where every peer is asked for."""
-    if os.environ.get("JOBQ_REQUIRE_PEERS"):
+    if os.environ.get("JOBQ_REQUIRE_TOOLS"):
         pytest.fail(f"not run: {why}")
     pytest.skip(f"not run: {why}")
 

@@ -1,0 +1,104 @@
+"""RSMQ: send + receive + delete, ours beside RSMQ's Node client on the same server in one run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bench.server import private_server
+from bench.worker import ROOT
+from jobq.compat.rsmq import Rsmq
+from jobq.engine.connection import Client
+from jobq.engine.inflight import Flights
+
+MESSAGES = 10_000
+BATCH = 1_000
+NODE = "rsmq@0.12.4"
+FOLDER = ROOT / ".bench" / "rsmq"
+Row = tuple[str, float, str]
+
+
+def rsmq() -> Iterator[Row]:
+    """Messages a second that were sent, received and deleted, by one process on one connection."""
+    with private_server() as client:
+        node = theirs(client) if shutil.which("node") and shutil.which("npm") else {}
+        for in_flight, rate in node.items():
+            yield f"rsmq: Node, {in_flight} in flight", rate, "/s"
+        for name, cycles in ours(client).items():
+            rate = timed(cycles)
+            yield f"rsmq: jobq, {name}", rate, "/s"
+            if node:
+                yield f"rsmq: jobq, {name}, over Node one at a time", rate / node["1"], "x"
+
+
+def ours(client: Client) -> dict[str, Callable[[int], None]]:
+    """Each does so many cycles."""
+    queue = Rsmq(client)
+    queue.create_queue("bench")
+    flights, requests = Flights(client), queue.requests
+
+    def one_at_a_time(cycles: int) -> None:
+        for _ in range(cycles):
+            queue.send_message("bench", "hello")
+            message = queue.receive_message("bench")
+            assert message
+            queue.delete_message("bench", message.id, receipt=message.receipt)
+
+    def in_flight(cycles: int) -> None:
+        for _ in range(cycles // BATCH):
+            flights.run([requests.send("bench", ["hello"], None) for _ in range(BATCH)])
+            found = flights.run([requests.receive("bench", 1, None) for _ in range(BATCH)])
+            held = [(one.id, one.receipt) for received in found for one in received.messages]
+            assert all(flights.run([requests.delete("bench", [one]) for one in held]))
+
+    def batches(cycles: int) -> None:
+        for _ in range(cycles // BATCH):
+            queue.send_messages("bench", ["hello"] * BATCH)
+            found = queue.receive_messages("bench", BATCH)
+            assert all(queue.delete_messages("bench", found))
+
+    return {
+        "one at a time": one_at_a_time,
+        f"{BATCH:,} in flight": in_flight,
+        f"batches of {BATCH:,}": batches,
+    }
+
+
+def timed(cycles: Callable[[int], None]) -> float:
+    """Cycles a second, after a few to warm up."""
+    cycles(BATCH)
+    began = time.perf_counter()
+    cycles(MESSAGES)
+    return MESSAGES / (time.perf_counter() - began)
+
+
+def theirs(client: Client) -> dict[str, float]:
+    """The same of Node, in a process of its own, by how many calls are in flight."""
+    modules = FOLDER / "node_modules"
+    if not modules.exists():
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        install = [
+            "npm",
+            "install",
+            "--silent",
+            "--no-audit",
+            "--no-fund",
+            "--prefix",
+            str(FOLDER),
+            NODE,
+        ]
+        subprocess.run(install, check=True, capture_output=True)
+    socket = client.url.removeprefix("unix://")
+    program = str(Path(__file__).with_suffix(".js"))
+    ran = subprocess.run(
+        ["node", program, str(modules), socket, str(MESSAGES)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    found: dict[str, float] = json.loads(ran.stdout)
+    return found
