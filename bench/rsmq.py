@@ -35,36 +35,42 @@ def rsmq() -> Iterator[Row]:
                 yield f"rsmq: jobq, {name}, over Node one at a time", rate / node["1"], "x"
 
 
-def ours(client: Client) -> dict[str, Callable[[int], None]]:
-    """Each does so many cycles."""
-    queue = Rsmq(client)
-    queue.create_queue("bench")
-    flights, requests = Flights(client), queue.requests
+class Ours:
+    """Each method does so many cycles."""
 
-    def one_at_a_time(cycles: int) -> None:
+    def __init__(self, client: Client) -> None:
+        self.queue = Rsmq(client)
+        self.queue.create_queue("bench")
+        self.flights, self.requests = Flights(client), self.queue.requests
+
+    def one_at_a_time(self, cycles: int) -> None:
         for _ in range(cycles):
-            queue.send_message("bench", "hello")
-            message = queue.receive_message("bench")
+            self.queue.send_message("bench", "hello")
+            message = self.queue.receive_message("bench")
             assert message
-            queue.delete_message("bench", message.id, receipt=message.receipt)
+            self.queue.delete_message("bench", message.id, receipt=message.receipt)
 
-    def in_flight(cycles: int) -> None:
+    def in_flight(self, cycles: int) -> None:
         for _ in range(cycles // BATCH):
-            flights.run([requests.send("bench", ["hello"], None) for _ in range(BATCH)])
-            found = flights.run([requests.receive("bench", 1, None) for _ in range(BATCH)])
+            self.flights.run([self.requests.send("bench", ["hello"], None) for _ in range(BATCH)])
+            found = self.flights.run([self.requests.receive("bench", 1, None)] * BATCH)
             held = [(one.id, one.receipt) for received in found for one in received.messages]
-            assert all(flights.run([requests.delete("bench", [one]) for one in held]))
+            assert all(self.flights.run([self.requests.delete("bench", [one]) for one in held]))
 
-    def batches(cycles: int) -> None:
+    def batches(self, cycles: int) -> None:
         for _ in range(cycles // BATCH):
-            queue.send_messages("bench", ["hello"] * BATCH)
-            found = queue.receive_messages("bench", BATCH)
-            assert all(queue.delete_messages("bench", found))
+            self.queue.send_messages("bench", ["hello"] * BATCH)
+            found = self.queue.receive_messages("bench", BATCH)
+            assert all(self.queue.delete_messages("bench", found))
 
+
+def ours(client: Client) -> dict[str, Callable[[int], None]]:
+    """By name."""
+    made = Ours(client)
     return {
-        "one at a time": one_at_a_time,
-        f"{BATCH:,} in flight": in_flight,
-        f"batches of {BATCH:,}": batches,
+        "one at a time": made.one_at_a_time,
+        f"{BATCH:,} in flight": made.in_flight,
+        f"batches of {BATCH:,}": made.batches,
     }
 
 

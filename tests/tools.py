@@ -25,6 +25,8 @@ def libfaketime() -> str | None:
 FINDING: dict[str, Callable[[], str | None]] = {
     "gcc": lambda: shutil.which("gcc"),
     "libfaketime": libfaketime,
+    "node": lambda: shutil.which("node"),
+    "npm": lambda: shutil.which("npm"),
     "redis-server": lambda: shutil.which("redis-server"),
 }
 

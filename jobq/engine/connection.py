@@ -44,7 +44,7 @@ PASSING = (
 )  # fmt: skip
 _LASTING = (refused.AuthenticationError, refused.AuthorizationError)
 #: A server whose disk is full, or that misses its replicas, refuses writes until that is mended.
-_FOR_NOW = ("MISCONF ", "NOREPLICAS ")
+FOR_NOW = ("MISCONF ", "NOREPLICAS ")
 _KEYLESS = frozenset(
     ("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "INFO", "PING", "SCRIPT", "TIME", "WAITAOF")
 )  # fmt: skip
@@ -186,7 +186,7 @@ class Client:
                 node = asked or self._topology.locate(key)
                 return self._once(node, command, script, bool(asked), by)
             except (*PASSING, refused.ResponseError) as error:
-                for_now = str(error).startswith(_FOR_NOW)
+                for_now = str(error).startswith(FOR_NOW)
                 # Full after a try whose reply was lost tells nothing of that try: ask until it is known.
                 if not for_now and not (unknown and isinstance(error, refused.OutOfMemoryError)):
                     refuse(error, command, script)

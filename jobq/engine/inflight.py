@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis import exceptions as refused
 
-from jobq.engine.connection import Client, refuse
+from jobq.engine.connection import FOR_NOW, Client, refuse
 from jobq.engine.request import AGAIN, LOST, Request, ensure_open, lost
 from jobq.errors import JobqError
 
@@ -113,9 +113,10 @@ class _Flight:
 
     def _refused(self, number: int, error: Exception) -> Exception | None:
         """The error, if the same call may be taken later: it wasn't now."""
-        request = self._requests[number]
+        if str(error).startswith(FOR_NOW):
+            return error
         try:
-            refuse(error, (), request.script)
+            refuse(error, (), self._requests[number].script)
         except JobqError as final:
             self.replies[number] = final
             return None

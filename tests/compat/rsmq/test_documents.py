@@ -55,7 +55,9 @@ def test_package_exports_what_it_lists():
 def test_bridge_lines_of_the_page_are_what_it_answers(client):
     from jobq.compat.rsmq.bridge import Bridge
 
-    blocks = re.findall(r"^```\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+    blocks = [
+        text for _, text in re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    ]
     [lines] = [block.splitlines() for block in blocks if '"sendMessage"' in block]
     rsmq = Rsmq(client)
     rsmq.create_queue("mails")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import tools
 
 ROOT = Path(__file__).resolve().parents[3]
 KEPT = ROOT / ".interop" / "rsmq"
@@ -63,9 +64,9 @@ class Peer:
 
 def not_run(why: str) -> None:
     """Skip, or fail where every peer is asked for."""
-    if os.environ.get("JOBQ_REQUIRE_TOOLS"):
-        pytest.fail(f"not run: {why}")
-    pytest.skip(f"not run: {why}")
+    if tools.required():
+        pytest.fail(why, pytrace=False)
+    pytest.skip(why)
 
 
 def kept(name: str, made: Path, command: list[str]) -> Path:
@@ -86,8 +87,8 @@ def kept(name: str, made: Path, command: list[str]) -> Path:
 @pytest.fixture(scope="session")
 def node_modules() -> Path:
     """Where Node's client is."""
-    if not (shutil.which("node") and shutil.which("npm")):
-        not_run("needs node/npm")
+    if reason := tools.missing("node") or tools.missing("npm"):
+        not_run(reason)
     command = ["npm", "install", "--no-fund", "--no-audit", "--no-save", "--prefix", ".", NODE]
     made = Path("node_modules/rsmq/index.js")
     return kept("node", made, command) / "node_modules"
