@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.server import private_server
 from bench.worker import ROOT
-from jobq.compat.rsmq import Rsmq
+from jobq.compat.rsmq import Message, Rsmq
 from jobq.engine.connection import Client
 from jobq.engine.inflight import Flights
 
@@ -50,6 +50,13 @@ class Ours:
             assert message
             self.queue.delete_message("bench", message.id, receipt=message.receipt)
 
+    def turns(self, cycles: int) -> None:
+        done: list[Message] = []
+        for _ in range(cycles):
+            self.queue.send_message("bench", "hello")
+            _, done = self.queue.next_messages("bench", done)
+        self.queue.delete_messages("bench", done)
+
     def in_flight(self, cycles: int) -> None:
         for _ in range(cycles // BATCH):
             self.flights.run([self.requests.send("bench", ["hello"], None) for _ in range(BATCH)])
@@ -69,6 +76,7 @@ def ours(client: Client) -> dict[str, Callable[[int], None]]:
     made = Ours(client)
     return {
         "one at a time": made.one_at_a_time,
+        "one at a time, deleted by the call that receives the next": made.turns,
         f"{BATCH:,} in flight": made.in_flight,
         f"batches of {BATCH:,}": made.batches,
     }

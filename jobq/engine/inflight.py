@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from redis import exceptions as refused
 
 from jobq.engine.connection import FOR_NOW, Client, refuse
-from jobq.engine.request import AGAIN, LOST, Request, ensure_open, lost
+from jobq.engine.request import AGAIN, LOST, Request, ensure_open, lost, packed
 from jobq.errors import JobqError
 
 if TYPE_CHECKING:
@@ -86,13 +86,13 @@ class _Flight:
         brought: set[str] = set()
         for number in left:
             script, keys, args, *_ = self._requests[number]
-            words = self._client.spelled(script, keys, args)
+            words = self._client.words(script, keys, args)
             if not by_sha and script.sha not in brought:
                 words = ("EVAL", script.source, *words[2:])
                 brought.add(script.sha)
             commands += [("ASKING",)] * asking
             commands.append(words)
-        connection.send_packed_command(connection.pack_commands(commands))
+        connection.send_packed_command((b"".join(map(packed, commands)),))
 
     def _receive(self, connection: Connection, left: list[int], asking: bool) -> Exception | None:
         passing: Exception | None = None

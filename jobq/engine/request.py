@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
+import hiredis
 from redis import exceptions as refused
 
 from jobq.engine.script import Script
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 Argument = str | bytes | int
 T = TypeVar("T")
+#: One command as the bytes to send.
+packed = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)
 #: A reply that says: the same call again, there was more to do than one call may.
 AGAIN = b"again"
 LOST = (refused.ConnectionError, refused.TimeoutError, OSError)
@@ -52,7 +55,8 @@ def once(connection: Connection, command: Sequence[Argument], asking: bool = Fal
         if asking:
             connection.send_command("ASKING")
             connection.read_response()
-        connection.send_command(*command)
+        # redis-py's own packing looks at every argument once more.
+        connection.send_packed_command((packed(tuple(command)),))
     except refused.ResponseError:
         raise
     except BaseException:

@@ -13,17 +13,8 @@ WRITES   nothing for a stale one; fields without a message are removed and count
 local messages, attributes = unpack(KEYS)
 
 --@include _held
+--@include _delete
 
 local reply = {'ok'}
-for i = 1, #ARGV, 2 do
-  local id = ARGV[i]
-  local word = refusal(id, ARGV[i + 1])
-  if not word then
-    redis.call('ZREM', messages, id)
-    word = redis.call('HDEL', attributes, id, id .. ':rc', id .. ':fr') > 0 and 'deleted' or 'absent'
-  elseif word == 'absent' and #id == 32 then
-    redis.call('HDEL', attributes, id, id .. ':rc', id .. ':fr')
-  end
-  reply[#reply + 1] = word
-end
+for i = 1, #ARGV, 2 do reply[#reply + 1] = delete(ARGV[i], ARGV[i + 1]) end
 return reply

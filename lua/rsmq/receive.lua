@@ -22,20 +22,9 @@ local now, vt, limit = unpack(ARGV)
 
 if not exists then return {'not_found'} end
 limit = tonumber(limit)
-local reply, visible_at = {'ok'}, now_ms + 1000 * (tonumber(vt) or whole(vt_text, 30))
+local reply = {'ok'}
 
-local function take(id, body)
-  redis.call('ZADD', messages, visible_at, id)
-  local received, first_at = count(id .. ':rc', 1), string.format('%.0f', now_ms)
-  if received == 1 then
-    redis.call('HSET', attributes, id .. ':fr', first_at)
-  else
-    first_at = redis.call('HGET', attributes, id .. ':fr') or '0'
-  end
-  local n = #reply
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, body, received, first_at
-end
-
+--@include _handout
 --@include _visible
 
 local word = take_visible()

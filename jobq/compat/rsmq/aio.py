@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from jobq.compat.rsmq import steps
+from jobq.compat.rsmq import batches, steps
 from jobq.compat.rsmq.checks import MOST_SIZE
 from jobq.compat.rsmq.message import DELAY_S, VT_S, Attributes, Counts, Healed, Message, Peeked
 from jobq.compat.rsmq.requests import Held
@@ -134,6 +134,13 @@ class AsyncRsmq:
 
     async def delete_messages(self, qname: str, held: Iterable[Message | Held]) -> list[bool]:
         return await self._drive(steps.each(held, lambda some: self.requests.delete(qname, some)))
+
+    async def next_messages(
+        self, qname: str, done: Iterable[Message | Held], limit: int = 1, vt: int | None = None
+    ) -> tuple[list[bool], list[Message]]:
+        request = self.requests.next(qname, batches.held(done), limit, vt)
+        deleted, found = await self._run(request)
+        return deleted, found.messages
 
     async def change_message_visibility(
         self, qname: str, id: str, vt: int, *, receipt: int | None = None

@@ -71,9 +71,26 @@ class Consumer:
         return Consumed(*(self._counted.count(word) for word in Consumed._fields))
 
     def _one_by_one(self, channel: Channel, held: Held, vt: int) -> None:
+        """While messages wait, one is deleted by the call that receives the next."""
         for messages in self._received(channel, vt, lambda: 1):
-            for message in messages:
-                self._handle(held, message)
+            while messages:
+                [message] = messages
+                ending = self._handled(held, message)
+                messages = []
+                if ending.verb == "delete" and not self._stopping.is_set():
+                    messages = self._next(message, vt)
+                else:
+                    self._settled(message, ending)
+
+    def _next(self, message: Message, vt: int) -> list[Message]:
+        try:
+            [deleted], messages = self._rsmq.next_messages(self._qname, [message], 1, vt)
+        except Unavailable:
+            # Whether it is deleted is unknown; what it received comes back when its vt runs out.
+            self._settled(message, Ending("delete"))
+            return []
+        self._counted.append("done" if deleted else self._told_lost(message))
+        return messages
 
     def _several(self, channel: Channel, held: Held, vt: int) -> None:
         most = self.options.concurrency
@@ -117,31 +134,38 @@ class Consumer:
                 return
 
     def _handle(self, held: Held, message: Message) -> None:
+        self._settled(message, self._handled(held, message))
+
+    def _handled(self, held: Held, message: Message) -> Ending:
+        """Call the handler, the message kept hidden meanwhile."""
         held.add(message)
-        error: Exception | None = None
         if self.options.is_worn_out(message):
-            ending = Ending("dead", reason=f"received {message.rc} times, and nobody said why")
-        else:
-            try:
-                self._handler(message)
-            except Exception as raised:
-                error = raised
-            except BaseException:
-                held.let_go(message)
-                self._rsmq.change_message_visibility(
-                    self._qname, message.id, 0, receipt=message.receipt
-                )
-                raise
-            ending = self.options.ending(message, error)
-        held.let_go(message)
+            held.let_go(message)
+            return Ending("dead", reason=f"received {message.rc} times, and nobody said why")
+        error: Exception | None = None
         try:
-            self._counted.append(self._settle(message, ending, error))
+            self._handler(message)
+        except Exception as raised:
+            error = raised
+        except BaseException:
+            held.let_go(message)
+            self._visible(message, 0)
+            raise
+        held.let_go(message)
+        ending = self.options.ending(message, error)
+        if ending.verb == "retry":
+            logger.warning("queue %s: message %s failed", self._qname, message.id, exc_info=error)
+        return ending
+
+    def _settled(self, message: Message, ending: Ending) -> None:
+        try:
+            self._counted.append(self._settle(message, ending))
         except Unavailable as unsettled:
             # It comes back when its vt runs out: at least once.
             logger.warning("queue %s: message %s: %s", self._qname, message.id, unsettled)
             self._counted.append("lost")
 
-    def _settle(self, message: Message, ending: Ending, error: Exception | None) -> str:
+    def _settle(self, message: Message, ending: Ending) -> str:
         """The word it is counted under."""
         receipt = (message.id, message.receipt)
         if ending.verb == "delete":
@@ -151,22 +175,18 @@ class Consumer:
         if ending.verb == "dead":
             self._make_dead_queue()
             logger.error("queue %s: message %s is dead: %s", self._qname, message.id, ending.reason)
-            held = [receipt]
             moved = self._twice(
-                lambda: self._rsmq.move_messages(self._qname, self.options.dead_queue, held)[0]
+                lambda: self._rsmq.move_messages(self._qname, self.options.dead_queue, [receipt])[0]
             )
             return "dead" if moved else self._told_lost(message)
-        logger.warning(
-            "queue %s: message %s failed",
-            self._qname,
-            message.id,
-            exc_info=error if error else None,
-        )
         if ending.after_s is not None:
-            self._rsmq.change_message_visibility(
-                self._qname, message.id, ending.after_s, receipt=message.receipt
-            )
+            self._visible(message, ending.after_s)
         return "failed"
+
+    def _visible(self, message: Message, after_s: int) -> None:
+        self._rsmq.change_message_visibility(
+            self._qname, message.id, after_s, receipt=message.receipt
+        )
 
     def _delete(self, receipt: tuple[str, int]) -> bool:
         return self._rsmq.delete_messages(self._qname, [receipt])[0]

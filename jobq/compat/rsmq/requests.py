@@ -128,6 +128,22 @@ class Requests:
         args = _pairs(checked)
         return Request(load("rsmq", "delete"), self._own(name), args, read, repeatable=False)
 
+    def next(
+        self, qname: str, held: Sequence[Held], limit: int, vt: Any
+    ) -> Request[tuple[list[bool], Received]]:
+        name = checks.existing_name(qname)
+        _check_limit(limit)
+        if len(held) > PER_CALL:
+            raise ConfigError(f"{len(held):,} messages are too many for a call; give {PER_CALL:,}")
+        checked = [(checks.message_id(id_), receipt) for id_, receipt in held]
+        try:
+            seconds = "" if vt is None else checks.seconds("vt", vt)
+        except RsmqError as error:
+            return self._if_there(name, error)
+        args = (self._now(), seconds, limit, *_pairs(checked))
+        read = _existing(name, _next)
+        return Request(load("rsmq", "next"), self._own(name), args, read, repeatable=False)
+
     def visibility(self, qname: str, held: Sequence[Held], vt: Any) -> Request[list[bool]]:
         name = checks.existing_name(qname)
         checked = [(checks.message_id(id_), receipt) for id_, receipt in held]
@@ -245,6 +261,11 @@ def _received(reply: list[Any]) -> Received:
     if reply[0] == b"ok":
         return Received(read_messages(reply))
     return Received([], float(reply[1]) / 1000 if reply[1] else None)
+
+
+def _next(reply: list[Any]) -> tuple[list[bool], Received]:
+    deleted = [word == b"deleted" for word in reply.pop(1)]
+    return deleted, _received(reply)
 
 
 def _healed(reply: list[Any]) -> tuple[tuple[str, str], Healed]:

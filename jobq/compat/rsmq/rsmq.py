@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
-from jobq.compat.rsmq import steps
+from jobq.compat.rsmq import batches, steps
 from jobq.compat.rsmq.checks import MOST_SIZE
 from jobq.compat.rsmq.keys import Keys
 from jobq.compat.rsmq.message import (
@@ -154,6 +154,14 @@ class Rsmq:
     def delete_messages(self, qname: str, held: Iterable[Message | Held]) -> list[bool]:
         """Per message: whether it was there, and not received by anybody since."""
         return self._drive(steps.each(held, lambda some: self.requests.delete(qname, some)))
+
+    def next_messages(
+        self, qname: str, done: Iterable[Message | Held], limit: int = 1, vt: int | None = None
+    ) -> tuple[list[bool], list[Message]]:
+        """delete_messages of up to 1,000, then receive_messages, in one round trip."""
+        request = self.requests.next(qname, batches.held(done), limit, vt)
+        deleted, found = self._run(request)
+        return deleted, found.messages
 
     def change_message_visibility(
         self, qname: str, id: str, vt: int, *, receipt: int | None = None

@@ -53,6 +53,7 @@ def every_call(rsmq: Rsmq) -> None:
     rsmq.delete_message("q", a.id)
     rsmq.move_messages("dead", "q", [("0" * 32, 1)])
     rsmq.pop_message("q")
+    rsmq.next_messages("q", [b])
     rsmq.set_queue_attributes("q", vt=1, delay=0, maxsize=-1)
     rsmq.peek("q", "all")
     rsmq.heal("q")

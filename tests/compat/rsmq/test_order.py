@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.compat.rsmq import MessageNotString, MessageTooLong, QueueNotFound, Rsmq
+from jobq.compat.rsmq import InvalidValue, MessageNotString, MessageTooLong, QueueNotFound, Rsmq
 from jobq.compat.rsmq.checks import random_parts
 from jobq.errors import ConfigError
 
@@ -113,6 +113,43 @@ def test_delete_messages_tells_of_each(rsmq, q, clock):
     clock.advance(1)
     rsmq.receive_messages(q, 1)
     assert rsmq.delete_messages(q, [a, b, c]) == [False, False, True]
+
+
+def test_next_messages_deletes_what_is_done_and_receives_in_one_call(rsmq, q, clock, stored):
+    rsmq.send_messages(q, ["a", "b", "c"])
+    a, b = rsmq.receive_messages(q, 2, vt=1)
+    clock.advance(1)
+    taken = rsmq.receive_message(q, vt=100)
+    assert taken.message == "c"
+    clock.us += 1_000
+    deleted, [found] = rsmq.next_messages(q, [a, ("0" * 32, 1)], vt=7)
+    assert deleted == [True, False]
+    assert found.id == b.id
+    assert stored()["rsmq:q"][1] == [
+        (found.id, clock.ms + 7_000),
+        (taken.id, clock.ms - 1 + 100_000),
+    ]
+    assert rsmq.next_messages(q, [found]) == ([True], [])
+    assert rsmq.get_queue_attributes(q).totalrecv == 4
+
+
+def test_next_messages_refuses_a_stale_deletion_and_receives_all_the_same(rsmq, q):
+    rsmq.send_message(q, "x")
+    stale = rsmq.receive_message(q, vt=0)
+    rsmq.receive_message(q, vt=0)
+    deleted, [again] = rsmq.next_messages(q, [stale])
+    assert deleted == [False] and (again.id, again.rc) == (stale.id, 3)
+
+
+def test_next_messages_is_refused_as_a_reception_is(rsmq, q):
+    with pytest.raises(QueueNotFound):
+        rsmq.next_messages("unknown", [], vt=-1)
+    with pytest.raises(InvalidValue):
+        rsmq.next_messages(q, [], vt=-1)
+    with pytest.raises(ConfigError, match="limit"):
+        rsmq.next_messages(q, [], 0)
+    with pytest.raises(ConfigError, match="too many"):
+        rsmq.next_messages(q, [("0" * 32, 1)] * 1_001)
 
 
 def test_counts_are_exact_to_the_millisecond(rsmq, q, clock):
