@@ -12,9 +12,8 @@ WRITES   nothing for a stale one; fields without a message are removed and count
 ]]
 local messages, attributes = unpack(KEYS)
 
---@include _held
 --@include _delete
 
-local reply = {'ok'}
-for i = 1, #ARGV, 2 do reply[#reply + 1] = delete(ARGV[i], ARGV[i + 1]) end
-return reply
+local words = delete(1)
+table.insert(words, 1, 'ok')
+return words

@@ -20,18 +20,16 @@ local now, vt, limit = unpack(ARGV, 1, 3)
 --@include _clock
 --@include _settings
 --@include _count
---@include _held
 --@include _delete
 
 if not exists then return {'not_found'} end
 limit = tonumber(limit)
-local words = {}
-for i = 4, #ARGV, 2 do words[#words + 1] = delete(ARGV[i], ARGV[i + 1]) end
+local words = delete(4)
 local reply = {'ok', words}
 
---@include _handout
 --@include _visible
+--@include _handout
 
-if take_visible() ~= 'ok' then return {'empty', words, empty()[2]} end
-count('totalrecv', taken)
+if look() ~= 'ok' then return {'empty', words, empty()[2]} end
+hand_out()
 return reply

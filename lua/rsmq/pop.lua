@@ -20,21 +20,20 @@ local now, limit = unpack(ARGV)
 
 if not exists then return {'not_found'} end
 limit = tonumber(limit)
-local reply = {'ok'}
-
-local function take(id, body)
-  local received, first_at = count(id .. ':rc', 1), string.format('%.0f', now_ms)
-  if received > 1 then first_at = redis.call('HGET', attributes, id .. ':fr') or '0' end
-  redis.call('ZREM', messages, id)
-  redis.call('HDEL', attributes, id, id .. ':rc', id .. ':fr')
-  local n = #reply
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, body, received, first_at
-end
+local reply, fields = {'ok'}, {}
 
 --@include _visible
 
-local word = take_visible()
+local word = look()
 if word == 'again' then return {'again'} end
 if word == 'empty' then return empty() end
+for i, id in ipairs(ids) do
+  local n, f = #reply, #fields
+  if received[i] == 0 then first_at[i] = string.format('%.0f', now_ms) end
+  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, bodies[i], received[i] + 1, first_at[i]
+  fields[f + 1], fields[f + 2], fields[f + 3] = id, id .. ':rc', id .. ':fr'
+end
+redis.call('ZREM', messages, unpack(ids))
+redis.call('HDEL', attributes, unpack(fields))
 count('totalrecv', taken)
 return reply

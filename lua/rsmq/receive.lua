@@ -24,11 +24,11 @@ if not exists then return {'not_found'} end
 limit = tonumber(limit)
 local reply = {'ok'}
 
---@include _handout
 --@include _visible
+--@include _handout
 
-local word = take_visible()
+local word = look()
 if word == 'again' then return {'again'} end
 if word == 'empty' then return empty() end
-count('totalrecv', taken)
+hand_out()
 return reply

@@ -43,7 +43,7 @@ local maxsize = whole(maxsize_text, 65536)
 for i = 5, #ARGV, 2 do
   if maxsize ~= -1 and #ARGV[i] > maxsize then return {'too_long', maxsize} end
 end
-local before = redis.call('ZCARD', messages)
+local before = channel ~= '' and redis.call('ZCARD', messages)
 
 local reply, scored, bodies = {'ok'}, {}, {}
 local visible_at = now_ms + 1000 * (tonumber(delay) or whole(delay_text, 0))
