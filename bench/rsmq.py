@@ -32,7 +32,7 @@ def rsmq() -> Iterator[Row]:
             rate = timed(cycles)
             yield f"rsmq: jobq, {name}", rate, "/s"
             if node:
-                yield f"rsmq: jobq, {name}, over Node one at a time", rate / node["1"], "x"
+                yield f"  over Node, 1 in flight: {name}", rate / node["1"], "x"
 
 
 class Ours:
@@ -76,7 +76,7 @@ def ours(client: Client) -> dict[str, Callable[[int], None]]:
     made = Ours(client)
     return {
         "one at a time": made.one_at_a_time,
-        "one at a time, deleted by the call that receives the next": made.turns,
+        "one at a time, next_messages": made.turns,
         f"{BATCH:,} in flight": made.in_flight,
         f"batches of {BATCH:,}": made.batches,
     }

@@ -19,7 +19,6 @@ local now, vt, limit = unpack(ARGV, 1, 3)
 
 --@include _clock
 --@include _settings
---@include _count
 --@include _delete
 
 if not exists then return {'not_found'} end
@@ -28,8 +27,9 @@ local words = delete(4)
 local reply = {'ok', words}
 
 --@include _visible
+
+if nothing then return {'empty', words, nothing[2] or '1'} end
+
 --@include _handout
 
-if look() ~= 'ok' then return {'empty', words, empty()[2]} end
-hand_out()
 return reply

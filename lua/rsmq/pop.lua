@@ -16,7 +16,6 @@ local now, limit = unpack(ARGV)
 
 --@include _clock
 --@include _settings
---@include _count
 
 if not exists then return {'not_found'} end
 limit = tonumber(limit)
@@ -24,16 +23,14 @@ local reply, fields = {'ok'}, {}
 
 --@include _visible
 
-local word = look()
-if word == 'again' then return {'again'} end
-if word == 'empty' then return empty() end
+if nothing then return nothing end
 for i, id in ipairs(ids) do
   local n, f = #reply, #fields
-  if received[i] == 0 then first_at[i] = string.format('%.0f', now_ms) end
+  if received[i] == 0 then first_at[i] = now_text end
   reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, bodies[i], received[i] + 1, first_at[i]
   fields[f + 1], fields[f + 2], fields[f + 3] = id, id .. ':rc', id .. ':fr'
 end
 redis.call('ZREM', messages, unpack(ids))
 redis.call('HDEL', attributes, unpack(fields))
-count('totalrecv', taken)
+redis.call('HSET', attributes, 'totalrecv', added(totalrecv_text, taken))
 return reply

@@ -18,17 +18,15 @@ local now, vt, limit = unpack(ARGV)
 
 --@include _clock
 --@include _settings
---@include _count
 
 if not exists then return {'not_found'} end
 limit = tonumber(limit)
 local reply = {'ok'}
 
 --@include _visible
+
+if nothing then return nothing end
+
 --@include _handout
 
-local word = look()
-if word == 'again' then return {'again'} end
-if word == 'empty' then return empty() end
-hand_out()
 return reply

@@ -18,7 +18,6 @@ local now, delay, channel = unpack(ARGV, 1, 3)
 
 --@include _clock
 --@include _settings
---@include _count
 
 local DIGITS, highest, prefix = '0123456789abcdefghijklmnopqrstuvwxyz', -1, ''
 local function base36(number)
@@ -46,19 +45,21 @@ end
 local before = channel ~= '' and redis.call('ZCARD', messages)
 
 local reply, scored, bodies = {'ok'}, {}, {}
-local visible_at = now_ms + 1000 * (tonumber(delay) or whole(delay_text, 0))
+local visible_at = string.format('%.0f', now_ms + 1000 * (tonumber(delay) or whole(delay_text, 0)))
 for i = 4, #ARGV, 2 do
   local id = minted(now_us + i / 2 - 2, ARGV[i])
   reply[i / 2] = id
   scored[i - 3], scored[i - 2] = visible_at, id
   bodies[i - 3], bodies[i - 2] = id, ARGV[i + 1]
 end
+local n = #bodies
+bodies[n + 1], bodies[n + 2] = 'totalsent', added(totalsent_text, #reply - 1)
 for first = 1, #scored, 2000 do
-  local last = math.min(#scored, first + 1999)
-  redis.call('ZADD', messages, unpack(scored, first, last))
-  redis.call('HSET', attributes, unpack(bodies, first, last))
+  redis.call('ZADD', messages, unpack(scored, first, math.min(#scored, first + 1999)))
 end
-count('totalsent', #reply - 1)
+for first = 1, #bodies, 2000 do
+  redis.call('HSET', attributes, unpack(bodies, first, math.min(#bodies, first + 1999)))
+end
 for sent = 1, channel == '' and 0 or #reply - 1 do
   redis.call('PUBLISH', channel, string.format('%.0f', before + sent))
 end

@@ -117,13 +117,13 @@ def test_scripts_that_were_flushed_are_brought_again(rsmq, q, redis):
     assert rsmq.receive_message(q).message == "x"
 
 
-def test_counter_that_holds_no_number_begins_anew(rsmq, q, redis):
+def test_counter_goes_on_from_what_it_holds_and_anew_from_what_is_no_number(rsmq, q, redis):
     redis.hset("rsmq:q:Q", mapping={"totalsent": "many", "totalrecv": "1.5"})
     sent = rsmq.send_message(q, "x")
     redis.hset("rsmq:q:Q", f"{sent}:rc", "a few")
     assert rsmq.receive_message(q).rc == 1
     attributes = rsmq.get_queue_attributes(q)
-    assert (attributes.totalsent, attributes.totalrecv) == (1, 1)
+    assert (attributes.totalsent, attributes.totalrecv) == (1, 2)
 
 
 def test_settings_of_other_clients_are_read_as_far_as_they_are_whole(rsmq, q, redis, clock):
