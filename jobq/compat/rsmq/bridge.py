@@ -37,24 +37,24 @@ class NoMethod(Exception):
 class Bridge:
     """One process's calls. Errors of a call are its answer; nothing but the end of input ends it, or `quit`."""
 
-    def __init__(self, client: Client, requests: Requests) -> None:
-        self._requests = requests
+    def __init__(self, client: Client, calls: Requests) -> None:
+        self._requests = calls
         self._flights = Flights(client)
         self._methods: dict[str, Callable[[Options], Request[Any]]] = {
             "createQueue": self._create_queue,
-            "listQueues": lambda _: requests.list_queues(),
-            "deleteQueue": lambda o: requests.remove(_text(o, "qname")),
+            "listQueues": lambda _: calls.list_queues(),
+            "deleteQueue": lambda o: calls.remove(_text(o, "qname")),
             "getQueueAttributes": lambda o: _shown(
-                requests.describe(_text(o, "qname"), as_node=True), Attributes.as_dict
+                calls.describe(_text(o, "qname"), as_node=True), Attributes.as_dict
             ),
             "setQueueAttributes": self._set_queue_attributes,
             "sendMessage": self._send_message,
             "receiveMessage": lambda o: _shown(
-                requests.receive(_text(o, "qname"), 1, o.get("vt")), lambda found: _first(found[0])
+                calls.receive(_text(o, "qname"), 1, o.get("vt")), lambda found: _first(found[0])
             ),
-            "popMessage": lambda o: _shown(requests.pop(_text(o, "qname"), 1), _first),
+            "popMessage": lambda o: _shown(calls.pop(_text(o, "qname"), 1), _first),
             "deleteMessage": lambda o: _shown(
-                requests.delete(_text(o, "qname"), [(_text(o, "id"), None)]), _one
+                calls.delete(_text(o, "qname"), [(_text(o, "id"), None)]), _one
             ),
             "changeMessageVisibility": self._change_message_visibility,
         }
