@@ -1,16 +1,22 @@
-"""RSMQ: send + receive + delete, ours beside RSMQ's Node client on the same server in one run."""
+"""`python -m bench.rsmq [--runs N]`: RSMQ, ours beside its Node client on the same server in one run.
+
+A figure is the median of so many messages a second that were sent, received and deleted, by one process on one
+connection; `x` is the median of each run's ratio to Node's with one call at a time.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
+import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
-from bench.server import private_server
-from bench.worker import ROOT
+from bench.server import ROOT, private_server
 from jobq.compat.rsmq import Message, Rsmq
 from jobq.engine.connection import Client
 from jobq.engine.inflight import Flights
@@ -19,20 +25,31 @@ MESSAGES = 10_000
 BATCH = 1_000
 NODE = "rsmq@0.12.4"
 FOLDER = ROOT / ".bench" / "rsmq"
-Row = tuple[str, float, str]
 
 
-def rsmq() -> Iterator[Row]:
-    """Messages a second that were sent, received and deleted, by one process on one connection."""
+def main() -> None:
+    """Print a line for each figure."""
+    parser = argparse.ArgumentParser(prog="python -m bench.rsmq", description=__doc__)
+    parser.add_argument("--runs", type=int, default=5)
+    runs = parser.parse_args().runs
+    rates: dict[str, list[float]] = defaultdict(list)
+    for _ in range(runs):
+        for name, rate in one_run().items():
+            rates[name].append(rate)
+    alone = rates.get("Node, 1 in flight", [])
+    for name, values in rates.items():
+        times = [rate / base for rate, base in zip(values, alone, strict=False)]
+        ratio = f"{statistics.median(times):6.1f} x" if times else ""
+        spread = f"({min(values):,.0f} – {max(values):,.0f}, {runs} runs)"
+        print(f"{name:32} {statistics.median(values):>10,.0f}/s {ratio:9} {spread}")
+
+
+def one_run() -> dict[str, float]:
+    """Rates on one server, Node's first where node and npm are there."""
     with private_server() as client:
         node = theirs(client) if shutil.which("node") and shutil.which("npm") else {}
-        for in_flight, rate in node.items():
-            yield f"rsmq: Node, {in_flight} in flight", rate, "/s"
-        for name, cycles in ours(client).items():
-            rate = timed(cycles)
-            yield f"rsmq: jobq, {name}", rate, "/s"
-            if node:
-                yield f"  over Node, 1 in flight: {name}", rate / node["1"], "x"
+        rates = {f"Node, {in_flight} in flight": rate for in_flight, rate in node.items()}
+        return rates | {f"jobq, {name}": timed(cycles) for name, cycles in ours(client).items()}
 
 
 class Ours:
@@ -116,3 +133,7 @@ def theirs(client: Client) -> dict[str, float]:
     )
     found: dict[str, float] = json.loads(ran.stdout)
     return found
+
+
+if __name__ == "__main__":
+    main()
