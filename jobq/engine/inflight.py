@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from redis import exceptions as refused
 
-from jobq.engine.connection import FOR_NOW, Client, refuse
-from jobq.engine.request import AGAIN, LOST, Request, ensure_open, lost, packed
+from jobq.engine.connection import FOR_NOW, Client, packed, refuse
+from jobq.engine.request import AGAIN, LOST, Request, ensure_open, lost
 from jobq.errors import JobqError
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-import hiredis
 from redis import exceptions as refused
 
+from jobq.engine.connection import packed
 from jobq.engine.script import Script
 from jobq.errors import Unavailable
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 Argument = str | bytes | int
 T = TypeVar("T")
-#: One command as the bytes to send.
-packed = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)
 #: A reply that says: the same call again, there was more to do than one call may.
 AGAIN = b"again"
 LOST = (refused.ConnectionError, refused.TimeoutError, OSError)
