@@ -116,11 +116,17 @@ def peer(
 ) -> Callable[[str], Peer]:
     """peer("node" | "py" | "jobq"): a client on the emptied server."""
 
+    fresh: dict[str, Peer] = {}
+
     def found(name: str) -> Peer:
-        key = (name, server.kind)
-        if key not in running:
-            running[key] = launched(name, request, server)
-        return running[key]
+        if name not in fresh:
+            key = (name, server.kind)
+            if key not in running:
+                running[key] = launched(name, request, server)
+            elif name != "jobq":
+                running[key]("fresh")
+            fresh[name] = running[key]
+        return fresh[name]
 
     return found
 

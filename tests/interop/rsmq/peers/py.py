@@ -17,6 +17,13 @@ NAMES = {QueueAlreadyExists: "queueExists", QueueDoesNotExist: "queueNotFound"}
 EMPTY = {"receiveMessage": {}, "popMessage": {}, "changeMessageVisibility": 0}
 
 
+def fresh(options: dict[str, Any]) -> int:
+    """Its scripts again: it loads them once, and tests flush them."""
+    global rsmq
+    rsmq = RedisSMQ(client=client)
+    return 1
+
+
 def listen(options: dict[str, Any]) -> int:
     listener = client.pubsub()
     listener.subscribe(f"rsmq:rt:{options['qname']}")
@@ -42,7 +49,7 @@ def unlisten(options: dict[str, Any]) -> int:
 
 
 def ask(method: str, options: dict[str, Any]) -> Any:
-    if method in ("listen", "heard", "unlisten"):
+    if method in ("fresh", "listen", "heard", "unlisten"):
         return globals()[method](options)
     result = getattr(rsmq, method)(**options).execute()
     if isinstance(result, set):
