@@ -40,6 +40,7 @@ demo: $(VENV)/.installed ## see it work: thousands of real files, one child kill
 
 test: $(VENV)/.tested ## every promise, on real servers: Valkey, and Redis where it is installed
 	@command -v redis-server >/dev/null || echo "redis-server is not installed: running on Valkey alone"
+	@command -v npm >/dev/null || echo "node and npm are not installed: tests against RSMQ's Node client are not run"
 	@$(MAKE) --no-print-directory test-pythons
 	$(BIN)/python -m pytest tests/model $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/model $(PYTEST_ARGS)
@@ -93,4 +94,4 @@ chaos: $(VENV)/.tested ## every fault, with a ledger, and the long forms of its 
 	exit $$broken
 
 clean: ## remove what make made
-	rm -rf $(VENV) $(VENV)-3.* .bench docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-3.* .bench .interop docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -90,6 +90,22 @@ def test_import_is_refused_when_it_goes_up_sideways_or_nowhere(here, name):
     assert judged(here, name)
 
 
+#: What a protocol may know beside words, engine and itself.
+ALSO = {"resque": {"jobq.jobs.codec"}}
+
+
+def test_each_compat_protocol_knows_words_engine_and_itself():
+    wrong = []
+    for path in (path for path in files() if part(path) == "compat"):
+        own = path.relative_to(PACKAGE).parts[1].removesuffix(".py")
+        for name in imports(path):
+            there = name.split(".")[1:3]
+            fine = not name.startswith("jobq.") or there[0] in (*WORDS, "engine")
+            if not fine and there != ["compat", own] and name not in ALSO.get(own, ()):
+                wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
 def test_exported_name_counts_as_the_module_that_it_comes_from():
     assert home("Queue") == "jobq.engine.queue"
     assert home("retry") == "jobq.jobs.retry"

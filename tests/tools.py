@@ -26,6 +26,7 @@ FINDING: dict[str, Callable[[], str | None]] = {
     "gcc": lambda: shutil.which("gcc"),
     "libfaketime": libfaketime,
     "node": lambda: shutil.which("node"),
+    "npm": lambda: shutil.which("npm"),
     "redis-server": lambda: shutil.which("redis-server"),
 }
 

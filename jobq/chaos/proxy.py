@@ -1,7 +1,7 @@
 """A TCP proxy that does to a connection what networks do: cut it, tear it, delay it, swallow it, lose one reply.
 
 It knows as much of the protocol as that needs: a client has one call in flight on a connection, so what
-comes back first after a request that names EVALSHA is its reply.
+comes back first after a request that names EVALSHA or EVAL is its reply.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lose_reply(self, nth: int) -> None:
-        """The server runs the n-th EVALSHA from now; its reply is lost with the connection."""
+        """The server runs the n-th EVALSHA or EVAL from now; its reply is lost with the connection."""
         with self._lock:
             self._to_lose = nth
 
@@ -142,7 +142,7 @@ class Proxy:
 
     def loses(self, request: bytes) -> bool:
         """Whether the reply to this request is the one to lose."""
-        if not self._to_lose or b"EVALSHA" not in request[:64]:
+        if not self._to_lose or b"EVAL" not in request[:64]:
             return False
         with self._lock:
             self._to_lose = max(0, self._to_lose - 1)

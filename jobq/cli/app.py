@@ -39,6 +39,7 @@ COMMANDS = {
     "server": "server:server",
     "demo": "demo:demo",
     "chaos": "chaos:chaos",
+    "rsmq": "rsmq:rsmq",
 }
 
 

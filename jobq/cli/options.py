@@ -21,11 +21,17 @@ SHARED_DEFAULTS = "jobq.shared_defaults"
 
 
 class Option(click.Option):
-    """An option that names its variables in the help; `shared` are read after the command's own."""
+    """An option that names its variables in the help; `shared` are read after the command's own.
 
-    def __init__(self, *args: Any, shared: tuple[str, ...] = (), **attrs: Any) -> None:
+    key: what variables and pyproject.toml call it where its long flag would be too long there.
+    """
+
+    def __init__(
+        self, *args: Any, shared: tuple[str, ...] = (), key: str | None = None, **attrs: Any
+    ) -> None:
         super().__init__(*args, **{"show_envvar": True, **attrs})
         self.shared = shared
+        self._key = key
 
     def variables(self, ctx: click.Context) -> tuple[str, ...]:
         """Environment variables in the order they are read."""
@@ -34,7 +40,7 @@ class Option(click.Option):
     @property
     def key(self) -> str:
         """The long flag as variables and pyproject.toml write it: `max_jobs`."""
-        return max(self.opts, key=len).lstrip("-").replace("-", "_")
+        return self._key or max(self.opts, key=len).lstrip("-").replace("-", "_")
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         return next(

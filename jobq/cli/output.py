@@ -29,6 +29,11 @@ def json_line(record: Mapping[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=True, default=str)
 
 
+def json_text(value: object) -> str:
+    """The same of any value."""
+    return json.dumps(value, ensure_ascii=True, default=str)
+
+
 def wants_color(environ: Mapping[str, str] | None = None) -> bool | None:
     """False under NO_COLOR, True under FORCE_COLOR, None: a terminal decides."""
     env = os.environ if environ is None else environ

@@ -44,7 +44,7 @@ PASSING = (
 )  # fmt: skip
 _LASTING = (refused.AuthenticationError, refused.AuthorizationError)
 #: A server whose disk is full, or that misses its replicas, refuses writes until that is mended.
-_FOR_NOW = ("MISCONF ", "NOREPLICAS ")
+FOR_NOW = ("MISCONF ", "NOREPLICAS ")
 _KEYLESS = frozenset(
     ("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "INFO", "PING", "SCRIPT", "TIME", "WAITAOF")
 )  # fmt: skip
@@ -186,10 +186,10 @@ class Client:
                 node = asked or self._topology.locate(key)
                 return self._once(node, command, script, bool(asked), by)
             except (*PASSING, refused.ResponseError) as error:
-                for_now = str(error).startswith(_FOR_NOW)
+                for_now = str(error).startswith(FOR_NOW)
                 # Full after a try whose reply was lost tells nothing of that try: ask until it is known.
                 if not for_now and not (unknown and isinstance(error, refused.OutOfMemoryError)):
-                    _refuse(error, command, script)
+                    refuse(error, command, script)
                 unknown = unknown or not for_now
                 deadline = deadline or time.monotonic() + self.settings.patience_s
                 self._give_up(error, deadline, unknown)
@@ -265,7 +265,7 @@ def exchange(connection: Connection, command: tuple[Argument, ...], asking: bool
         raise
 
 
-def _refuse(error: Exception, command: tuple[Argument, ...], script: Script | None) -> None:
+def refuse(error: Exception, command: tuple[Argument, ...], script: Script | None) -> None:
     """Raise what a repetition wouldn't change."""
     if isinstance(error, refused.OutOfMemoryError):
         raise Full(f"the server is at its memory limit, nothing was changed: {error}") from error

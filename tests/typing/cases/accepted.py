@@ -21,6 +21,7 @@ from jobq import (
     SyncJob,
     job,
 )
+from jobq.compat import rsmq
 
 
 @job
@@ -83,8 +84,21 @@ on_client = bare.options(
 assert_type(on_client.enqueue(1), Receipt[int])
 Queue("low", jobq.connect()).counts()
 
+shared = rsmq.Rsmq(jobq.connect(), ns="rsmq", realtime=True)
+assert_type(shared.create_queue("q", vt=5), int)
+assert_type(shared.send_messages("q", ["a", b"b"]), list[str])
+assert_type(shared.receive_message("q", wait="5s"), rsmq.Message | None)
+assert_type(shared.get_queue_attributes("q").created, int | None)
+assert_type(shared.delete_messages("q", shared.receive_messages("q", 5)), list[bool])
+assert_type(shared.consume("q", lambda message: print(message.sent), max_receives=3), rsmq.Consumed)
+
+
+async def handle(message: rsmq.Message) -> None: ...
+
 
 async def main() -> None:
+    assert_type(await rsmq.AsyncRsmq("redis://").pop_message("q"), rsmq.Message | None)
+    assert_type(await rsmq.AsyncRsmq().consume("q", handle, concurrency=9), rsmq.Consumed)
     assert_type(await bare.aenqueue(1), Receipt[int])
     assert_type(await (await fetch.options(mid="u").aenqueue("u")).aresult(5), bytes)
     assert_type(await fetch("u"), bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jobq
 from jobq import Receipt, job
+from jobq.compat.rsmq import AsyncRsmq, Rsmq
 
 
 @job(queue="low")
@@ -34,3 +35,6 @@ job(queu="low")  # E
 job(retries="five")  # E
 job(retry_on="ValueError")  # E
 jobq.bogus  # E
+Rsmq().send_message("q", 5)  # E
+Rsmq().consume("q", print, max_receive=3)  # E
+AsyncRsmq().consume("q", lambda message: 5)  # E

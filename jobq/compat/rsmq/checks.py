@@ -1,0 +1,107 @@
+"""What RSMQ accepts as a name, an id, a number, a message; pure.
+
+Names and ids of other shapes are refused too, unless they exist: other clients make them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from jobq.compat.rsmq.errors import (
+    InvalidFormat,
+    InvalidValue,
+    MessageNotString,
+    MissingParameter,
+)
+
+LONGEST_S = 9_999_999
+LEAST_SIZE, MOST_SIZE, ANY_SIZE = 1024, 65536, -1
+#: The registry of queues has the key that a queue of this name would have.
+RESERVED = "QUEUES"
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,160}")
+_FOREIGN_NAME = re.compile(r"[^:\x00-\x1f\x7f]{1,160}")
+_ID = re.compile(r"[a-zA-Z0-9:]{32}")
+_FOREIGN_ID = re.compile(r"[!-~]{1,160}")
+_WHOLE = re.compile(r"\s*([+-]?\d+)")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+_LETTERS = bytes(_ALPHABET[number % 62] for number in range(256))
+_RANDOM = 22
+
+
+def queue_name(value: Any) -> str:
+    """A name that RSMQ accepts."""
+    if not value:
+        raise MissingParameter("qname")
+    if not is_regular_name(value) or value == RESERVED:
+        raise InvalidFormat("qname")
+    return str(value)
+
+
+def existing_name(value: Any) -> str:
+    """A name that a queue may have; PyRSMQ gives queues names that Node refuses."""
+    if isinstance(value, str) and value != RESERVED and _FOREIGN_NAME.fullmatch(value):
+        return value
+    return queue_name(value)
+
+
+def is_regular_name(value: Any) -> bool:
+    """Whether Node takes it for a queue's name."""
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def message_id(value: Any) -> str:
+    """An id that a message may have; some clients make ids that Node refuses."""
+    if not value:
+        raise MissingParameter("id")
+    if not isinstance(value, str) or not _FOREIGN_ID.fullmatch(value):
+        raise InvalidFormat("id")
+    return value
+
+
+def is_regular_id(value: str) -> bool:
+    """Whether Node takes it for a message's id."""
+    return _ID.fullmatch(value) is not None
+
+
+def whole(value: Any) -> int | None:
+    """As JavaScript's parseInt: '12abc' is 12, 1.9 is 1, 'x' is nothing."""
+    if isinstance(value, bool):
+        return None
+    found = _WHOLE.match(value if isinstance(value, str) else str(value))
+    return int(found[1]) if found else None
+
+
+def seconds(item: str, value: Any) -> int:
+    """A visibility timeout or a delay."""
+    number = whole(value)
+    if number is None or not 0 <= number <= LONGEST_S:
+        raise InvalidValue(item, 0, LONGEST_S)
+    return number
+
+
+def maxsize(value: Any) -> int:
+    """Bytes of a message, or -1."""
+    number = whole(value)
+    if number is None or (number != ANY_SIZE and not LEAST_SIZE <= number <= MOST_SIZE):
+        raise InvalidValue("maxsize", LEAST_SIZE, MOST_SIZE)
+    return number
+
+
+def body(message: Any) -> bytes:
+    """A message's bytes; text is UTF-8."""
+    if isinstance(message, bytes):
+        return message
+    if not isinstance(message, str) or _SURROGATE.search(message):
+        raise MessageNotString
+    return message.encode()
+
+
+def random_parts(count: int) -> list[bytes]:
+    """The random ends of so many ids."""
+    drawn = os.urandom(_RANDOM * count).translate(_LETTERS)
+    return [drawn[first : first + _RANDOM] for first in range(0, len(drawn), _RANDOM)]

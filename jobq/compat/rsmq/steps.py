@@ -1,0 +1,74 @@
+"""Calls that take several requests, as generators of them: whoever drives one sends each and gives back its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, TypeVar
+
+from jobq.compat.rsmq import batches
+from jobq.compat.rsmq.errors import MessageTooLong
+from jobq.compat.rsmq.message import Healed, Message, too_long
+from jobq.compat.rsmq.requests import PER_CALL, Held, Requests
+from jobq.engine.request import Request
+
+T = TypeVar("T")
+Steps = Generator[Request[Any], Any, T]
+
+
+def send(
+    requests: Requests, qname: str, messages: Iterable[str | bytes], delay: int | None
+) -> Steps[list[str]]:
+    """Messages in batches, none of them when one is too long."""
+    batched = batches.of(messages)
+    if len(batched) > 1:
+        # Or the first thousands would be sent before the last is refused.
+        maxsize = (yield requests.describe(qname)).maxsize
+        if any(too_long(len(body), maxsize) for batch in batched for body in batch):
+            raise MessageTooLong
+    ids: list[str] = []
+    for batch in batched:
+        ids += yield requests.send(qname, batch, delay, checked=True)
+    return ids
+
+
+def each(
+    held: Iterable[Message | Held], request: Callable[[list[Held]], Request[list[bool]]]
+) -> Steps[list[bool]]:
+    """One request for every thousand messages."""
+    every, done = batches.held(held), list[bool]()
+    for first in range(0, len(every), PER_CALL):
+        done += yield request(every[first : first + PER_CALL])
+    return done
+
+
+def purge(requests: Requests, qname: str) -> Steps[int]:
+    """As many messages as there are now; those that are sent meanwhile may stay."""
+    left, removed = (yield requests.describe(qname)).msgs, 0
+    while left > 0:
+        gone = yield requests.purge(qname)
+        removed, left = removed + gone, left - gone if gone else 0
+    return removed
+
+
+def redrive(requests: Requests, qname: str, target: str, limit: int | None) -> Steps[int]:
+    """What is visible in one queue, to another; what others receive meanwhile stays with them."""
+    yield requests.describe(target)
+    left = (yield requests.describe(qname)).msgs
+    left, moved = left if limit is None else min(left, limit), 0
+    while left > 0:
+        some = yield requests.peek(qname, "visible", 0, min(PER_CALL, left))
+        if not some:
+            break
+        held = [(one.id, one.rc or None) for one in some]
+        moved += sum((yield requests.move(qname, target, held)))
+        left -= len(some)
+    return moved
+
+
+def heal(requests: Requests, qname: str) -> Steps[Healed]:
+    """A walk over the whole queue."""
+    cursors, phantoms, fields = ("0", "0"), 0, 0
+    while any(cursors):
+        cursors, removed = yield requests.heal(qname, cursors)
+        phantoms, fields = phantoms + removed.phantoms, fields + removed.fields
+    return Healed(phantoms, fields)

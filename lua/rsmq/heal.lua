@@ -1,0 +1,54 @@
+#!lua flags=allow-oom
+--[[
+heal: one step of a walk over a queue that removes what crashed clients left: ids without a body, fields of
+messages that are gone. It lists the queue again if it wasn't.
+
+KEYS
+  messages:zset attributes:hash queues:set
+ARGV
+  now             epoch microseconds, or '' for the server's clock
+  name            of the queue
+  ids_cursor      0 to begin, then as returned, '' = done
+  fields_cursor   the same, of the other walk
+  limit           about so many of each
+RETURNS  {'ok', ids_cursor, fields_cursor, phantoms removed, fields removed} | {'not_found'}
+COST     O(limit)
+WRITES   nothing for a queue that isn't there
+]]
+local messages, attributes, queues = unpack(KEYS)
+local now, name, ids_cursor, fields_cursor, limit = unpack(ARGV)
+
+--@include _clock
+--@include _settings
+
+if not exists then return {'not_found'} end
+redis.call('ZCARD', messages)
+redis.call('SADD', queues, name)
+
+local function after(cursor) return cursor == '0' and '' or cursor end
+
+local phantoms, fields = 0, 0
+if ids_cursor ~= '' then
+  local cursor, found = unpack(redis.call('ZSCAN', messages, ids_cursor, 'COUNT', limit))
+  for i = 1, #found, 2 do
+    -- What may be on its way, a member whose body follows, stays; see _visible.
+    local settled = #found[i] == 32 or found[i + 1] + 5000 < now_ms
+    if settled and redis.call('HEXISTS', attributes, found[i]) == 0 then
+      redis.call('ZREM', messages, found[i])
+      phantoms = phantoms + 1
+    end
+  end
+  ids_cursor = after(cursor)
+end
+if fields_cursor ~= '' then
+  local cursor, found = unpack(redis.call('HSCAN', attributes, fields_cursor, 'COUNT', limit))
+  for i = 1, #found, 2 do
+    local id = string.match(found[i], '^(.*):[rf][cr]$') or found[i]
+    local known = (#id == 32 or #id == 22) and string.match(id, '^[%w:]+$')
+    if known and not redis.call('ZSCORE', messages, id) then
+      fields = fields + redis.call('HDEL', attributes, found[i])
+    end
+  end
+  fields_cursor = after(cursor)
+end
+return {'ok', ids_cursor, fields_cursor, phantoms, fields}

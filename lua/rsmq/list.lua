@@ -1,0 +1,15 @@
+#!lua flags=no-writes
+--[[
+list: names of the queues.
+
+KEYS
+  queues:set
+RETURNS  {'ok', name...}, in no order
+COST     O(queues)
+WRITES   nothing
+]]
+local queues = unpack(KEYS)
+
+local reply = redis.call('SMEMBERS', queues)
+table.insert(reply, 1, 'ok')
+return reply

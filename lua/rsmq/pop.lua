@@ -1,0 +1,36 @@
+#!lua flags=allow-oom
+--[[
+pop: remove the first visible messages and hand them out; who crashes now has lost them.
+
+KEYS
+  messages:zset attributes:hash
+ARGV
+  now     epoch microseconds, or '' for the server's clock
+  limit   so many at most
+RETURNS  as receive
+COST     O(limit x log messages), and up to 1000 phantoms
+WRITES   nothing when nothing is visible, but that phantoms are removed
+]]
+local messages, attributes = unpack(KEYS)
+local now, limit = unpack(ARGV)
+
+--@include _clock
+--@include _settings
+
+if not exists then return {'not_found'} end
+limit = tonumber(limit)
+local reply, fields = {'ok'}, {}
+
+--@include _visible
+
+if nothing then return nothing end
+for i, id in ipairs(ids) do
+  local n, f = #reply, #fields
+  if received[i] == 0 then first_at[i] = now_text end
+  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, bodies[i], received[i] + 1, first_at[i]
+  fields[f + 1], fields[f + 2], fields[f + 3] = id, id .. ':rc', id .. ':fr'
+end
+redis.call('ZREM', messages, unpack(ids))
+redis.call('HDEL', attributes, unpack(fields))
+redis.call('HSET', attributes, 'totalrecv', added(totalrecv_text, taken))
+return reply

@@ -1,0 +1,28 @@
+#!lua flags=allow-oom
+--[[
+purge: remove messages, hidden ones too; the queue, its settings and its totals stay.
+
+KEYS
+  messages:zset attributes:hash
+ARGV
+  limit   so many at most, 1000 or less
+RETURNS  {'ok', how many} | {'not_found'}
+COST     O(limit x log messages)
+WRITES   messages and attributes; nothing for a queue that isn't there
+]]
+local messages, attributes = unpack(KEYS)
+local limit = unpack(ARGV)
+
+--@include _settings
+
+if not exists then return {'not_found'} end
+local ids = redis.call('ZRANGE', messages, 0, limit - 1)
+if #ids == 0 then return {'ok', 0} end
+
+local fields = {}
+for i, id in ipairs(ids) do
+  fields[3 * i - 2], fields[3 * i - 1], fields[3 * i] = id, id .. ':rc', id .. ':fr'
+end
+redis.call('ZREM', messages, unpack(ids))
+redis.call('HDEL', attributes, unpack(fields))
+return {'ok', #ids}

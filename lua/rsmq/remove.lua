@@ -1,0 +1,20 @@
+#!lua flags=allow-oom
+--[[
+remove: a queue with all its messages, or what is left of one.
+
+KEYS
+  messages:zset attributes:hash queues:set
+ARGV
+  name   of the queue
+RETURNS  {'ok'} | {'not_found'}
+COST     O(messages), freed in the background
+WRITES   all keys
+]]
+local messages, attributes, queues = unpack(KEYS)
+local name = unpack(ARGV)
+
+redis.call('SISMEMBER', queues, name)
+
+local gone = redis.call('UNLINK', messages) + redis.call('UNLINK', attributes)
+redis.call('SREM', queues, name)
+return {gone > 0 and 'ok' or 'not_found'}
