@@ -1,0 +1,1 @@
+"""Other queues on the same foundations: wire-compatible, each whole by itself."""
