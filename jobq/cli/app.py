@@ -36,6 +36,7 @@ COMMANDS = {
     "acl": "acl:acl",
     "server": "server:server",
     "demo": "demo:demo",
+    "resque": "resque:resque",
     "chaos": "chaos:chaos",
 }
 

@@ -58,9 +58,11 @@ def intake_of(session: Session, given: dict[str, Any]) -> FromRuby | None:
     from jobq.compat.resque.settings import IntakeSettings, parse_names, parse_places
 
     places = parse_places("sidekiq", sidekiq) + parse_places("resque", resque)
+    lease_s = given["lease"] if given["lease"] is not None else 15.0
     settings = IntakeSettings(
-        places=places, names=parse_names(jobs), backlog=backlog, ruby_dead=dead
-    )
+        places=places, names=parse_names(jobs), backlog=backlog, ruby_dead=dead,
+        lease_ms=max(1_000, round(lease_s * 1000)),
+    )  # fmt: skip
     listed = [name for name, _ in parse_queues(given["queues"])] if given["queues"] else []
     fed = dict.fromkeys(place.queue for place in places if place.queue not in listed)
     given["queues"] = ",".join([*filter(None, [given["queues"]]), *(f"{name}:1" for name in fed)])

@@ -10,9 +10,11 @@ from __future__ import annotations
 import logging
 import select
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
+from typing import TypeVar
 
 from jobq.compat.resque.burying import refuse
 from jobq.compat.resque.claims import LIMIT, Claim, Claims
@@ -36,7 +38,11 @@ IDLE_S = 2.0
 #: While jobq queues are full, or something fails.
 PAUSE_S = 0.25
 TROUBLE_S = 1.0
+COMPLAIN_S = 10.0
 BEAT_S = 5.0
+#: Other queues wait as long; what wasn't done is tried again in a later round.
+PATIENCE_S = 2.0
+T = TypeVar("T")
 
 
 class Line:
@@ -126,21 +132,17 @@ class Intake:
             (SidekiqPresence if system == "sidekiq" else ResquePresence)(
                 ruby, list(group), watch, tally
             )
-            for (system, _), group in groupby(sorted(settings.places), key=lambda place: place[:2])
+            for (system, _), group in groupby(sorted(settings.places, key=_side), key=_side)
         ]
         self._beat_at = self._fill_at = 0.0
+        self._troubled = False
+        self._complain_at: dict[str, float] = {}
 
     def run(self) -> None:
         """Until the worker stops, or, in a burst, until there is nothing left."""
-        watch = self._watch
         try:
-            while not watch.stopping():
-                try:
-                    if self._round():
-                        break
-                except JobqError as error:
-                    logger.warning("nothing is taken in for now: %s", error)
-                    self._pause(TROUBLE_S)
+            while not self._watch.stopping() and not self._round():
+                pass
         finally:
             self._leave()
 
@@ -157,16 +159,29 @@ class Intake:
 
     def _round(self) -> bool:
         """One turn; whether a burst is over."""
+        self._troubled = False
         self._look_after()
         if self._watch.quiet():
             self._pause(IDLE_S)
             return False
-        following_s = min([IDLE_S, *(promote(self._ruby, name) for name in self._namespaces)])
-        moved = sum(line.carry(self._watch.burst) for line in self.lines)
+        following_s = IDLE_S
+        for name in self._namespaces:
+            due_s = self._attempt(
+                "Sidekiq's schedule", partial(promote, self._ruby, name), TROUBLE_S
+            )
+            following_s = min(following_s, due_s)
+        greedy = self._watch.burst
+        moved = sum(
+            self._attempt(str(one.place), partial(one.carry, greedy), 0) for one in self.lines
+        )
         if moved or following_s <= 0:
             return False
-        if self._watch.burst:
-            return self._all_done()
+        if self._troubled:
+            self._pause(TROUBLE_S)
+            return False
+        return self._all_done() if greedy else self._rest(following_s)
+
+    def _rest(self, following_s: float) -> bool:
         if any(line.full for line in self.lines):
             self._pause(PAUSE_S)
         else:
@@ -174,6 +189,17 @@ class Intake:
             self._sleep.wait(max(0.01, min(following_s, until_beat_s)), [self._watch.woken])
             self._watch.drain()
         return False
+
+    def _attempt(self, what: str, do: Callable[[], T], otherwise: T) -> T:
+        """What fails for one queue is tried again in a later round, and holds no other up."""
+        try:
+            return do()
+        except JobqError as error:
+            self._troubled = True
+            if time.monotonic() >= self._complain_at.get(what, 0.0):
+                self._complain_at[what] = time.monotonic() + COMPLAIN_S
+                logger.warning("%s: nothing is taken in for now: %s", what, error)
+            return otherwise
 
     def _all_done(self) -> bool:
         """Whether what was taken in has also run: a burst ends with what Ruby is shown of it."""
@@ -186,11 +212,11 @@ class Intake:
     def _look_after(self) -> None:
         if self._graves and time.monotonic() >= self._fill_at:
             self._fill_at = time.monotonic() + IDLE_S
-            self._graves.fill()
+            self._attempt("Ruby's dead", self._graves.fill, 0)
         if time.monotonic() >= self._beat_at:
             self._beat_at = time.monotonic() + BEAT_S
             for presence in self._presences:
-                presence.beat(self._content)
+                self._attempt("the heartbeat", partial(presence.beat, self._content), None)
 
     def _content(self, queue: str, mid: str) -> bytes | None:
         """What a running message holds; None for one that has just ended, or that is sealed."""
@@ -209,14 +235,17 @@ def run_intake(
     client: Client, ruby_url: str | None, settings: IntakeSettings, tally: Tally, watch: Watch
 ) -> None:
     """The life of an intake, in a process of its own: for `jobq worker`, which says when to stop."""
-    own = replace(client.settings, url=client.url, outage_buffer=0)
-    Intake(
-        connect(settings=own),
-        connect(settings=replace(own, url=ruby_url or client.url)),
-        settings,
-        watch,
-        tally,
-    ).run()
+    own = replace(client.settings, url=client.url, outage_buffer=0, patience_s=PATIENCE_S)
+    clients = [
+        connect(settings=replace(own, url=url)) for url in (client.url, ruby_url or client.url)
+    ]
+    for one in clients:
+        one.enough = watch.stopping
+    Intake(clients[0], clients[1], settings, watch, tally).run()
+
+
+def _side(place: Place) -> tuple[str, str]:
+    return place.system, place.namespace
 
 
 def source(

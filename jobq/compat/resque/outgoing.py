@@ -211,8 +211,9 @@ def _sidekiq_fields(options: SidekiqOptions) -> tuple[float | None, dict[str, An
     if unknown:
         known = ", ".join(sorted(SidekiqOptions.__annotations__))
         raise ConfigError(f"there is no option {unknown.pop()!r}; options are {known}")
+    given: dict[str, Any] = {**options}
     when = checked_options(
-        {k: options[k] for k in ("at", "delay") if k in options}, declaring=False
+        {k: v for k, v in given.items() if k in ("at", "delay")}, declaring=False
     )
     at = when.get("at")
     if when.get("delay") is not None:
@@ -222,7 +223,6 @@ def _sidekiq_fields(options: SidekiqOptions) -> tuple[float | None, dict[str, An
         fields["retry_for"] = round(
             checked_options({"delay": options["retry_for"]}, declaring=False)["delay"]
         )
-    given = dict(options)
     fields |= {name: given[name] for name in ("retry_queue", "dead", "backtrace") if name in given}
     if "tags" in options:
         fields["tags"] = list(options["tags"])

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,7 @@ class Peer:
         self._process.communicate()
 
 
+@cache
 def has_gem(name: str) -> bool:
     """Whether Ruby and this gem are here."""
     ruby = shutil.which("ruby")
