@@ -30,13 +30,13 @@ from jobq.compat.resque.watch import Watch
 from jobq.engine.connection import Client, connect
 from jobq.engine.message import MAX_CONTENT
 from jobq.engine.queue import Queue
-from jobq.errors import JobqError
-from jobq.jobs.seal import seal_of
+from jobq.errors import CodecError, JobqError
+from jobq.jobs.seal import opened, seal_of
 
 logger = logging.getLogger("jobq")
 IDLE_S = 2.0
-#: While jobq queues are full, or something fails.
-PAUSE_S = 0.25
+#: While jobq queues are full, and the longer the longer they are.
+FIRST_PAUSE_S, PAUSE_S = 0.01, 0.25
 TROUBLE_S = 1.0
 COMPLAIN_S = 10.0
 BEAT_S = 5.0
@@ -53,6 +53,8 @@ class Line:
         self.claims = Claims(ruby, place, settings.lease_ms)
         self._ruby = ruby
         self._seal = seal_of(queue.client)
+        #: Whether nothing might be taken when this was last asked.
+        self.full = False
         self._owed: Claim | None = None
         self._rescue_at = 0.0
 
@@ -64,11 +66,6 @@ class Line:
             self._owed = self.claims.take(room)
             moved += self._carry_owed()
         return moved
-
-    @property
-    def full(self) -> bool:
-        """Whether nothing may be taken now."""
-        return self._room() == 0
 
     def _carry_owed(self) -> int:
         """What an earlier round couldn't deliver; else, now and then, what another intake left."""
@@ -93,7 +90,10 @@ class Line:
 
     def _room(self) -> int:
         counts = self.queue.counts()
-        return 0 if counts.paused else max(0, min(LIMIT, self.settings.backlog - counts.ready))
+        room = self.settings.backlog - counts.ready
+        # Not job by job, as each message ends.
+        self.full = counts.paused or room < max(1, min(LIMIT, self.settings.backlog // 4))
+        return 0 if self.full else min(LIMIT, room)
 
     def _deliver(self, claim: Claim) -> None:
         contents = []
@@ -135,7 +135,7 @@ class Intake:
             for (system, _), group in groupby(sorted(settings.places, key=_side), key=_side)
         ]
         self._beat_at = self._fill_at = 0.0
-        self._troubled = False
+        self._troubled, self._was_quiet, self._full_s = False, False, FIRST_PAUSE_S
         self._complain_at: dict[str, float] = {}
 
     def run(self) -> None:
@@ -175,20 +175,24 @@ class Intake:
             self._attempt(str(one.place), partial(one.carry, greedy), 0) for one in self.lines
         )
         if moved or following_s <= 0:
+            self._full_s = FIRST_PAUSE_S
             return False
         if self._troubled:
             self._pause(TROUBLE_S)
             return False
-        return self._all_done() if greedy else self._rest(following_s)
+        if greedy:
+            return self._attempt("the burst", self._all_done, False)
+        self._rest(following_s)
+        return False
 
-    def _rest(self, following_s: float) -> bool:
+    def _rest(self, following_s: float) -> None:
         if any(line.full for line in self.lines):
-            self._pause(PAUSE_S)
+            self._pause(self._full_s)
+            self._full_s = min(PAUSE_S, 2 * self._full_s)
         else:
             until_beat_s = self._beat_at - time.monotonic()
             self._sleep.wait(max(0.01, min(following_s, until_beat_s)), [self._watch.woken])
             self._watch.drain()
-        return False
 
     def _attempt(self, what: str, do: Callable[[], T], otherwise: T) -> T:
         """What fails for one queue is tried again in a later round, and holds no other up."""
@@ -213,18 +217,22 @@ class Intake:
         if self._graves and time.monotonic() >= self._fill_at:
             self._fill_at = time.monotonic() + IDLE_S
             self._attempt("Ruby's dead", self._graves.fill, 0)
-        if time.monotonic() >= self._beat_at:
+        if time.monotonic() >= self._beat_at or self._was_quiet != self._watch.quiet():
+            self._was_quiet = self._watch.quiet()
             self._beat_at = time.monotonic() + BEAT_S
             for presence in self._presences:
                 self._attempt("the heartbeat", partial(presence.beat, self._content), None)
 
     def _content(self, queue: str, mid: str) -> bytes | None:
-        """What a running message holds; None for one that has just ended, or that is sealed."""
+        """What a running message holds; None for one that has just ended, or that can't be opened."""
         found = self._queues.get(queue)
         if found is None:
             return None
         content: bytes | None = found.client.command("HGET", f"{found.prefix}messages", mid)
-        return content
+        try:
+            return content and opened(seal_of(found.client), queue, mid, content)
+        except CodecError:
+            return None
 
     def _pause(self, seconds: float) -> None:
         select.select([self._watch.woken], [], [], seconds)

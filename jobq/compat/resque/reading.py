@@ -14,7 +14,7 @@ import msgspec
 from jobq.compat.resque.activejob import unwrapped
 from jobq.compat.resque.places import Place, System, parse_place
 from jobq.errors import CodecError, ConfigError
-from jobq.jobs.codec import HARD_LIMIT, Overrides, decode, decode_any, encode
+from jobq.jobs.codec import HARD_LIMIT, MAX_NAME, Overrides, decode, decode_any, encode
 
 #: Sidekiq's own, where a job says `retry: true`.
 RETRIES = 25
@@ -53,6 +53,9 @@ def _message(place: Place, fields: dict[str, Any], names: Mapping[str, str]) -> 
     if not isinstance(args, list):
         raise CodecError(f"the args of {name:.200} are no list")
     call = unwrapped(name, args)
+    job = names.get(call.name, call.name)
+    if not 0 < len(job) <= MAX_NAME:
+        raise CodecError(f"its class has a name of {len(job)} characters; {MAX_NAME} are allowed")
     fields["class"] = name
     if call.name != name:
         fields["args"] = args  # the wrapper's, which couldn't be made again
@@ -64,7 +67,7 @@ def _message(place: Place, fields: dict[str, Any], names: Mapping[str, str]) -> 
     if fields.get("tags"):
         headers[TAGS] = _write(fields["tags"]).decode()
     return encode(
-        names.get(call.name, call.name), call.args, call.kwargs, _enqueued_at(fields), headers,
+        job, call.args, call.kwargs, _enqueued_at(fields), headers,
         _overrides(fields), HARD_LIMIT,
     )  # fmt: skip
 
@@ -78,9 +81,9 @@ def epoch_ms(value: object) -> int:
 
 def allowed_retries(fields: Mapping[str, Any]) -> int | None:
     """How often a Sidekiq job may be retried from now on; None where it doesn't say."""
-    if "retry" not in fields:
+    wanted, used = fields.get("retry"), fields.get("retry_count")
+    if wanted is None:
         return None
-    wanted, used = fields["retry"], fields.get("retry_count")
     most = wanted if type(wanted) is int else RETRIES if wanted else 0
     # retry_count is 0 once the first run has failed.
     most -= used + 1 if type(used) is int else 0

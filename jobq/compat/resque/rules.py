@@ -90,7 +90,7 @@ class RubyRules:
                 why = f"attempt {context.failures}, retry_for of {window_s:g} s is over"
                 context.overrule(error, Decision("dead", why=why))
                 return
-        if "retry" in fields and not context.own_policy:
+        if fields.get("retry") is not None and not context.own_policy:
             used = fields.get("retry_count")
             count = context.failures - 1 + (used + 1 if type(used) is int else 0)
             context.overrule(error, Decision("retry", wait_s(count)))
