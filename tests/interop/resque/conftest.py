@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from jobq.engine.queue import Queue
+from tests.tools import required
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -34,9 +35,9 @@ def until(holds: Callable[[], Any], what: str = "it didn't come to hold") -> Any
     return found
 
 
-def not_run(what: str) -> None:
-    """Skip, or fail where the run must be whole."""
-    if os.environ.get("JOBQ_REQUIRE_PEERS"):
+def not_run(what: str, packaged: bool = True) -> None:
+    """Skip; or fail where the run must be whole, and the peer is one that a package brings."""
+    if packaged and required():
         pytest.fail(f"not run: needs {what}")
     pytest.skip(f"not run: needs {what}")
 
@@ -156,7 +157,7 @@ def node(server: Any, client: Any, node_modules: Path) -> Iterator[Peer]:
 def gem(server: Any, client: Any) -> Iterator[Peer]:
     """gem("enqueue", …): the real Resque."""
     if not has_gem("resque"):
-        not_run("ruby and the gem resque (gem install resque)")
+        not_run("ruby and the gem resque (gem install resque)", packaged=False)
     peer = Peer(["ruby", "resque_peer.rb", server.socket], server.url)
     yield peer
     peer.close()
