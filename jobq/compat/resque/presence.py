@@ -124,7 +124,9 @@ class ResquePresence:
     def __init__(self, client: Client, places: Sequence[Place], watch: Watch, tally: Tally) -> None:
         self._client, self._place, self._watch, self._tally = client, places[0], watch, tally
         queues = ",".join(place.queue for place in places)
-        self.identity = f"{socket.gethostname()}:{watch.supervisor}:{queues}"
+        # No host of Ruby's: a Resque worker that starts there would take one whose process isn't Ruby's for dead,
+        # strike it out, and list what it runs as failed.
+        self.identity = f"{socket.gethostname()}/jobq:{watch.supervisor}:{queues}"
         self._key = self._place.key(f"worker:{self.identity}")
         self._started = time.strftime("%Y-%m-%d %H:%M:%S +0000", time.gmtime())
         self._counted = tally.totals(self._place.system)
@@ -139,7 +141,8 @@ class ResquePresence:
         command("SADD", self._place.key("workers"), self.identity)
         running = sorted(self._watch.running(), key=lambda job: -job[3])
         if running:
-            command("SET", self._key, self._working_on(running[0], content))
+            # Gone before Resque prunes a worker that was killed: it would list as failed what jobq runs again.
+            command("SET", self._key, self._working_on(running[0], content), "EX", LIFE_S)
         else:
             command("DEL", self._key)
         self._add_stats()

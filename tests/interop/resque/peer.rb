@@ -2,6 +2,7 @@
 require "json"
 require "sidekiq"
 require "sidekiq/api"
+require "sidekiq/web"
 require_relative "hard_worker"
 
 def shown(entry)
@@ -31,6 +32,10 @@ VERBS = {
   "quiet" => ->(_) { Sidekiq::ProcessSet.new.to_a.each(&:quiet!).size },
   "stop" => ->(_) { Sidekiq::ProcessSet.new.to_a.each(&:stop!).size },
   "work" => ->(_) { Sidekiq::Workers.new.map { |process, thread, work| [process, thread, work] } },
+  "page" => ->(a) {
+    page = Rack::MockRequest.new(Sidekiq::Web.new).get(a["path"], "rack.session" => {})
+    {status: page.status, body: page.body}
+  },
   "stats" => ->(_) {
     stats = Sidekiq::Stats.new
     {processed: stats.processed, failed: stats.failed, processes: stats.processes_size, busy: stats.workers_size,

@@ -51,12 +51,13 @@ def test_worker_is_listed_while_it_runs(peer, worker, redis, ledger):
     one = worker("--resque", "low,high")
     until(lambda: peer("workers"))
     [identity] = redis.smembers("resque:workers")
-    assert identity.decode().endswith(f":{one.process.pid}:low,high")
+    assert identity.decode().endswith(f"/jobq:{one.process.pid}:low,high")
     assert redis.hexists("resque:workers:heartbeat", identity)
     peer("enqueue", queue="low", **{"class": "HardWorker"}, args=[str(ledger.path), "a", "wait"])
     assert "HardWorker" in str(
         until(lambda: "HardWorker" in str(peer("working")) and peer("working"))
     )
+    assert 0 < redis.ttl(b"resque:worker:" + identity) <= 60
     ledger.open_gate("a")
     until(lambda: ledger.lines())
     assert one.stop() == 0
@@ -81,8 +82,15 @@ def test_dead_job_is_among_resques_failed_and_runs_again_when_retried_there(
     until(lambda: ledger.lines())
 
 
-def test_worker_whose_heart_beats_isnt_pruned(gem, worker):
-    worker("--resque", "low")
+def test_worker_isnt_pruned_when_a_real_one_starts_beside_it(gem, worker, ledger):
+    one = worker("--resque", "low")
     [shown] = until(lambda: gem("workers"))
     assert (shown["queues"], shown["state"]) == (["low"], "idle")
-    assert gem("expired") == []
+    gem("enqueue", queue="low", **{"class": "HardWorker"}, args=[str(ledger.path), "a", "wait"])
+    until(lambda: gem("working"))
+    assert gem("work", queue="low")
+    assert gem("failed") == []
+    assert [listed["id"] for listed in gem("workers")] == [shown["id"]]
+    ledger.open_gate("a")
+    until(lambda: ledger.lines())
+    assert one.stop() == 0

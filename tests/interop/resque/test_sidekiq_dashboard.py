@@ -37,6 +37,19 @@ def test_running_job_is_shown(ruby, worker, ledger):
     until(lambda: not ruby("work"))
 
 
+def test_web_interface_shows_worker_job_and_dead(ruby, worker, ledger):
+    ruby("async", args=[str(ledger.path), "broken", "fail"], options={"retry": 0})
+    jid = ruby("async", args=[str(ledger.path), "a", "wait"])
+    one = worker("--sidekiq", "default", "--name", "blue", "--ruby-dead")
+    until(lambda: ruby("work") and ruby("set", name="dead"))
+    busy = ruby("page", path="/busy")
+    assert busy["status"] == 200
+    assert "blue" in busy["body"] and jid in busy["body"] and str(one.process.pid) in busy["body"]
+    morgue = ruby("page", path="/morgue")
+    assert morgue["status"] == 200 and "ValueError: broken isn" in morgue["body"]
+    ledger.open_gate("a")
+
+
 def test_counts_are_added_to_sidekiqs(ruby, worker, ledger):
     ruby("bulk", fields={"args": [[str(ledger.path), "x"]] * 30})
     ruby("async", args=[str(ledger.path), "b", "fail"], options={"retry": 0})
