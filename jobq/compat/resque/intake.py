@@ -134,7 +134,7 @@ class Intake:
             )
             for (system, _), group in groupby(sorted(settings.places, key=_side), key=_side)
         ]
-        self._beat_at = self._fill_at = 0.0
+        self._beat_at = self._fill_at = self._promote_at = 0.0
         self._troubled, self._was_quiet, self._full_s = False, False, FIRST_PAUSE_S
         self._complain_at: dict[str, float] = {}
 
@@ -164,12 +164,7 @@ class Intake:
         if self._watch.quiet():
             self._pause(IDLE_S)
             return False
-        following_s = IDLE_S
-        for name in self._namespaces:
-            due_s = self._attempt(
-                "Sidekiq's schedule", partial(promote, self._ruby, name), TROUBLE_S
-            )
-            following_s = min(following_s, due_s)
+        following_s = self._promote()
         greedy = self._watch.burst
         moved = sum(
             self._attempt(str(one.place), partial(one.carry, greedy), 0) for one in self.lines
@@ -184,6 +179,17 @@ class Intake:
             return self._attempt("the burst", self._all_done, False)
         self._rest(following_s)
         return False
+
+    def _promote(self) -> float:
+        """See to what is due, though not in every one of the quick rounds; how long there is time for a rest."""
+        now = time.monotonic()
+        if now >= self._promote_at:
+            wait_s = IDLE_S
+            for name in self._namespaces:
+                due = partial(promote, self._ruby, name)
+                wait_s = min(wait_s, self._attempt("Sidekiq's schedule", due, TROUBLE_S))
+            self._promote_at = now + wait_s
+        return max(0.0, self._promote_at - now)
 
     def _rest(self, following_s: float) -> None:
         if any(line.full for line in self.lines):

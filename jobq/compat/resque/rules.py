@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from jobq.compat.resque.places import System
-from jobq.compat.resque.reading import epoch_ms, origin
+from jobq.compat.resque.reading import ORIGIN, epoch_ms, origin
 from jobq.errors import JobAborted, Outcome
 from jobq.jobs.decision import Decision
 
@@ -65,20 +65,22 @@ class RubyRules:
 
     @contextmanager
     def _watched(self, context: Context) -> Iterator[None]:
-        found = origin(context.headers)
-        if found is None:
+        known = context.headers.get(ORIGIN)
+        if known is None:
             yield
             return
-        place, fields = found
+        system: System = "resque" if known.startswith("resque ") else "sidekiq"
         try:
             yield
         except (JobAborted, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
-            self._tally.add(place.system, failed=True)
-            self._judge(context, error, fields)
+            self._tally.add(system, failed=True)
+            found = origin(context.headers)
+            if found is not None:
+                self._judge(context, error, found[1])
             raise
-        self._tally.add(place.system, failed=False)
+        self._tally.add(system, failed=False)
 
     def _judge(self, context: Context, error: BaseException, fields: dict[str, Any]) -> None:
         if isinstance(error, Outcome) or context.decide(error).outcome != "retry":
