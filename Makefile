@@ -40,7 +40,8 @@ demo: $(VENV)/.installed ## see it work: thousands of real files, one child kill
 
 test: $(VENV)/.tested ## every promise, on real servers: Valkey, and Redis where it is installed
 	@command -v redis-server >/dev/null || echo "redis-server is not installed: running on Valkey alone"
-	@command -v npm >/dev/null || echo "node and npm are not installed: tests against RSMQ's Node client are not run"
+	@command -v sidekiq >/dev/null || echo "Ruby's sidekiq is not installed (apt-get install ruby-sidekiq): tests against it are not run"
+	@command -v npm >/dev/null || echo "node and npm are not installed: tests against Node's libraries are not run"
 	@$(MAKE) --no-print-directory test-pythons
 	$(BIN)/python -m pytest tests/model $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/model $(PYTEST_ARGS)

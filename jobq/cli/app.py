@@ -38,6 +38,7 @@ COMMANDS = {
     "acl": "acl:acl",
     "server": "server:server",
     "demo": "demo:demo",
+    "resque": "resque:resque",
     "chaos": "chaos:chaos",
     "rsmq": "rsmq:rsmq",
 }

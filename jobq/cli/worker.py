@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from jobq.cli.intake import intake_of, intake_options
 from jobq.cli.load import load
 from jobq.cli.options import DURATION, Function, command, import_option, option
 from jobq.cli.session import Session
@@ -21,6 +22,7 @@ EXAMPLES = """
     jobq worker --import app.jobs --queues high:6,low --processes 4
     jobq worker --import app.jobs --queues high,low --strict --lease 30s
     jobq worker --import app.jobs --burst --log-format json
+    jobq worker --import app.jobs --sidekiq default --resque resque:low
 """
 
 
@@ -48,6 +50,7 @@ def setting(
 @setting("max-age", "Replace a child after this time.", DURATION, "never")
 @setting("max-memory", "Replace a child over so many MB.", int, "never")
 @setting("shutdown-timeout", "How long TERM waits for running jobs.", DURATION, "30s")
+@intake_options
 @option("--name", help="Shown in events and logs.  [default: host and process id]")
 @option(
     "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="Least level."
@@ -75,19 +78,23 @@ def worker(
     from jobq.worker.birth import Hooks
     from jobq.worker.run import run_worker
 
+    intake = intake_of(session, given)
     settings = settings_of(given)
     logs = Logging(log_level, log_format)
     # Jobs that enqueue reach the server that this worker was pointed at.
     set_default_client(session.client)
     if logs.own.isEnabledFor(INFO):
         everywhere.add(JobLog())
+    if intake:
+        everywhere.add(intake.rules)
 
     def import_all() -> None:
         load(modules)
         logs.settle()
 
     hooks = Hooks(sentry.start, sentry.finish)
-    return run_worker(settings, session.client, default_registry, import_all, hooks)
+    source = intake and intake.source
+    return run_worker(settings, session.client, default_registry, import_all, hooks, source)
 
 
 def settings_of(given: dict[str, Any]) -> WorkerSettings:

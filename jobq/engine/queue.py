@@ -82,6 +82,7 @@ class Queue(Administration):
         self,
         contents: Iterable[Content],
         *,
+        caller: Caller | None = None,
         durability: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> list[Enqueued]:
@@ -99,7 +100,7 @@ class Queue(Administration):
         prepared = self._options(**options) if options else _NO_OPTIONS
         done: list[Enqueued] = []
         for batch in _batches(contents):
-            done += self._enqueue(batch, prepared, None, durability)
+            done += self._enqueue(batch, prepared, caller, durability)
         return done
 
     def dequeue(

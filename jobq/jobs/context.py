@@ -146,6 +146,15 @@ class Context:
             self._decision = (error, self._call.job.decide(self._call.failures, error))
         return self._decision[1]
 
+    def overrule(self, error: BaseException, decision: Decision) -> None:
+        """For middleware: if this attempt ends with `error`, that becomes of it."""
+        self._decision = (error, decision)
+
+    @property
+    def own_policy(self) -> bool:
+        """Whether the job declares how long to wait before a retry."""
+        return "retry" in self._call.job.settings
+
     def forget_decision(self) -> None:
         """Let go of the error."""
         self._decision = None

@@ -53,15 +53,15 @@ def live(plan: Plan, memory: Slots, parent: int) -> NoReturn:
         logger.exception("this child fails")
     finally:
         try:
-            _flush()
+            flush()
         finally:
             os._exit(code)
 
 
 def _life(plan: Plan, memory: Slots, parent: int) -> int:
     os.close(plan.alive_write)
-    _die_with(parent)
-    _reseed()
+    die_with(parent)
+    reseed()
     told: list[Callable[[], None]] = []
     woken = _listen(memory, told)
     try:
@@ -99,14 +99,16 @@ def _made(plan: Plan, memory: Slots, parent: int, woken: int) -> Child:
     return AsyncChild(around) if concurrent else SyncChild(around)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
+    """Have this process die with its parent; at once, if that is gone."""
     if _prctl is not None and sys.platform == "linux":
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(exits.FENCED)
 
 
-def _reseed() -> None:
+def reseed() -> None:
+    """Random numbers of this process's own."""
     random.seed()
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
@@ -148,7 +150,8 @@ def _become_ordinary() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _flush() -> None:
+def flush() -> None:
+    """Write out what was printed; os._exit doesn't."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -19,6 +19,7 @@ from jobq.jobs.registry import Registry
 from jobq.worker import exits
 from jobq.worker.birth import Hooks, Plan
 from jobq.worker.log import logger
+from jobq.worker.source import Source
 from jobq.worker.supervisor import Supervisor
 
 HEARD = (
@@ -33,12 +34,13 @@ def run_worker(
     registry: Registry,
     load: Callable[[], object] = lambda: None,
     hooks: Hooks | None = None,
+    source: Source | None = None,
 ) -> int:
     """Run a pool until it is told to stop; its exit code.
 
     load: imports the modules with jobs; what it raises is a boot failure. hooks: what each child calls
-    at its start and before its exit. Raises Unavailable when there is no server. Call it from the main
-    thread of a process of its own.
+    at its start and before its exit. source: feeds the queues meanwhile, in a process of its own. Raises
+    Unavailable when there is no server. Call it from the main thread of a process of its own.
     """
     if not settings.name:
         settings = replace(settings, name=f"{socket.gethostname()}:{os.getpid()}")
@@ -54,7 +56,7 @@ def run_worker(
     plan = Plan(settings, client, registry, hooks or Hooks(), alive_read, alive_write)
     with _signals() as woken:
         try:
-            return Supervisor(plan, woken).run()
+            return Supervisor(plan, woken, source).run()
         finally:
             os.close(alive_read)
             os.close(alive_write)

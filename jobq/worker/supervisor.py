@@ -23,6 +23,7 @@ from jobq.worker.leases import Leases
 from jobq.worker.log import logger
 from jobq.worker.member import Member
 from jobq.worker.presence import Presence
+from jobq.worker.source import Feeder, Source
 
 PATIENCE_S = 1.0
 LEAST_TIMEOUT_S = 0.2
@@ -35,7 +36,7 @@ HURRY_S = 2.0
 class Supervisor:
     """One pool."""
 
-    def __init__(self, plan: Plan, woken: int) -> None:
+    def __init__(self, plan: Plan, woken: int, source: Source | None = None) -> None:
         settings = plan.settings
         self.plan, self.settings, self._woken = plan, settings, woken
         given = plan.client.settings
@@ -48,6 +49,7 @@ class Supervisor:
         self.client = connect(settings=server)
         self.queues = [Queue(name, self.client) for name, _ in settings.queues]
         self.members = [Member(index) for index in range(settings.processes)]
+        self.feeder = Feeder(source, settings, self.members)
         self.leases = Leases(settings, self.queues)
         self.presence = Presence(self.client, settings, [queue.name for queue in self.queues])
         self.unburied: list[Death] = []
@@ -65,6 +67,7 @@ class Supervisor:
         gc.freeze()
         logger.info("%s starts %d children", self.settings.name, len(self.members))
         while True:
+            self.feeder.look_after()
             self._respawn()
             self._listen()
             self._reap()
@@ -80,8 +83,9 @@ class Supervisor:
         if any(member.pid for member in self.members):
             return False
         if self.stopping:
-            return True
-        done = all(member.done for member in self.members)
+            self.feeder.stop()
+            return not self.feeder.pid
+        done = self.feeder.done and all(member.done for member in self.members)
         return done and not self.unburied and not self._ready()
 
     def _ready(self) -> bool:
@@ -121,9 +125,11 @@ class Supervisor:
         elif number == signal.SIGTSTP:
             logger.info("quiet: nothing new is taken")
             self.quiet = True
+            self.feeder.quiet(True)
             self._tell(slots.QUIET)
         elif number == signal.SIGCONT:
             self.quiet = False
+            self.feeder.quiet(bool(self.stopping))
             for member in self.members:
                 member.untell(slots.QUIET)
         elif number == signal.SIGHUP:
@@ -141,6 +147,7 @@ class Supervisor:
         if self.stopping == 1:
             logger.info("draining, for at most %g s", self.settings.shutdown_timeout_s)
             self.stop_at = time.monotonic() + self.settings.shutdown_timeout_s
+            self.feeder.quiet(True)
             self._tell(slots.DRAIN)
         else:
             self._escalate()
@@ -155,6 +162,7 @@ class Supervisor:
             self.stop_at = time.monotonic() + HURRY_S
             self._tell(slots.HURRY)
             return
+        self.feeder.kill()
         for member in self.members:
             member.kill("shutdown")
 

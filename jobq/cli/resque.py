@@ -1,0 +1,222 @@
+"""`jobq resque`: Resque's and Sidekiq's queues, seen and fed from here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobq.cli import exits, output
+from jobq.cli.arguments import from_words, moment_of
+from jobq.cli.options import DURATION, Group, command, option, yes_option
+from jobq.cli.session import Session
+from jobq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jobq.compat.resque.outgoing import RubyQueue
+    from jobq.compat.resque.places import Place
+
+sidekiq_option = option("--sidekiq", metavar="QUEUE", help="Sidekiq's queue, [namespace:]queue.")
+resque_option = option("--resque", metavar="QUEUE", help="Resque's queue, [namespace:]queue.")
+namespaces_options = (
+    option("--sidekiq-namespace", default="", help="Before Sidekiq's keys.  [default: none]"),
+    option("--resque-namespace", default="resque", show_default=True, help="Before Resque's keys."),
+)
+
+
+@click.group("resque", cls=Group)
+def resque() -> None:
+    """Resque's and Sidekiq's queues. Their jobs run here by `jobq worker --sidekiq QUEUE --resque QUEUE`."""
+
+
+resque.examples = """
+    jobq resque queues
+    jobq resque push --sidekiq default HardWorker 1 x
+    jobq resque peek --resque low
+"""
+
+
+@command("push", examples="""
+    jobq resque push --sidekiq default HardWorker 1 x --delay 5m
+    jobq resque push --resque low Archive 7
+    jobq resque push --sidekiq default HardWorker --retry 3 --version 8
+""")  # fmt: skip
+@click.argument("job_class", metavar="CLASS")
+@click.argument("words", metavar="[ARG]...", nargs=-1)
+@sidekiq_option
+@resque_option
+@option("--delay", type=DURATION, help="Sidekiq: not before so long from now.")
+@option("--at", metavar="TIME", help="Sidekiq: not before 2026-11-21T08:00 or epoch seconds.")
+@option("--retry", type=click.IntRange(0), help="Sidekiq: how often to retry.  [default: 25]")
+@option("--jid", help="Sidekiq: the job's id.  [default: random]")
+@option("--version", type=click.IntRange(6, 8), default=7, show_default=True,
+        help="Sidekiq's, for the unit of its times.")  # fmt: skip
+def push(
+    session: Session, job_class: str, words: tuple[str, ...], sidekiq: str | None,
+    resque: str | None, at: str | None, **given: Any,
+) -> None:  # fmt: skip
+    """Have a Sidekiq or Resque worker run CLASS; each ARG is JSON where it is JSON, else text."""
+    call = from_words(words)
+    if call.kwargs:
+        raise ConfigError(
+            f"Ruby's jobs take no keyword arguments: {', '.join(call.kwargs)}; give a JSON object as ARG"
+        )
+    place = _place(sidekiq, resque)
+    if place.system == "sidekiq":
+        jid = _push_sidekiq(session, place, job_class, call.args, at, given)
+        session.say({"jid": jid, "queue": place.queue}, f"{jid} pushed to {place}")
+        return
+    wrong = [name for name in ("delay", "retry", "jid") if given[name] is not None] + ["at"] * (
+        at is not None
+    )
+    if wrong:
+        raise ConfigError(f"Resque knows no --{wrong[0]}; leave it out, or use --sidekiq")
+    from jobq.compat.resque.outgoing import ResqueQueue
+
+    queue = ResqueQueue(place.queue, session.client, namespace=place.namespace)
+    queue.push(job_class, call.args)
+    session.say({"queue": place.queue}, f"pushed to {place}")
+
+
+@command("queues", examples="jobq resque queues\njobq resque queues --sidekiq-namespace app --json")
+@namespaces_options[0]
+@namespaces_options[1]
+def queues(session: Session, sidekiq_namespace: str, resque_namespace: str) -> None:
+    """Show Ruby's queues: jobs that wait, and jobs that an intake has taken and not delivered yet."""
+    found = _queues(session, sidekiq_namespace, resque_namespace)
+    session.say_all(
+        found, {"system": "system", "queue": "queue", "waiting": "waiting", "taken": "taken"}
+    )
+
+
+@command(
+    "peek", examples="jobq resque peek --sidekiq default\njobq resque peek --resque low --limit 5"
+)
+@sidekiq_option
+@resque_option
+@option("--offset", type=click.IntRange(0), default=0, show_default=True, help="Skip so many.")
+@option(
+    "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Show so many."
+)
+def peek(
+    session: Session, sidekiq: str | None, resque: str | None, offset: int, limit: int
+) -> None:
+    """Show the jobs of a Ruby queue as Ruby wrote them, the next one first."""
+    for raw in _queue(session, _place(sidekiq, resque)).peek(offset, limit):
+        text = raw.decode("utf-8", "backslashreplace")
+        session.say({"job": text}, text)
+
+
+@command("claims", examples="""
+    jobq resque claims --sidekiq default
+    jobq resque claims --sidekiq default --give-back --yes
+""")  # fmt: skip
+@sidekiq_option
+@resque_option
+@option(
+    "--give-back", is_flag=True, help="Put their jobs back into Ruby's list, the first in line."
+)
+@yes_option
+def claims(
+    session: Session, sidekiq: str | None, resque: str | None, give_back: bool, yes: bool
+) -> None:
+    """Show what intakes have taken off a Ruby queue and not delivered yet: for moments, or since they died.
+
+    The next intake delivers it. Give back only where none will run any more: what one delivered without
+    saying so would run twice.
+    """
+    from jobq.compat.resque.claims import Claims
+
+    found = Claims(session.client, _place(sidekiq, resque))
+    waiting = found.waiting()
+    if give_back and waiting:
+        session.confirmed(f"Give back {sum(one.njobs for one in waiting)} jobs?", yes)
+        for one in waiting:
+            found.give_back(one.claim_id)
+    records = [{**one._asdict(), "returned": give_back} for one in waiting]
+    for record in records:
+        record["lease_until"] = output.moment(record.pop("lease_at"))
+    columns = {
+        "claim": "claim_id",
+        "jobs": "njobs",
+        "lease until": "lease_until",
+        "returned": "returned",
+    }
+    session.say_all(records, columns)
+
+
+@command("workers", examples="jobq resque workers\njobq resque workers --json")
+@namespaces_options[0]
+@namespaces_options[1]
+def workers(session: Session, sidekiq_namespace: str, resque_namespace: str) -> int:
+    """Show who works on Ruby's queues, as their dashboards list them. Exit code 1: nobody."""
+    found = list(_workers(session, sidekiq_namespace, resque_namespace))
+    session.say_all(
+        found, {"system": "system", "worker": "worker", "queues": "queues", "busy": "busy"}
+    )
+    return exits.OK if found else exits.NO
+
+
+for verb in (push, queues, peek, claims, workers):
+    resque.add_command(verb)
+
+
+def _place(sidekiq: str | None, resque: str | None) -> Place:
+    from jobq.compat.resque.places import parse_place
+
+    if (sidekiq is None) == (resque is None):
+        raise ConfigError("which queue? give one of --sidekiq QUEUE and --resque QUEUE")
+    return (
+        parse_place("sidekiq", sidekiq)
+        if sidekiq is not None
+        else parse_place("resque", resque or "")
+    )
+
+
+def _queue(session: Session, place: Place) -> RubyQueue:
+    from jobq.compat.resque.outgoing import ResqueQueue, SidekiqQueue
+
+    kind = SidekiqQueue if place.system == "sidekiq" else ResqueQueue
+    return kind(place.queue, session.client, namespace=place.namespace)
+
+
+def _push_sidekiq(
+    session: Session,
+    place: Place,
+    job_class: str,
+    args: list[Any],
+    at: str | None,
+    given: dict[str, Any],
+) -> str:
+    from jobq.compat.resque.outgoing import SidekiqQueue
+
+    queue = SidekiqQueue(
+        place.queue, session.client, namespace=place.namespace, version=given["version"]
+    )
+    options = {name: given[name] for name in ("delay", "retry") if given[name] is not None}
+    if at is not None:
+        options["at"] = moment_of(at)
+    return queue.push(job_class, args, jid=given["jid"], **options)
+
+
+def _queues(session: Session, sidekiq: str, resque: str) -> Iterator[dict[str, Any]]:
+    from jobq.compat.resque.claims import Claims
+    from jobq.compat.resque.places import Place
+
+    for first in (Place("sidekiq", sidekiq, ""), Place("resque", resque, "")):
+        for name in sorted(session.client.command("SMEMBERS", first.key("queues"))):
+            place = first._replace(queue=name.decode("utf-8", "backslashreplace"))
+            taken = sum(claim.njobs for claim in Claims(session.client, place).waiting())
+            waiting = session.client.command("LLEN", place.list_key)
+            yield {"system": place.system, "queue": place.queue, "waiting": waiting, "taken": taken}
+
+
+def _workers(session: Session, sidekiq: str, resque: str) -> Iterator[dict[str, Any]]:
+    from jobq.compat.resque.seen import resque_workers, sidekiq_processes
+
+    for one in (
+        *sidekiq_processes(session.client, sidekiq),
+        *resque_workers(session.client, resque),
+    ):
+        yield {**one._asdict(), "queues": ",".join(one.queues)}

@@ -1,0 +1,53 @@
+"""Rails' ActiveJob inside a Sidekiq or Resque job: the call that the wrapper carries.
+
+Its arguments are marked where JSON lost something. What has a plain meaning gets it: symbols and keys of
+hashes are text, keyword arguments are keyword arguments, a GlobalID is its `gid://…` text.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+WRAPPERS = frozenset(
+    (
+        "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper",
+        "ActiveJob::QueueAdapters::ResqueAdapter::JobWrapper",
+        "Sidekiq::ActiveJob::Wrapper",
+    )
+)
+_KEYWORDS = "_aj_ruby2_keywords"
+_MARKS = frozenset((_KEYWORDS, "_aj_symbol_keys", "_aj_hash_with_indifferent_access"))
+
+
+class RubyCall(NamedTuple):
+    """What is called, by its Ruby name."""
+
+    name: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+def unwrapped(name: str, args: list[Any]) -> RubyCall:
+    """The call itself; a job that isn't ActiveJob's is its own."""
+    inner = args[0] if name in WRAPPERS and len(args) == 1 else None
+    if not isinstance(inner, dict) or not isinstance(inner.get("job_class"), str):
+        return RubyCall(name, args, {})
+    given = inner.get("arguments")
+    arguments = given if isinstance(given, list) else []
+    kwargs: dict[str, Any] = {}
+    if arguments and isinstance(arguments[-1], dict) and _KEYWORDS in arguments[-1]:
+        *arguments, last = arguments
+        kwargs = _plain(last)
+    return RubyCall(inner["job_class"], [_plain(item) for item in arguments], kwargs)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "_aj_globalid" in value:
+        return value["_aj_globalid"]
+    if "_aj_serialized" in value and "value" in value:
+        return _plain(value["value"])
+    return {key: _plain(item) for key, item in value.items() if key not in _MARKS}

@@ -1,0 +1,21 @@
+#!lua flags=allow-oom
+--[[
+ruby_promote: one due job from Sidekiq's schedule or retry set to its list, unless somebody else was first.
+
+KEYS
+  waiting:zset target:list queues:set
+ARGV
+  member  the job as the set holds it
+  job     the same with its time of enqueueing
+  queue   the list's name without its prefix
+RETURNS  1 if it was moved, 0 if it wasn't there any more
+COST     O(log set)
+WRITES   waiting and target and queues
+]]
+local waiting, target, queues = unpack(KEYS)
+local member, job, queue = unpack(ARGV)
+
+if redis.call('ZREM', waiting, member) == 0 then return 0 end
+redis.call('SADD', queues, queue)
+redis.call('LPUSH', target, job)
+return 1

@@ -1,0 +1,20 @@
+#!lua flags=allow-oom
+--[[
+ruby_return: give the jobs of a claim back to their list, the oldest first in line again.
+
+KEYS
+  source:list claims:zset taken:list
+ARGV
+  claim  its id
+  side   where the oldest job stands: RIGHT (Sidekiq) or LEFT (Resque)
+RETURNS  how many jobs went back
+COST     O(jobs)
+WRITES   taken and claims, and what is moved into source
+]]
+local source, claims, taken = unpack(KEYS)
+local claim, side = unpack(ARGV)
+
+local returned = 0
+while redis.call('LMOVE', taken, source, 'RIGHT', side) do returned = returned + 1 end
+redis.call('ZREM', claims, claim)
+return returned

@@ -1,0 +1,19 @@
+#!lua flags=allow-oom
+--[[
+ruby_settle: forget a claim whose jobs are in their queue. Said twice, it changes nothing more.
+
+KEYS
+  claims:zset taken:list
+ARGV
+  claim  its id
+RETURNS  how many jobs it held
+COST     O(jobs)
+WRITES   claims and taken
+]]
+local claims, taken = unpack(KEYS)
+local claim = unpack(ARGV)
+
+local held = redis.call('LLEN', taken)
+redis.call('DEL', taken)
+redis.call('ZREM', claims, claim)
+return held

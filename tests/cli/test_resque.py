@@ -1,0 +1,114 @@
+"""`jobq resque`, and the options of `jobq worker` that take in what Ruby pushed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from jobq.compat.resque.claims import Claims
+from jobq.compat.resque.places import Place
+
+PLACE = Place("sidekiq", "", "default")
+
+
+def test_push_adds_a_sidekiq_job(cli, redis):
+    ended = cli(
+        "resque", "push", "--sidekiq", "default", "HardWorker", "1", "x", '{"a": 2}', "--retry", "3"
+    )
+    [job] = map(json.loads, redis.lrange("queue:default", 0, -1))
+    assert (job["class"], job["args"], job["retry"]) == ("HardWorker", [1, "x", {"a": 2}], 3)
+    assert ended.out == f"{job['jid']} pushed to sidekiq queue:default\n"
+
+
+def test_push_notes_ms_for_version_8(cli, redis):
+    cli("resque", "push", "--sidekiq", "app:low", "HardWorker", "--version", "8", "--jid", "j")
+    job = json.loads(redis.lindex("app:queue:low", 0))
+    assert job["jid"] == "j"
+    assert isinstance(job["enqueued_at"], int) and job["enqueued_at"] > 10**12
+
+
+@pytest.mark.parametrize("when", [["--delay", "1h"], ["--at", "4000000000"]])
+def test_push_schedules(cli, redis, when):
+    ended = cli("resque", "push", "--sidekiq", "default", "HardWorker", *when, "--json")
+    [(job, at)] = redis.zrange("schedule", 0, -1, withscores=True)
+    assert json.loads(job)["jid"] == ended.records[0]["jid"]
+    assert at > redis.time()[0] + 3_500
+
+
+def test_push_adds_a_resque_job(cli, redis):
+    ended = cli("resque", "push", "--resque", "low", "Archive", "7")
+    assert redis.lrange("resque:queue:low", 0, -1) == [b'{"class":"Archive","args":[7]}']
+    assert ended.out == "pushed to resque resque:queue:low\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [(["HardWorker"], "give one of --sidekiq QUEUE and --resque QUEUE"),
+     (["HardWorker", "--sidekiq", "a", "--resque", "b"], "give one of"),
+     (["HardWorker", "--resque", "low", "--delay", "5s"], "Resque knows no --delay"),
+     (["HardWorker", "--sidekiq", "low", "a=1"], "no keyword arguments: a"),
+     (["hard_worker", "--sidekiq", "low"], "names no Ruby class")],
+)  # fmt: skip
+def test_push_that_makes_no_sense_is_refused(cli, redis, words, complaint):
+    ended = cli("resque", "push", *words)
+    assert ended.code == 2
+    assert complaint in ended.err
+    assert not redis.keys()
+
+
+def test_queues_shows_what_waits_and_what_is_taken(cli, redis, client):
+    for n in range(3):
+        cli("resque", "push", "--sidekiq", "default", "HardWorker", str(n))
+    cli("resque", "push", "--resque", "low", "Archive")
+    Claims(client, PLACE).take(2)
+    assert cli("resque", "queues", "--json").records == [
+        {"system": "sidekiq", "queue": "default", "waiting": 1, "taken": 2},
+        {"system": "resque", "queue": "low", "waiting": 1, "taken": 0},
+    ]
+
+
+@pytest.mark.parametrize("where", [["--sidekiq", "low"], ["--resque", "low"]])
+def test_peek_shows_the_next_one_first(cli, where):
+    for n in range(5):
+        cli("resque", "push", *where, "Archive", str(n))
+    shown = cli("resque", "peek", *where, "--offset", "1", "--limit", "3")
+    assert [json.loads(line)["args"] for line in shown.out.splitlines()] == [[1], [2], [3]]
+
+
+def test_peek_shows_nothing_raw(cli, redis):
+    redis.rpush("resque:queue:low", b"\x1b[31m\xff")
+    shown = cli("resque", "peek", "--resque", "low").out
+    assert "\x1b" not in shown and "31m" in shown
+
+
+def test_claims_are_shown_and_given_back(cli, redis, client):
+    redis.lpush("queue:default", "1", "2", "3")
+    claim = Claims(client, PLACE).take(2)
+    [shown] = cli("resque", "claims", "--sidekiq", "default", "--json").records
+    assert (shown["claim_id"], shown["njobs"], shown["returned"]) == (claim.claim_id, 2, False)
+    assert cli("resque", "claims", "--sidekiq", "default", "--give-back", "--yes").code == 0
+    assert redis.lrange("queue:default", 0, -1) == [b"3", b"2", b"1"]
+    assert not redis.keys("jobq:intake:*")
+
+
+def test_workers_shows_those_with_a_sign_of_life(cli, redis):
+    assert cli("resque", "workers").code == 1
+    redis.sadd("processes", "host:1:a", "host:2:gone")
+    redis.hset("host:1:a", mapping={"info": json.dumps({"queues": ["default"]}), "busy": 3})
+    redis.sadd("resque:workers", "host:7:low,high")
+    assert cli("resque", "workers", "--json").records == [
+        {"system": "sidekiq", "worker": "host:1:a", "queues": "default", "busy": 3},
+        {"system": "resque", "worker": "host:7:low,high", "queues": "low,high", "busy": 0},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [(["--ruby-job", "A=b"], "name queues with --sidekiq or --resque"),
+     (["--sidekiq", "{a}"], "can't be used"), (["--sidekiq", "a", "--ruby-job", "A"], "maps no name")],
+)  # fmt: skip
+def test_worker_refuses_an_intake_that_makes_no_sense(cli, options, complaint):
+    ended = cli("worker", *options)
+    assert ended.code == 2
+    assert complaint in ended.err

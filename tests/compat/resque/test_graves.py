@@ -1,0 +1,102 @@
+"""What died here is shown to Ruby once, and stays gone when a person deletes it there."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from jobq.compat.resque.graves import Graves
+from jobq.compat.resque.places import Place
+from jobq.engine.message import Ending
+from jobq.engine.queue import Queue
+
+
+@pytest.fixture
+def die(line, pushed):
+    """die("jid", retry=1): a Ruby job that is dead here."""
+
+    def kill(jid, now=None, reason="ValueError: no (attempt 1 of 1)\n\nTraceback", **fields):
+        pushed(jid, **fields)
+        one = line()
+        one.carry(greedy=True)
+        [message] = one.queue.dequeue().messages
+        ending = Ending(mid=jid, token=message.token, outcome="dead", reason=reason)
+        one.queue.finish([ending], now=now)
+
+    return kill
+
+
+def test_dead_are_shown_with_what_sidekiq_notes(redis, client, default, die):
+    die("a", args=[1], retry=3, retry_count=0, failed_at=5.5)
+    assert Graves(client, [default]).fill() == 1
+    [(shown, score)] = redis.zrange("dead", 0, -1, withscores=True)
+    job = json.loads(shown)
+    assert (job["class"], job["args"], job["jid"]) == ("HardWorker", [1], "a")
+    assert (job["error_class"], job["error_message"]) == ("ValueError", "no (attempt 1 of 1)")
+    assert (job["retry_count"], job["failed_at"]) == (1, 5.5)
+    assert job["retried_at"] == score == default.dead()[0].died_at / 1000
+
+
+def test_times_are_in_ms_when_the_job_notes_ms(redis, client, default, die):
+    die("a", created_at=1_500_000_000_000)
+    Graves(client, [default]).fill()
+    job = json.loads(redis.zrange("dead", 0, -1)[0])
+    assert job["failed_at"] == default.dead()[0].died_at
+
+
+@pytest.mark.parametrize("fields", [{"dead": False}, {"retry": False}])
+def test_job_that_wants_no_grave_gets_none(redis, client, default, die, fields):
+    die("a", **fields)
+    Graves(client, [default]).fill()
+    assert not redis.exists("dead")
+    assert len(default.dead()) == 1
+
+
+def test_job_that_is_deleted_there_isnt_shown_again(redis, client, default, die):
+    die("a")
+    Graves(client, [default]).fill()
+    redis.delete("dead")
+    die("b")
+    assert Graves(client, [default]).fill() == 1
+    assert [json.loads(job)["jid"] for job in redis.zrange("dead", 0, -1)] == ["b"]
+
+
+def test_job_that_dies_in_the_moment_of_the_last_is_shown_too(redis, client, default, die):
+    soon = redis.time()[0] * 1000 + 30_000
+    for jid in ("a", "b", "c"):
+        die(jid, now=soon)
+        assert Graves(client, [default]).fill() == 1
+    assert redis.zcard("dead") == 3
+
+
+def test_hundreds_are_shown_in_one_go(redis, client, default, die):
+    for number in range(230):
+        die(str(number))
+    assert Graves(client, [default]).fill() == 230
+    assert redis.zcard("dead") == 230
+    assert Graves(client, [default]).fill() == 0
+
+
+def test_dead_of_jobqs_own_are_left_out(redis, client, default):
+    default.enqueue(b'{"job":"own"}', mid="m")
+    [message] = default.dequeue().messages
+    default.finish([Ending(mid="m", token=message.token, outcome="dead", reason="x")])
+    Graves(client, [default]).fill()
+    assert not redis.exists("dead")
+
+
+def test_failed_list_of_resque_gets_each_once(redis, client, line):
+    redis.rpush("resque:queue:low", b'{"class":"Archive","args":[1]}')
+    one = line(Place("resque", "resque", "low"))
+    one.carry(greedy=True)
+    [message] = one.queue.dequeue().messages
+    reason = "ValueError: no (attempt 6 of 6)\n\nTraceback:\n  line"
+    one.queue.finish([Ending(mid=message.mid, token=message.token, outcome="dead", reason=reason)])
+    for _ in range(2):
+        Graves(client, [Queue("low", client)]).fill()
+        redis.delete("jobq:{low}:shown-to-ruby")
+    [failed] = map(json.loads, redis.lrange("resque:failed", 0, -1))
+    assert (failed["exception"], failed["error"]) == ("ValueError", "no (attempt 6 of 6)")
+    assert failed["payload"] == {"class": "Archive", "args": [1]}
+    assert failed["backtrace"] == ["Traceback:", "line"]

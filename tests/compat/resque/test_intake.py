@@ -1,0 +1,145 @@
+"""The intake's loop: every queue has its turn, trouble with one holds no other up, and it ends when it should."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+
+import pytest
+
+from jobq.compat.resque.intake import Intake
+from jobq.compat.resque.places import Place
+from jobq.compat.resque.rules import Tally
+from jobq.compat.resque.settings import IntakeSettings, parse_names, parse_places
+from jobq.compat.resque.waiting import Sleep
+from jobq.config import CodecSettings, ServerSettings
+from jobq.engine.connection import connect
+from jobq.engine.queue import Queue
+from jobq.errors import CodecError, ConfigError
+from jobq.jobs.seal import opened, seal_of
+from tests.compat.resque.conftest import PLACE
+
+LOW = Place("resque", "resque", "low")
+
+
+@pytest.fixture
+def intake(client, watch):
+    """intake(place, …): one that ends once there is nothing left."""
+
+    def make(*places, **changes):
+        settings = IntakeSettings(places=places or (PLACE,), **changes)
+        return Intake(client, client, settings, watch, Tally())
+
+    return make
+
+
+def test_burst_ends_when_all_is_taken_in_and_has_run(
+    client, default, watch, intake, pushed, run_all
+):
+    for number in range(230):
+        pushed(str(number))
+    running = threading.Thread(target=intake().run)
+    running.start()
+    ran = []
+    while running.is_alive():
+        ran += run_all(default)
+    running.join()
+    assert sorted(map(int, ran)) == list(range(230))
+
+
+def test_every_queue_has_its_turn(redis, client, intake):
+    for number in range(150):
+        redis.lpush("queue:default", b'{"class":"A","args":[]}')
+        redis.rpush("resque:queue:low", b'{"class":"A","args":[%d]}' % number)
+    one = intake(PLACE, LOW)
+    one._round()
+    assert redis.llen("queue:default") == redis.llen("resque:queue:low") == 50
+
+
+def test_trouble_with_one_queue_holds_no_other_up(redis, client, intake, caplog):
+    redis.set("queue:default", "no list")
+    redis.rpush("resque:queue:low", b'{"class":"A","args":[]}')
+    one = intake(PLACE, LOW)
+    one._round()
+    assert Queue("low", client).counts().ready == 1
+    assert "sidekiq queue:default: nothing is taken in for now" in caplog.text
+
+
+def test_nothing_is_taken_while_quiet(redis, watch, intake, pushed, monkeypatch):
+    pushed("a")
+    watch.is_quiet = True
+    one = intake()
+    monkeypatch.setattr(one, "_pause", lambda seconds: None)
+    one._round()
+    assert redis.llen("queue:default") == 1
+
+
+def test_sleep_ends_when_a_list_gets_a_job_and_leaves_it_there(redis, client, watch, pushed):
+    sleep = Sleep(client, [PLACE, LOW])
+    woken = threading.Thread(target=sleep.wait, args=(60, [watch.woken]))
+    woken.start()
+    while len([c for c in redis.client_list() if c["cmd"] == "blmove"]) < 2:
+        pass
+    job = pushed("a")
+    woken.join(20)
+    assert not woken.is_alive()
+    assert redis.lrange("queue:default", 0, -1) == [job]
+    sleep.close()
+
+
+def test_sleep_outlives_its_connections(redis, client, watch, pushed):
+    sleep = Sleep(client, [PLACE])
+    sleep.wait(0.01, [watch.woken])
+    redis.client_kill_filter(_type="normal", skipme=True)
+    sleep.wait(0.01, [watch.woken])
+    pushed("a")
+    sleep.wait(60, [watch.woken])
+    sleep.close()
+
+
+def test_calls_are_sealed_where_the_queue_asks_for_it(server, redis, watch, pushed):
+    codec = CodecSettings(keys=(("k", b"x" * 32),))
+    client = connect(settings=ServerSettings(url=server.url, codec=codec))
+    for jid in ("a", "b"):
+        pushed(jid)
+    redis.lpush("queue:default", b"{bad")
+    settings = IntakeSettings(places=(PLACE,))
+    Intake(client, client, settings, watch, Tally())._round()
+    for message in Queue("default", client).dequeue(3).messages:
+        call = opened(seal_of(client), "default", message.mid, message.content)
+        assert call == b"{bad" or json.loads(call)["job"] == "HardWorker"
+        with pytest.raises(CodecError):
+            opened(seal_of(client), "default", "another", message.content)
+    client.close()
+
+
+def test_lists_may_be_on_another_server(server, redis, client, watch, pushed, run_all):
+    pushed("a")
+    elsewhere = connect(settings=replace(client.settings, url=f"{server.url}?db=1"))
+    queue = Queue("default", elsewhere)
+    Intake(elsewhere, client, IntakeSettings(places=(PLACE,)), watch, Tally())._round()
+    assert run_all(queue) == ["a"]
+    assert not redis.keys("jobq:{default}*")
+    elsewhere.close()
+
+
+def test_places_are_read_with_their_namespaces():
+    assert parse_places("sidekiq", ["default, app:low", "default"]) == (
+        PLACE, Place("sidekiq", "app", "low"),
+    )  # fmt: skip
+    assert parse_places("resque", ["low", "other:low", ":low"]) == (
+        LOW, Place("resque", "other", "low"), Place("resque", "", "low"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["a b", "{a}", "app:", "n s:low"])
+def test_place_that_names_no_queue_is_refused(text):
+    with pytest.raises(ConfigError):
+        parse_places("sidekiq", [text])
+
+
+@pytest.mark.parametrize("texts", [["A"], ["=b"], ["A="], ["A=b c"], ["A=b", "A=c"]])
+def test_mapping_that_says_nothing_or_two_things_is_refused(texts):
+    with pytest.raises(ConfigError):
+        parse_names(texts)

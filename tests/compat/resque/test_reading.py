@@ -1,0 +1,150 @@
+"""What becomes of a job that Ruby wrote, whatever it wrote."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jobq.compat.resque.places import Place
+from jobq.compat.resque.reading import allowed_retries, epoch_ms, read_back, read_job
+from jobq.jobs.codec import decode
+
+PLACE = Place("sidekiq", "", "default")
+RESQUE = Place("resque", "resque", "low")
+
+
+def read(fields, place=PLACE, names=None):
+    arrival = read_job(place, json.dumps(fields).encode(), "otherwise", names or {})
+    assert not arrival.fault
+    return arrival.mid, decode(arrival.content)
+
+
+def test_call_is_the_class_with_its_args_under_the_jid():
+    fields = {"class": "HardWorker", "args": [1, {"a": None}], "jid": "b4a577edbccf1d805744efa9"}
+    mid, envelope = read(fields)
+    assert (mid, envelope.job, envelope.args) == (fields["jid"], "HardWorker", fields["args"])
+    assert envelope.options is None
+
+
+def test_resque_job_has_the_mid_that_it_is_given():
+    mid, envelope = read({"class": "Archive", "args": []}, RESQUE)
+    assert (mid, envelope.job) == ("otherwise", "Archive")
+
+
+@pytest.mark.parametrize("jid", [None, 7, "", "x" * 129, "a\nb"])
+def test_jid_that_is_no_mid_is_replaced(jid):
+    assert read({"class": "A", "args": [], "jid": jid})[0] == "otherwise"
+
+
+def test_name_is_mapped():
+    _, envelope = read({"class": "Old::Name", "args": []}, names={"Old::Name": "app.jobs.new"})
+    assert envelope.job == "app.jobs.new"
+
+
+@pytest.mark.parametrize(
+    ("noted", "ms"),
+    [(1700000000.123, 1700000000123), (1700000000123, 1700000000123), (1700000000, 1700000000000),
+     (0, 0), (-5, 0), (None, 0), ("1700000000", 0), (True, 0), (1e300, 0), (float("nan"), 0)],
+)  # fmt: skip
+def test_moment_is_read_in_seconds_and_in_ms(noted, ms):
+    assert epoch_ms(noted) == ms
+
+
+@pytest.mark.parametrize(
+    ("fields", "retries"),
+    [({}, None), ({"retry": True}, 25), ({"retry": 3}, 3), ({"retry": 0}, 0), ({"retry": False}, 0),
+     ({"retry": None}, None), ({"retry": "true"}, 25), ({"retry": 3, "retry_count": 0}, 2),
+     ({"retry": 3, "retry_count": 9}, 0), ({"retry": True, "retry_count": 4}, 20),
+     ({"retry": 10**9}, 10_000), ({"retry": -4}, 0), ({"retry": 3, "retry_count": "x"}, 3)],
+)  # fmt: skip
+def test_retries_that_are_left_are_those_that_ruby_allows(fields, retries):
+    assert allowed_retries(fields) == retries
+
+
+def test_traces_and_tags_travel_in_headers():
+    traces = {"sentry-trace": "1-2-1", "baggage": "a=b", "other": "x"}
+    _, envelope = read(
+        {"class": "A", "args": [], "tags": ["t"], "trace_propagation_headers": traces}
+    )
+    assert envelope.headers["sentry-trace"] == "1-2-1"
+    assert envelope.headers["ruby-tags"] == '["t"]'
+    assert "other" not in envelope.headers
+
+
+def test_activejob_is_unwrapped_and_its_marks_are_gone():
+    inner = {
+        "job_class": "Mails::Welcome",
+        "arguments": [
+            {"_aj_globalid": "gid://app/User/1"},
+            {"a": {"b": 1, "_aj_symbol_keys": ["b"]}, "_aj_hash_with_indifferent_access": True},
+            {"_aj_serialized": "ActiveJob::Serializers::SymbolSerializer", "value": "now"},
+            {"locale": "de", "_aj_ruby2_keywords": ["locale"]},
+        ],
+    }
+    fields = {
+        "class": "Sidekiq::ActiveJob::Wrapper",
+        "wrapped": "Mails::Welcome",
+        "args": [inner],
+        "jid": "j",
+    }
+    _, envelope = read(fields)
+    assert envelope.job == "Mails::Welcome"
+    assert envelope.args == ["gid://app/User/1", {"a": {"b": 1}}, "now"]
+    assert envelope.kwargs == {"locale": "de"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"class": "A", "args": [1], "jid": "j", "retry": 3, "created_at": 1.5, "x": [1]},
+     {"class": "Sidekiq::ActiveJob::Wrapper", "args": [{"job_class": "B", "arguments": [1]}], "jid": "j"}],
+)  # fmt: skip
+def test_job_is_read_back_whole(fields):
+    arrival = read_job(PLACE, json.dumps(fields).encode(), "o", {})
+    assert read_back(arrival.content) == (PLACE, fields)
+
+
+def test_message_of_jobqs_own_is_no_ruby_job():
+    assert read_back(b'{"job":"a.b"}') is None
+    assert read_back(b"{bad") is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "fault"),
+    [(b"{bad", "no JSON"), (b"[1]", "no object"), (b"{}", "no class"), (b'{"class":7,"args":[]}', "no class"),
+     (b'{"class":"A"}', "are no list"), (b'{"class":"A","args":{}}', "are no list"), (b"\xff", "no JSON"),
+     (b'{"class":"A","args":[123456789012345678901234567890]}', "64 bits"),
+     (b'{"class":"' + b"A" * 201 + b'","args":[]}', "201 characters"), (b"", "no JSON")],
+)  # fmt: skip
+def test_fault_says_what_is_wrong_and_the_bytes_are_kept(raw, fault):
+    arrival = read_job(PLACE, raw, "otherwise", {})
+    assert fault in arrival.fault
+    assert arrival.content == raw
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+names = st.sampled_from(
+    ["class", "args", "jid", "retry", "retry_count", "created_at", "enqueued_at", "tags", "wrapped",
+     "trace_propagation_headers", "retry_for", "job_class", "arguments"]
+)  # fmt: skip
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.dictionaries(names, json_values))
+def test_no_object_makes_reading_fail(fields):
+    raw = json.dumps(fields).encode()
+    arrival = read_job(PLACE, raw, "otherwise", {})
+    assert 0 < len(arrival.mid) <= 128
+    if not arrival.fault:
+        decode(arrival.content)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_make_reading_fail(raw):
+    read_job(PLACE, raw, "otherwise", {})

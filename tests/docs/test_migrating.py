@@ -1,0 +1,145 @@
+"""The commands of the guide for moving, run as they are written there, against the real RQ and Celery."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "docs" / "migrating.md").read_text()
+DEADLINE_S = 60
+
+
+def blocks(section: str, language: str) -> list[str]:
+    """The code blocks of one language in a section."""
+    text = re.split(r"^## ", GUIDE, flags=re.MULTILINE)
+    found = next(part for part in text if part.startswith(f"{section}\n"))
+    return re.findall(rf"```{language}\n(.*?)```", found, re.DOTALL)
+
+
+class Shell:
+    """A working folder with the files of a section, and a shell in it."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("JOBQ", "REDIS"))}
+        self._env = {**kept, "JOBQ_URL": url, "PATH": path, "PYTHONPATH": str(folder)}
+        self._running: list[subprocess.Popen[str]] = []
+
+    def write(self, section: str) -> None:
+        """The files that a section shows."""
+        for text in blocks(section, "python"):
+            name = text.splitlines()[0].removeprefix("# ")
+            path = self.folder / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+
+    def run(self, commands: str) -> str:
+        """One block; what was written so far. What it starts in the background goes on."""
+        with (self.folder / "output").open("a+") as output:
+            process = subprocess.Popen(
+                ["bash", "-e", "-c", commands], cwd=self.folder, env=self._env, text=True,
+                stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
+            self._running.append(process)
+            code = process.wait(DEADLINE_S)
+            output.seek(0)
+            text = output.read()
+        assert code == 0, text
+        return text
+
+    def lines(self, name: str) -> list[str]:
+        """What jobs wrote."""
+        path = self.folder / name
+        return path.read_text().splitlines() if path.exists() else []
+
+    def until(self, name: str, lines: set[str]) -> None:
+        """Wait for what jobs write."""
+        deadline = time.monotonic() + DEADLINE_S
+        while set(self.lines(name)) != lines:
+            assert time.monotonic() < deadline, (
+                self.lines(name),
+                (self.folder / "output").read_text(),
+            )
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """End what was left in the background."""
+        for process in self._running:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+@pytest.fixture
+def shell(server: Any, redis: Any, tmp_path: Path) -> Iterator[Callable[[str], Shell]]:
+    """shell(section): in a folder with that section's files."""
+    made: list[Shell] = []
+
+    def make(section: str, url: str = "") -> Shell:
+        made.append(Shell(tmp_path, url or server.url))
+        made[0].write(section)
+        return made[0]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_rq_and_jobq_run_side_by_side(shell):
+    guide = shell("From RQ")
+    guide.run(blocks("From RQ", "sh")[0])
+    assert sorted(guide.lines("resized")) == ["a.jpg 100 rq", "b.jpg 200 jobq"]
+
+
+def test_what_waits_in_rq_is_moved(shell, redis):
+    guide = shell("From RQ")
+    enqueue = blocks("From RQ", "sh")[0].splitlines()[0]
+    guide.run("\n".join([enqueue, enqueue, *blocks("From RQ", "sh")[1].splitlines() * 2]))
+    guide.run("BY=jobq jobq worker --import app.images --queues low --burst")
+    assert guide.lines("resized") == ["a.jpg 100 jobq"] * 2
+    assert redis.llen("rq:queue:low") == 0
+
+
+def test_celery_and_jobq_run_side_by_side(shell, server):
+    # Celery's transport spells the address of a socket in its own way.
+    guide = shell("From Celery")
+    (module,) = blocks("From Celery", "python")
+    address = f'"redis+socket://{server.socket}"'
+    (guide.folder / "app" / "mails.py").write_text(
+        module.replace('os.environ.get("JOBQ_URL")', address)
+    )
+    guide.run(blocks("From Celery", "sh")[0])
+    guide.until("sent", {"old@example.org celery", "new@example.org jobq"})
+
+
+def test_worker_runs_what_is_pushed_for_sidekiq(shell):
+    guide = shell("From Sidekiq")
+    text = guide.run("export BY=jobq\n" + blocks("From Sidekiq", "sh")[0])
+    guide.until("worked", {"a 2 jobq"})
+    assert "pushed to sidekiq queue:default" in text
+
+
+def test_worker_runs_what_is_pushed_for_resque(shell):
+    guide = shell("From Resque")
+    text = guide.run("export BY=jobq\n" + blocks("From Resque", "sh")[0])
+    assert '{"class":"Archive","args":[7]}' in text
+    assert guide.lines("archived") == ["7 jobq"]
+
+
+def test_every_block_of_commands_is_run_here():
+    tried = Path(__file__).read_text()
+    for section in re.findall(r"^## (.*)$", GUIDE, re.MULTILINE):
+        for number in range(len(blocks(section, "sh"))):
+            assert f'blocks("{section}", "sh")[{number}]' in tried

@@ -1,0 +1,103 @@
+"""What feeds a worker from elsewhere: replaced when it dies, quiet when told, the last to leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import psutil
+import pytest
+
+from .conftest import until
+
+
+@pytest.fixture
+def push(redis, ledger):
+    """push("quick", "a"): a job as Sidekiq pushes it."""
+
+    def lpush(job: str, name: str) -> None:
+        fields = {"class": job, "args": [str(ledger.path), name], "jid": name, "queue": "low"}
+        redis.lpush("queue:low", json.dumps(fields))
+
+    return lpush
+
+
+def source_of(worker) -> int:
+    """The process of the message source, once it and a child are there."""
+    both = until(lambda: len(found := worker.children()) == 2 and found)
+    born = {int(line.split()[-2]) for line in worker.log.splitlines() if line.endswith(" born")}
+    return next(pid for pid in both if pid not in born)
+
+
+def test_source_is_replaced_when_it_is_killed(start, push, ledger):
+    worker = start("--processes", "1", "--sidekiq", "low")
+    push("quick", "a")
+    until(lambda: ledger.lines("end", "a"))
+    killed = source_of(worker)
+    os.kill(killed, signal.SIGKILL)
+    push("quick", "b")
+    until(lambda: ledger.lines("end", "b"))
+    assert f"the message source {killed} left with -9" in worker.log
+    assert worker.stop() == 0
+
+
+def test_source_dies_with_its_supervisor(start, push, ledger):
+    worker = start("--processes", "1", "--sidekiq", "low")
+    push("quick", "a")
+    until(lambda: ledger.lines("end", "a"))
+    source = source_of(worker)
+    worker.send(signal.SIGKILL)
+    worker.wait()
+    until(lambda: not psutil.pid_exists(source))
+
+
+def test_source_stays_until_the_last_job_has_ended_and_feeds_nothing_more(
+    start, push, ledger, redis
+):
+    worker = start("--processes", "1", "--sidekiq", "low")
+    push("gated", "a")
+    until(lambda: ledger.lines("start", "a"))
+    source = source_of(worker)
+    until(lambda: redis.smembers("processes"))
+    worker.send(signal.SIGTERM)
+    [identity] = redis.smembers("processes")
+    until(lambda: redis.hget(identity, "quiet") == b"true")
+    push("quick", "b")
+    assert psutil.pid_exists(source)
+    ledger.gate("a").touch()
+    assert worker.wait() == 0
+    assert ledger.lines("end", "a") and not ledger.lines("end", "b")
+    assert redis.llen("queue:low") == 1
+    assert not redis.smembers("processes")
+
+
+def test_source_that_doesnt_answer_is_killed_when_the_worker_must_hurry(start, push, ledger):
+    worker = start("--processes", "1", "--sidekiq", "low")
+    push("quick", "a")
+    until(lambda: ledger.lines("end", "a"))
+    source = source_of(worker)
+    os.kill(source, signal.SIGSTOP)
+    worker.send(signal.SIGTERM)
+    until(lambda: "draining" in worker.log)
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0
+    until(lambda: not psutil.pid_exists(source))
+
+
+def test_quiet_worker_leaves_jobs_where_they_are_until_it_goes_on(start, push, ledger, redis):
+    worker = start("--processes", "1", "--sidekiq", "low")
+    source_of(worker)
+    identity = next(iter(until(lambda: redis.smembers("processes"))))
+    worker.send(signal.SIGTSTP)
+    until(lambda: redis.hget(identity, "quiet") == b"true")
+    push("quick", "a")
+    worker.send(signal.SIGCONT)
+    until(lambda: ledger.lines("end", "a"))
+
+
+def test_worker_feeds_queues_beside_its_own(start, push, send, ledger):
+    worker = start("--processes", "1", "--sidekiq", "low", queues="other")
+    push("quick", "a")
+    until(lambda: ledger.lines("end", "a"))
+    assert worker.stop() == 0
