@@ -98,7 +98,11 @@ def test_each_compat_protocol_knows_words_engine_and_itself():
         own = path.relative_to(PACKAGE).parts[1].removesuffix(".py")
         for name in imports(path):
             there = name.split(".")[1:3]
-            fine = not name.startswith("jobq.") or there[0] in (*WORDS, "engine", *ALSO.get(own, ()))
+            fine = not name.startswith("jobq.") or there[0] in (
+                *WORDS,
+                "engine",
+                *ALSO.get(own, ()),
+            )
             if not fine and there != ["compat", own]:
                 wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
     assert not wrong, "\n".join(wrong)
