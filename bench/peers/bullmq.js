@@ -122,5 +122,5 @@ async function act(action, first, second, third) {
 
 const [action, ...rest] = process.argv.slice(2);
 if (action === "work") work(Number(rest[0]));
-else act(action, ...rest).then((reply) => { console.log(JSON.stringify(reply)); process.exit(0); },
+else act(action, ...rest).then((reply) => process.stdout.write(`${JSON.stringify(reply)}\n`, () => process.exit(0)),
   (error) => { console.error(error); process.exit(1); });
