@@ -112,15 +112,16 @@ class Client:
         keyless = str(args[0]).upper() in _KEYLESS
         return self._repeat("" if keyless else str(args[1]), args)
 
-    def open_connection(self, key: str) -> Connection:
-        """A connection of the caller's own to the node that serves `key`; its reads never time out.
+    def open_connection(self, key: str, *, blocking: bool = True) -> Connection:
+        """A connection of the caller's own to the node that serves `key`, for blocking commands.
 
-        For blocking commands. The caller disconnects it.
+        blocking: its reads never time out; else they do as usual, for who reads only what has begun to
+        come. The caller disconnects it.
         """
         deadline, pause = time.monotonic() + self.settings.patience_s, 0.0
         while True:
             try:
-                connection = self._topology.open(self._topology.locate(key), blocking=True)
+                connection = self._topology.open(self._topology.locate(key), blocking=blocking)
                 connection.connect()
                 return connection
             except PASSING as error:

@@ -6,7 +6,8 @@ Calls to the server are short and made from the loop itself. While the server is
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from redis.exceptions import RedisError
 
@@ -20,6 +21,8 @@ from jobq.worker.hard import kill_after_s
 from jobq.worker.holding import Child, Surroundings
 from jobq.worker.idle import GRACE_S
 from jobq.worker.log import logger
+
+Answer = TypeVar("Answer")
 
 
 class Ended(NamedTuple):
@@ -61,23 +64,20 @@ class AsyncChild(Child):
         watch = loop.create_task(self._watch())
         while True:
             self._changed.clear()
-            asked_at = boot_ns()
-            self._report()
-            self._fence_after(asked_at)
+            self._fenced(self._report)
+            self._fenced(self._take_ahead)
             if self.leaving() and not self._held():
                 break
             if self._may_take() and not self._asleep:
-                asked_at = boot_ns()
-                took = self._take()
-                self._fence_after(asked_at)
-                if took:
+                if self._fenced(self._take):
                     await asyncio.sleep(0)
                     continue
                 if self.settings.burst and not self._held():
                     break
-                self._fall_asleep()
+                self._fenced(self._fall_asleep)
             await self._changed.wait()
         self._wake_up(())
+        self._take_ahead()
         watch.cancel()
 
     def _held(self) -> bool:
@@ -225,7 +225,7 @@ class AsyncChild(Child):
         self._alarm = loop.call_later(nap_s, self._overslept)
 
     def _overslept(self) -> None:
-        self.sleep.cut_short()
+        self._fenced(self.sleep.cut_short)
         self._alarm = asyncio.get_running_loop().call_later(GRACE_S, self._wake_up, ())
 
     def _wake_up(self, ready: tuple[int, ...]) -> None:
@@ -236,12 +236,14 @@ class AsyncChild(Child):
         self._asleep = []
         self.sleep.end(ready)
         self.slots.words[slots.STATE] = slots.WORKING
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            self._take_ahead(self.answer(ahead))
         self._changed.set()
 
-    def _take_ahead(self, dequeued: Dequeued) -> None:
+    def _take_ahead(self) -> None:
+        """What the dequeue behind a wait gave, once that is over. Not from a callback: errors must end the child."""
+        if self._ahead is None or self._asleep:
+            return
+        ahead, self._ahead = self._ahead, None
+        dequeued = self.answer(ahead)
         if not (self.leaving() or self.quiet):
             self._took(self.turns.next() or 0, dequeued, self._ahead_until)
         else:
@@ -285,10 +287,13 @@ class AsyncChild(Child):
         if self._running:
             self.fence(boot_ns(), self._stop_all)
 
-    def _fence_after(self, asked_at: int) -> None:
-        """While the server was silent the loop stood still: no job whose lease is over may go one step on."""
+    def _fenced(self, ask: Callable[[], Answer]) -> Answer:
+        """While the server is silent the loop stands still: no job whose lease is over then may go one step on."""
+        asked_at = boot_ns()
+        answer = ask()
         if boot_ns() - asked_at > self.margin_ns:
             self._fence_running()
+        return answer
 
     def _stop_all(self) -> None:
         now = boot_ns()

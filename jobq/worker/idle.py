@@ -52,7 +52,9 @@ class Sleep:
         return [self._client.fileno(connection) for connection in self._waiting.values()]
 
     def _open(self, number: int, key: str) -> None:
-        connection = self._waiting[number] = self._client.open_connection(key)
+        # A reply that breaks off halfway must not hold the child for ever.
+        connection = self._client.open_connection(key, blocking=False)
+        self._waiting[number] = connection
         try:
             self._ids[number] = exchange(connection, ("CLIENT", "ID"))
         except ResponseError:

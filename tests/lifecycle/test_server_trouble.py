@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobq.config import ServerSettings
+from jobq.engine import keys
 from jobq.engine.connection import connect
 from jobq.engine.queue import Queue
 
@@ -158,6 +159,23 @@ def test_writes_refused_for_a_while_crash_nobody(redis, queue, start, send, ledg
     assert worker.stop() == 0
     assert "crashed" not in worker.log
     assert "Traceback" not in worker.log
+
+
+@pytest.mark.loop
+def test_child_that_the_server_refuses_as_it_wakes_ends_and_another_goes_on(
+    redis, queue, start, send, ledger
+):
+    worker = start("--processes", "1")
+    until(lambda: redis.info("clients")["blocked_clients"])
+    meta = keys.key(queue.prefix, "meta")
+    redis.rename(meta, f"{meta}-kept")
+    redis.set(meta, "not what a script can read")
+    redis.lpush(queue.wake_key, "1")
+    until(lambda: "was exited with" in worker.log)
+    redis.rename(f"{meta}-kept", meta)
+    send("quick", "a")
+    until(lambda: ledger.lines("end", "a"))
+    assert worker.stop() == 0
 
 
 def test_term_ends_a_worker_while_writes_are_refused(redis, start):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import select
+import socket
 from typing import Any
 
 import pytest
 
 import jobq
+from jobq.chaos.proxy import DOWN, Proxy
+from jobq.config import ServerSettings
 from jobq.engine.ahead import Ahead
 from jobq.engine.caller import Caller
-from jobq.engine.connection import Client
+from jobq.engine.connection import Client, connect
 from jobq.engine.queue import Queue
 from jobq.worker.idle import Sleep
 
@@ -112,3 +116,27 @@ def test_call_is_made_by_itself_when_the_server_lost_its_scripts(
 
     assert sleep.reply is None
     assert ahead.again().sleep_ms > 0
+
+
+class Breaking(Proxy):
+    """Of what is longer than a KB only the first KB arrives; the connection stays open."""
+
+    def pass_on(self, sink: socket.socket, data: bytes, way: str) -> None:
+        super().pass_on(sink, data[:1024] if way == DOWN else data, way)
+
+
+def test_call_is_made_by_itself_when_its_reply_breaks_off_and_nothing_is_closed(
+    server: Any, queue: Queue, ahead: Ahead
+) -> None:
+    proxy = Breaking(server.socket)
+    url = f"redis://127.0.0.1:{proxy.port}"
+    sleep = Sleep(connect(settings=ServerSettings(url=url, socket_timeout_s=0.2)), [queue.wake_key])
+    files = sleep.begin(30, ahead.command)
+    queue.enqueue(b"v" * 10_000, mid="m")
+    select.select(files, [], [])
+
+    assert not sleep.end(files)
+
+    assert sleep.reply is None
+    assert [message.mid for message in ahead.again().messages] == ["m"]
+    proxy.close()
