@@ -13,7 +13,7 @@ local function delete(first)
     local receipt, body, received = ARGV[first + 2 * i - 1], values[2 * i - 1], values[2 * i]
     local there = scores[i] and not seen[id]
     words[i] = 'absent'
-    if there and receipt ~= '' and received ~= receipt then
+    if there and receipt ~= '' and (received or '0') ~= receipt then
       words[i] = 'stale'
     elseif there then
       gone[#gone + 1], seen[id] = id, true

@@ -2,5 +2,5 @@
 -- needs: messages attributes
 local function refusal(id, receipt)
   if not redis.call('ZSCORE', messages, id) then return 'absent' end
-  if receipt ~= '' and redis.call('HGET', attributes, id .. ':rc') ~= receipt then return 'stale' end
+  if receipt ~= '' and (redis.call('HGET', attributes, id .. ':rc') or '0') ~= receipt then return 'stale' end
 end

@@ -18,7 +18,8 @@ local now, channel = unpack(ARGV, 1, 2)
 --@include _clock
 --@include _held
 
-if redis.call('HEXISTS', to_attributes, 'vt') == 0 then return {'not_found'} end
+local vt, delay, maxsize, total = unpack(redis.call('HMGET', to_attributes, 'vt', 'delay', 'maxsize', 'totalsent'))
+if not (vt and delay and maxsize) then return {'not_found'} end
 redis.call('ZCARD', to_messages)
 
 local reply, moved = {'ok'}, 0
@@ -35,5 +36,7 @@ for i = 3, #ARGV, 2 do
   end
   reply[#reply + 1] = word or 'absent'
 end
-if moved > 0 then redis.call('HINCRBY', to_attributes, 'totalsent', moved) end
+-- A total that is no whole number would refuse HINCRBY, after the messages were moved.
+local sent = tonumber(string.match(total or '', '^%d+') or 0)
+if moved > 0 then redis.call('HSET', to_attributes, 'totalsent', string.format('%.0f', sent + moved)) end
 return reply

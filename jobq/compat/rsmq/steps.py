@@ -59,7 +59,7 @@ def redrive(requests: Requests, qname: str, target: str, limit: int | None) -> S
         some = yield requests.peek(qname, "visible", 0, min(PER_CALL, left))
         if not some:
             break
-        held = [(one.id, one.rc or None) for one in some]
+        held = [(one.id, one.receipt) for one in some]
         moved += sum((yield requests.move(qname, target, held)))
         left -= len(some)
     return moved

@@ -216,3 +216,23 @@ def test_calls_outlive_a_restart_of_their_idle_connections(client, q, redis):
     # Its connection is dead, which shows before anything is sent: so even a send goes on.
     assert rsmq.send_message(q, "y")
     assert rsmq.counts(q) == (2, 0)
+
+
+def test_move_counts_anew_where_the_total_is_no_number(rsmq, q, redis):
+    rsmq.create_queue("to")
+    redis.hset("rsmq:to:Q", "totalsent", "many")
+    rsmq.send_message(q, "x")
+    assert rsmq.move_messages(q, "to", rsmq.receive_messages(q, 1)) == [True]
+    assert rsmq.get_queue_attributes("to").totalsent == 1
+
+
+@pytest.mark.parametrize("field", ["vt", "delay", "maxsize"])
+def test_move_to_a_half_made_queue_is_refused(rsmq, q, redis, stored, field):
+    rsmq.create_queue("to")
+    redis.hdel("rsmq:to:Q", field)
+    rsmq.send_message(q, "x")
+    held = rsmq.receive_messages(q, 1)
+    before = stored()
+    with pytest.raises(QueueNotFound):
+        rsmq.move_messages(q, "to", held)
+    assert stored() == before

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.compat.rsmq import InvalidValue, MessageNotString, MessageTooLong, QueueNotFound, Rsmq
+from jobq.compat.rsmq import (
+    InvalidValue,
+    MessageNotString,
+    MessageTooLong,
+    QueueNotFound,
+    Rsmq,
+    steps,
+)
 from jobq.compat.rsmq.checks import random_parts
 from jobq.errors import ConfigError
 
@@ -208,3 +215,32 @@ def test_redrive_to_an_unknown_queue_or_itself_is_refused(rsmq, q):
     with pytest.raises(ConfigError, match="name another"):
         rsmq.redrive(q, q)
     assert rsmq.counts(q) == (1, 0)
+
+
+def test_messages_looked_at_are_changed_only_while_nobody_received_them(rsmq, q, stored):
+    rsmq.create_queue("other")
+    rsmq.send_messages(q, ["a", "b", "c"])
+    a, b, c = rsmq.peek(q)
+    rsmq.receive_message(q)
+    before = stored()
+    assert rsmq.delete_messages(q, [a]) == rsmq.move_messages(q, "other", [a]) == [False]
+    assert rsmq.change_messages_visibility(q, [a], 0) == [False]
+    assert stored() == before
+    assert rsmq.delete_messages(q, [b]) == rsmq.move_messages(q, "other", [c]) == [True]
+
+
+def test_redrive_leaves_a_message_that_somebody_received_after_it_looked(rsmq, q):
+    rsmq.create_queue("dead")
+    rsmq.send_messages("dead", ["a", "b"])
+    taken = steps.redrive(rsmq.requests, "dead", q, None)
+    request = next(taken)
+    while request.script.name != "peek":
+        request = taken.send(request.run(rsmq.client))
+    looked = request.run(rsmq.client)
+    held = rsmq.receive_message("dead")
+    move = taken.send(looked)
+    with pytest.raises(StopIteration) as end:
+        taken.send(move.run(rsmq.client))
+    assert end.value.value == 1
+    assert [one.id for one in rsmq.peek("dead", "hidden")] == [held.id]
+    assert [one.message for one in rsmq.peek(q)] == ["b"]
