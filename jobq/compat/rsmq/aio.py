@@ -100,8 +100,8 @@ class AsyncRsmq:
         *,
         wait: float | str | timedelta = 0,
     ) -> list[Message]:
-        found = (await self._run(self.requests.receive(qname, limit, vt))).messages
         patience = duration_s(wait)
+        found = (await self._run(self.requests.receive(qname, limit, vt))).messages
         if found or patience <= 0:
             return found
         with self.plain.channel(qname) as channel:

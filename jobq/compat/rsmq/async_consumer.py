@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from jobq.compat.rsmq.consuming import POLL_S, Consumed, ConsumeOptions, Consuming, Ending, logger
 from jobq.compat.rsmq.errors import QueueExists
 from jobq.compat.rsmq.message import Message
-from jobq.errors import JobqError, Unavailable
+from jobq.errors import Full, JobqError, Unavailable
 
 if TYPE_CHECKING:
     from jobq.compat.rsmq.aio import AsyncRsmq
@@ -108,7 +108,7 @@ class AsyncConsumer:
         await self._let_go(message)
         try:
             self._counted.append(await self._settle(message, ending, error))
-        except Unavailable as unsettled:
+        except (Full, Unavailable) as unsettled:
             logger.warning("queue %s: message %s: %s", self._qname, message.id, unsettled)
             self._counted.append("lost")
 

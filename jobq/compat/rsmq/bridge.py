@@ -83,7 +83,7 @@ class Bridge:
             outcome = next(results) if isinstance(found, Request) else found
             key = "error" if isinstance(outcome, Exception) else "result"
             value = _error(outcome) if isinstance(outcome, Exception) else outcome
-            yield msgspec.json.encode({"n": n, key: value}) + b"\n"
+            yield _encoded({"n": n, key: value}) + b"\n"
 
     def _understood(self, line: bytes) -> tuple[Any, Any]:
         """The call's number, and its request, or the answer that needs none."""
@@ -148,6 +148,16 @@ def _decoded(line: bytes) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError):
         # Half a surrogate pair is JSON, and no text; Node sends it as U+FFFD.
         return json.loads(line)
+    except RecursionError:
+        raise ValueError("the line is nested too deeply; write a call") from None
+
+
+def _encoded(answer: dict[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(answer)
+    except (ValueError, OverflowError):
+        # Half a surrogate pair, or a number of more than 64 bits, that came with the call.
+        return json.dumps(answer).encode()
 
 
 def _text(options: Options, item: str) -> Any:

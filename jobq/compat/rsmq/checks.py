@@ -22,10 +22,10 @@ LEAST_SIZE, MOST_SIZE, ANY_SIZE = 1024, 65536, -1
 RESERVED = "QUEUES"
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,160}")
-_FOREIGN_NAME = re.compile(r"[^:\x00-\x1f\x7f]{1,160}")
+_FOREIGN_NAME = re.compile("[^:\x00-\x1f\x7f\ud800-\udfff]{1,160}")
 _ID = re.compile(r"[a-zA-Z0-9:]{32}")
 _FOREIGN_ID = re.compile(r"[!-~]{1,160}")
-_WHOLE = re.compile(r"\s*([+-]?\d+)")
+_WHOLE = re.compile(r"\s*([+-]?[0-9]+)")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
@@ -72,8 +72,11 @@ def whole(value: Any) -> int | None:
     """As JavaScript's parseInt: '12abc' is 12, 1.9 is 1, 'x' is nothing."""
     if isinstance(value, bool):
         return None
-    found = _WHOLE.match(value if isinstance(value, str) else str(value))
-    return int(found[1]) if found else None
+    try:
+        found = _WHOLE.match(value if isinstance(value, str) else str(value))
+        return int(found[1]) if found else None
+    except ValueError:
+        return None  # thousands of digits, which Python doesn't read
 
 
 def seconds(item: str, value: Any) -> int:

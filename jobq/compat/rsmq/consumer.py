@@ -17,7 +17,7 @@ from jobq.compat.rsmq.consuming import POLL_S, Consumed, ConsumeOptions, Consumi
 from jobq.compat.rsmq.errors import QueueExists
 from jobq.compat.rsmq.held import Held
 from jobq.compat.rsmq.message import Message
-from jobq.errors import Unavailable
+from jobq.errors import Full, Unavailable
 
 if TYPE_CHECKING:
     from jobq.compat.rsmq.rsmq import Rsmq
@@ -160,7 +160,7 @@ class Consumer:
     def _settled(self, message: Message, ending: Ending) -> None:
         try:
             self._counted.append(self._settle(message, ending))
-        except Unavailable as unsettled:
+        except (Full, Unavailable) as unsettled:
             # It comes back when its vt runs out: at least once.
             logger.warning("queue %s: message %s: %s", self._qname, message.id, unsettled)
             self._counted.append("lost")

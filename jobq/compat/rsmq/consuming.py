@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypedDict
 from jobq.compat.rsmq import checks
 from jobq.compat.rsmq.message import Attributes, Message
 from jobq.config import duration_s
-from jobq.errors import ConfigError, Dead, Retry, Snooze
+from jobq.errors import ConfigError, Dead, JobqError, Retry, Snooze
 
 logger = logging.getLogger("jobq.rsmq")
 #: Longest wait of one poll; stop ends it.
@@ -93,15 +93,27 @@ class Consuming:
         if error is None:
             return Ending("delete")
         if isinstance(error, Dead):
-            return Ending("dead", reason=error.reason)
+            if checks.is_regular_name(self.dead_queue):
+                return Ending("dead", reason=error.reason)
+            logger.error(
+                "queue %s: %r can't name a queue; give dead_letter=…", self.qname, self.dead_queue
+            )
         if self.max_receives is not None and message.rc >= self.max_receives:
             return Ending("dead", reason=f"received {message.rc} times, at last {error!r}")
-        after: float | None = None
+        return Ending("retry", self._after_s(error), repr(error))
+
+    def _after_s(self, error: BaseException) -> int | None:
+        after: float | str | timedelta | None = self.retry_after
         if isinstance(error, Retry | Snooze) and error.after is not None:
-            after = duration_s(error.after)
-        elif self.retry_after is not None:
-            after = duration_s(self.retry_after)
-        return Ending("retry", None if after is None else whole_s(after), repr(error))
+            after = error.after
+        if after is None:
+            return None
+        try:
+            return whole_s(min(duration_s(after), checks.LONGEST_S))
+        except (ValueError, TypeError, OverflowError, JobqError) as refused:
+            # One handler's mistake is no reason to end the loop.
+            logger.warning("queue %s: after=%r is ignored: %s", self.qname, after, refused)
+            return None
 
 
 class Ending(NamedTuple):

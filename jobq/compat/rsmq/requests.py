@@ -176,6 +176,7 @@ class Requests:
         name, to = checks.existing_name(qname), checks.existing_name(target)
         if name == to:
             raise ConfigError(f"queue {to!r} is where the messages are; name another")
+        held = [(checks.message_id(id_), receipt) for id_, receipt in held]
         read = _existing(to, _changed("moved", [(id_, receipt or 0) for id_, receipt in held]))
         keys = (*self._own(name), *self._own(to))
         args = (self._now(), self._channel(to), *_pairs(held))

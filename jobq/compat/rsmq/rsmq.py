@@ -116,8 +116,8 @@ class Rsmq:
         wait: float | str | timedelta = 0,
     ) -> list[Message]:
         """Up to `limit` visible messages, at most 1,000, as soon as there is one."""
-        found = self._look(qname, limit, vt).messages
         patience = duration_s(wait)
+        found = self._look(qname, limit, vt).messages
         if found or patience <= 0:
             return found
         with self.channel(qname) as channel:

@@ -14,13 +14,14 @@ from jobq.compat.rsmq import (
     AsyncRsmq,
     Consumed,
     Healed,
+    InvalidFormat,
     Message,
     MessageTooLong,
     MissingParameter,
     QueueNotFound,
     Rsmq,
 )
-from jobq.errors import Dead, Retry
+from jobq.errors import ConfigError, Dead, Retry
 
 
 @pytest.fixture
@@ -108,6 +109,23 @@ def test_one_call_s_error_leaves_its_companions_alone(rsmq):
     first, second, third = asyncio.run(calls())
     assert isinstance(second, QueueNotFound)
     assert first < third
+
+
+def test_name_that_is_no_text_leaves_the_others_calls_alone(rsmq):
+    async def calls() -> list[Any]:
+        sends = (rsmq.send_message(name, "x") for name in ("q", "\ud800", "q"))
+        return await asyncio.gather(*sends, return_exceptions=True)
+
+    first, second, third = asyncio.run(calls())
+    assert isinstance(second, InvalidFormat)
+    assert first < third
+
+
+def test_wait_that_is_none_is_refused_before_anything_is_received(rsmq, plain):
+    plain.send_message("q", "x")
+    with pytest.raises(ConfigError, match="no duration"):
+        asyncio.run(rsmq.receive_message("q", wait="soon"))
+    assert plain.counts("q") == (1, 0)
 
 
 def test_calls_go_on_after_the_scripts_were_flushed(rsmq, redis):

@@ -100,13 +100,28 @@ def test_line_may_come_in_pieces_and_the_last_without_an_end(bridge):
     [(b"nonsense\n", "SyntaxError", None), (b"[1]\n", "SyntaxError", None), (b"\xff\n", "SyntaxError", None),
      (call(7, "dropTable"), "TypeError", 7), (b'{"n": 8}\n', "TypeError", 8),
      (b'{"n": 9, "method": "createQueue"}\n', "missingParameter", 9),
-     (b'{"n": 9, "method": "createQueue", "options": 5}\n', "missingParameter", 9)],
+     (b'{"n": 9, "method": "createQueue", "options": 5}\n', "missingParameter", 9),
+     (b'{"n": 9, "method": "popMessage", "options": {"qname": "\\ud800"}}\n', "invalidFormat", 9),
+     (b'{"n": "\\ud800", "method": "\\udfff"}\n', "TypeError", "\ud800"),
+     (b'{"n": 9, "method": "popMessage", "options": {"qname": "\\udfff b"}}\n', "invalidFormat", 9)],
 )  # fmt: skip
 def test_bad_line_is_answered_by_an_error_and_the_next_is_served(bridge, line, name, n):
     bad, good = served(bridge, line, call(10, "listQueues"))
     assert (bad["n"], bad["error"]["name"]) == (n, name)
     assert bad["error"]["message"]
     assert good == {"n": 10, "result": []}
+
+
+def test_line_of_absurd_size_is_answered_by_an_error_and_the_next_is_served(bridge):
+    long, deep, good = served(
+        bridge,
+        call(1, "createQueue", qname="q", vt="9" * 5_000),
+        b"[" * 200_000 + b"\n",
+        call(2, "listQueues"),
+    )
+    assert long["error"]["name"] == "invalidValue"
+    assert deep["error"]["name"] == "SyntaxError"
+    assert good == {"n": 2, "result": []}
 
 
 def test_quit_is_answered_and_ends_it(bridge):

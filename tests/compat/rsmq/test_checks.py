@@ -28,6 +28,10 @@ CASES = {
     "create: -2": (lambda r: r.create_queue("n", maxsize=-2), "invalidValue", SIZES),
     "create: name before vt": (lambda r: r.create_queue("", vt=-1), "missingParameter", "No qname supplied"),
     "create: vt before delay": (lambda r: r.create_queue("n", -1, -1), "invalidValue", f"vt {RANGE}"),
+    "create: thousands of digits": (lambda r: r.create_queue("n", vt="9" * 5_000), "invalidValue", f"vt {RANGE}"),
+    "create: other digits": (lambda r: r.create_queue("n", vt="\u0665"), "invalidValue", f"vt {RANGE}"),
+    "send: half a pair in the name": (lambda r: r.send_message("\ud800", "x"), "invalidFormat", "Invalid qname format"),
+    "move: no id": (lambda r: r.move_messages("q", "n", [("", 1)]), "missingParameter", "No id supplied"),
     "create: there": (lambda r: r.create_queue("q"), "queueExists", "Queue exists"),
     "remove: unknown": (lambda r: r.delete_queue("n"), "queueNotFound", "Queue not found"),
     "remove: registry": (lambda r: r.delete_queue("QUEUES"), "invalidFormat", "Invalid qname format"),
@@ -151,3 +155,11 @@ def test_place_and_offset_of_peek_are_checked(rsmq, q):
         rsmq.peek(q, "anywhere")
     with pytest.raises(ConfigError, match="offset"):
         rsmq.peek(q, offset=-1)
+
+
+def test_wait_that_is_none_is_refused_before_anything_is_received(rsmq, q, stored):
+    rsmq.send_message(q, "x")
+    before = stored()
+    with pytest.raises(ConfigError, match="no duration"):
+        rsmq.receive_message(q, wait="soon")
+    assert stored() == before

@@ -73,7 +73,8 @@ def test_failed_message_stays_hidden_until_its_timeout_ends(plain):
 @pytest.mark.parametrize(
     ("error", "options", "after_s"),
     [(Retry(after=100), {}, 100), (Retry(after=0.2), {}, 1), (Snooze(50), {}, 50), (Retry(), {}, 30),
-     (ValueError(), {"retry_after": "2m"}, 120), (ValueError(), {}, 30)],
+     (ValueError(), {"retry_after": "2m"}, 120), (ValueError(), {}, 30),
+     (Retry(after=-1), {}, 30), (Retry(after=float("nan")), {}, 30), (Retry(after=10**9), {}, 9_999_999)],
 )  # fmt: skip
 def test_failed_message_comes_back_when_it_was_said(plain, redis, error, options, after_s):
     plain.send_message("q", "x")
@@ -113,6 +114,28 @@ def test_handler_sends_a_message_to_the_dead_at_once(plain):
     assert plain.consume("q", failing(Dead("no such user")), burst=True) == Consumed(dead=1)
     assert plain.counts("q-dead") == (1, 0)
     assert plain.get_queue_attributes("q-dead").maxsize == -1
+
+
+def test_consumer_goes_on_where_no_queue_for_the_dead_can_be_named(plain, caplog):
+    plain.create_queue("q" * 158)
+    plain.send_message("q" * 158, "x")
+    assert plain.consume("q" * 158, failing(Dead("no")), burst=True) == Consumed(failed=1)
+    assert "dead_letter" in caplog.text
+    assert plain.counts("q" * 158) == (0, 1)
+
+
+def test_consumer_goes_on_when_the_server_is_too_full_to_bury(plain, redis):
+    plain.send_message("q", "x")
+
+    def handle(message: Message) -> None:
+        redis.config_set("maxmemory", 1)
+        raise Dead("no")
+
+    try:
+        assert plain.consume("q", handle, burst=True) == Consumed(lost=1)
+    finally:
+        redis.config_set("maxmemory", 0)
+    assert plain.counts("q") == (0, 1)
 
 
 def test_dead_queue_that_is_there_keeps_its_settings(plain):
