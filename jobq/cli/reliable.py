@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,8 @@ def _plain(reply: Any) -> Any:
 @ns_option
 def push(session: Session, key: str, elements: tuple[str, ...], ns: str) -> int:
     """Append each ELEMENT to the queue KEY; print their ids."""
-    return _answer(session, lambda: _queue(session, ns).push(key, *elements))
+    # As redis-cli: the bytes that were typed, whether they are text or not.
+    return _answer(session, lambda: _queue(session, ns).push(key, *map(os.fsencode, elements)))
 
 
 @command(

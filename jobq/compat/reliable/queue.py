@@ -267,7 +267,10 @@ def _names(keys: Sequence[str]) -> list[str]:
 
 def _content(item: str | bytes) -> bytes:
     if isinstance(item, str):
-        return item.encode()
+        try:
+            return item.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"item {item!r} is no text; give its bytes") from None
     if not isinstance(item, bytes):
         raise ConfigError(f"item {item!r} is neither text nor bytes")
     return item

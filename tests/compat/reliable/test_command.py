@@ -185,6 +185,11 @@ def test_json_names_the_columns(cli, rq, at):
     assert "EMPTYKEY" in json.loads(cli("info", "none", "--json")[1])["error"]
 
 
+def test_push_takes_the_bytes_that_were_typed(cli, rq):
+    assert cli("push", "q", os.fsdecode(b"\xff\xfe"), "gr\u00fcezi")[0] == 0
+    assert [one.content for one in rq.pop(2, 0, "q")] == [b"\xff\xfe", "grüezi".encode()]
+
+
 def test_other_first_part_of_keys_is_another_world(cli, redis):
     cli("push", "q", "a", "--ns", "other")
     assert redis.exists("other:{q}:messages")

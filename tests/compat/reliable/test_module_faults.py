@@ -239,6 +239,12 @@ def test_push_takes_text_and_bytes_alone(rq, item):
     assert rq.length("q") == 0
 
 
+def test_push_refuses_half_a_surrogate_pair_whole(rq):
+    with pytest.raises(ConfigError, match="is no text"):
+        rq.push("q", "good", "\ud800")
+    assert rq.length("q") == 0
+
+
 # 7. The wall clock decided on ids and elapsed times, wherever it jumped to.
 
 
