@@ -89,7 +89,7 @@ def test_claims_are_shown_and_given_back(cli, redis, client):
     assert (shown["claim_id"], shown["njobs"], shown["returned"]) == (claim.claim_id, 2, False)
     assert cli("resque", "claims", "--sidekiq", "default", "--give-back", "--yes").code == 0
     assert redis.lrange("queue:default", 0, -1) == [b"3", b"2", b"1"]
-    assert not redis.keys("jobq:intake:*")
+    assert not redis.keys("jobq:intake:*}:claims") + redis.keys("jobq:intake:*}:taken:*")
 
 
 def test_workers_shows_those_with_a_sign_of_life(cli, redis):

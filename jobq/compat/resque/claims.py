@@ -46,12 +46,16 @@ class Claims:
     def __init__(self, client: Client, place: Place, lease_ms: int = LEASE_MS) -> None:
         self.client, self.place, self.lease_ms = client, place, lease_ms
         self._claims = beside(place.list_key, client.namespace, "claims")
+        self._caller = Caller()
+        self._last_call = beside(place.list_key, client.namespace, f"call:{self._caller.id}")
 
     def take(self, limit: int = LIMIT) -> Claim:
         """Claim up to `limit` jobs of the list, of some MiB together; perhaps none."""
         claim_id = secrets.token_urlsafe(12)
-        keys = [self.place.list_key, self._claims, self._taken(claim_id)]
-        args: list[str | int] = ["", claim_id, self.lease_ms, limit, BYTES, self.place.oldest]
+        keys = [self.place.list_key, self._claims, self._taken(claim_id), self._last_call]
+        args: list[str | int] = [
+            "", claim_id, self._caller.next(), self.lease_ms, limit, BYTES, self.place.oldest,
+        ]  # fmt: skip
         return Claim(claim_id, self.client.run(load("resque", "ruby_claim"), keys, args))
 
     def rescue(self) -> Claim | None:

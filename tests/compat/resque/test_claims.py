@@ -20,13 +20,18 @@ def expire(redis, claims: Claims) -> None:
         redis.zadd(claims._claims, {waiting.claim_id: 0})
 
 
+def left(redis) -> list[bytes]:
+    """What claims keep until they are settled."""
+    return redis.keys("jobq:intake:*}:claims") + redis.keys("jobq:intake:*}:taken:*")
+
+
 def test_jobs_arrive_in_their_order_and_leave_nothing_behind(redis, line, default, pushed, run_all):
     for jid in "abc":
         pushed(jid)
     assert line().carry(greedy=False) == 3
     assert run_all(default) == ["a", "b", "c"]
     assert not redis.exists("queue:default")
-    assert not redis.keys("jobq:intake:*")
+    assert not left(redis)
 
 
 def test_claim_of_a_dead_holder_is_delivered_by_the_next_after_its_lease(
@@ -54,7 +59,7 @@ def test_job_runs_once_when_its_holder_died_after_delivering_it(
     expire(redis, claims)
     assert line().carry(greedy=False) == 1
     assert run_all(default) == []
-    assert not redis.keys("jobq:intake:*")
+    assert not left(redis)
 
 
 def test_job_runs_once_when_a_holder_comes_back_after_its_claim_was_delivered(
@@ -90,6 +95,27 @@ def test_call_that_is_repeated_takes_nothing_more(client, redis, pushed, monkeyp
     pushed("b")
     assert claims.take() == first
     assert redis.llen("queue:default") == 1
+
+
+def test_call_that_is_repeated_takes_nothing_when_its_claim_was_delivered_by_another(
+    redis, client, line, default, pushed, run_all, monkeypatch
+):
+    pushed("a")
+    monkeypatch.setattr(
+        "jobq.compat.resque.claims.secrets.token_urlsafe", lambda _: "sixteen_letters_"
+    )
+    slow = Claims(client, PLACE)
+    slow.take()
+    monkeypatch.undo()
+    expire(redis, slow)
+    assert line().carry(greedy=False) == 1
+    pushed("b")
+    # What it took now would go by the number of a call that was made, and be settled unseen.
+    repeated = repeat(slow, "sixteen_letters_", monkeypatch)
+    slow.deliver(repeated, [(a.mid, a.content) for a in read_all(repeated)], default)
+    assert run_all(default) == ["a"]
+    assert line().carry(greedy=False) == 1
+    assert run_all(default) == ["b"]
 
 
 def test_equal_jobs_of_resque_run_each(redis, line, client, run_all):
@@ -197,13 +223,26 @@ def test_every_key_of_a_claim_is_in_the_slot_of_its_list(client):
 
     for place in (PLACE, LOW, Place("sidekiq", "{app}", "default"), Place("sidekiq", "app", "a:b")):
         claims = Claims(client, place)
-        keys = (place.list_key, claims._claims, claims._taken("x"))
+        keys = (place.list_key, claims._claims, claims._taken("x"), claims._last_call)
         assert len({key_slot(key.encode()) for key in keys}) == 1
+
+
+def repeat(claims, claim_id, monkeypatch):
+    """The last call of `take`, as a client repeats it whose reply was lost."""
+    claims._caller.number -= 1
+    with monkeypatch.context() as same:
+        same.setattr("jobq.compat.resque.claims.secrets.token_urlsafe", lambda _: claim_id)
+        return claims.take()
+
+
+def read_all(claim):
+    """The messages of its jobs."""
+    return [read_job(PLACE, raw, "x", {}) for raw in claim.jobs]
 
 
 def enqueue_as(queue, claim) -> None:
     """Deliver a claim and go no further."""
     caller = Caller()
     caller.id = claim.claim_id
-    contents = [(a.mid, a.content) for a in (read_job(PLACE, raw, "x", {}) for raw in claim.jobs)]
+    contents = [(a.mid, a.content) for a in read_all(claim)]
     queue.enqueue_many(contents, can_update=True, can_requeue=True, caller=caller)

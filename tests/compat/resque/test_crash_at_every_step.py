@@ -68,7 +68,8 @@ def test_each_job_is_enqueued_once(
         ran += run_all(default)
     assert len(ran) == 7 and max(Counter(ran).values()) == 1
     assert set("abcde") <= set(ran)
-    assert not redis.keys("jobq:intake:*") and not redis.exists("queue:default")
+    assert not redis.keys("jobq:intake:*}:claims") + redis.keys("jobq:intake:*}:taken:*")
+    assert not redis.exists("queue:default")
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
