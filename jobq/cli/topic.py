@@ -139,6 +139,9 @@ def poll(
 
     Index, time, key and content, parted by tabs. Exit code 1: there were none.
     """
+    if follow and keep:
+        raise ConfigError("--keep hands the same messages out again, so --follow would never get on; "
+                          "leave one out, or look with jobq topic read")  # fmt: skip
     if layout == "redismq":
         if keep or start != "earliest":
             raise ConfigError("redismq's layout keeps no leases and begins at the first message; "

@@ -7,13 +7,13 @@ local function field(entry, name)
 end
 
 local function scan(limit)
-  local page = redis.call('XRANGE', log, text(state.at), text(state.cut), 'COUNT', limit)
+  local page = entries(state.at, state.cut, limit)
   for _, entry in ipairs(page) do
     local key, index = field(entry, 'k'), index_of(entry)
     if key then redis.call('HSET', newest, key, index) end
     state.at = index + 1
   end
-  if #page < limit then state.phase, state.at = COPY, state.first end
+  if #page == 0 then state.phase, state.at = COPY, state.first end
 end
 
 local function survives(entry)

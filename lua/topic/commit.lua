@@ -22,6 +22,7 @@ local function text(index) return string.format('%.0f', index) end
 --@include _batch
 --@include _settled
 
+if through ~= '' and not tonumber(through) then return redis.error_reply('ERR through must be an index or nothing') end
 if refused() then return {'closed', 0} end
 local word = replayed() and recorded_reply
 if not word then

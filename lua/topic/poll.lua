@@ -15,7 +15,7 @@ ARGV
 RETURNS  {word, committed, first, last, deliveries, lease ends at, skipped, wait ms, newest index, messages}
          word: 'ok' | 'paused' | 'missing' (no such group) | 'closed' | 'out-of-range' (first and last are then
          those of the topic, wait ms the position); committed: 'ok' | 'stale' | ''; wait ms: until the next
-         lease ends, -1 = none; messages as XRANGE gives them
+         lease ends, -1 = none or paused; messages as XRANGE gives them
 COST     O(messages)
 WRITES   nothing when there is nothing to hand out or commit
 ]]
@@ -38,6 +38,8 @@ if not cursor then return {'missing'} end
 if replayed() then
   local committed, first, last, deliveries, lease_at = string.match(recorded_reply, '^(%a*) (%d+) (%d+) (%d+) (%d+)$')
   first, last = tonumber(first), tonumber(last)
+  -- All of what was handed out then, though longer messages, which make pages shorter, came since.
+  state.longest = 0
   return {'ok', committed, first, last, tonumber(deliveries), tonumber(lease_at), 0, -1, state.last,
     entries(first, last, 1000)}
 end
@@ -61,6 +63,6 @@ end
 if #given.entries > 0 or committed ~= '' then
   record_call(string.format('%s %.0f %.0f %d %.0f', committed, given.first, given.last, given.deliveries, lease_at))
 end
-local soonest = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')[2]
+local soonest = paused ~= '1' and redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')[2]
 return {paused == '1' and 'paused' or 'ok', committed, given.first, given.last, given.deliveries, lease_at,
   given.skipped, soonest and math.max(0, tonumber(soonest) - now_ms) or -1, state.last, given.entries}

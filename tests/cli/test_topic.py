@@ -56,6 +56,11 @@ def test_poll_keeps_what_it_is_told_to_keep(cli, orders):
     assert orders.group("g").lag().settled == 0
 
 
+def test_poll_refuses_to_follow_what_it_keeps_handing_out(cli, orders):
+    assert cli("topic", "poll", "orders", "--group", "g", "--follow", "--keep").code == 2
+    assert orders.groups() == []
+
+
 def test_poll_begins_a_new_group_where_it_is_told(cli, orders):
     orders.append_many([b"a", b"b"])
     assert cli("topic", "poll", "orders", "-g", "new", "--start", "latest").code == 1
@@ -188,7 +193,7 @@ def test_redismq_layout_is_written_read_moved_and_forgotten(cli, client, redis):
 def test_functions_load_brings_the_library_of_topics(cli, redis):
     redis.function_flush()
     ended = cli("functions", "load", "--library", "all", "--json")
-    assert [record["library"] for record in ended.records][1] == "topic"
+    assert "topic" in [record["library"] for record in ended.records]
     assert cli("functions", "check", "--library", "topic").code == 0
     # As a client that knows nothing of jobq calls it.
     prefix = "jobq:{t}:topic:"

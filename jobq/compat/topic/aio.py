@@ -82,6 +82,10 @@ class AsyncTopic:
         """Topic.find."""
         return await _thread(self.sync.find, at)
 
+    async def groups(self) -> list[str]:
+        """Topic.groups."""
+        return await _thread(self.sync.groups)
+
     async def describe(self) -> Description:
         """Topic.describe."""
         return await _thread(self.sync.describe)
@@ -89,6 +93,10 @@ class AsyncTopic:
     async def set_limits(self, **limits: Any) -> Limits:
         """Topic.set_limits."""
         return await _thread(partial(self.sync.set_limits, **limits))
+
+    async def limits(self) -> Limits:
+        """Topic.limits."""
+        return await _thread(self.sync.limits)
 
     async def trim(self, before: int | None = None) -> int:
         """Topic.trim."""
@@ -128,6 +136,10 @@ class AsyncGroup:
     async def resume(self) -> None:
         """Group.resume."""
         await _thread(self.sync.resume)
+
+    async def set_out_of_range(self, policy: str) -> None:
+        """Group.set_out_of_range."""
+        await _thread(self.sync.set_out_of_range, policy)
 
     async def lag(self, *, exact: bool = False) -> Lag:
         """Group.lag."""
@@ -188,6 +200,10 @@ class AsyncReader:
     def interrupt(self) -> None:
         """Reader.interrupt; doesn't wait, so that signal handlers can call it."""
         self.sync.interrupt()
+
+    def go_on(self) -> None:
+        """Reader.go_on."""
+        self.sync.go_on()
 
     async def close(self) -> None:
         """Reader.close."""

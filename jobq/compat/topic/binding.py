@@ -75,6 +75,10 @@ class Binding:
             self.client.command("SADD", keys.topic_names(self.client.namespace), self.name)
             _registered.add(known)
 
+    def forget(self) -> None:
+        """Register with the next append again: the name went when the topic was deleted, here or elsewhere."""
+        _registered.discard((os.getpid(), self.client.url, self.client.namespace, self.name))
+
     def _bind(self, name: str, group: str) -> tuple[Script, list[str]]:
         script = load("topic", name)
         names = [

@@ -191,25 +191,34 @@ class Topic:
             self.group(name).unsubscribe()
         self.client.command("UNLINK", *keys.of_topic(self._binding.prefix))
         self.client.command("SREM", keys.topic_names(self.client.namespace), self.name)
+        self._binding.forget()
 
     def _append(self, args: list[Any], durability: str | None, now: int | None) -> Appended:
         binding = self._binding
         binding.register()
         level = durability or self.client.durability
         if level == "memory":
-            return Appended._make(binding.once("append", moment(now), *args)[1:])
+            return self._appended(binding.once("append", moment(now), *args))
         from jobq.engine.durability import Confirmation
 
         caller = binding.callers.take()
         confirmation = Confirmation(level, self.client, f"{binding.prefix}call:{caller.id}")
         reply = binding.call("append", caller, moment(now), *args, by=confirmation.exchange)
         binding.callers.give_back(caller)
-        done = Appended._make(reply[1:])
+        done = self._appended(reply)
         if confirmation.missing:
             raise NotDurable(
                 f"topic {self.name!r} has {done.first} to {done.last}, but not as durable as "
                 f"durability={level!r} asks: {confirmation.missing}; appending again would add them twice"
             )
+        return done
+
+    def _appended(self, reply: list[Any]) -> Appended:
+        done = Appended._make(reply[1:])
+        if done.first == 1:
+            # New, or deleted by another process since this one registered it.
+            self._binding.forget()
+            self._binding.register()
         return done
 
 

@@ -6,7 +6,16 @@ import asyncio
 
 import pytest
 
-from jobq.compat.topic import AsyncTopic, OutOfRange, Record
+from jobq.compat.topic import (
+    AsyncGroup,
+    AsyncReader,
+    AsyncTopic,
+    Group,
+    OutOfRange,
+    Reader,
+    Record,
+    Topic,
+)
 
 
 @pytest.fixture
@@ -29,11 +38,15 @@ def test_verbs_do_what_their_twins_do(orders):
         await group.pause()
         assert (await group.lag()).paused
         await group.resume()
+        await group.set_out_of_range("latest")
+        assert (await group.lag()).out_of_range == "latest"
+        assert await orders.groups() == ["g"]
         assert await group.seek("earliest") == 1
         assert [m.index async for m in orders.read()] == [1, 2, 3]
         assert (await orders.get(1)).key == "k"
         assert await orders.find(0) == 1
         assert (await orders.set_limits(max_count=2)).max_count == 2
+        assert (await orders.limits()).max_count == 2
         assert await orders.trim() == 2
         assert await orders.compact() == 3
         assert (await orders.describe()).messages == 2
@@ -43,6 +56,17 @@ def test_verbs_do_what_their_twins_do(orders):
         await orders.delete()
 
     asyncio.run(life())
+
+
+@pytest.mark.parametrize(
+    ("twin", "one", "own"),
+    [(AsyncTopic, Topic, set()), (AsyncGroup, Group, set()),
+     # What iteration itself is made of, and what tells of the reader.
+     (AsyncReader, Reader, {"begin", "finish", "interrupted"})],
+)  # fmt: skip
+def test_every_verb_has_a_twin(twin, one, own):
+    verbs = {name for name in vars(one) if not name.startswith("_")}
+    assert verbs - own <= set(vars(twin))
 
 
 def test_iteration_ends_with_its_block_and_commits_what_is_done(orders):

@@ -147,6 +147,15 @@ def test_topic_is_listed_by_its_first_append_and_not_after_delete(topic, client,
     assert topic_names(client) == ["other"]
     assert [k for k in redis.keys("jobq:{orders}:*") if redis.ttl(k) == -1] == []
     assert topic.append(b"anew") == 1
+    assert topic_names(client) == ["orders", "other"]
+
+
+def test_topic_is_listed_again_when_another_process_had_deleted_it(topic, client, redis):
+    topic.append(b"a")
+    redis.delete(*redis.keys("jobq:{orders}:topic:*"))
+    redis.srem("jobq:topics", "orders")
+    assert topic.append(b"anew") == 1
+    assert topic_names(client) == ["orders"]
 
 
 def test_forty_byte_messages_take_a_tenth_of_a_kibibyte_each(topic, redis):

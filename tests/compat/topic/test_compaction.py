@@ -191,3 +191,11 @@ def test_detached_reading_misses_nothing_while_compactions_run(topic, server):
     finally:
         stop.set()
         churning.join()
+
+
+def test_step_of_a_compaction_looks_at_a_few_megabytes_at_most(topic, redis):
+    topic.append_many([Record(bytes(1_000_000), key="k") for _ in range(12)])
+    topic._binding.run("compact", "", 1, 500)
+    assert 1 < int(redis.hget("jobq:{orders}:topic:meta", "at")) <= 5
+    assert topic.compact() == 12
+    assert [m.index for m in topic.read(out_of_range="earliest")] == [12]

@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from jobq.compat.topic import NoGroup, Topic
-from jobq.errors import ConfigError, LockLost
+from jobq.engine.caller import Caller
+from jobq.errors import ConfigError, LockLost, ScriptError
 
 
 @pytest.fixture
@@ -150,6 +151,25 @@ def test_repeated_poll_is_given_the_same_messages_and_no_others(ten, at, facts):
         assert facts() == before
 
 
+def test_repeated_poll_is_whole_when_longer_messages_came_meanwhile(topic):
+    topic.append_many([b"%d" % i * 500 for i in range(1_000)])
+    reader = topic.reader("g")
+    first = reader.poll(1_000)
+    longest = 1024 * 1024
+    topic.append(bytes(longest), key="k" * longest, headers={"h": "h" * (longest - 20)})
+    reader._caller.number -= 1
+    assert reader.poll(1_000) == first
+    assert len(first.messages) == 1_000
+
+
+def test_commit_through_what_is_no_index_is_refused_and_settles_nothing(ten, facts):
+    batch = ten.reader("g").poll(3)
+    before = facts()
+    with pytest.raises(ScriptError, match="through"):
+        ten._binding.call("commit", Caller(), batch.token, "three", group="g")
+    assert facts() == before
+
+
 def test_repeated_commit_is_answered_as_the_first(ten, facts):
     reader = ten.reader("g")
     batch = reader.poll(3)
@@ -168,6 +188,17 @@ def test_paused_group_hands_nothing_out_and_takes_commits(ten, contents):
     assert reader.commit() == 2
     ten.group("g").resume()
     assert contents(reader.poll(1)) == [b"3"]
+
+
+def test_paused_group_with_an_ended_lease_asks_nobody_to_look_at_once(ten):
+    reader = ten.reader("g")
+    reader.poll(2)
+    reader.release()
+    ten.group("g").pause()
+    batch, wait_ms, _ = reader._ask(10, None)
+    assert (batch.messages, wait_ms) == ([], -1)
+    ten.group("g").resume()
+    assert len(reader.poll(10).messages) == 2
 
 
 def test_iteration_commits_a_batch_once_its_last_message_is_done(ten):
