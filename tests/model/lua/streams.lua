@@ -1,5 +1,5 @@
 -- streams: the stream commands of mini_redis, and RENAME. An entry is {id, {field, value, ...}} and never changes.
--- The engine's XADD, with MAXLEN, only tells the explorer; see mini_redis.
+-- The engine's XADD, with MAXLEN or an id of the server's, only tells the explorer; see mini_redis.
 local R = ...
 local command, look, own, integer = R.command, R.look, R.own, R.integer
 local tell = R.commands.XADD.run
@@ -14,7 +14,7 @@ end
 local function before(a1, a2, b1, b2) return a1 < b1 or (a1 == b1 and a2 < b2) end
 
 command('XADD', 'first', 4, nil, function(a, count)
-  if a[2] == 'MAXLEN' then return tell(a, count) end
+  if a[2] == 'MAXLEN' or a[2] == '*' then return tell(a, count) end
   if count % 2 == 1 then R.fail('wrong number of arguments for XADD') end
   local first, second = parts(a[2], 0)
   local value = look(a[1], 'stream')
