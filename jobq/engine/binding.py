@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jobq.engine.connection import Client, Exchange
 
 Argument = str | bytes | int
-#: Messages of one enqueue: a script that takes more is over a millisecond, in which nobody else is served.
+#: Messages of one enqueue: nobody else is served meanwhile, and 1,000 take about two milliseconds.
 PER_CALL = 250
 _URLSAFE = bytes.maketrans(b"+/", b"-_")
 

@@ -100,6 +100,10 @@ class Reader:
             batch = done
         if batch is None or not batch.token:
             raise ConfigError("nothing is held; commit what a poll of commit='manual' gave, once")
+        if through is not None and not batch.first <= through <= batch.last:
+            raise ConfigError(
+                f"message {through} isn't of the batch polled last ({batch.first} to {batch.last}); commit its batch"
+            )
         reply = self._binding.call(
             "commit", self._caller, batch.token, "" if through is None else through, group=self.group.name
         )  # fmt: skip

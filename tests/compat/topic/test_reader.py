@@ -93,6 +93,15 @@ def test_commit_through_a_message_keeps_the_rest(ten, at, contents):
     assert contents(ten.reader("g").poll(5, now=at(1_000))) == [b"3", b"4", b"5"]
 
 
+def test_commit_of_a_message_is_refused_when_it_is_of_an_earlier_batch(ten, contents):
+    reader = ten.reader("g")
+    early, late = reader.poll(2), reader.poll(2)
+    with pytest.raises(ConfigError, match="isn't of the batch polled last"):
+        reader.commit(early.messages[1])
+    assert reader.commit(late) == 0  # the earlier ones are still held
+    assert reader.commit(early) == 4
+
+
 def test_long_stretch_is_taken_over_in_parts_when_less_is_asked_for(ten, at, contents):
     ten.reader("g", lease=1).poll(10, now=at(0))
     got = []
