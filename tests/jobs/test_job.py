@@ -58,6 +58,7 @@ def test_enqueued_call_runs_and_its_result_comes_back(add, work):
 
 
 def test_waiting_callers_are_all_served_without_polling(add, work, redis):
+    redis.config_resetstat()
     receipt = add.enqueue(1)
     got = []
     threads = [
