@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from jobq.chaos.crew import children_of
 from jobq.chaos.proxy import BOTH
@@ -40,35 +41,19 @@ def tear(stage: Stage) -> None:
 
 def blackhole(stage: Stage) -> None:
     """Nothing is delivered for longer than a lease; then all of it, late."""
-    road = stage.road()
-    with stage.fault("blackhole", cuts=True):
-        try:
-            road.swallow()
-            time.sleep(stage.crew.lease_s * stage.random.uniform(1.2, 1.6))
-        finally:
-            road.deliver()
+    _withhold(stage, "blackhole", stage.crew.lease_s * stage.random.uniform(1.2, 1.6))
 
 
 def timeout(stage: Stage) -> None:
     """Nothing is delivered for longer than clients wait for a reply; what they repeated arrives twice."""
-    road = stage.road()
-    with stage.fault("timeout", cuts=True):
-        try:
-            road.swallow()
-            time.sleep(ServerSettings().socket_timeout_s + stage.random.uniform(0.5, 1.5))
-        finally:
-            road.deliver()
+    seconds = ServerSettings().socket_timeout_s + stage.random.uniform(0.5, 1.5)
+    _withhold(stage, "timeout", seconds)
 
 
 def one_way(stage: Stage) -> None:
     """Requests arrive and replies don't, or the other way round, for longer than a lease; then all of it, late."""
-    road = stage.road()
-    with stage.fault("one-way", cuts=True):
-        try:
-            road.swallow([stage.random.choice(BOTH)])
-            time.sleep(stage.crew.lease_s * stage.random.uniform(1.2, 1.6))
-        finally:
-            road.deliver()
+    way = stage.random.choice(BOTH)
+    _withhold(stage, "one-way", stage.crew.lease_s * stage.random.uniform(1.2, 1.6), [way])
 
 
 def half_open(stage: Stage) -> None:
@@ -114,3 +99,13 @@ def slow(stage: Stage) -> None:
             time.sleep(stage.random.uniform(0.5, 1.5))
         finally:
             road.latency_s = road.bytes_per_s = 0.0
+
+
+def _withhold(stage: Stage, name: str, seconds: float, ways: Sequence[str] = BOTH) -> None:
+    road = stage.road()
+    with stage.fault(name, cuts=True):
+        try:
+            road.swallow(ways)
+            time.sleep(seconds)
+        finally:
+            road.deliver()
