@@ -124,8 +124,8 @@ class Ledger:
         return str(self.path)
 
     def lines(self, word: str = "", name: str | None = None) -> list[dict[str, Any]]:
-        """The happenings of one kind, of one name."""
-        found = [json.loads(line) for line in self.path.read_text().splitlines()]
+        """The happenings of one kind, of one name. A line is there once its end is."""
+        found = [json.loads(line) for line in self.path.read_text().split("\n")[:-1]]
         return [
             one
             for one in found

@@ -18,18 +18,16 @@ from .conftest import ROOT, until
 def test_live_queue_with_a_killed_child_adds_up(client, queue, start, ledger):
     queue.events_level("all")
     start("--processes", "2", "--lease", "2s")
-    audit = subprocess.Popen(
-        [sys.executable, "-m", "jobq", "audit", "--url", client.url, "--queues", "low", "--for", "4s"],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    time.sleep(1.5)  # it reads from its start on
-    jobs.gated.options(client=client).enqueue(os.fspath(ledger), "g")
-    for number in range(300):
-        jobs.quick.options(client=client).enqueue(os.fspath(ledger), f"q{number}")
-    [begun] = until(lambda: ledger.lines("start", "g"))
-    os.kill(begun["pid"], signal.SIGKILL)
-    threading.Timer(0.3, jobs.gate(os.fspath(ledger), "g").touch).start()
-    said = audit.communicate(timeout=30)[0]
+    command = f"{sys.executable} -m jobq audit --url {client.url} --queues low --for 4s"
+    with subprocess.Popen(command.split(), cwd=ROOT, stdout=subprocess.PIPE, text=True) as audit:
+        time.sleep(1.5)  # it reads from its start on
+        jobs.gated.options(client=client).enqueue(os.fspath(ledger), "g")
+        for number in range(300):
+            jobs.quick.options(client=client).enqueue(os.fspath(ledger), f"q{number}")
+        [begun] = until(lambda: ledger.lines("start", "g"))
+        os.kill(begun["pid"], signal.SIGKILL)
+        threading.Timer(0.3, jobs.gate(os.fspath(ledger), "g").touch).start()
+        said = audit.communicate(timeout=30)[0]
     assert audit.returncode == 0, said
     assert said == "low: 301 accepted, 301 finished, 1 duplicates, 0 lost\n"
 

@@ -36,7 +36,7 @@ class Crew:
         lines = [
             line.split(b" ", 1)
             for path in sorted(self._folder.glob(f"{place}*"))
-            for line in path.read_bytes().splitlines()
+            for line in path.read_bytes().split(b"\n")[:-1]
         ]
         return [(int(index), content) for index, content in lines]
 

@@ -51,7 +51,7 @@ class Ledger:
 
     def lines(self, word: str = "end", name: str | None = None) -> list[dict[str, Any]]:
         """The happenings of one kind, of one name."""
-        found = [json.loads(line) for line in self.path.read_text().splitlines()]
+        found = [json.loads(line) for line in self.path.read_text().split("\n")[:-1]]
         return [one for one in found if one["word"] == word and name in (None, one["name"])]
 
     def open_gate(self, name: str) -> None:
