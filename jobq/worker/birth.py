@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
@@ -137,17 +138,34 @@ def _listen(memory: Slots, told: list[Callable[[], None]]) -> int:
     for number in (signal.SIGUSR2, signal.SIGTERM):
         signal.signal(number, hear)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.register_at_fork(after_in_child=_become_ordinary)
+    _let_jobs_fork()
     faulthandler.register(signal.SIGTTIN, all_threads=True, chain=False)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     return woken
 
 
-def _become_ordinary() -> None:
-    """In a process that a job forks: TERM ends it. What a terminal sends to all stays the supervisor's."""
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGALRM, signal.SIGUSR2, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
+def _let_jobs_fork() -> None:
+    """In a process that a job forks TERM ends it. What a terminal sends to all stays the supervisor's.
+
+    A signal that came between the fork and its default handling would be Python's to handle here: lost, or
+    taken for this child's own. So it is held back until then.
+    """
+    ours = (signal.SIGALRM, signal.SIGUSR2, signal.SIGTERM)
+    masks = threading.local()
+
+    def hold_back() -> None:
+        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, ours)
+
+    def let_go() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
+
+    def become_ordinary() -> None:
+        signal.set_wakeup_fd(-1)
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+        let_go()
+
+    os.register_at_fork(before=hold_back, after_in_parent=let_go, after_in_child=become_ordinary)
 
 
 def flush() -> None:

@@ -170,6 +170,30 @@ def forks(ledger: str, name: str) -> None:
     note(ledger, name, "end", found=found)
 
 
+ended_at_birth = False
+
+
+def _end_at_birth() -> None:
+    if ended_at_birth:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+# Before what a worker's child registers, so that the signal comes between the fork and that.
+os.register_at_fork(after_in_child=_end_at_birth)
+
+
+@job(name="forks_in_vain", **HERE)
+def forks_in_vain(ledger: str, name: str) -> None:
+    """Forks a process that TERM meets before it is quite there."""
+    global ended_at_birth
+    ended_at_birth = True
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+    ended_at_birth = False
+    note(ledger, name, "end", signal=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
 @ajob(name="refuses_cancel", **HERE)
 async def refuses_cancel(ledger: str, name: str) -> None:
     """Swallows its cancellation, and goes on until its gate is there."""

@@ -144,6 +144,18 @@ def test_job_may_use_a_pool_of_processes_of_its_own(queue, start, send, ledger):
     assert worker.stop() == 0
 
 
+def test_forked_process_is_ended_by_a_signal_that_comes_right_after_the_fork(
+    queue, start, send, ledger
+):
+    worker = start("--processes", "1")
+    send("forks_in_vain", "a")
+    [line] = until(lambda: ledger.lines("end"))
+    assert line["signal"] == -signal.SIGTERM
+    send("quick", "b")  # the signal was none of the child's
+    assert until(lambda: ledger.lines("end", "b"))[0]["pid"] == line["pid"]
+    assert worker.stop() == 0
+
+
 def test_burst_ends_when_the_last_child_was_replaced_and_nothing_is_left(
     queue, start, send, ledger
 ):
