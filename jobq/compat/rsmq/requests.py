@@ -222,6 +222,16 @@ class Requests:
         return (*self._own(name), self.keys.queues)
 
 
+def told(request: Request[list[bool]]) -> Request[list[str]]:
+    """The same request with the server's words: 'deleted' or 'moved', 'absent', 'stale'."""
+
+    def words(reply: list[Any]) -> list[str]:
+        request.read(reply)
+        return [word.decode() for word in reply[1:]]
+
+    return Request(request.script, request.keys, request.args, words, request.repeatable)
+
+
 def _check_limit(limit: int) -> None:
     if not 1 <= limit <= PER_CALL:
         raise ConfigError(f"limit {limit} is out of range; take 1 to {PER_CALL:,}")
