@@ -138,7 +138,7 @@ def test_released_message_is_first_again_and_its_delivery_does_not_count(cli):
     cli("pop", "--token", "me", "q")
     assert cli("release", "q", ids[0], "--token", "you")[1] == "(empty array)\n"
     assert cli("release", "q", ids[0], "--token", "me")[1] == f'1) "{ids[0]}"\n'
-    assert json.loads(cli("--json", "pop", "q")[1])[0]["deliveries"] == 1
+    assert json.loads(cli("pop", "q", "--json")[1])[0]["deliveries"] == 1
     assert cli("release", "unknown", ids[0])[1] == "(nil)\n"
 
 
