@@ -27,7 +27,9 @@ _OF_OTHERS = ("rsmq", "reliable")
 )
 @click.argument("role", type=click.Choice((*ROLES, *MORE)), required=False)
 @option("--user", metavar="NAME", help="The user's name.  [default: jobq_ and the role]")
-@option("--ns", metavar="NAME", help="First part of the keys of rsmq or reliable, if not that word.")
+@option(
+    "--ns", metavar="NAME", help="First part of the keys of rsmq or reliable, if not that word."
+)
 @option("--file", "as_file", is_flag=True, help="As lines of an ACL file.")
 @queues_option
 def acl(
