@@ -115,15 +115,15 @@ class AsyncConsumer:
             self._counted.append("lost")
 
     async def _settle(self, message: Message, ending: Ending, error: Exception | None) -> str:
-        receipt, requests = (message.id, message.receipt), self._rsmq.requests
+        receipt, calls = (message.id, message.receipt), self._rsmq.requests
         if ending.verb == "delete":
-            ours = await self._ended(requests.delete(self._qname, [receipt]))
+            ours = await self._ended(calls.delete(self._qname, [receipt]))
             return "done" if ours else self._told_lost(message)
         if ending.verb == "dead":
             await self._make_dead_queue()
             logger.error("queue %s: message %s is dead: %s", self._qname, message.id, ending.reason)
             dead = self.options.dead_queue
-            ours = await self._ended(requests.move(self._qname, dead, [receipt]))
+            ours = await self._ended(calls.move(self._qname, dead, [receipt]))
             return "dead" if ours else self._told_lost(message)
         logger.warning("queue %s: message %s failed", self._qname, message.id, exc_info=error)
         if ending.after_s is not None:

@@ -169,16 +169,14 @@ class Consumer:
 
     def _settle(self, message: Message, ending: Ending, again: bool) -> str:
         """The word it is counted under."""
-        receipt, requests = (message.id, message.receipt), self._rsmq.requests
+        receipt, calls = (message.id, message.receipt), self._rsmq.requests
         if ending.verb == "delete":
-            ours = self._ended(requests.delete(self._qname, [receipt]), again)
+            ours = self._ended(calls.delete(self._qname, [receipt]), again)
             return "done" if ours else self._told_lost(message)
         if ending.verb == "dead":
             self._make_dead_queue()
             logger.error("queue %s: message %s is dead: %s", self._qname, message.id, ending.reason)
-            ours = self._ended(
-                requests.move(self._qname, self.options.dead_queue, [receipt]), again
-            )
+            ours = self._ended(calls.move(self._qname, self.options.dead_queue, [receipt]), again)
             return "dead" if ours else self._told_lost(message)
         if ending.after_s is not None:
             self._visible(message, ending.after_s)
