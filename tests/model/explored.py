@@ -17,6 +17,7 @@ class Named(Protocol):
     @property
     def name(self) -> str:
         """What it is called."""
+        ...
 
 
 @dataclass
