@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -39,6 +40,13 @@ def required() -> bool:
 def missing(tool: str) -> str:
     """What is said of a test that needs a tool that isn't here; nothing if it is."""
     return "" if FINDING[tool]() else f"not run: needs {tool}"
+
+
+def not_run(why: str, *, packaged: bool = True) -> NoReturn:
+    """Skip; or fail where the run must be whole, and what is missing is something that a package brings."""
+    if packaged and required():
+        pytest.fail(why, pytrace=False)
+    pytest.skip(why)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -9,7 +9,9 @@ from jobq.cli.session import Session
 
 ROLES = ("producer", "worker", "dashboard", "operator", "deployer")
 #: Printed only when asked for.
-MORE = ("topic",)
+MORE = ("topic", "rsmq", "reliable")
+#: Of protocols with names of their own.
+_OF_OTHERS = ("rsmq", "reliable")
 
 
 @command(
@@ -19,35 +21,52 @@ MORE = ("topic",)
         jobq acl producer --user shop --queues low,high
         jobq acl worker | valkey-cli
         jobq acl topic --user shop --queues orders
+        jobq acl rsmq --user shop --queues mails
         jobq acl --file | tee users.acl
     """,
 )
 @click.argument("role", type=click.Choice((*ROLES, *MORE)), required=False)
 @option("--user", metavar="NAME", help="The user's name.  [default: jobq_ and the role]")
+@option(
+    "--ns", metavar="NAME", help="First part of the keys of rsmq or reliable, if not that word."
+)
 @option("--file", "as_file", is_flag=True, help="As lines of an ACL file.")
 @queues_option
 def acl(
-    session: Session, role: str | None, user: str | None, as_file: bool, queues: str | None
-) -> None:
+    session: Session, role: str | None, user: str | None, ns: str | None, as_file: bool,
+    queues: str | None,
+) -> None:  # fmt: skip
     """Print the commands that make users with the rights of ROLE, else one of each; no server is asked.
 
-    topic is a user of topics, whose names --queues takes then; it is printed only when asked for.
+    topic, rsmq and reliable are users of those, whose queues or topics --queues takes then; they are printed
+    only when asked for.
 
     Rights are read from the scripts of this version, for processes with JOBQ_FUNCTIONS=1. No user has a
     password, so none can log in until one is given: ACL SETUSER name '>…'.
     """
-    from jobq.config import parse_queues
-
-    names = [name for name, _ in parse_queues(queues)] if queues else []
+    if ns is not None and role not in _OF_OTHERS:
+        raise click.UsageError("--ns goes with rsmq or reliable")
     for one in (role,) if role else ROLES:
         name = user or f"jobq_{one}"
-        words = _rights(one, session.settings.namespace, names)
+        words = _rights(one, session.settings.namespace, ns, queues or "")
         record = {"role": one, "user": name, "rights": words}
         session.say(record, _line(name, words, as_file))
     session.note("No user has a password yet: ACL SETUSER name '>…'")
 
 
-def _rights(role: str, namespace: str, names: list[str]) -> list[str]:
+def _rights(role: str, namespace: str, ns: str | None, queues: str) -> list[str]:
+    if role == "reliable":
+        from jobq.compat.reliable.rights import rights as of_reliable
+
+        # Their names may have colons, and no weights behind them.
+        return of_reliable(ns or role, [one.strip() for one in queues.split(",") if one.strip()])
+    from jobq.config import parse_queues
+
+    names = [name for name, _ in parse_queues(queues)] if queues else []
+    if role == "rsmq":
+        from jobq.compat.rsmq.rights import rights as of_rsmq
+
+        return of_rsmq(ns or role, names)
     if role == "topic":
         from jobq.compat.topic.rights import rights as of_topics
 

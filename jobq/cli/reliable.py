@@ -158,6 +158,16 @@ def nack(session: Session, key: str, ids: tuple[str, ...], token: str, front: bo
     return _answer(session, lambda: _queue(session, ns).nack(key, *ids, token=token, front=front))
 
 
+@command("release", examples="jobq reliable release mails 1601155608777-1 --token worker-7")
+@key_argument
+@ids_argument
+@token_option
+@ns_option
+def release(session: Session, key: str, ids: tuple[str, ...], token: str, ns: str) -> int:
+    """Give messages back to the front that nobody began to handle: their delivery doesn't count."""
+    return _answer(session, lambda: _queue(session, ns).release(key, *ids, token=token))
+
+
 @command("extend", examples="jobq reliable extend mails 1601155608777-1 --token worker-7")
 @key_argument
 @ids_argument
@@ -300,6 +310,7 @@ for verb in (
     pop,
     ack,
     nack,
+    release,
     extend,
     recover,
     inspect,

@@ -103,6 +103,22 @@ class Queue(Administration):
             done += self._enqueue(batch, prepared, caller, durability)
         return done
 
+    def enqueue_at_once(
+        self,
+        contents: Sequence[tuple[str, bytes]],
+        caller: Caller,
+        **options: Unpack[EnqueueOptions],
+    ) -> list[Enqueued]:
+        """enqueue_many of up to 250 as the one next call of `caller`, however long they are.
+
+        Whoever repeats that call, under the same number, repeats all of it.
+        """
+        if len(contents) > PER_CALL:
+            raise ConfigError(
+                f"{len(contents):,} messages are too many for a call; give {PER_CALL}"
+            )
+        return self._enqueue([*contents], self._options(**options), caller, None)
+
     def dequeue(
         self,
         limit: int = 1,

@@ -15,7 +15,11 @@ from jobq.engine.script import Script, folder, load
 from jobq.errors import ConfigError
 
 #: Words in the scripts that look like commands and are options of some.
-OPTIONS = frozenset(("BYSCORE", "COUNT", "LIMIT", "MAXLEN", "MINID", "PX", "REV", "WITHSCORES"))
+OPTIONS = frozenset(
+    (
+        "ALL", "BYSCORE", "COUNT", "LIMIT", "MAXLEN", "MINID", "PX", "QUEUE", "REV", "STREAM", "WITHSCORES",
+    )
+)  # fmt: skip
 _WORD = re.compile(r"'([A-Z]{2,})'")
 _COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 _SPECIAL = re.compile(r"([*?\[\]\\])")

@@ -42,10 +42,9 @@ while place <= #ARGV do
 end
 if nmessages == 0 then return redis.error_reply('ERR no message') end
 
-if state.last == 0 then
-  -- None so far, or meta was lost: an index is never given twice.
-  local newest_entry = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
-  if newest_entry then state.last = index_of(newest_entry) end
+if state.healed then
+  state.bytes = tonumber(redis.call('ZRANGE', marks, 0, 0, 'REV', 'WITHSCORES')[2]) or 0
+  state.marked = state.bytes
 end
 local first_new, behind = state.last + 1, '-' .. text(now_ms)
 local stretch = state.max_bytes > 0 and math.min(65536, state.max_bytes / 16) or 65536
@@ -70,6 +69,9 @@ while place <= #ARGV do
 end
 redis.call('HSET', meta, 'last', state.last, 'last_at', now_ms, 'bytes', state.bytes, 'longest', state.longest,
   'marked', state.marked)
+if state.healed then
+  redis.call('HSET', meta, 'first', state.first, 'base_to', state.base_to)
+end
 record_call(text(first_new) .. ' ' .. text(state.last) .. ' ' .. text(now_ms))
 --@include _upkeep
 return {'ok', first_new, state.last, now_ms}

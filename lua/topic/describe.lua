@@ -26,7 +26,7 @@ local mark = redis.call('ZRANGE', marks, 0, 0, 'WITHSCORES')
 local oldest = entries(state.first, state.last, 1)[1]
 return {
   state.first, state.last, redis.call('XLEN', base) + redis.call('XLEN', log) - twice,
-  state.bytes - (tonumber(mark[2]) or state.bytes), oldest and at_of(oldest) or 0, state.last_at, state.base_to,
+  math.max(0, state.bytes - (tonumber(mark[2]) or state.bytes)), oldest and at_of(oldest) or 0, state.last_at, state.base_to,
   state.phase, state.max_age, state.max_count, state.max_bytes, state.compact, state.tombstone_ms, now_ms,
   redis.call('SMEMBERS', groups),
 }

@@ -25,12 +25,12 @@ if refused() then return {'closed'} end
 local at = tonumber(redis.call('GET', position)) or 0
 local last = tonumber(redis.call('GET', next_index)) or 0
 local upto = math.min(last, base + #KEYS - 3)
+local strayed = at > last and not replayed()
 if replayed() then
   at, upto = base, tonumber(recorded_reply)
-elseif at > last then
+elseif strayed then
   if out_of_range == 'error' then return {'out-of-range', at, last} end
   at = out_of_range == 'latest' and last or 0
-  redis.call('SET', position, at)
 end
 if at ~= base then return {'moved', at, last} end
 
@@ -45,8 +45,8 @@ while at < upto and #messages < 2 * count and size < 4194304 do
     skipped = skipped + 1
   end
 end
-if at > base and not replayed() then
-  redis.call('SET', position, at)
+if (at > base or strayed) and not replayed() then
+  redis.call('SET', position, string.format('%.0f', at))
   record_call(string.format('%.0f', at))
 end
 return {'ok', at, last, skipped, unpack(messages)}

@@ -3,37 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
-from dataclasses import dataclass, field
+from collections import deque
 
 from jobq.engine.fsck import STRETCHES
 from tests.model.actions import ACTIONS, Action, moves
 from tests.model.digest import digest
 from tests.model.drain import Drain
 from tests.model.expect import need, word_of
+from tests.model.explored import Explored, way_to
 from tests.model.machine import Machine, Mutation, Violation, lap_of
 from tests.model.world import Scope, World, begin
-
-
-@dataclass
-class Explored:
-    """How far it went, and the shortest way to a violation, if any."""
-
-    scope: Scope
-    states: int = 0
-    transitions: int = 0
-    seconds: float = 0.0
-    kinds: Counter[str] = field(default_factory=Counter)
-    violation: str = ""
-    trace: list[Action] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        size = f"{self.states:,} states, {self.transitions:,} transitions"
-        line = f"{self.scope.name} ({self.scope}): {size}, {self.seconds:.1f} s"
-        if not self.violation:
-            return line
-        steps = "\n".join(f"  {i}. {' '.join(step)}" for i, step in enumerate(self.trace, 1))
-        return f"{line}\nVIOLATION {self.violation}\n{steps}"
 
 
 class Explorer:
@@ -90,7 +69,7 @@ class Explorer:
             self.drain.check(after, self._check)
         except Exception as error:
             self.result.violation = f"{error}" if isinstance(error, Violation) else repr(error)
-            self.result.trace = [*self._way_to(index), action]
+            self.result.trace = [*way_to(index, self.came_from), action]
             return None
         return found
 
@@ -137,10 +116,3 @@ class Explorer:
         else:
             expected = ("nil", "dead", "done-awaiting-gc")
         need(word in expected, f"I1 status of {mid} is {word}, not {' or '.join(expected)}")
-
-    def _way_to(self, index: int) -> list[Action]:
-        way = []
-        while index:
-            index, action = self.came_from[index]
-            way.append(action)
-        return way[::-1]

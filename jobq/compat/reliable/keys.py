@@ -37,6 +37,10 @@ def checked_key(name: str) -> str:
             f"key {name!r} can't be used; take 1-128 printable characters without white space, and braces "
             "only for one hash tag: {shop}mails"
         )
+    if name[0] == "{" and name[-1] == "}":
+        raise ConfigError(
+            f"key {name!r} would share its messages with {name[1:-1]!r}, which is in the same slot; use that name"
+        )
     return name
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LEASE_MS = 15_000
 LIMIT = 100
-#: What is made of so much, and of one job more, fits into one call of enqueue.
+#: No further job after so much: what is made of a claim travels in one call.
 BYTES = 1024 * 1024
 
 
@@ -74,7 +74,7 @@ class Claims:
         caller = Caller()
         caller.id = claim.claim_id
         if contents:
-            queue.enqueue_many(contents, can_update=True, can_requeue=True, caller=caller)
+            queue.enqueue_at_once(contents, caller, can_update=True, can_requeue=True)
         self.settle(claim.claim_id)
 
     def settle(self, claim_id: str) -> None:

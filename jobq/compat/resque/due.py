@@ -30,17 +30,17 @@ def promote(client: Client, namespace: str) -> float:
     wait_s = float("inf")
     for name in SETS:
         waiting = Place("sidekiq", namespace, "").key(name)
-        following_ms, *jobs = client.run(load("resque", "ruby_due"), [waiting], ["", LIMIT])
-        for job in jobs:
-            _promote(client, namespace, waiting, job)
-        if len(jobs) == LIMIT:
+        following_ms, *due = client.run(load("resque", "ruby_due"), [waiting], ["", LIMIT])
+        for job, due_at in zip(due[::2], due[1::2], strict=True):
+            _promote(client, namespace, waiting, job, due_at)
+        if len(due) == 2 * LIMIT:
             wait_s = 0.0
         elif following_ms >= 0:
             wait_s = min(wait_s, following_ms / 1000)
     return wait_s
 
 
-def _promote(client: Client, namespace: str, waiting: str, job: bytes) -> None:
+def _promote(client: Client, namespace: str, waiting: str, job: bytes, due_at: bytes) -> None:
     fields = _fields(job)
     queue = fields.get("queue")
     if not isinstance(queue, str) or not queue:
@@ -56,8 +56,10 @@ def _promote(client: Client, namespace: str, waiting: str, job: bytes) -> None:
         keys = [waiting, place.list_key, place.key("queues")]
         client.run(load("resque", "ruby_promote"), keys, [job, pushed, queue])
         return
-    # Set and list are in two slots, so it is in both for a moment; marked, so that it gets there once.
-    push(client, place, [pushed], once=blake2b(waiting.encode() + job, digest_size=12).hexdigest())
+    # Set and list are in two slots, so it is in both for a moment; marked, so that it gets there once. The same
+    # job scheduled anew is due at another time.
+    mark = blake2b(b"%b %b %b" % (waiting.encode(), due_at, job), digest_size=12).hexdigest()
+    push(client, place, [pushed], once=mark)
     client.command("ZREM", waiting, job)
 
 

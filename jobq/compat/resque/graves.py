@@ -45,6 +45,7 @@ class Graves:
         ]
         if not fresh:
             return 0
+        fresh.sort(key=_moment, reverse=True)
         for died in reversed(fresh):
             self._show(queue, died)
         latest = fresh[0].died_at
@@ -55,14 +56,26 @@ class Graves:
         return len(fresh)
 
     def _newest(self, queue: Queue, until: int) -> Iterator[DeadMessage]:
-        """The dead from the newest back to those of the moment `until`."""
+        """The dead from the newest back to those of the moment `until`, each once.
+
+        Others add to them and take away meanwhile, which moves every page: each must begin with one that is known.
+        """
+        seen: set[str] = set()
         offset = 0
-        while page := queue.dead(offset, PAGE):
+        while True:
+            page = queue.dead(offset, PAGE)
+            if offset and not any(died.dead_id in seen for died in page):
+                offset = max(0, offset - PAGE + 1)
+                continue
             for died in page:
                 if died.died_at < until:
                     return
-                yield died
-            offset += PAGE
+                if died.dead_id not in seen:
+                    seen.add(died.dead_id)
+                    yield died
+            if len(page) < PAGE:
+                return
+            offset += PAGE - 1
 
     def _show(self, queue: Queue, died: DeadMessage) -> None:
         try:
@@ -72,3 +85,7 @@ class Graves:
         found = read_back(content)
         if found and bury(self._ruby, *found, died):
             logger.info("%s is shown among Ruby's dead too", died.mid)
+
+
+def _moment(died: DeadMessage) -> int:
+    return died.died_at

@@ -22,7 +22,7 @@ from jobq.compat.resque.due import promote
 from jobq.compat.resque.graves import Graves
 from jobq.compat.resque.places import Place
 from jobq.compat.resque.presence import ResquePresence, SidekiqPresence
-from jobq.compat.resque.reading import read_job
+from jobq.compat.resque.reading import Arrival, read_job
 from jobq.compat.resque.rules import Tally
 from jobq.compat.resque.settings import IntakeSettings
 from jobq.compat.resque.waiting import Sleep
@@ -99,20 +99,26 @@ class Line:
         contents = []
         for index, raw in enumerate(claim.jobs):
             arrival = read_job(self.place, raw, f"{claim.claim_id}.{index}", self.settings.names)
-            content = arrival.content
-            if self._seal is not None:
-                content = self._seal.close(self.queue.name, arrival.mid, content)
-            if len(content) > MAX_CONTENT:
-                why = (
-                    arrival.fault
-                    or f"it takes {len(content):,} bytes of the {MAX_CONTENT:,} allowed"
-                )
+            try:
+                content = self._sealed(arrival)
+            except CodecError as error:
+                # The first fault it has.
+                why = arrival.fault or str(error)
                 refuse(self._ruby, self.place, raw, why, once=f"{claim.claim_id}.{index}")
                 continue
             if arrival.fault:
                 logger.error("%s: %s will be dead: %s", self.place, arrival.mid, arrival.fault)
             contents.append((arrival.mid, content))
         self.claims.deliver(claim, contents, self.queue)
+
+    def _sealed(self, arrival: Arrival) -> bytes:
+        """What is enqueued. Raises CodecError for what no queue takes."""
+        content = arrival.content
+        if self._seal is not None:
+            content = self._seal.close(self.queue.name, arrival.mid, content)
+        if len(content) > MAX_CONTENT:
+            raise CodecError(f"it takes {len(content):,} bytes of the {MAX_CONTENT:,} allowed")
+        return content
 
 
 class Intake:

@@ -7,6 +7,7 @@ declare no `retry=` policy of their own, and `retry_for`, the time after the fir
 from __future__ import annotations
 
 import asyncio
+import logging
 import mmap
 import os
 import random
@@ -17,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from jobq.compat.resque.places import System
 from jobq.compat.resque.reading import ORIGIN, epoch_ms, origin
-from jobq.errors import JobAborted, Outcome
+from jobq.errors import JobAborted, JobqError, Outcome
 from jobq.jobs.decision import Decision
 
 if TYPE_CHECKING:
     from jobq.engine.connection import Client
     from jobq.jobs.context import Context
 
+logger = logging.getLogger("jobq")
 _CELLS, _WORDS = 4096, 4
 _DAY_MS = 86_400_000
 
@@ -87,7 +89,7 @@ class RubyRules:
             return
         window_s = fields.get("retry_for")
         if isinstance(window_s, int | float) and not isinstance(window_s, bool):
-            began = self._first_failure(context, fields, window_s)
+            began = self._first_failure(context, error, fields, window_s)
             if began + window_s * 1000 < time.time() * 1000:
                 why = f"attempt {context.failures}, retry_for of {window_s:g} s is over"
                 context.overrule(error, Decision("dead", why=why))
@@ -97,7 +99,9 @@ class RubyRules:
             count = context.failures - 1 + (used + 1 if type(used) is int else 0)
             context.overrule(error, Decision("retry", wait_s(count)))
 
-    def _first_failure(self, context: Context, fields: dict[str, Any], window_s: float) -> int:
+    def _first_failure(
+        self, context: Context, error: BaseException, fields: dict[str, Any], window_s: float
+    ) -> int:
         """Epoch ms; noted once, since a message that is tried again carries nothing new."""
         known = epoch_ms(fields.get("failed_at"))
         if known:
@@ -105,8 +109,14 @@ class RubyRules:
         now = round(time.time() * 1000)
         key = f"{self._client.namespace}:first-failure:{context.generation}"
         kept_ms = round(min(max(0.0, window_s), 3.2e9) * 1000) + _DAY_MS
-        self._client.command("SET", key, now, "NX", "PX", kept_ms)
-        return int(self._client.command("GET", key) or now)
+        try:
+            self._client.command("SET", key, now, "NX", "PX", kept_ms)
+            return int(self._client.command("GET", key) or now)
+        except JobqError as unknown:
+            # The job's own error is what counts; it is tried once more than it might be.
+            logger.warning("%s failed (%r), and when it first did can't be told: %s",
+                           context.mid, error, unknown)  # fmt: skip
+            return now
 
 
 def wait_s(count: int, draw: Callable[[], float] = random.random) -> float:

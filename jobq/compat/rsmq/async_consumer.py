@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Unpack
 
 from jobq.compat.rsmq.consuming import POLL_S, Consumed, ConsumeOptions, Consuming, Ending, logger
 from jobq.compat.rsmq.errors import QueueExists
 from jobq.compat.rsmq.message import Message
+from jobq.compat.rsmq.requests import told
 from jobq.errors import Full, JobqError, Unavailable
 
 if TYPE_CHECKING:
     from jobq.compat.rsmq.aio import AsyncRsmq
     from jobq.engine.channel import Channel
+    from jobq.engine.request import Request
 
 AsyncHandler = Callable[[Message], Coroutine[Any, Any, object]]
 HEARD = (signal.SIGTERM, signal.SIGINT)
@@ -113,15 +115,15 @@ class AsyncConsumer:
             self._counted.append("lost")
 
     async def _settle(self, message: Message, ending: Ending, error: Exception | None) -> str:
-        receipt = (message.id, message.receipt)
+        receipt, calls = (message.id, message.receipt), self._rsmq.requests
         if ending.verb == "delete":
-            ours = await self._twice(lambda: self._rsmq.delete_messages(self._qname, [receipt]))
+            ours = await self._ended(calls.delete(self._qname, [receipt]))
             return "done" if ours else self._told_lost(message)
         if ending.verb == "dead":
             await self._make_dead_queue()
             logger.error("queue %s: message %s is dead: %s", self._qname, message.id, ending.reason)
             dead = self.options.dead_queue
-            ours = await self._twice(lambda: self._rsmq.move_messages(self._qname, dead, [receipt]))
+            ours = await self._ended(calls.move(self._qname, dead, [receipt]))
             return "dead" if ours else self._told_lost(message)
         logger.warning("queue %s: message %s failed", self._qname, message.id, exc_info=error)
         if ending.after_s is not None:
@@ -133,13 +135,12 @@ class AsyncConsumer:
             self._qname, message.id, after_s, receipt=message.receipt
         )
 
-    async def _twice(self, call: Callable[[], Awaitable[list[bool]]]) -> bool:
-        """Once more where the reply was lost; then "it isn't there" means that the first one did it."""
+    async def _ended(self, request: Request[list[bool]]) -> bool:
+        """Once more where the reply was lost; then a message that isn't there says that the first one did it."""
         try:
-            return (await call())[0]
+            return (await self._rsmq._run(request))[0]
         except Unavailable:
-            await call()
-            return True
+            return (await self._rsmq._run(told(request)))[0] != "stale"
 
     def _told_lost(self, message: Message) -> str:
         logger.warning(

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from jobq.compat.rsmq import javascript
 from jobq.compat.rsmq.checks import MOST_SIZE
 from jobq.compat.rsmq.errors import RsmqError
 from jobq.compat.rsmq.message import DELAY_S, VT_S, Attributes, Message
@@ -147,9 +148,13 @@ def _decoded(line: bytes) -> Any:
         return msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
         # Half a surrogate pair is JSON, and no text; Node sends it as U+FFFD.
-        return json.loads(line)
+        return json.loads(line, parse_constant=_no_constant)
     except RecursionError:
         raise ValueError("the line is nested too deeply; write a call") from None
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
 
 
 def _encoded(answer: dict[str, Any]) -> bytes:
@@ -160,14 +165,13 @@ def _encoded(answer: dict[str, Any]) -> bytes:
         return json.dumps(answer).encode()
 
 
-def _text(options: Options, item: str) -> Any:
+def _text(options: Options, item: str) -> str:
     """As JavaScript's toString: 123 is '123'."""
     value = options.get(item)
-    if isinstance(value, bool):
-        return str(value).lower() if value else ""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return str(value) if value and not isinstance(value, str) else value
+    if javascript.is_falsy(value):
+        return ""
+    # An empty list is no missing parameter, but a text of no lawful format.
+    return javascript.text(value) or "\0"
 
 
 def _shown(request: Request[T], show: Callable[[T], Any]) -> Request[Any]:

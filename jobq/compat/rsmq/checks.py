@@ -9,6 +9,7 @@ import os
 import re
 from typing import Any
 
+from jobq.compat.rsmq import javascript
 from jobq.compat.rsmq.errors import (
     InvalidFormat,
     InvalidValue,
@@ -25,7 +26,10 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,160}")
 _FOREIGN_NAME = re.compile("[^:\x00-\x1f\x7f\ud800-\udfff]{1,160}")
 _ID = re.compile(r"[a-zA-Z0-9:]{32}")
 _FOREIGN_ID = re.compile(r"[!-~]{1,160}")
-_WHOLE = re.compile(r"\s*([+-]?[0-9]+)")
+#: Blanks are those of JavaScript.
+_WHOLE = re.compile(
+    "[\t-\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff]*([+-]?[0-9]+)"
+)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
@@ -70,10 +74,8 @@ def is_regular_id(value: str) -> bool:
 
 def whole(value: Any) -> int | None:
     """As JavaScript's parseInt: '12abc' is 12, 1.9 is 1, 'x' is nothing."""
-    if isinstance(value, bool):
-        return None
     try:
-        found = _WHOLE.match(value if isinstance(value, str) else str(value))
+        found = _WHOLE.match(javascript.text(value))
         return int(found[1]) if found else None
     except ValueError:
         return None  # thousands of digits, which Python doesn't read

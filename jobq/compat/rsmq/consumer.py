@@ -17,11 +17,13 @@ from jobq.compat.rsmq.consuming import POLL_S, Consumed, ConsumeOptions, Consumi
 from jobq.compat.rsmq.errors import QueueExists
 from jobq.compat.rsmq.held import Held
 from jobq.compat.rsmq.message import Message
+from jobq.compat.rsmq.requests import told
 from jobq.errors import Full, Unavailable
 
 if TYPE_CHECKING:
     from jobq.compat.rsmq.rsmq import Rsmq
     from jobq.engine.channel import Channel
+    from jobq.engine.request import Request
 
 Handler = Callable[[Message], object]
 HEARD = (signal.SIGTERM, signal.SIGINT)
@@ -87,7 +89,7 @@ class Consumer:
             [deleted], messages = self._rsmq.next_messages(self._qname, [message], 1, vt)
         except Unavailable:
             # Whether it is deleted is unknown; what it received comes back when its vt runs out.
-            self._settled(message, Ending("delete"))
+            self._settled(message, Ending("delete"), again=True)
             return []
         self._counted.append("done" if deleted else self._told_lost(message))
         return messages
@@ -157,28 +159,25 @@ class Consumer:
             logger.warning("queue %s: message %s failed", self._qname, message.id, exc_info=error)
         return ending
 
-    def _settled(self, message: Message, ending: Ending) -> None:
+    def _settled(self, message: Message, ending: Ending, *, again: bool = False) -> None:
         try:
-            self._counted.append(self._settle(message, ending))
+            self._counted.append(self._settle(message, ending, again))
         except (Full, Unavailable) as unsettled:
             # It comes back when its vt runs out: at least once.
             logger.warning("queue %s: message %s: %s", self._qname, message.id, unsettled)
             self._counted.append("lost")
 
-    def _settle(self, message: Message, ending: Ending) -> str:
+    def _settle(self, message: Message, ending: Ending, again: bool) -> str:
         """The word it is counted under."""
-        receipt = (message.id, message.receipt)
+        receipt, calls = (message.id, message.receipt), self._rsmq.requests
         if ending.verb == "delete":
-            return (
-                "done" if self._twice(lambda: self._delete(receipt)) else self._told_lost(message)
-            )
+            ours = self._ended(calls.delete(self._qname, [receipt]), again)
+            return "done" if ours else self._told_lost(message)
         if ending.verb == "dead":
             self._make_dead_queue()
             logger.error("queue %s: message %s is dead: %s", self._qname, message.id, ending.reason)
-            moved = self._twice(
-                lambda: self._rsmq.move_messages(self._qname, self.options.dead_queue, [receipt])[0]
-            )
-            return "dead" if moved else self._told_lost(message)
+            ours = self._ended(calls.move(self._qname, self.options.dead_queue, [receipt]), again)
+            return "dead" if ours else self._told_lost(message)
         if ending.after_s is not None:
             self._visible(message, ending.after_s)
         return "failed"
@@ -188,16 +187,15 @@ class Consumer:
             self._qname, message.id, after_s, receipt=message.receipt
         )
 
-    def _delete(self, receipt: tuple[str, int]) -> bool:
-        return self._rsmq.delete_messages(self._qname, [receipt])[0]
-
-    def _twice(self, call: Callable[[], bool]) -> bool:
-        """Once more where the reply was lost; then "it isn't there" means that the first one did it."""
-        try:
-            return call()
-        except Unavailable:
-            call()
-            return True
+    def _ended(self, request: Request[list[bool]], again: bool) -> bool:
+        """Once more where the reply was lost; then a message that isn't there says that the first one did it."""
+        client = self._rsmq.client
+        if not again:
+            try:
+                return request.run(client)[0]
+            except Unavailable:
+                pass
+        return told(request).run(client)[0] != "stale"
 
     def _told_lost(self, message: Message) -> str:
         logger.warning(

@@ -81,9 +81,12 @@ class Requests:
         if vt is None and delay is None and maxsize is None:
             raise NoAttributeSupplied
         name = checks.existing_name(qname)
-        new_vt = "" if vt is None else checks.seconds("vt", vt)
-        new_maxsize = "" if maxsize is None else checks.maxsize(maxsize)
-        new_delay = "" if delay is None else checks.seconds("delay", delay)
+        try:
+            new_vt = "" if vt is None else checks.seconds("vt", vt)
+            new_maxsize = "" if maxsize is None else checks.maxsize(maxsize)
+            new_delay = "" if delay is None else checks.seconds("delay", delay)
+        except RsmqError as error:
+            return self._after_name(name, error)
         read = _existing(name, lambda reply: read_attributes(reply, as_node=as_node))
         args = (self._now(), new_vt, new_delay, new_maxsize)
         return Request(load("rsmq", "set"), self._own(name), args, read)
@@ -123,8 +126,11 @@ class Requests:
 
     def delete(self, qname: str, held: Sequence[Held]) -> Request[list[bool]]:
         name = checks.existing_name(qname)
-        checked = [(checks.message_id(id_), receipt) for id_, receipt in held]
-        read = _changed("deleted", checked)
+        try:
+            checked = [(checks.message_id(id_), receipt) for id_, receipt in held]
+        except RsmqError as error:
+            return self._after_name(name, error)
+        read = _lawful(name, _changed("deleted", checked))
         args = _pairs(checked)
         return Request(load("rsmq", "delete"), self._own(name), args, read, repeatable=False)
 
@@ -146,14 +152,13 @@ class Requests:
 
     def visibility(self, qname: str, held: Sequence[Held], vt: Any) -> Request[list[bool]]:
         name = checks.existing_name(qname)
-        checked = [(checks.message_id(id_), receipt) for id_, receipt in held]
-        # An id that only exists elsewhere is the first fault that RSMQ would tell.
+        checked: list[Held] = []
         try:
+            checked += [(checks.message_id(id_), receipt) for id_, receipt in held]
             seconds = checks.seconds("vt", vt)
-        except RsmqError:
-            _refuse_irregular(checked)
-            raise
-        read = _existing(name, _changed("changed", checked))
+        except RsmqError as error:
+            return self._after_name(name, error, checked)
+        read = _existing(name, _changed("changed", checked), checked)
         args = (self._now(), seconds, *_pairs(checked))
         return Request(load("rsmq", "visibility"), self._own(name), args, read)
 
@@ -196,6 +201,14 @@ class Requests:
         keys, args = self._own(name), (self._now(), "all", 0, 1)
         return Request(load("rsmq", "peek"), keys, args, _existing(name, read))
 
+    def _after_name(self, name: str, error: RsmqError, held: Sequence[Held] = ()) -> Request[Any]:
+        """Raises `error`; of a name that only other clients give, after it is known that it is one's."""
+        if not checks.is_regular_name(name):
+            return self._if_there(name, error)
+        # An id that only exists elsewhere is the first fault that RSMQ would tell.
+        _refuse_irregular(held)
+        raise error
+
     def _now(self) -> Argument:
         return "" if self._clock is None else self._clock()
 
@@ -209,6 +222,16 @@ class Requests:
         return (*self._own(name), self.keys.queues)
 
 
+def told(request: Request[list[bool]]) -> Request[list[str]]:
+    """The same request with the server's words: 'deleted' or 'moved', 'absent', 'stale'."""
+
+    def words(reply: list[Any]) -> list[str]:
+        request.read(reply)
+        return [word.decode() for word in reply[1:]]
+
+    return Request(request.script, request.keys, request.args, words, request.repeatable)
+
+
 def _check_limit(limit: int) -> None:
     if not 1 <= limit <= PER_CALL:
         raise ConfigError(f"limit {limit} is out of range; take 1 to {PER_CALL:,}")
@@ -218,13 +241,27 @@ def _pairs(held: Sequence[Held]) -> list[Argument]:
     return [part for id_, receipt in held for part in (id_, "" if receipt is None else receipt)]
 
 
-def _existing(name: str, read: Callable[[list[Any]], T]) -> Callable[[list[Any]], T]:
+def _existing(
+    name: str, read: Callable[[list[Any]], T], held: Sequence[Held] = ()
+) -> Callable[[list[Any]], T]:
     def read_if_found(reply: list[Any]) -> T:
         if reply[0] == b"not_found":
-            raise QueueNotFound if checks.is_regular_name(name) else InvalidFormat("qname")
+            _refuse_irregular(held)
+            raise QueueNotFound
         return read(reply)
 
-    return read_if_found
+    return _lawful(name, read_if_found)
+
+
+def _lawful(name: str, read: Callable[[list[Any]], T]) -> Callable[[list[Any]], T]:
+    """Names that Node refuses are fine where there is such a queue."""
+
+    def read_if_lawful(reply: list[Any]) -> T:
+        if reply[0] == b"not_found" and not checks.is_regular_name(name):
+            raise InvalidFormat("qname")
+        return read(reply)
+
+    return read_if_lawful
 
 
 def _changed(word: str, held: Sequence[Held]) -> Callable[[list[Any]], list[bool]]:

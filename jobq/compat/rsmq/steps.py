@@ -53,15 +53,16 @@ def purge(requests: Requests, qname: str) -> Steps[int]:
 def redrive(requests: Requests, qname: str, target: str, limit: int | None) -> Steps[int]:
     """What is visible in one queue, to another; what others receive meanwhile stays with them."""
     yield requests.describe(target)
-    left = (yield requests.describe(qname)).msgs
-    left, moved = left if limit is None else min(left, limit), 0
-    while left > 0:
-        some = yield requests.peek(qname, "visible", 0, min(PER_CALL, left))
-        if not some:
-            break
+    there = yield requests.describe(qname)
+    unseen = there.msgs - there.hiddenmsgs
+    wanted, moved, passed = unseen if limit is None else limit, 0, 0
+    while unseen > 0 and moved < wanted:
+        looked = min(PER_CALL, unseen, wanted - moved)
+        some = yield requests.peek(qname, "visible", passed, looked)
+        # Ids without a body aren't shown, and stay where they are.
+        unseen, passed = unseen - looked, passed + looked - len(some)
         held = [(one.id, one.receipt) for one in some]
-        moved += sum((yield requests.move(qname, target, held)))
-        left -= len(some)
+        moved += sum((yield requests.move(qname, target, held))) if held else 0
     return moved
 
 

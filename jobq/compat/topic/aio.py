@@ -155,21 +155,32 @@ class AsyncReader:
 
     def __init__(self, sync: Reader) -> None:
         self.sync = sync
+        self._undoing: asyncio.Task[None] | None = None
 
     async def poll(self, count: int = 100, block: float | timedelta = 0) -> Batch:
-        """Reader.poll. Cancelling ends the wait, and gives back what the last call brought."""
+        """Reader.poll. Cancelling ends the wait, and gives back what the last call brought; with commit='read',
+        which can't, the next poll has it."""
+        if self._undoing:
+            await asyncio.shield(self._undoing)
         polling = asyncio.ensure_future(_thread(self.sync.poll, count, block))
         try:
             return await asyncio.shield(polling)
         except asyncio.CancelledError:
             self.sync.interrupt()
+            # A task of its own, so that cancelling twice doesn't break it off.
+            self._undoing = asyncio.ensure_future(self._undo(polling))
+            await asyncio.shield(self._undoing)
+            raise
+
+    async def _undo(self, polling: asyncio.Future[Batch]) -> None:
+        try:
             with suppress(JobqError):
                 # Short: the wait is over, at most one call is in flight.
                 batch = await polling
-                if batch.token:
-                    await _thread(self.sync.release, batch)
+                await _thread(self.sync.take_back, batch)
+        finally:
             self.sync.go_on()
-            raise
+            self._undoing = None
 
     async def commit(self, done: Batch | Message | None = None) -> int:
         """Reader.commit."""

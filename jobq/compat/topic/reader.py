@@ -58,6 +58,8 @@ class Reader:
         self._lease_ms = checked_lease(lease) if commit != "read" else 0
         self._caller, self._pid = Caller(), os.getpid()
         self._held: Batch | None = None
+        #: With commit='read': settled and not seen by anybody yet.
+        self._unseen: list[Message] = []
         #: In a `for`: the message being worked on, and the one done before it.
         self._open: Message | None = None
         self._done: Message | None = None
@@ -78,6 +80,9 @@ class Reader:
         if not 1 <= count <= MOST:
             raise ConfigError(f"count={count!r}: take 1 to {MOST:,} messages at a time")
         deadline = time.monotonic() + duration_s(block)
+        if self._unseen:
+            seen, self._unseen = self._unseen[:count], self._unseen[count:]
+            return Batch(seen, seen[0].index, seen[-1].index, deliveries=1)
         while True:
             batch, wait_ms, last = self._ask(count, now)
             left = deadline - time.monotonic()
@@ -85,6 +90,8 @@ class Reader:
                 return batch
             pause = LOOK_EVERY_S if wait_ms < 0 else min(LOOK_EVERY_S, (wait_ms + 1) / 1000)
             self._wait.wait(last, min(left, pause))
+            if self.interrupted:
+                return Batch([])
 
     def commit(self, done: Batch | Message | None = None) -> int:
         """Settle a batch, the one polled last unless told; the index up to which the group is done.
@@ -129,6 +136,13 @@ class Reader:
         self._extend(batch, 0, None)
         if batch is None or self._holds(batch):
             self._held = None
+
+    def take_back(self, batch: Batch) -> None:
+        """Undo a poll whose caller never got what it gave; with commit='read' the next poll gives it."""
+        if batch.token:
+            self.release(batch)
+        else:
+            self._unseen = [*batch.messages, *self._unseen]
 
     def __iter__(self) -> Iterator[Message]:
         """Messages one by one, waiting for them, until interrupt. Between two the lease is renewed if need be.
@@ -194,6 +208,10 @@ class Reader:
                     self.release(held)
             except LockLost:
                 self._held, self.nlost = None, self.nlost + 1
+        if self._unseen:
+            log.warning("topic %s, group %s: closed with %s to %s settled and never seen; seek, or read them",
+                        self._binding.name, self.group.name, self._unseen[0].index,
+                        self._unseen[-1].index)  # fmt: skip
         self._wait.close()
 
     def _check_process(self) -> None:

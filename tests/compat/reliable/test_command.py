@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from typing import Any
@@ -130,6 +131,15 @@ def test_every_verb_by_hand(cli):
     assert cli("clear", "q", "--yes")[1] == "(integer) 3\n"
     assert cli("clear", "q", "--queue", "--yes")[1] == "(integer) 0\n"
     assert cli("clear", "q", "--yes")[1] == "(nil)\n"
+
+
+def test_released_message_is_first_again_and_its_delivery_does_not_count(cli):
+    ids = re.findall(r"\d+-\d+", cli("push", "q", "a", "b")[1])
+    cli("pop", "--token", "me", "q")
+    assert cli("release", "q", ids[0], "--token", "you")[1] == "(empty array)\n"
+    assert cli("release", "q", ids[0], "--token", "me")[1] == f'1) "{ids[0]}"\n'
+    assert json.loads(cli("pop", "q", "--json")[1])[0]["deliveries"] == 1
+    assert cli("release", "unknown", ids[0])[1] == "(nil)\n"
 
 
 def test_pop_waits_and_says_nil(cli):

@@ -19,7 +19,6 @@ NAMES = st.text(
 def test_keys_look_like_this():
     assert keys.places("reliable", "mails")[0] == "reliable:{mails}:undelivered"
     assert keys.places("reliable", "{shop}mails")[-1] == "reliable:{shop}mails:meta"
-    assert keys.places("reliable", "{shop}") == keys.places("reliable", "shop")
 
 
 @given(NAMES, NAMES)
@@ -33,6 +32,19 @@ def test_name_is_read_back_from_its_keys(client_of_none, name, tag):
 def test_different_names_have_different_keys(name, other):
     if name != other:
         assert not set(keys.places("reliable", name)) & set(keys.places("reliable", other))
+
+
+@given(NAMES, NAMES, NAMES)
+def test_names_with_a_tag_have_keys_of_their_own(name, tag, other):
+    one, two = f"{{{tag}}}{name}", f"{name}{{{tag}}}"
+    for another in (other, tag, name):
+        for tagged in (one, two):
+            assert not set(keys.places("reliable", tagged)) & set(keys.places("reliable", another))
+
+
+def test_tag_without_a_name_is_refused_since_its_keys_are_another_queue_s(client):
+    with pytest.raises(ConfigError, match="share its messages with 'shop'"):
+        ReliableQueue(client).push("{shop}", "a")
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from jobq.cli import main
 from jobq.compat.reliable import ReliableQueue
 from jobq.compat.reliable.keys import PLACES, places
 from tests.compat.reliable.conftest import ROOT
@@ -40,12 +41,10 @@ def test_shell_lines_do_what_they_say(rq, fcall, server, tmp_path):
     ]
 
 
-def test_rights_suffice_for_a_user_of_one_queue(fcall, redis, plain):
-    [key, rights, more] = re.search(
-        r"`(~\S+) (\+fcall[^`]*)` and the commands\nthat the scripts send \(`([^`]*)`\)", PAGE
-    ).groups()
-    rules = (key, *rights.split(), *more.split())
-    redis.execute_command("ACL", "SETUSER", "one", "reset", "on", "nopass", *rules)
+def test_rights_suffice_for_a_user_of_one_queue(fcall, redis, plain, capsys):
+    [words] = re.findall(r"`jobq (acl reliable [^`]*)`", PAGE)
+    assert main([*words.split(), "--user", "one"]) == 0
+    redis.execute_command(*capsys.readouterr().out.split(), "nopass")
     plain.execute_command("AUTH", "one", "x")
     names = places("reliable", "mails")
     [id] = plain.execute_command("FCALL", "reliable_push", 8, *names, "a")

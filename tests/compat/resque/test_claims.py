@@ -183,6 +183,27 @@ def test_a_claim_is_bounded_in_jobs_and_bytes(client, redis):
     assert len(claims.take(100).jobs) == 3
 
 
+def test_claim_of_much_content_is_delivered_in_one_call_which_may_be_repeated(
+    redis, client, line, default, run_all
+):
+    # Short where Ruby wrote it: 1e15 becomes 1000000000000000.0, and tags travel twice.
+    tags = ",".join(["1e15"] * 25_000)
+    for jid in "abcdefg":
+        redis.lpush("queue:default", f'{{"class":"A","args":[],"jid":"{jid}","tags":[{tags}]}}')
+    claims = Claims(client, PLACE)
+    claim = claims.take()
+    arrivals = read_all(claim)
+    assert sum(len(one.content) for one in arrivals) > 4 * 1024 * 1024
+    contents = [(one.mid, one.content) for one in arrivals]
+    expire(redis, claims)
+    rescued = claims.rescue()
+    claims.deliver(claim, contents, default)
+    assert run_all(default) == list("abcdefg")
+    claims.deliver(rescued, contents, default)
+    assert run_all(default) == []
+    assert not left(redis)
+
+
 def test_jobs_wait_in_their_claim_while_the_servers_memory_is_full(
     redis, line, default, pushed, run_all
 ):

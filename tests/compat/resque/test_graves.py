@@ -78,6 +78,49 @@ def test_hundreds_are_shown_in_one_go(redis, client, default, die):
     assert Graves(client, [default]).fill() == 0
 
 
+@pytest.mark.parametrize("gone", [5, 150])
+def test_none_is_missed_when_others_take_dead_away_between_two_pages(
+    redis, client, default, die, gone, monkeypatch
+):
+    for number in range(330):
+        die(str(number))
+    real, looks = default.dead, []
+
+    def dead(*args, **options):
+        page = real(*args, **options)
+        looks.append(page)
+        if len(looks) == 2:
+            default.purge(*(died.dead_id for died in real(0, gone)))
+        return page
+
+    monkeypatch.setattr(default, "dead", dead)
+    Graves(client, [default]).fill()
+    shown = {json.loads(job)["jid"] for job in redis.zrange("dead", 0, -1)}
+    assert shown >= {str(number) for number in range(330 - gone)}
+
+
+def test_each_is_shown_once_when_others_die_between_two_pages(
+    redis, client, default, die, monkeypatch
+):
+    for number in range(150):
+        die(str(number))
+    real, looks = default.dead, []
+
+    def dead(*args, **options):
+        page = real(*args, **options)
+        looks.append(page)
+        if len(looks) == 1:
+            for number in range(150, 155):
+                die(str(number))
+        return page
+
+    monkeypatch.setattr(default, "dead", dead)
+    graves = Graves(client, [default])
+    assert graves.fill() == 150
+    assert graves.fill() == 5
+    assert redis.zcard("dead") == 155
+
+
 def test_dead_of_jobqs_own_are_left_out(redis, client, default):
     default.enqueue(b'{"job":"own"}', mid="m")
     [message] = default.dequeue().messages

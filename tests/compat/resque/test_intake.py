@@ -10,6 +10,7 @@ import pytest
 
 from jobq.compat.resque.intake import Intake
 from jobq.compat.resque.places import Place
+from jobq.compat.resque.reading import read_job
 from jobq.compat.resque.rules import Tally
 from jobq.compat.resque.settings import IntakeSettings, parse_names, parse_places
 from jobq.compat.resque.waiting import Sleep
@@ -111,6 +112,21 @@ def test_calls_are_sealed_where_the_queue_asks_for_it(server, redis, watch, push
         assert call == b"{bad" or json.loads(call)["job"] == "HardWorker"
         with pytest.raises(CodecError):
             opened(seal_of(client), "default", "another", message.content)
+    client.close()
+
+
+def test_job_that_is_too_long_once_sealed_is_kept_with_the_dead_and_holds_nobody_up(
+    server, redis, watch, pushed, run_all
+):
+    codec = CodecSettings(keys=(("k", b"x" * 32),))
+    client = connect(settings=ServerSettings(url=server.url, codec=codec))
+    short = len(read_job(PLACE, pushed("long", [""]), "", {}).content)
+    redis.delete("queue:default")
+    long = pushed("long", ["x" * (1024 * 1024 - short)])
+    pushed("after")
+    Intake(client, client, IntakeSettings(places=(PLACE,)), watch, Tally())._round()
+    assert run_all(Queue("default", client)) == ["after"]
+    assert redis.zrange("dead", 0, -1) == [long]
     client.close()
 
 

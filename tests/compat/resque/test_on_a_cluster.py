@@ -64,3 +64,11 @@ def test_due_job_is_pushed_once_when_it_couldnt_be_removed_at_first(cluster, mon
     assert cluster.command("ZCARD", "schedule") == 0
     [pushed] = cluster.command("LRANGE", "queue:default", 0, -1)
     assert json.loads(pushed)["args"] == [1]
+
+
+def test_same_job_scheduled_again_soon_is_pushed_again(cluster):
+    for at in (1, 2):
+        cluster.command("ZADD", "schedule", at, b'{"class":"A","args":[],"jid":"j","queue":"q"}')
+        promote(cluster, "")
+    assert cluster.command("LLEN", "queue:q") == 2
+    assert cluster.command("ZCARD", "schedule") == 0

@@ -12,7 +12,7 @@ from jobq.compat.resque.places import Place
 from jobq.compat.resque.reading import read_job
 from jobq.compat.resque.rules import RubyRules, Tally, wait_s
 from jobq.engine.message import Message
-from jobq.errors import Retry
+from jobq.errors import Retry, Unavailable
 from jobq.jobs import retry
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
@@ -99,6 +99,21 @@ def test_time_to_retry_in_begins_with_the_first_failure(attempt, redis):
     assert redis.pttl(key) > 60_000
     redis.set(key, 1_000)
     assert attempt(fields, attempt=2, error=ValueError()).outcome == "dead"
+
+
+def test_jobs_own_error_is_told_when_its_first_failure_cant_be_noted(
+    attempt, client, monkeypatch, caplog
+):
+    def away(*_):
+        raise Unavailable("no answer")
+
+    monkeypatch.setattr(client, "command", away)
+    fields = {"retry": 2, "retry_for": 60}
+    ending = attempt(fields, error=ValueError("its own"))
+    assert (ending.outcome, ending.backoff_ms >= 15_000) == ("retry", True)
+    assert "its own" in caplog.text and "no answer" in caplog.text
+    dead = attempt(fields, attempt=3, error=ValueError("its own"))
+    assert (dead.outcome, dead.reason[:19]) == ("dead", "ValueError: its own")
 
 
 def test_runs_and_failures_are_counted_per_system(attempt, tally):

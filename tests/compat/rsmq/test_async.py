@@ -21,7 +21,7 @@ from jobq.compat.rsmq import (
     QueueNotFound,
     Rsmq,
 )
-from jobq.errors import ConfigError, Dead, Retry
+from jobq.errors import ConfigError, Dead, Retry, Unavailable
 
 
 @pytest.fixture
@@ -272,3 +272,29 @@ def test_consumer_ends_when_its_queue_is_deleted(rsmq, plain):
 
     with pytest.raises(QueueNotFound):
         asyncio.run(rsmq.consume("q", handle))
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "counted"),
+    [("delete", None, Consumed(done=1)), ("move", Dead(), Consumed(dead=1))],
+)
+def test_message_is_counted_as_settled_when_the_reply_was_lost(
+    rsmq, plain, monkeypatch, script, error, counted
+):
+    run, lost = rsmq._flights.run, []
+
+    def lossy(requests: Any) -> Any:
+        for request, outcome in zip(requests, run(requests), strict=True):
+            if request.script.name == script and not lost:
+                lost.append(outcome)
+                outcome = Unavailable("the reply was lost")
+            yield outcome
+
+    async def handle(_: Message) -> None:
+        if error:
+            raise error
+
+    monkeypatch.setattr(rsmq._flights, "run", lambda requests: list(lossy(requests)))
+    plain.send_message("q", "x")
+    assert asyncio.run(rsmq.consume("q", handle, burst=True)) == counted
+    assert plain.counts("q") == (0, 0)

@@ -16,7 +16,7 @@ import pytest
 
 from jobq.compat.rsmq import Consumed, Consumer, InvalidFormat, Message, QueueNotFound, Rsmq
 from jobq.compat.rsmq.held import Held
-from jobq.errors import ConfigError, Dead, Retry, Snooze
+from jobq.errors import ConfigError, Dead, Retry, Snooze, Unavailable
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -87,11 +87,9 @@ def test_failed_message_comes_back_when_it_was_said(plain, redis, error, options
 
 def test_message_is_dead_after_it_failed_so_often(plain):
     sent = plain.send_message("q", "x")
-    for _ in range(2):
-        assert plain.consume("q", failing(Retry(after=0)), burst=True, max_receives=3).dead in (
-            0,
-            1,
-        )
+    assert plain.consume("q", failing(Retry(after=0)), burst=True, max_receives=3) == Consumed(
+        failed=2, dead=1
+    )
     assert plain.counts("q-dead") == (1, 0)
     assert plain.peek("q-dead")[0].id == sent
     assert plain.counts("q") == (0, 0)
@@ -135,6 +133,49 @@ def test_consumer_goes_on_when_the_server_is_too_full_to_bury(plain, redis):
         assert plain.consume("q", handle, burst=True) == Consumed(lost=1)
     finally:
         redis.config_set("maxmemory", 0)
+    assert plain.counts("q") == (0, 1)
+
+
+def losing(plain: Rsmq, script: str) -> None:
+    """The first reply of that script is lost, after the server did what it says."""
+    run, lost = plain.client.run, []
+
+    def lossy(asked: Any, *rest: Any) -> Any:
+        reply = run(asked, *rest)
+        if asked.name == script and not lost:
+            lost.append(reply)
+            raise Unavailable("the reply was lost")
+        return reply
+
+    plain.client.run = lossy
+
+
+@pytest.mark.parametrize("script", ["next", "delete"])
+def test_message_counts_as_done_when_the_reply_to_its_deletion_was_lost(plain, script):
+    plain.send_messages("q", ["x"])
+    losing(plain, script)
+    assert plain.consume("q", lambda _: None, burst=True, concurrency=1 + (script == "delete")) == (
+        Consumed(done=1)
+    )
+    assert plain.counts("q") == (0, 0)
+
+
+def test_message_counts_as_dead_when_the_reply_to_its_move_was_lost(plain):
+    plain.send_messages("q", ["x"])
+    losing(plain, "move")
+    assert plain.consume("q", failing(Dead()), burst=True) == Consumed(dead=1)
+    assert plain.counts("q-dead") == (1, 0)
+
+
+def test_message_counts_as_lost_when_somebody_received_it_and_no_reply_came(plain):
+    sent = plain.send_message("q", "x")
+
+    def taken(_: Message) -> None:
+        plain.change_message_visibility("q", sent, 0)
+        plain.receive_message("q")
+
+    losing(plain, "next")
+    assert plain.consume("q", taken, burst=True) == Consumed(lost=1)
     assert plain.counts("q") == (0, 1)
 
 

@@ -14,14 +14,15 @@ from jobq.engine.script import folder
 
 
 class Confined(Client):
-    """A client whose every call may touch its declared keys, and publish on one channel, only."""
+    """A client whose every call may touch its declared keys, and publish on two channels, only."""
 
     def __init__(self, url: str, admin: Any) -> None:
         super().__init__(ServerSettings(url=url))
         self._admin = admin
         self._user = admin.client()
         self.ran: set[str] = set()
-        admin.execute_command("ACL", "SETUSER", "confined", "on", "nopass", "+@all", "&rsmq:rt:q")
+        channels = ("&rsmq:rt:q", "&rsmq:rt:dead")
+        admin.execute_command("ACL", "SETUSER", "confined", "on", "nopass", "+@all", *channels)
         self._user.execute_command("AUTH", "confined", "")
 
     def run(self, script: Any, keys: Any, args: Any, by: Any = None) -> Any:
@@ -51,7 +52,9 @@ def every_call(rsmq: Rsmq) -> None:
     a, b = rsmq.receive_messages("q", 2, vt=0)
     rsmq.change_message_visibility("q", a.id, 0)
     rsmq.delete_message("q", a.id)
-    rsmq.move_messages("dead", "q", [("0" * 32, 1)])
+    rsmq.send_message("dead", "e")
+    [revived] = rsmq.peek("dead")
+    assert rsmq.move_messages("dead", "q", [revived, ("0" * 32, 1)]) == [True, False]
     rsmq.pop_message("q")
     rsmq.next_messages("q", [b])
     rsmq.set_queue_attributes("q", vt=1, delay=0, maxsize=-1)

@@ -208,6 +208,17 @@ def test_redrive_moves_what_is_visible_and_begins_receipts_anew(client):
     assert rsmq.get_queue_attributes(q).totalsent == 1_499
 
 
+@pytest.mark.parametrize("limit", [None, 2])
+def test_redrive_passes_over_ids_without_a_body(client, redis, limit):
+    rsmq = Rsmq(client)
+    rsmq.create_queue("q")
+    rsmq.create_queue("dead")
+    rsmq.send_messages("dead", ["a", "b", "c"])
+    redis.zadd("rsmq:dead", {f"{number:032}": 1 for number in range(2_500)})
+    assert rsmq.redrive("dead", "q", limit) == (limit or 3)
+    assert [one.message for one in rsmq.peek("q")] == ["a", "b", "c"][: limit or 3]
+
+
 def test_redrive_to_an_unknown_queue_or_itself_is_refused(rsmq, q):
     rsmq.send_message(q, "x")
     with pytest.raises(QueueNotFound):

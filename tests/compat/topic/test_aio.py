@@ -61,8 +61,8 @@ def test_verbs_do_what_their_twins_do(orders):
 @pytest.mark.parametrize(
     ("twin", "one", "own"),
     [(AsyncTopic, Topic, set()), (AsyncGroup, Group, set()),
-     # What iteration itself is made of, and what tells of the reader.
-     (AsyncReader, Reader, {"begin", "finish", "interrupted"})],
+     # What iteration and cancelling are made of, and what tells of the reader.
+     (AsyncReader, Reader, {"begin", "finish", "interrupted", "take_back"})],
 )  # fmt: skip
 def test_every_verb_has_a_twin(twin, one, own):
     verbs = {name for name in vars(one) if not name.startswith("_")}
@@ -116,6 +116,56 @@ def test_cancelled_poll_gives_back_what_it_was_just_handed(orders):
         with pytest.raises(asyncio.CancelledError):
             await polling
         return (await orders.reader("g").poll()).messages
+
+    assert len(asyncio.run(life())) == 1
+
+
+def cancelled_poll(reader):
+    async def poll():
+        polling = asyncio.create_task(reader.poll())
+        await asyncio.sleep(0)
+        polling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await polling
+
+    return poll()
+
+
+def test_next_poll_has_what_a_cancelled_one_was_handed_when_reading_settles(orders):
+    async def life():
+        await orders.append_many([b"1", b"2", b"3"])
+        reader = orders.reader("g", commit="read")
+        await cancelled_poll(reader)
+        assert (await orders.group("g").lag()).settled == 3
+        return [(await reader.poll(2)).messages, (await reader.poll(2)).messages]
+
+    first, second = asyncio.run(life())
+    assert [m.content for m in first] == [b"1", b"2"]
+    assert [m.content for m in second] == [b"3"]
+
+
+def test_closing_tells_of_what_nobody_saw(orders, caplog):
+    async def life():
+        await orders.append_many([b"1", b"2"])
+        async with orders.reader("g", commit="read") as reader:
+            await cancelled_poll(reader)
+
+    asyncio.run(life())
+    assert "closed with 1 to 2 settled and never seen" in caplog.text
+
+
+def test_poll_cancelled_twice_gives_back_what_it_was_handed_and_the_reader_works_on(orders):
+    async def life():
+        await orders.append(b"x")
+        reader = orders.reader("g")
+        polling = asyncio.create_task(reader.poll())
+        await asyncio.sleep(0)
+        polling.cancel()
+        await asyncio.sleep(0)
+        polling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await polling
+        return (await reader.poll(block=60)).messages
 
     assert len(asyncio.run(life())) == 1
 

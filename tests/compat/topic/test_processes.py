@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from jobq.compat.topic.waiting import Wait
+
 HERE = Path(__file__).parent
 MESSAGES = int(os.environ.get("JOBQ_TOPIC_MESSAGES", "6000"))
 KILLS = max(10, MESSAGES // 600)
@@ -90,6 +92,7 @@ def run(crew, topic):
     for place in readers:
         crew.start(place, "read", "shared")
     deadline, step = time.monotonic() + DEADLINE_S, 1
+    appended = Wait(topic.client, "jobq:{orders}:topic:log")
     while True:
         assert time.monotonic() < deadline, topic.group("shared").lag()
         last = topic.describe().last
@@ -104,8 +107,9 @@ def run(crew, topic):
         # All of them, so no short cut.
         ended = [not produce(crew, place) for place in producers if crew.ended(place)]
         if len(ended) == 4 and all(ended) and topic.group("shared").lag().messages == 0:
+            appended.close()
             return
-        time.sleep(0.01)
+        appended.wait(last, 0.05)
 
 
 def test_every_index_is_written_once_and_nothing_is_lost_when_producers_and_readers_are_killed(

@@ -200,6 +200,17 @@ def test_group_ahead_of_a_counter_that_was_lost_goes_on_by_its_rule(foo, redis, 
             reader.poll()
     else:
         assert [m.index for m in reader.poll().messages] == given
+        assert redis.get("foo:bar:nextIndex") == b"1"
+
+
+@pytest.mark.parametrize("rule", ["earliest", "latest"])
+def test_call_with_other_keys_than_the_next_ones_writes_nothing(foo, redis, rule):
+    foo.append_many([b"x"] * 5)
+    redis.mset({"foo:nextIndex": 1, "foo:bar:nextIndex": 5})
+    before = {key: redis.dump(key) for key in redis.keys("*")}
+    word, *_ = foo.call("redismq_poll", ["foo:nextIndex", "foo:bar:nextIndex"], 3, 9, 9, rule)
+    assert word == b"moved"
+    assert {key: redis.dump(key) for key in redis.keys("*")} == before
 
 
 def test_repeated_calls_are_answered_and_not_made_again(foo, client, redis):

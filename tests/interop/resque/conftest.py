@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from jobq.engine.queue import Queue
-from tests.tools import required
+from tests import tools
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -33,13 +33,6 @@ def until(holds: Callable[[], Any], what: str = "it didn't come to hold") -> Any
         assert time.monotonic() < deadline, what
         time.sleep(0.01)
     return found
-
-
-def not_run(what: str, packaged: bool = True) -> None:
-    """Skip; or fail where the run must be whole, and the peer is one that a package brings."""
-    if packaged and required():
-        pytest.fail(f"not run: needs {what}")
-    pytest.skip(f"not run: needs {what}")
 
 
 class Ledger:
@@ -102,7 +95,7 @@ def has_gem(name: str) -> bool:
 def ruby(server: Any, client: Any) -> Iterator[Peer]:
     """ruby("async", args=[…]): Sidekiq's client and API."""
     if not has_gem("sidekiq"):
-        not_run("ruby and the gem sidekiq (apt-get install ruby-sidekiq)")
+        tools.not_run("not run: needs ruby and the gem sidekiq (apt-get install ruby-sidekiq)")
     peer = Peer(["ruby", "peer.rb"], server.url)
     yield peer
     peer.close()
@@ -133,14 +126,16 @@ def node_modules() -> Path:
     """Where node-resque is installed, once per checkout."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
-        not_run("node and npm")
+        tools.not_run("not run: needs node and npm")
     folder = ROOT / ".interop" / "resque"
     if not (folder / "node_modules" / "node-resque").is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         command = [str(npm), "install", "--no-audit", "--no-fund", f"node-resque@{NODE_RESQUE}"]
         ran = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         if ran.returncode:
-            not_run(f"node-resque from npm ({ran.stderr.strip().splitlines()[-1:]})")
+            tools.not_run(
+                f"not run: needs node-resque from npm ({ran.stderr.strip().splitlines()[-1:]})"
+            )
     return folder / "node_modules"
 
 
@@ -157,7 +152,7 @@ def node(server: Any, client: Any, node_modules: Path) -> Iterator[Peer]:
 def gem(server: Any, client: Any) -> Iterator[Peer]:
     """gem("enqueue", …): the real Resque."""
     if not has_gem("resque"):
-        not_run("ruby and the gem resque (gem install resque)", packaged=False)
+        tools.not_run("not run: needs ruby and the gem resque (gem install resque)", packaged=False)
     peer = Peer(["ruby", "resque_peer.rb", server.socket], server.url)
     yield peer
     peer.close()

@@ -62,13 +62,6 @@ class Peer:
         self._process.communicate(timeout=20)
 
 
-def not_run(why: str) -> None:
-    """Skip, or fail where every peer is asked for."""
-    if tools.required():
-        pytest.fail(why, pytrace=False)
-    pytest.skip(why)
-
-
 def kept(name: str, made: Path, command: list[str]) -> Path:
     """A folder of `.interop/rsmq`, made by a command unless it is there; processes take turns."""
     folder = KEPT / name
@@ -78,7 +71,7 @@ def kept(name: str, made: Path, command: list[str]) -> Path:
         if not (folder / made).exists():
             ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
             if ran.returncode:
-                not_run(
+                tools.not_run(
                     f"{' '.join(command[:4])} failed: {(ran.stderr or ran.stdout).strip()[-300:]}"
                 )
     return folder
@@ -88,7 +81,7 @@ def kept(name: str, made: Path, command: list[str]) -> Path:
 def node_modules() -> Path:
     """Where Node's client is."""
     if reason := tools.missing("node") or tools.missing("npm"):
-        not_run(reason)
+        tools.not_run(reason)
     command = ["npm", "install", "--no-fund", "--no-audit", "--no-save", "--prefix", ".", NODE]
     made = Path("node_modules/rsmq/index.js")
     return kept("node", made, command) / "node_modules"

@@ -16,35 +16,16 @@ T11  a repeated call answers as it did and changes nothing; an older one is refu
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
-from dataclasses import dataclass, field
+from collections import deque
 
 from tests.model.digest import digest
 from tests.model.expect import need
+from tests.model.explored import Explored, way_to
 from tests.model.machine import Machine, Mutation, Violation
 from tests.model.topic.actions import ACTIONS, Action, moves, poll, stretches, visible
 from tests.model.topic.world import Scope, World, begin
 
 STEPS = 60
-
-
-@dataclass
-class Explored:
-    """How far it went, and the shortest way to a violation, if any."""
-
-    scope: Scope
-    states: int = 0
-    transitions: int = 0
-    seconds: float = 0.0
-    kinds: Counter[str] = field(default_factory=Counter)
-    violation: str = ""
-    trace: list[Action] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        size = f"{self.states:,} states, {self.transitions:,} transitions"
-        line = f"{self.scope.name} ({self.scope}): {size}, {self.seconds:.1f} s"
-        steps = "\n".join(f"  {i}. {' '.join(map(str, s))}" for i, s in enumerate(self.trace, 1))
-        return f"{line}\nVIOLATION {self.violation}\n{steps}" if self.violation else line
 
 
 class Explorer:
@@ -71,7 +52,7 @@ class Explorer:
             for action in list(moves(m, world)):
                 after = self._step(world, action, seen)
                 if self.result.violation:
-                    self.result.trace = [*self._way_to(index), action]
+                    self.result.trace = [*way_to(index, self._came_from), action]
                     break
                 if after:
                     self._came_from.append((index, action))
@@ -179,10 +160,3 @@ class Explorer:
         else:
             raise Violation(f"T8 it never ends: {stretches(m)}")
         self._drained.update(trail)
-
-    def _way_to(self, index: int) -> list[Action]:
-        way: list[Action] = []
-        while index:
-            index, action = self._came_from[index]
-            way.insert(0, action)
-        return way

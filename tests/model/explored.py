@@ -1,0 +1,48 @@
+"""What an explorer found, whatever it explored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+Step = tuple[Any, ...]
+S = TypeVar("S", bound=Step)
+
+
+class Named(Protocol):
+    """What was explored; as text its bounds."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+
+@dataclass
+class Explored:
+    """How far it went, and the shortest way to a violation, if any."""
+
+    scope: Named
+    states: int = 0
+    transitions: int = 0
+    seconds: float = 0.0
+    kinds: Counter[str] = field(default_factory=Counter)
+    violation: str = ""
+    trace: Sequence[Step] = ()
+
+    def __str__(self) -> str:
+        size = f"{self.states:,} states, {self.transitions:,} transitions"
+        line = f"{self.scope.name} ({self.scope}): {size}, {self.seconds:.1f} s"
+        steps = "\n".join(f"  {i}. {' '.join(map(str, s))}" for i, s in enumerate(self.trace, 1))
+        return f"{line}\nVIOLATION {self.violation}\n{steps}" if self.violation else line
+
+
+def way_to(index: int, came_from: Sequence[tuple[int, S]]) -> list[S]:
+    """The steps that led to a state; of each state: the one before and the step from there, the first at 0."""
+    way: list[S] = []
+    while index:
+        index, step = came_from[index]
+        way.insert(0, step)
+    return way
