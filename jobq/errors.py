@@ -20,7 +20,12 @@
     ├── JobFailed
     ├── EmptyKey
     ├── NoGroup
-    └── OutOfRange
+    ├── OutOfRange
+    └── PipelineError
+        ├── JavaMissing
+        ├── LakeError
+        ├── DataLoss
+        └── BadRecord
 
     Outcome              raised by a handler on purpose, so outside the root
     ├── Retry
@@ -138,6 +143,26 @@ class OutOfRange(JobqError):
     ) -> None:
         super().__init__(message)
         self.position, self.first, self.last = position, first, last
+
+
+class PipelineError(JobqError):
+    """The data pipeline can't go on."""
+
+
+class JavaMissing(PipelineError):
+    """No Java 17 or newer was found; pip install "jobq[spark]" brings one."""
+
+
+class LakeError(PipelineError):
+    """The lake can't be used: it is none, is of another version, or can't be written."""
+
+
+class DataLoss(PipelineError):
+    """Entries were trimmed before they were read."""
+
+
+class BadRecord(PipelineError):
+    """A stream's entry is no record of a version that is known here."""
 
 
 class Outcome(Exception):
