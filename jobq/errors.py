@@ -165,6 +165,30 @@ class BadRecord(PipelineError):
     """A stream's entry is no record of a version that is known here."""
 
 
+class PipelineError(JobqError):
+    """The pipeline to Spark or the lake failed."""
+
+
+class JavaMissing(PipelineError):
+    """No Java 17 or later is here: set JAVA_HOME, or pip install "jobq[spark]", which brings one."""
+
+
+class LakeError(PipelineError):
+    """The lake can't be used: it isn't one, a later version wrote it, or its disk is full."""
+
+
+class DataLoss(PipelineError):
+    """Entries were trimmed before they were read; `lost` is how many."""
+
+    def __init__(self, message: str | None = None, lost: int = 0) -> None:
+        super().__init__(message)
+        self.lost = lost
+
+
+class BadRecord(PipelineError):
+    """A record can't be decoded, or a row can't become a message."""
+
+
 class Outcome(Exception):
     """How a handler ends its attempt on purpose."""
 
