@@ -102,6 +102,16 @@ DEAD_COLUMNS: Columns = (
     Column("content", "binary", "The call as it was enqueued."),
 )
 
+#: What the lake doesn't store, as SQL over what it does. `wait_ms` counts as jobq.events.Event does.
+DERIVED = {
+    "started_at": "timestamp_micros(unix_micros(finished_at) - run_us)",
+    # greatest() passes over nulls.
+    "wait_ms": (
+        "CASE WHEN run_us IS NOT NULL AND enqueued_at IS NOT NULL THEN "
+        "greatest(0L, unix_millis(finished_at) - run_us div 1000 - unix_millis(enqueued_at)) END"
+    ),
+}
+
 #: The data source's views, by name.
 VIEWS: dict[str, Columns] = {
     "events": EVENT_COLUMNS,
@@ -131,7 +141,7 @@ def arrow_schema(columns: Columns) -> pa.Schema:
     """Exactly what Spark's own conversion makes of spark_schema(columns) in UTC."""
     import pyarrow as pa
 
-    types = {
+    types: dict[str, pa.DataType] = {
         "string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "boolean": pa.bool_(),
         "timestamp": pa.timestamp("us", tz="UTC"), "binary": pa.binary(),
         "map": pa.map_(pa.string(), pa.string()),
