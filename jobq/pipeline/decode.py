@@ -16,25 +16,17 @@ from pyarrow import csv
 
 from jobq.errors import BadRecord
 from jobq.events import COLUMNS, LIMITS, SCHEMA, SEPARATOR, columns_of
-from jobq.pipeline.schema import EVENT_COLUMNS, arrow_schema, events_schema
+from jobq.pipeline.schema import events_schema
 
 #: So few, when the CSV reader refuses them, are read one by one instead of halved to find the culprit.
 FEW = 16
 VERSION = SCHEMA.encode()
 _SEP = SEPARATOR.encode()
-#: Where the CSV reader takes more than the contract does: blanks, signs and hexadecimal digits in
-#: numbers, other ends of lines. In a text they are allowed, and only cost time.
-_SUSPECTS = (
-    b"\r",
-    b"\0",
-    b"\t",
-    _SEP + b" ",
-    b" " + _SEP,
-    b" \n",
-    _SEP + b"0x",
-    _SEP + b"0X",
-    _SEP + b"-",
-)
+#: Where the CSV reader takes more than the contract does: signs, hexadecimal digits and blanks in numbers,
+#: other ends of lines. In a text they are allowed, and only cost time.
+_NEVER = (b"\r", b"\0", b"\t")
+_AT_START = (_SEP + b"-", _SEP + b"0x", _SEP + b"0X")
+_BLANKS = (_SEP + b" ", b" " + _SEP)
 _SCHEMA = events_schema()
 _TYPES: dict[str, pa.DataType] = {
     name: pa.int64() if name.endswith("_at") else _SCHEMA.field(name).type for name in COLUMNS
@@ -113,7 +105,7 @@ def _together(queue: str, ids: Sequence[bytes], values: Sequence[bytes]) -> pa.R
     except IndexError:
         return None
     text = b"\n".join(lines)
-    if text.count(b"\n") != len(values) - 1 or any(suspect in text for suspect in _SUSPECTS):
+    if text.count(b"\n") != len(values) - 1 or _suspect(text):
         return None
     try:
         found = _parsed(text, _TYPES, SEPARATOR)
@@ -130,6 +122,12 @@ def _together(queue: str, ids: Sequence[bytes], values: Sequence[bytes]) -> pa.R
         if _within(entries["entry_at"], LIMITS["finished_at"])
         else None
     )
+
+
+def _suspect(text: bytes) -> bool:
+    # A single byte is found ten times faster than two, and most texts have no blank.
+    blanks = _BLANKS if b" " in text else ()
+    return any(found in text for found in (*_NEVER, *_AT_START, *blanks))
 
 
 def _parsed(text: bytes, types: dict[str, pa.DataType], delimiter: str) -> pa.Table:
@@ -178,8 +176,8 @@ def _id_of(entry_id: bytes) -> dict[str, int]:
 def _batch(queue: str, entries: pa.Table, found: pa.Table) -> pa.RecordBatch:
     """Columns in the view's order, with those that follow from others; times of ms become times."""
     rows = found.num_rows
-    arrays: dict[str, Any] = {name: found[name].combine_chunks() for name in COLUMNS}
-    arrays |= {name: entries[name].combine_chunks() for name in _ID_TYPES}
+    arrays: dict[str, Any] = {name: found[name].chunk(0) for name in COLUMNS}
+    arrays |= {name: entries[name].chunk(0) for name in _ID_TYPES}
     finished_ms, run_us = arrays["finished_at"], arrays["run_us"]
     waited = pc.subtract(pc.subtract(finished_ms, pc.divide(run_us, 1000)), arrays["enqueued_at"])
     arrays["wait_ms"] = pc.max_element_wise(waited, 0, skip_nulls=False)
