@@ -41,6 +41,7 @@ COMMANDS = {
     "resque": "resque:resque",
     "chaos": "chaos:chaos",
     "rsmq": "rsmq:rsmq",
+    "lake": "lake:lake",
 }
 
 
