@@ -9,7 +9,9 @@ import click
 from jobq.cli.options import Group
 
 #: Verb -> module and name of its command.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "drain": "lake_drain:drain",
+}
 
 
 class Lake(Group):
