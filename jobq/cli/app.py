@@ -28,7 +28,7 @@ COMMANDS = {
     "pause": "control:pause",
     "resume": "control:resume",
     "clear": "control:clear",
-    "events": "control:events",
+    "events": "events:events",
     "doctor": "checks:doctor",
     "fsck": "checks:fsck",
     "audit": "audit:audit",
