@@ -1,4 +1,7 @@
-"""Start Spark's JVM with its stderr read: a line that says nothing is left out, last words are kept."""
+"""Start Spark's JVM and listen to it: lines that say nothing are left out, last words are kept.
+
+Its stdout goes to stderr as well: a command's own output is for programs to read.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,15 @@ from threading import Lock, Thread
 
 from jobq.errors import PipelineError
 
-#: The JVM says this at every start of Spark, whatever the log's settings.
-NOISE = (b"WARNING: Using incubator modules: jdk.incubator.vector",)
+#: The JVM says these at every start of Spark, whatever the log's settings.
+NOISE = (
+    b"WARNING: Using incubator modules: jdk.incubator.vector",
+    b"WARNING: package sun.security.action not in java.base",
+)
 KEPT = 8
 _STDERR = 2
 _LAST_WORDS_S = 5
+_END_S = 30
 _starting = Lock()
 
 
@@ -63,9 +70,23 @@ def start(settings: Mapping[str, str]) -> None:
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
         heard = Listener()
         try:
-            made = launch_gateway(conf, {"stderr": heard.writer})
+            made = launch_gateway(conf, {"stdout": heard.writer, "stderr": heard.writer})
         except PySparkRuntimeError as error:
             raise PipelineError(f"Spark's JVM didn't start: {heard.last_words()}") from error
         finally:
             heard.close()
         SparkContext._ensure_initialized(gateway=made, conf=conf)
+
+
+def end(timeout_s: float = _END_S) -> None:
+    """End this process's JVM, after its sessions; PySpark itself leaves that to the process's end."""
+    from pyspark.core.context import SparkContext
+
+    with _starting:
+        made = SparkContext._gateway
+        if made is None:
+            return
+        SparkContext._gateway = SparkContext._jvm = None
+    made.shutdown()
+    made.proc.stdin.close()
+    made.proc.wait(timeout_s)

@@ -108,7 +108,6 @@ def _settings(
         "spark.driver.memory": heap,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
     }
     here = cores(master)
     if here:

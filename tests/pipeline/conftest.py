@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on two cores, quick to start; one per process of pytest."""
     pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'jobq[spark]'")
-    from jobq.pipeline import session
+    from jobq.pipeline import gateway, session
 
     folder = tmp_path_factory.mktemp("spark")
     made = session(
@@ -37,19 +37,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )  # fmt: skip
     yield made
     made.stop()
-    _end_java()
-
-
-def _end_java() -> None:
-    """Close what PySpark leaves open at exit, which would be a warning, and warnings are errors."""
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway
-    if gateway is not None:
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait(30)
-        SparkContext._gateway = SparkContext._jvm = None
+    gateway.end()
 
 
 @pytest.fixture(scope="session")
