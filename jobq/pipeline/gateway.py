@@ -9,6 +9,7 @@ import os
 from collections import deque
 from collections.abc import Mapping
 from threading import Lock, Thread
+from typing import Any
 
 from jobq.errors import PipelineError
 
@@ -88,5 +89,6 @@ def end(timeout_s: float = _END_S) -> None:
             return
         SparkContext._gateway = SparkContext._jvm = None
     made.shutdown()
-    made.proc.stdin.close()
-    made.proc.wait(timeout_s)
+    process: Any = made.proc
+    process.stdin.close()
+    process.wait(timeout_s)

@@ -23,8 +23,8 @@ def version_of(python: str) -> str:
         ) from error
 
 
-def check(python: str) -> None:
-    """Refuse an interpreter that Spark would refuse, but only at the first row."""
+def check(python: str) -> str:
+    """`3.11, <python>`; ConfigError for one that Spark would refuse, but only at its first row."""
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     there = version_of(python)
     if here != there:
@@ -32,3 +32,4 @@ def check(python: str) -> None:
             f"PYSPARK_PYTHON={python!r} is Python {there}, this is {here}; "
             f"unset it, or name {sys.executable}"
         )
+    return f"{there}, {python}"

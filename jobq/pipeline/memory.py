@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from jobq.errors import ConfigError
 
@@ -28,3 +29,13 @@ def checked(text: str) -> str:
     if size < LEAST:
         raise ConfigError(f"memory={text!r} is too small for Spark; take 512m or more, 1g for ease")
     return f"{size // MIB}m"
+
+
+def available() -> int | None:
+    """Bytes that this machine could give now; None where it doesn't say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = next((line for line in lines if line.startswith("MemAvailable:")), "")
+    return int(found.split()[1]) * 1024 if found else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from jobq.config import processors
 from jobq.errors import PipelineError
-from jobq.pipeline import archive, gateway, interpreter
+from jobq.pipeline import archive, distribution, gateway, interpreter
 from jobq.pipeline.java import Java, find_java
 from jobq.pipeline.memory import DEFAULT, checked
 
@@ -44,6 +44,8 @@ def session(
     master = asked.get("spark.master") or master or _master()
     if submitted() or SparkSession.getActiveSession() is not None:
         return _built(SparkSession, name, None, SETTINGS | asked)
+    if os.environ.get("SPARK_HOME"):
+        distribution.check(os.environ["SPARK_HOME"])
     java = find_java()
     settings = _settings(java, master, memory, fast, asked)
     with _environment(_variables(java, master)):
