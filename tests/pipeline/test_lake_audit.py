@@ -1,0 +1,145 @@
+"""The audit of history: by SQL what the tally says, event by event."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+
+import pytest
+
+from jobq.chaos.tally import Tally
+from jobq.errors import ConfigError
+from jobq.events import Event
+from jobq.pipeline.commits import Loss, _losses
+from jobq.pipeline.lake_audit import LakeAudit
+
+START = 1_763_700_000_000
+KINDS = ("enqueued",) * 5 + ("done",) * 4 + (
+    "retry", "dead", "crashed", "snoozed", "recovered", "cancelled", "revived", "superseded",
+)  # fmt: skip
+ACTIONS = ("added", "added", "updated", "requeued", "requeued")
+SCHEMA = "queue STRING, kind STRING, mid STRING, error STRING, enqueued_at TIMESTAMP, entry_at TIMESTAMP, entry_seq INT"
+
+
+def row(queue, at, seq, kind, mid=None, error=None, enqueued_at=None):
+    def moment(ms):
+        return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+
+    return (queue, kind, mid, error, moment(enqueued_at), moment(at), seq)
+
+
+def stories(queue, *events):
+    """A history of one event a second: (kind, mid) or (kind, mid, action)."""
+    rows = []
+    for second, (kind, mid, *action) in enumerate(events):
+        error = action[0] if action else "added" if kind == "enqueued" else None
+        rows.append(row(queue, START + 1000 * second, 0, kind, mid, error))
+    return rows
+
+
+def tallied(rows, until_ms):
+    tally = Tally(until_ms)
+    for _, kind, mid, error, _, at, _ in rows:
+        at_ms = round(at.timestamp() * 1000)
+        tally.take(at_ms, Event(kind, mid or "", at_ms, error=error or ""))
+    return tally.figures([])
+
+
+def any_history(queue, seed):
+    """What the scripts could write, and what they never would, by a seed."""
+    chance = random.Random(seed)
+    rows, at, seq = [], START, 0
+    for _ in range(120):
+        step = chance.choice((0, 0, 1, 50))
+        at, seq = (at + step, 0) if step else (at, seq + 1)
+        if chance.random() < 0.02:
+            rows.append(row(queue, at, seq, "cleared"))
+            continue
+        kind, mid = chance.choice(KINDS), chance.choice("abcde")
+        error = chance.choice(ACTIONS) if kind == "enqueued" else None
+        rows.append(row(queue, at, seq, kind, mid, error))
+    return rows
+
+
+@pytest.fixture
+def audit(spark):
+    def made(rows):
+        return LakeAudit(
+            spark, spark.createDataFrame(random.Random(1).sample(rows, len(rows)), SCHEMA)
+        )
+
+    return made
+
+
+def test_sql_says_what_the_tally_says_of_any_history(audit):
+    histories = {f"q{seed:02}": any_history(f"q{seed:02}", seed) for seed in range(60)}
+    until = START + 1_500
+    found = audit([one for rows in histories.values() for one in rows]).run(START, until)
+    assert [one.queue for one in found] == sorted(histories)
+    for one in found:
+        wanted = tallied(histories[one.queue], until)
+        wanted["lost_mids"] = sorted(set(wanted["lost_mids"]))
+        told = {name: getattr(one, name) for name in wanted} | {"live": one.open}
+        assert told == wanted, one.queue
+        assert one.accepted == one.finished + one.superseded + one.open + one.lost
+
+
+def test_losses_and_duplicates_are_counted_named_and_balanced(audit):
+    rows = stories(
+        "low", ("enqueued", "a"), ("enqueued", "b"), ("done", "a"), ("enqueued", "b"), ("crashed", "b"),
+        ("done", "b"), ("enqueued", "c"), ("done", "c"), ("done", "c"), ("enqueued", "d"),
+    )  # fmt: skip
+    [one] = audit(rows).run(None, None)
+    assert (one.accepted, one.finished, one.duplicates, one.lost, one.open) == (5, 3, 2, 1, 1)
+    assert one.lost_mids == ["b"]
+    assert one.notes == []
+    [asked] = audit(rows).run(None, None, lives=lambda queue, mid: False)
+    assert (asked.lost, asked.open, asked.live, asked.lost_mids) == (2, 0, 0, ["b", "d"])
+    [asked] = audit(rows).run(None, None, lives=lambda queue, mid: mid == "d")
+    assert (asked.lost, asked.open, asked.live) == (1, 0, 1)
+
+
+def test_range_begins_within_and_other_queues_are_left_out(audit):
+    rows = stories("low", *(("enqueued", f"m{n}") for n in range(10)))
+    rows += stories("high", ("enqueued", "x"))
+    [one] = audit(rows).run(START + 2_000, START + 6_000, ["low"])
+    assert (one.accepted, one.open) == (5, 5)
+    with pytest.raises(ConfigError, match="did you mean 'low'"):
+        audit(rows).run(None, None, ["lov"])
+
+
+def test_attempts_level_and_losses_of_the_ingest_are_said(audit):
+    rows = stories("low", ("done", "a"), ("done", "b"), ("enqueued", "c"), ("done", "c"))
+    rows += stories("attempts", ("done", "a"))
+    [early] = audit(rows).run(START, None, ["low"])
+    assert "only since 2025-11-21T04:40:02.000Z" in early.notes[0]
+    assert [one.queue for one in audit(rows).run(None, None)] == ["low"]
+    with pytest.raises(ConfigError, match="jobq events level all --queues attempts"):
+        audit(rows).run(None, None, ["attempts"])
+    missed = Loss("low", 1_234, START, START + 5_000)
+    [lossy] = audit(rows).run(
+        START + 2_000, None, ["low"], losses=[missed, Loss("other", 1, 0, START)]
+    )
+    assert len(lossy.notes) == 1
+    assert "missed 1,234 events" in lossy.notes[0]
+
+
+def test_enqueue_on_no_record_within_the_range_is_noticed(audit):
+    rows = stories("low", ("enqueued", "a"))
+    rows.append(row("low", START + 200_000, 0, "done", "b", enqueued_at=START + 100_000))
+    rows.append(row("low", START + 200_001, 0, "done", "c", enqueued_at=START - 100_000))
+    [one] = audit(rows).run(START, None)
+    assert (one.earlier, one.unrecorded) == (2, 1)
+    assert "on no record" in one.notes[0]
+
+
+def test_losses_come_from_the_log_of_commits_and_from_its_totals():
+    def batch(at, lost, total):
+        return {
+            "places": {"low": {"id": f"{at}-0", "n": 1}},
+            "facts": {"lost": lost},
+            "lost": total,
+        }
+
+    found = list(_losses([batch(5, {}, {"low": 7}), batch(9, {"low": 3}, {"low": 10})]))
+    assert found == [Loss("low", 3, 5, 9), Loss("low", 7, 0, 9)]
