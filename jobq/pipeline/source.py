@@ -45,7 +45,7 @@ def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
     """The streaming reader."""
     from jobq.pipeline.reading.request import requested
-    from jobq.pipeline.streaming import JobqStreamReader
+    from jobq.pipeline.reading.streaming import JobqStreamReader
 
     return JobqStreamReader(requested(options, _columns(options, schema, stream=True), stream=True))
 

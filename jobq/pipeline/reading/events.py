@@ -27,9 +27,8 @@ _log = logging.getLogger("jobq.pipeline")
 def batches(request: Request, one: Stretch, client: Client) -> Iterator[pa.RecordBatch]:
     """The events of a stretch. Raises DataLoss or BadRecord, unless the request says to go on."""
     names = [column.name for column in request.columns]
-    read, watch = 0, _Watch(client, one)
-    for entries in chunks(client, one.key, one.after, one.upto, watch):
-        read += len(entries)
+    pages = _Pages(request, client, one)
+    for entries in pages.chunks():
         found = decode(one.name, *columns(entries))
         if request.mode == "PERMISSIVE":
             yield from _permissive(request, one.name, found.batch, found.bad)
@@ -38,74 +37,82 @@ def batches(request: Request, one: Stretch, client: Client) -> Iterator[pa.Recor
             _refuse(request, one.name, found.bad)
         if found.batch.num_rows:
             yield found.batch.select(names)
-    report(request, one.name, watch.lost(read))
+    report(request, one.name, pages.lost())
 
 
-def chunks(
-    client: Client, key: str, after: str, upto: str, watch: _Watch | None = None
-) -> Iterator[list[Any]]:
-    """Entries as XRANGE gives them, from `after`, excluded, to `upto`, some thousands at a time."""
-    chunk: list[Any] = []
-    while True:
-        page = client.command("XRANGE", key, f"({after}", upto, "COUNT", PAGE)
-        if watch is not None and page:
-            watch.saw(after)
-        chunk += page
-        if len(page) < PAGE:
-            break
-        after = page[-1][0].decode()
-        if len(chunk) >= BATCH:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+class _Pages:
+    """Reads a stretch, and notices what was dropped before it was read.
 
-
-class _Watch:
-    """Notices what was dropped before it was read.
-
-    A stretch whose number of entries is known needs no looking. Of one that was cut by time, the stream is
-    looked at after each page: was it dropped further than that page's beginning, entries before it may
-    have gone unread, and what is told is how many went since the read was planned.
+    Where the number of entries is known, what is missing is the difference. Else each page begins with an
+    entry that is known already: while the server still has that one, none after it was dropped. Once it
+    hasn't, what is told is how many went since the read was planned.
     """
 
-    def __init__(self, client: Client, one: Stretch) -> None:
-        self._client, self._one = client, one
-        self._dropped = 0
+    def __init__(self, request: Request, client: Client, one: Stretch) -> None:
+        self._request, self._client, self._one = request, client, one
+        self._read = self._dropped = 0
 
-    def saw(self, after: str) -> None:
-        """A page that begins after the id `after` was read."""
-        if self._one.expected != UNKNOWN:
-            return
+    def chunks(self) -> Iterator[list[Any]]:
+        """Entries as XRANGE gives them, some thousands at a time."""
+        one, chunk = self._one, list[Any]()
+        after, anchor = one.after, one.anchor
+        while True:
+            start = anchor or f"({after}"
+            page = self._client.command("XRANGE", one.key, start, one.upto, "COUNT", PAGE + 1)
+            more = len(page) > PAGE
+            if anchor:
+                page = self._checked(page, anchor, after)
+            chunk += page
+            if len(chunk) >= BATCH or not more:
+                self._read += len(chunk)
+                if chunk:
+                    yield chunk
+                chunk = []
+            if not more:
+                return
+            after = page[-1][0].decode()
+            anchor = after if anchor else ""
+
+    def _checked(self, page: list[Any], anchor: str, after: str) -> list[Any]:
+        if page and page[0][0].decode() == anchor:
+            return page[1:] if anchor == after else page
         now = offsets.tail(self._client, self._one.key)
         gone = now.dropped - self._one.dropped
-        if gone > 0 and (not now.length or offsets.parsed(now.first_id) > offsets.parsed(after)):
-            self._dropped = gone
+        if gone <= 0:
+            report_remade(self._request, self._one.name)
+        self._dropped = max(self._dropped, gone)
+        return page
 
-    def lost(self, read: int) -> int:
-        """How many entries are missing, now that `read` were read."""
-        if self._one.expected != UNKNOWN:
-            return max(0, self._one.expected - read)
-        return self._dropped
+    def lost(self) -> int:
+        """How many entries are missing, now that all were read."""
+        if self._one.expected == UNKNOWN:
+            return self._dropped
+        return max(0, self._one.expected - self._read)
 
 
 def report(request: Request, name: str, lost: int) -> None:
     """Raise or log what was dropped before it was read."""
     if not lost:
         return
-    text = loss(request.view, name, lost)
+    _tell(request, _loss(request.view, name, lost))
+
+
+def report_remade(request: Request, name: str) -> None:
+    """Raise or log that the stream isn't the one it was."""
+    _tell(
+        request,
+        f"{request.view} of {name!r}: the stream was deleted or made anew meanwhile, and how many it had "
+        "unread can't be known; failOnDataLoss=false goes on with what there is",
+    )
+
+
+def _tell(request: Request, text: str) -> None:
     if request.strict:
         raise DataLoss(text)
-    log_loss(text)
-
-
-def log_loss(text: str) -> None:
-    """Say what nobody will read, where the request says to go on."""
     _log.warning(text)
 
 
-def loss(view: str, name: str, lost: int) -> str:
-    """What to say of it."""
+def _loss(view: str, name: str, lost: int) -> str:
     if view == "topic":
         return (
             f"topic {name!r}: {lost:,} messages were dropped by retention before they were read; keep more "

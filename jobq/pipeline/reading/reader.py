@@ -67,7 +67,7 @@ def _logs(request: Request, client: Client) -> list[Any]:
     stretches, gone = stretch.planned(client, request)
     for name, lost in gone.items():
         events.report(request, name, lost)
-    return stretch.divided(stretches, request.partitions)
+    return stretch.divided(client, stretches, request.partitions)
 
 
 def _shelves(request: Request, client: Client) -> list[Any]:

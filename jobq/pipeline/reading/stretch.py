@@ -39,8 +39,9 @@ Piece = TypeVar("Piece", bound=_Sized)
 class Stretch(NamedTuple):
     """Entries of one queue or topic after the id `after` up to and with `upto`.
 
-    expected: how many there are, UNKNOWN where the stretch was cut by time. dropped: how many of the
-    stream's entries were no longer there when it was planned. rows: a guess, for sharing out.
+    expected: how many there are, UNKNOWN where the stretch was cut by time. anchor: then, the entry before
+    the first, or the first where there is none before. dropped: how many of the stream's entries were no
+    longer there when it was planned. rows: a guess, for sharing out.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Stretch(NamedTuple):
     expected: int
     dropped: int = 0
     rows: int = 0
+    anchor: str = ""
 
 
 def tail_of(client: Client, view: str, name: str) -> Tail:
@@ -101,6 +103,8 @@ def _order(place: Place) -> tuple[int, int]:
 
 
 def _stretch(name: str, now: Tail, start: Place, end: Place) -> Stretch:
+    if _order(start) == _order(now.oldest):
+        start = now.oldest
     exact = start.n >= 0 and end.n >= 0
     first, last = _order(start)[0], _order(end)[0]
     whole = _order(now.place)[0] - _order(now.oldest)[0]
@@ -155,20 +159,36 @@ def _given(text: str, tails: Mapping[str, Tail]) -> dict[str, Place]:
 def _one(name: str, value: Any, now: Tail) -> Place:
     if value in ("earliest", "latest"):
         return now.oldest if value == "earliest" else now.place
-    if isinstance(value, str | int) and not isinstance(value, bool):
+    # A topic's messages have indexes; an event's id has two parts.
+    if isinstance(value, str) or ("-" not in now.id and isinstance(value, int)):
         n = int(value) if "-" not in now.id and str(value).isdecimal() else UNKNOWN
         value = {"id": str(value), "n": n}
     return offsets.from_plain({name: value})[name]
 
 
-def divided(stretches: Iterable[Stretch], count: int = 0) -> list[tuple[Stretch, ...]]:
+def divided(
+    client: Client, stretches: Iterable[Stretch], count: int = 0
+) -> list[tuple[Stretch, ...]]:
     """The stretches cut and packed into about equal partitions: `count` of them, 0 = as many as they need."""
     todo = list(stretches)
     total = sum(one.rows for one in todo)
     count = count or max(1, min(MOST_PARTS, math.ceil(total / ROWS_PER_PART)))
     fair = max(1, math.ceil(total / count))
     pieces = [piece for one in todo for piece in _cut(one, math.ceil(one.rows / fair))]
-    return packed(pieces, count)
+    anchored = [_anchored(client, one) if one.expected == UNKNOWN else one for one in pieces]
+    return packed(list(filter(None, anchored)), count)
+
+
+def _anchored(client: Client, one: Stretch) -> Stretch | None:
+    """The stretch with its anchor; None when there is nothing in it."""
+    found = client.command("XREVRANGE", one.key, one.after, "-", "COUNT", 1)
+    first = client.command("XRANGE", one.key, f"({one.after}", one.upto, "COUNT", 1)
+    if not first:
+        return None
+    if found:
+        anchor = found[0][0].decode()
+        return one._replace(after=anchor, anchor=anchor)
+    return one._replace(anchor=first[0][0].decode())
 
 
 def packed(pieces: Sequence[Piece], count: int) -> list[tuple[Piece, ...]]:

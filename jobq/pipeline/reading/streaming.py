@@ -14,11 +14,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from jobq.engine.connection import Client
-from jobq.errors import DataLoss
 from jobq.pipeline import offsets
 from jobq.pipeline.offsets import Place, Range, Tail
 from jobq.pipeline.reading import stretch
-from jobq.pipeline.reading.events import log_loss, report
+from jobq.pipeline.reading.events import report, report_remade
 from jobq.pipeline.reading.reader import read
 from jobq.pipeline.reading.request import Request
 from jobq.pipeline.reading.stretch import Stretch
@@ -135,13 +134,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _stretch(self, name: str, start: Place, end: Place) -> Stretch | None:
         now = stretch.tail_of(self._connected(), self.request.view, name)
         if offsets.is_remade(start, now):
-            text = (
-                f"{self.request.view} of {name!r}: the stream was deleted or made anew since the query read "
-                f"it; how many it had unread can't be known; failOnDataLoss=false goes on with the new one"
-            )
-            if self.request.strict:
-                raise DataLoss(text)
-            log_loss(text)
+            report_remade(self.request, name)
             start = now.oldest if offsets.parsed(end.id) < offsets.parsed(start.id) else start
         lost = max(0, min(now.dropped, end.n) - start.n)
         report(self.request, name, lost)
