@@ -9,6 +9,7 @@ and nothing else. docs/events.md says how versions evolve.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 
 import msgspec
@@ -67,21 +68,32 @@ LIMITS = {
     "finished_at": _MOMENT, "enqueued_at": _MOMENT, "run_us": _LONG, "cpu_us": _LONG,
     "attempt": _INT, "rss_kib": _INT, "bytes": _INT,
 }  # fmt: skip
+#: The record's enqueued_at below this is ms before finished_at, eight bytes shorter than an epoch ms.
+ABSOLUTE = 10**12
 _NEEDED = ("kind", "finished_at")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 _SENTRY_TRACE = re.compile(r"([0-9a-f]{32})-[0-9a-f]{16}(?:-[01])?")
 _BREAKS = re.compile(r"[\x1f\r\n\0]")
 
 
+def ago_ms(enqueued_at: int) -> int:
+    """How long ago that was by this process's clock, at least 1; 0 when unknown."""
+    ago = time.time_ns() // 1_000_000 - enqueued_at
+    return max(1, ago) if ago < ABSOLUTE else 0
+
+
 def attempt_record(
-    job: str, attempt: int, enqueued_at: int, run_us: int, cpu_us: int, rss_kib: int,
+    job: str, attempt: int, enqueued: int, run_us: int, cpu_us: int, rss_kib: int,
     worker: str, error: str = "", fingerprint: str = "", nbytes: int = 0, trace_id: str = "",
 ) -> str:  # fmt: skip
-    """The columns that a child knows; the script puts kind, mid and finished_at before them."""
+    """The columns that a child knows; the script puts kind, mid and finished_at before them.
+
+    enqueued: ms before the end of the attempt, 0 = unknown; an epoch ms does as well.
+    """
     if error:
         error = _BREAKS.sub(" ", error)[:500]
     return (
-        f"{job}\x1f{attempt}\x1f{enqueued_at or ''}\x1f{run_us}\x1f{cpu_us}\x1f{rss_kib}"
+        f"{job}\x1f{attempt}\x1f{enqueued or ''}\x1f{run_us}\x1f{cpu_us}\x1f{rss_kib}"
         f"\x1f{worker}\x1f{error}\x1f{fingerprint}\x1f{nbytes or ''}\x1f{trace_id}"
     ).rstrip(SEPARATOR)
 
@@ -95,7 +107,7 @@ def trace_id(headers: Mapping[str, str]) -> str:
 
 
 def columns_of(value: bytes, version: bytes = SCHEMA.encode()) -> dict[str, str | int]:
-    """The columns that aren't empty, numbers as such. BadRecord says what is wrong with an entry."""
+    """The columns that aren't empty, as they are written, numbers as such. BadRecord: what is wrong."""
     if version != SCHEMA.encode():
         raise BadRecord(
             f"version {version[:40]!r} of event records is unknown here, where {SCHEMA} is read; "
@@ -118,7 +130,11 @@ def columns_of(value: bytes, version: bytes = SCHEMA.encode()) -> dict[str, str 
 
 def decode(value: bytes, version: bytes = SCHEMA.encode()) -> Event:
     """Read one entry; missing columns take their defaults. BadRecord for what is no record."""
-    return Event(**({"mid": ""} | columns_of(value, version)))  # type: ignore[arg-type]
+    found = {"mid": ""} | columns_of(value, version)
+    enqueued = found.get("enqueued_at")
+    if isinstance(enqueued, int) and enqueued < ABSOLUTE:
+        found["enqueued_at"] = int(found["finished_at"]) - enqueued
+    return Event(**found)  # type: ignore[arg-type]
 
 
 def _checked(name: str, text: str) -> str | int:

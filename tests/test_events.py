@@ -5,12 +5,25 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from freezegun import freeze_time
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobq.errors import BadRecord
-from jobq.events import COLUMNS, LIMITS, Event, attempt_record, columns_of, decode, trace_id
+from jobq.events import (
+    ABSOLUTE,
+    COLUMNS,
+    LIMITS,
+    Event,
+    ago_ms,
+    attempt_record,
+    columns_of,
+    decode,
+    trace_id,
+)
 
+#: What attempt_record calls two of the columns.
+SAID = {"bytes": "nbytes", "enqueued_at": "enqueued"}
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=40)
 RECORD = st.fixed_dictionaries({
@@ -18,10 +31,13 @@ RECORD = st.fixed_dictionaries({
 })  # fmt: skip
 
 
+@settings(deadline=None)
 @given(st.sampled_from(["done", "retry"]), texts, st.integers(0, LIMITS["finished_at"]), RECORD)
 def test_record_reads_as_it_was_written(kind, mid, at, columns):
-    written = attempt_record(**{("nbytes" if k == "bytes" else k): v for k, v in columns.items()})
+    written = attempt_record(**{SAID.get(name, name): value for name, value in columns.items()})
     value = f"{kind}\x1f{mid}\x1f{at}\x1f{written}".encode()
+    if columns["enqueued_at"] and columns["enqueued_at"] < ABSOLUTE:
+        columns |= {"enqueued_at": at - columns["enqueued_at"]}
     assert decode(value) == Event(kind, mid, at, **columns)
 
 
@@ -35,13 +51,24 @@ def test_error_text_never_splits_a_record(text):
     assert attempt_record("job", 1, 0, 0, 0, 0, "w", text).endswith("\x1fw\x1fa b")
 
 
+def test_enqueue_is_told_from_the_end_of_the_attempt_backwards():
+    assert decode(b"done\x1fm\x1f1700000000900\x1fjob\x1f1\x1f400").enqueued_at == 1_700_000_000_500
+
+
+@freeze_time("2026-11-21T12:00:00.900Z")
+def test_time_since_enqueue_is_at_least_a_ms_and_nothing_where_it_is_unknown():
+    now = 1_795_262_400_900
+    assert [ago_ms(at) for at in (now - 400, now, now + 5_000, 0, 1)] == [400, 1, 1, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
         (b"done\x1fm\x1f5", Event("done", "m", 5)),
         (b"done\x1fm\x1f5\x1f", Event("done", "m", 5)),
         (b"cleared\x1f\x1f5", Event("cleared", "", 5)),
-        (b"done\x1fm\x1f5\x1fj\x1f1\x1f4\x1f3\x1f2\x1f1\x1fw\x1f\x1f", Event("done", "m", 5, "j", 1, 4, 3, 2, 1, "w")),
+        (b"done\x1fm\x1f5\x1fj\x1f1\x1f2000000000000\x1f3\x1f2\x1f1\x1fw\x1f\x1f",
+         Event("done", "m", 5, "j", 1, 2 * 10**12, 3, 2, 1, "w")),
     ],
 )  # fmt: skip
 def test_columns_missing_at_the_end_take_their_defaults(value, expected):
@@ -77,6 +104,7 @@ def test_unknown_version_is_told_not_guessed():
         decode(b"done\x1fm\x1f5", b"2")
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=80), st.sampled_from([b"1", b"2", b""]))
 def test_nothing_but_a_bad_record_escapes(value, version):
     with suppress(BadRecord):

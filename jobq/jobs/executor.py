@@ -15,7 +15,7 @@ from typing import Any
 
 from jobq.engine.message import Ending, Message
 from jobq.errors import CodecError, JobAborted, JobTimeout
-from jobq.events import attempt_record, trace_id
+from jobq.events import ago_ms, attempt_record, trace_id
 from jobq.jobs import middleware
 from jobq.jobs.absent import absent, unreadable
 from jobq.jobs.call import Call
@@ -162,7 +162,7 @@ class Executor:
         message = call.message
         run_us = (perf_counter_ns() - started) // 1000
         record = attempt_record(
-            call.job.name, message.attempt, call.enqueued_at, run_us, cpu_ns // 1000,
+            call.job.name, message.attempt, ago_ms(call.enqueued_at), run_us, cpu_ns // 1000,
             self._peak_rss_kib(run_us), self.worker,
             nbytes=len(message.content), trace_id=trace_id(call.headers) if call.headers else "",
         )  # fmt: skip

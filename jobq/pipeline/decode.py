@@ -7,7 +7,8 @@ nothing raises. Runs on executors, so it imports pyarrow and little of jobq.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from jobq.errors import BadRecord
-from jobq.events import COLUMNS, LIMITS, SCHEMA, SEPARATOR, columns_of
+from jobq.events import ABSOLUTE, COLUMNS, LIMITS, SCHEMA, SEPARATOR, columns_of
 from jobq.pipeline.schema import events_schema
 
 #: So few, when the CSV reader refuses them, are read one by one instead of halved to find the culprit.
@@ -26,6 +27,8 @@ _SEP = SEPARATOR.encode()
 #: other ends of lines. In a text they are allowed, and only cost time.
 _NEVER = (b"\r", b"\0", b"\t")
 _AT_START = (_SEP + b"-", _SEP + b"0x", _SEP + b"0X")
+#: One mid in 64 begins with a dash, so such fields are looked at whole.
+_NUMBER_LIKE = re.compile(rb"(?:-[0-9]*|-?0[xX][0-9a-fA-F]*)(?=[\x1f\n]|\Z)")
 _BLANKS = (_SEP + b" ", b" " + _SEP)
 _SCHEMA = events_schema()
 _TYPES: dict[str, pa.DataType] = {
@@ -127,7 +130,16 @@ def _together(queue: str, ids: Sequence[bytes], values: Sequence[bytes]) -> pa.R
 def _suspect(text: bytes) -> bool:
     # A single byte is found ten times faster than two, and most texts have no blank.
     blanks = _BLANKS if b" " in text else ()
-    return any(found in text for found in (*_NEVER, *_AT_START, *blanks))
+    return any(found in text for found in (*_NEVER, *blanks)) or any(
+        _NUMBER_LIKE.match(text, at + 1) for start in _AT_START for at in _places(text, start)
+    )
+
+
+def _places(text: bytes, sought: bytes) -> Iterator[int]:
+    at = text.find(sought)
+    while at >= 0:
+        yield at
+        at = text.find(sought, at + 1)
 
 
 def _parsed(text: bytes, types: dict[str, pa.DataType], delimiter: str) -> pa.Table:
@@ -178,7 +190,11 @@ def _batch(queue: str, entries: pa.Table, found: pa.Table) -> pa.RecordBatch:
     rows = found.num_rows
     arrays: dict[str, Any] = {name: found[name].chunk(0) for name in COLUMNS}
     arrays |= {name: entries[name].chunk(0) for name in _ID_TYPES}
-    finished_ms, run_us = arrays["finished_at"], arrays["run_us"]
+    finished_ms, run_us, enqueued = (
+        arrays[name] for name in ("finished_at", "run_us", "enqueued_at")
+    )
+    is_ago = pc.less(enqueued, pa.scalar(ABSOLUTE))
+    arrays["enqueued_at"] = pc.if_else(is_ago, pc.subtract(finished_ms, enqueued), enqueued)
     waited = pc.subtract(pc.subtract(finished_ms, pc.divide(run_us, 1000)), arrays["enqueued_at"])
     arrays["wait_ms"] = pc.max_element_wise(waited, 0, skip_nulls=False)
     arrays["started_at"] = pc.subtract(pc.multiply(finished_ms, 1000), run_us)

@@ -12,7 +12,7 @@ from jobq.engine import keys
 from jobq.engine.message import Ending
 from jobq.engine.queue import Queue
 from jobq.errors import CodecError
-from jobq.events import attempt_record, trace_id
+from jobq.events import ago_ms, attempt_record, trace_id
 from jobq.jobs.codec import decode
 from jobq.jobs.seal import opened, seal_of
 from jobq.worker import exits, slots
@@ -122,7 +122,7 @@ def _record(queue: Queue, death: Death, held: Held, worker: str, error: str = ""
     ran_us = death.ran_us if error else 0
     attempt = queue.status(held.mid).attempts
     return attempt_record(
-        name, attempt, enqueued_at, ran_us, 0, death.rss_kib, worker, error,
+        name, attempt, ago_ms(enqueued_at), ran_us, 0, death.rss_kib, worker, error,
         nbytes=len(content), trace_id=trace,
     )  # fmt: skip
 

@@ -73,8 +73,8 @@ def test_derived_columns_computed_in_sql_equal_the_decoded_ones(spark):
     from jobq.pipeline.decode import decode
 
     sent = [
-        b"done\x1fm\x1f1000\x1fjob\x1f1\x1f400\x1f7500",
-        b"done\x1fm\x1f1000\x1fjob\x1f1\x1f2000\x1f1",
+        b"done\x1fm\x1f1000\x1fjob\x1f1\x1f600\x1f7500",
+        b"done\x1fm\x1f1000\x1fjob\x1f1\x1f1000000001000\x1f1",
         b"done\x1fm\x1f1000\x1fjob\x1f1\x1f\x1f999",
         b"enqueued\x1fm\x1f1000",
     ]
