@@ -15,14 +15,15 @@ import click
 from jobq.cli import exits
 from jobq.cli.options import DURATION, command, import_option, option, queues_option
 from jobq.cli.session import Session
+from jobq.cli.spark import master_option
 from jobq.config import ServerSettings
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from jobq.engine.message import Counts
-    from jobq.pipeline.drain import Drained
+    from jobq.pipeline.drain import Drain, Drained
     from jobq.pipeline.drain_counts import Counted
 
 LEASE_S = 15.0
@@ -47,12 +48,7 @@ _HEADINGS = {
 )
 @queues_option
 @import_option
-@option(
-    "--master",
-    metavar="URL",
-    shared=("JOBQ_SPARK_MASTER",),
-    help="Spark's.  [default: this machine]",
-)
+@master_option
 @option(
     "--executors",
     type=click.IntRange(1),
@@ -122,18 +118,31 @@ def drain(session: Session, queues: str | None, modules: tuple[str, ...], **give
     if not any(one.ready or one.locked or one.delayed for one in counts):
         session.say({"done": 0, "left": []}, "nothing to do: the queues are empty")
         return exits.OK
+    environ = environment(session.client.settings, session.client.url, given["names"])
     spark, executors = _spark(given)
-    wanted = Wanted(
-        _worker_args([queue.name for queue in found], modules, given),
-        environment(session.client.settings, session.client.url, given["names"]),
-        executors, given["lease"], given["max_time"] or 0.0,
-    )  # fmt: skip
+    args = _worker_args([queue.name for queue in found], modules, given)
+    wanted = Wanted(args, environ, executors, given["lease"], given["max_time"] or 0.0)
     try:
-        one = Drain(spark, found, wanted)
-        session.note(f"{one.name}: {executors} workers with {given['processes']} processes each")
-        return _show(session, one.run(_progress(session)))
+        return _drained(session, Drain(spark, found, wanted), executors)
     finally:
+        _stop(spark)
+
+
+def _drained(session: Session, one: Drain, executors: int) -> int:
+    session.note(f"{one.name}: {executors} workers at once")
+    try:
+        return _show(session, one.run(_progress(session)))
+    except PipelineError as error:
+        for line in "\n".join(getattr(error, "__notes__", ())).splitlines():
+            session.note(line)
+        raise
+
+
+def _stop(spark: SparkSession) -> None:
+    try:
         spark.stop()
+    except Exception:
+        return  # its JVM is gone, and that was told
 
 
 def _worker_args(
@@ -165,32 +174,34 @@ def environment(settings: ServerSettings, url: str, names: Sequence[str]) -> dic
 
 def _spark(given: dict[str, Any]) -> tuple[SparkSession, int]:
     """The session, and how many workers it is to run at once."""
-    from jobq.pipeline.session import cores, session
+    from jobq.pipeline.sessions import cores, session
 
-    processes, executors = given["processes"], given["executors"]
-    master = given["master"] or "local[*]"
+    processes, executors, master = given["processes"], given["executors"], given["master"]
     conf = {"spark.task.maxFailures": str(MAX_FAILURES), "spark.speculation": "false"}
-    here = cores(master)
+    master = master or "local[*]"
+    here = None if master.startswith("local-cluster") else cores(master)
     if here is not None:
         executors = executors or max(1, here // processes)
         # local[n] alone would give up at the first executor lost.
         master = f"local[{executors},{MAX_FAILURES}]"
     else:
-        conf |= {"spark.task.cpus": str(processes)}
-        if executors:
-            conf |= {
-                "spark.executor.cores": str(processes), "spark.executor.instances": str(executors),
-                "spark.cores.max": str(executors * processes),
-            }  # fmt: skip
-    spark = session(
-        "jobq lake drain",
-        master=master,
-        fast=here is not None,
-        conf=conf | _settings(given["conf"]),
-    )
+        conf |= _cluster(processes, executors)
+    conf |= _settings(given["conf"])
+    spark = session("jobq lake drain", master=master, fast=here is not None, conf=conf)
     for file in given["files"]:
         spark.sparkContext.addPyFile(file)
     return spark, executors or max(1, spark.sparkContext.defaultParallelism // processes)
+
+
+def _cluster(processes: int, executors: int | None) -> dict[str, str]:
+    """Settings that give each worker an executor, where a number of them is asked for, and its cores."""
+    conf = {"spark.task.cpus": str(processes)}
+    if executors is None:
+        return conf
+    return conf | {
+        "spark.executor.cores": str(processes), "spark.executor.instances": str(executors),
+        "spark.cores.max": str(executors * processes),
+    }  # fmt: skip
 
 
 def _settings(texts: Sequence[str]) -> dict[str, str]:
@@ -228,9 +239,7 @@ def _show(session: Session, result: Drained) -> int:
     }  # fmt: skip
     session.say(record, f"{done:,} jobs done in {result.seconds:.1f} s{_left_told(result)}")
     for one in result.failed:
-        session.note(
-            f"executor {one.slot} on {one.host} failed with exit code {one.code}:\n{one.said}"
-        )
+        session.note(f"executor {one.executor} failed with exit code {one.code}:\n{one.said}")
     if result.uncounted:
         session.note(f"{result.uncounted:,} events were trimmed before they were counted")
     ready = any(one.ready for one in result.left)
@@ -239,8 +248,7 @@ def _show(session: Session, result: Drained) -> int:
 
 def _row(one: Counted) -> dict[str, Any]:
     return {
-        **asdict(one), "executor": f"{one.slot} {one.host}", "workers": len(one.workers),
-        "busy_s": round(one.busy_s, 1),
+        **asdict(one), "workers": len(one.workers), "busy_s": round(one.busy_s, 1),
     }  # fmt: skip
 
 

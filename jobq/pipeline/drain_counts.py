@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jobq.errors import BadRecord
 from jobq.events import decode
 from jobq.pipeline import offsets
-from jobq.pipeline.drain_slot import slot_of
+from jobq.pipeline.drain_slot import executor_of
 
 if TYPE_CHECKING:
     from jobq.engine.queue import Queue
@@ -29,8 +29,7 @@ COUNTED = {
 class Counted:
     """One executor's figures. workers: how many it started; busy_s: its jobs' time."""
 
-    host: str
-    slot: int
+    executor: str
     done: int = 0
     retried: int = 0
     dead: int = 0
@@ -49,7 +48,7 @@ class Followed:
         self._began = [offsets.tail(q.client, k) for q, k in zip(queues, self._keys, strict=True)]
         self._last = [tail.id for tail in self._began]
         self._read = [0] * len(queues)
-        self._found: dict[tuple[str, int], Counted] = {}
+        self._found: dict[str, Counted] = {}
 
     @property
     def total(self) -> int:
@@ -57,8 +56,8 @@ class Followed:
         return sum(one.done + one.retried + one.dead + one.crashed for one in self._found.values())
 
     def table(self) -> list[Counted]:
-        """By executor, in the order of their slots."""
-        return sorted(self._found.values(), key=lambda one: (one.slot, one.host))
+        """By executor, in the order of their names."""
+        return [one for _, one in sorted(self._found.items())]
 
     def read(self) -> None:
         """What was written since the last time."""
@@ -87,11 +86,11 @@ class Followed:
             event = decode(value)
         except (BadRecord, ValueError):
             return
-        place = slot_of(event.worker, self._drain)
+        executor = executor_of(event.worker, self._drain)
         column = COUNTED.get(event.kind)
-        if place is None or column is None:
+        if not executor or column is None:
             return
-        one = self._found.setdefault(place, Counted(*place))
+        one = self._found.setdefault(executor, Counted(executor))
         setattr(one, column, getattr(one, column) + 1)
         one.busy_s += event.run_us / 1e6
         one.workers.add(event.worker)

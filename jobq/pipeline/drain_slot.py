@@ -29,25 +29,17 @@ class Order(NamedTuple):
 class Ended(NamedTuple):
     """How one worker ended. said: the last lines it wrote."""
 
-    slot: int
-    host: str
+    executor: str
     worker: str
     code: int
     seconds: float
     said: str
 
 
-def worker_name(drain: str, slot: int, attempt: int, host: str) -> str:
-    """How events and `jobq workers` call it."""
-    return f"{host}/{drain}.{slot}.{attempt}"
-
-
-def slot_of(worker: str, drain: str) -> tuple[str, int] | None:
-    """Host and slot in a worker's name; None for somebody else's worker."""
-    host, slash, rest = worker.rpartition("/")
-    named, _, numbers = rest.partition(".")
-    slot = numbers.partition(".")[0]
-    return (host, int(slot)) if slash and named == drain and slot.isdecimal() else None
+def executor_of(worker: str, drain: str) -> str:
+    """The executor in a worker's name; '' for somebody else's worker."""
+    executor, slash, rest = worker.rpartition("/")
+    return executor if slash and rest.partition(".")[0] == drain else ""
 
 
 class Slot(NamedTuple):
@@ -56,37 +48,34 @@ class Slot(NamedTuple):
     order: Order
 
     def run_all(self, partition: Iterable[int]) -> Iterator[tuple[Any, ...]]:
-        """For a Spark partition, whose elements are numbers of slots."""
+        """For a Spark partition of one element."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
         attempt = context.taskAttemptId() if context else 0
-        for slot in partition:
-            yield tuple(self.run(slot, attempt))
+        for _ in partition:
+            yield tuple(self.run(attempt))
 
-    def run(self, slot: int, attempt: int) -> Ended:
+    def run(self, attempt: int) -> Ended:
         """Run the worker to its end. Killed meanwhile, this process takes the worker along."""
-        order, host = self.order, socket.gethostname()
-        name = worker_name(order.drain, slot, attempt, host)
+        order = self.order
+        # This process's parent is the daemon of PySpark, of which each executor has its own.
+        executor = f"{socket.gethostname()}:{os.getppid()}"
+        name = f"{executor}/{order.drain}.{attempt}"
         if order.until and time.time() >= order.until:
-            return Ended(slot, host, name, 0, 0.0, "")
+            return Ended(executor, name, 0, 0.0, "")
         command = [sys.executable, "-m", "jobq.pipeline.tether", str(order.until), *order.args]
-        process = subprocess.Popen(
+        # Whatever ends this block lets go of the tether.
+        with subprocess.Popen(
             [*command, "--name", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env=self._environ(), cwd=self._folder(), start_new_session=True,
-        )  # fmt: skip
-        assert process.stdout is not None
-        assert process.stdin is not None
-        try:
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
             told = process.stdout.read()
-        finally:
-            # Whatever ends this function lets go of the tether.
-            process.stdin.close()
-            code = process.wait()
         if not told:
-            raise RuntimeError(f"the worker's tether ended with exit code {code} and no word")
+            raise RuntimeError(f"the worker's tether ended with {process.returncode} and no word")
         ended = json.loads(told)
-        return Ended(slot, host, name, ended["code"], ended["seconds"], ended["said"])
+        return Ended(executor, name, ended["code"], ended["seconds"], ended["said"])
 
     def _environ(self) -> dict[str, str]:
         """The executor's own, and what the driver said."""

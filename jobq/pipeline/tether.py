@@ -113,4 +113,7 @@ def _started(args: list[str], said: int) -> int:
 
 if __name__ == "__main__":
     ended = Tether(sys.argv[2:], float(sys.argv[1])).run()
-    print(json.dumps(ended), flush=True)
+    try:
+        os.write(1, json.dumps(ended).encode())
+    except BrokenPipeError:
+        pass  # the starter is gone
