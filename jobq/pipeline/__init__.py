@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from jobq.pipeline.session import session
+    from jobq.pipeline.sessions import session
 
 __all__ = ["register", "session"]
 
-_HOMES = {"session": "jobq.pipeline.session"}
+_HOMES = {"session": "jobq.pipeline.sessions"}
 
 
 def register(spark: SparkSession) -> None:

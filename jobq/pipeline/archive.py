@@ -20,7 +20,7 @@ from jobq.pipeline.launcher import cache
 #: From this Java on, an archive holds linked classes, too, and needs none of the JDK's own beneath it.
 AHEAD_OF_TIME = 25
 #: What the JVM has to say of an archive that it passes over would go to stdout.
-SILENT = "-Xlog:disable -Xlog:all=error:stderr"
+SILENT = "-Xlog:disable"
 SWITCH = "JOBQ_SPARK_ARCHIVE"
 _BUILD_S = 600
 

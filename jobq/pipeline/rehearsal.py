@@ -6,14 +6,16 @@ import sys
 import tempfile
 
 from jobq.pipeline.gateway import end
-from jobq.pipeline.session import JAVA_OPTIONS, session
+from jobq.pipeline.sessions import JAVA_OPTIONS, session
 
 _JAVA_S = 300
 
 
 def run(option: str) -> None:
     """A session whose JVM is given `option`; waits for the JVM's end, when it writes the archive."""
-    spark = session("jobq-warmup", master="local[2]", memory="1g", conf={JAVA_OPTIONS: option})
+    spark = session(
+        "jobq-warmup", master="local[2]", memory="1g", fast=True, conf={JAVA_OPTIONS: option}
+    )
     with tempfile.TemporaryDirectory() as folder:
         rows = spark.range(1000).selectExpr("id", "id % 7 part", "cast(id as string) text")
         rows.write.parquet(f"{folder}/rows")

@@ -29,7 +29,7 @@ def findings(
     client: Client | None, *, memory: str | None, fast: bool, master: str | None
 ) -> Iterator[Finding]:
     """Starts a session, tries it, and stops it."""
-    from jobq.pipeline.session import session
+    from jobq.pipeline.sessions import session
 
     began = time.monotonic()
     try:
