@@ -62,12 +62,18 @@ def test_wheel_has_scripts_example_and_types_and_nothing_else(wheel):
     inside = {path.relative_to(ROOT / "lua") for path in (ROOT / "lua").rglob("*.lua")}
     packed = {Path(name).relative_to("jobq/lua") for name in names if name.startswith("jobq/lua/")}
     assert packed == inside
-    assert {"jobq/py.typed", "jobq/pipeline/log4j2.properties", "jobq/examples/stdlib_census/demo.py"} <= set(names)
+    assert {
+        "jobq/py.typed",
+        "jobq/pipeline/log4j2.properties",
+        "jobq/examples/stdlib_census/demo.py",
+    } <= set(names)
     assert any(name.endswith("LICENSE") for name in names)
 
 
 def test_sdist_has_every_package_of_the_wheel():
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
+        "targets"
+    ]
     assert tuple(build["wheel"]["packages"]) == PACKAGES
     assert set(PACKAGES) < set(build["sdist"]["include"])
 
