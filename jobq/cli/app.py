@@ -42,6 +42,7 @@ COMMANDS = {
     "chaos": "chaos:chaos",
     "rsmq": "rsmq:rsmq",
     "lake": "lake:lake",
+    "report": "report:report",
     "spark": "spark:spark",
 }
 
