@@ -249,3 +249,9 @@ def settings_from_env(environ: Mapping[str, str] | None = None) -> ServerSetting
         durable_within_s=duration_s(env.get("JOBQ_DURABLE_WITHIN") or 2.0),
         outage_buffer=_whole("JOBQ_OUTAGE_BUFFER", env.get("JOBQ_OUTAGE_BUFFER") or "0"),
     )
+
+
+def lake_from_env(environ: Mapping[str, str] | None = None) -> str | None:
+    """JOBQ_LAKE: the folder or bucket of the lake; None when it isn't set."""
+    env = os.environ if environ is None else environ
+    return env.get("JOBQ_LAKE") or None

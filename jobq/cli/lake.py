@@ -10,6 +10,15 @@ from jobq.cli.options import Group
 
 #: Verb -> module and name of its command.
 COMMANDS: dict[str, str] = {
+    "ingest": "lake_ingest:ingest",
+    "stats": "lake_upkeep:stats",
+    "check": "lake_upkeep:check",
+    "compact": "lake_upkeep:compact",
+    "vacuum": "lake_upkeep:vacuum",
+    "expire": "lake_upkeep:expire",
+    "mark": "lake_upkeep:mark",
+    "replay": "lake_replay:replay",
+    "audit": "lake_audit:audit",
     "drain": "lake_drain:drain",
 }
 
