@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jobq.engine.diagnosis import Finding
@@ -59,12 +60,12 @@ def arrow(spark: SparkSession) -> str:
 
 def round_trip(spark: SparkSession, client: Client) -> str:
     """Each of Spark's Python processes calls the server and tells its answer to the driver."""
-    url, namespace = client.url, client.namespace
+    settings = replace(client.settings, url=client.url)
 
     def call(parts: Iterable[int]) -> Iterator[str]:
         from jobq.engine.connection import connect
 
-        reached = connect(url, namespace=namespace)
+        reached = connect(settings=settings)
         try:
             for part in parts:
                 yield reached.command("ECHO", str(part)).decode()

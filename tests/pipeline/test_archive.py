@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,8 @@ def cache(tmp_path, monkeypatch):
     """An empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv(archive.SWITCH, raising=False)
+    yield
+    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
 
 
 def java(home: Path | str = "/opt/java", version: str = "17.0.15") -> Java:
@@ -73,3 +79,30 @@ def test_warmup_says_where_it_may_not_write(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(PipelineError, match="can't be written"):
         archive.build(java())
+
+
+ASK = """
+print("queues", load("queues").count())
+runtime = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
+print("options", " ".join(runtime.getInputArguments()))
+"""
+
+
+@pytest.mark.timeout(600)
+def test_shell_starts_from_the_archive_that_warmup_made(valkey_queue, valkey_client, tmp_path):
+    valkey_queue.enqueue(b"{}")
+
+    def line(*args: str, given: str = "") -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "jobq", "spark", *args, "--url", valkey_client.url],
+            input=given, cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    told = json.loads(line("warmup", "--json"))
+    assert Path(told["archive"]).stat().st_size == told["bytes"] > 50 * 2**20
+    said = line("shell", "--master", "local[1]", "--memory", "600m", given=ASK)
+    assert "queues 1" in said
+    assert f"={told['archive']} " in said.partition("options ")[2]
+    assert "-Xmx600m" in said

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from jobq.config import ServerSettings
 from jobq.engine.connection import connect
 from jobq.pipeline import archive, doctor, trial
 from jobq.pipeline.java import find_java
@@ -58,7 +59,7 @@ def test_trial_reaches_the_server_from_its_workers(spark, valkey_client):
 
 
 def test_trial_says_what_workers_could_not_do(spark):
-    away = connect("redis://127.0.0.1:1/0")
+    away = connect(settings=ServerSettings(url="redis://127.0.0.1:1/0", patience_s=0.1))
     found = trial._tried("round trip", lambda: trial.round_trip(spark, away))
     assert found.level == "fail"
     assert "Unavailable" in found.value
