@@ -30,6 +30,7 @@ call:<caller>      string, PX 10 min: number and short reply of that caller's la
                    PX 1 s: the write that a durable enqueue waits for
 result:<mid>       list of one, TTL: a result
 events             stream, one entry per state change worth history
+staged:<run>       hash, PX 1 h: what an atomic DataFrame write has not published yet
 =================  =======================================================================
 """
 

@@ -15,6 +15,8 @@ from jobq.config import ServerSettings
 from jobq.engine.connection import connect
 from jobq.engine.queue import Queue
 from jobq.errors import Full, PipelineError
+from jobq.jobs.codec import decode
+from jobq.jobs.seal import seal_of
 from jobq.pipeline.writing import janitor
 from jobq.pipeline.writing.outlet import Outlet
 from tests.conftest import binary
@@ -109,6 +111,17 @@ def test_signs_of_life_keep_a_stage(client, server, redis):
     assert janitor.sweep(client) == 0
     write.writer.commit([done])
     assert Queue("low", client).counts().ready == 1_000
+
+
+def test_encrypted_calls_are_staged_and_published_as_they_are(client, server, redis, monkeypatch):
+    monkeypatch.setenv("JOBQ_CODEC", "encrypt")
+    monkeypatch.setenv("JOBQ_CODEC_KEYS", "k:" + "c2VjcmV0IQ" * 8)
+    write = Write(server.url, SCHEMA, **ATOMIC)
+    write.save(ROWS)
+    seal = seal_of(connect(url=server.url))
+    entries = Queue("low", client).content(limit=1_000).entries
+    opened = {decode(seal.open("low", one.mid, one.content)).kwargs["n"] for one in entries}
+    assert opened == set(range(1_000))
 
 
 def test_publishing_refuses_when_a_part_is_gone(client, server, redis):
