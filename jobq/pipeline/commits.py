@@ -17,7 +17,7 @@ class Loss(NamedTuple):
     """Events that a batch didn't find any more: written after `after_ms`, and before `upto_ms`."""
 
     queue: str
-    count: int
+    nevents: int
     after_ms: int
     upto_ms: int
 

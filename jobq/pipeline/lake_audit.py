@@ -18,6 +18,8 @@ from jobq.pipeline.options import unknown
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+#: Between the time of an event and that of its entry: a server's clock may have stepped.
+SLACK_MS = 300_000
 #: Whether a queue still holds a mid.
 Lives = Callable[[str, str], bool]
 
@@ -90,7 +92,10 @@ class LakeAudit:
         self, starts: Mapping[str, int], until: int, lives: Lives | None
     ) -> dict[str, dict[str, int | list[str]]]:
         of_lives = self._sql(
-            "audit_lives", {"until_ms": until}, events=self._events, starts=self._starts(starts)
+            "audit_lives",
+            {"until_ms": until},
+            events=self._since(starts),
+            starts=self._starts(starts),
         )
         if lives is not None:
             of_lives = of_lives.persist()
@@ -125,6 +130,14 @@ class LakeAudit:
         plain |= {"lost_mids": found.get("lost_mids", []), "notes": []}
         result = LakeAudited(**plain)  # type: ignore[arg-type]
         return result._replace(notes=list(_notes(result, self.recorded[queue], losses)))
+
+    def _since(self, starts: Mapping[str, int]) -> DataFrame:
+        """Events that may count. A lake keeps them by the day of `finished_at`, near which their entries are."""
+        at_ms = min(starts.values()) - SLACK_MS
+        events = self._events.where(f"finished_at >= timestamp_millis({at_ms})")
+        if "dt" not in events.columns:
+            return events
+        return events.where(f"dt >= to_date(timestamp_millis({at_ms}))")
 
     def _starts(self, starts: Mapping[str, int]) -> DataFrame:
         return self._spark.createDataFrame(sorted(starts.items()), "queue STRING, since_ms BIGINT")
@@ -172,7 +185,7 @@ def _notes(result: LakeAudited, recorded: Recorded, losses: Iterable[Loss]) -> I
     for one in losses:
         if one.queue == result.queue and one.upto_ms >= result.since_ms:
             yield (
-                f"the ingest missed {one.count:,} events of {told(one.after_ms)} to {told(one.upto_ms)}, trimmed "
+                f"the ingest missed {one.nevents:,} events of {told(one.after_ms)} to {told(one.upto_ms)}, trimmed "
                 "before they were read; what seems lost or open may be among them; ingest more often, or raise MAXLEN"
             )
 

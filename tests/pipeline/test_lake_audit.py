@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import random
+import time
 from datetime import UTC, datetime
 
 import pytest
+from msgspec import structs
 
+from jobq.chaos.audit import LIVE, Audit
 from jobq.chaos.tally import Tally
+from jobq.cli import main
+from jobq.engine.message import Ending
 from jobq.errors import ConfigError
 from jobq.events import Event
-from jobq.pipeline.commits import Loss, _losses
+from jobq.pipeline.commits import Loss, _losses, losses
+from jobq.pipeline.lake.place import Lake
+from jobq.pipeline.lake.reading import read
 from jobq.pipeline.lake_audit import LakeAudit
 
 START = 1_763_700_000_000
@@ -18,14 +25,17 @@ KINDS = ("enqueued",) * 5 + ("done",) * 4 + (
     "retry", "dead", "crashed", "snoozed", "recovered", "cancelled", "revived", "superseded",
 )  # fmt: skip
 ACTIONS = ("added", "added", "updated", "requeued", "requeued")
-SCHEMA = "queue STRING, kind STRING, mid STRING, error STRING, enqueued_at TIMESTAMP, entry_at TIMESTAMP, entry_seq INT"
+SCHEMA = (
+    "queue STRING, kind STRING, mid STRING, error STRING, enqueued_at TIMESTAMP, "
+    "finished_at TIMESTAMP, entry_at TIMESTAMP, entry_seq INT"
+)
 
 
 def row(queue, at, seq, kind, mid=None, error=None, enqueued_at=None):
     def moment(ms):
         return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
-    return (queue, kind, mid, error, moment(enqueued_at), moment(at), seq)
+    return (queue, kind, mid, error, moment(enqueued_at), moment(at), moment(at), seq)
 
 
 def stories(queue, *events):
@@ -39,7 +49,7 @@ def stories(queue, *events):
 
 def tallied(rows, until_ms):
     tally = Tally(until_ms)
-    for _, kind, mid, error, _, at, _ in rows:
+    for _, kind, mid, error, _, _, at, _ in rows:
         at_ms = round(at.timestamp() * 1000)
         tally.take(at_ms, Event(kind, mid or "", at_ms, error=error or ""))
     return tally.figures([])
@@ -143,3 +153,60 @@ def test_losses_come_from_the_log_of_commits_and_from_its_totals():
 
     found = list(_losses([batch(5, {}, {"low": 7}), batch(9, {"low": 3}, {"low": 10})]))
     assert found == [Loss("low", 3, 5, 9), Loss("low", 7, 0, 9)]
+
+
+def test_lake_alone_says_what_the_live_queue_says(
+    spark, valkey_queue, valkey_redis, tmp_path, monkeypatch
+):
+    """A real history, with retries, deaths, a crash, newer content and a message that the server loses."""
+    queue = valkey_queue
+    queue.events_level("all")
+    time.sleep(0.003)
+    lived(queue, valkey_redis)
+    live = Audit(queue).result()
+    assert min(live.finished, live.duplicates, live.lost, live.live, live.superseded) >= 1, live
+    monkeypatch.setenv("JOBQ_URL", queue.client.url)
+    path = str(tmp_path / "lake")
+    assert (
+        main(["lake", "ingest", "--lake", path, "--once", "--spark", "never", "--rollup", "0"]) == 0
+    )
+    audit = LakeAudit(spark, read(spark, Lake.open(path), "events"))
+
+    def lives(name, mid):
+        return queue.status(mid).word in LIVE
+
+    [one] = audit.run(live.since_ms, live.until_ms, ["low"])
+    assert one.open == live.live + live.lost
+    [asked] = audit.run(
+        live.since_ms, live.until_ms, ["low"], lives, losses(Lake.open(path).table("events"))
+    )
+    assert {name: getattr(asked, name) for name in live._fields} == live._asdict()
+    assert (asked.open, asked.notes) == (0, [])
+
+
+def lived(queue, redis):
+    """Something of everything."""
+    queue.enqueue_many([(f"m{n}", b"v") for n in range(40)])
+    held = queue.dequeue(30).messages
+    outcomes = ["done"] * 15 + ["retry"] * 3 + ["dead"] * 4 + ["crashed"] * 3 + ["snooze"] * 2
+    for message, outcome in zip(held, outcomes):
+        ending = Ending(
+            mid=message.mid, token=message.token, outcome=outcome, reason="why", backoff_ms=1
+        )
+        queue.finish(
+            [
+                ending
+                if outcome not in ("dead", "crashed")
+                else structs.replace(ending, backoff_ms=None)
+            ]
+        )
+    queue.enqueue(b"w", mid=held[-1].mid, can_requeue=True)
+    queue.finish([Ending(mid=held[-1].mid, token=held[-1].token, outcome="retry", backoff_ms=1)])
+    queue.revive(queue.dead()[0].dead_id)
+    queue.cancel("m39")
+    while queue.counts().ready > 3:
+        message = queue.dequeue(1).messages[0]
+        queue.finish([Ending(mid=message.mid, token=message.token)])
+    gone = queue.content("ready").entries[0].mid
+    redis.hdel("jobq:{low}:messages", gone)
+    redis.lrem("jobq:{low}:ready", 0, gone)
