@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 
 from jobq.engine.connection import connect
 from jobq.engine.directory import register_queue
-from jobq.errors import BadRecord, ConfigError
+from jobq.errors import BadRecord, ConfigError, PipelineError
 from jobq.pipeline.writing import janitor, publishing
 from jobq.pipeline.writing.delivery import Delivery, StagedDelivery
 from jobq.pipeline.writing.outlet import Staged
@@ -50,7 +50,7 @@ class Written(WriterCommitMessage):
 
 
 class Place(NamedTuple):
-    """Where an attempt runs. query and batch are those of a stream, else ''."""
+    """Where an attempt runs. query and batch are those of a stream, also within its foreachBatch; else ''."""
 
     partition: int = 0
     query: str = ""
@@ -75,14 +75,7 @@ class JobqWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:  # type: ignore[override]
         """One attempt at one partition."""
-        return attempt(
-            self._settings,
-            self._schema,
-            iterator,
-            self._run,
-            self._settings.load_id,
-            here().partition,
-        )
+        return attempt(self._settings, self._schema, iterator, self._run, here())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Every partition is written."""
@@ -101,15 +94,11 @@ class JobqStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:  # type: ignore[override]
         """One attempt at one partition of one batch."""
-        return self.attempt(iterator, here())
-
-    def attempt(self, iterator: Iterator[pa.RecordBatch], place: Place) -> Written:
-        """The same, at a place that is given."""
-        load_id = self._settings.load_id or place.query
-        return attempt(
-            self._settings, self._schema, iterator, _stream_run(place), f"{load_id}/{place.batch}",
-            place.partition,
-        )  # fmt: skip
+        place = here()
+        if not place.batch:
+            raise PipelineError("Spark names no batch, as under a continuous trigger; use another")
+        run = f"{place.query}.{place.batch}"
+        return attempt(self._settings, self._schema, iterator, run, place)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Every partition of this batch is written."""
@@ -157,9 +146,12 @@ def _prepared(settings: WriteSettings) -> WriteSettings:
 
 
 def attempt(
-    settings: WriteSettings, schema: StructType, batches: Iterator[pa.RecordBatch], run: str,
-    load_id: str, partition: int,
-) -> Written:  # fmt: skip
+    settings: WriteSettings,
+    schema: StructType,
+    batches: Iterator[pa.RecordBatch],
+    run: str,
+    place: Place,
+) -> Written:
     """Write the rows of one partition; all of them, or an error that says what is written."""
     client = connect(settings=settings.server)
     delivery = Delivery(settings, client)
@@ -167,7 +159,7 @@ def attempt(
     if settings.atomic:
         delivery = StagedDelivery(settings, client, run, secrets.token_urlsafe(12))
         signs = janitor.signs_of_life(settings.server, run)
-    rows = Rows(settings, schema, load_id, partition)
+    rows = Rows(settings, schema, _load_of(settings, place), place.partition)
     gc.disable()  # rows make no cycles, and the collector would walk all of them again and again
     try:
         with signs:
@@ -232,8 +224,9 @@ def _abort(
     )
 
 
-def _stream_run(place: Place) -> str:
-    return f"{place.query}.{place.batch}"
+def _load_of(settings: WriteSettings, place: Place) -> str:
+    """What tells a load from others: each batch of a stream is one."""
+    return f"{settings.load_id or place.query}/{place.batch}" if place.batch else settings.load_id
 
 
 def _run_of(messages: Sequence[WriterCommitMessage | None]) -> str:

@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from jobq.pipeline.writing import writer
-from jobq.pipeline.writing.writer import Written
+from jobq.pipeline.writing.writer import Place, Written
 
 
 def schema_of(**columns: Any) -> StructType:
@@ -40,14 +40,13 @@ class Write:
         self.writer = writer.batch_writer({"url": url, **options}, schema, False)
 
     def attempt(
-        self, rows: list[tuple[Any, ...]], partition: int = 0, batches: Any = None
+        self, rows: list[tuple[Any, ...]], partition: int = 0, batches: Any = None, **stream: str
     ) -> Written:
-        """One task's attempt at a partition."""
+        """One task's attempt at a partition; query= and batch= within a stream."""
         one = self.writer
         given = batches if batches is not None else batches_of(self.schema, rows)
-        return writer.attempt(
-            one._settings, self.schema, iter(given), one._run, one._settings.load_id, partition
-        )
+        place = Place(partition, **stream)
+        return writer.attempt(one._settings, self.schema, iter(given), one._run, place)
 
     def save(self, *partitions: list[tuple[Any, ...]]) -> list[Written]:
         """Every partition once, and the commit."""

@@ -8,7 +8,7 @@ import pytest
 
 from jobq.engine.message import Ending
 from jobq.engine.queue import Queue
-from jobq.errors import BadRecord, ConfigError, Full
+from jobq.errors import BadRecord, ConfigError, Full, PipelineError
 from jobq.jobs.codec import decode
 from jobq.pipeline.writing import writer
 from tests.pipeline.writing.table import Write, batches_of, schema_of
@@ -58,6 +58,21 @@ def test_write_again_adds_nothing_although_jobs_are_done(client, server, caplog)
     assert queue.counts().ready == 0
     Write(server.url, SCHEMA, job="app.send", queue="low", loadId="today").save(ROWS)
     assert queue.counts().ready == 1_000
+
+
+def test_equal_rows_of_two_batches_of_a_stream_are_two_messages_also_in_foreach_batch(
+    client, server
+):
+    write = Write(server.url, SCHEMA, job="app.send", queue="low")
+    assert write.attempt(ROWS, query="q", batch="0").nadded == 1_000
+    assert write.attempt(ROWS, query="q", batch="1").nadded == 1_000
+    assert write.attempt(ROWS, query="q", batch="1").nadded == 0
+
+
+def test_stream_without_batches_is_refused(server):
+    made = writer.stream_writer({"url": server.url, "job": "j"}, SCHEMA, False)
+    with pytest.raises(PipelineError, match="continuous trigger"):
+        made.write(iter([]))
 
 
 def test_row_whose_dedupe_backoff_is_over_is_enqueued_again(client, server):
