@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -15,7 +14,7 @@ import click
 
 from jobq.cli import output
 from jobq.cli.lake_place import lake_options, opened
-from jobq.cli.options import DURATION, command, option, queues_option
+from jobq.cli.options import DURATION, command, option
 from jobq.cli.session import Session
 from jobq.cli.spark import master_option, memory_option
 from jobq.config import parse_queues
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 PAGE = "jobq-report.html"
 
 
+# fmt: off
 @command(
     "report",
     examples="""
@@ -44,84 +44,37 @@ PAGE = "jobq-report.html"
 @click.argument("name", metavar="NAME")
 @lake_options
 @option("--live", is_flag=True, help="Not from a lake: what the server's streams still have.")
-@option(
-    "--since",
-    default="7d",
-    metavar="WHEN",
-    help="From then on: 7d (ago), or a moment.  [default: 7d]",
-)
+@option("--since", default="7d", metavar="WHEN", help="From then on: 7d (ago), or a moment.  [default: 7d]")
 @option("--until", metavar="WHEN", help="Before then.  [default: now]")
-@queues_option
 @option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json", "csv", "html"]),
-    default="table",
+    "-q", "--queues", "--queue", "queues", metavar="NAMES", shared=("JOBQ_QUEUES",),
+    help="Queues, comma-separated.  [default: all there are]",
+)
+@option(
+    "--format", "form", type=click.Choice(["table", "json", "csv", "html"]), default="table",
     help="How to show it.  [default: table]",
 )
 @option("--html", is_flag=True, help="The same as --format html.")
-@option(
-    "-o",
-    "--output",
-    "target",
-    metavar="FILE",
-    help=f"Write there.  [default: stdout, of HTML {PAGE}]",
-)
-@option(
-    "--mark",
-    metavar="NAME",
-    help="Regressions: before and after this mark.  [default: the last in the range]",
-)
-@option("--at", metavar="WHEN", help="Regressions: before and after this moment.")
-@option(
-    "--zone",
-    default="UTC",
-    metavar="NAME",
-    help="Time zone of what is shown, and of moments that name none.",
-)
-@option(
-    "--target-wait",
-    "target_s",
-    type=DURATION,
-    default="30s",
-    metavar="DURATION",
-    help="Start messages within.",
-)
-@option(
-    "--objective",
-    type=float,
-    default=0.99,
-    metavar="SHARE",
-    help="So many of them.  [default: 0.99]",
-)
-@option(
-    "--workers",
-    metavar="LIST",
-    help="Capacity: counts to try, 4,8,12 or 1-16.  [default: as many as it takes]",
-)
-@option(
-    "--weights",
-    multiple=True,
-    metavar="WEIGHTS",
-    help="Capacity: weights to try, high:6,low:1; repeat for more.",
-)
-@option(
-    "--limit",
-    type=click.IntRange(0),
-    default=1000,
-    metavar="N",
-    help="Most rows, 0 for all.  [default: 1000]",
-)
+@option("-o", "--output", "target", metavar="FILE", help=f"Write there.  [default: stdout; a page: {PAGE}]")
+@option("--mark", metavar="NAME", help="Regressions around this mark.  [default: the last in the range]")
+@option("--at", metavar="WHEN", help="Regressions around this moment.")
+@option("--zone", default="UTC", metavar="NAME", help="Of moments without one, and of what is shown.  [default: UTC]")
+@option("--target-wait", "target_s", type=DURATION, default="30s", metavar="DURATION",
+        help="Messages are to start within.  [default: 30s]")
+@option("--objective", type=float, default=0.99, metavar="SHARE", help="So many of them.  [default: 0.99]")
+@option("--workers", metavar="LIST", help="Capacity: counts to try, 4,8,12 or 1-16.  [default: until it holds]")
+@option("--weights", multiple=True, metavar="WEIGHTS", help="Capacity: weights to try, high:6,low:1; repeat for more.")
+@option("--trace-rows", type=click.IntRange(1), default=200_000, metavar="N",
+        help="Capacity: most arrivals to simulate.  [default: 200000]")
+@option("--limit", type=click.IntRange(0), default=1000, metavar="N", help="Most rows, 0 for all.  [default: 1000]")
 @memory_option
 @master_option
-def report(
-    session: Session, name: str, form: str, html: bool, target: str | None, **given: Any
-) -> None:
+def report(session: Session, name: str, form: str, html: bool, target: str | None, **given: Any) -> None:
     """Answer a question from history: what waits, runs, fails, costs, got slower, and how many workers it takes.
 
     NAME is one of: all, regressions, anomalies, errors, dead, retries, slo, wait, backlog, capacity, run,
     throughput, heatmap, cost.
-    """  # fmt: skip
+    """
     from jobq.pipeline.report.registry import named
 
     form = "html" if html else "json" if session.as_json and form == "table" else form
@@ -133,6 +86,7 @@ def report(
     results, seen = _answers(session, reports, lake, asked, given)
     said = _said(form, results, asked, seen)
     _write(said, target or (PAGE if form == "html" else "-"), session)
+# fmt: on
 
 
 def _asked(given: dict[str, Any], lake: Lake | None) -> Asked:
@@ -146,7 +100,7 @@ def _asked(given: dict[str, Any], lake: Lake | None) -> Asked:
         since=since, until=until, zone=zone, at=at, at_name=at_name, target_s=given["target_s"],
         queues=tuple(name for name, _ in parse_queues(given["queues"])) if given["queues"] else (),
         objective=given["objective"], workers=_counts(given["workers"]), weights=tuple(given["weights"]),
-        limit=given["limit"],
+        limit=given["limit"], trace_rows=given["trace_rows"],
     )  # fmt: skip
 
 
@@ -243,17 +197,16 @@ def _write(said: str, target: str, session: Session) -> None:
     if target == "-":
         sys.stdout.write(said)
         return
-    path = Path(target)
+    path, made = Path(target), ""
     try:
         # Whole or not at all: a page that is looked at must not be half of the next one.
-        with NamedTemporaryFile(
-            "w", encoding="utf-8", newline="", dir=path.parent, delete=False
-        ) as file:
+        with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+            made = file.name
             file.write(said)
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, path)
+        os.chmod(made, 0o644)
+        os.replace(made, path)
     except OSError as error:
-        with suppress(NameError, OSError):
-            os.unlink(file.name)
+        if made:
+            os.unlink(made)
         raise ConfigError(f"--output {target} can't be written: {error.strerror}") from error
     session.note(f"written to {path.resolve()}")

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 from jobq.config import duration_s, parse_queues
 from jobq.errors import ConfigError
 from jobq.pipeline.options import unknown
+from jobq.pipeline.report.interval import LEAST
 
 #: Stretches of time that people count in, seconds.
 STRETCHES = (60, 300, 900, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 604_800)
@@ -81,7 +82,8 @@ class Asked:
             "since": self.since, "until": self.until, "at": self.compared_at, "zone": self.zone,
             "start_s": start - start % self.bucket_s, "bucket_s": self.bucket_s,
             "target_ms": round(self.target_s * 1000), "objective": self.objective,
-            "page_burn": self.page_burn, "min_runs": self.min_runs, "min_hours": self.min_hours,
+            "page_burn": self.page_burn, "confidence": self.confidence,
+            "least_runs": LEAST, "min_runs": self.min_runs, "min_hours": self.min_hours,
             "min_score": self.min_score, "trace_rows": self.trace_rows,
         }  # fmt: skip
 

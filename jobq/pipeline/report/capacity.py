@@ -130,25 +130,20 @@ def _row(asked: Asked, names: Sequence[str], found: Load, weights: str, one: Wai
 
 
 def _notes(asked: Asked, trace: Trace, found: Load, told: Sequence[Row], rows: int) -> list[str]:
-    room = max(1, math.ceil(found.offered / ROOM))
-    formula = next(
-        (n for n in range(1, 100_000) if formula_wait(found, n) <= asked.target_s * 1e6), None
-    )
+    room, busy = max(1, math.ceil(found.offered / ROOM)), max(1, math.ceil(found.offered))
+    fits = (n for n in range(busy, busy + 1000) if formula_wait(found, n) <= asked.target_s * 1e6)
     notes = [
-        f"Busiest hour: {sum(trace.counted):,} attempts, so by Little's law {found.offered:.2f} workers are busy on "
-        f"average; {room:,} keep them below {ROOM:.0%}, and by the formula {formula or 'no number'} hold a mean wait "
-        f"of {asked.target_s:g} s."
+        f"Busiest hour: {sum(trace.counted):,} attempts. By Little's law {found.offered:.2f} workers are busy on "
+        f"average, and {room:,} would be busy for less than {100 * ROOM:.0f} % of it. By the formula a mean wait of "
+        f"{asked.target_s:g} s takes {next(fits, 'more than a thousand')}."
     ]
-    share = f"{asked.objective:.4g} of each queue's messages within {asked.target_s:g} s"
     for weights in dict.fromkeys(row["weights"] for row in told):
-        holding = (
-            row["workers"] for row in told if row["weights"] == weights and row["meets"] == "yes"
-        )
-        need = min(holding, default=None)
-        done = f"{need:,} workers start" if need else "none of the counts tried starts"
-        notes.append(f"By simulation ({weights}), {done} {share}.")
-    if rows >= asked.trace_rows:
+        rows_of = [row for row in told if row["weights"] == weights and row["meets"] == "yes"]
+        need = f"{rows_of[0]['workers']:,}" if rows_of else "more than were tried"
         notes.append(
-            f"Only the hour's first {rows:,} arrivals were taken; --trace-rows takes more."
+            f"By simulation, weights {weights}: for {100 * asked.objective:.4g} % of each queue's messages to start "
+            f"within {asked.target_s:g} s it takes {need}."
         )
+    if rows >= asked.trace_rows:
+        notes.append(f"Only the first {rows:,} arrivals were taken; --trace-rows takes more.")
     return notes

@@ -85,7 +85,7 @@ def _links(results: Sequence[Result]) -> str:
 
 def _section(result: Result, asked: Asked) -> str:
     report = result.report
-    notes = "".join(f"<p>{text(note)}</p>" for note in result.notes)
+    notes = "".join(f'<p class="note">{text(note)}</p>' for note in result.notes)
     head = f'<section id="{report.name}"><h2>{text(report.title)}</h2>'
     head += f'<p class="soft">{text(report.question)}</p>{notes}'
     if not result.rows:
@@ -120,7 +120,7 @@ def _table(result: Result, asked: Asked) -> str:
         f"{left:,}{' or more' if result.more else ''} further rows" if left or result.more else ""
     )
     note = (
-        f'<p class="soft">{more}: jobq report {result.report.name} --format csv</p>' if more else ""
+        f'<p class="more">{more}: jobq report {result.report.name} --format csv</p>' if more else ""
     )
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{text(result.report.title)}, table">'

@@ -1,16 +1,16 @@
-"""The difference of two medians with a confidence interval, from order statistics; pure.
+"""The difference of two medians with a confidence interval, for run times of any distribution; pure.
 
-Price and Bonett, "Distribution-free confidence intervals for difference and ratio of medians", Journal of
-Statistical Computation and Simulation 72 (2002) 119-124. A median's variance comes from the width between two
-order statistics, so run times may have any distribution, the same or not on both sides.
+Each median's own interval lies between two order statistics (Conover, Practical Nonparametric Statistics, 3.2).
+Two intervals make that of the difference by MOVER: Zou and Donner, "Construction of confidence limits about effect
+measures: a general approach", Statistics in Medicine 27 (2008) 1693-1702. A standard error times a normal deviate
+would be shorter and, at the confidence that many jobs together need, wrong several times too often.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
-from statistics import NormalDist, median
+from statistics import median
 from typing import NamedTuple
 
 #: Fewer runs on a side say nothing.
@@ -18,7 +18,7 @@ LEAST = 30
 
 
 class Side(NamedTuple):
-    """A sample: its size, its median, and its order statistics number c and n - c + 1."""
+    """A sample: its size, its median, and between which values that of its population lies."""
 
     n: int
     median: float
@@ -34,40 +34,32 @@ class Interval(NamedTuple):
     high: float
 
 
-def rank(n: int) -> int:
-    """c of a sample of n, counted from 1: (n + 1) / 2 - sqrt(n), halves rounded up as Spark's round does."""
-    return max(1, math.floor((n + 1) / 2 - math.sqrt(n) + 0.5))
+def deviate(confidence: float, comparisons: int = 1) -> float:
+    """How many standard deviations each of so many intervals must reach so that all hold together (Bonferroni).
+
+    Abramowitz and Stegun 26.2.23, off by less than 0.00045: what the statement can compute, too.
+    """
+    t = math.sqrt(-2 * math.log((1 - confidence) / 2 / comparisons))
+    above = 2.515517 + 0.802853 * t + 0.010328 * t**2
+    return t - above / (1 + 1.432788 * t + 0.189269 * t**2 + 0.001308 * t**3)
 
 
-def side(sample: Sequence[float]) -> Side:
+def rank(n: int, z: float) -> int:
+    """Which order statistic, counted from 1 and from both ends, bounds the median of a sample of n."""
+    return max(1, math.floor((n + 1) / 2 - z * math.sqrt(n) / 2))
+
+
+def side(sample: Sequence[float], z: float) -> Side:
     """What the interval needs of a sample."""
-    ordered, c = sorted(sample), rank(len(sample))
+    ordered, c = sorted(sample), rank(len(sample), z)
     return Side(len(ordered), median(ordered), ordered[c - 1], ordered[-c])
 
 
-@lru_cache(maxsize=4096)
-def _z(n: int) -> float:
-    """How many standard errors lie between the median and order statistic c, from the exact binomial tail."""
-    tail, c, whole = 0.0, rank(n), math.lgamma(n + 1) - n * math.log(2)
-    # Terms further down are too small to count.
-    for i in range(max(0, c - 200 - 8 * math.isqrt(n)), c):
-        tail += math.exp(whole - math.lgamma(i + 1) - math.lgamma(n - i + 1))
-    return NormalDist().inv_cdf(1 - min(tail, 0.5 - 1e-9))
-
-
-def variance(one: Side) -> float:
-    """Of the sample's median."""
-    return ((one.high - one.low) / (2 * _z(one.n))) ** 2
-
-
-def difference(before: Side, after: Side, confidence: float = 0.95) -> Interval:
+def difference(before: Side, after: Side) -> Interval:
     """after - before."""
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    margin = z * math.sqrt(variance(before) + variance(after))
     found = after.median - before.median
-    return Interval(found, found - margin, found + margin)
-
-
-def shared(confidence: float, comparisons: int) -> float:
-    """What each of so many intervals needs so that all hold together (Bonferroni)."""
-    return 1 - (1 - confidence) / max(1, comparisons)
+    return Interval(
+        found,
+        found - math.hypot(after.median - after.low, before.high - before.median),
+        found + math.hypot(after.high - after.median, before.median - before.low),
+    )

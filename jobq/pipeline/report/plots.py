@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from html import escape
 from typing import Any
@@ -16,11 +16,14 @@ from jobq.observe.escape import escaped
 from jobq.pipeline.report.asked import Asked, zone_of
 from jobq.pipeline.report.formats import WEEKDAYS, shown
 from jobq.pipeline.report.registry import Chart, Column
-from jobq.pipeline.report.run import Result
+from jobq.pipeline.report.run import FASTER, SLOWER, Result
 
 WIDTH = 400
 #: Most bars, and most lines before the rest become one.
 BARS, LINES = 12, 5
+#: From bar to bar; and how high a time line is.
+STEP, HEIGHT = 34, 210
+FIGURES = "the table has the figures."
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 26
 
 
@@ -56,60 +59,74 @@ def _short(label: str, most: int = 30) -> str:
 
 
 def _bars(result: Result, chart: Chart, rows: Sequence[Any], asked: Asked) -> str:
-    column, step = _column(result, chart.y), 34
-    most = sorted(rows, key=lambda row: -abs(row[chart.y]))[:BARS]
+    most = rows if chart.ordered else sorted(rows, key=lambda row: -abs(row[chart.y]))
+    most, column = most[:BARS], _column(result, chart.y)
     values = [row[chart.y] for row in most]
     low, high = min(0, *values), max(0, chart.mark or 0, *values) or 1
     scale = (WIDTH - 76) / (high - low)
-    zero, parts = -low * scale, []
-    for i, (row, value) in enumerate(zip(most, values, strict=True)):
+    parts = []
+    for i, row in enumerate(most):
         label = " · ".join(shown(row[x], _column(result, x), asked) for x in chart.x)
-        y, x = i * step, zero + min(0, value * scale)
+        value = shown(row[chart.y], column, asked)
         parts.append(
-            f'<g><title>{text(label)}: {text(shown(value, column, asked))}</title>'
-            f'<text class="label" x="0" y="{y + 12}">{text(_short(label, 52))}</text>'
-            f'<rect class="bar" x="{x:.1f}" y="{y + 17}" width="{max(1, abs(value * scale)):.1f}" height="10" rx="2"/>'
-            f'<text class="value" x="{x + abs(value * scale) + 6:.1f}" y="{y + 26}">'
-            f"{text(shown(value, column, asked))}</text></g>"
-        )  # fmt: skip
-    if chart.mark and high > chart.mark:
-        x = zero + chart.mark * scale
-        parts.append(
-            f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="14" y2="{step * len(most)}"/>'
+            _bar(i * STEP, label, value, row[chart.y] * scale, -low * scale, _strength(row))
         )
-    by = ", ".join(chart.x)
-    says = f"{column.heading} by {by}: the {len(most)} largest of {len(rows)}; the table has the figures."
-    return _framed(result, step * len(most), says, parts)
+    if chart.mark and high > chart.mark:
+        x = (chart.mark - low) * scale
+        parts.append(
+            f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="14" y2="{STEP * len(most)}"/>'
+        )
+    which = "first" if chart.ordered else "largest"
+    says = f"{column.heading} by {', '.join(chart.x)}: the {len(most)} {which} of {len(rows)}; {FIGURES}"
+    return _framed(result, STEP * len(most), says, parts)
+
+
+def _bar(y: int, label: str, value: str, length: float, zero: float, strength: str) -> str:
+    x, width = zero + min(0, length), max(1, abs(length))
+    return (
+        f"<g><title>{text(label)}: {text(value)}</title>"
+        f'<text class="label" x="0" y="{y + 12}">{text(_short(label, 52))}</text>'
+        f'<rect class="{strength}" x="{x:.1f}" y="{y + 17}" width="{width:.1f}" height="10" rx="2"/>'
+        f'<text class="value" x="{x + width + 6:.1f}" y="{y + 26}">{text(value)}</text></g>'
+    )
+
+
+def _strength(row: Mapping[str, Any]) -> str:
+    """What isn't more than chance may have made of it is drawn faintly."""
+    return "bar" if row.get("verdict", SLOWER) in (SLOWER, FASTER) else "bar quiet"
 
 
 def _lines(result: Result, chart: Chart, rows: Sequence[Any], asked: Asked) -> str:
-    series = _series(chart, rows)
-    column, height = _column(result, chart.y), 210
+    series, column = _series(chart, rows), _column(result, chart.y)
     times = sorted({row[chart.x[0]] for row in rows})
-    top: float = _ceiling(max(max(points.values()) for _, points in series))
-    first, last = times[0].timestamp(), times[-1].timestamp()
+    top = _ceiling(max(max(points.values()) for _, points in series))
+    first: float = times[0].timestamp()
+    span: float = times[-1].timestamp() - first or 1
 
     def x_of(at: datetime) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * ((at.timestamp() - first) / ((last - first) or 1))
+        return LEFT + (WIDTH - LEFT - RIGHT) * (at.timestamp() - first) / span
 
     def y_of(value: float) -> float:
-        return TOP + (height - TOP - BOTTOM) * (1 - value / top)
+        return TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / top)
 
-    parts = _grid(column, top, y_of, asked) + _times(times, x_of, height, asked)
+    parts = _grid(column, top, y_of, asked) + _times(times, x_of, asked)
     for i, (name, points) in enumerate(series):
-        path = " ".join(f"{x_of(at):.1f},{y_of(value):.1f}" for at, value in sorted(points.items()))
-        drawn = (
-            f'<polyline class="line s{i}" points="{path}"/>' if len(times) > 1 else
-            f'<circle class="dot s{i}" cx="{LEFT}" cy="{path.split(",")[1]}" r="3"/>'
-        )  # fmt: skip
+        path = [f"{x_of(at):.1f},{y_of(value):.1f}" for at, value in sorted(points.items())]
+        # A line of one point would not show.
+        path = path if len(path) > 1 else [path[0], f"{WIDTH - RIGHT},{path[0].split(',')[1]}"]
+        drawn = f'<polyline class="line s{i}" points="{" ".join(path)}"/>'
         parts.append(f"<g><title>{text(name)}</title>{drawn}</g>")
-    keys = "".join(
-        f'<li><svg viewBox="0 0 22 8" aria-hidden="true"><line class="line s{i}" x1="1" x2="21" y1="4" y2="4"/></svg>'
-        f"{text(_short(name))}</li>"
-        for i, (name, _) in enumerate(series)
+    says = f"{column.heading} over time, a line per {chart.by}; {FIGURES}"
+    return _framed(result, HEIGHT, says, parts) + _key([name for name, _ in series])
+
+
+def _key(names: Sequence[str]) -> str:
+    items = "".join(
+        '<li><svg viewBox="0 0 22 8" aria-hidden="true">'
+        f'<line class="line s{i}" x1="1" x2="21" y1="4" y2="4"/></svg>{text(_short(name))}</li>'
+        for i, name in enumerate(names)
     )
-    says = f"{column.heading} over time, a line per {chart.by}; the table has the figures."
-    return _framed(result, height, says, parts) + f'<ul class="key">{keys}</ul>'
+    return f'<ul class="key">{items}</ul>'
 
 
 def _series(chart: Chart, rows: Sequence[Any]) -> list[tuple[str, dict[datetime, float]]]:
@@ -139,9 +156,7 @@ def _grid(column: Column, top: float, y_of: Callable[[float], float], asked: Ask
     return lines
 
 
-def _times(
-    times: Sequence[datetime], x_of: Callable[[datetime], float], height: float, asked: Asked
-) -> list[str]:
+def _times(times: Sequence[datetime], x_of: Callable[[datetime], float], asked: Asked) -> list[str]:
     zone = zone_of(asked.zone)
     days = (times[-1] - times[0]).total_seconds() > 2 * 86_400
     chosen = (
@@ -152,7 +167,7 @@ def _times(
         side = "start" if i == 0 else "end" if i == len(chosen) - 1 else "middle"
         label = at.astimezone(zone).strftime("%d %b" if days else "%H:%M")
         parts.append(
-            f'<text class="tick {side}" x="{x_of(at):.1f}" y="{height - 8}">{label}</text>'
+            f'<text class="tick {side}" x="{x_of(at):.1f}" y="{HEIGHT - 8}">{label}</text>'
         )
     return parts
 
@@ -185,5 +200,5 @@ def _heat(result: Result, chart: Chart, rows: Sequence[Any], asked: Asked) -> st
             f'<text class="tick" x="{left + hour * (size + 0.6):.1f}" y="{7 * 22 + 14}">{hour:02}:00</text>'
         )
     darkest = shown(most, column, asked)
-    says = f"{column.heading} by weekday and hour, {asked.zone}; darkest: {darkest}. The table has the figures."
+    says = f"{column.heading} by weekday and hour, {asked.zone}; darkest: {darkest}; {FIGURES}"
     return _framed(result, 7 * 22 + 20, says, parts)

@@ -35,6 +35,8 @@ class Chart:
     by: str | None = None
     #: A line across, where there is one that matters.
     mark: float | None = None
+    #: Bars stay in the order of the rows; else the largest come first.
+    ordered: bool = False
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ CAPACITY = Report(
     "is an approximation for one queue. A worker is one job at a time. Delayed messages and retries arrive when they "
     "did, so real demand may be smoother; more workers may slow down what the jobs share.",
     "No attempt of the range tells how long it ran.",
-    parameters=("trace_rows",), chart=Chart("bars", ("workers", "weights"), "p95_us"),
+    parameters=("trace_rows",), chart=Chart("bars", ("workers", "weights"), "p95_us", ordered=True),
     raw=("queue", "arrived_us", "run_us", "counted"),
 )  # fmt: skip
 REGRESSIONS = Report(
@@ -177,7 +179,7 @@ REGRESSIONS = Report(
     "together at the confidence asked for. It assumes runs that don't depend on one another; other inputs, another "
     "machine or another hour of the day slow jobs as well as a deploy does.",
     "No attempt was done in the range.",
-    parameters=("at",), chart=Chart("bars", ("job",), "change"),
+    parameters=("at", "confidence", "least_runs"), chart=Chart("bars", ("job",), "change"),
     raw=("job", "n_before", "n_after", "before_us", "after_us", "before_low", "before_high", "after_low", "after_high"),
 )  # fmt: skip
 ANOMALIES = Report(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobq.pipeline.report import registry
 from jobq.pipeline.report.asked import Asked, iso
-from jobq.pipeline.report.interval import LEAST, Side, difference, shared
+from jobq.pipeline.report.interval import LEAST, Side, difference
 from jobq.pipeline.report.registry import Report
 
 if TYPE_CHECKING:
@@ -50,14 +50,13 @@ def run(spark: SparkSession, report: Report, asked: Asked) -> Result:
 def judge(report: Report, asked: Asked, rows: Sequence[Row]) -> Result:
     """Regressions: each job's verdict, the worst first."""
     enough = [row for row in rows if min(row["n_before"], row["n_after"]) >= LEAST]
-    confidence = shared(asked.confidence, len(enough))
-    judged = [_judged(row, asked, confidence) for row in rows]
+    judged = [_judged(row, asked) for row in rows]
     judged.sort(key=lambda row: (_ORDER[row["verdict"]], -abs(row["change"] or 0), row["job"]))
     name = asked.at_name or "the middle of the range, as no mark lies in it"
     notes = [
         f"Before and after {iso(asked.compared_at)} ({name}), {len(enough):,} of {len(rows):,} jobs with {LEAST} "
-        f"runs or more on both sides. The intervals hold together at {asked.confidence:.0%}; slower or faster means "
-        f"by more than {asked.min_change:.0%}."
+        f"runs or more on both sides. The intervals hold together at {100 * asked.confidence:.4g} %; slower or faster "
+        f"means by more than {100 * asked.min_change:.4g} %."
     ]
     if len(judged) > asked.limit > 0:
         return Result(report, judged[: asked.limit], notes, more=True)
@@ -68,22 +67,20 @@ SLOWER, FASTER, SAME, TOO_FEW = "slower", "faster", "no change shown", "not enou
 _ORDER = {SLOWER: 0, FASTER: 1, SAME: 2, TOO_FEW: 3}
 
 
-def _judged(row: Row, asked: Asked, confidence: float) -> Row:
-    before, after = row["before_us"], row["after_us"]
-    known = before is not None and after is not None
-    judged = {
-        "job": row["job"], "verdict": TOO_FEW, "change": after / before - 1 if known and before else None,
-        "before_us": before, "after_us": after, "low_us": None, "high_us": None,
-        "n_before": row["n_before"], "n_after": row["n_after"],
-    }  # fmt: skip
+def _judged(row: Row, asked: Asked) -> Row:
+    told = {name: row[name] for name in ("job", "before_us", "after_us", "n_before", "n_after")}
+    judged: Row = {**told, "verdict": TOO_FEW, "change": None, "low_us": None, "high_us": None}
+    if row["before_us"] and row["after_us"] is not None:
+        judged["change"] = row["after_us"] / row["before_us"] - 1
     if min(row["n_before"], row["n_after"]) < LEAST:
         return judged
     found = difference(
-        Side(row["n_before"], before, row["before_low"], row["before_high"]),
-        Side(row["n_after"], after, row["after_low"], row["after_high"]),
-        confidence,
+        *(
+            Side(row[f"n_{side}"], row[f"{side}_us"], row[f"{side}_low"], row[f"{side}_high"])
+            for side in ("before", "after")
+        )
     )
-    least = asked.min_change * before
+    least = asked.min_change * row["before_us"]
     verdict = SLOWER if found.low > least else FASTER if found.high < -least else SAME
     return judged | {"verdict": verdict, "low_us": found.low, "high_us": found.high}
 

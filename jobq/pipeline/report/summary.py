@@ -95,7 +95,7 @@ def _late(found: Mapping[str, Result], asked: Asked) -> Card:
     waiting = sum(row["waiting"] for row in backlog if row["at"] == last)
     if waiting:
         lines.append(f"{counted(waiting, 'message')} waited at the end")
-    goal = f"{shown(asked.objective, _SHARE, asked)} {target}"
+    goal = f"{100 * asked.objective:.4g} % {target}"
     answer = (
         f"{counted(len(rows), 'queue')} in time ({goal})" if rows else "No start tells its wait"
     )

@@ -211,7 +211,7 @@ def test_regressions_are_told_by_order_statistics_of_both_sides(spark):
     # It began before the moment, so it ran on what was there then.
     events += [event(end=1900, run=200), event("retry", run=99), event(job="new", end=3000)]
     check(spark, "regressions", events, [
-        # c of 10 is round(5.5 - 3.16) = 2, of 4 round(2.5 - 2) = 1: halves go up.
+        # z = 1.96: c of 10 is floor(5.5 - 3.1) = 2, of 4 floor(2.5 - 1.96) = 0, so 1.
         ("app.send", 10, 4, 5_500_000.0, 25_000_000.0, 2_000_000, 9_000_000, 10_000_000, 40_000_000),
         ("new", 0, 1, None, 1_000_000.0, None, None, 1_000_000, 1_000_000),
     ], asked)  # fmt: skip
