@@ -36,6 +36,8 @@ STOPPING_S = 10.0
 #: What is over a lease before a lock that nobody renews is recovered.
 SPARE_S = 1.0
 FINE = frozenset((exits.OK, exits.FORCED))
+#: Ends of a worker that never asked for a message: wrong options, no server, no jobs, no child.
+NEVER_BEGAN = frozenset((2, 3, exits.BOOT, exits.CHILD_BOOT))
 
 
 class Wanted(NamedTuple):
@@ -139,8 +141,9 @@ class Drain:
             failed = [one for one in ended if not self._is_fine(one)]
             self._failed += failed
             self.followed.read()
-            if failed and len(failed) == len(ended) and not self.followed.total:
-                raise _not_started(failed[0])
+            in_vain = [one for one in failed if one.code in NEVER_BEGAN]
+            if in_vain and len(in_vain) == len(ended) and not self.followed.total:
+                raise _not_started(in_vain[0])
         return sum(job.nrunning() for job in self._jobs)
 
     def _start(self, workers: int) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from datetime import UTC, datetime
 
 import pytest
+from click.testing import CliRunner
 from msgspec import structs
 
 from jobq.chaos.audit import LIVE, Audit
@@ -210,3 +212,61 @@ def lived(queue, redis):
     gone = queue.content("ready").entries[0].mid
     redis.hdel("jobq:{low}:messages", gone)
     redis.lrem("jobq:{low}:ready", 0, gone)
+
+
+class Kept:
+    """A session that a command may stop in vain."""
+
+    def __init__(self, spark):
+        self._spark = spark
+
+    def __getattr__(self, name):
+        return getattr(self._spark, name)
+
+    def stop(self):
+        pass
+
+
+@pytest.fixture
+def command(spark, valkey_queue, tmp_path, monkeypatch):
+    """command("--since", "1h"): `jobq lake audit` of what the queue's stream has; code, records, remarks."""
+    monkeypatch.setattr("jobq.pipeline.sessions.session", lambda *_, **__: Kept(spark))
+    monkeypatch.chdir(tmp_path)
+    env = {"JOBQ_URL": valkey_queue.client.url, "JOBQ_LAKE": str(tmp_path / "lake")}
+
+    def run(*args):
+        with CliRunner().isolation(env=env) as (out, err, _):
+            assert main(["lake", "ingest", "--once", "--spark", "never", "--rollup", "0"]) == 0
+            out.seek(0)
+            out.truncate()
+            code = main(["lake", "audit", *args])
+        return code, out.getvalue().decode(), err.getvalue().decode()
+
+    return run
+
+
+def test_command_ends_with_1_for_losses_and_with_2_when_the_events_do_not_tell(
+    command, valkey_queue, valkey_redis
+):
+    queue = valkey_queue
+    queue.enqueue(b"v", mid="early")
+    held = queue.dequeue().messages[0]
+    queue.finish([Ending(mid="early", token=held.token)])
+    code, out, err = command()
+    assert (code, out) == (2, "")
+    assert "no queue with enqueues on record" in err
+    queue.events_level("all")
+    time.sleep(0.003)
+    queue.enqueue_many([("a", b"v"), ("b", b"v")])
+    code, out, _ = command("--format", "json")
+    assert (code, json.loads(out)["accepted"], json.loads(out)["open"]) == (0, 2, 2)
+    assert command("--since", "1h")[0] == 2, "the level was attempts before"
+    valkey_redis.hdel("jobq:{low}:messages", "b")
+    valkey_redis.lrem("jobq:{low}:ready", 0, "b")
+    code, out, _ = command("--ask")
+    assert code == 1
+    assert "2 accepted, 0 finished, 0 duplicates, 1 lost (1 waiting or running)" in out
+    assert "lost: b" in out
+    code, _, err = command("--queues", "lov")
+    assert code == 2
+    assert "did you mean 'low'" in err
