@@ -28,8 +28,7 @@ _HOMES = {"session": "jobq.pipeline.sessions"}
 
 def register(spark: SparkSession) -> None:
     """Make `format("jobq")` known where Spark doesn't find it by itself: modules sent with --py-files."""
-    source = import_module("jobq.pipeline.source")
-    spark.dataSource.register(source.JobqDataSource)
+    import_module("jobq.pipeline.source").register(spark)
 
 
 if not TYPE_CHECKING:  # a checker would take every misspelt name for Any
