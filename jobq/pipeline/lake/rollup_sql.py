@@ -20,8 +20,8 @@ SELECT date_trunc('HOUR', finished_at) AS hour, queue, job,
   coalesce(sum(cpu_us), 0L) AS cpu_us,
   coalesce(sum(CAST(bytes AS BIGINT)), 0L) AS bytes,
   max(rss_kib) AS rss_kib,
-  kll_sketch_agg_bigint(run_us, {K}) AS run_us_sketch,
-  kll_sketch_agg_bigint(wait_ms, {K}) AS wait_ms_sketch,
+  CASE WHEN count(run_us) > 0 THEN kll_sketch_agg_bigint(run_us, {K}) END AS run_us_sketch,
+  CASE WHEN count(wait_ms) > 0 THEN kll_sketch_agg_bigint(wait_ms, {K}) END AS wait_ms_sketch,
   dt
 FROM lake_events
 GROUP BY dt, date_trunc('HOUR', finished_at), queue, job

@@ -71,8 +71,8 @@ ROLLUP_COLUMNS: Columns = (
     Column("cpu_us", "int64", "Sum of processor time."),
     Column("bytes", "int64", "Sum of content lengths."),
     Column("rss_kib", "int32", "Highest peak of memory."),
-    Column("run_us_sketch", "binary", "KLL sketch of run_us, k = 2000."),
-    Column("wait_ms_sketch", "binary", "KLL sketch of wait_ms, k = 2000."),
+    Column("run_us_sketch", "binary", "KLL sketch of run_us, k = 2000; null without one."),
+    Column("wait_ms_sketch", "binary", "KLL sketch of wait_ms, k = 2000; null without one."),
 )  # fmt: skip
 MARK_COLUMNS: Columns = (
     Column("name", "string", "What was deployed, or whatever else is to be told before and after."),

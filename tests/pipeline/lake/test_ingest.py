@@ -13,7 +13,6 @@ from jobq.errors import LakeError, Unavailable
 from jobq.pipeline import offsets
 from jobq.pipeline.lake.commit import Overtaken, state_of
 from jobq.pipeline.lake.ingest import Ingest
-from jobq.pipeline.lake.place import Lake
 from jobq.pipeline.lake.runner import Runner
 from jobq.pipeline.lake.tables import EVENTS
 from tests.pipeline.lake.conftest import DAY, batches, mids, rows
@@ -46,7 +45,12 @@ def test_event_reads_as_it_was_written(ingest, write, lake):
     at = datetime.fromtimestamp(DAY / 1000, UTC)
     assert row["finished_at"] == row["entry_at"] == at.replace(microsecond=1000)
     assert row["enqueued_at"].timestamp() * 1000 == DAY - 49
-    assert (row["wait_ms"], row["run_us"], row["job"], row["queue"]) == (30, 20_000, "app.resize", "low")
+    assert (row["wait_ms"], row["run_us"], row["job"], row["queue"]) == (
+        30,
+        20_000,
+        "app.resize",
+        "low",
+    )
 
 
 def test_queue_that_appears_later_is_read_from_its_first_event(ingest, write, lake):
@@ -195,7 +199,9 @@ def test_second_of_two_ingests_changes_nothing_when_they_overlap(
     assert mids(lake) == once(1, 20)
 
 
-def test_delta_refuses_a_batch_when_both_saw_the_same_version(lake, valkey_client, write, monkeypatch):
+def test_delta_refuses_a_batch_when_both_saw_the_same_version(
+    lake, valkey_client, write, monkeypatch
+):
     """Both have looked, and write their commits at the same moment."""
     from jobq.pipeline.lake import ingest as module
 
@@ -250,8 +256,14 @@ def test_topics_are_archived_with_keys_and_headers(ingest, lake, valkey_client):
     topic.append(None, key="k", now=DAY)
     assert ingest.topics().rows == 3
     assert ingest.topics().rows == 0
-    found = [(row["index"], row["content"], row["key"], row["headers"]) for row in rows(lake, "topics")]
-    assert found == [(1, b"one", None, None), (2, b"two", "k", [("trace", "x")]), (3, None, "k", None)]
+    found = [
+        (row["index"], row["content"], row["key"], row["headers"]) for row in rows(lake, "topics")
+    ]
+    assert found == [
+        (1, b"one", None, None),
+        (2, b"two", "k", [("trace", "x")]),
+        (3, None, "k", None),
+    ]
     topic.append(b"four")
     assert ingest.topics().rows == 1
 
@@ -322,9 +334,3 @@ def _bury(queue: Queue, count: int) -> None:
 
     for message in queue.dequeue(count).messages:
         queue.finish([Ending(mid=message.mid, token=message.token, outcome="dead", reason="tried")])
-
-
-def test_lake_of_a_newer_version_is_refused(lake, tmp_path):
-    (tmp_path / "lake" / "_jobq.json").write_text('{"version": 2}')
-    with pytest.raises(LakeError, match="version 2, and this jobq knows 1"):
-        Lake.create(lake.store.uri)
