@@ -7,10 +7,15 @@ import logging
 
 import pytest
 
+from jobq.config import ServerSettings
+from jobq.engine.connection import connect
 from jobq.engine.message import Ending
-from jobq.errors import BadRecord, ConfigError, DataLoss
+from jobq.errors import BadRecord, ConfigError, DataLoss, Unavailable
 from jobq.pipeline.reading import events as reading
 from jobq.pipeline.reading import stretch
+from jobq.pipeline.reading.reader import JobqReader
+from jobq.pipeline.reading.request import requested
+from tests.conftest import answering, binary, start
 
 from .conftest import BEGIN, mids
 
@@ -210,3 +215,30 @@ def test_queue_is_read_when_only_its_name_was_forgotten(load, events, valkey_red
     valkey_redis.srem("jobq:queues", "low")
     assert len(load(queues="low").rows()) == 3
     assert load(queues="*").rows() == []
+
+
+def test_read_ends_with_a_clear_error_when_the_server_goes_away(short_folder, monkeypatch):
+    monkeypatch.setenv("JOBQ_PATIENCE", "0.1")
+    program = binary("valkey")
+    assert program is not None
+    folder = short_folder / "leaving"
+    folder.mkdir()
+    socket = f"{folder}/s"
+    process = start(program, folder, "--port", "0", "--unixsocket", socket)
+    answering(process, folder, unix_socket_path=socket)
+    client = connect(settings=ServerSettings(url=f"unix://{socket}"))
+    client.command("SADD", "jobq:queues", "low")
+    for i in range(3):
+        client.command("XADD", KEY, f"{BEGIN + i}-0", "1", f"done\x1fm{i}\x1f{BEGIN + i}")
+    request = requested({"url": client.url})
+    reader = JobqReader(request)
+    [part] = reader.partitions()
+    monkeypatch.setattr(reading, "PAGE", 1)
+    monkeypatch.setattr(reading, "BATCH", 1)
+    batches = reader.read(part)
+    assert next(batches).num_rows == 2
+    process.kill()
+    process.wait()
+    with pytest.raises(Unavailable, match="no answer from unix://"):
+        list(batches)
+    client.close()

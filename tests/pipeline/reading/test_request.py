@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
@@ -127,3 +130,9 @@ def test_server_is_the_one_of_the_environment_when_no_option_names_it(
 
 def test_every_view_can_be_read():
     assert set(READ) == set(VIEWS) >= set(STREAM)
+
+
+def test_page_names_every_option():
+    page = (Path(__file__).parents[3] / "docs" / "spark_source.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(\w+)`", page))
+    assert {name for names in (*READ.values(), *STREAM.values()) for name in names} <= named
