@@ -17,7 +17,7 @@ from jobq.pipeline.report.asked import Asked
 from jobq.pipeline.report.html import page
 from jobq.pipeline.report.registry import REPORTS
 from jobq.pipeline.report.run import Result, run
-from jobq.pipeline.report.views import registered
+from jobq.pipeline.report.views import Read, registered
 from jobq.pipeline.sessions import session
 
 SINCE = datetime(2026, 11, 9, tzinfo=UTC)
@@ -32,7 +32,7 @@ def measured(folder: Path, rows: int) -> str:
     asked = Asked(since=SINCE, until=until(SINCE))
     began = time.perf_counter()
     results: list[Result] = []
-    with registered(spark, lambda since, until: spark.read.parquet(place), asked) as seen:
+    with registered(spark, Read(lambda since, until: spark.read.parquet(place)), asked) as seen:
         print(f"looked over {time.perf_counter() - began:6.1f} s  {seen.events:,} events")
         for report in REPORTS:
             at = time.perf_counter()

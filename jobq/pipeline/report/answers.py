@@ -36,7 +36,9 @@ def from_lake(spark: SparkSession, lake: Lake) -> Read:
     """The lake's events."""
     from jobq.pipeline.lake.reading import read
 
-    return lambda since, until: read(spark, lake, "events", since, until)
+    return Read(
+        lambda since, until: read(spark, lake, "events", since, until), dear=not lake.store.is_local
+    )
 
 
 def from_server(spark: SparkSession, url: str | None, namespace: str) -> Read:
@@ -51,7 +53,7 @@ def from_server(spark: SparkSession, url: str | None, namespace: str) -> Read:
         reader = reader.option("since", since.isoformat()) if since else reader
         return (reader.option("url", url) if url else reader).load()
 
-    return read
+    return Read(read, dear=True)
 
 
 def marks(lake: Lake) -> dict[str, datetime]:

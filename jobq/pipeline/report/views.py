@@ -1,4 +1,8 @@
-"""The view `events` that the reports' statements read: a range of history, read once and kept."""
+"""The view `events` that the reports' statements read: a range of history.
+
+Of Parquet on this machine each statement reads its few columns again, which takes a second per five million
+rows; to keep all of them in memory first takes longer than all reports. What comes through Python is kept.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +23,18 @@ READ = (
     "queue", "kind", "mid", "job", "attempt", "enqueued_at", "started_at", "finished_at", "run_us",
     "cpu_us", "rss_kib", "error", "fingerprint",
 )  # fmt: skip
-#: The events from a moment to another, None: without end; of the lake, or of what the server still has.
-Read = Callable[[datetime | None, datetime | None], "DataFrame"]
+
+
+class Read(NamedTuple):
+    """The events from a moment to another, None: without end. `dear`: to read them again costs too much."""
+
+    between: Callable[[datetime | None, datetime | None], DataFrame]
+    dear: bool = False
+
+
+#: Groups whose sketches are held at once before Spark turns to sorting all rows; its own 128 is soon passed.
+MOST_SKETCHES = "10000"
+_SKETCHES = "spark.sql.objectHashAggregate.sortBased.fallbackThreshold"
 _FIRST = "kind IN ('done', 'retry', 'dead', 'crashed', 'snoozed') AND attempt = 1"
 
 
@@ -40,18 +54,24 @@ def registered(spark: SparkSession, read: Read, asked: Asked) -> Iterator[Seen]:
     Beside the columns READ it has `first_wait_ms`: how long a message waited for its first run; null for
     every other event, and for what ran again after a snooze, which costs no attempt.
     """
-    chosen = _chosen(read(asked.since, asked.until), asked)
+    chosen = _chosen(read.between(asked.since, asked.until), asked)
     seen, snoozed = _looked_over(chosen)
     _check_queues(read, asked, seen)
     if not seen.events:
         raise PipelineError(_nothing(read, asked))
-    kept = _with_first_wait(chosen, snoozed).cache()
-    kept.createOrReplaceTempView("events")
+    events = _with_first_wait(chosen, snoozed)
+    if read.dear:
+        events = events.cache()
+    events.createOrReplaceTempView("events")
+    before = spark.conf.get(_SKETCHES)
+    spark.conf.set(_SKETCHES, MOST_SKETCHES)
     try:
         yield seen
     finally:
+        spark.conf.set(_SKETCHES, before or "128")
         spark.catalog.dropTempView("events")
-        kept.unpersist()
+        if read.dear:
+            events.unpersist()
 
 
 def _chosen(source: DataFrame, asked: Asked) -> DataFrame:
@@ -98,7 +118,7 @@ def _with_first_wait(chosen: DataFrame, snoozed: bool) -> DataFrame:
 def _check_queues(read: Read, asked: Asked, seen: Seen) -> None:
     missing = [name for name in asked.queues if name not in seen.queues]
     if missing:
-        found = read(None, None).select("queue").distinct().toArrow().to_pylist()
+        found = read.between(None, None).select("queue").distinct().toArrow().to_pylist()
         known = sorted(row["queue"] for row in found)
         for name in missing:
             if name not in known:
@@ -110,7 +130,7 @@ def _nothing(read: Read, asked: Asked) -> str:
 
     at = f.col("finished_at")
     (row,) = (
-        read(None, None)
+        read.between(None, None)
         .agg(f.min(at).alias("first"), f.max(at).alias("last"))
         .toArrow()
         .to_pylist()

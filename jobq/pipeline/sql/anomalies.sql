@@ -3,7 +3,7 @@
 -- serves: (x - median) / (1.253314 MeanAD).
 WITH hours AS (
   SELECT job, date_trunc('HOUR', finished_at) AS hour, count(*) AS attempts,
-         kll_sketch_get_quantile_bigint(kll_sketch_agg_bigint(run_us, 2000), 0.95D) AS p95_us
+         kll_sketch_get_quantile_bigint(kll_sketch_agg_bigint(run_us, 800), 0.95D) AS p95_us
   FROM events
   WHERE run_us IS NOT NULL AND job IS NOT NULL
   GROUP BY job, hour

@@ -2,11 +2,12 @@
 -- events: the view `events`. starts: queue, since_ms. :until_ms: acceptances after it don't count.
 --
 -- moves: 1 accepted, 2 newer content for after the run, 3 done, 4 dead, 5 cancelled, 6 goes on, 7 runs again,
--- 8 superseded, 9 cleared. In the fold: counted is 1 where the life's acceptance counts, newer the same of the
+-- 8 superseded, 9 cleared. Most mids are accepted once and end once, or go on: sums alone judge these. The fold
+-- takes the others. In it counted is 1 where the life's acceptance counts, newer the same of the
 -- content that waits, -1 without.
 WITH told AS (
   SELECT
-    e.queue, e.mid, unix_millis(e.entry_at) AS at, e.entry_seq AS seq, s.since_ms,
+    e.queue, e.mid, unix_millis(e.entry_at) * 1048576 + e.entry_seq AS place, s.since_ms,
     CASE
       WHEN kind IN ('enqueued', 'revived') THEN
         CASE coalesce(error, 'added') WHEN 'updated' THEN NULL WHEN 'requeued' THEN 2 ELSE 1 END
@@ -22,15 +23,29 @@ WITH told AS (
     CASE WHEN kind IN ('done', 'dead') THEN unix_millis(e.enqueued_at) END AS asked_ms
   FROM {events} e JOIN {starts} s ON e.queue = s.queue AND unix_millis(e.entry_at) >= s.since_ms
 ),
+sums AS (
+  SELECT
+    queue, mid, sum(counted * if(move = 1, 1, 0)) AS counted,
+    count_if(move BETWEEN 3 AND 5) AS endings, count_if(move = 7) AS again,
+    count_if(move = 1) = 1 AND count_if(move IN (2, 8)) = 0 AND count_if(move BETWEEN 3 AND 5) <= 1
+      AND min(place) = min(if(move = 1, place, NULL))
+      AND coalesce(max(place) = max(if(move BETWEEN 3 AND 5, place, NULL)), true) AS plain
+  FROM told WHERE move < 9 GROUP BY queue, mid
+),
 clears AS (
-  SELECT queue, collect_list(named_struct('at', at, 'seq', seq, 'move', move, 'counted', 0)) AS moves
+  SELECT queue, collect_list(named_struct('place', place, 'move', move, 'counted', 0)) AS moves
   FROM told WHERE move = 9 GROUP BY queue
+),
+judged AS (
+  SELECT s.*, s.plain AND c.queue IS NULL AS by_sums FROM sums s LEFT JOIN clears c ON s.queue = c.queue
 ),
 stories AS (
   SELECT
-    queue, mid, max(asked_ms) AS asked_ms, max(since_ms) AS since_ms,
-    collect_list(named_struct('at', at, 'seq', seq, 'move', move, 'counted', counted)) AS moves
-  FROM told WHERE move < 9 GROUP BY queue, mid
+    t.queue, t.mid, max(asked_ms) AS asked_ms, max(since_ms) AS since_ms,
+    collect_list(named_struct('place', place, 'move', move, 'counted', t.counted)) AS moves
+  FROM told t LEFT SEMI JOIN (SELECT queue, mid FROM judged WHERE NOT by_sums) j
+    ON t.queue = j.queue AND t.mid = j.mid
+  WHERE move < 9 GROUP BY t.queue, t.mid
 ),
 folded AS (
   SELECT
@@ -80,3 +95,7 @@ SELECT
   -- Ended here, and its enqueue, within the range by the producer's clock, is on no record.
   CASE WHEN asked_ms >= since_ms + 60000 AND asked_ms <= :until_ms THEN life.earlier ELSE 0 END AS unrecorded
 FROM folded
+UNION ALL
+SELECT
+  queue, mid, counted, if(endings = 1, counted, 0), counted * again, 0, 0, 0, if(endings = 0, counted, 0), 0
+FROM judged WHERE by_sums

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jobq.pipeline.report.asked import Asked
 from jobq.pipeline.report.registry import named
 from jobq.pipeline.report.run import frame
-from jobq.pipeline.report.views import registered
+from jobq.pipeline.report.views import Read, registered
 from jobq.pipeline.schema import EVENT_COLUMNS, spark_schema
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def viewed(
     """The view `events` over them; an empty one for none, which the command would refuse."""
     if events:
         made = source(spark, events)
-        with registered(spark, lambda since, until: made, asked):
+        with registered(spark, Read(lambda since, until: made), asked):
             yield
         return
     empty = spark.createDataFrame([], "queue STRING, kind STRING, mid STRING, job STRING, attempt INT, "

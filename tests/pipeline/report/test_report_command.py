@@ -43,6 +43,8 @@ def filled(lake: Lake, events: list[tuple[Any, ...]]) -> None:
     }
     batch = pa.RecordBatch.from_pydict(arrays, schema=events_schema())
     table = to_lake(batch)
+    days = pa.array([moment.date() for moment in batch["finished_at"].to_pylist()], pa.date32())
+    table = table if "dt" in table.column_names else table.append_column("dt", days)
     lake.made("events")
     write_deltalake(lake.below("events").uri, table, mode="append")
 
