@@ -17,7 +17,7 @@ from jobq.cli.lake_place import lake_options, opened
 from jobq.cli.options import DURATION, command, option
 from jobq.cli.session import Session
 from jobq.cli.spark import master_option, memory_option
-from jobq.config import parse_queues
+from jobq.config import parse_queues, settings_from_env
 from jobq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -156,7 +156,9 @@ def _answers(
         read = from_lake(spark, lake)
     else:
         settings = session.settings
-        read = from_server(spark, settings.url, settings.namespace)
+        # Options are seen in Spark's plans: an address of the environment isn't repeated there.
+        url = settings.url if settings.url != settings_from_env().url else None
+        read = from_server(spark, url, settings.namespace)
     with output.progress(len(reports), "reports", quiet=session.as_json) as bar:
         return answers(spark, read, reports, asked, lambda _: bar.update(1))
 

@@ -49,7 +49,9 @@ def from_server(spark: SparkSession, url: str | None, namespace: str) -> Read:
 
     def read(since: datetime | None, until: datetime | None) -> DataFrame:
         reader = spark.read.format("jobq").option("view", "events").option("namespace", namespace)
-        # The source takes the time of writing, which is never before that of happening by more than a lease.
+        # Streams are trimmed while a report reads them.
+        reader = reader.option("failOnDataLoss", "false")
+        # It goes by the time of writing, which comes after that of happening.
         reader = reader.option("since", since.isoformat()) if since else reader
         return (reader.option("url", url) if url else reader).load()
 

@@ -13,7 +13,7 @@ told AS (
   GROUP BY queue
 ),
 changes AS (
-  SELECT queue, enqueued_at AS at, 1 AS enqueued, 0 AS started
+  SELECT /*+ BROADCAST(told) */ queue, enqueued_at AS at, 1 AS enqueued, 0 AS started
   FROM first_runs LEFT JOIN told USING (queue)
   WHERE told_from IS NULL OR enqueued_at < told_from OR enqueued_at > told_to
   UNION ALL
@@ -21,7 +21,7 @@ changes AS (
   UNION ALL
   SELECT queue, started_at, 0, 1 FROM first_runs
   UNION ALL
-  SELECT queue, finished_at, 0, 1
+  SELECT /*+ BROADCAST(told) */ queue, finished_at, 0, 1
   FROM events JOIN told USING (queue)
   WHERE kind = 'cancelled' AND coalesce(attempt, 0) = 0 AND finished_at > told_from
 ),
