@@ -10,7 +10,7 @@ ARGV
   number     of this call, counted up by the caller
   now        epoch ms, or '' for the server's clock
   dedupe_ms  after it is done, refuse its mid for so long
-  batch      groups of messages by their time, see _groups
+  batch      messages with their times, see _batch
 RETURNS  {'ok', number added, number whose mid lives already}; {'closed'}
 COST     O(messages)
 WRITES   nothing when memory is full or the call is refused; messages that live already stay as they are
@@ -24,10 +24,10 @@ local delay_ms, at, lock_ms = '', '', ''
 --@include engine/_clock
 --@include engine/_place
 --@include engine/_accept
---@include _groups
+--@include _batch
 
 if refused() then return {'closed'} end
 if replayed() then return recorded_words() end
-local words = accept_groups(batch)
+local words = accept_batch(batch)
 record_call(words)
 return words

@@ -26,14 +26,14 @@ local delay_ms, at, lock_ms = '', '', ''
 --@include engine/_clock
 --@include engine/_place
 --@include engine/_accept
---@include _groups
+--@include _batch
 
 if refused() then return {'closed'} end
 if replayed() then return recorded_words() end
 local birth, batch = unpack(redis.call('HMGET', staged, 'born', field))
 if birth ~= born or not batch then return {'lost'} end
 
-local words = accept_groups(batch)
+local words = accept_batch(batch)
 redis.call('HDEL', staged, field)
 redis.call('PEXPIRE', staged, ttl_ms)
 record_call(words)

@@ -8,7 +8,7 @@ ARGV
   token   random, of the attempt that stages; the birth of the stage where this call begins it
   born    the birth that this attempt was told before, '' on its first call
   field   what the batch is kept under
-  batch   groups of messages by their time, see _groups
+  batch   messages with their times, see _batch
   ttl_ms  how long all of the stage is kept from now on
 RETURNS  {'ok', birth}; {'lost'} when what this attempt staged before is gone
 COST     O(1)

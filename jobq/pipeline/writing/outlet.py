@@ -54,7 +54,7 @@ class Outlet:
             self._count(added, len(done) - added)
             return
         register_queue(self._client, self._queue.name)
-        self._run("deliver", [""], [_grouped(messages)], messages)
+        self._run("deliver", [""], [packed(messages)], messages)
 
     def stage(self, run: str, staged: Staged, messages: Sequence[Message]) -> Staged:
         """Keep one more batch aside; what is staged now. Harmless to repeat: its place has a name."""
@@ -64,7 +64,7 @@ class Outlet:
             staged.attempt,
             staged.birth,
             field,
-            _grouped(messages),
+            packed(messages),
             STAGE_TTL_MS,
         ]
         reply = self._client.run(script, [stage_key(self._client, self._queue.name, run)], args)
@@ -115,19 +115,13 @@ def stage_key(client: Client, queue: str, run: str) -> str:
     return f"{keys.prefix(client.namespace, queue)}staged:{run}"
 
 
-def _grouped(messages: Sequence[Message]) -> bytes:
-    """A batch as lua/pipeline/_groups.lua reads it."""
-    heads: dict[str, list[Any]] = {}
-    contents: dict[str, list[bytes]] = {}
+def packed(messages: Sequence[Message]) -> bytes:
+    """A batch as lua/pipeline/_batch.lua reads it."""
+    head: list[Any] = []
     for _, when, mid, content in messages:
-        if when not in heads:
-            heads[when], contents[when] = [when], []
-        heads[when] += (mid, len(content))
-        contents[when].append(content)
-    head = _pack(list(heads.values()))
-    return b"".join(
-        [b"%08d" % len(head), head, *(one for group in contents.values() for one in group)]
-    )
+        head += (mid, when, len(content))
+    text = _pack(head)
+    return b"".join([b"%08d" % len(text), text, *[message.content for message in messages]])
 
 
 def _lost(queue: str) -> PipelineError:
