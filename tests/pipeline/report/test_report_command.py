@@ -142,9 +142,8 @@ def test_capacity_simulates_what_was_asked_for(report):
             "capacity", "--workers", "1,9", "--queue", "low", "--target-wait", "5s", "--json"
         ).out
     )
-    assert [(row["workers"], row["meets"]) for row in told["rows"]] == [(1, "no"), (9, "no")] or [
-        row["workers"] for row in told["rows"]
-    ] == [1, 9]
+    # Sixty runs of 13 s, one a second, are too many for nine.
+    assert [(row["workers"], row["meets"]) for row in told["rows"]] == [(1, "no"), (9, "no")]
     assert told["rows"][0]["mean_us"] > told["rows"][1]["mean_us"]
     assert "Little's law" in told["notes"][0]
 

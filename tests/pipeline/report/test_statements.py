@@ -6,13 +6,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from pyspark.testing import assertDataFrameEqual
 
 from jobq.pipeline.report.asked import Asked
 from jobq.pipeline.report.registry import REPORTS, named
 from jobq.pipeline.report.run import frame
-from tests.pipeline.report.rows import ASKED, NOON, answered, at, event, recovered, viewed
+from jobq.pipeline.report.views import Read, registered
+from tests.pipeline.report.rows import ASKED, NOON, answered, at, event, recovered, source, viewed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,24 +30,29 @@ def check(
         )
 
 
-@pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.name)
-def test_statement_answers_its_columns_and_nothing_when_there_are_no_events(spark, report):
+def test_statements_answer_their_columns_and_nothing_when_there_are_no_events(spark):
     with viewed(spark, []):
-        found = frame(spark, report, ASKED)
-        assert tuple(found.columns) == report.answered
-        assert found.collect() == []
+        for report in REPORTS:
+            found = frame(spark, report, ASKED)
+            assert tuple(found.columns) == report.answered
+            assert found.collect() == [], report.name
 
 
-@pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.name)
-def test_statement_bears_events_that_tell_nothing_but_their_kind(spark, report):
+def test_statements_bear_events_that_tell_nothing_but_their_kind(spark):
     bare = {"job": None, "run": None, "attempt": None}
-    told = [
-        recovered(),
-        event("dead", **bare),
-        event("enqueued", **bare),
-        event("done", run=0.0, cpu_us=0),
-    ]
-    answered(spark, report.name, told)
+    told = [recovered(), event("dead", **bare), event("enqueued", **bare), event(run=0.0, cpu_us=0)]
+    with viewed(spark, told):
+        rows = {report.name: frame(spark, report, ASKED).count() for report in REPORTS}
+    assert rows["retries"] == 2 and rows["cost"] == 1 and rows["dead"] == 1
+
+
+def test_events_are_kept_only_when_to_read_them_again_is_dear(spark):
+    made = source(spark, [event()])
+    for dear in (False, True):
+        with registered(spark, Read(lambda since, until: made, dear), ASKED) as seen:
+            assert spark.catalog.isCached("events") is dear
+        assert (seen.events, seen.queues) == (1, ("low",))
+    assert not spark.catalog.tableExists("events")
 
 
 def test_wait_is_that_of_first_attempts(spark):
