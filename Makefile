@@ -44,7 +44,8 @@ test: $(VENV)/.tested ## every promise, on real servers: Valkey, and Redis where
 	@command -v npm >/dev/null || echo "node and npm are not installed: tests against Node's libraries are not run"
 	@$(MAKE) --no-print-directory test-pythons
 	$(BIN)/python -m pytest tests/model $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/model $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/model --ignore tests/pipeline $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/pipeline $(PYTEST_ARGS)
 
 test-pythons: $(VENV)/.tested ## engine and jobs on every other Python 3.11 to 3.13 that is on the path
 	@here=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
@@ -59,7 +60,7 @@ test-pythons: $(VENV)/.tested ## engine and jobs on every other Python 3.11 to 3
 		if [ ! $$venv/.tested -nt pyproject.toml ]; then \
 			[ -x $$venv/bin/python ] || $$python -m venv $$venv || exit 1; \
 			$$venv/bin/python -m pip install -q --upgrade pip || exit 1; \
-			$$venv/bin/python -m pip install -q -e '.[all]' --group test || exit 1; \
+			$$venv/bin/python -m pip install -q -e '.[all]' --group engine || exit 1; \
 			touch $$venv/.tested; \
 		fi; \
 		$$venv/bin/python -m pytest -q -n 2 --dist loadfile --server valkey \

@@ -52,7 +52,9 @@ def _described(command: click.Command, name: str, parent: click.Context) -> Iter
     yield inspect.cleandoc(command.help or "") + "\n"
     if isinstance(command, click.Group):
         for inner in command.list_commands(context):
-            yield from _described(command.commands[inner], inner, context)
+            found = command.get_command(context, inner)
+            assert found is not None
+            yield from _described(found, inner, context)
         return
     pieces = " ".join(command.collect_usage_pieces(context))
     yield f"`{context.command_path} {pieces}`\n"

@@ -177,6 +177,7 @@ class WorkerSettings:
     one child. lease_ms: how long a lock lasts unless renewed. crash_limit: crashes that make a message
     dead. prefetch: most messages a child takes at once; it takes about prefetch_ms worth of work.
     max_jobs, max_age_s, max_memory_mb: when a child is replaced. shutdown_timeout_s: how long TERM waits.
+    name: in events and logs, '' = host and process id.
     """
 
     queues: tuple[tuple[str, int], ...] = (("default", 1),)
@@ -211,6 +212,10 @@ class WorkerSettings:
         _at_least("lease_ms", self.lease_ms, 200)
         _at_least("crash_limit", self.crash_limit, 0)
         _at_least("shutdown_timeout_s", self.shutdown_timeout_s, 0)
+        if len(self.name) > 100 or not self.name.isprintable():
+            raise ConfigError(
+                f"worker name {self.name!r:.120} can't be used; take at most 100 printable characters"
+            )
         if not 1 <= self.prefetch <= 200:
             raise ConfigError(f"prefetch={self.prefetch!r} is out of range; take 1 to 200")
         if not 1 <= self.concurrency <= 200:
@@ -244,3 +249,9 @@ def settings_from_env(environ: Mapping[str, str] | None = None) -> ServerSetting
         durable_within_s=duration_s(env.get("JOBQ_DURABLE_WITHIN") or 2.0),
         outage_buffer=_whole("JOBQ_OUTAGE_BUFFER", env.get("JOBQ_OUTAGE_BUFFER") or "0"),
     )
+
+
+def lake_from_env(environ: Mapping[str, str] | None = None) -> str | None:
+    """JOBQ_LAKE: the folder or bucket of the lake; None when it isn't set."""
+    env = os.environ if environ is None else environ
+    return env.get("JOBQ_LAKE") or None

@@ -20,7 +20,12 @@
     ├── JobFailed
     ├── EmptyKey
     ├── NoGroup
-    └── OutOfRange
+    ├── OutOfRange
+    └── PipelineError
+        ├── JavaMissing
+        ├── LakeError
+        ├── DataLoss
+        └── BadRecord
 
     Outcome              raised by a handler on purpose, so outside the root
     ├── Retry
@@ -138,6 +143,30 @@ class OutOfRange(JobqError):
     ) -> None:
         super().__init__(message)
         self.position, self.first, self.last = position, first, last
+
+
+class PipelineError(JobqError):
+    """The data pipeline can't go on."""
+
+
+class JavaMissing(PipelineError):
+    """No Java 17 or later is here: set JAVA_HOME, or pip install "jobq[spark]", which brings one."""
+
+
+class LakeError(PipelineError):
+    """The lake can't be used: it isn't one, a later version wrote it, or its disk is full."""
+
+
+class DataLoss(PipelineError):
+    """Entries were trimmed before they were read; `lost` is how many."""
+
+    def __init__(self, message: str | None = None, lost: int = 0) -> None:
+        super().__init__(message)
+        self.lost = lost
+
+
+class BadRecord(PipelineError):
+    """A record can't be decoded, or a row can't become a message."""
 
 
 class Outcome(Exception):

@@ -1,23 +1,35 @@
 """The event stream: names and the one record shape.
 
 Scripts append an entry per state change worth history. An entry is one field: its name is the schema
-version, its value the columns of COLUMNS joined by 0x1f. The queue is in the key, the time of writing
-in the entry's id. Log, dashboard, metrics and the Spark pipeline read this and nothing else.
+version, its value the columns of COLUMNS joined by 0x1f, without empty ones at the end. The queue is in
+the key, the time of writing in the entry's id. Log, dashboard, metrics and the Spark pipeline read this
+and nothing else. docs/events.md says how versions evolve.
 """
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Mapping
+
 import msgspec
+
+from jobq.errors import BadRecord
 
 SCHEMA = "1"
 SEPARATOR = "\x1f"
 LEVELS = ("off", "attempts", "all")
+#: About how many events a queue's stream keeps, and between what that may be set.
+MAXLEN = 100_000
+MAXLENS = (100, 10**9)
 
 #: What happened. The script that makes the change writes the event.
 KINDS = (
     "enqueued", "done", "retry", "dead", "crashed", "snoozed",
     "recovered", "cancelled", "revived", "cleared", "superseded", "clock_jump",
 )  # fmt: skip
+#: The kinds that end an attempt.
+ATTEMPTS = ("done", "retry", "dead", "crashed", "snoozed", "recovered")
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -35,6 +47,8 @@ class Event(msgspec.Struct, frozen=True):
     worker: str = ""
     error: str = ""
     fingerprint: str = ""
+    bytes: int = 0
+    trace_id: str = ""
 
     @property
     def started_at(self) -> int:
@@ -48,24 +62,86 @@ class Event(msgspec.Struct, frozen=True):
 
 
 COLUMNS = tuple(Event.__struct_fields__)
-_NUMBERS = frozenset(("finished_at", "attempt", "enqueued_at", "run_us", "cpu_us", "rss_kib"))
+_MOMENT, _INT, _LONG = 253_402_300_799_999, 2**31 - 1, 10**15
+#: The columns that are numbers, of digits alone, and the greatest that a reader must take.
+LIMITS = {
+    "finished_at": _MOMENT, "enqueued_at": _MOMENT, "run_us": _LONG, "cpu_us": _LONG,
+    "attempt": _INT, "rss_kib": _INT, "bytes": _INT,
+}  # fmt: skip
+#: The record's enqueued_at below this is ms before finished_at, eight bytes shorter than an epoch ms.
+ABSOLUTE = 10**12
+_NEEDED = ("kind", "finished_at")
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
+_SENTRY_TRACE = re.compile(r"([0-9a-f]{32})-[0-9a-f]{16}(?:-[01])?")
+_BREAKS = re.compile(r"[\x1f\r\n\0]")
+
+
+def ago_ms(enqueued_at: int) -> int:
+    """How long ago that was by this process's clock, at least 1; 0 when unknown."""
+    ago = time.time_ns() // 1_000_000 - enqueued_at
+    return max(1, ago) if ago < ABSOLUTE else 0
 
 
 def attempt_record(
-    job: str, attempt: int, enqueued_at: int, run_us: int, cpu_us: int, rss_kib: int,
-    worker: str, error: str = "", fingerprint: str = "",
+    job: str, attempt: int, enqueued: int, run_us: int, cpu_us: int, rss_kib: int,
+    worker: str, error: str = "", fingerprint: str = "", nbytes: int = 0, trace_id: str = "",
 ) -> str:  # fmt: skip
-    """The columns that a child knows; the script puts kind, mid and finished_at before them."""
+    """The columns that a child knows; the script puts kind, mid and finished_at before them.
+
+    enqueued: ms before the end of the attempt, 0 = unknown; an epoch ms does as well.
+    """
     if error:
-        error = error.replace(SEPARATOR, " ")[:500]
+        error = _BREAKS.sub(" ", error)[:500]
     return (
-        f"{job}\x1f{attempt}\x1f{enqueued_at}\x1f{run_us}\x1f{cpu_us}\x1f{rss_kib}"
-        f"\x1f{worker}\x1f{error}\x1f{fingerprint}"
-    )
+        f"{job}\x1f{attempt}\x1f{enqueued or ''}\x1f{run_us}\x1f{cpu_us}\x1f{rss_kib}"
+        f"\x1f{worker}\x1f{error}\x1f{fingerprint}\x1f{nbytes or ''}\x1f{trace_id}"
+    ).rstrip(SEPARATOR)
 
 
-def decode(value: bytes) -> Event:
-    """Read one entry's value; missing columns take their defaults."""
-    fields = value.decode("utf-8", "replace").split(SEPARATOR)
-    known = dict(zip(COLUMNS, fields, strict=False))
-    return Event(**{k: int(v or 0) if k in _NUMBERS else v for k, v in known.items()})  # type: ignore[arg-type]
+def trace_id(headers: Mapping[str, str]) -> str:
+    """The id in a call's W3C `traceparent`, else in its `sentry-trace`; '' without a good one."""
+    found = _TRACEPARENT.fullmatch(headers.get("traceparent", ""))
+    if found is None:
+        found = _SENTRY_TRACE.fullmatch(headers.get("sentry-trace", ""))
+    return found[1] if found and found[1].strip("0") else ""
+
+
+def columns_of(value: bytes, version: bytes = SCHEMA.encode()) -> dict[str, str | int]:
+    """The columns that aren't empty, as they are written, numbers as such. BadRecord: what is wrong."""
+    if version != SCHEMA.encode():
+        raise BadRecord(
+            f"version {version[:40]!r} of event records is unknown here, where {SCHEMA} is read; "
+            "upgrade jobq"
+        )
+    try:
+        fields = value.decode().split(SEPARATOR)
+    except UnicodeDecodeError as error:
+        raise BadRecord(f"an event record isn't UTF-8: {error.reason} at {error.start}") from error
+    if len(fields) > len(COLUMNS):
+        raise BadRecord(
+            f"an event record has {len(fields)} columns, and version {SCHEMA} has {len(COLUMNS)}"
+        )
+    found = {name: _checked(name, text) for name, text in zip(COLUMNS, fields) if text}
+    for name in _NEEDED:
+        if name not in found:
+            raise BadRecord(f"an event record has no {name}")
+    return found
+
+
+def decode(value: bytes, version: bytes = SCHEMA.encode()) -> Event:
+    """Read one entry; missing columns take their defaults. BadRecord for what is no record."""
+    found = {"mid": ""} | columns_of(value, version)
+    enqueued = found.get("enqueued_at")
+    if isinstance(enqueued, int) and enqueued < ABSOLUTE:
+        found["enqueued_at"] = int(found["finished_at"]) - enqueued
+    return Event(**found)  # type: ignore[arg-type]
+
+
+def _checked(name: str, text: str) -> str | int:
+    limit = LIMITS.get(name)
+    if limit is None:
+        return text
+    # Python's int() takes more than digits, and without a bound any length of them.
+    if not (text.isascii() and text.isdigit()) or len(text) > 20 or int(text) > limit:
+        raise BadRecord(f"{name} {text[:40]!r} of an event record is no number of 0 to {limit:,}")
+    return int(text)

@@ -132,7 +132,11 @@ def server(
     request: pytest.FixtureRequest, servers: dict[str, Server], short_folder: Path
 ) -> Server:
     """One of the servers of this run."""
-    kind: str = request.param
+    return serving(request.param, servers, short_folder)
+
+
+def serving(kind: str, servers: dict[str, Server], short_folder: Path) -> Server:
+    """The server of this kind, started when first asked for."""
     if kind not in servers:
         program, folder = binary(kind), short_folder / kind
         assert program is not None

@@ -108,9 +108,9 @@ def needs(fragment: Path) -> set[str]:
 def test_script_binds_what_its_fragments_need(path):
     script, before = Script(path), ""
     for line in path.read_text(encoding="utf-8").splitlines():
-        include = re.fullmatch(r"--@include (\w+)", line)
+        include = re.fullmatch(r"--@include (?:(\w+)/)?(\w+)", line)
         if include:
-            fragment = path.with_name(f"{include[1]}.lua")
+            fragment = LUA / (include[1] or path.parent.name) / f"{include[2]}.lua"
             local = {
                 name
                 for names in re.findall(r"\blocal (?:function )?([\w, ]+)", before)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobq.chaos.tally import Tally
 from jobq.engine.keys import key
-from jobq.errors import ConfigError
+from jobq.errors import BadRecord, ConfigError
 from jobq.events import Event, decode
 
 if TYPE_CHECKING:
@@ -101,11 +101,19 @@ class Audit:
             for entry_id, fields in reply:
                 at, sequence = position(entry_id)
                 self._unread = (at, sequence + 1)
-                yield at, decode(fields[1])
+                yield at, self._event(entry_id, fields)
             if reply:
                 self._next = f"({reply[-1][0].decode()}"
             if len(reply) < READ:
                 return
+
+    def _event(self, entry_id: bytes, fields: list[bytes]) -> Event:
+        try:
+            return decode(fields[1], fields[0])
+        except BadRecord as error:
+            raise ConfigError(
+                f"queue {self._queue.name!r}: entry {entry_id.decode()} isn't an event that can be counted: {error}"
+            ) from error
 
     def _check_trimmed(self) -> None:
         client = self._queue.client

@@ -28,7 +28,7 @@ COMMANDS = {
     "pause": "control:pause",
     "resume": "control:resume",
     "clear": "control:clear",
-    "events": "control:events",
+    "events": "events:events",
     "doctor": "checks:doctor",
     "fsck": "checks:fsck",
     "audit": "audit:audit",
@@ -41,6 +41,9 @@ COMMANDS = {
     "resque": "resque:resque",
     "chaos": "chaos:chaos",
     "rsmq": "rsmq:rsmq",
+    "lake": "lake:lake",
+    "report": "report:report",
+    "spark": "spark:spark",
 }
 
 

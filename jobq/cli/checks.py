@@ -36,12 +36,13 @@ def doctor(session: Session, strict: bool) -> int:
 
     found = findings(session.client)
     for finding in found:
-        _show(session, finding)
+        show(session, finding)
     bad = {"fail", "warn"} if strict else {"fail"}
     return exits.NO if any(finding.level in bad for finding in found) else exits.OK
 
 
-def _show(session: Session, finding: Finding) -> None:
+def show(session: Session, finding: Finding) -> None:
+    """One finding: a JSON line, or its level and what was found, with the remedy below."""
     if session.as_json:
         session.say(finding._asdict(), "")
         return

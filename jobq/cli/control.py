@@ -1,13 +1,12 @@
-"""Verbs that steer a queue: pause, resume, clear, events."""
+"""Verbs that steer a queue: pause, resume, clear."""
 
 from __future__ import annotations
 
 import click
 
 from jobq.cli import output
-from jobq.cli.options import Group, command, queues_option, yes_option
+from jobq.cli.options import command, yes_option
 from jobq.cli.session import Session
-from jobq.events import LEVELS
 
 names_argument = click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
 
@@ -46,24 +45,3 @@ def clear(session: Session, names: tuple[str, ...], yes: bool) -> None:
             bar.update(1)
     for name, count in dropped:
         session.say({"queue": name, "cleared": count}, f"{name}: {count:,} messages cleared")
-
-
-@click.group("events", cls=Group)
-def events() -> None:
-    """What a queue's event stream records: one record per finished attempt, by default."""
-
-
-events.examples = "jobq events level --queues low\njobq events level all --queues low"
-
-
-@command("level", examples="jobq events level\njobq events level all --queues low")
-@click.argument("level", type=click.Choice(LEVELS), required=False)
-@queues_option
-def level(session: Session, level: str | None, queues: str | None) -> None:
-    """Show, or with LEVEL set, how much is recorded: off, attempts, all (enqueues too)."""
-    for queue in session.queues(queues):
-        now = queue.events_level(level or "")
-        session.say({"queue": queue.name, "level": now}, f"{queue.name}: {now}")
-
-
-events.add_command(level)

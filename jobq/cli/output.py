@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from itertools import count, islice
@@ -50,8 +50,10 @@ def width_of(text: str) -> int:
     )
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    """Aligned lines: numbers to the right, everything else to the left and escaped.
+def table(
+    headings: Sequence[str], rows: Iterable[Sequence[object]], figures: Collection[int] = ()
+) -> Iterator[str]:
+    """Aligned lines: numbers and the columns `figures` to the right, everything else to the left and escaped.
 
     Widths are taken from a stretch of rows at a time, so that a million rows need no memory.
     """
@@ -62,7 +64,10 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator
         if not cells and first:
             return
         widths = [max(w, *(width_of(row[i][0]) for row in cells), 0) for i, w in enumerate(widths)]
-        right = [bool(cells) and all(row[i][1] for row in cells) for i in range(len(headings))]
+        right = [
+            i in figures or (bool(cells) and all(row[i][1] for row in cells))
+            for i in range(len(headings))
+        ]
         for row in [list(headings)] * (not first) + [[text for text, _ in row] for row in cells]:
             yield "  ".join(
                 _padded(cell, widths[i], right[i]) for i, cell in enumerate(row)

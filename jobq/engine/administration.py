@@ -8,7 +8,7 @@ from jobq.engine.binding import Binding, checked_mid, moment
 from jobq.engine.caller import Caller
 from jobq.engine.message import Counts, DeadMessage, Entry, Page, Place, Status, Violation
 from jobq.errors import ConfigError
-from jobq.events import LEVELS
+from jobq.events import LEVELS, MAXLENS
 
 #: Most messages in a page.
 PAGE = 1_000
@@ -110,7 +110,14 @@ class Administration(Binding):
         """Set how much the event stream records ('off', 'attempts', 'all'), or ask."""
         if level and level not in LEVELS:
             raise ConfigError(f"event level {level!r} is unknown; take one of {', '.join(LEVELS)}")
-        return _text(self._run("level", level)[0])
+        return _text(self._run("level", level, "")[0])
+
+    def events_maxlen(self, length: int | None = None) -> int:
+        """Set about how many events the stream keeps, or ask. Fewer than it has: they go as others come."""
+        least, most = MAXLENS
+        if length is not None and not least <= length <= most:
+            raise ConfigError(f"maxlen={length!r} is out of range; take {least:,} to {most:,}")
+        return int(self._run("level", "", "" if length is None else length)[1])
 
 
 def _check_page(offset: int, limit: int) -> None:

@@ -25,11 +25,12 @@ last-dead          hash, mid -> its newest `mid#generation` among the dead
 eoq-backoff?       string, PX: until when callers needn't ask
 ndry-runs          string, PX: asks in a row that found nothing
 wake               list of at most one marker, which ends one child's idle wait
-meta               hash: paused, events, floor, fence, max_lease, max_content, deduped, all_since
+meta               hash: paused, events, maxlen, floor, fence, max_lease, max_content, deduped, all_since
 call:<caller>      string, PX 10 min: number and short reply of that caller's last call; with a `~` behind,
                    PX 1 s: the write that a durable enqueue waits for
 result:<mid>       list of one, TTL: a result
 events             stream, one entry per state change worth history
+staged:<run>       hash, PX 1 h: what an atomic DataFrame write has not published yet
 =================  =======================================================================
 """
 

@@ -1,7 +1,8 @@
 """Lua scripts by name: their source, and the names they bind.
 
 A script binds its inputs once, in `local … = unpack(KEYS)` and `local … = unpack(ARGV…)`; the order of
-keys and arguments is written there and nowhere in Python. `--@include _name` pulls in a fragment.
+keys and arguments is written there and nowhere in Python. `--@include _name` pulls in a fragment beside
+it, `--@include area/_name` one of another folder.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from jobq.errors import ScriptError
 
-_INCLUDE = re.compile(r"^--@include (\w+)$", re.MULTILINE)
+_INCLUDE = re.compile(r"^--@include ((?:\w+/)?\w+)$", re.MULTILINE)
 _BINDING = re.compile(r"^local ([\w,\s]+?) = unpack\((KEYS|ARGV)\b[^)]*\)", re.MULTILINE)
 
 
@@ -35,7 +36,9 @@ class Script:
 
 
 def _fragment(path: Path, name: str) -> str:
-    return path.with_name(f"{name}.lua").read_text(encoding="utf-8")
+    area, _, stem = name.rpartition("/")
+    place = path.parents[1] / area if area else path.parent
+    return (place / f"{stem}.lua").read_text(encoding="utf-8")
 
 
 def folder() -> Path:

@@ -6,7 +6,7 @@ from typing import Any
 
 from jobq.engine.message import Ending
 from jobq.errors import Dead
-from jobq.events import attempt_record
+from jobq.events import ago_ms, attempt_record, trace_id
 from jobq.jobs import failure, log
 from jobq.jobs.call import Call
 from jobq.jobs.context import Context
@@ -28,7 +28,10 @@ def failed_ending(context: Context, call: Call, error: BaseException, figures: F
         if decision.outcome == "snooze"
         else (failure.class_name(error), failure.fingerprint(error))
     )
-    record = attempt_record(call.job.name, message.attempt, call.enqueued_at, *figures, kind, mark)
+    record = attempt_record(
+        call.job.name, message.attempt, ago_ms(call.enqueued_at), *figures, kind, mark,
+        len(message.content), trace_id(call.headers),
+    )  # fmt: skip
     ending: dict[str, Any] = {"mid": message.mid, "token": message.token, "record": record}
     if decision.outcome != "dead":
         _log_return(context, error, decision)

@@ -15,7 +15,7 @@ from typing import Any
 
 from jobq.engine.message import Ending, Message
 from jobq.errors import CodecError, JobAborted, JobTimeout
-from jobq.events import attempt_record
+from jobq.events import ago_ms, attempt_record, trace_id
 from jobq.jobs import middleware
 from jobq.jobs.absent import absent, unreadable
 from jobq.jobs.call import Call
@@ -74,7 +74,7 @@ class Executor:
         job = self.registry.find(envelope.job)
         if job is None:
             why = f"no job {envelope.job!r:.200} here; is its module in --import?"
-            return absent(queue, message, envelope.job, why, self.worker)
+            return absent(queue, message, envelope.job, why, self.worker, envelope.headers)
         if envelope.options is not None:
             job = job.overridden(envelope.options)
         return Call(
@@ -162,8 +162,9 @@ class Executor:
         message = call.message
         run_us = (perf_counter_ns() - started) // 1000
         record = attempt_record(
-            call.job.name, message.attempt, call.enqueued_at, run_us, cpu_ns // 1000,
+            call.job.name, message.attempt, ago_ms(call.enqueued_at), run_us, cpu_ns // 1000,
             self._peak_rss_kib(run_us), self.worker,
+            nbytes=len(message.content), trace_id=trace_id(call.headers) if call.headers else "",
         )  # fmt: skip
         if result is None:
             return Ending(mid=message.mid, token=message.token, record=record)

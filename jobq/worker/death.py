@@ -12,7 +12,7 @@ from jobq.engine import keys
 from jobq.engine.message import Ending
 from jobq.engine.queue import Queue
 from jobq.errors import CodecError
-from jobq.events import attempt_record
+from jobq.events import ago_ms, attempt_record, trace_id
 from jobq.jobs.codec import decode
 from jobq.jobs.seal import opened, seal_of
 from jobq.worker import exits, slots
@@ -113,15 +113,18 @@ def _to_blame(death: Death, held: Held) -> bool:
 
 
 def _record(queue: Queue, death: Death, held: Held, worker: str, error: str = "") -> str:
-    content = queue.client.command("HGET", keys.key(queue.prefix, "messages"), held.mid)
+    content = queue.client.command("HGET", keys.key(queue.prefix, "messages"), held.mid) or b""
     try:
-        call = decode(opened(seal_of(queue.client), queue.name, held.mid, content or b""))
-        name, enqueued_at = call.job, call.enqueued_at
+        call = decode(opened(seal_of(queue.client), queue.name, held.mid, content))
+        name, enqueued_at, trace = call.job, call.enqueued_at, trace_id(call.headers)
     except CodecError:
-        name, enqueued_at = "", 0
+        name, enqueued_at, trace = "", 0, ""
     ran_us = death.ran_us if error else 0
     attempt = queue.status(held.mid).attempts
-    return attempt_record(name, attempt, enqueued_at, ran_us, 0, death.rss_kib, worker, error)
+    return attempt_record(
+        name, attempt, ago_ms(enqueued_at), ran_us, 0, death.rss_kib, worker, error,
+        nbytes=len(content), trace_id=trace,
+    )  # fmt: skip
 
 
 def _signal_name(number: int) -> str:

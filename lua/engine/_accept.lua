@@ -6,6 +6,12 @@ local function write_options(mid)
   if lock_ms .. dedupe_ms ~= '' then redis.call('HSET', options, mid, lock_ms .. ',' .. dedupe_ms) end
 end
 
+local function write_options_together(mids)
+  local fields, own = {}, lock_ms .. ',' .. dedupe_ms
+  for i, mid in ipairs(mids) do fields[2 * i - 1], fields[2 * i] = mid, own end
+  redis.call('HSET', options, unpack(fields))
+end
+
 -- One at a time: a single message, and where what lives is too long to be read just to see that it does.
 local function write_each(batch, again)
   local new = {}
@@ -64,9 +70,7 @@ local function accept(batch)
   local short = #batch > 2 and #batch / 2 * max_content <= 4194304
   local new = (short and write_together or write_each)(batch, again)
   if new[1] then
-    if lock_ms .. dedupe_ms ~= '' then
-      for _, mid in ipairs(new) do write_options(mid) end
-    end
+    if lock_ms .. dedupe_ms ~= '' then write_options_together(new) end
     if not_before and not_before > now_ms then put_due(new) else put_ready(new) end
   end
   return again

@@ -1,7 +1,7 @@
 -- clock: now_ms, read once; a floor absorbs steps back of up to a minute, a larger one rebases it.
 -- needs: now meta events
-local paused, level, floor, max_lease, max_content = unpack(
-  redis.call('HMGET', meta, 'paused', 'events', 'floor', 'max_lease', 'max_content'))
+local paused, level, floor, max_lease, max_content, maxlen = unpack(
+  redis.call('HMGET', meta, 'paused', 'events', 'floor', 'max_lease', 'max_content', 'maxlen'))
 local now_ms = tonumber(now)
 if not now_ms then
   local time = redis.call('TIME')
@@ -16,9 +16,10 @@ local nemitted, moment, moment_text = 0, 0, '0'
 local function emit(kind, mid, at, rest)
   if level == 'off' then return end
   if at ~= moment then moment, moment_text = at, string.format('%.0f', at) end
-  local text = kind .. '\31' .. mid .. '\31' .. moment_text .. '\31' .. (rest or '')
+  local text = kind .. '\31' .. mid .. '\31' .. moment_text
+  if rest then text = text .. '\31' .. rest end
   if nemitted % 100 == 0 then
-    redis.call('XADD', events, 'MAXLEN', '~', '100000', '*', '1', text)
+    redis.call('XADD', events, 'MAXLEN', '~', maxlen or '100000', '*', '1', text)
   else
     redis.call('XADD', events, '*', '1', text)
   end

@@ -65,7 +65,10 @@ end
 for i = 10, #ARGV, 2 do
   if words[i - 9] ~= 'exists' then
     longest = math.max(longest, #ARGV[i + 1])
-    if level == 'all' then emit('enqueued', ARGV[i], now_ms, '\31\31\31\31\31\31\31' .. words[i - 9]) end
+    if level == 'all' then
+      local action = words[i - 9] == 'added' and '' or words[i - 9]
+      emit('enqueued', ARGV[i], now_ms, '\31\31\31\31\31\31\31' .. action .. '\31\31' .. #ARGV[i + 1])
+    end
   end
 end
 if longest > max_content then redis.call('HSET', meta, 'max_content', longest) end

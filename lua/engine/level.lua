@@ -1,17 +1,18 @@
 #!lua flags=allow-oom
 --[[
-level: how much the event stream records.
+level: how much the event stream records, and about how much of that it keeps.
 
 KEYS
   meta:hash
 ARGV
   wanted  'off' | 'attempts' | 'all', or '' to ask
-RETURNS  {level in force}
+  length  events to keep, or '' to ask
+RETURNS  {level in force, length in force}
 COST     O(1)
-WRITES   meta, unless asked: the level, and since when it is 'all'
+WRITES   meta, unless asked: the level, since when it is 'all', the length
 ]]
 local meta = unpack(KEYS)
-local wanted = unpack(ARGV)
+local wanted, length = unpack(ARGV)
 
 if wanted ~= '' then redis.call('HSET', meta, 'events', wanted) end
 if wanted == 'all' then
@@ -20,4 +21,6 @@ if wanted == 'all' then
 elseif wanted ~= '' then
   redis.call('HDEL', meta, 'all_since')
 end
-return {redis.call('HGET', meta, 'events') or 'attempts'}
+if length ~= '' then redis.call('HSET', meta, 'maxlen', length) end
+local level, maxlen = unpack(redis.call('HMGET', meta, 'events', 'maxlen'))
+return {level or 'attempts', maxlen or '100000'}

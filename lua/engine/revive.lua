@@ -35,7 +35,7 @@ local function revive(id)
   redis.call('HDEL', dead_messages, id)
   if redis.call('HGET', last_dead, mid) == id then redis.call('HDEL', last_dead, mid) end
   to_ready(mid)
-  emit('revived', mid, now_ms)
+  emit('revived', mid, now_ms, '\31\31\31\31\31\31\31\31\31' .. #content)
   return 'revived'
 end
 

@@ -13,5 +13,7 @@ local function replayed()
 end
 
 local function record_call(reply)
-  redis.call('SET', last_call, number .. ' ' .. reply, 'PX', 600000)
+  -- A caller that was given a longer life keeps it.
+  local left = recorded and redis.call('PTTL', last_call) or 0
+  redis.call('SET', last_call, number .. ' ' .. reply, 'PX', math.max(600000, left))
 end

@@ -332,3 +332,11 @@ def test_verb_says_it_in_a_line_and_fails_for_losses(recorded, redis, server, ca
     assert main((*given, "--since", "2026-11-21T07:00:00")) == 2
     assert "no time zone" in capsys.readouterr().err
     assert main((*given, "--since", "yesterday")) == 2
+
+
+def test_entry_that_is_no_event_is_refused_not_guessed(recorded):
+    recorded.enqueue(b"v")
+    audit = Audit(recorded)
+    recorded.client.command("XADD", f"{recorded.prefix}events", "*", "2", "done\x1fm\x1f5")
+    with pytest.raises(ConfigError, match="isn't an event that can be counted: version b'2'"):
+        audit.result()

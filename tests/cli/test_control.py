@@ -55,16 +55,6 @@ def test_clear_asks_and_drops_live_messages_only(cli: Any, queue: Queue, kill_me
     assert (queue.counts().messages, queue.counts().dead) == (0, 1)
 
 
-def test_events_level_is_shown_and_set(cli: Any, queue: Queue) -> None:
-    queue.enqueue(b"1")
-    assert cli("events", "level").out == "low: attempts\n"
-    assert cli("events", "level", "all", "-q", "low", "--json").records == [
-        {"queue": "low", "level": "all"}
-    ]
-    assert queue.events_level() == "all"
-    assert cli("events", "level", "some").code == 2
-
-
 def test_queue_name_that_no_key_can_hold_is_refused(cli: Any) -> None:
     ended = cli("pause", "a{b")
     assert ended.code == 2 and ended.err.startswith("jobq: queue 'a{b'")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobq.engine.message import Ending, Hold
+from jobq.errors import ConfigError
 from jobq.events import KINDS, LEVELS, attempt_record, decode
 
 RECORD = attempt_record("mail.send", 1, 1_699_999_999_000, 250_000, 9_000, 4_096, "w1", "Boom", "f")
@@ -133,7 +134,31 @@ def test_enqueued_event_says_what_the_enqueue_did(queue, at, end, stream):
     queue.events_level("all")
     everything(queue, at, end)
     actions = [event.error for event in stream() if event.kind == "enqueued"]
-    assert actions == ["added", "added", "updated", "requeued"]
+    assert actions == ["", "", "updated", "requeued"]
+
+
+def test_events_tell_the_length_of_content_where_scripts_see_it(queue, at, end, stream):
+    queue.events_level("all")
+    queue.enqueue_many([("a", b"four"), ("b", b"")], now=at(0))
+    [held] = queue.dequeue(now=at(0)).messages
+    end(queue, held, "dead", reason="no use", now=at(1))
+    queue.revive(queue.dead()[0].dead_id, now=at(2))
+    assert [(event.kind, event.bytes) for event in stream()] == [
+        ("enqueued", 4), ("enqueued", 0), ("dead", 0), ("revived", 4),
+    ]  # fmt: skip
+
+
+def test_record_ends_with_its_last_column_that_says_something(queue, redis, at, end):
+    queue.enqueue(b"v", mid="m", now=at(0))
+    queue.cancel("m", now=at(1))
+    queue.enqueue(b"v", mid="n", now=at(2))
+    [held] = queue.dequeue(now=at(2)).messages
+    end(queue, held, now=at(3))
+    values = [fields[b"1"] for _, fields in redis.xrange(f"{queue.prefix}events")]
+    assert values == [
+        f"cancelled\x1fm\x1f{at(1)}\x1f\x1f".encode(),
+        f"done\x1fn\x1f{at(3)}\x1f".encode(),
+    ]
 
 
 def test_content_superseded_unrun_is_an_event_where_enqueues_are(queue, at, stream):
@@ -177,12 +202,16 @@ def test_repeated_call_writes_no_second_event(queue, at, stream):
     assert kinds(stream()) == [("done", "m")]
 
 
-def test_stream_keeps_about_its_length(queue, redis, at):
-    key = f"{queue.prefix}events"
+def fill(redis, key, count):
     with redis.pipeline(transaction=False) as pipe:
-        for i in range(105_000):
+        for i in range(count):
             pipe.xadd(key, {"1": f"done\x1fm{i}\x1f0"})
         pipe.execute()
+
+
+def test_stream_keeps_about_its_length(queue, redis, at):
+    key = f"{queue.prefix}events"
+    fill(redis, key, 105_000)
 
     for i in range(10):
         queue.enqueue(b"v", mid="m", can_requeue=True, now=at(i))
@@ -191,3 +220,20 @@ def test_stream_keeps_about_its_length(queue, redis, at):
 
     assert 100_000 <= redis.xlen(key) <= 100_200
     assert decode(redis.xrevrange(key, count=1)[0][1][b"1"]).finished_at == at(9)
+
+
+def test_stream_keeps_about_the_length_that_was_set(queue, redis, at):
+    key = f"{queue.prefix}events"
+    assert queue.events_maxlen() == 100_000
+    assert queue.events_maxlen(1_000) == 1_000
+    fill(redis, key, 3_000)
+    queue.enqueue(b"v", mid="m", now=at(0))
+    queue.cancel("m", now=at(1))
+    assert 1_000 <= redis.xlen(key) <= 1_100
+    assert (queue.events_maxlen(), queue.events_level()) == (1_000, "attempts")
+
+
+@pytest.mark.parametrize("length", [0, 99, 10**9 + 1])
+def test_length_out_of_range_is_refused(queue, length):
+    with pytest.raises(ConfigError, match="100 to 1,000,000,000"):
+        queue.events_maxlen(length)

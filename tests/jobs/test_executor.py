@@ -11,19 +11,22 @@ import pytest
 
 from jobq.engine.message import Ending, Message
 from jobq.errors import Dead, JobAborted, JobTimeout, Retry, Snooze
-from jobq.events import COLUMNS, SEPARATOR
+from jobq.events import Event, decode
 from jobq.jobs import retry
 from jobq.jobs.absent import MAX_ATTEMPTS
+from jobq.jobs.codec import encode
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
 from jobq.jobs.registry import Registry
 
 Run = Callable[..., Ending]
+CALL = b'{"job":"mail.send","args":["a@b"],"kwargs":{"copies":2},"enqueued_at":1}'
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
-def columns(ending: Ending) -> dict[str, str]:
-    """The event columns that a child writes."""
-    return dict(zip(COLUMNS[3:], ending.record.split(SEPARATOR), strict=True))
+def event_of(ending: Ending) -> Event:
+    """The event that the script makes of what a child writes."""
+    return decode(f"{ending.outcome}\x1f{ending.mid}\x1f1\x1f{ending.record}".encode())
 
 
 def raising(registry: Registry, error: BaseException, **options: Any) -> Any:
@@ -48,21 +51,31 @@ def test_return_ends_as_done_with_its_figures(registry: Registry, run: Run):
         "done",
         None,
     )
-    written = columns(ended)
-    assert (written["job"], written["attempt"], written["enqueued_at"]) == ("mail.send", "1", "1")
-    assert (written["worker"], written["error"], written["fingerprint"]) == ("here", "", "")
-    assert (
-        int(written["run_us"]) >= 0
-        and int(written["cpu_us"]) >= 0
-        and int(written["rss_kib"]) > 1000
-    )
+    written = event_of(ended)
+    assert (written.job, written.attempt) == ("mail.send", 1)
+    assert (written.worker, written.error, written.fingerprint) == ("here", "", "")
+    assert written.run_us >= 0 and written.cpu_us >= 0 and written.rss_kib > 1000
+    assert (written.bytes, written.trace_id, written.enqueued_at) == (len(CALL), "", 0)
 
 
 def test_error_ends_as_retry_and_leaves_its_class_and_fingerprint(registry: Registry, run: Run):
     ended = run(raising(registry, ValueError("bad"), retry=retry.fixed(2.5)))
     assert (ended.outcome, ended.backoff_ms) == ("retry", 2500)
-    assert columns(ended)["error"] == "ValueError"
-    assert len(columns(ended)["fingerprint"]) == 16
+    assert event_of(ended).error == "ValueError"
+    assert len(event_of(ended).fingerprint) == 16
+
+
+def test_every_ending_carries_the_length_of_content_and_the_trace(registry: Registry, run: Run):
+    headers = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+    good = job(name="good", registry=registry)(lambda: None)
+    bad = raising(registry, ValueError("bad"))
+    absent = job(name="elsewhere", registry=Registry())(lambda: None)
+    for each, outcome in ((good, "done"), (bad, "retry"), (absent, "retry")):
+        ended = run(each, headers=headers)
+        content = encode(each.name, (), {}, 1, headers)
+        assert ended.outcome == outcome
+        assert (event_of(ended).bytes, event_of(ended).trace_id) == (len(content), TRACE)
+    assert event_of(run(b"{broken")).bytes == 7
 
 
 def test_error_ends_as_dead_when_attempts_are_used_up(registry: Registry, run: Run):
@@ -121,7 +134,7 @@ def test_unreadable_content_is_dead_at_once(run: Run):
     ended = run(b"\x80rubbish")
     assert (ended.outcome, ended.token) == ("dead", "caller.1.0")
     assert "no call of a job" in ended.reason
-    assert columns(ended)["error"] == "jobq.errors.CodecError"
+    assert event_of(ended).error == "jobq.errors.CodecError"
 
 
 @pytest.mark.parametrize("content", [b'{"job":"not.here"}', b'{"v":9,"job":"not.here"}'])
@@ -135,7 +148,7 @@ def test_unknown_job_waits_for_a_deploy_and_then_is_dead(run: Run, content: byte
 
 def test_name_of_an_unknown_job_cannot_split_the_record(run: Run):
     ended = run(b'{"job":"a\\u001fb\\nc\\u001b[31m"}')
-    assert columns(ended)["job"] == "a\\x1fb c\\x1b[31m"
+    assert event_of(ended).job == "a\\x1fb c\\x1b[31m"
 
 
 def test_result_is_kept_of_done_and_of_dead_not_of_retry(registry: Registry, run: Run):
@@ -225,4 +238,4 @@ def test_wrong_arguments_end_by_the_rules_like_any_error(
 ):
     takes_one = job(name="one", registry=registry)(lambda x: x)
     ended = run(b'{"job":"one","args":[1,2]}')
-    assert (takes_one.name, ended.outcome, columns(ended)["error"]) == ("one", "retry", "TypeError")
+    assert (takes_one.name, ended.outcome, event_of(ended).error) == ("one", "retry", "TypeError")

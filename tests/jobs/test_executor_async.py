@@ -12,7 +12,7 @@ import pytest
 import jobq
 from jobq.engine.message import Ending, Message
 from jobq.errors import JobAborted, Snooze
-from jobq.events import COLUMNS, SEPARATOR
+from jobq.events import decode
 from jobq.jobs.call import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
@@ -135,8 +135,8 @@ def test_cpu_time_is_that_of_the_job_alone(call_of: Callable[..., tuple[Executor
         ended, _ = await asyncio.gather(executor.arun(call), burn())
         return ended
 
-    written = dict(zip(COLUMNS[3:], asyncio.run(main()).record.split(SEPARATOR), strict=True))
-    assert int(written["cpu_us"]) < 20_000 < int(written["run_us"])
+    written = decode(f"done\x1fmid-1\x1f1\x1f{asyncio.run(main()).record}".encode())
+    assert written.cpu_us < 20_000 < written.run_us
 
 
 def test_each_concurrent_job_sees_its_own_context(registry: Registry):

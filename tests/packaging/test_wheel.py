@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 import jobq
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Spark looks for data sources in top-level packages named pyspark_*.
+PACKAGES = ("jobq", "pyspark_jobq", "pyspark_jobq_lake")
 JOBS = """
 from jobq import job
 
@@ -55,12 +58,24 @@ def installed(wheel, tmp_path_factory):
 def test_wheel_has_scripts_example_and_types_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
-    assert tops == {"jobq", f"jobq-{jobq.__version__}.dist-info"}
+    assert tops == {*PACKAGES, f"jobq-{jobq.__version__}.dist-info"}
     inside = {path.relative_to(ROOT / "lua") for path in (ROOT / "lua").rglob("*.lua")}
     packed = {Path(name).relative_to("jobq/lua") for name in names if name.startswith("jobq/lua/")}
     assert packed == inside
-    assert {"jobq/py.typed", "jobq/examples/stdlib_census/demo.py"} <= set(names)
+    assert {
+        "jobq/py.typed",
+        "jobq/pipeline/log4j2.properties",
+        "jobq/examples/stdlib_census/demo.py",
+    } <= set(names)
     assert any(name.endswith("LICENSE") for name in names)
+
+
+def test_sdist_has_every_package_of_the_wheel():
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
+        "targets"
+    ]
+    assert tuple(build["wheel"]["packages"]) == PACKAGES
+    assert set(PACKAGES) < set(build["sdist"]["include"])
 
 
 def test_installed_wheel_runs_a_job(installed, server, redis, tmp_path):

@@ -46,13 +46,21 @@ def _end(binding: Binding, end: Place | None, last: int) -> int:
 
 
 def _messages(binding: Binding, following: int, upto: int, strict: bool) -> Iterator[Message]:
+    for page in pages(binding, following, upto, strict):
+        yield from map(decoded, page)
+
+
+def pages(binding: Binding, following: int, upto: int, strict: bool) -> Iterator[list[Any]]:
+    """Entries as XRANGE gives them, from one index to another, about 1 MiB at a time.
+
+    strict: raises OutOfRange when retention has dropped some; else goes on with the first that is there.
+    """
     count = FIRST_PAGE
     while following <= upto:
         page, following = _page(binding, following, upto, count, strict)
-        messages = list(map(decoded, page))
-        yield from messages
-        if messages:
-            size = sum(len(message.content or b"") for message in messages) // len(messages)
+        if page:
+            yield page
+            size = sum(len(fields[1]) for _, fields in page) // len(page)
             count = max(1, min(LONGEST_PAGE, PAGE_BYTES // (size + 64)))
 
 

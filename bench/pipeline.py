@@ -1,0 +1,189 @@
+"""The pipeline's cases: ingest into a lake, reading and writing by Spark, reports, and what an event takes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from bench.events import per_attempt
+from bench.history import DAY_MS, START_MS, events, fill
+from bench.peers.venvs import FOLDER
+from bench.server import ROOT, VALKEY, private_server, redis_binary
+from jobq import Client
+from jobq.pipeline.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from jobq.pipeline.lake.ingest import Ingest
+
+Row = tuple[str, float, str]
+MASTER, LAKE = "local[2]", FOLDER / "lake"
+#: 2.1 events per message: seven rounds are five million events, a batch some 240,000.
+MESSAGES, ROUNDS, BATCH = 341_000, 7, 240_000
+#: Enqueues of the last minutes of a round end after it.
+APART_MS = DAY_MS + 6 * 3_600_000
+WRITTEN = 400_000
+
+
+def ingest() -> Iterator[Row]:
+    """Five million events in seven rounds, each from the streams of a server; and the lake's size."""
+    with spark_session() as spark, private_server("--maxmemory", "0") as client:
+        whole, rates = made_lake(spark, client, ROUNDS)
+        for rate in rates[1:]:  # the first one warms up
+            yield "ingest, steady", rate, "events/s"
+        yield "events ingested", sum(rows for rows, _ in whole), ""
+        yield "lake, without trace ids", lake_bytes(Lake.open(str(LAKE))), "B/event"
+
+
+def traced() -> Iterator[Row]:
+    """The lake's size with trace ids."""
+    with spark_session() as spark, private_server("--maxmemory", "0") as client:
+        made_lake(spark, client, 1, traces=True)
+        yield "lake, with trace ids", lake_bytes(Lake.open(str(traced_lake()))), "B/event"
+
+
+def memory() -> Iterator[Row]:
+    """Bytes per attempt in streams."""
+    for name, binary in (("Redis", redis_binary()), ("Valkey", VALKEY)):
+        for what, traces in (("without trace ids", False), ("with trace ids", True)):
+            yield f"{name}, {what}", per_attempt(binary, traces)[0], "B/event"
+
+
+def made_lake(
+    spark: SparkSession, client: Client, rounds: int, *, traces: bool = False
+) -> tuple[list[tuple[int, float]], list[float]]:
+    """A new lake; rows and seconds of each batch, and the rates of those that were full."""
+    from jobq.pipeline.lake.ingest import Ingest
+    from jobq.pipeline.lake.runner import Runner
+
+    path = traced_lake() if traces else LAKE
+    shutil.rmtree(path, ignore_errors=True)
+    runner = Runner("always", session=lambda: spark)
+    work = Ingest(Lake.create(str(path)), client, runner, max_rows=BATCH, trim=True)
+    batches: list[tuple[int, float]] = []
+    for number in range(rounds):
+        fill(
+            client,
+            events(
+                MESSAGES, seed=number, days=1, start_ms=START_MS + number * APART_MS, traces=traces
+            ),
+        )
+        batches += timed_batches(work)
+    return batches, [rows / seconds for rows, seconds in batches if rows > BATCH // 2]
+
+
+def timed_batches(work: Ingest) -> Iterator[tuple[int, float]]:
+    """Batch after batch until nothing is left."""
+    more = True
+    while more:
+        started = time.perf_counter()
+        batch = work.events()
+        yield batch.rows, time.perf_counter() - started
+        more = batch.more
+
+
+def lake_bytes(lake: Lake) -> float:
+    """Bytes per event of its live files, compacted."""
+    jobq("lake", "compact", "--lake", lake.store.uri)
+    table = lake.table("events")
+    assert table is not None
+    files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    return sum(file["size_bytes"] for file in files) / sum(file["num_records"] for file in files)
+
+
+def reading() -> Iterator[Row]:
+    """`spark.read.format("jobq")` of a million events, three times after one to warm up."""
+    with spark_session() as spark, private_server("--maxmemory", "0") as client:
+        count = fill(client, events(480_000))
+
+        def once() -> None:
+            frame = spark.read.format("jobq").option("url", client.url).load()
+            frame.write.format("noop").mode("overwrite").save()
+
+        once()
+        for _ in range(3):
+            yield "read events", count / seconds(once), "rows/s"
+
+
+def writing() -> Iterator[Row]:
+    """A DataFrame of two columns into a queue, three times after one to warm up."""
+    with spark_session() as spark, private_server("--maxmemory", "0") as client:
+        for number in range(4):
+            frame = spark.range(WRITTEN, numPartitions=2).selectExpr(
+                "id", "concat('user', id, '@example.com') AS to"
+            )
+            rate = WRITTEN / seconds(partial(enqueue, frame, client.url, f"bench{number}"))
+            if number:
+                yield "DataFrame to queue", rate, "messages/s"
+
+
+def enqueue(frame: DataFrame, url: str, queue: str) -> None:
+    """As its users would."""
+    options = {"url": url, "job": "app.mail.send", "queue": queue, "idColumn": "id"}
+    frame.write.format("jobq").mode("append").options(**options).save()
+
+
+def report() -> Iterator[Row]:
+    """`jobq report all --html` over the lake that the case `ingest` has left."""
+    page = str(FOLDER / "report.html")
+    yield "report all", seconds(lambda: jobq(
+        "report", "all", "--html", "--lake", str(LAKE), "--since", "2025-11-17T00:00Z",
+        "--until", "2025-11-27T00:00Z", "--output", page, "--memory", "3g", "--master", MASTER,
+    )), "s"  # fmt: skip
+
+
+def empty() -> Iterator[Row]:
+    """`jobq lake ingest --once` with nothing to do, process and all."""
+    with private_server() as client:
+        line = ("lake", "ingest", "--once", "--lake", str(LAKE), "--url", client.url, "--spark")
+        for when in ("auto", "always"):
+            for _ in range(3):
+                yield f"ingest of nothing, --spark {when}", seconds(partial(jobq, *line, when)), "s"
+
+
+def traced_lake() -> Path:
+    """Beside the other."""
+    return LAKE.with_name("lake-traced")
+
+
+@contextmanager
+def spark_session() -> Iterator[SparkSession]:
+    """As a user's own, on two cores."""
+    from jobq.pipeline import session
+
+    spark = session("bench", master=MASTER, memory="2g")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def jobq(*arguments: str) -> None:
+    """One command line, in a process of its own."""
+    command = [sys.executable, "-m", "jobq", *arguments]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise RuntimeError(f"jobq {' '.join(arguments)}: {ran.stderr.strip()[-800:]}")
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """How long it takes."""
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+CASES: dict[str, Callable[[], Iterator[Row]]] = {
+    "ingest": ingest, "traced": traced, "memory": memory, "reading": reading, "writing": writing, "report": report,
+    "empty": empty,
+}  # fmt: skip

@@ -1,0 +1,105 @@
+"""`python -m bench.spark [CASE…]`: the pipeline's figures against their targets; medians.
+
+What was measured is kept, so that cases can run one by one; --report writes all of it into docs/spark.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.machine import Watch, described
+from bench.peers.venvs import FOLDER
+from bench.pipeline import CASES
+from bench.server import ROOT
+
+RESULTS = FOLDER / "spark.json"
+PAGE = ROOT / "docs" / "spark.md"
+BEGIN, END = "<!-- made by python -m bench.spark --report: -->", "<!-- end of what was made -->"
+#: Figure -> its target, and whether more is better.
+TARGETS = {
+    "ingest, steady": (120_000, True),
+    "read events": (500_000, True),
+    "DataFrame to queue": (80_000, True),
+    "report all": (90, False),
+    "ingest of nothing, --spark auto": (8, False),
+    "ingest of nothing, --spark always": (8, False),
+    "Redis, without trace ids": (130, False),
+    "Redis, with trace ids": (170, False),
+    "Valkey, without trace ids": (130, False),
+    "Valkey, with trace ids": (170, False),
+    "lake, without trace ids": (25, False),
+    "lake, with trace ids": (45, False),
+}
+
+
+def measure(case: str) -> dict[str, Any]:
+    """A case's figures, each with its values and what others took of the machine meanwhile."""
+    watch, found = Watch(), {}
+    for figure, value, unit in CASES[case]():
+        print(f"{case}: {figure}: {value:,.1f} {unit}", flush=True)
+        found.setdefault(figure, {"case": case, "unit": unit, "values": []})["values"].append(value)
+    for line in found.values():
+        line["others"] = watch.others()
+    return found
+
+
+def document(found: dict[str, Any]) -> Iterator[str]:
+    """The figures as Markdown."""
+    yield from (f"- {key}: {value}" for key, value in found["machine"].items())
+    yield "- medians, least and greatest in brackets; command: `python -m bench.spark`"
+    yield from ("", "| figure | target | median | |", "|---|---|---|---|")
+    for figure, (target, more) in TARGETS.items():
+        line = found["figures"].get(figure)
+        if line is not None:
+            middle = statistics.median(line["values"])
+            reached = "reached" if (middle >= target if more else middle <= target) else "missed"
+            bound = f"{'≥' if more else '≤'} {target:,}"
+            busy = f", † {line['others']:.0%}" if line["others"] > 0.05 else ""
+            yield f"| {figure} | {bound} | {_shown(line)} {line['unit']} | {reached}{busy} |"
+    if any(line["others"] > 0.05 for line in found["figures"].values()):
+        yield from ("", "† Others took so much of the machine's CPU meanwhile.")
+
+
+def _shown(line: dict[str, Any]) -> str:
+    values = line["values"]
+    digits = 0 if max(values) > 1_000 else 1
+    around = f" ({min(values):,.{digits}f}–{max(values):,.{digits}f})" if len(values) > 1 else ""
+    return f"{statistics.median(values):,.{digits}f}{around}"
+
+
+def main() -> None:
+    """Measure the cases named, or all; or write what is known."""
+    parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
+    parser.add_argument("--report", action="store_true", help="only write what is known")
+    chosen = parser.parse_args()
+    if unknown := set(chosen.cases) - set(CASES):
+        parser.error(f"no case {', '.join(sorted(unknown))}; see --help")
+    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"figures": {}}
+    for case in [] if chosen.report else chosen.cases or CASES:
+        found["machine"] = described() | {"date": time.strftime("%Y-%m-%d")}
+        found["figures"] |= measure(case)
+        FOLDER.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(found))
+    text = "\n".join(document(found))
+    print(text)
+    if chosen.report:
+        _into(PAGE, text)
+
+
+def _into(page: Path, text: str) -> None:
+    before, mark, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not mark or not end:
+        raise SystemExit(f"{page} has no lines {BEGIN} and {END} to write between")
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Writes the tables of `docs/events.md` from the code: `python docs/make_events.py`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from jobq.events import COLUMNS  # noqa: E402
+from jobq.pipeline.schema import EVENT_COLUMNS, VIEWS, markdown  # noqa: E402
+
+PAGE = ROOT / "docs" / "events.md"
+BEGIN, END = "<!-- made by docs/make_events.py: {} -->", "<!-- end of {} -->"
+
+
+def _tables() -> dict[str, str]:
+    """What stands between the marks, by the name in them."""
+    docs = {column.name: column for column in EVENT_COLUMNS}
+    rows = [f"| {n} | `{name}` | {docs[name].doc} |" for n, name in enumerate(COLUMNS, 1)]
+    views = [f"### {name}\n\n{markdown(columns)}" for name, columns in VIEWS.items()]
+    return {
+        "record": "\n".join(["| | column | |", "|---|---|---|", *rows]),
+        "views": "\n\n".join(views),
+    }
+
+
+def page(text: str) -> str:
+    """The page with its tables as the code has them."""
+    for name, table in _tables().items():
+        before, mark, rest = text.partition(BEGIN.format(name))
+        _, end, after = rest.partition(END.format(name))
+        if not mark or not end:
+            raise SystemExit(f"{PAGE.name} has no marks of the table {name}")
+        text = f"{before}{mark}\n\n{table}\n\n{end}{after}"
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

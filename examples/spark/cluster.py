@@ -1,0 +1,93 @@
+"""A cluster of Spark's own kind on this machine, to try `--master spark://…`: a master and two workers.
+
+python examples/spark/cluster.py          prints the master's URL; Ctrl-C ends it
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import IO
+
+import pyspark
+
+from jobq.pipeline.environment import variables
+
+HOST = "127.0.0.1"
+PROGRAM = Path(pyspark.__file__).parent / "bin" / "spark-class"
+MASTER = (
+    "org.apache.spark.deploy.master.Master",
+    "--host",
+    HOST,
+    "--port",
+    "0",
+    "--webui-port",
+    "0",
+)
+WORKER = ("org.apache.spark.deploy.worker.Worker", "--host", HOST, "--webui-port", "0")
+#: Neither computes anything itself; the executors, processes of their own, do.
+SMALL = {
+    "SPARK_DAEMON_MEMORY": "128m",
+    "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+@contextmanager
+def cluster(workers: int = 2, memory: str = "1g") -> Iterator[str]:
+    """A master and workers with one core and `memory` each; gives the master's URL."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        url = stack.enter_context(_started(MASTER, r"Starting Spark master at (spark://\S+)"))
+        for number in range(workers):
+            options = ("--cores", "1", "--memory", memory, "--work-dir", f"{folder}/{number}", url)
+            stack.enter_context(
+                _started((*WORKER, *options), r"Successfully registered with (\S+)")
+            )
+        yield url
+
+
+@contextmanager
+def _started(command: tuple[str, ...], sign: str) -> Iterator[str]:
+    """A daemon, once it has logged `sign`; gives what that holds."""
+    process = subprocess.Popen(
+        [str(PROGRAM), *command], env={**os.environ, **SMALL, **variables()},
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    try:
+        yield _said(process.stderr, sign)
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+        process.stderr.close()
+
+
+def _said(log: IO[str], sign: str) -> str:
+    before = []
+    for line in log:
+        found = re.search(sign, line)
+        if found:
+            # A daemon whose log nobody reads stops when the pipe is full.
+            Thread(target=lambda: [None for _ in log], daemon=True).start()
+            return found[1]
+        before.append(line)
+    raise RuntimeError("it ended before it was ready:\n" + "".join(before[-20:]))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    with cluster() as address:
+        print(address, flush=True)
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            sys.exit()

@@ -1,0 +1,157 @@
+"""Verbs for the event stream: how much is recorded, how much is kept, what was recorded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from jobq.cli import exits, output
+from jobq.cli.options import Group, command, option, queues_option
+from jobq.cli.session import Session
+from jobq.errors import BadRecord
+from jobq.events import ATTEMPTS, LEVELS, MAXLENS, Event, decode
+
+if TYPE_CHECKING:
+    from jobq.engine.queue import Queue
+
+LOOK_EVERY_S = 0.25
+PAGE = 1_000
+
+
+@click.group("events", cls=Group)
+def events() -> None:
+    """What a queue's event stream records: one record per finished attempt, by default."""
+
+
+events.examples = """
+    jobq events tail --follow
+    jobq events level all --queues low
+    jobq events maxlen 1000000 --queues low
+"""
+
+
+@command("level", examples="jobq events level\njobq events level all --queues low")
+@click.argument("level", type=click.Choice(LEVELS), required=False)
+@queues_option
+def level(session: Session, level: str | None, queues: str | None) -> None:
+    """Show, or with LEVEL set, how much is recorded: off, attempts, all (enqueues too)."""
+    for queue in session.queues(queues):
+        now = queue.events_level(level or "")
+        session.say({"queue": queue.name, "level": now}, f"{queue.name}: {now}")
+
+
+@command("maxlen", examples="jobq events maxlen\njobq events maxlen 1000000 --queues low")
+@click.argument("length", type=click.IntRange(*MAXLENS), required=False)
+@queues_option
+def maxlen(session: Session, length: int | None, queues: str | None) -> None:
+    """Show, or with LENGTH set, about how many events are kept; older ones go when new ones come."""
+    for queue in session.queues(queues):
+        now = queue.events_maxlen(length)
+        session.say({"queue": queue.name, "maxlen": now}, f"{queue.name}: {now:,}")
+
+
+@command(
+    "tail",
+    examples="""
+        jobq events tail
+        jobq events tail -n 100 --queues low --json
+        jobq events tail --follow
+    """,
+)
+@option(
+    "-n", "--count", type=click.IntRange(0, PAGE), default=20, show_default=True, help="At most."
+)
+@option("--follow", is_flag=True, help="Go on until Ctrl-C.")
+@queues_option
+def tail(session: Session, count: int, follow: bool, queues: str | None) -> int:
+    """Print the newest events, oldest first. Exit code 1: there were none.
+
+    Time of writing, queue, kind, job, message, attempt, and what else is on record.
+    """
+    streams = [_Stream(queue) for queue in session.queues(queues)]
+    found = sorted(entry for stream in streams for entry in stream.newest(count))
+    shown = found[max(0, len(found) - count) :]
+    for entry in shown:
+        _show(session, entry)
+    try:
+        while follow:
+            time.sleep(LOOK_EVERY_S)
+            for entry in sorted(entry for stream in streams for entry in stream.following()):
+                _show(session, entry)
+    except KeyboardInterrupt:
+        return exits.INTERRUPTED
+    return exits.OK if shown else exits.NO
+
+
+class _Entry(NamedTuple):
+    """What sorts as it was written."""
+
+    at: int
+    sequence: int
+    queue: str
+    fields: Sequence[bytes]
+
+
+class _Stream:
+    """One queue's events, and how far they were read."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._name, self._command = queue.name, queue.client.command
+        self._key = f"{queue.prefix}events"
+        self._after = "0-0"
+
+    def newest(self, count: int) -> list[_Entry]:
+        """The last ones; at least one is looked at, to know where to go on."""
+        reply = self._command("XREVRANGE", self._key, "+", "-", "COUNT", max(1, count))
+        return self._read(reply[::-1])[:count]
+
+    def following(self) -> Iterator[_Entry]:
+        """What came since."""
+        while True:
+            reply = self._command("XRANGE", self._key, f"({self._after}", "+", "COUNT", PAGE)
+            yield from self._read(reply)
+            if len(reply) < PAGE:
+                return
+
+    def _read(self, reply: Sequence[Any]) -> list[_Entry]:
+        if reply:
+            self._after = reply[-1][0].decode()
+        found = []
+        for entry_id, fields in reply:
+            at, _, sequence = entry_id.partition(b"-")
+            found.append(_Entry(int(at), int(sequence), self._name, fields))
+        return found
+
+
+def _show(session: Session, entry: _Entry) -> None:
+    head = {"id": f"{entry.at}-{entry.sequence}", "queue": entry.queue}
+    at = output.moment(entry.at)
+    try:
+        event = decode(entry.fields[1], entry.fields[0])
+    except BadRecord as error:
+        raw = b"\x1f".join(entry.fields).decode("utf-8", "backslashreplace")
+        told = f"{at}  {entry.queue}  no record: {error}"
+        session.say({**head, "bad": str(error), "fields": raw}, told)
+        return
+    columns = {name: getattr(event, name) for name in event.__struct_fields__}
+    session.say(head | columns, f"{at}  {entry.queue}  {' '.join(_told(event))}")
+
+
+def _told(event: Event) -> Iterator[str]:
+    yield event.kind
+    yield from (text for text in (event.job, event.mid) if text)
+    if event.kind in ATTEMPTS and event.attempt:
+        yield f"attempt {event.attempt}"
+    if event.worker:
+        yield f"ran {event.run_us / 1000:,.1f} ms after {event.wait_ms:,} ms by {event.worker}"
+    if event.error:
+        yield f"({event.error} {event.fingerprint}".rstrip() + ")"
+    if event.trace_id:
+        yield f"trace {event.trace_id}"
+
+
+for _verb in (level, maxlen, tail):
+    events.add_command(_verb)

@@ -1,0 +1,214 @@
+"""`jobq report`: answers from history."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobq.cli import output
+from jobq.cli.lake_place import lake_options, opened
+from jobq.cli.options import DURATION, command, option
+from jobq.cli.session import Session
+from jobq.cli.spark import master_option, memory_option
+from jobq.config import parse_queues, settings_from_env
+from jobq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jobq.pipeline.lake.place import Lake
+    from jobq.pipeline.report.asked import Asked
+    from jobq.pipeline.report.registry import Report
+    from jobq.pipeline.report.run import Result
+    from jobq.pipeline.report.views import Seen
+
+PAGE = "jobq-report.html"
+
+
+# fmt: off
+@command(
+    "report",
+    examples="""
+        jobq report all --html --lake ./lake --since 7d
+        jobq report wait --queue low --since 2026-11-20T00:00Z --until 2026-11-21T00:00Z
+        jobq report regressions --mark v2.4 --since 3d
+        jobq report capacity --target-wait 10s --weights high:6,low:1
+        jobq report errors --live --since 1h --format json
+    """,
+)
+@click.argument("name", metavar="NAME")
+@lake_options
+@option("--live", is_flag=True, help="Not from a lake: what the server's streams still have.")
+@option("--since", default="7d", metavar="WHEN", help="From then on: 7d (ago), or a moment.  [default: 7d]")
+@option("--until", metavar="WHEN", help="Before then.  [default: now]")
+@option(
+    "-q", "--queues", "--queue", "queues", metavar="NAMES", shared=("JOBQ_QUEUES",),
+    help="Queues, comma-separated.  [default: all there are]",
+)
+@option(
+    "--format", "form", type=click.Choice(["table", "json", "csv", "html"]), default="table",
+    help="How to show it.  [default: table]",
+)
+@option("--html", is_flag=True, help="The same as --format html.")
+@option("-o", "--output", "target", metavar="FILE", help=f"Write there.  [default: stdout; a page: {PAGE}]")
+@option("--mark", metavar="NAME", help="Regressions around this mark.  [default: the last in the range]")
+@option("--at", metavar="WHEN", help="Regressions around this moment.")
+@option("--zone", default="UTC", metavar="NAME", help="Of moments without one, and of what is shown.  [default: UTC]")
+@option("--target-wait", "target_s", type=DURATION, default="30s", metavar="DURATION",
+        help="Messages are to start within.  [default: 30s]")
+@option("--objective", type=float, default=0.99, metavar="SHARE", help="So many of them.  [default: 0.99]")
+@option("--workers", metavar="LIST", help="Capacity: counts to try, 4,8,12 or 1-16.  [default: until it holds]")
+@option("--weights", multiple=True, metavar="WEIGHTS", help="Capacity: weights to try, high:6,low:1; repeat for more.")
+@option("--trace-rows", type=click.IntRange(1), default=200_000, metavar="N",
+        help="Capacity: most arrivals to simulate.  [default: 200000]")
+@option("--limit", type=click.IntRange(0), default=1000, metavar="N", help="Most rows, 0 for all.  [default: 1000]")
+@memory_option
+@master_option
+def report(session: Session, name: str, form: str, html: bool, target: str | None, **given: Any) -> None:
+    """Answer a question from history: what waits, runs, fails, costs, got slower, and how many workers it takes.
+
+    NAME is one of: all, regressions, anomalies, errors, dead, retries, slo, wait, backlog, capacity, run,
+    throughput, heatmap, cost.
+    """
+    from jobq.pipeline.report.registry import named
+
+    form = "html" if html else "json" if session.as_json and form == "table" else form
+    reports = named(name)
+    if form == "csv" and len(reports) > 1:
+        raise ConfigError("--format csv is one table and 'all' are many; name one report")
+    lake = None if given["live"] else opened(given["path"], given["storage"])
+    asked = _asked(given, lake)
+    results, seen = _answers(session, reports, lake, asked, given)
+    said = _said(form, results, asked, seen)
+    _write(said, target or (PAGE if form == "html" else "-"), session)
+# fmt: on
+
+
+def _asked(given: dict[str, Any], lake: Lake | None) -> Asked:
+    from jobq.pipeline.report.asked import Asked, moment
+
+    now, zone = datetime.now(UTC), given["zone"]
+    since = moment(given["since"], now, zone)
+    until = moment(given["until"], now, zone) if given["until"] else now
+    at, at_name = _compared(given, lake, since, until, now)
+    return Asked(
+        since=since, until=until, zone=zone, at=at, at_name=at_name, target_s=given["target_s"],
+        queues=tuple(name for name, _ in parse_queues(given["queues"])) if given["queues"] else (),
+        objective=given["objective"], workers=_counts(given["workers"]), weights=tuple(given["weights"]),
+        limit=given["limit"], trace_rows=given["trace_rows"],
+    )  # fmt: skip
+
+
+def _compared(
+    given: dict[str, Any], lake: Lake | None, since: datetime, until: datetime, now: datetime
+) -> tuple[datetime | None, str]:
+    from jobq.pipeline.report.answers import marks
+    from jobq.pipeline.report.asked import marked, moment
+
+    if given["at"] and given["mark"]:
+        raise ConfigError(
+            f"--at {given['at']} and --mark {given['mark']} are two moments; give one"
+        )
+    if given["at"]:
+        return moment(given["at"], now, given["zone"]), "--at"
+    known = marks(lake) if lake else {}
+    if given["mark"]:
+        return marked(given["mark"], known), f"mark {given['mark']}"
+    inside = {name: at for name, at in known.items() if since < at < until}
+    if not inside:
+        return None, ""
+    last = max(inside, key=lambda name: inside[name])
+    return inside[last], f"mark {last}"
+
+
+def _counts(text: str | None) -> tuple[int, ...]:
+    found: set[int] = set()
+    for part in filter(None, (text or "").split(",")):
+        first, dash, last = part.partition("-")
+        try:
+            found |= set(range(int(first), int(last if dash else first) + 1))
+        except ValueError as error:
+            raise ConfigError(f"--workers {part!r} is no count; write 4,8,12 or 1-16") from error
+    if text and (not found or min(found) < 1 or max(found) > 10_000 or len(found) > 200):
+        raise ConfigError(
+            f"--workers {text!r} are too few, too many or below 1; write up to 200 of 1 to 10000"
+        )
+    return tuple(sorted(found))
+
+
+def _answers(
+    session: Session,
+    reports: Sequence[Report],
+    lake: Lake | None,
+    asked: Asked,
+    given: dict[str, Any],
+) -> tuple[list[Result], Seen]:
+    from jobq.pipeline.report.answers import answers, from_lake, from_server
+    from jobq.pipeline.sessions import session as spark_session
+
+    spark = spark_session("jobq report", master=given["master"], memory=given["memory"])
+    if lake:
+        read = from_lake(spark, lake)
+    else:
+        settings = session.settings
+        # Options are seen in Spark's plans: an address of the environment isn't repeated there.
+        url = settings.url if settings.url != settings_from_env().url else None
+        read = from_server(spark, url, settings.namespace)
+    with output.progress(len(reports), "reports", quiet=session.as_json) as bar:
+        return answers(spark, read, reports, asked, lambda _: bar.update(1))
+
+
+def _said(form: str, results: Sequence[Result], asked: Asked, seen: Seen) -> str:
+    from jobq.pipeline.report import formats
+    from jobq.pipeline.report.html import page
+
+    if form == "html":
+        return page(results, asked, seen)
+    if form == "json":
+        return formats.document(results, asked) + "\n"
+    if form == "csv":
+        return formats.spreadsheet(results)
+    return (
+        "\n\n".join("\n".join(_lines(result, asked, len(results) > 1)) for result in results) + "\n"
+    )
+
+
+def _lines(result: Result, asked: Asked, titled: bool) -> Sequence[str]:
+    from jobq.pipeline.report.formats import cells, is_number
+
+    columns = result.report.columns
+    figures = [i for i, column in enumerate(columns) if is_number(column)]
+    lines = [f"{result.report.title}: {result.report.question}"] if titled else []
+    if not result.rows:
+        return [*lines, result.report.empty]
+    lines += output.table([column.heading for column in columns], cells(result, asked), figures)
+    lines += [output.escaped(note) for note in result.notes]
+    return (
+        [*lines, f"and more; --limit 0 shows all, this is {asked.limit:,}"]
+        if result.more
+        else lines
+    )
+
+
+def _write(said: str, target: str, session: Session) -> None:
+    if target == "-":
+        sys.stdout.write(said)
+        return
+    path, made = Path(target), ""
+    try:
+        # Whole or not at all: a page that is looked at must not be half of the next one.
+        with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+            made = file.name
+            file.write(said)
+        os.chmod(made, 0o644)
+        os.replace(made, path)
+    except OSError as error:
+        if made:
+            os.unlink(made)
+        raise ConfigError(f"--output {target} can't be written: {error.strerror}") from error
+    session.note(f"written to {path.resolve()}")

@@ -1,0 +1,41 @@
+"""The pipeline to Spark: events, topics and messages as DataFrames, and DataFrames as messages.
+
+::
+
+    from jobq.pipeline import register, session
+
+    spark = session()
+    register(spark)
+    spark.read.format("jobq").option("view", "events").load()
+
+Names load at first use: importing this brings in neither pyspark nor pyarrow.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from jobq.pipeline.sessions import session
+
+__all__ = ["register", "session"]
+
+_HOMES = {"session": "jobq.pipeline.sessions"}
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("jobq")` known where Spark doesn't find it by itself: modules sent with --py-files."""
+    import_module("jobq.pipeline.source").register(spark)
+
+
+if not TYPE_CHECKING:  # a checker would take every misspelt name for Any
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'jobq.pipeline' has no attribute {name!r}")
+        found = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = found
+        return found

@@ -1,0 +1,211 @@
+"""Entries of event streams as Arrow: whole batches by the CSV reader, what it refuses row by row.
+
+Entries that are no record of a known version come back as they are, with a reason: none is dropped, and
+nothing raises. Runs on executors, so it imports pyarrow and little of jobq.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from jobq.errors import BadRecord
+from jobq.events import ABSOLUTE, COLUMNS, LIMITS, SCHEMA, SEPARATOR, columns_of
+from jobq.pipeline.schema import events_schema
+
+#: So few, when the CSV reader refuses them, are read one by one instead of halved to find the culprit.
+FEW = 16
+VERSION = SCHEMA.encode()
+_SEP = SEPARATOR.encode()
+#: Where the CSV reader takes more than the contract does: signs, hexadecimal digits and blanks in numbers,
+#: other ends of lines. In a text they are allowed, and only cost time.
+_NEVER = (b"\r", b"\0", b"\t")
+_AT_START = (_SEP + b"-", _SEP + b"0x", _SEP + b"0X")
+#: One mid in 64 begins with a dash, so such fields are looked at whole.
+_NUMBER_LIKE = re.compile(rb"(?:-[0-9]*|-?0[xX][0-9a-fA-F]*)(?=[\x1f\n]|\Z)")
+_BLANKS = (_SEP + b" ", b" " + _SEP)
+_SCHEMA = events_schema()
+_TYPES: dict[str, pa.DataType] = {
+    name: pa.int64() if name.endswith("_at") else _SCHEMA.field(name).type for name in COLUMNS
+}
+_ID_TYPES: dict[str, pa.DataType] = {"entry_at": pa.int64(), "entry_seq": pa.int32()}
+
+
+class Bad(NamedTuple):
+    """An entry that isn't a record: its id, all that it holds, and why."""
+
+    id: bytes
+    version: bytes
+    value: bytes
+    reason: str
+
+
+class Decoded(NamedTuple):
+    """`batch` has the columns of the view `events`; rows in the order given, without the bad ones."""
+
+    batch: pa.RecordBatch
+    bad: list[Bad]
+
+
+def columns(reply: Sequence[Any]) -> tuple[list[bytes], list[bytes], list[bytes]]:
+    """Ids, versions and values of what XRANGE gave; an entry that isn't of one field has no version."""
+    ids = [entry[0] for entry in reply]
+    fields = [entry[1] for entry in reply]
+    if all(len(found) == 2 for found in fields):
+        return ids, [found[0] for found in fields], [found[1] for found in fields]
+    versions = [found[0] if len(found) == 2 else b"" for found in fields]
+    values = [found[1] if len(found) == 2 else _SEP.join(found) for found in fields]
+    return ids, versions, values
+
+
+def decode(
+    queue: str, ids: Sequence[bytes], versions: Sequence[bytes], values: Sequence[bytes]
+) -> Decoded:
+    """Records as rows, and what is none as Bad."""
+    bad: list[Bad] = []
+    batches: list[pa.RecordBatch] = []
+    if versions.count(VERSION) != len(versions):
+        known = [i for i, version in enumerate(versions) if version == VERSION]
+        others = [i for i, version in enumerate(versions) if version != VERSION]
+        for i in others:
+            _one_by_one(queue, ids[i : i + 1], values[i : i + 1], batches, bad, versions[i])
+        ids, values = [ids[i] for i in known], [values[i] for i in known]
+    _halved(queue, ids, values, batches, bad)
+    if len(batches) == 1:
+        return Decoded(batches[0], bad)
+    whole = pa.Table.from_batches(batches, _SCHEMA).combine_chunks().to_batches()
+    return Decoded(whole[0] if whole else _nothing(), bad)
+
+
+def _halved(
+    queue: str, ids: Sequence[bytes], values: Sequence[bytes], batches: list[pa.RecordBatch], bad: list[Bad],
+) -> None:  # fmt: skip
+    """By the CSV reader, in halves of what it refuses: one bad row doesn't slow down thousands."""
+    if not ids:
+        return
+    batch = _together(queue, ids, values)
+    if batch is not None:
+        batches.append(batch)
+    elif len(ids) <= FEW:
+        _one_by_one(queue, ids, values, batches, bad)
+    else:
+        middle = len(ids) // 2
+        _halved(queue, ids[:middle], values[:middle], batches, bad)
+        _halved(queue, ids[middle:], values[middle:], batches, bad)
+
+
+def _together(queue: str, ids: Sequence[bytes], values: Sequence[bytes]) -> pa.RecordBatch | None:
+    """All of them, or None when one needs a closer look."""
+    gaps = [_SEP * missing for missing in range(len(COLUMNS))]
+    try:
+        lines = [value + gaps[-1 - value.count(_SEP)] for value in values]
+    except IndexError:
+        return None
+    text = b"\n".join(lines)
+    if text.count(b"\n") != len(values) - 1 or _suspect(text):
+        return None
+    try:
+        found = _parsed(text, _TYPES, SEPARATOR)
+        entries = _parsed(b"\n".join(ids), _ID_TYPES, "-")
+    except pa.ArrowInvalid:
+        return None
+    whole = found.num_rows == entries.num_rows == len(values)
+    if not whole or found["kind"].null_count or found["finished_at"].null_count:
+        return None
+    if not all(_within(found[name], limit) for name, limit in LIMITS.items()):
+        return None
+    return (
+        _batch(queue, entries, found)
+        if _within(entries["entry_at"], LIMITS["finished_at"])
+        else None
+    )
+
+
+def _suspect(text: bytes) -> bool:
+    # A single byte is found ten times faster than two, and most texts have no blank.
+    blanks = _BLANKS if b" " in text else ()
+    return any(found in text for found in (*_NEVER, *blanks)) or any(
+        _NUMBER_LIKE.match(text, at + 1) for start in _AT_START for at in _places(text, start)
+    )
+
+
+def _places(text: bytes, sought: bytes) -> Iterator[int]:
+    at = text.find(sought)
+    while at >= 0:
+        yield at
+        at = text.find(sought, at + 1)
+
+
+def _parsed(text: bytes, types: dict[str, pa.DataType], delimiter: str) -> pa.Table:
+    return csv.read_csv(
+        io.BytesIO(text),
+        csv.ReadOptions(column_names=list(types), block_size=len(text) + 1, use_threads=False),
+        csv.ParseOptions(delimiter=delimiter, quote_char=False, ignore_empty_lines=False),
+        csv.ConvertOptions(column_types=types, null_values=[""], strings_can_be_null=True),
+    )
+
+
+def _within(column: pa.ChunkedArray[Any], limit: int) -> bool:
+    most = pc.max(column).as_py()
+    return most is None or most <= limit
+
+
+def _one_by_one(
+    queue: str, ids: Sequence[bytes], values: Sequence[bytes], batches: list[pa.RecordBatch], bad: list[Bad],
+    version: bytes = VERSION,
+) -> None:  # fmt: skip
+    entries: list[dict[str, int]] = []
+    rows: list[dict[str, str | int]] = []
+    for entry_id, value in zip(ids, values, strict=True):
+        try:
+            row, entry = columns_of(value, version), _id_of(entry_id)
+        except BadRecord as error:
+            bad.append(Bad(entry_id, version, value, str(error)))
+        else:
+            rows.append(row)
+            entries.append(entry)
+    if rows:
+        found = pa.Table.from_pylist(rows, pa.schema(list(_TYPES.items())))
+        ids_found = pa.Table.from_pylist(entries, pa.schema(list(_ID_TYPES.items())))
+        batches.append(_batch(queue, ids_found, found))
+
+
+def _id_of(entry_id: bytes) -> dict[str, int]:
+    at, _, sequence = entry_id.partition(b"-")
+    if not (at.isdigit() and sequence.isdigit()):
+        raise BadRecord(f"{entry_id[:40]!r} is no id of a stream's entry")
+    if int(at) > LIMITS["finished_at"] or int(sequence) > LIMITS["attempt"]:
+        raise BadRecord(f"the entry's id {entry_id.decode()} is past what a time can be")
+    return {"entry_at": int(at), "entry_seq": int(sequence)}
+
+
+def _batch(queue: str, entries: pa.Table, found: pa.Table) -> pa.RecordBatch:
+    """Columns in the view's order, with those that follow from others; times of ms become times."""
+    rows = found.num_rows
+    arrays: dict[str, Any] = {name: found[name].chunk(0) for name in COLUMNS}
+    arrays |= {name: entries[name].chunk(0) for name in _ID_TYPES}
+    finished_ms, run_us, enqueued = (
+        arrays[name] for name in ("finished_at", "run_us", "enqueued_at")
+    )
+    is_ago = pc.less(enqueued, pa.scalar(ABSOLUTE))
+    arrays["enqueued_at"] = pc.if_else(is_ago, pc.subtract(finished_ms, enqueued), enqueued)
+    waited = pc.subtract(pc.subtract(finished_ms, pc.divide(run_us, 1000)), arrays["enqueued_at"])
+    arrays["wait_ms"] = pc.max_element_wise(waited, 0, skip_nulls=False)
+    arrays["started_at"] = pc.subtract(pc.multiply(finished_ms, 1000), run_us)
+    for name in ("finished_at", "enqueued_at", "entry_at"):
+        arrays[name] = pc.multiply(arrays[name], 1000)
+    arrays["attempt"] = pc.fill_null(arrays["attempt"], 0)
+    arrays["queue"] = pa.repeat(pa.scalar(queue), rows)
+    arrays["version"] = pa.repeat(pa.scalar(int(SCHEMA), pa.int32()), rows)
+    columns = [arrays[field.name].cast(field.type) for field in _SCHEMA]
+    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+
+
+def _nothing() -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], _SCHEMA)

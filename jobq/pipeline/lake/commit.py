@@ -1,0 +1,140 @@
+"""Commits: files, batch number and offsets in one, so that a batch is in the table whole or not at all.
+
+Offsets are in the commit's own metadata: there is no checkpoint beside the table that could disagree with
+it. Delta keeps the number of each app's last transaction for ever, so the commit that belongs to that
+number is the one whose offsets count.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from jobq.errors import LakeError
+from jobq.pipeline.lake.place import Lake
+from jobq.pipeline.lake.store import Store, told
+from jobq.pipeline.lake.tables import TABLES, Table
+from jobq.pipeline.offsets import Place, from_plain, to_plain
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction, RemoveAction
+
+KEY = "jobq"
+#: Commits to look at, one step after the other, for the one that holds the offsets.
+_LOOKS = (1, 20, 500, None)
+
+
+class Overtaken(LakeError):
+    """Another ingest has committed this batch's number first; nothing of this one counts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Where a table's ingest is. rows, lost: in all batches so far; `facts` are of the last one alone.
+
+    expired: rows taken out again because of their age.
+    """
+
+    batch: int = 0
+    places: Mapping[str, Place] = field(default_factory=dict)
+    rows: int = 0
+    expired: int = 0
+    lost: Mapping[str, int] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """It as a commit's metadata."""
+        return {
+            "batch": self.batch, "places": to_plain(self.places), "rows": self.rows,
+            "expired": self.expired, "lost": dict(self.lost), "facts": dict(self.facts),
+        }  # fmt: skip
+
+    def following(
+        self, places: Mapping[str, Place], rows: int, lost: Mapping[str, int], **facts: Any
+    ) -> State:
+        """That after one more batch."""
+        total = {name: self.lost.get(name, 0) + lost.get(name, 0) for name in {*self.lost, *lost}}
+        return State(
+            batch=self.batch + 1, places={**self.places, **places}, rows=self.rows + rows,
+            expired=self.expired, lost={name: number for name, number in sorted(total.items()) if number},
+            facts={"rows": rows, "lost": dict(lost), **facts},
+        )  # fmt: skip
+
+
+def state_of(table: DeltaTable | None, app: str) -> State:
+    """The state that belongs to the table's newest batch. LakeError when its log no longer tells."""
+    batch = (table.transaction_version(app) if table is not None else None) or 0
+    if table is None or not batch:
+        return State()
+    for limit in _LOOKS:
+        for commit in table.history(limit):
+            found = commit.get(KEY)
+            if isinstance(found, dict) and found.get("batch") == batch:
+                return _read(found)
+    raise LakeError(
+        f"the log of {table.table_uri} doesn't tell the offsets of batch {batch} any more; "
+        "`jobq lake ingest --adopt` takes them from the rows"
+    )
+
+
+def _read(found: Mapping[str, Any]) -> State:
+    return State(
+        batch=int(found["batch"]), places=from_plain(found["places"]), rows=int(found["rows"]),
+        expired=int(found.get("expired") or 0), lost=found.get("lost") or {}, facts=found.get("facts") or {},
+    )  # fmt: skip
+
+
+def commit(
+    lake: Lake, name: str, delta: DeltaTable, actions: Iterable[AddAction | RemoveAction],
+    state: State | None = None, *, expired: int = 0,
+) -> None:  # fmt: skip
+    """One commit on the table as `delta` saw it. With a state it is a batch of the ingest.
+
+    Overtaken when another commit of the same app came first. Without a state the last batch's metadata is
+    said again, so that it is found soon; expired: rows that this commit takes out because of their age.
+    """
+    from deltalake import CommitProperties, Transaction
+
+    table, store = TABLES[name], lake.below(name)
+    transactions = [Transaction(table.app, state.batch)] if state else None
+    known = state or state_of(delta, table.app)
+    known = replace(known, expired=known.expired + expired)
+    properties = CommitProperties(
+        custom_metadata={KEY: known.plain()} if known.batch else None, app_transactions=transactions
+    )
+    with told(store):
+        try:
+            _write(delta, list(actions), table, properties)
+        except Exception as error:
+            if "Concurrent transaction" in str(error):
+                raise Overtaken(
+                    f"another ingest writes to {store.uri}; batch {known.batch} is its"
+                ) from error
+            raise
+        delta.update_incremental()
+    _settle(store, delta)
+
+
+def _write(
+    delta: DeltaTable, actions: list[AddAction | RemoveAction], table: Table, properties: Any
+) -> None:
+    delta.create_write_transaction(
+        actions, "append", table.delta_schema(), ["dt"], commit_properties=properties
+    )
+
+
+def _settle(store: Store, delta: DeltaTable) -> None:
+    entry = f"_delta_log/{delta.version():020d}.json"
+    if store.is_local and os.path.exists(os.path.join(store.uri, entry)):
+        store.settle(entry)
+
+
+def properties(delta: DeltaTable, app: str) -> Any:
+    """What deltalake's own operations are to write into their commits: the last batch's metadata again."""
+    from deltalake import CommitProperties
+
+    known = state_of(delta, app)
+    return CommitProperties(custom_metadata={KEY: known.plain()} if known.batch else None)

@@ -1,0 +1,174 @@
+"""The ingest: batch after batch from event streams and topics into the lake, each entry once.
+
+A batch: look at the streams' ends; plan ranges from the offsets in the table's last commit; tasks read,
+decode and write files; one commit names the files and holds the new offsets. Whatever dies in between, the
+next batch begins where the last commit ended, and files without a commit count for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from jobq.compat.topic.binding import topic_names
+from jobq.engine.directory import queue_names
+from jobq.pipeline import offsets
+from jobq.pipeline.lake import quarantine
+from jobq.pipeline.lake.commit import Overtaken, State, commit, state_of
+from jobq.pipeline.lake.place import Lake
+from jobq.pipeline.lake.portion import Answer, raised
+from jobq.pipeline.lake.runner import Runner
+from jobq.pipeline.lake.sharing import ENTRIES, Done, gathered, portions
+from jobq.pipeline.lake.store import Store, remove
+from jobq.pipeline.lake.tables import EVENTS, TOPICS, Table
+from jobq.pipeline.offsets import Place, Plan, Range, Tail
+
+if TYPE_CHECKING:
+    from jobq.engine.connection import Client
+    from jobq.pipeline.decode import Bad
+
+MAX_ROWS = 1_000_000
+
+
+class Batch(NamedTuple):
+    """What a batch brought. more: there was more to read than fits in one."""
+
+    table: str
+    rows: int = 0
+    files: int = 0
+    bad: int = 0
+    lost: Mapping[str, int] = MappingProxyType({})
+    remade: Sequence[str] = ()
+    more: bool = False
+
+
+class Ingest:
+    """From one server into one lake. names: these queues alone, and no topics; None = all there are.
+
+    portion: entries of one task. trim: once committed, entries are dropped from their streams.
+    """
+
+    def __init__(
+        self, lake: Lake, client: Client, runner: Runner, *, names: Sequence[str] | None = None,
+        max_rows: int = MAX_ROWS, trim: bool = False, portion: int = ENTRIES,
+    ) -> None:  # fmt: skip
+        self.lake, self.client, self.runner = lake, client, runner
+        self.names, self._max_rows, self._trim, self._portion = names, max_rows, trim, portion
+
+    def events(self) -> Batch:
+        """One batch of events."""
+        state = state_of(self.lake.table(EVENTS.name), EVENTS.app)
+        names = self.names or sorted({*queue_names(self.client), *state.places})
+        tails = {name: self._tail(name) for name in names}
+        batch = self._batch(EVENTS, state, tails)
+        if self._trim:
+            self._drop(tails)
+        return batch
+
+    def topics(self) -> Batch:
+        """One batch of topics."""
+        state = state_of(self.lake.table(TOPICS.name), TOPICS.app)
+        names = sorted({*topic_names(self.client), *state.places}) if self.names is None else []
+        tails = {name: offsets.topic_tail(self.client, name) for name in names}
+        return self._batch(TOPICS, state, tails)
+
+    def _tail(self, queue: str) -> Tail:
+        return offsets.tail(self.client, offsets.events_key(self.client.namespace, queue))
+
+    def _batch(self, table: Table, state: State, tails: Mapping[str, Tail]) -> Batch:
+        known = {name: state.places[name] for name in tails if name in state.places}
+        plan = offsets.plan(known, tails, self._max_rows)
+        if not plan.ranges and not plan.remade:
+            return Batch(table.name)
+        answers = self._answers(table, plan, tails)
+        found, kept, dropped = gathered(answers)
+        _forget(self.lake.below(table.name), dropped)
+        places = {name: tails[name].oldest for name in plan.remade}
+        lost: dict[str, int] = {}
+        for one in plan.ranges:
+            places[one.queue], missing = self._reached(one, found[one.queue])
+            lost |= {one.queue: missing} if missing else {}
+        bad = [record for answer in kept for record in answer.bad]
+        files = [file for answer in kept for file in answer.files]
+        rows = sum(file.rows for file in files)
+        after = state.following(places, rows, lost, bad=len(bad), remade=plan.remade)
+        self._commit(table, kept, after, bad)
+        more = any(places[one.queue].n < one.end.n for one in plan.ranges)
+        return Batch(table.name, rows, len(files), len(bad), lost, plan.remade, more)
+
+    def _answers(self, table: Table, plan: Plan, tails: Mapping[str, Tail]) -> list[Answer]:
+        settings = replace(self.client.settings, url=self.client.url, codec=None, outage_buffer=0)
+        store = self.lake.below(table.name)
+        self.lake.made(table.name)
+        found = {one.queue: self._first(one, tails[one.queue]) for one in plan.ranges}
+        todo = portions(table.name, settings, store, plan.ranges, found, self._portion)
+        answers = self.runner.run(todo, sum(one.expected for one in plan.ranges))
+        for answer in answers:
+            if answer.failed:
+                _forget(store, answers)
+                raised(answer)
+        return answers
+
+    def _first(self, one: Range, now: Tail) -> Tail:
+        """The tail with the id of the first entry after the place, where the range is cut by that."""
+        if not one.limit or one.limit <= self._portion or "-" not in one.upto:
+            return now
+        page = self.client.command("XRANGE", one.key, f"({one.after}", one.upto, "COUNT", 1)
+        return now._replace(first_id=page[0][0].decode()) if page else now
+
+    def _reached(self, one: Range, done: Done) -> tuple[Place, int]:
+        """The place after what was read, and how many entries were dropped before they could be."""
+        if "-" not in one.upto:
+            return self._index_reached(one, done)
+        last = done.reads[-1]
+        if last.stretch.upto == one.upto and not last.cut:
+            return one.end, offsets.lost(one, done.entries)
+        asked = one._replace(limit=done.entries)
+        return offsets.reached(self.client, asked, done.entries, done.last_id or one.after)
+
+    def _index_reached(self, one: Range, done: Done) -> tuple[Place, int]:
+        upto, lost = int(done.reads[-1].stretch.upto), 0
+        heads = [(int_of(read.stretch.after) + 1, int_of(read.first_id or f"{int(read.stretch.upto) + 1}"))
+                 for read in done.reads]  # fmt: skip
+        if any(first > wanted for wanted, first in heads):
+            # Compaction leaves holes, too; only what lies before the topic's first message was dropped.
+            kept = int(offsets.topic_tail(self.client, one.queue).first_id)
+            lost = sum(max(0, min(first, kept) - wanted) for wanted, first in heads)
+        return Place(str(upto), upto), lost
+
+    def _commit(
+        self, table: Table, kept: Sequence[Answer], after: State, bad: list[tuple[str, Bad]],
+    ) -> None:  # fmt: skip
+        files = [file for answer in kept for file in answer.files]
+        try:
+            if bad:
+                quarantine.keep(self.lake, bad, after.facts["remade"])
+            delta = self.lake.made(table.name)
+            if state_of(delta, table.app).batch != after.batch - 1:
+                raise Overtaken(
+                    f"another ingest committed batch {after.batch} of {table.name} first"
+                )
+            commit(self.lake, table.name, delta, [file.action() for file in files], after)
+        except Overtaken:
+            _forget(self.lake.below(table.name), kept)
+            raise
+
+    def _drop(self, queues: Iterable[str]) -> None:
+        """Drop from the streams what is in the lake."""
+        places = state_of(self.lake.table(EVENTS.name), EVENTS.app).places
+        for queue in queues:
+            if queue in places and places[queue].n:
+                key = offsets.events_key(self.client.namespace, queue)
+                upto = offsets.following(places[queue].id)
+                self.client.command("XTRIM", key, "MINID", "=", upto)
+
+
+def _forget(store: Store, answers: Iterable[Answer]) -> None:
+    remove(store, [file.path for answer in answers for file in answer.files])
+
+
+def int_of(entry_id: str) -> int:
+    """The index of a topic's entry."""
+    return offsets.parsed(entry_id)[0]

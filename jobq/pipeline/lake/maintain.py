@@ -1,0 +1,156 @@
+"""Upkeep: compact what many batches left behind, delete what nothing refers to, drop old days."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from jobq.errors import ConfigError
+from jobq.pipeline.lake.commit import commit, properties
+from jobq.pipeline.lake.files import Writer, Written
+from jobq.pipeline.lake.live import Live, by_day, live, tables
+from jobq.pipeline.lake.place import Lake
+from jobq.pipeline.lake.store import told
+from jobq.pipeline.lake.tables import TABLES, Table
+
+if TYPE_CHECKING:
+    from deltalake.transaction import RemoveAction
+
+TARGET = 128 * 1024 * 1024
+#: What files of a compaction are called, and how they are written.
+COMPACT, LEVEL, GROUP = "compact", 9, 500_000
+#: Rows of a day that are sorted in memory; above that one queue, topic or hour at a time.
+IN_MEMORY = 4_000_000
+#: Below this a file that somebody is just writing to a bucket could be taken for a left-over.
+LEAST_S = 3600.0
+EXPIRING = ("events", "topics", "dead", "quarantine")
+
+
+class Compacted(NamedTuple):
+    """What became of one day."""
+
+    table: str
+    dt: str
+    rows: int
+    files_before: int
+    files: int
+    bytes_before: int
+    bytes: int
+
+
+def removal(files: Iterable[Live], *, data_change: bool = True) -> list[RemoveAction]:
+    """Files as a commit takes them out."""
+    from deltalake.transaction import RemoveAction
+
+    now = time.time_ns() // 1_000_000
+    return [RemoveAction(one.path, data_change, now, one.size, {"dt": one.dt}) for one in files]
+
+
+def compact(
+    lake: Lake, names: Iterable[str] = tuple(TABLES), *, target: int = TARGET,
+    told: Callable[[Compacted], None] = lambda one: None, enough: Callable[[], bool] = lambda: False,
+) -> list[Compacted]:  # fmt: skip
+    """Sort and join the files of every day that has some from single batches; one commit per day."""
+    done: list[Compacted] = []
+    for name in names:
+        for day, files in by_day(live(lake.table(name))).items():
+            if enough():
+                return done
+            if all(_is_compact(one) for one in files):
+                continue
+            done.append(_compact(lake, TABLES[name], day, files, target))
+            told(done[-1])
+    return done
+
+
+def _is_compact(file: Live) -> bool:
+    return file.path.rpartition("/")[2].startswith(COMPACT)
+
+
+def _compact(lake: Lake, table: Table, day: str, files: list[Live], target: int) -> Compacted:
+    store, size = lake.below(table.name), sum(one.size for one in files)
+    rows = sum(one.rows for one in files)
+    per_file = max(1, rows * target // max(1, size))
+    written: list[Written] = []
+    for part in _sorted_parts(lake, table, files, rows):
+        for first in range(0, part.num_rows, per_file):
+            writer = Writer(store, table, level=LEVEL, group=GROUP, prefix=COMPACT)
+            writer.add(part.slice(first, per_file))
+            written += writer.finish()
+    actions: list[Any] = [
+        *removal(files, data_change=False),
+        *(f.action(data_change=False) for f in written),
+    ]
+    delta = lake.made(table.name)
+    commit(lake, table.name, delta, actions)
+    return Compacted(
+        table.name, day, rows, len(files), len(written), size, sum(f.size for f in written)
+    )
+
+
+def _sorted_parts(lake: Lake, table: Table, files: Sequence[Live], rows: int) -> Iterable[pa.Table]:
+    order: list[Any] = [(name, "ascending") for name in table.sort]
+    store = lake.below(table.name)
+    if rows <= IN_MEMORY:
+        yield pa.concat_tables(tables(store, files)).sort_by(order)
+        return
+    import pyarrow.compute as pc
+
+    first = table.sort[0]
+    names = pa.concat_tables(tables(store, files, [first]))[first]
+    for value in sorted(map(str, pc.unique(names).to_pylist())):
+        some = [
+            part.filter(pc.equal(part[first], pa.scalar(value))) for part in tables(store, files)
+        ]
+        yield pa.concat_tables(some).sort_by(order)
+
+
+def vacuum(lake: Lake, older_s: float) -> dict[str, int]:
+    """Delete files that no version younger than that refers to, and left-overs as old; how many, by table."""
+    if not lake.store.is_local and older_s < LEAST_S:
+        raise ConfigError(
+            f"older={older_s:g}s would take files that an ingest is writing just now; take 1h or more"
+        )
+    gone = {}
+    for name, table in TABLES.items():
+        delta = lake.table(name)
+        if delta is None:
+            continue
+        with told(lake.below(name)):
+            gone[name] = len(
+                delta.vacuum(
+                    retention_hours=int(older_s // 3600), dry_run=False, full=True,
+                    enforce_retention_duration=False, commit_properties=properties(delta, table.app),
+                )
+            )  # fmt: skip
+    return gone
+
+
+class Expired(NamedTuple):
+    """What was dropped of one table."""
+
+    table: str
+    days: int
+    rows: int
+    before: str
+
+
+def expire(
+    lake: Lake, older_s: float, names: Iterable[str] = ("events",), *, now: datetime | None = None
+) -> list[Expired]:
+    """Drop the days that are older as a whole; their files go with the next vacuum. Rollups stay."""
+    oldest = (now or datetime.now(UTC)) - timedelta(seconds=older_s)
+    last = (oldest.date() - timedelta(days=1)).isoformat()
+    done = []
+    for name in names:
+        delta = lake.table(name)
+        files = live(delta, until=last)
+        rows = sum(one.rows for one in files)
+        if delta is not None and files:
+            commit(lake, name, delta, removal(files), expired=rows)
+        done.append(Expired(name, len(by_day(files)), rows, oldest.date().isoformat()))
+    return done

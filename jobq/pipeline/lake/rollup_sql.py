@@ -1,0 +1,79 @@
+"""The SQL of the rollups: over the temporary view `lake_events`, which has the columns of the view events."""
+
+from __future__ import annotations
+
+from jobq.events import KINDS
+from jobq.pipeline.lake.tables import ROLLUP_COLUMNS
+
+#: Relative error of a quantile at k = 2000 is below a tenth of a percent of rank.
+K = 2000
+_KINDS = ",\n  ".join(
+    f"count_if(kind = '{c.name}') AS {c.name}" for c in ROLLUP_COLUMNS if c.name in KINDS
+)
+
+HOURLY = f"""
+SELECT date_trunc('HOUR', finished_at) AS hour, queue, job,
+  count(*) AS nevents,
+  {_KINDS},
+  count(run_us) AS runs,
+  coalesce(sum(run_us), 0L) AS run_us,
+  coalesce(sum(cpu_us), 0L) AS cpu_us,
+  coalesce(sum(CAST(bytes AS BIGINT)), 0L) AS bytes,
+  max(rss_kib) AS rss_kib,
+  CASE WHEN count(run_us) > 0 THEN kll_sketch_agg_bigint(run_us, {K}) END AS run_us_sketch,
+  CASE WHEN count(wait_ms) > 0 THEN kll_sketch_agg_bigint(wait_ms, {K}) END AS wait_ms_sketch,
+  dt
+FROM lake_events
+GROUP BY dt, date_trunc('HOUR', finished_at), queue, job
+"""  # noqa: S608
+
+#: How long before an event that tells no enqueue time its message is looked for.
+LOOK_BACK_DAYS = 7
+
+#: One event, with the time its message was enqueued: its own, else that of the message's other events.
+LIVES = """
+WITH own AS (SELECT * FROM lake_events WHERE mid IS NOT NULL),
+lives AS (SELECT queue, mid, enqueued_at FROM own WHERE enqueued_at IS NOT NULL GROUP BY queue, mid, enqueued_at),
+loose AS (
+  SELECT own.queue, own.entry_at, own.entry_seq, max(lives.enqueued_at) AS found
+  FROM own JOIN lives ON own.queue = lives.queue AND own.mid = lives.mid AND lives.enqueued_at <= own.finished_at
+  WHERE own.enqueued_at IS NULL GROUP BY own.queue, own.entry_at, own.entry_seq
+)
+SELECT *, to_date(coalesce(life_at, finished_at)) AS born FROM (
+  SELECT own.*, own.enqueued_at AS life_at FROM own WHERE own.enqueued_at IS NOT NULL
+  UNION ALL
+  SELECT own.*, loose.found AS life_at FROM own LEFT JOIN loose
+    ON own.queue = loose.queue AND own.entry_at = loose.entry_at AND own.entry_seq = loose.entry_seq
+  WHERE own.enqueued_at IS NULL
+)
+"""
+
+# The newest event's kind, as a number behind its place in the stream: text would force a sort.
+_CODES = " ".join(f"WHEN '{kind}' THEN {number}L" for number, kind in enumerate(KINDS))
+_NAMES = ", ".join(f"'{kind}'" for kind in KINDS)
+_NEWEST = (
+    "max(unix_millis(entry_at) * 1048576L + least(CAST(entry_seq AS BIGINT), 65535L) * 16L"
+    f" + CASE kind {_CODES} ELSE 15L END)"
+)
+
+JOB_RUNS_SQL = f"""
+WITH runs AS (
+  SELECT born, queue, mid, life_at,
+    max(xxhash64(job)) FILTER (WHERE job IS NOT NULL) AS job_hash,
+    min(finished_at) AS first_event, max(finished_at) AS last_at, min(started_at) AS started_at,
+    {_NEWEST} AS newest,
+    count_if(kind IN ('done', 'retry', 'dead', 'crashed', 'recovered')) AS attempts,
+    count_if(kind = 'retry') AS retries, count_if(kind IN ('crashed', 'recovered')) AS ncrashes,
+    count_if(kind = 'done') AS done, sum(run_us) AS run_us, sum(cpu_us) AS cpu_us, max(rss_kib) AS rss_kib,
+    count(*) AS nevents
+  FROM lake_lives GROUP BY born, queue, mid, life_at
+),
+jobs AS (SELECT DISTINCT job, xxhash64(job) AS job_hash FROM lake_lives WHERE job IS NOT NULL)
+SELECT queue, mid, jobs.job, life_at AS enqueued_at, coalesce(life_at, first_event) AS first_at, started_at, last_at,
+  element_at(array({_NAMES}), CAST(newest % 16L AS INT) + 1) AS outcome,
+  attempts, retries, ncrashes, done,
+  CASE WHEN started_at IS NOT NULL AND life_at IS NOT NULL
+    THEN greatest(0L, unix_millis(started_at) - unix_millis(life_at)) END AS wait_ms,
+  coalesce(run_us, 0L) AS run_us, coalesce(cpu_us, 0L) AS cpu_us, rss_kib, nevents, born AS dt
+FROM runs LEFT JOIN jobs ON runs.job_hash = jobs.job_hash
+"""  # noqa: S608

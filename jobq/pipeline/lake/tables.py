@@ -1,0 +1,190 @@
+"""The tables of a lake: their columns, how they are partitioned, sorted and encoded.
+
+All are Delta tables partitioned by `dt`, the UTC day of one of their times. `events` stores two times as
+distances from `finished_at`, which takes half the bytes; reading gives them back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jobq.pipeline.schema import (
+    DEAD_COLUMNS,
+    DERIVED,
+    EVENT_COLUMNS,
+    TOPIC_COLUMNS,
+    Column,
+    Columns,
+    arrow_schema,
+    stored,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Column stored -> what it stands for, and the distance it holds.
+DISTANCES = {
+    "enqueued_at": Column("total_ms", "int64", "finished_at - enqueued_at; null if unknown."),
+    "entry_at": Column("entry_ms", "int64", "Time of the entry's id - finished_at."),
+}
+LAKE_EVENTS: Columns = tuple(DISTANCES.get(c.name, c) for c in stored(EVENT_COLUMNS))
+
+QUARANTINE_COLUMNS: Columns = (
+    Column("queue", "string", "The queue's name."),
+    Column("entry_id", "string", "The entry's id in the stream; with the queue unique."),
+    Column("version", "string", "Name of the entry's first field, the record's version."),
+    Column("content", "binary", "The bytes of the record, as they were."),
+    Column("reason", "string", "Why it is no record."),
+    Column("seen_at", "timestamp", "When it was ingested."),
+)
+JOB_RUN_COLUMNS: Columns = (
+    Column("queue", "string", "The queue's name."),
+    Column("mid", "string", "The message's id."),
+    Column("job", "string", "The job's name; null where no attempt tells it."),
+    Column("enqueued_at", "timestamp", "By the producer's clock; null when it didn't say."),
+    Column("first_at", "timestamp", "When it was enqueued, else its first event."),
+    Column("started_at", "timestamp", "Start of its first attempt; null without one."),
+    Column("last_at", "timestamp", "When its newest event happened."),
+    Column("outcome", "string", "Kind of its newest event: done, dead, retry …"),
+    Column("attempts", "int64", "Ends of attempts, snoozes left out."),
+    Column("retries", "int64", "Attempts that failed and are tried again."),
+    Column("ncrashes", "int64", "Attempts that crashed or were recovered."),
+    Column("done", "int64", "How often it ended well; more than 1 is a duplicate."),
+    Column("wait_ms", "int64", "Enqueue to first start."),
+    Column("run_us", "int64", "All its runs together."),
+    Column("cpu_us", "int64", "Their processor time."),
+    Column("rss_kib", "int32", "The highest peak of memory among them."),
+    Column("nevents", "int64", "Events it is made of."),
+)
+ROLLUP_COLUMNS: Columns = (
+    Column("hour", "timestamp", "Begin of the hour."),
+    Column("queue", "string", "The queue's name."),
+    Column("job", "string", "The job's name; null for events that tell none."),
+    Column("nevents", "int64", "All events."),
+    *(
+        Column(kind, "int64", f"Events of kind {kind}.")
+        for kind in ("enqueued", "done", "retry", "dead", "crashed", "snoozed", "recovered",
+                     "cancelled", "revived", "superseded")
+    ),
+    Column("runs", "int64", "Events with a run."),
+    Column("run_us", "int64", "Sum of runs."),
+    Column("cpu_us", "int64", "Sum of processor time."),
+    Column("bytes", "int64", "Sum of content lengths."),
+    Column("rss_kib", "int32", "Highest peak of memory."),
+    Column("run_us_sketch", "binary", "KLL sketch of run_us, k = 2000; null without one."),
+    Column("wait_ms_sketch", "binary", "KLL sketch of wait_ms, k = 2000; null without one."),
+)  # fmt: skip
+MARK_COLUMNS: Columns = (
+    Column("name", "string", "What was deployed, or whatever else is to be told before and after."),
+    Column("at", "timestamp", "When."),
+)
+
+
+class Table(NamedTuple):
+    """One table. `day_of`: the time whose UTC day is `dt`. sort: the order of compacted files."""
+
+    name: str
+    columns: Columns
+    day_of: str
+    sort: tuple[str, ...]
+    #: Columns whose values repeat so seldom that a dictionary only costs.
+    plain: tuple[str, ...] = ()
+
+    @property
+    def app(self) -> str:
+        """Under what name its commits number their batches."""
+        return f"jobq-{self.name}"
+
+    def schema(self) -> pa.Schema:
+        """What its files hold: the columns without `dt`."""
+        return arrow_schema(self.columns)
+
+    def delta_schema(self) -> pa.Schema:
+        """What the table has: the columns and `dt`."""
+        import pyarrow as pa
+
+        return self.schema().append(pa.field("dt", pa.date32()))
+
+    def encodings(self) -> dict[str, Any]:
+        """How Parquet is to write it."""
+        types = {column.name: column.type for column in self.columns}
+        packed = {"int64", "int32", "timestamp"}
+        encoding = {
+            name: "DELTA_BINARY_PACKED" if types[name] in packed else "DELTA_LENGTH_BYTE_ARRAY"
+            for name in self.plain
+        }
+        repeated = [c.name for c in self.columns if c.name not in encoding and c.type != "map"]
+        return {"use_dictionary": repeated, "column_encoding": encoding}
+
+
+EVENTS = Table(
+    "events", LAKE_EVENTS, "finished_at", ("queue", "job", "finished_at"),
+    ("mid", "trace_id", "total_ms", "finished_at", "run_us", "cpu_us", "rss_kib", "bytes", "entry_ms"),
+)  # fmt: skip
+TOPICS = Table("topics", TOPIC_COLUMNS, "at", ("topic", "index"), ("index", "at", "content"))
+DEAD = Table("dead", DEAD_COLUMNS, "died_at", ("queue", "died_at"), ("content", "died_at"))
+QUARANTINE = Table("quarantine", QUARANTINE_COLUMNS, "seen_at", ("queue", "entry_id"), ("content",))
+JOB_RUNS = Table("job_runs", JOB_RUN_COLUMNS, "first_at", ("queue", "job", "first_at"),
+                 ("mid", "first_at", "enqueued_at", "started_at", "last_at", "run_us", "cpu_us",
+                  "wait_ms"))  # fmt: skip
+ROLLUP = Table("rollup_hourly", ROLLUP_COLUMNS, "hour", ("hour", "queue", "job"),
+               ("run_us_sketch", "wait_ms_sketch"))  # fmt: skip
+MARKS = Table("marks", MARK_COLUMNS, "at", ("at",))
+
+TABLES = {t.name: t for t in (EVENTS, TOPICS, DEAD, QUARANTINE, JOB_RUNS, ROLLUP, MARKS)}
+
+#: SQL that makes the view `events` of what is stored: first the distances, then the derived columns.
+RESTORED = {
+    "enqueued_at": "timestamp_millis(unix_millis(finished_at) - total_ms)",
+    "entry_at": "timestamp_millis(unix_millis(finished_at) + entry_ms)",
+}
+
+
+def events_sql(source: str) -> str:
+    """A query that gives the columns of the view `events`, and `dt`, of `source`: the stored ones."""
+    near = ", ".join(f"{text} AS {name}" for name, text in RESTORED.items())
+    columns = [
+        f"{DERIVED[c.name]} AS {c.name}" if c.name in DERIVED else c.name for c in EVENT_COLUMNS
+    ]
+    return f"SELECT {', '.join(columns)}, dt FROM (SELECT *, {near} FROM {source})"  # noqa: S608
+
+
+def to_lake(batch: pa.RecordBatch) -> pa.Table:
+    """Events as the lake stores them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    finished = _ms(batch.column("finished_at"))
+    columns = {
+        "total_ms": pc.subtract(finished, _ms(batch.column("enqueued_at"))),
+        "entry_ms": pc.subtract(_ms(batch.column("entry_at")), finished),
+    }
+    arrays = [columns[c.name] if c.name in columns else batch.column(c.name) for c in LAKE_EVENTS]
+    return pa.Table.from_arrays(arrays, schema=EVENTS.schema())
+
+
+def from_lake(table: pa.Table) -> pa.Table:
+    """The view `events`, with `dt` where it is there, of what is stored."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    micros = table["finished_at"].cast(pa.int64())
+    stamp = pa.timestamp("us", tz="UTC")
+    enqueued = pc.subtract(micros, pc.multiply(table["total_ms"], 1000))
+    waited = pc.subtract(table["total_ms"], pc.divide(table["run_us"], 1000))
+    made = {
+        "enqueued_at": enqueued.cast(stamp),
+        "started_at": pc.subtract(micros, table["run_us"]).cast(stamp),
+        "wait_ms": pc.max_element_wise(waited, 0, skip_nulls=False),
+        "entry_at": pc.add(micros, pc.multiply(table["entry_ms"], 1000)).cast(stamp),
+    }
+    columns = [made[c.name] if c.name in made else table[c.name] for c in EVENT_COLUMNS]
+    whole = pa.Table.from_arrays(columns, schema=arrow_schema(EVENT_COLUMNS))
+    return whole.append_column("dt", table["dt"]) if "dt" in table.column_names else whole
+
+
+def _ms(times: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.divide(times.cast(pa.int64()), 1000)

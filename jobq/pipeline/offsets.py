@@ -1,0 +1,291 @@
+"""Places in event streams and topics: what is new, what was dropped unread, how to share it out.
+
+A `Place` is the id of the last entry read and the number of entries ever added up to it. The server keeps
+that number, so what is still to read and what retention dropped unread are differences, exact to the entry.
+A topic's index is its own number: its places are `Place(str(index), index)`.
+
+Everything here is a pure function but `tail`, `topic_tail`, `counted` and `reached`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jobq.engine import keys
+from jobq.engine.script import load
+from jobq.errors import ConfigError, ScriptError
+
+if TYPE_CHECKING:
+    from jobq.engine.connection import Client
+
+#: Entries that one call of walk.lua looks at: about 10 ms of the server's time.
+STEP = 2_000
+LAST_SEQ = 2**64 - 1
+START = "0-0"
+
+
+class Place(NamedTuple):
+    """Read up to the entry `id`, the `n`th ever added. As it stands: before the first."""
+
+    id: str = START
+    n: int = 0
+
+
+class Tail(NamedTuple):
+    """What a stream is at one moment: `n` entries ever added, the last of them `id`, `length` still there."""
+
+    key: str
+    id: str
+    n: int
+    length: int
+    first_id: str
+
+    @property
+    def place(self) -> Place:
+        """Where somebody is who has read it all."""
+        return Place(self.id, self.n)
+
+    @property
+    def dropped(self) -> int:
+        """How many of the first entries are no longer there."""
+        return self.n - self.length
+
+    @property
+    def oldest(self) -> Place:
+        """Where somebody begins who wants all that is there, and misses nothing that was."""
+        return Place(before(self.first_id) if self.length else self.id, self.dropped)
+
+
+class Range(NamedTuple):
+    """Entries of one stream after the id `after` up to and with `upto`: `expected` of them.
+
+    limit: read at most so many, 0 = all; `start` is the place at which it begins.
+    """
+
+    queue: str
+    key: str
+    after: str
+    upto: str
+    expected: int
+    limit: int = 0
+    start: Place = Place()
+
+    @property
+    def end(self) -> Place:
+        """Where somebody is who has read all of it."""
+        return Place(self.upto, self.start.n + self.expected)
+
+
+class Plan(NamedTuple):
+    """What is to be read next.
+
+    places: where every queue is before that. lost: entries dropped unread, by queue. remade: queues whose
+    stream was deleted or made anew since their place was noted; what went with the old one can't be known.
+    """
+
+    ranges: list[Range]
+    places: dict[str, Place]
+    lost: dict[str, int]
+    remade: list[str]
+
+    @property
+    def ends(self) -> dict[str, Place]:
+        """Where every queue is when all ranges, none of them with a limit, were read."""
+        return self.places | {one.queue: one.end for one in self.ranges}
+
+
+def events_key(namespace: str, queue: str) -> str:
+    """The key of a queue's event stream."""
+    return keys.key(keys.prefix(namespace, queue), "events")
+
+
+def parsed(entry_id: str) -> tuple[int, int]:
+    """An entry's id as numbers, which compare as the server orders entries."""
+    ms, _, seq = entry_id.partition("-")
+    return int(ms), int(seq or 0)
+
+
+def before(entry_id: str) -> str:
+    """The highest id below this one; of a topic, the index before."""
+    ms, seq = parsed(entry_id)
+    if "-" not in entry_id:
+        return str(ms - 1)
+    if seq:
+        return f"{ms}-{seq - 1}"
+    return f"{ms - 1}-{LAST_SEQ}" if ms else START
+
+
+def following(entry_id: str) -> str:
+    """The lowest id above this one."""
+    ms, seq = parsed(entry_id)
+    return f"{ms}-{seq + 1}" if seq < LAST_SEQ else f"{ms + 1}-0"
+
+
+def tail(client: Client, key: str) -> Tail:
+    """What the stream is now; one that doesn't exist has no entries."""
+    try:
+        reply = client.command("XINFO", "STREAM", key, routed_by=key)
+    except ScriptError as error:
+        if "no such key" not in str(error):
+            raise
+        return Tail(key, START, 0, 0, START)
+    facts = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+    first = facts.get(b"first-entry")
+    return Tail(
+        key, facts[b"last-generated-id"].decode(), int(facts[b"entries-added"]), int(facts[b"length"]),
+        first[0].decode() if first else START,
+    )  # fmt: skip
+
+
+def topic_tail(client: Client, topic: str) -> Tail:
+    """What a topic is now, as if its log were never compacted: indexes are its numbers."""
+    from jobq.compat.topic.binding import Binding
+
+    binding = Binding(topic, client)
+    first, last, _, _ = binding.run("read", 1, 0, 1)
+    there = max(0, last - max(1, first) + 1)
+    return Tail(binding.log_key, str(last), last, there, str(first) if there else "0")
+
+
+def plan(places: Mapping[str, Place], tails: Mapping[str, Tail], max_rows: int = 0) -> Plan:
+    """What there is to read of each queue, after its place; a queue without one begins with the oldest entry.
+
+    max_rows: at most about so many in all, 0 = no limit; a queue with little to read gets all of it, the
+    others equal shares, as `limit` of their ranges.
+    """
+    done = Plan([], dict(places), {}, [])
+    for queue, now in sorted(tails.items()):
+        place = places.get(queue, now.oldest)
+        if is_remade(place, now):
+            done.remade.append(queue)
+            place = now.oldest
+        # After a failover that lost entries, all of them read already, there are fewer than were counted.
+        place = place._replace(n=min(place.n, now.n))
+        done.places[queue] = place
+        if now.dropped > place.n:
+            done.lost[queue] = now.dropped - place.n
+        if parsed(now.id) > parsed(place.id):
+            done.ranges.append(Range(queue, now.key, place.id, now.id, now.n - place.n, 0, place))
+    if max_rows:
+        done.ranges[:] = shared(done.ranges, done.lost, max_rows)
+    return done
+
+
+def is_remade(place: Place, now: Tail) -> bool:
+    """The stream isn't the one in which the place was noted: entries that it must still have aren't there."""
+    if not place.n or now.dropped >= place.n:
+        return False
+    if "-" not in now.id:
+        # A topic gives indexes one by one, whatever else is lost.
+        return now.n < place.n
+    return not now.length or parsed(now.first_id) > parsed(place.id)
+
+
+def shared(ranges: list[Range], lost: Mapping[str, int], max_rows: int) -> list[Range]:
+    """The ranges with limits, so that they hold about max_rows entries together, at least one each."""
+    left, limits = max_rows, {}
+    todo = sorted(ranges, key=lambda one: one.expected - lost.get(one.queue, 0))
+    for taken, one in enumerate(todo):
+        there = one.expected - lost.get(one.queue, 0)
+        limits[one.queue] = min(there, max(1, left // (len(todo) - taken)))
+        left -= limits[one.queue]
+    return [
+        one._replace(limit=limits[one.queue])
+        if limits[one.queue] < one.expected - lost.get(one.queue, 0)
+        else one
+        for one in ranges
+    ]
+
+
+def lost(asked: Range, read: int) -> int:
+    """How many entries of a range without limit, now read to its end, had been dropped before they were read.
+
+    Never below 0: a stream made anew in between may have more than were expected.
+    """
+    return max(0, asked.expected - read)
+
+
+def counted(client: Client, key: str, start: Place, upto: str = "+", limit: int = 0) -> Place:
+    """The place of the entry `limit` entries after `start`, of the last one up to `upto` if that is less.
+
+    Entries dropped meanwhile count in `n`: it is the number of entries ever added up to that id.
+    """
+    script, place, left = load("pipeline", "walk"), start, limit
+    while True:
+        step = min(STEP, left) if limit else STEP
+        added, length, _, _, walked, _, last_id = client.run(script, [key], [place.id, upto, step])
+        if not walked:
+            return place
+        place = Place(last_id.decode(), max(place.n, added - length) + walked)
+        left -= walked
+        if walked < step or (limit and left <= 0):
+            return place
+
+
+def reached(client: Client, asked: Range, read: int, last_id: str) -> tuple[Place, int]:
+    """Where somebody is who has read `read` entries of a range, the last of them `last_id`, and what was lost.
+
+    Also for a range with a limit, whose end isn't known beforehand. Without a limit nothing is asked of the
+    server.
+    """
+    if not asked.limit or read < asked.limit:
+        return asked.end, lost(asked, read)
+    while True:
+        now = tail(client, asked.key)
+        if now.dropped <= asked.start.n:
+            return Place(last_id, asked.start.n + read), 0
+        # Some were dropped, before or after they were read: count those that are left.
+        place = now.oldest
+        if parsed(place.id) < parsed(last_id):
+            place = counted(client, asked.key, place, last_id)
+        if parsed(place.id) >= parsed(last_id):
+            return place, max(0, place.n - asked.start.n - read)
+
+
+def parts(first_id: str, upto: str, count: int) -> list[tuple[str, str]]:
+    """Up to `count` stretches (after, upto] of about the same time, together all ids from first_id to upto."""
+    low, high = parsed(first_id)[0], parsed(upto)[0]
+    cuts = [low + (high - low + 1) * i // count for i in range(1, count)]
+    ends = [f"{cut}-0" for cut in sorted(set(cuts)) if low < cut <= high]
+    stretches, after = [], before(first_id)
+    for end in ends:
+        stretches.append((after, before(end)))
+        after = before(end)
+    return [*stretches, (after, upto)]
+
+
+def to_json(places: Mapping[str, Place]) -> str:
+    """Places as text, the same for the same places."""
+    return json.dumps(to_plain(places), sort_keys=True, separators=(",", ":"))
+
+
+def to_plain(places: Mapping[str, Place]) -> dict[str, dict[str, Any]]:
+    """Places as JSON data, by queue in the order of their names."""
+    return {queue: {"id": place.id, "n": place.n} for queue, place in sorted(places.items())}
+
+
+def from_json(text: str) -> dict[str, Place]:
+    """Places from `to_json`'s text; ConfigError for anything else."""
+    try:
+        return from_plain(json.loads(text))
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"offsets {text!r:.200} are no JSON: {error}") from error
+
+
+def from_plain(data: Any) -> dict[str, Place]:
+    """Places from JSON data `{queue: {"id": "1763-0", "n": 12}}`; ConfigError for anything else."""
+    try:
+        return {
+            str(queue): Place(_checked_id(one["id"]), int(one["n"])) for queue, one in data.items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f'offsets {data!r:.200} can\'t be read; write {{"queue": {{"id": "1763719200000-0", "n": 0}}}}'
+        ) from error
+
+
+def _checked_id(entry_id: Any) -> str:
+    parsed(entry_id)
+    return str(entry_id)

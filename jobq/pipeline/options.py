@@ -1,0 +1,85 @@
+"""Options of the data source, as Spark hands them over: texts by name, in whatever case."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+
+from jobq.errors import ConfigError
+
+#: Options of every read and write.
+PLACE = ("url", "namespace")
+_YES, _NO = ("true", "1", "yes"), ("false", "0", "no")
+
+
+class Options:
+    """The options given, each one known. Plain data: it travels to executors."""
+
+    def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
+        names = {name.lower(): name for name in known}
+        self._given: dict[str, str] = {}
+        for name, value in given.items():
+            if name.lower() not in names:
+                raise ConfigError(unknown("option", name, names.values()))
+            self._given[names[name.lower()]] = str(value)
+
+    def __repr__(self) -> str:
+        return f"Options({', '.join(sorted(self._given))})"
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._given
+
+    def text(self, name: str, default: str = "") -> str:
+        """As given."""
+        return self._given.get(name, default)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false."""
+        text = self.text(name, "true" if default else "false").strip().lower()
+        if text not in (*_YES, *_NO):
+            raise ConfigError(f"option {name}={text!r} is neither; take true or false")
+        return text in _YES
+
+    def number(self, name: str, default: int, least: int = 0) -> int:
+        """A whole number of `least` or more."""
+        text = self.text(name, str(default)).strip()
+        if not text.lstrip("-").isdecimal() or int(text) < least:
+            raise ConfigError(f"option {name}={text!r} is out of range; take a number from {least}")
+        return int(text)
+
+    def choice(self, name: str, choices: Iterable[str], default: str = "") -> str:
+        """One of several words, in any case."""
+        known = {word.lower(): word for word in choices}
+        text = self.text(name, default).strip()
+        if text.lower() not in known:
+            raise ConfigError(unknown(f"{name} =", text, known.values()))
+        return known[text.lower()]
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """Names between commas, each once; empty when not given."""
+        parts = (part.strip() for part in self.text(name).split(","))
+        return tuple(dict.fromkeys(filter(None, parts)))
+
+    def moment(self, name: str) -> datetime | None:
+        """An instant in UTC; one without a zone is taken as UTC."""
+        text = self.text(name).strip()
+        return parsed_moment(f"option {name}", text) if text else None
+
+
+def parsed_moment(what: str, text: str) -> datetime:
+    """An ISO 8601 time, in UTC unless it says otherwise."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"{what}={text!r} is no time; write 2026-11-01T00:00Z") from error
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """The message for a name that isn't one of the known: the nearest of them, or all."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name.lower(), [one.lower() for one in names], 1, 0.5)
+    remedy = next(one for one in names if one.lower() == near[0]) if near else ""
+    hint = f"did you mean {remedy!r}?" if remedy else f"take one of {', '.join(names)}"
+    return f"{what} {name!r} is unknown; {hint}"

@@ -1,0 +1,175 @@
+"""Events as Arrow batches, and what retention dropped before they were read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from jobq.errors import BadRecord, DataLoss
+from jobq.pipeline import offsets
+from jobq.pipeline.decode import Bad, columns, decode
+from jobq.pipeline.reading.request import CORRUPT
+from jobq.pipeline.reading.stretch import UNKNOWN, Stretch
+
+if TYPE_CHECKING:
+    from jobq.engine.connection import Client
+    from jobq.pipeline.reading.request import Request
+
+#: Entries per call, and per batch: larger replies cost more each, larger batches fewer conversions.
+PAGE = 1_000
+BATCH = 10_000
+_log = logging.getLogger("jobq.pipeline")
+
+
+def batches(request: Request, one: Stretch, client: Client) -> Iterator[pa.RecordBatch]:
+    """The events of a stretch. Raises DataLoss or BadRecord, unless the request says to go on."""
+    names = [column.name for column in request.columns]
+    pages = _Pages(request, client, one)
+    for entries in pages.chunks():
+        found = decode(one.name, *columns(entries))
+        if request.mode == "PERMISSIVE":
+            yield from _permissive(request, one.name, found.batch, found.bad)
+            continue
+        if found.bad:
+            _refuse(request, one.name, found.bad)
+        if found.batch.num_rows:
+            yield found.batch.select(names)
+    report(request, one.name, pages.lost())
+
+
+class _Pages:
+    """Reads a stretch, and notices what was dropped before it was read.
+
+    Where the number of entries is known, what is missing is the difference. Else each page begins with an
+    entry that is known already: while the server still has that one, none after it was dropped. Once it
+    hasn't, what is told is how many went since the read was planned.
+    """
+
+    def __init__(self, request: Request, client: Client, one: Stretch) -> None:
+        self._request, self._client, self._one = request, client, one
+        self._read = self._dropped = 0
+
+    def chunks(self) -> Iterator[list[Any]]:
+        """Entries as XRANGE gives them, some thousands at a time."""
+        one, chunk = self._one, list[Any]()
+        after, anchor = one.after, one.anchor
+        while True:
+            start = anchor or f"({after}"
+            page = self._client.command("XRANGE", one.key, start, one.upto, "COUNT", PAGE + 1)
+            more = len(page) > PAGE
+            if anchor:
+                page = self._checked(page, anchor, after)
+            chunk += page
+            if len(chunk) >= BATCH or not more:
+                self._read += len(chunk)
+                if chunk:
+                    yield chunk
+                chunk = []
+            if not more:
+                return
+            after = page[-1][0].decode()
+            anchor = after if anchor else ""
+
+    def _checked(self, page: list[Any], anchor: str, after: str) -> list[Any]:
+        if page and page[0][0].decode() == anchor:
+            return page[1:] if anchor == after else page
+        now = offsets.tail(self._client, self._one.key)
+        gone = now.dropped - self._one.dropped
+        if gone <= 0:
+            report_remade(self._request, self._one.name)
+        self._dropped = max(self._dropped, gone)
+        return page
+
+    def lost(self) -> int:
+        """How many entries are missing, now that all were read."""
+        if self._one.expected == UNKNOWN:
+            return self._dropped
+        return max(0, self._one.expected - self._read)
+
+
+def report(request: Request, name: str, lost: int) -> None:
+    """Raise or log what was dropped before it was read."""
+    if not lost:
+        return
+    _tell(request, _loss(request.view, name, lost))
+
+
+def report_remade(request: Request, name: str) -> None:
+    """Raise or log that the stream isn't the one it was."""
+    _tell(
+        request,
+        f"{request.view} of {name!r}: the stream was deleted or made anew meanwhile, and how many it had "
+        "unread can't be known; failOnDataLoss=false goes on with what there is",
+    )
+
+
+def _tell(request: Request, text: str) -> None:
+    if request.strict:
+        raise DataLoss(text)
+    _log.warning(text)
+
+
+def _loss(view: str, name: str, lost: int) -> str:
+    if view == "topic":
+        return (
+            f"topic {name!r}: {lost:,} messages were dropped by retention before they were read; keep more "
+            "(jobq topic limits), read sooner, or go on without them: failOnDataLoss=false"
+        )
+    return (
+        f"queue {name!r}: {lost:,} events were trimmed before they were read; keep more of them, read "
+        "sooner, or go on without them: failOnDataLoss=false"
+    )
+
+
+def _refuse(request: Request, name: str, bad: list[Bad]) -> None:
+    first = bad[0]
+    text = f"queue {name!r}: entry {first.id.decode()} is no event record: {first.reason}"
+    if request.mode == "FAILFAST":
+        raise BadRecord(f"{text}; mode=PERMISSIVE keeps such entries, DROPMALFORMED drops them")
+    _log.warning("%s; %d entries dropped", text, len(bad))
+
+
+def _permissive(
+    request: Request, name: str, good: pa.RecordBatch, bad: list[Bad]
+) -> Iterator[pa.RecordBatch]:
+    if good.num_rows:
+        nothing = pa.nulls(good.num_rows, pa.binary())
+        yield _with_corrupt(request, good, nothing)
+    if bad:
+        yield _with_corrupt(request, _shells(name, bad), pa.array([_bytes(one) for one in bad]))
+
+
+def _with_corrupt(request: Request, rows: pa.RecordBatch, corrupt: pa.Array[Any]) -> pa.RecordBatch:
+    arrays = [
+        corrupt if column.name == CORRUPT.name else rows.column(column.name)
+        for column in request.columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=request.schema())
+
+
+def _bytes(one: Bad) -> bytes:
+    """Version and value as they stand in the stream, between them what no version holds."""
+    return one.version + b"\0" + one.value
+
+
+def _shells(name: str, bad: list[Bad]) -> pa.RecordBatch:
+    """Rows of which only the entry's place is known."""
+    from jobq.pipeline.schema import events_schema
+
+    rows = []
+    for one in bad:
+        ms, seq = offsets.parsed(one.id.decode())
+        told = ms < 253_402_300_800_000 and seq < 2**31
+        rows.append(
+            {
+                "queue": name,
+                "entry_at": ms * 1000 if told else None,
+                "entry_seq": seq if told else None,
+            }
+        )
+    schema = events_schema()
+    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

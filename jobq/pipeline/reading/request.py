@@ -1,0 +1,171 @@
+"""What a read asks for: options, checked and settled on the driver, in a form that travels to executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from jobq.config import ServerSettings, settings_from_env
+from jobq.errors import ConfigError
+from jobq.pipeline.options import PLACE, Options, unknown
+from jobq.pipeline.schema import VIEWS, Column, Columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from jobq.engine.connection import Client
+
+CORRUPT = Column("_corrupt_record", "binary", "What the entry holds that is no record; else null.")
+MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
+#: Options of a read by view, beside those of every read.
+_BASIC = (*PLACE, "view", "columns", "partitions")
+_SPAN = ("since", "until")
+_OFFSETS = ("startingOffsets", "failOnDataLoss")
+READ: dict[str, tuple[str, ...]] = {
+    "events": (*_BASIC, "queues", *_SPAN, *_OFFSETS, "endingOffsets", "mode"),
+    "messages": (*_BASIC, "queues"),
+    "queues": (*_BASIC, "queues"),
+    "dead": (*_BASIC, "queues", *_SPAN),
+    "topic": (*_BASIC, "topics", *_SPAN, *_OFFSETS, "endingOffsets"),
+}
+#: Options of a stream by view.
+STREAM: dict[str, tuple[str, ...]] = {
+    "events": (*_BASIC, "queues", *_OFFSETS, "maxRowsPerTrigger", "trimOnCommit", "mode"),
+    "topic": (*_BASIC, "topics", *_OFFSETS, "maxRowsPerTrigger"),
+}
+#: Left out unless asked for: often most of the bytes.
+_ON_DEMAND = {"messages": ("content",)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A read. `names`: queues or topics, () = all; `strict`: raise DataLoss instead of logging it."""
+
+    view: str
+    settings: ServerSettings = field(repr=False)
+    columns: Columns
+    names: tuple[str, ...] = ()
+    since_ms: int | None = None
+    until_ms: int | None = None
+    starting: str = "earliest"
+    ending: str = "latest"
+    partitions: int = 0
+    strict: bool = True
+    mode: str = "FAILFAST"
+    max_rows: int = 0
+    trims: bool = False
+
+    def schema(self) -> pa.Schema:
+        """What every batch has."""
+        from jobq.pipeline.schema import arrow_schema
+
+        return arrow_schema(self.columns)
+
+    def wants(self, *names: str) -> bool:
+        """Whether one of these columns is read."""
+        return any(column.name in names for column in self.columns)
+
+    @contextmanager
+    def connected(self) -> Iterator[Client]:
+        """A client of this process's own, for as long as it takes."""
+        from jobq.engine.connection import Client
+
+        client = Client(self.settings)
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+def view_of(given: Mapping[str, str], stream: bool = False) -> str:
+    """The view that is read; ConfigError for one that isn't there, or can't be streamed."""
+    text = next((value for name, value in given.items() if name.lower() == "view"), "events")
+    view = text.strip().lower()
+    if view not in VIEWS:
+        raise ConfigError(unknown("view", text, VIEWS))
+    if stream and view not in STREAM:
+        raise ConfigError(f"view {view!r} can't be streamed; take one of {', '.join(STREAM)}")
+    return view
+
+
+def columns_of(given: Mapping[str, str]) -> Columns:
+    """The columns that the options ask for: the ones named, in their order, else all of the view."""
+    view = view_of(given)
+    every = [name for names in (*READ.values(), *STREAM.values()) for name in names]
+    # Spark doesn't say yet whether it will read or stream: requested() looks more closely.
+    options = Options(given, every)
+    permissive = view == "events" and options.choice("mode", MODES, "FAILFAST") == "PERMISSIVE"
+    known = {column.name: column for column in (*VIEWS[view], *[CORRUPT] * permissive)}
+    names = options.names("columns")
+    if not names:
+        names = tuple(name for name in known if name not in _ON_DEMAND.get(view, ()))
+    elif names == ("*",):
+        names = tuple(known)
+    for name in names:
+        if name not in known:
+            raise ConfigError(unknown(f"column of view {view!r}", name, known))
+    return tuple(known[name] for name in names)
+
+
+def _options(given: Mapping[str, str], view: str, stream: bool) -> Options:
+    """The options given; ConfigError for one of another view, or of streams in a read, says so."""
+    here, there = (STREAM, READ) if stream else (READ, STREAM)
+    known = {name.lower() for name in here[view]}
+    for name in given:
+        if name.lower() in known:
+            continue
+        if name.lower() in map(str.lower, there.get(view, ())):
+            kind = "streams" if stream else "reads"
+            raise ConfigError(f"option {name!r} isn't for {kind} of view {view!r}; leave it out")
+        views = [one for one, names in here.items() if name.lower() in map(str.lower, names)]
+        if views:
+            raise ConfigError(
+                f"option {name!r} isn't for view {view!r} but for {', '.join(views)}; leave it out"
+            )
+    return Options(given, here[view])
+
+
+def requested(
+    given: Mapping[str, str], columns: Columns | None = None, stream: bool = False
+) -> Request:
+    """The request that the options make; `columns` where a schema of the user's names them."""
+    view = view_of(given, stream)
+    options = _options(given, view, stream)
+    since, until = options.moment("since"), options.moment("until")
+    if since is not None and "startingOffsets" in options:
+        raise ConfigError("options since and startingOffsets both say where to begin; give one")
+    if until is not None and "endingOffsets" in options:
+        raise ConfigError("options until and endingOffsets both say where to end; give one")
+    names = options.names("topics" if view == "topic" else "queues")
+    return Request(
+        view=view,
+        settings=settings_of(options),
+        columns=columns or columns_of(given),
+        names=() if names == ("*",) else names,
+        since_ms=None if since is None else round(since.timestamp() * 1000),
+        until_ms=None if until is None else round(until.timestamp() * 1000),
+        starting=options.text("startingOffsets", "earliest").strip(),
+        ending=options.text("endingOffsets", "latest").strip(),
+        partitions=options.number("partitions", 0),
+        strict=options.flag("failOnDataLoss", True),
+        mode=options.choice("mode", MODES, "FAILFAST"),
+        max_rows=options.number("maxRowsPerTrigger", 0, 1 if "maxRowsPerTrigger" in options else 0),
+        trims=options.flag("trimOnCommit", False),
+    )
+
+
+def settings_of(options: Options) -> ServerSettings:
+    """Where to read, settled here: executors need neither the driver's environment nor its files."""
+    from jobq.engine.connection import Client
+
+    settings = settings_from_env()
+    settings = replace(
+        settings,
+        url=options.text("url") or settings.url,
+        namespace=options.text("namespace") or settings.namespace,
+        codec=None,
+        outage_buffer=0,
+    )
+    return replace(settings, url=Client(settings).url)

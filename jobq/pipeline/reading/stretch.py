@@ -1,0 +1,228 @@
+"""Stretches of streams and topics: what a read covers, cut and packed into partitions.
+
+Bounds are settled when the read is planned, so that every action on one DataFrame sees the same entries.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+from jobq.compat.topic.binding import Binding, topic_names
+from jobq.engine.directory import queue_names
+from jobq.errors import ConfigError
+from jobq.pipeline import offsets
+from jobq.pipeline.offsets import Place, Tail
+from jobq.pipeline.options import parsed_moment, unknown
+
+if TYPE_CHECKING:
+    from jobq.engine.connection import Client
+    from jobq.pipeline.reading.request import Request
+
+#: About the rows of one partition when nobody says how many there should be: each costs 40 ms of PySpark's own.
+ROWS_PER_PART = 500_000
+MOST_PARTS = 32
+UNKNOWN = -1
+
+
+class _Sized(Protocol):
+    @property
+    def rows(self) -> int: ...
+
+
+Piece = TypeVar("Piece", bound=_Sized)
+
+
+class Stretch(NamedTuple):
+    """Entries of one queue or topic after the id `after` up to and with `upto`.
+
+    expected: how many there are, UNKNOWN where the stretch was cut by time. anchor: then, the entry before
+    the first, or the first where there is none before. dropped: how many of the stream's entries were no
+    longer there when it was planned. rows: a guess, for sharing out.
+    """
+
+    name: str
+    key: str
+    after: str
+    upto: str
+    expected: int
+    dropped: int = 0
+    rows: int = 0
+    anchor: str = ""
+
+
+def tail_of(client: Client, view: str, name: str) -> Tail:
+    """What a queue's events, or a topic, are now."""
+    if view == "topic":
+        return offsets.topic_tail(client, name)
+    return offsets.tail(client, offsets.events_key(client.namespace, name))
+
+
+def chosen(client: Client, request: Request, strict: bool = True) -> list[str]:
+    """The queues or topics to read, sorted; strict: ConfigError for one that was never used."""
+    known = topic_names(client) if request.view == "topic" else queue_names(client)
+    if not request.names:
+        return known
+    what = "topic" if request.view == "topic" else "queue"
+    for name in request.names:
+        if strict and name not in known and not _has_stream(client, request, name):
+            raise ConfigError(unknown(what, name, known) if known else f"there is no {what} here")
+    return sorted(request.names)
+
+
+def _has_stream(client: Client, request: Request, name: str) -> bool:
+    # Its name was forgotten, its history is still there.
+    return request.view != "messages" and tail_of(client, request.view, name).n > 0
+
+
+def planned(client: Client, request: Request) -> tuple[list[Stretch], dict[str, int]]:
+    """What the request covers now, and of each name how many entries were gone before that.
+
+    The latter only where it says with their number where to begin.
+    """
+    tails = {name: tail_of(client, request.view, name) for name in chosen(client, request)}
+    starts = bounds(client, request, tails, request.starting, request.since_ms)
+    ends = bounds(client, request, tails, request.ending, request.until_ms)
+    stretches, gone = [], {}
+    for name, now in tails.items():
+        start, end = starts.get(name, now.oldest), ends.get(name, now.place)
+        if start.n >= 0 and now.dropped > start.n:
+            gone[name] = now.dropped - start.n
+            start = now.oldest
+        start, end = max(start, now.oldest, key=_order), min(end, now.place, key=_order)
+        if _order(start) < _order(end):
+            stretches.append(_stretch(name, now, start, end))
+    return stretches, gone
+
+
+def _order(place: Place) -> tuple[int, int]:
+    return offsets.parsed(place.id)
+
+
+def _stretch(name: str, now: Tail, start: Place, end: Place) -> Stretch:
+    if _order(start) == _order(now.oldest):
+        start = now.oldest
+    exact = start.n >= 0 and end.n >= 0
+    first, last = _order(start)[0], _order(end)[0]
+    whole = _order(now.place)[0] - _order(now.oldest)[0]
+    share = (last - first + 1) / (whole + 1)
+    rows = end.n - start.n if exact else max(1, round(now.length * min(1.0, share)))
+    return Stretch(
+        name, now.key, start.id, end.id, end.n - start.n if exact else UNKNOWN, now.dropped, rows
+    )
+
+
+def bounds(
+    client: Client,
+    request: Request,
+    tails: Mapping[str, Tail],
+    text: str,
+    at_ms: int | None = None,
+) -> dict[str, Place]:
+    """Places by name that an option says: earliest, latest, JSON, or a time; n is -1 where it isn't known."""
+    word = text.lower()
+    if at_ms is None and word in ("earliest", "latest"):
+        return {
+            name: now.oldest if word == "earliest" else now.place for name, now in tails.items()
+        }
+    if at_ms is None and text.startswith("{"):
+        return _given(text, tails)
+    if at_ms is None:
+        at_ms = round(parsed_moment("offsets", text).timestamp() * 1000)
+    return {name: place_at(client, request.view, name, at_ms) for name in tails}
+
+
+def place_at(client: Client, view: str, name: str, at_ms: int) -> Place:
+    """The place before what was written at that time or later."""
+    if view == "topic":
+        index = int(Binding(name, client).run("find", at_ms)[0]) - 1
+        return Place(str(index), index)
+    return Place(offsets.before(f"{max(0, at_ms)}-0"), UNKNOWN)
+
+
+def _given(text: str, tails: Mapping[str, Tail]) -> dict[str, Place]:
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"offsets {text!r:.200} are no JSON: {error}") from error
+    places = {}
+    for name, value in data.items():
+        if name not in tails:
+            raise ConfigError(unknown("offsets are for what isn't read:", name, tails))
+        places[name] = _one(name, value, tails[name])
+    return places
+
+
+def _one(name: str, value: Any, now: Tail) -> Place:
+    if value in ("earliest", "latest"):
+        return now.oldest if value == "earliest" else now.place
+    # A topic's messages have indexes; an event's id has two parts.
+    if isinstance(value, str) or ("-" not in now.id and isinstance(value, int)):
+        n = int(value) if "-" not in now.id and str(value).isdecimal() else UNKNOWN
+        value = {"id": str(value), "n": n}
+    return offsets.from_plain({name: value})[name]
+
+
+def divided(
+    client: Client, stretches: Iterable[Stretch], count: int = 0
+) -> list[tuple[Stretch, ...]]:
+    """The stretches cut and packed into about equal partitions: `count` of them, 0 = as many as they need."""
+    todo = list(stretches)
+    total = sum(one.rows for one in todo)
+    # A power of two suits most numbers of cores.
+    fitting = 2 ** max(0, round(math.log2(max(1, total) / ROWS_PER_PART)))
+    count = count or min(MOST_PARTS, fitting)
+    fair = max(1, math.ceil(total / count))
+    pieces = [piece for one in todo for piece in _cut(one, math.ceil(one.rows / fair))]
+    anchored = [_anchored(client, one) if one.expected == UNKNOWN else one for one in pieces]
+    return packed(list(filter(None, anchored)), count)
+
+
+def _anchored(client: Client, one: Stretch) -> Stretch | None:
+    """The stretch with its anchor; None when there is nothing in it."""
+    found = client.command("XREVRANGE", one.key, one.after, "-", "COUNT", 1)
+    first = client.command("XRANGE", one.key, f"({one.after}", one.upto, "COUNT", 1)
+    if not first:
+        return None
+    if found:
+        anchor = found[0][0].decode()
+        return one._replace(after=anchor, anchor=anchor)
+    return one._replace(anchor=first[0][0].decode())
+
+
+def packed(pieces: Sequence[Piece], count: int) -> list[tuple[Piece, ...]]:
+    """The pieces in up to `count` packs with about as many rows each."""
+    packs: list[list[Piece]] = [[] for _ in range(min(count, len(pieces)))]
+    sizes = [0] * len(packs)
+    for piece in sorted(pieces, key=lambda one: -one.rows):
+        lightest = sizes.index(min(sizes))
+        packs[lightest].append(piece)
+        sizes[lightest] += piece.rows
+    return [tuple(pack) for pack in packs]
+
+
+def _cut(one: Stretch, count: int) -> list[Stretch]:
+    if count <= 1:
+        return [one]
+    if "-" not in one.upto:
+        return cut_by_index(one, count)
+    ranges = offsets.parts(offsets.following(one.after), one.upto, count)
+    if len(ranges) == 1:
+        return [one]
+    rows = max(1, one.rows // len(ranges))
+    return [
+        one._replace(after=after, upto=upto, expected=UNKNOWN, rows=rows) for after, upto in ranges
+    ]
+
+
+def cut_by_index(one: Stretch, count: int) -> list[Stretch]:
+    """A stretch of a topic in up to `count` pieces."""
+    low, high = int(one.after), int(one.upto)
+    cuts = sorted({low + (high - low) * i // count for i in range(count + 1)})
+    return [
+        one._replace(after=str(start), upto=str(end), expected=end - start, rows=end - start)
+        for start, end in pairwise(cuts)
+    ]

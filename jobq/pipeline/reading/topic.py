@@ -1,0 +1,68 @@
+"""Messages of topics as Arrow batches, and what retention dropped before they were read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from jobq.compat.topic.binding import Binding
+from jobq.compat.topic.message import decoded
+from jobq.compat.topic.reading import pages
+from jobq.errors import OutOfRange
+from jobq.pipeline.reading.events import report
+from jobq.pipeline.reading.stretch import Stretch
+from jobq.pipeline.schema import TOPIC_COLUMNS, arrow_schema
+
+if TYPE_CHECKING:
+    from jobq.engine.connection import Client
+    from jobq.pipeline.reading.request import Request
+
+_SCHEMA = arrow_schema(TOPIC_COLUMNS)
+
+
+def batches(request: Request, one: Stretch, client: Client) -> Iterator[pa.RecordBatch]:
+    """The messages of a stretch. Raises DataLoss, unless the request says to go on."""
+    names = [column.name for column in request.columns]
+    binding = Binding(one.name, client)
+    following, upto, lost = int(one.after) + 1, int(one.upto), 0
+    while following <= upto:
+        try:
+            for page in pages(binding, following, upto, True):
+                following = _index(page[-1]) + 1
+                yield batch(one.name, page).select(names)
+            break
+        except OutOfRange as error:
+            # Holes that compaction left aren't losses: this is what retention dropped.
+            first = min(max(error.first, error.position + 1), upto + 1)
+            lost, following = lost + first - error.position, first
+    report(request, one.name, lost)
+
+
+def batch(topic: str, page: list[Any]) -> pa.RecordBatch:
+    """Entries of a topic's log as rows of the view `topic`."""
+    places = [entry[0].split(b"-") for entry in page]
+    keys: list[str | None] = [None] * len(page)
+    headers: list[list[tuple[str, str]] | None] = [None] * len(page)
+    contents: list[bytes | None] = []
+    for row, entry in enumerate(page):
+        fields = entry[1]
+        if len(fields) == 2 and fields[0] == b"m":
+            contents.append(fields[1])
+            continue
+        message = decoded(entry)
+        contents.append(message.content)
+        keys[row] = message.key
+        headers[row] = list(message.headers.items()) or None
+    at = pa.array([int(place[1]) * 1000 for place in places], pa.int64())
+    arrays = [
+        pa.array([topic] * len(page)), pa.array([int(place[0]) for place in places], pa.int64()),
+        at.cast(pa.timestamp("us", tz="UTC")), pa.array(keys, pa.string()),
+        pa.array(contents, pa.binary()), pa.array(headers, _SCHEMA.field("headers").type),
+    ]  # fmt: skip
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+def _index(entry: Any) -> int:
+    return int(entry[0].partition(b"-")[0])

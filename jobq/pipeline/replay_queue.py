@@ -1,0 +1,94 @@
+"""A replay into a queue: under mids that are made of topic and index, so that a repeated one is refused.
+
+How far it is, is noted behind each call. Only the call between two notes can be made twice; there the mids
+refuse what lives or is still deduped, and what died meanwhile is looked up and left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Callable
+from typing import Any, Literal
+
+from jobq.engine.binding import PER_CALL
+from jobq.engine.queue import Queue
+from jobq.errors import BadRecord, CodecError
+from jobq.jobs.codec import decode_any, encode
+from jobq.jobs.seal import seal_for
+from jobq.pipeline.replay import Archived
+
+Shape = Literal["text", "json", "base64"]
+LONGEST_MID = 128
+
+
+class ToQueue:
+    """A queue, for the replay `replay` of the topic `source`; '' for the one that isn't named.
+
+    job: each message becomes a call of it, with the content as its one argument, as `shape` says; without,
+    contents are enqueued as they are. A deletion, which has no content, is left out.
+    """
+
+    per_call = PER_CALL
+
+    def __init__(
+        self, queue: Queue, source: str, replay: str, *, job: str = "", shape: Shape = "text",
+        dedupe_s: float, remember_s: float,
+    ) -> None:  # fmt: skip
+        self._queue, self._source, self._replay = queue, source, replay
+        self._job, self._argument = job, _SHAPES[shape]
+        self._dedupe_s, self._remember_ms = dedupe_s, round(remember_s * 1000)
+        self._seal = seal_for(queue.client.settings.codec) if job else None
+        name = hashlib.blake2b(f"{source}\x1f{replay}".encode(), digest_size=12).hexdigest()
+        self._note = f"{queue.prefix}replay:{name}"
+        self._unsure = PER_CALL
+
+    def __enter__(self) -> ToQueue:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Two replays at once are one: what one has enqueued, its mids refuse to the other."""
+
+    def reached(self) -> int:
+        """How far this replay is for certain."""
+        return int(self._queue.client.command("GET", self._note) or 0)
+
+    def send(self, batch: list[Archived]) -> int:
+        """Enqueue them in one call; how many were new."""
+        messages = [self._message(one) for one in batch if one.content is not None]
+        if self._unsure > 0:
+            # The last run may have enqueued these and been killed before it noted that.
+            messages = [one for one in messages if self._queue.status(one[0]).word != "dead"]
+        done = self._queue.enqueue_many(messages, dedupe=self._dedupe_s) if messages else []
+        self._unsure -= len(batch)
+        self._queue.client.command("SET", self._note, str(batch[-1].index), "PX", self._remember_ms)
+        return sum(one.action == "added" for one in done)
+
+    def mid(self, index: int) -> str:
+        """Of the message of that index."""
+        named = ":".join(filter(None, ("replay", self._replay, self._source, str(index))))
+        if len(named) <= LONGEST_MID:
+            return named
+        return f"replay:{hashlib.blake2b(named.encode(), digest_size=24).hexdigest()}"
+
+    def _message(self, one: Archived) -> tuple[str, bytes]:
+        mid, content = self.mid(one.index), one.content or b""
+        if not self._job:
+            return mid, content
+        try:
+            call = encode(self._job, [self._argument(content)])
+        except (CodecError, UnicodeDecodeError) as error:
+            raise BadRecord(
+                f"message {one.index} of topic {self._source!r} can't be an argument of {self._job}: {error}; "
+                "take --as base64, or leave out --job to enqueue contents as they are"
+            ) from error
+        return mid, call if self._seal is None else self._seal.close(self._queue.name, mid, call)
+
+
+def _base64(content: bytes) -> str:
+    return b64encode(content).decode()
+
+
+_SHAPES: dict[Shape, Callable[[bytes], Any]] = {
+    "text": bytes.decode, "json": decode_any, "base64": _base64,
+}  # fmt: skip

@@ -1,0 +1,138 @@
+"""What a report is asked for: the range, the queues, the targets; and how people write it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from jobq.config import duration_s, parse_queues
+from jobq.errors import ConfigError
+from jobq.pipeline.options import unknown
+from jobq.pipeline.report.interval import LEAST
+
+#: Stretches of time that people count in, seconds.
+STRETCHES = (60, 300, 900, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 604_800)
+#: A plot of more points than that shows no more.
+POINTS = 180
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One request. `since` <= finished_at < `until`; both in UTC."""
+
+    since: datetime
+    until: datetime
+    queues: tuple[str, ...] = ()
+    zone: str = "UTC"
+    #: Of the service level and of capacity.
+    target_s: float = 30.0
+    objective: float = 0.99
+    #: Burn that spends 2 % of 30 days' budget in an hour.
+    page_burn: float = 14.4
+    #: The moment that regressions compare around, and what it is.
+    at: datetime | None = None
+    at_name: str = ""
+    confidence: float = 0.95
+    min_change: float = 0.05
+    min_runs: int = 20
+    min_hours: int = 8
+    min_score: float = 3.5
+    #: Of capacity: counts of workers to try, and texts like "high:6,low:1"; empty: found by itself.
+    workers: tuple[int, ...] = ()
+    weights: tuple[str, ...] = ()
+    trace_rows: int = 200_000
+    limit: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.since >= self.until:
+            raise ConfigError(
+                f"--since {iso(self.since)} is not before --until {iso(self.until)}; swap or widen them"
+            )
+        zone_of(self.zone)
+        for name, value in (("--objective", self.objective), ("--confidence", self.confidence)):
+            if not 0 < value < 1:
+                raise ConfigError(f"{name} {value:g} is no share; write one like 0.99")
+        if self.target_s < 0:
+            raise ConfigError(f"--target-wait {self.target_s:g} s is below 0; write one like 30s")
+        if self.at and not self.since < self.at < self.until:
+            raise ConfigError(
+                f"{self.at_name or '--at'} ({iso(self.at)}) isn't between {iso(self.since)} and "
+                f"{iso(self.until)}, so there is nothing to compare; widen --since and --until"
+            )
+
+    @property
+    def bucket_s(self) -> int:
+        """The stretch of time of a row: the shortest that gives no more than POINTS."""
+        span = (self.until - self.since).total_seconds()
+        return next((s for s in STRETCHES if span / s <= POINTS), STRETCHES[-1])
+
+    @property
+    def compared_at(self) -> datetime:
+        """`at`, else the middle of the range."""
+        return self.at or self.since + (self.until - self.since) / 2
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """By name, what a statement may ask for."""
+        start = int(self.since.timestamp())
+        return {
+            "since": self.since, "until": self.until, "at": self.compared_at, "zone": self.zone,
+            "start_s": start - start % self.bucket_s, "bucket_s": self.bucket_s,
+            "target_ms": round(self.target_s * 1000), "objective": self.objective,
+            "page_burn": self.page_burn, "confidence": self.confidence,
+            "least_runs": LEAST, "min_runs": self.min_runs, "min_hours": self.min_hours,
+            "min_score": self.min_score, "trace_rows": self.trace_rows,
+        }  # fmt: skip
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """The time zone of that name."""
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise ConfigError(
+            f"--zone {name!r} is no time zone; write one like Europe/Berlin"
+        ) from error
+
+
+def moment(text: str, now: datetime, zone: str = "UTC") -> datetime:
+    """`1h` (before now), or an ISO 8601 time, in `zone` unless it names its own."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            return now - timedelta(seconds=duration_s(text))
+        except (ConfigError, OverflowError) as error:
+            raise ConfigError(
+                f"{text!r} is no time; write 2026-11-21T08:00Z, or 7d for so long ago"
+            ) from error
+    return (at if at.tzinfo else at.replace(tzinfo=zone_of(zone))).astimezone(UTC)
+
+
+def marked(name: str, marks: Mapping[str, datetime]) -> datetime:
+    """When the mark of that name was set."""
+    if name not in marks:
+        if not marks:
+            raise ConfigError(f"the lake has no marks, so no {name!r}; set one: jobq lake mark")
+        raise ConfigError(unknown("mark", name, marks))
+    return marks[name]
+
+
+def pools(asked: Asked, queues: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """What --weights asks capacity to compare, each a weight per queue; unnamed queues have 1."""
+    found = {}
+    for text in asked.weights:
+        given = dict(parse_queues(text))
+        for name in given:
+            if name not in queues:
+                raise ConfigError(unknown("queue", name, queues))
+        found[text] = tuple(given.get(name, 1) for name in queues)
+    return found
+
+
+def iso(at: datetime) -> str:
+    """In UTC, to the second."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,118 @@
+"""Answers as people, JSON readers and spreadsheets take them; pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from jobq.errors import ConfigError
+from jobq.pipeline.report.asked import Asked, iso, zone_of
+from jobq.pipeline.report.registry import Column
+from jobq.pipeline.report.run import Result
+
+WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+NOTHING = "–"
+#: A spreadsheet takes a text that begins so for a formula, and runs it.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def duration(us: float) -> str:
+    """`850 µs`, `12 ms`, `1.25 s`, `2 m 5 s`, `3 h 12 m`, `2 d 3 h`."""
+    sign, us = ("-", -us) if us < 0 else ("", us)
+    if us < 999.5:
+        return f"{sign}{us:.0f} µs" if us else "0"
+    if us < 999_500:
+        return f"{sign}{us / 1000:.3g} ms"
+    if us < 59_950_000:
+        return f"{sign}{us / 1e6:.3g} s"
+    seconds = round(us / 1e6)
+    for big, small, large in (("m", "s", 60), ("h", "m", 3600), ("d", "h", 86_400)):
+        if seconds < large * (60 if big == "m" else 24) or big == "d":
+            rest = seconds % large // (large // (24 if big == "d" else 60))
+            return f"{sign}{seconds // large:,} {big}" + (f" {rest} {small}" if rest else "")
+    raise AssertionError
+
+
+def memory(kib: float) -> str:
+    """`512 KiB`, `80 MiB`, `1.5 GiB`."""
+    if kib < 1024:
+        return f"{kib:.0f} KiB"
+    return f"{kib / 1024:.0f} MiB" if kib < 1024**2 else f"{kib / 1024**2:.1f} GiB"
+
+
+def decimal(value: float) -> str:
+    """Three digits that matter, and no more than three behind the point."""
+    if abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) >= 0.001 or not value else "< 0.001"
+
+
+_SHOWN: Mapping[str, Callable[[Any], str]] = {
+    "text": str, "count": "{:,}".format, "ms": lambda value: duration(value * 1000), "us": duration,
+    "share": lambda value: f"{100 * value:.{0 if abs(value) >= 9.995 else 1}f} %".replace("-0.0", "0.0"),
+    "times": lambda value: f"{decimal(value)} ×", "decimal": decimal,
+    "kib": memory, "weekday": lambda value: WEEKDAYS[value],
+}  # fmt: skip
+
+
+def shown(value: Any, column: Column, asked: Asked) -> str:
+    """One cell for people."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, datetime):
+        return value.astimezone(zone_of(asked.zone)).strftime("%Y-%m-%d %H:%M")
+    if column.name == "change" and value > 0:
+        return "+" + _SHOWN["share"](value)
+    return _SHOWN[column.unit](value)
+
+
+def is_number(column: Column) -> bool:
+    """Whether it is set to the right."""
+    return column.unit not in ("text", "time", "weekday")
+
+
+def cells(result: Result, asked: Asked) -> Iterable[Sequence[str]]:
+    """Every row for people."""
+    columns = result.report.columns
+    return ([shown(row[column.name], column, asked) for column in columns] for row in result.rows)
+
+
+def document(results: Sequence[Result], asked: Asked) -> str:
+    """JSON in ASCII: of one report its rows, of several a list of such; times in ISO 8601, UTC."""
+    whole: dict[str, Any] = {
+        "since": iso(asked.since), "until": iso(asked.until), "queues": list(asked.queues)
+    }  # fmt: skip
+    told = [
+        {"report": one.report.name, "notes": list(one.notes), "more": one.more,
+         "rows": [dict(row) for row in one.rows]}
+        for one in results
+    ]  # fmt: skip
+    whole |= told[0] if len(told) == 1 else {"reports": told}
+    return json.dumps(whole, default=_plain, allow_nan=False)
+
+
+def spreadsheet(results: Sequence[Result]) -> str:
+    """CSV as RFC 4180 has it, in the columns' names and plain units."""
+    if len(results) != 1:
+        raise ConfigError("--format csv is one table and 'all' are many; name one report")
+    (result,) = results
+    text = io.StringIO()
+    writer = csv.writer(text)
+    names = [column.name for column in result.report.columns]
+    writer.writerow(names)
+    writer.writerows([_cell(row[name]) for name in names] for row in result.rows)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return "'" + value
+    return _plain(value) if isinstance(value, datetime) else value
+
+
+def _plain(value: Any) -> str:
+    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else str(value)

@@ -1,0 +1,204 @@
+"""Bars, lines and heat as static SVG; colours come from the page's style sheet. Pure.
+
+Drawn 400 wide, so that the text stays readable when a phone shows it 330 wide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from html import escape
+from typing import Any
+
+from jobq.observe.escape import escaped
+from jobq.pipeline.report.asked import Asked, zone_of
+from jobq.pipeline.report.formats import WEEKDAYS, shown
+from jobq.pipeline.report.registry import Chart, Column
+from jobq.pipeline.report.run import FASTER, SLOWER, Result
+
+WIDTH = 400
+#: Most bars, and most lines before the rest become one.
+BARS, LINES = 12, 5
+#: From bar to bar; and how high a time line is.
+STEP, HEIGHT = 34, 210
+FIGURES = "the table has the figures."
+LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 26
+
+
+def text(value: object) -> str:
+    """Fit for HTML, whatever a queue or a job is called."""
+    return escape(escaped(str(value)), quote=True)
+
+
+def plot(result: Result, asked: Asked) -> str:
+    """The report's plot with its legend; empty when there is nothing to draw."""
+    chart = result.report.chart
+    rows = [row for row in result.rows if chart and row[chart.y] is not None]
+    if chart is None or not rows:
+        return ""
+    return {"bars": _bars, "lines": _lines, "heat": _heat}[chart.kind](result, chart, rows, asked)
+
+
+def _framed(result: Result, height: float, says: str, parts: Sequence[str]) -> str:
+    name = result.report.name
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-labelledby="{name}-t {name}-d">'
+        f'<title id="{name}-t">{text(result.report.title)}</title><desc id="{name}-d">{text(says)}</desc>'
+        + "".join(parts) + "</svg>"
+    )  # fmt: skip
+
+
+def _column(result: Result, name: str) -> Column:
+    return next(column for column in result.report.columns if column.name == name)
+
+
+def _short(label: str, most: int = 30) -> str:
+    return label if len(label) <= most else label[: most // 2 - 1] + "…" + label[-(most // 2) :]
+
+
+def _bars(result: Result, chart: Chart, rows: Sequence[Any], asked: Asked) -> str:
+    most = rows if chart.ordered else sorted(rows, key=lambda row: -abs(row[chart.y]))
+    most, column = most[:BARS], _column(result, chart.y)
+    values = [row[chart.y] for row in most]
+    low, high = min(0, *values), max(0, chart.mark or 0, *values) or 1
+    scale = (WIDTH - 76) / (high - low)
+    parts = []
+    for i, row in enumerate(most):
+        label = " · ".join(shown(row[x], _column(result, x), asked) for x in chart.x)
+        value = shown(row[chart.y], column, asked)
+        parts.append(
+            _bar(i * STEP, label, value, row[chart.y] * scale, -low * scale, _strength(row))
+        )
+    if chart.mark and high > chart.mark:
+        x = (chart.mark - low) * scale
+        parts.append(
+            f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="14" y2="{STEP * len(most)}"/>'
+        )
+    which = "first" if chart.ordered else "largest"
+    says = f"{column.heading} by {', '.join(chart.x)}: the {len(most)} {which} of {len(rows)}; {FIGURES}"
+    return _framed(result, STEP * len(most), says, parts)
+
+
+def _bar(y: int, label: str, value: str, length: float, zero: float, strength: str) -> str:
+    x, width = zero + min(0, length), max(1, abs(length))
+    return (
+        f"<g><title>{text(label)}: {text(value)}</title>"
+        f'<text class="label" x="0" y="{y + 12}">{text(_short(label, 52))}</text>'
+        f'<rect class="{strength}" x="{x:.1f}" y="{y + 17}" width="{width:.1f}" height="10" rx="2"/>'
+        f'<text class="value" x="{x + width + 6:.1f}" y="{y + 26}">{text(value)}</text></g>'
+    )
+
+
+def _strength(row: Mapping[str, Any]) -> str:
+    """What isn't more than chance may have made of it is drawn faintly."""
+    return "bar" if row.get("verdict", SLOWER) in (SLOWER, FASTER) else "bar quiet"
+
+
+def _lines(result: Result, chart: Chart, rows: Sequence[Any], asked: Asked) -> str:
+    series, column = _series(chart, rows), _column(result, chart.y)
+    times = sorted({row[chart.x[0]] for row in rows})
+    top = _ceiling(max(max(points.values()) for _, points in series))
+    first: float = times[0].timestamp()
+    span: float = times[-1].timestamp() - first or 1
+
+    def x_of(at: datetime) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * (at.timestamp() - first) / span
+
+    def y_of(value: float) -> float:
+        return TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / top)
+
+    parts = _grid(column, top, y_of, asked) + _times(times, x_of, asked)
+    for i, (name, points) in enumerate(series):
+        path = [f"{x_of(at):.1f},{y_of(value):.1f}" for at, value in sorted(points.items())]
+        # A line of one point would not show.
+        path = path if len(path) > 1 else [path[0], f"{WIDTH - RIGHT},{path[0].split(',')[1]}"]
+        drawn = f'<polyline class="line s{i}" points="{" ".join(path)}"/>'
+        parts.append(f"<g><title>{text(name)}</title>{drawn}</g>")
+    says = f"{column.heading} over time, a line per {chart.by}; {FIGURES}"
+    return _framed(result, HEIGHT, says, parts) + _key([name for name, _ in series])
+
+
+def _key(names: Sequence[str]) -> str:
+    items = "".join(
+        '<li><svg viewBox="0 0 22 8" aria-hidden="true">'
+        f'<line class="line s{i}" x1="1" x2="21" y1="4" y2="4"/></svg>{text(_short(name))}</li>'
+        for i, name in enumerate(names)
+    )
+    return f'<ul class="key">{items}</ul>'
+
+
+def _series(chart: Chart, rows: Sequence[Any]) -> list[tuple[str, dict[datetime, float]]]:
+    """Name and points of each line, the highest first; beyond LINES the rest add up to one."""
+    found: dict[str, dict[datetime, float]] = defaultdict(lambda: defaultdict(float))
+    for row in rows:
+        found[str(row[chart.by])][row[chart.x[0]]] += row[chart.y]
+    ordered = sorted(found.items(), key=lambda item: (-sum(item[1].values()), item[0]))
+    if len(ordered) <= LINES + 1:
+        return ordered
+    rest: dict[datetime, float] = defaultdict(float)
+    for _, points in ordered[LINES:]:
+        for at, value in points.items():
+            rest[at] += value
+    return [*ordered[:LINES], (f"{len(ordered) - LINES} others", rest)]
+
+
+def _grid(column: Column, top: float, y_of: Callable[[float], float], asked: Asked) -> list[str]:
+    lines = []
+    for i in range(5):
+        value = top * i / 4
+        label = f"{value:,.0f}" if column.unit == "count" else shown(value, column, asked)
+        lines.append(
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y_of(value):.1f}" y2="{y_of(value):.1f}"/>'
+            f'<text class="tick end" x="{LEFT - 6}" y="{y_of(value) + 4:.1f}">{text(label)}</text>'
+        )
+    return lines
+
+
+def _times(times: Sequence[datetime], x_of: Callable[[datetime], float], asked: Asked) -> list[str]:
+    zone = zone_of(asked.zone)
+    days = (times[-1] - times[0]).total_seconds() > 2 * 86_400
+    chosen = (
+        [times[round((len(times) - 1) * i / 3)] for i in range(4)] if len(times) > 3 else times[:1]
+    )
+    parts = []
+    for i, at in enumerate(chosen):
+        side = "start" if i == 0 else "end" if i == len(chosen) - 1 else "middle"
+        label = at.astimezone(zone).strftime("%d %b" if days else "%H:%M")
+        parts.append(
+            f'<text class="tick {side}" x="{x_of(at):.1f}" y="{HEIGHT - 8}">{label}</text>'
+        )
+    return parts
+
+
+def _ceiling(value: float) -> float:
+    """The next of 1, 2, 4, 8, 10 times a power of ten, so that quarters are round."""
+    if value <= 0:
+        return 1
+    power = 10 ** math.floor(math.log10(value))
+    return float(next(n * power for n in (1, 2, 4, 8, 10) if n * power >= value))
+
+
+def _heat(result: Result, chart: Chart, rows: Sequence[Any], asked: Asked) -> str:
+    column, size, left = _column(result, chart.y), 14.5, 36
+    most = max(row[chart.y] for row in rows) or 1
+    known = {(row[chart.x[0]], row[chart.x[1]]): row[chart.y] for row in rows}
+    parts = []
+    for day, name in enumerate(WEEKDAYS):
+        parts.append(f'<text class="tick" x="0" y="{day * 22 + 14}">{name}</text>')
+        for hour in range(24):
+            value = known.get((day, hour), 0)
+            opacity = 0.12 + 0.88 * value / most if value else 0
+            parts.append(
+                f'<rect class="cell" x="{left + hour * (size + 0.6):.1f}" y="{day * 22}" width="{size}" height="20" '
+                f'rx="2" fill-opacity="{opacity:.2f}"><title>{name} {hour:02}:00: '
+                f"{text(shown(value, column, asked))}</title></rect>"
+            )
+    for hour in range(0, 24, 6):
+        parts.append(
+            f'<text class="tick" x="{left + hour * (size + 0.6):.1f}" y="{7 * 22 + 14}">{hour:02}:00</text>'
+        )
+    darkest = shown(most, column, asked)
+    says = f"{column.heading} by weekday and hour, {asked.zone}; darkest: {darkest}; {FIGURES}"
+    return _framed(result, 7 * 22 + 20, says, parts)

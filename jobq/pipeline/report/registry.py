@@ -1,0 +1,227 @@
+"""The reports that there are: of each its question, its columns, its parameters and its plot.
+
+A report is `sql/<name>.sql` over the view `events`; its :markers are `parameters`, fields of Asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.resources import files
+from typing import Literal
+
+from jobq.errors import ConfigError
+from jobq.pipeline.options import unknown
+
+Unit = Literal["text", "count", "ms", "us", "share", "times", "decimal", "kib", "time", "weekday"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a result; `unit` says how people are shown it."""
+
+    name: str
+    heading: str
+    unit: Unit = "text"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What to draw: `y` over `x` (a line per `by`), bars of `y` per `x`, or `y` by weekday and hour."""
+
+    kind: Literal["bars", "lines", "heat"]
+    x: tuple[str, ...]
+    y: str
+    by: str | None = None
+    #: A line across, where there is one that matters.
+    mark: float | None = None
+    #: Bars stay in the order of the rows; else the largest come first.
+    ordered: bool = False
+
+
+@dataclass(frozen=True)
+class Report:
+    """One question about history and how its answer looks."""
+
+    name: str
+    title: str
+    question: str
+    columns: tuple[Column, ...]
+    #: How to read it, and what it can't tell.
+    beware: str
+    #: What an empty answer means.
+    empty: str
+    parameters: tuple[str, ...] = ()
+    chart: Chart | None = None
+    #: What the SQL answers where Python goes on from there; else the columns themselves.
+    raw: tuple[str, ...] = field(default=())
+
+    @cached_property
+    def sql(self) -> str:
+        """Its one statement."""
+        place = files("jobq.pipeline") / "sql" / f"{self.name}.sql"
+        return place.read_text(encoding="utf-8")
+
+    @property
+    def answered(self) -> tuple[str, ...]:
+        """The columns of the statement."""
+        return self.raw or tuple(column.name for column in self.columns)
+
+
+_QUEUE, _JOB = Column("queue", "queue"), Column("job", "job")
+_FIRST, _LAST = Column("first_seen", "first seen", "time"), Column("last_seen", "last seen", "time")
+_AT = Column("at", "from", "time")
+_ERROR, _PRINT = Column("error", "error"), Column("fingerprint", "fingerprint")
+_DEAD, _DONE = Column("dead", "dead", "count"), Column("done", "done", "count")
+_ATTEMPTS, _MESSAGES = (
+    Column("attempts", "attempts", "count"),
+    Column("messages", "messages", "count"),
+)
+_GRID = ("start_s", "until", "bucket_s")
+
+WAIT = Report(
+    "wait", "Wait", "How long do messages wait for their first run?",
+    (_QUEUE, _JOB, _MESSAGES, Column("p50_ms", "p50", "ms"), Column("p95_ms", "p95", "ms"),
+     Column("p99_ms", "p99", "ms"), Column("max_ms", "longest", "ms")),
+    "From enqueue to the start of the first attempt. A delay that was asked for is part of it, and the producer's "
+    "clock sets its beginning. Messages that still wait aren't in it.",
+    "No message of the range started that says when it was enqueued.",
+    chart=Chart("bars", ("queue", "job"), "p95_ms"),
+)  # fmt: skip
+RUN = Report(
+    "run", "Run time", "How long do attempts run?",
+    (_QUEUE, _JOB, _ATTEMPTS, Column("p50_us", "p50", "us"), Column("p95_us", "p95", "us"),
+     Column("p99_us", "p99", "us"), Column("max_us", "longest", "us"), Column("total_us", "together", "us")),
+    "Every attempt that a child ended, whatever its outcome; one that was lost with its host has no run time.",
+    "No attempt of the range tells how long it ran.",
+    chart=Chart("bars", ("queue", "job"), "p95_us"),
+)  # fmt: skip
+THROUGHPUT = Report(
+    "throughput", "Throughput", "How many attempts end, and how?",
+    (_AT, _QUEUE, _DONE, Column("failed", "failed", "count"), _DEAD,
+     Column("done_per_s", "done per s", "decimal")),
+    "Failed are attempts that are tried again: retries, crashes, expired locks. The first and the last stretch may "
+    "be cut by the range.",
+    "No attempt ended in the range.",
+    parameters=_GRID, chart=Chart("lines", ("at",), "done_per_s", "queue"),
+)  # fmt: skip
+HEATMAP = Report(
+    "heatmap", "Hours of the week", "When is there work?",
+    (Column("weekday", "weekday", "weekday"), Column("hour", "hour", "count"), _ATTEMPTS,
+     Column("failed", "not done", "count"), Column("per_hour", "mean per hour", "decimal")),
+    "The mean is over all hours of that kind in the range, empty ones too; a part of an hour counts as one. Hours "
+    "are those of the report's time zone.",
+    "No attempt ended in the range.",
+    parameters=("since", "until", "zone"), chart=Chart("heat", ("weekday", "hour"), "per_hour"),
+)  # fmt: skip
+ERRORS = Report(
+    "errors", "Errors", "What fails, and what of it is new?",
+    (_FIRST, _LAST, _ERROR, Column("attempts", "attempts", "count"), _DEAD, Column("jobs", "jobs"), _PRINT),
+    "Newest first seen first. First seen in the range: an older error that came again is among them, so begin the "
+    "range well before what you look for. The fingerprint is the same for the same error from the same place in "
+    "the code.",
+    "Nothing failed.",
+    chart=Chart("bars", ("error", "jobs"), "attempts"),
+)  # fmt: skip
+RETRIES = Report(
+    "retries", "Retries", "How many attempts does a finished message take?",
+    (_QUEUE, _JOB, _ATTEMPTS, _DONE, _DEAD, Column("retried", "retried", "count"),
+     Column("crashed", "crashed", "count"), Column("amplification", "per finished", "decimal"),
+     Column("failing", "failing", "share"), Column("failed_time", "time on failures", "share")),
+    "Attempts per message that ended done or dead; none finished sorts first. 1 is ideal. Messages that began before "
+    "or ended after the range shift it a little. An attempt lost with its host doesn't tell its job.",
+    "No attempt ended in the range.",
+    chart=Chart("bars", ("queue", "job"), "amplification", mark=1.0),
+)  # fmt: skip
+BACKLOG = Report(
+    "backlog", "Backlog", "How many messages waited for their first run?",
+    (_AT, _QUEUE, Column("enqueued", "enqueued", "count"), Column("started", "started", "count"),
+     Column("waiting", "waiting at the end", "count"), Column("basis", "known from")),
+    "At event level all from the enqueues; else from the messages that started, so those that never did are missing "
+    "and the last stretches read too low. Delayed messages wait, too; retries don't count.",
+    "No message was enqueued or started in the range.",
+    parameters=("since", *_GRID), chart=Chart("lines", ("at",), "waiting", "queue"),
+)  # fmt: skip
+SLO = Report(
+    "slo", "Service level", "Does each queue start its messages in time?",
+    (_QUEUE, _MESSAGES, Column("late", "late", "count"), Column("within", "in time", "share"),
+     Column("burn", "burn", "decimal"), Column("last_5m", "last 5 m", "decimal"),
+     Column("last_1h", "last 1 h", "decimal"), Column("worst_5m", "worst 5 m", "decimal"),
+     Column("worst_1h", "worst 1 h", "decimal"), Column("worst_at", "worst at", "time"),
+     Column("alert_minutes", "alert minutes", "count")),
+    "Burn 1 spends the error budget exactly; an alert minute has both windows at or over the paging rate. Only "
+    "started messages count: a queue that stands still burns nothing here, and shows in the backlog.",
+    "No message of the range started that says when it was enqueued.",
+    parameters=("target_ms", "objective", "page_burn"),
+    chart=Chart("bars", ("queue",), "worst_1h", mark=1.0),
+)  # fmt: skip
+CAPACITY = Report(
+    "capacity", "Capacity", "How many workers hold the wait target in the busiest hour?",
+    (Column("weights", "queue weights"), Column("workers", "workers", "count"),
+     Column("busy", "busy", "share"), Column("formula_us", "mean wait, formula", "us"),
+     Column("mean_us", "mean wait", "us"), Column("p95_us", "p95 wait", "us"), Column("p99_us", "p99 wait", "us"),
+     Column("within", "in time", "share"), Column("worst_queue", "worst queue"),
+     Column("worst_within", "its share", "share"), Column("meets", "holds")),
+    "The busiest hour's own arrivals and run times, served first come first served by so many workers; the formula "
+    "is an approximation for one queue. A worker is one job at a time. Delayed messages and retries arrive when they "
+    "did, so real demand may be smoother; more workers may slow down what the jobs share.",
+    "No attempt of the range tells how long it ran.",
+    parameters=("trace_rows",), chart=Chart("bars", ("workers", "weights"), "p95_us", ordered=True),
+    raw=("queue", "arrived_us", "run_us", "counted"),
+)  # fmt: skip
+REGRESSIONS = Report(
+    "regressions", "Regressions", "What got slower?",
+    (_JOB, Column("verdict", "verdict"), Column("change", "change", "share"),
+     Column("before_us", "median before", "us"), Column("after_us", "after", "us"),
+     Column("low_us", "difference from", "us"), Column("high_us", "to", "us"),
+     Column("n_before", "runs before", "count"), Column("n_after", "runs after", "count")),
+    "Median run time of attempts that were done, with the interval of the difference that holds for all jobs "
+    "together at the confidence asked for. It assumes runs that don't depend on one another; other inputs, another "
+    "machine or another hour of the day slow jobs as well as a deploy does.",
+    "No attempt was done in the range.",
+    parameters=("at", "confidence", "least_runs"), chart=Chart("bars", ("job",), "change"),
+    raw=("job", "n_before", "n_after", "before_us", "after_us", "before_low", "before_high", "after_low", "after_high"),
+)  # fmt: skip
+ANOMALIES = Report(
+    "anomalies", "Anomalies", "In which hours was a job unusually slow?",
+    (Column("hour", "hour", "time"), _JOB, _ATTEMPTS, Column("p95_us", "p95", "us"),
+     Column("median_us", "usual p95", "us"), Column("times", "times", "times"), Column("score", "score", "decimal")),
+    "The hour's p95 against the job's median hour, in robust standard deviations; over 3.5 is listed. Jobs with too "
+    "few hours or runs aren't judged, and what is slow in most hours is usual.",
+    "No hour stood out among the jobs with enough hours and runs.",
+    parameters=("min_runs", "min_hours", "min_score"), chart=Chart("bars", ("job", "hour"), "score"),
+)  # fmt: skip
+DEAD = Report(
+    "dead", "Dead letters", "What died, and of what?",
+    (_QUEUE, _JOB, _ERROR, _MESSAGES, Column("share", "share", "share"),
+     Column("attempts", "attempts each", "decimal"), _FIRST, _LAST, Column("examples", "newest mids"), _PRINT),
+    "What died in the range; it may have been revived or purged since: jobq dead lists what is dead now.",
+    "Nothing died.",
+    chart=Chart("bars", ("job", "error"), "messages"),
+)  # fmt: skip
+COST = Report(
+    "cost", "Cost", "Where do processor time and memory go?",
+    (_JOB, _ATTEMPTS, Column("cpu_us", "CPU", "us"), Column("cpu_share", "of all CPU", "share"),
+     Column("cpu_each_us", "CPU each", "us"), Column("run_us", "run time", "us"),
+     Column("run_share", "of all run time", "share"), Column("cpu_per_run", "CPU / run", "share"),
+     Column("peak_kib", "peak memory", "kib")),
+    "Peak memory is the largest process that ever ran the job, and what else it had run before is in it. CPU / run "
+    "near 100 % is a job that computes, near 0 one that waits.",
+    "No attempt of the range tells how long it ran.",
+    chart=Chart("bars", ("job",), "cpu_us"),
+)  # fmt: skip
+
+REPORTS = (
+    REGRESSIONS, ANOMALIES, ERRORS, DEAD, RETRIES, SLO, WAIT, BACKLOG, CAPACITY, RUN, THROUGHPUT, HEATMAP, COST,
+)  # fmt: skip
+NAMES = tuple(report.name for report in REPORTS)
+
+
+def named(name: str) -> tuple[Report, ...]:
+    """The report of that name, every one for `all`."""
+    if name == "all":
+        return REPORTS
+    found = tuple(report for report in REPORTS if report.name == name)
+    if not found:
+        raise ConfigError(unknown("report", name, ("all", *NAMES)))
+    return found

@@ -1,0 +1,177 @@
+"""The columns of everything the pipeline reads and stores, each table said once.
+
+From a tuple of Column come its Arrow schema, its Spark schema, its DDL text, and its table in docs/events.md.
+Types are words, so that naming a column needs neither pyarrow nor pyspark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import DataType, StructType
+
+
+class Column(NamedTuple):
+    """One column. `in_lake` False: the lake doesn't store it, reading computes it."""
+
+    name: str
+    type: str
+    doc: str
+    in_lake: bool = True
+
+
+Columns = tuple[Column, ...]
+
+EVENT_COLUMNS: Columns = (
+    Column("queue", "string", "Where it happened; the key of the stream says it."),
+    Column("kind", "string", "What happened."),
+    Column("mid", "string", "The message's id; null for what concerns the whole queue."),
+    Column("job", "string", "The job's name; null where no attempt tells it."),
+    Column("attempt", "int32", "The attempt it is about, from 1; 0 before the first."),
+    Column("enqueued_at", "timestamp", "By the producer's clock; null when it didn't say."),
+    Column("started_at", "timestamp", "finished_at - run_us; null without a run.", in_lake=False),
+    Column("finished_at", "timestamp", "When it happened, by the server's clock."),
+    Column("wait_ms", "int64", "Enqueue to start, never below 0; null if unknown.", in_lake=False),
+    Column("run_us", "int64", "How long the attempt ran; null without a run."),
+    Column("cpu_us", "int64", "Processor time of the run."),
+    Column("rss_kib", "int32", "Peak memory of the process that ran it, up to then."),
+    Column("bytes", "int32", "Length of the content."),
+    Column("worker", "string", "Who ran it."),
+    Column("error", "string", "The error's class; for other kinds what docs/events.md says."),
+    Column("fingerprint", "string", "The same for errors with the same class and place."),
+    Column("trace_id", "string", "The 32 hex digits of the caller's trace."),
+    Column("entry_at", "timestamp", "When the event was written: the ms of the entry's id."),
+    Column("entry_seq", "int32", "The entry's number within that ms."),
+    Column("version", "int32", "Version of the record."),
+)
+
+TOPIC_COLUMNS: Columns = (
+    Column("topic", "string", "The topic's name."),
+    Column("index", "int64", "The message's own for ever; grows by one per append."),
+    Column("at", "timestamp", "When it was appended, by the server's clock."),
+    Column("key", "string", "What compaction keeps the newest of; null without."),
+    Column("content", "binary", "Null deletes the key."),
+    Column("headers", "map", "Texts by name; null without."),
+)
+
+MESSAGE_COLUMNS: Columns = (
+    Column("queue", "string", "The queue's name."),
+    Column("mid", "string", "The message's id."),
+    Column("status", "string", "As `jobq status` says it."),
+    Column("attempts", "int32", "Hand-outs so far, without releases and snoozes."),
+    Column("ncrashes", "int32", "Attempts that crashed."),
+    Column("not_before", "timestamp", "End of its backoff; null without."),
+    Column("lock_at", "timestamp", "End of its lock; null without."),
+    Column("job", "string", "The job's name; null when the content is no call."),
+    Column("enqueued_at", "timestamp", "By the producer's clock; null when it didn't say."),
+    Column("bytes", "int32", "Length of the content."),
+    Column("content", "binary", "The call as it was enqueued."),
+)
+
+QUEUE_COLUMNS: Columns = (
+    Column("queue", "string", "The queue's name."),
+    Column("messages", "int64", "All that live, and done ones not yet collected."),
+    Column("ready", "int64", "To be handled now."),
+    Column("delayed", "int64", "With a backoff."),
+    Column("deduped", "int64", "Done, their mids still refused."),
+    Column("locked", "int64", "Being handled, expired locks included."),
+    Column("done", "int64", "Done, to be collected."),
+    Column("requeued", "int64", "With newer content for after their run."),
+    Column("dead", "int64", "Out of attempts."),
+    Column("circle", "int64", "Handed out before: what upkeep walks."),
+    Column("paused", "boolean", "Nothing is handed out."),
+    Column("level", "string", "What the event stream records: off, attempts or all."),
+    Column("maxlen", "int64", "About how many events the stream keeps."),
+    Column("events", "int64", "How many it holds."),
+    Column("events_added", "int64", "How many were ever written to it."),
+)
+
+DEAD_COLUMNS: Columns = (
+    Column("queue", "string", "The queue's name."),
+    Column("dead_id", "string", "What `jobq dead revive` and `purge` take."),
+    Column("mid", "string", "The message's id."),
+    Column("died_at", "timestamp", "By the server's clock."),
+    Column("attempts", "int32", "Attempts it had."),
+    Column("ncrashes", "int32", "Attempts that crashed."),
+    Column("reason", "string", "Why it is dead, with the traceback's end if it has one."),
+    Column("job", "string", "The job's name; null when the content is no call."),
+    Column("enqueued_at", "timestamp", "By the producer's clock; null when it didn't say."),
+    Column("bytes", "int32", "Length of the content."),
+    Column("content", "binary", "The call as it was enqueued."),
+)
+
+#: What the lake doesn't store, as SQL over what it does. `wait_ms` counts as jobq.events.Event does.
+DERIVED = {
+    "started_at": "timestamp_micros(unix_micros(finished_at) - run_us)",
+    # greatest() passes over nulls.
+    "wait_ms": (
+        "CASE WHEN run_us IS NOT NULL AND enqueued_at IS NOT NULL THEN "
+        "greatest(0L, unix_millis(finished_at) - run_us div 1000 - unix_millis(enqueued_at)) END"
+    ),
+}
+
+#: The data source's views, by name.
+VIEWS: dict[str, Columns] = {
+    "events": EVENT_COLUMNS,
+    "messages": MESSAGE_COLUMNS,
+    "queues": QUEUE_COLUMNS,
+    "dead": DEAD_COLUMNS,
+    "topic": TOPIC_COLUMNS,
+}
+
+_DDL = {
+    "string": "STRING", "int32": "INT", "int64": "BIGINT", "timestamp": "TIMESTAMP",
+    "boolean": "BOOLEAN", "binary": "BINARY", "map": "MAP<STRING, STRING>",
+}  # fmt: skip
+
+
+def stored(columns: Columns) -> Columns:
+    """Those that the lake stores."""
+    return tuple(column for column in columns if column.in_lake)
+
+
+def ddl(columns: Columns) -> str:
+    """`name TYPE, …` as Spark parses it; names are quoted."""
+    return ", ".join(f"`{column.name}` {_DDL[column.type]}" for column in columns)
+
+
+def arrow_schema(columns: Columns) -> pa.Schema:
+    """Exactly what Spark's own conversion makes of spark_schema(columns) in UTC."""
+    import pyarrow as pa
+
+    types: dict[str, pa.DataType] = {
+        "string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "boolean": pa.bool_(),
+        "timestamp": pa.timestamp("us", tz="UTC"), "binary": pa.binary(),
+        "map": pa.map_(pa.string(), pa.string()),
+    }  # fmt: skip
+    return pa.schema([(column.name, types[column.type]) for column in columns])
+
+
+def struct(columns: Columns) -> StructType:
+    """The Spark schema of `columns`; needs pyspark, no JVM."""
+    from pyspark.sql import types as t
+
+    known: dict[str, DataType] = {
+        "string": t.StringType(), "int32": t.IntegerType(), "int64": t.LongType(),
+        "timestamp": t.TimestampType(), "boolean": t.BooleanType(), "binary": t.BinaryType(),
+        "map": t.MapType(t.StringType(), t.StringType()),
+    }  # fmt: skip
+    return t.StructType([t.StructField(column.name, known[column.type]) for column in columns])
+
+
+def events_schema() -> pa.Schema:
+    """Arrow schema of the view `events`."""
+    return arrow_schema(EVENT_COLUMNS)
+
+
+def spark_schema() -> StructType:
+    """Spark schema of the view `events`."""
+    return struct(EVENT_COLUMNS)
+
+
+def markdown(columns: Columns) -> str:
+    """The columns as a table."""
+    rows = [f"| `{c.name}` | {c.type} | {c.doc} |" for c in columns]
+    return "\n".join(["| column | type | |", "|---|---|---|", *rows])

@@ -1,0 +1,147 @@
+"""A Spark session that suits jobq: on this machine by default, quiet, in UTC, quick to start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobq.config import processors
+from jobq.errors import PipelineError
+from jobq.pipeline import archive, distribution, gateway, interpreter
+from jobq.pipeline.java import Java, find_java
+from jobq.pipeline.memory import DEFAULT, checked
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: For short runs: no second compiler, no collector threads. Long analytics are slower with it.
+FAST = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+LOOPBACK = "127.0.0.1"
+QUIET = Path(__file__).with_name("log4j2.properties")
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+
+def session(
+    name: str = "jobq",
+    *,
+    master: str | None = None,
+    memory: str | None = None,
+    fast: bool = False,
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A session, or the one that this process already has, told of what can still be set.
+
+    master: JOBQ_SPARK_MASTER, else every core of this machine; under spark-submit, what that says.
+    memory: the driver's heap, JOBQ_SPARK_MEMORY, else 1g. fast: start sooner, compute slower. conf is
+    Spark's own and wins. A JVM that can't be started is a PipelineError with the JVM's last words.
+    """
+    SparkSession = _spark_session()
+    asked = dict(conf or {})
+    master = asked.get("spark.master") or master or _master()
+    if submitted() or SparkSession.getActiveSession() is not None:
+        return _built(SparkSession, name, None, SETTINGS | asked)
+    if os.environ.get("SPARK_HOME"):
+        distribution.check(os.environ["SPARK_HOME"])
+    java = find_java()
+    settings = _settings(java, master, memory, fast, asked)
+    with _environment(_variables(java, master)):
+        gateway.start(settings)
+        return _built(SparkSession, name, master, settings)
+
+
+#: What every session of jobq has; these can be set while one runs.
+SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+
+
+def submitted() -> bool:
+    """Whether spark-submit started this process: Java runs already, and has its settings."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def cores(master: str) -> int | None:
+    """Cores of a master on this machine: 2 of local[2], None of a cluster."""
+    if not master.startswith("local"):
+        return None
+    number = master.removeprefix("local").strip("[]").split(",")[0]
+    return int(number) if number.isdecimal() else processors() if number else 1
+
+
+def _spark_session() -> type[SparkSession]:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise PipelineError(
+            f"the pipeline needs PySpark: {error}; pip install 'jobq[spark]'"
+        ) from error
+    return SparkSession
+
+
+def _master() -> str:
+    return os.environ.get("JOBQ_SPARK_MASTER") or "local[*]"
+
+
+def _built(
+    kind: type[SparkSession], name: str, master: str | None, settings: Mapping[str, str]
+) -> SparkSession:
+    builder = kind.builder.appName(name)
+    if master:
+        builder = builder.master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _settings(
+    java: Java, master: str, memory: str | None, fast: bool, asked: dict[str, str]
+) -> dict[str, str]:
+    """Spark's settings; `asked` wins, but Java's options are added to, not replaced."""
+    given = memory or os.environ.get("JOBQ_SPARK_MEMORY") or DEFAULT
+    heap = checked(asked.get("spark.driver.memory") or given)
+    options = [f"-Dlog4j2.configurationFile={QUIET.as_uri()}", *([FAST] if fast else [])]
+    options += [*archive.options(java), asked.get(JAVA_OPTIONS, "")]
+    settings = SETTINGS | {
+        "spark.driver.memory": heap,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    here = cores(master)
+    if here:
+        settings |= {
+            "spark.driver.host": LOOPBACK,
+            "spark.driver.bindAddress": LOOPBACK,
+            "spark.sql.shuffle.partitions": str(max(2, 2 * here)),
+        }
+    return settings | asked | {JAVA_OPTIONS: " ".join(filter(None, options))}
+
+
+def _variables(java: Java, master: str) -> dict[str, str]:
+    """What the JVM must be started with. Another machine's Python isn't looked for on this one."""
+    python = os.environ.get("PYSPARK_PYTHON") or sys.executable
+    local = cores(master) is not None
+    if local and python != sys.executable:
+        interpreter.check(python)
+    found = {"JAVA_HOME": str(java.home), "PYSPARK_PYTHON": python}
+    found |= {"PYSPARK_DRIVER_PYTHON": sys.executable}
+    return found | ({"SPARK_LOCAL_IP": LOOPBACK} if local else {})
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Variables as long as the JVM starts, and no longer: other programs have settings of their own."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

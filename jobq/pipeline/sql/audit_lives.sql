@@ -1,0 +1,101 @@
+-- What became of the messages of each mid: jobq.chaos.tally as a fold, a row per queue and mid.
+-- events: the view `events`. starts: queue, since_ms. :until_ms: acceptances after it don't count.
+--
+-- moves: 1 accepted, 2 newer content for after the run, 3 done, 4 dead, 5 cancelled, 6 goes on, 7 runs again,
+-- 8 superseded, 9 cleared. Most mids are accepted once and end once, or go on: sums alone judge these. The fold
+-- takes the others. In it counted is 1 where the life's acceptance counts, newer the same of the
+-- content that waits, -1 without.
+WITH told AS (
+  SELECT
+    e.queue, e.mid, unix_millis(e.entry_at) * 1048576 + e.entry_seq AS place, s.since_ms,
+    CASE
+      WHEN kind IN ('enqueued', 'revived') THEN
+        CASE coalesce(error, 'added') WHEN 'updated' THEN NULL WHEN 'requeued' THEN 2 ELSE 1 END
+      WHEN kind = 'done' THEN 3
+      WHEN kind = 'dead' THEN 4
+      WHEN kind = 'cancelled' THEN 5
+      WHEN kind IN ('retry', 'snoozed') THEN 6
+      WHEN kind IN ('crashed', 'recovered') THEN 7
+      WHEN kind = 'superseded' THEN 8
+      WHEN kind = 'cleared' THEN 9
+    END AS move,
+    CASE WHEN unix_millis(e.entry_at) <= :until_ms THEN 1 ELSE 0 END AS counted,
+    CASE WHEN kind IN ('done', 'dead') THEN unix_millis(e.enqueued_at) END AS asked_ms
+  FROM {events} e JOIN {starts} s ON e.queue = s.queue AND unix_millis(e.entry_at) >= s.since_ms
+),
+sums AS (
+  SELECT
+    queue, mid, sum(counted * if(move = 1, 1, 0)) AS counted,
+    count_if(move BETWEEN 3 AND 5) AS endings, count_if(move = 7) AS again,
+    count_if(move = 1) = 1 AND count_if(move IN (2, 8)) = 0 AND count_if(move BETWEEN 3 AND 5) <= 1
+      AND min(place) = min(if(move = 1, place, NULL))
+      AND coalesce(max(place) = max(if(move BETWEEN 3 AND 5, place, NULL)), true) AS plain
+  FROM told WHERE move < 9 GROUP BY queue, mid
+),
+clears AS (
+  SELECT queue, collect_list(named_struct('place', place, 'move', move, 'counted', 0)) AS moves
+  FROM told WHERE move = 9 GROUP BY queue
+),
+judged AS (
+  SELECT s.*, s.plain AND c.queue IS NULL AS by_sums FROM sums s LEFT JOIN clears c ON s.queue = c.queue
+),
+stories AS (
+  SELECT
+    t.queue, t.mid, max(asked_ms) AS asked_ms, max(since_ms) AS since_ms,
+    collect_list(named_struct('place', place, 'move', move, 'counted', t.counted)) AS moves
+  FROM told t LEFT SEMI JOIN (SELECT queue, mid FROM judged WHERE NOT by_sums) j
+    ON t.queue = j.queue AND t.mid = j.mid
+  WHERE move < 9 GROUP BY t.queue, t.mid
+),
+folded AS (
+  SELECT
+    t.queue, t.mid, t.asked_ms, t.since_ms,
+    aggregate(
+      array_sort(CASE WHEN c.moves IS NULL THEN t.moves ELSE concat(t.moves, c.moves) END),
+      named_struct('open', false, 'counted', 0, 'newer', -1, 'ended', false, 'accepted', 0, 'finished', 0,
+        'duplicates', 0, 'lost', 0, 'superseded', 0, 'earlier', 0),
+      (l, m) -> named_struct(
+        'open', CASE
+          WHEN m.move IN (1, 2) THEN true
+          WHEN m.move IN (5, 9) THEN false
+          WHEN m.move IN (3, 4, 8) AND l.newer < 0 THEN false
+          ELSE l.open END,
+        'counted', CASE
+          WHEN m.move = 1 OR (m.move = 2 AND NOT l.open) THEN m.counted
+          WHEN l.open AND l.newer >= 0 AND m.move IN (3, 4, 6, 7, 8) THEN l.newer
+          ELSE l.counted END,
+        'newer', CASE
+          WHEN m.move = 2 AND l.open THEN m.counted
+          WHEN m.move BETWEEN 1 AND 9 AND NOT (l.open AND l.newer < 0) THEN -1
+          ELSE l.newer END,
+        'ended', l.ended OR m.move = 5 OR (m.move IN (3, 4) AND NOT (l.open AND l.newer >= 0))
+          OR (m.move = 8 AND l.open AND l.newer < 0),
+        'accepted', l.accepted + CASE WHEN m.move IN (1, 2) THEN m.counted ELSE 0 END,
+        'finished', l.finished + CASE
+          WHEN l.open AND m.move IN (3, 4, 5) THEN l.counted
+          WHEN l.open AND m.move = 9 THEN l.counted + greatest(l.newer, 0)
+          ELSE 0 END,
+        'duplicates', l.duplicates + CASE
+          WHEN NOT l.open AND m.move = 3 AND l.ended THEN 1
+          WHEN l.open AND m.move = 7 AND l.newer < 0 THEN l.counted
+          ELSE 0 END,
+        'lost', l.lost + CASE WHEN l.open AND m.move = 1 THEN l.counted + greatest(l.newer, 0) ELSE 0 END,
+        'superseded', l.superseded + CASE
+          WHEN l.open AND m.move IN (2, 5) THEN greatest(l.newer, 0)
+          WHEN l.open AND (m.move = 8 OR (m.move IN (6, 7) AND l.newer >= 0)) THEN l.counted
+          ELSE 0 END,
+        'earlier', l.earlier + CASE WHEN NOT l.open AND m.move IN (3, 4, 5) AND NOT l.ended THEN 1 ELSE 0 END
+      )
+    ) AS life
+  FROM stories t LEFT JOIN clears c ON t.queue = c.queue
+)
+SELECT
+  queue, mid, life.accepted, life.finished, life.duplicates, life.lost, life.superseded, life.earlier,
+  CASE WHEN life.open THEN life.counted + greatest(life.newer, 0) ELSE 0 END AS open,
+  -- Ended here, and its enqueue, within the range by the producer's clock, is on no record.
+  CASE WHEN asked_ms >= since_ms + 60000 AND asked_ms <= :until_ms THEN life.earlier ELSE 0 END AS unrecorded
+FROM folded
+UNION ALL
+SELECT
+  queue, mid, counted, if(endings = 1, counted, 0), counted * again, 0, 0, 0, if(endings = 0, counted, 0), 0
+FROM judged WHERE by_sums

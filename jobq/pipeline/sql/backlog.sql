@@ -1,0 +1,52 @@
+-- Messages that waited for their first run, at the end of each stretch of time.
+-- +1 at an enqueue, -1 at the first start. Enqueues are known from `enqueued` events between the first and the
+-- last of a queue's, else from the messages that started in the range: those that never did are not seen.
+WITH first_runs AS (
+  SELECT queue, least(enqueued_at, started_at) AS enqueued_at, started_at
+  FROM events
+  WHERE first_wait_ms IS NOT NULL
+),
+told AS (
+  SELECT queue, min(finished_at) AS told_from, max(finished_at) AS told_to
+  FROM events
+  WHERE kind = 'enqueued'
+  GROUP BY queue
+),
+changes AS (
+  SELECT /*+ BROADCAST(told) */ queue, enqueued_at AS at, 1 AS enqueued, 0 AS started
+  FROM first_runs LEFT JOIN told USING (queue)
+  WHERE told_from IS NULL OR enqueued_at < told_from OR enqueued_at > told_to
+  UNION ALL
+  SELECT queue, finished_at, 1, 0 FROM events WHERE kind = 'enqueued' AND error IN ('added', 'requeued')
+  UNION ALL
+  SELECT queue, started_at, 0, 1 FROM first_runs
+  UNION ALL
+  SELECT /*+ BROADCAST(told) */ queue, finished_at, 0, 1
+  FROM events JOIN told USING (queue)
+  WHERE kind = 'cancelled' AND coalesce(attempt, 0) = 0 AND finished_at > told_from
+),
+by_bucket AS (
+  SELECT queue,
+         CASE WHEN at < :since THEN -1
+              ELSE (unix_seconds(least(at, :until - INTERVAL 1 SECOND)) - :start_s) DIV :bucket_s
+         END AS bucket,
+         sum(enqueued) AS enqueued, sum(started) AS started
+  FROM changes
+  GROUP BY queue, bucket
+),
+grid AS (
+  SELECT queue, bucket
+  FROM (SELECT DISTINCT queue FROM by_bucket)
+  CROSS JOIN (SELECT explode(sequence(-1L, (unix_seconds(:until) - :start_s - 1) DIV :bucket_s)) AS bucket)
+),
+levels AS (
+  SELECT queue, bucket, coalesce(enqueued, 0) AS enqueued, coalesce(started, 0) AS started,
+         sum(coalesce(enqueued, 0) - coalesce(started, 0)) OVER (PARTITION BY queue ORDER BY bucket) AS waiting
+  FROM grid LEFT JOIN by_bucket USING (queue, bucket)
+)
+SELECT timestamp_seconds(:start_s + bucket * :bucket_s) AS at, queue, enqueued, started,
+       greatest(0, waiting) AS waiting,
+       CASE WHEN told_from IS NULL THEN 'started messages' ELSE 'enqueued events' END AS basis
+FROM levels LEFT JOIN told USING (queue)
+WHERE bucket >= 0
+ORDER BY at, queue

@@ -1,0 +1,131 @@
+"""One queue as a write sees it: messages enqueued at once, or staged and published later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from jobq.engine import keys
+from jobq.engine.caller import Caller
+from jobq.engine.connection import Argument, Client
+from jobq.engine.directory import register_queue
+from jobq.engine.durability import Confirmation
+from jobq.engine.queue import Queue
+from jobq.engine.script import load
+from jobq.errors import PipelineError
+from jobq.pipeline.writing.rows import Message
+
+#: How long a stage outlives the last sign of its write. The janitor comes earlier (janitor.py).
+STAGE_TTL_MS = 3_600_000
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class Staged(NamedTuple):
+    """What one attempt staged for one queue: batches `<attempt>.0` to `<attempt>.<nbatches - 1>`."""
+
+    queue: str
+    birth: str
+    attempt: str
+    nbatches: int
+    nrows: int
+
+
+class Outlet:
+    """Sends to one queue. Not shared between threads: its calls are numbered."""
+
+    def __init__(self, client: Client, queue: str, dedupe_ms: int) -> None:
+        self._client = client
+        self._queue = Queue(queue, client)
+        self._dedupe_ms = dedupe_ms
+        self._caller = Caller()
+        self.patience_s = client.settings.patience_s
+        self.nadded = self.npresent = 0
+
+    def enqueue(self, messages: Sequence[Message]) -> None:
+        """Accept the messages; one whose mid lives already stays as it is."""
+        times = {message.when for message in messages}
+        if times == {""}:
+            contents = [(message.mid, message.content) for message in messages]
+            dedupe = self._dedupe_ms / 1000 if self._dedupe_ms else None
+            done = self._queue.enqueue_many(contents, caller=self._caller, dedupe=dedupe)
+            added = sum([one.action == "added" for one in done])
+            self._count(added, len(done) - added)
+            return
+        register_queue(self._client, self._queue.name)
+        self._run("deliver", [""], [packed(messages)], messages)
+
+    def stage(self, run: str, staged: Staged, messages: Sequence[Message]) -> Staged:
+        """Keep one more batch aside; what is staged now. Harmless to repeat: its place has a name."""
+        script = load("pipeline", "stage")
+        field = f"{staged.attempt}.{staged.nbatches}"
+        args: list[Argument] = [
+            staged.attempt,
+            staged.birth,
+            field,
+            packed(messages),
+            STAGE_TTL_MS,
+        ]
+        reply = self._client.run(script, [stage_key(self._client, self._queue.name, run)], args)
+        if reply[0] != b"ok":
+            raise _lost(self._queue.name)
+        return staged._replace(
+            birth=reply[1].decode(),
+            nbatches=staged.nbatches + 1,
+            nrows=staged.nrows + len(messages),
+        )
+
+    def check(self, run: str, staged: Staged) -> None:
+        """PipelineError unless all of it is still there."""
+        key = stage_key(self._client, self._queue.name, run)
+        last = f"{staged.attempt}.{staged.nbatches - 1}"
+        birth, there = self._client.command("HMGET", key, "born", last)
+        if birth is None or birth.decode() != staged.birth or there is None:
+            raise _lost(self._queue.name)
+
+    def publish(self, run: str, staged: Staged, number: int) -> None:
+        """Enqueue one staged batch and drop it."""
+        key = stage_key(self._client, self._queue.name, run)
+        field = f"{staged.attempt}.{number}"
+        self._run("publish", [key], [staged.birth, field, STAGE_TTL_MS], ())
+
+    def _run(
+        self, name: str, first: list[str], args: list[Argument], messages: Sequence[Message]
+    ) -> None:
+        script, caller, prefix = load("pipeline", name), self._caller, self._queue.prefix
+        own = [key for key in script.keys if key != "staged"]
+        names = [*filter(None, first), *(keys.key(prefix, key, caller.id) for key in own)]
+        numbered = [caller.id, caller.next(), "", self._dedupe_ms or "", *args]
+        confirmation = Confirmation(
+            self._client.durability, self._client, f"{prefix}call:{caller.id}"
+        )
+        reply = self._client.run(script, names, numbered, confirmation.exchange)
+        if reply[0] != b"ok":
+            raise _lost(self._queue.name)
+        confirmation.check([message.mid for message in messages] or ["a staged batch"])
+        self._count(int(reply[1]), int(reply[2]))
+
+    def _count(self, nadded: int, npresent: int) -> None:
+        self.nadded, self.npresent = self.nadded + nadded, self.npresent + npresent
+
+
+def stage_key(client: Client, queue: str, run: str) -> str:
+    """Where a run stages for a queue: hash, `born` and `<attempt>.<n>` -> batch; TTL."""
+    return f"{keys.prefix(client.namespace, queue)}staged:{run}"
+
+
+def packed(messages: Sequence[Message]) -> bytes:
+    """A batch as lua/pipeline/_batch.lua reads it."""
+    head: list[Any] = []
+    for _, when, mid, content in messages:
+        head += (mid, when, len(content))
+    text = _pack(head)
+    return b"".join([b"%08d" % len(text), text, *[message.content for message in messages]])
+
+
+def _lost(queue: str) -> PipelineError:
+    return PipelineError(
+        f"what was staged for queue {queue!r} is gone: the server lost it, or this write gave no sign of "
+        "life for too long; write again, rows that are enqueued already stay as they are"
+    )

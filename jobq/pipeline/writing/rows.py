@@ -1,0 +1,147 @@
+"""Rows to messages: the bytes of a call (jobq/jobs/codec.py), its id, its queue, its time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from math import isfinite
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jobq.engine.binding import checked_mid
+from jobq.engine.keys import checked_name
+from jobq.errors import BadRecord, JobqError
+from jobq.jobs.codec import decode_any, encode
+from jobq.jobs.seal import seal_for
+from jobq.pipeline.writing import types
+from jobq.pipeline.writing.ids import Ids
+from jobq.pipeline.writing.settings import LONGEST_S
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from jobq.pipeline.writing.settings import WriteSettings
+
+
+class Message(NamedTuple):
+    """One row on its way. when: '' at once, 'd<ms>' after a delay, 'a<epoch ms>' not before."""
+
+    queue: str
+    when: str
+    mid: str
+    content: bytes
+
+
+class Rows:
+    """The rows of one attempt at one partition; `number` counts them, from 1."""
+
+    def __init__(
+        self, settings: WriteSettings, schema: StructType, load_id: str, partition: int
+    ) -> None:
+        self._settings = settings
+        self._seal = seal_for(settings.server.codec)
+        self._ids = Ids(load_id, partition)
+        self._partition = partition
+        self._index = {field.name: at for at, field in enumerate(schema.fields)}
+        self._plain = [types.plain(field.dataType) for field in schema.fields]
+        kind = schema[settings.args_column].dataType if settings.args_column else None
+        self._arguments = _arguments_of(types.word(kind)) if kind is not None else None
+        self._checked: set[str] = {settings.queue}
+        self.number = 0
+
+    def messages(self, batch: pa.RecordBatch) -> Iterator[Message]:
+        """A message per row; BadRecord names the row and what is wrong with it."""
+        settings = self._settings
+        stamp = b',"enqueued_at":%d}' % (time.time_ns() // 1_000_000)
+        nothing = [None] * batch.num_rows
+        queues, mids, times, arguments = (
+            self._values(batch, name) if name else nothing
+            for name in (
+                settings.queue_column, settings.id_column, settings.delay_column, settings.args_column,
+            )
+        )  # fmt: skip
+        names = settings.kwargs_columns
+        kwargs: Any = zip(*[self._values(batch, name) for name in names], strict=True)
+        rows = zip(queues, mids, times, arguments, kwargs if names else [()] * batch.num_rows)
+        for queue, mid, at, args, values in rows:
+            self.number += 1
+            try:
+                call = encode(settings.job, self._args(args), dict(zip(names, values)))
+                yield self._message(queue, mid, at, call, stamp)
+            except JobqError as error:
+                raise self._bad(str(error), mid) from error
+
+    def _message(self, queue: Any, mid: Any, at: Any, call: bytes, stamp: bytes) -> Message:
+        settings = self._settings
+        queue = settings.queue if queue is None else queue
+        if queue not in self._checked:
+            self._checked.add(checked_name("queue", queue))
+        when = settings.when if at is None else _when(at)
+        if settings.id_column:
+            mid = _given_id(settings.id_column, mid)
+        else:
+            mid = self._ids.id(f"{queue}\0{when}\0".encode() + call)
+        content = call[:-1] + stamp
+        if self._seal is not None:
+            content = self._seal.close(queue, mid, content)
+        return Message(queue, when, mid, content)
+
+    def _args(self, value: Any) -> Sequence[Any]:
+        return () if value is None or self._arguments is None else self._arguments(value)
+
+    def _values(self, batch: pa.RecordBatch, name: str) -> list[Any]:
+        at = self._index[name]
+        convert = self._plain[at] if name != self._settings.delay_column else None
+        try:
+            values: list[Any] = batch.column(at).to_pylist()
+            return values if convert is None else list(map(convert, values))
+        except (ValueError, OverflowError) as error:
+            raise self._unreadable(batch.column(at), name, convert, error) from error
+
+    def _unreadable(
+        self, column: Any, name: str, convert: types.Plain | None, error: Exception
+    ) -> BadRecord:
+        for index in range(len(column)):
+            try:
+                value = column[index].as_py()
+                if convert is not None:
+                    convert(value)
+            except (ValueError, OverflowError) as inner:
+                self.number += index + 1
+                return self._bad(f"column {name!r} can't be read ({inner}); correct or cast it", "")
+        return self._bad(f"column {name!r} can't be read ({error}); correct or cast it", "")
+
+    def _bad(self, what: str, mid: Any) -> BadRecord:
+        named = f" (id {mid!r:.140})" if mid not in (None, "") else ""
+        return BadRecord(f"row {self.number} of partition {self._partition}{named}: {what}")
+
+
+def _given_id(column: str, value: Any) -> str:
+    if value is None:
+        raise BadRecord(f"column {column!r} is null; an id is 1-128 printable characters")
+    return checked_mid(value if type(value) is str else str(value))
+
+
+def _when(value: Any) -> str:
+    if isinstance(value, datetime):
+        return f"a{max(0, round(value.timestamp() * 1000))}"
+    seconds = float(value)
+    if not isfinite(seconds) or not 0 <= seconds < LONGEST_S:
+        raise BadRecord(f"a delay of {value} seconds is out of range; take 0 to 100 years")
+    return f"d{round(seconds * 1000)}"
+
+
+def _arguments_of(kind: str) -> Callable[[Any], Sequence[Any]]:
+    if kind == "array":
+        return lambda value: value
+    if kind == "struct":
+        return lambda value: list(value.values())
+    return _from_json
+
+
+def _from_json(text: str) -> Sequence[Any]:
+    value = decode_any(text.encode("utf-8", "replace"))
+    if not isinstance(value, list):
+        raise BadRecord(f"arguments are a JSON array, not {text!r:.60}")
+    return value

@@ -1,0 +1,152 @@
+"""What a write was asked for: options and schema, checked on the driver before any row moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from jobq.config import ServerSettings, duration_s, settings_from_env
+from jobq.engine.keys import checked_name
+from jobq.errors import ConfigError
+from jobq.jobs.registry import checked_job_name
+from jobq.pipeline.options import PLACE, Options, unknown
+from jobq.pipeline.writing import types
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+#: Options of a write; Spark itself adds the last two to those of a stream.
+KNOWN = (
+    *PLACE, "job", "queue", "queueColumn", "idColumn", "loadId", "argsColumn", "kwargsColumns",
+    "delayColumn", "delay", "dedupeFor", "commit", "batch", "checkpointLocation", "queryName",
+)  # fmt: skip
+#: Columns that serve something else than a keyword argument, and what they take.
+SERVING = {
+    "queueColumn": types.is_text, "idColumn": types.is_id, "argsColumn": types.is_arguments,
+    "delayColumn": types.is_time,
+}  # fmt: skip
+MOST = 1_000
+LONGEST_S = 3_153_600_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WriteSettings:
+    """Plain data, so that it travels to executors; `server` may hold keys and is never printed.
+
+    when: of rows that say no time of their own, '' at once or 'd<ms>'.
+    """
+
+    server: ServerSettings
+    job: str
+    queue: str
+    queue_column: str = ""
+    id_column: str = ""
+    args_column: str = ""
+    delay_column: str = ""
+    kwargs_columns: tuple[str, ...] = ()
+    load_id: str = ""
+    when: str = ""
+    dedupe_ms: int = 86_400_000
+    atomic: bool = False
+    batch: int = 500
+
+    def __repr__(self) -> str:
+        return f"WriteSettings(job={self.job!r}, queue={self.queue!r})"
+
+
+def write_settings(given: Mapping[str, str], schema: StructType) -> WriteSettings:
+    """Raises ConfigError for options and columns that can't become messages."""
+    options = Options(given, KNOWN)
+    columns = _columns(schema)
+    _check_loads(options)
+    named = {name: _column(options, name, columns, fits) for name, fits in SERVING.items()}
+    kwargs = _kwargs(options, columns, [name for name in named.values() if name])
+    for name in [*kwargs, *filter(None, [named["argsColumn"]])]:
+        types.check(columns[name], f"column {name!r}")
+    return WriteSettings(
+        server=_server(options),
+        job=_job(options),
+        queue=checked_name("queue", options.text("queue", "default")),
+        queue_column=named["queueColumn"],
+        id_column=named["idColumn"],
+        args_column=named["argsColumn"],
+        delay_column=named["delayColumn"],
+        kwargs_columns=kwargs,
+        load_id=options.text("loadId"),
+        when=f"d{_ms(options, 'delay')}" if "delay" in options else "",
+        dedupe_ms=_ms(options, "dedupeFor", "1d"),
+        atomic=options.choice("commit", ("idempotent", "atomic"), "idempotent") == "atomic",
+        batch=_batch(options),
+    )
+
+
+def _job(options: Options) -> str:
+    if "job" not in options:
+        raise ConfigError("option 'job' is missing; name the job that rows are calls of")
+    return checked_job_name(options.text("job"))
+
+
+def _server(options: Options) -> ServerSettings:
+    settings = settings_from_env()
+    # Rows that wait in the memory of an executor would be told as written.
+    return replace(
+        settings,
+        url=options.text("url") or settings.url,
+        namespace=options.text("namespace") or settings.namespace,
+        outage_buffer=0,
+    )
+
+
+def _columns(schema: StructType) -> dict[str, DataType]:
+    columns: dict[str, DataType] = {}
+    for field in schema.fields:
+        if field.name in columns:
+            raise ConfigError(f"column {field.name!r} is there twice; rename or drop one of them")
+        columns[field.name] = field.dataType
+    return columns
+
+
+def _column(options: Options, option: str, columns: dict[str, DataType], fits: types.Fits) -> str:
+    name = options.text(option)
+    if option not in options:
+        return ""
+    if name not in columns:
+        raise ConfigError(unknown(f"option {option}: column", name, columns))
+    takes = fits(columns[name])
+    if takes:
+        raise ConfigError(
+            f"option {option}: column {name!r} is of type {columns[name].simpleString()}; {takes}"
+        )
+    return name
+
+
+def _kwargs(options: Options, columns: dict[str, DataType], used: list[str]) -> tuple[str, ...]:
+    if "kwargsColumns" not in options:
+        return tuple(name for name in columns if name not in used)
+    names = options.names("kwargsColumns")
+    for name in names:
+        if name not in columns:
+            raise ConfigError(unknown("option kwargsColumns: column", name, columns))
+    return names
+
+
+def _check_loads(options: Options) -> None:
+    if "idColumn" in options and "loadId" in options:
+        raise ConfigError(
+            "idColumn and loadId say two things: ids come from a column, or are made for a load; give one"
+        )
+
+
+def _batch(options: Options) -> int:
+    number = options.number("batch", 500, 1)
+    if number > MOST:
+        raise ConfigError(f"option batch={number} is out of range; take 1 to {MOST}")
+    return number
+
+
+def _ms(options: Options, name: str, default: str = "") -> int:
+    seconds = duration_s(options.text(name, default))
+    if not seconds < LONGEST_S:
+        raise ConfigError(f"option {name} is out of range; take less than 100 years")
+    return round(seconds * 1000)

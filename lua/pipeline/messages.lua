@@ -1,0 +1,50 @@
+#!lua flags=no-writes
+--[[
+messages: some of a queue's live messages, each with its status; all of them, cursor by cursor.
+
+KEYS
+  messages:hash locks:hash backoffs:hash nattempts:hash ncrashes:hash requeue:hash done:set meta:hash
+  events:stream
+ARGV
+  cursor  '0' to begin with, then what the call before returned
+  count   about how many, 1-2000; a small queue comes at once
+  whole   '1' = with contents, '' = with their lengths
+  now     epoch ms, or '' for the server's clock
+RETURNS  {next cursor, '0' at the end, then lists of the same length: mids, statuses, attempts, crashes,
+         not before, locked until, contents or lengths}; false or '' for what a message hasn't got. A mid may
+         come twice, one that was there all the time comes at least once
+COST     O(count)
+WRITES   nothing
+]]
+local messages, locks, backoffs, nattempts, ncrashes, requeue, done, meta, events = unpack(KEYS)
+local cursor, count, whole, now = unpack(ARGV)
+
+--@include engine/_clock
+--@include engine/_status
+
+count = tonumber(count)
+if not count or count < 1 or count > 2000 then return redis.error_reply('ERR messages takes a count of 1-2000') end
+local reply = redis.call('HSCAN', messages, cursor, 'COUNT', count)
+local pairs_of, mids, contents = reply[2], {}, {}
+for i = 1, #pairs_of, 2 do
+  mids[#mids + 1] = pairs_of[i]
+  contents[#contents + 1] = whole == '1' and pairs_of[i + 1] or #pairs_of[i + 1]
+end
+
+-- What one command takes on Lua's stack.
+local PER_COMMAND = 1000
+local function of_all(command, key)
+  local found = {}
+  for from = 1, #mids, PER_COMMAND do
+    local some = redis.call(command, key, unpack(mids, from, math.min(#mids, from + PER_COMMAND - 1)))
+    for i = 1, #some do found[#found + 1] = some[i] end
+  end
+  return found
+end
+
+local locked, delayed, done_ones = of_all('HMGET', locks), of_all('HMGET', backoffs), of_all('SMISMEMBER', done)
+local waiting, words = of_all('HMGET', requeue), {}
+for i = 1, #mids do
+  words[i] = word_of(done_ones[i] == 1, waiting[i], locked[i], delayed[i])
+end
+return {reply[1], mids, words, of_all('HMGET', nattempts), of_all('HMGET', ncrashes), delayed, locked, contents}

@@ -1,0 +1,40 @@
+#!lua
+--[[
+publish: accept the messages of one staged batch, and drop the batch.
+
+KEYS
+  staged:hash messages:hash options:hash backoffs:hash ready:list due:zset circle:list left_ready:set
+  left_circle:set eoq_backoff:string wake:list meta:hash events:stream last_call:string
+ARGV
+  caller     random id of who calls, as in last_call's name
+  number     of this call, counted up by the caller
+  now        epoch ms, or '' for the server's clock
+  dedupe_ms  after it is done, refuse its mid for so long
+  born       the birth of the stage
+  field      the batch
+  ttl_ms     how long the rest of the stage is kept from now on
+RETURNS  {'ok', number added, number whose mid lives already}; {'lost'} when the batch is gone; {'closed'}
+COST     O(messages)
+WRITES   nothing when it was lost, memory is full or the call is refused; messages that live already stay as they are
+]]
+local staged, messages, options, backoffs, ready, due, circle, left_ready, left_circle, eoq_backoff,
+  wake, meta, events, last_call = unpack(KEYS)
+local caller, number, now, dedupe_ms, born, field, ttl_ms = unpack(ARGV, 1, 7)
+local delay_ms, at, lock_ms = '', '', ''
+
+--@include engine/_call
+--@include engine/_clock
+--@include engine/_place
+--@include engine/_accept
+--@include _batch
+
+if refused() then return {'closed'} end
+if replayed() then return recorded_words() end
+local birth, batch = unpack(redis.call('HMGET', staged, 'born', field))
+if birth ~= born or not batch then return {'lost'} end
+
+local words = accept_batch(batch)
+redis.call('HDEL', staged, field)
+redis.call('PEXPIRE', staged, ttl_ms)
+record_call(words)
+return words

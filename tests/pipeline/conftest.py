@@ -1,0 +1,72 @@
+"""One Spark session for all tests that need one, and jobq's client on Valkey alone for those run once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis as redis_py
+
+from jobq.config import ServerSettings
+from jobq.engine import directory
+from jobq.engine.connection import Client, connect, set_default_client
+from jobq.engine.queue import Queue
+from tests.conftest import Server, serving
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session on two cores, quick to start; one per process of pytest."""
+    pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'jobq[spark]'")
+    from jobq.pipeline import gateway, session
+
+    folder = tmp_path_factory.mktemp("spark")
+    made = session(
+        "tests", master="local[2]", memory="1g", fast=True,
+        conf={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.default.parallelism": "2",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.local.dir": str(folder / "local"),
+        },
+    )  # fmt: skip
+    yield made
+    made.stop()
+    gateway.end()
+
+
+@pytest.fixture(scope="session")
+def valkey(servers: dict[str, Server], short_folder: Path) -> Server:
+    """The Valkey of this run."""
+    return serving("valkey", servers, short_folder)
+
+
+@pytest.fixture
+def valkey_redis(valkey: Server) -> Iterator[Any]:
+    """A plain redis-py client on the emptied Valkey."""
+    with redis_py.Redis(unix_socket_path=valkey.socket, protocol=2) as client:
+        client.flushall()
+        client.config_set("maxmemory", 0)
+        directory._registered.clear()
+        yield client
+
+
+@pytest.fixture
+def valkey_client(valkey_redis: Any, valkey: Server) -> Iterator[Client]:
+    """jobq's client on the emptied Valkey; the default one as long."""
+    client = connect(settings=ServerSettings(url=valkey.url))
+    set_default_client(client)
+    yield client
+    set_default_client(None)
+    client.close()
+
+
+@pytest.fixture
+def valkey_queue(valkey_client: Client) -> Queue:
+    """The queue `low` on Valkey."""
+    return Queue("low", valkey_client)

@@ -1,0 +1,74 @@
+"""Lakes in a folder, events in streams, and what of them has arrived."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobq.engine import directory
+from jobq.engine.connection import Client
+from jobq.events import attempt_record
+from jobq.pipeline import offsets
+from jobq.pipeline.lake.ingest import Ingest
+from jobq.pipeline.lake.live import live, tables
+from jobq.pipeline.lake.place import Lake
+from jobq.pipeline.lake.runner import Runner
+from jobq.pipeline.lake.tables import EVENTS, from_lake
+
+#: 2026-11-21 00:00 UTC, epoch ms.
+DAY = 1_795_219_200_000
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """An empty lake."""
+    return Lake.create(str(tmp_path / "lake"))
+
+
+@pytest.fixture
+def ingest(lake: Lake, valkey_client: Client) -> Ingest:
+    """An ingest in this process."""
+    return Ingest(lake, valkey_client, Runner("never"))
+
+
+@pytest.fixture
+def write(valkey_client: Client) -> Callable[..., None]:
+    """write("low", 3): so many events of finished attempts, a ms apart, from the day's begin on."""
+
+    def events(queue: str, count: int, first: int = 1, at: int = DAY) -> None:
+        directory.register_queue(valkey_client, queue, again=True)
+        key = offsets.events_key(valkey_client.namespace, queue)
+        for number in range(first, first + count):
+            run = attempt_record("app.resize", 1, at + number - 50, 20_000, 9_000, 80_000, "host:1")
+            value = f"done\x1fm{number}\x1f{at + number}\x1f{run}"
+            valkey_client.command("XADD", key, f"{at + number}-0", "1", value)
+
+    return events
+
+
+def rows(lake: Lake, name: str = "events") -> list[dict[str, Any]]:
+    """A table's rows as reading gives them, without Spark."""
+    found = tables(lake.below(name), live(lake.table(name)))
+    return [
+        row
+        for stored in found
+        for row in (from_lake(stored) if name == EVENTS.name else stored).to_pylist()
+    ]
+
+
+def mids(lake: Lake) -> Counter[str]:
+    """How often each mid has an event in the lake."""
+    return Counter(row["mid"] for row in rows(lake))
+
+
+def batches(ingest: Ingest) -> Iterator[Any]:
+    """Batches of events until there is no more."""
+    while True:
+        batch = ingest.events()
+        yield batch
+        if not batch.more:
+            return

@@ -1,0 +1,93 @@
+"""A lake in a bucket: made, filled, read by executors, compacted and vacuumed, against moto's S3."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobq.errors import LakeError
+from jobq.pipeline.lake import Lake, inspection, maintain, read
+from jobq.pipeline.lake.commit import Overtaken
+from jobq.pipeline.lake.ingest import Ingest
+from jobq.pipeline.lake.runner import Runner
+from tests.pipeline.lake.conftest import DAY
+
+pytest.importorskip("moto", reason="moto is not installed")
+pyspark_errors = pytest.importorskip("pyspark.errors", reason="pyspark is not installed")
+PROGRAM = Path(__file__).with_name("bucket_program.py")
+
+
+@pytest.fixture
+def storage() -> Iterator[dict[str, str]]:
+    """How to reach the bucket `history` of a server just started."""
+    import boto3
+
+    with subprocess.Popen(
+        [sys.executable, str(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        url = f"http://127.0.0.1:{process.stdout.readline().strip()}"
+        client = boto3.client(
+            "s3", endpoint_url=url, aws_access_key_id="a", aws_secret_access_key="b", region_name="us-east-1",
+        )  # fmt: skip
+        client.create_bucket(Bucket="history")
+        client.close()
+        yield {
+            "AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b",
+            "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true",
+        }  # fmt: skip
+        process.communicate()
+
+
+def test_lake_in_a_bucket_does_what_one_in_a_folder_does(
+    spark, storage, valkey_client, write, monkeypatch
+):
+    with pytest.raises(LakeError, match="is no lake"):
+        Lake.open("s3://history/jobq", storage)
+    lake = Lake.create("s3://history/jobq", storage)
+    work, other = (Ingest(lake, valkey_client, Runner("never")) for _ in range(2))
+    write("low", 20)
+    assert work.events().rows == 20
+    write("low", 10, first=21, at=DAY + 86_400_000)
+    _overtaken(work, other, monkeypatch)
+    opened = Lake.open("s3://history/jobq/", storage)
+    assert read(spark, opened).count() == 30
+    assert read(spark, opened, since="2026-11-22").count() == 10
+    assert read(spark, opened, "dead").count() == 0
+    write("low", 5, first=31, at=DAY + 86_400_000)
+    work.events()
+    assert [one.files for one in maintain.compact(opened)] == [1, 1]
+    first = read(spark, opened).orderBy("finished_at").first()
+    assert (first["mid"], first["wait_ms"], first["dt"].isoformat()) == ("m1", 30, "2026-11-21")
+    assert maintain.vacuum(opened, 3600)["events"] == 0
+    assert all(finding.level == "ok" for finding in inspection.check(opened))
+    assert work.events().rows == 0
+    with pytest.raises(pyspark_errors.AnalysisException, match="did you mean 'events'"):
+        spark.read.format("jobq_lake").option("path", opened.store.uri).option(
+            "table", "event"
+        ).load()
+
+
+def _overtaken(slow: Ingest, fast: Ingest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no lock in a bucket: the second commit of a batch is refused."""
+    started = slow._answers
+
+    def meanwhile(*args):
+        found = started(*args)
+        assert fast.events().rows == 10
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(slow, "_answers", meanwhile)
+        with pytest.raises(Overtaken):
+            slow.events()
+
+
+def test_bucket_that_isnt_there_is_told(storage):
+    with pytest.raises(LakeError, match="the lake at s3://nowhere/jobq can't be used"):
+        Lake.create("s3://nowhere/jobq", storage)

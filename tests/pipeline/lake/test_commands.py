@@ -1,0 +1,175 @@
+"""`jobq lake …` as people call it: what it prints, how it ends, and what a full disk or a signal leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from jobq.cli import main
+from jobq.pipeline import offsets
+from jobq.pipeline.lake import lock
+from jobq.pipeline.lake.place import Lake
+from tests.pipeline.lake.conftest import DAY, mids, rows
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def line(valkey, valkey_client, tmp_path, monkeypatch) -> Callable[..., tuple[int, str, str]]:
+    """line("stats", "--json"): code, stdout and stderr of `jobq lake …`."""
+    for name in [name for name in os.environ if name.startswith("JOBQ_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("JOBQ_URL", valkey.url)
+    monkeypatch.setenv("JOBQ_LAKE", str(tmp_path / "lake"))
+
+    def run(*args: str) -> tuple[int, str, str]:
+        with CliRunner().isolation() as (out, err, _):
+            code = main(["lake", *args])
+        return code, out.getvalue().decode(), err.getvalue().decode()
+
+    return run
+
+
+def process(*args: str, **options: object) -> subprocess.Popen[str]:
+    """`jobq lake …` in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "jobq", "lake", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, cwd=ROOT, **options,
+    )  # type: ignore[call-overload, no-any-return]  # fmt: skip
+
+
+def test_ingest_tells_what_it_brought_and_then_that_nothing_is_new(line, write):
+    write("low", 12)
+    assert line("ingest", "--once", "--rollup", "0")[:2] == (
+        0, "12 events, 0 topic messages, 0 dead in 1 batches\n",
+    )  # fmt: skip
+    assert line("ingest", "--once", "--rollup", "0")[:2] == (0, "nothing new\n")
+
+
+def test_ingest_with_nothing_new_starts_no_jvm(line, write, monkeypatch):
+    write("low", 12)
+    line("ingest", "--rollup", "0")
+
+    def started(*args: object, **options: object) -> None:
+        raise AssertionError("a session was made")
+
+    monkeypatch.setattr("jobq.pipeline.lake.runner._session", started)
+    monkeypatch.setattr("jobq.pipeline.lake.rollup.stale", lambda lake: {})
+    assert line("ingest", "--once")[:2] == (0, "nothing new\n")
+
+
+def test_exit_code_and_message_tell_what_was_dropped_unread(line, write, valkey_client):
+    write("low", 12)
+    line("ingest", "--rollup", "0")
+    write("low", 1_250, first=13)
+    key = offsets.events_key("jobq", "low")
+    valkey_client.command("XTRIM", key, "MINID", f"{DAY + 1_247}-0")
+    code, out, err = line("ingest", "--json", "--rollup", "0")
+    assert (code, json.loads(out)["lost"]) == (1, {"low": 1_234})
+    write("low", 1, first=2_000)
+    assert line("ingest", "--rollup", "0")[0] == 0
+    assert json.loads(line("stats", "--json")[1].splitlines()[0])["lost"] == {"low": 1_234}
+    assert "note  events: low: 1,234 entries were dropped before they were read" in line("check")[1]
+    assert not err
+
+
+def test_loss_is_told_on_stderr(line, write, valkey_client):
+    write("low", 2)
+    line("ingest", "--rollup", "0")
+    write("low", 4, first=3)
+    valkey_client.command("XTRIM", offsets.events_key("jobq", "low"), "MINID", f"{DAY + 5}-0")
+    code, _, err = line("ingest", "--rollup", "0")
+    assert code == 1
+    assert "events of low: 2 entries were dropped before they were read" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("ingest", "--once", "--every", "1s"), "give one"),
+        (("ingest", "--every", "1ms"), "too often"),
+        (("ingest", "--storage-option", "AWS_REGION"), "write KEY=VALUE"),
+        (("mark", "v1", "--at", "yesterday"), "is no time"),
+        (("ingest", "--lake", ""), "give --lake PATH or set JOBQ_LAKE"),
+    ],
+)
+def test_wrong_options_are_refused(line, monkeypatch, args, told):
+    Lake.create()
+    if args[1] == "--lake":
+        monkeypatch.delenv("JOBQ_LAKE")
+    code, _, err = line(*args)
+    assert code == 2
+    assert told in err
+
+
+def test_upkeep_prints_what_it_did(line, write):
+    for first in (1, 11):
+        write("low", 10, first=first)
+        line("ingest", "--rollup", "0")
+    code, out, _ = line("compact", "--no-rollups", "--json")
+    assert (code, json.loads(out)["files_before"], json.loads(out)["files"]) == (0, 2, 1)
+    assert line("vacuum", "--older", "0s")[1] == "events: 2 files deleted\n"
+    assert line("mark", "v2", "--at", "2026-11-20T14:05Z")[1] == "v2 at 2026-11-20T14:05:00+00:00\n"
+    assert line("expire", "--older", "0s", "--yes", "--json")[0] == 0
+    assert line("check")[0] == 0
+
+
+def test_check_ends_with_1_when_a_file_is_missing(line, write, lake):
+    write("low", 3)
+    line("ingest", "--rollup", "0")
+    next((Path(lake.store.uri) / "events").rglob("*.parquet")).unlink()
+    code, out, _ = line("check")
+    assert code == 1
+    assert "fail  events:" in out
+
+
+def test_second_ingest_is_refused_while_the_first_has_the_lake(line, lake):
+    with lock.held(lake):
+        code, _, err = line("ingest", "--once")
+    assert code == 1
+    assert f"another process (pid {os.getpid()}) works on the lake" in err
+
+
+def test_term_ends_a_staying_ingest_after_its_round(line, write, lake):
+    write("low", 5)
+    with process("ingest", "--every", "1h", "--rollup", "0") as staying:
+        assert staying.stdout is not None
+        assert staying.stdout.readline().startswith("5 events")
+        staying.send_signal(signal.SIGTERM)
+        _, err = staying.communicate(timeout=30)
+    assert (staying.returncode, err) == (0, "")
+    assert sum(mids(lake).values()) == 5
+
+
+def test_full_disk_is_told_and_leaves_nothing_half_done(line, write, lake):
+    write("low", 6_000)
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))
+
+    with process("ingest", "--once", "--rollup", "0", preexec_fn=small_files) as ended:
+        _, err = ended.communicate(timeout=60)
+    assert ended.returncode == 1
+    assert f"no room left for the lake at {lake.store.uri}/events" in err
+    assert "nothing of this batch was committed" in err
+    assert rows(lake) == []
+    assert not list((Path(lake.store.uri) / "events").rglob("*.parquet"))
+    assert line("ingest", "--rollup", "0")[1].startswith("6,000 events")
+    assert set(mids(lake).values()) == {1}
+
+
+def test_server_away_is_told(line, lake, monkeypatch):
+    monkeypatch.setenv("JOBQ_URL", "redis://127.0.0.1:1")
+    monkeypatch.setenv("JOBQ_PATIENCE", "100ms")
+    code, _, err = line("ingest", "--once")
+    assert code == 3
+    assert "no answer from" in err

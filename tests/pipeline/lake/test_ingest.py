@@ -1,0 +1,336 @@
+"""Entries get into the lake once each, whatever their streams go through."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+
+import pytest
+
+from jobq.compat.topic import Record, Topic
+from jobq.engine.queue import Queue
+from jobq.errors import LakeError, Unavailable
+from jobq.pipeline import offsets
+from jobq.pipeline.lake.commit import Overtaken, state_of
+from jobq.pipeline.lake.ingest import Ingest
+from jobq.pipeline.lake.runner import Runner
+from jobq.pipeline.lake.tables import EVENTS
+from tests.pipeline.lake.conftest import DAY, batches, mids, rows
+
+
+def once(first: int, last: int) -> Counter[str]:
+    """Each of the events that `write` numbers so, once."""
+    return Counter(f"m{number}" for number in range(first, last + 1))
+
+
+def trim(client, queue: str, first: int) -> None:
+    """Keep entries from that number on."""
+    client.command("XTRIM", offsets.events_key("jobq", queue), "MINID", f"{DAY + first}-0")
+
+
+def test_events_of_all_queues_arrive_once_when_ingested_again_and_again(ingest, write, lake):
+    write("low", 30)
+    write("high", 20, first=31)
+    assert ingest.events().rows == 50
+    assert ingest.events().rows == 0
+    write("low", 5, first=51)
+    assert ingest.events()[:2] == ("events", 5)
+    assert mids(lake) == once(1, 55)
+
+
+def test_event_reads_as_it_was_written(ingest, write, lake):
+    write("low", 1)
+    ingest.events()
+    [row] = rows(lake)
+    at = datetime.fromtimestamp(DAY / 1000, UTC)
+    assert row["finished_at"] == row["entry_at"] == at.replace(microsecond=1000)
+    assert row["enqueued_at"].timestamp() * 1000 == DAY - 49
+    assert (row["wait_ms"], row["run_us"], row["job"], row["queue"]) == (
+        30,
+        20_000,
+        "app.resize",
+        "low",
+    )
+
+
+def test_queue_that_appears_later_is_read_from_its_first_event(ingest, write, lake):
+    write("low", 3)
+    ingest.events()
+    write("late", 2, first=4)
+    assert ingest.events().rows == 2
+    assert mids(lake) == once(1, 5)
+
+
+def test_only_named_queues_are_read_when_some_are_named(lake, valkey_client, write):
+    write("low", 3)
+    write("high", 3, first=4)
+    one = Ingest(lake, valkey_client, Runner("never"), names=["high"])
+    assert one.events().rows == 3
+    assert mids(lake) == once(4, 6)
+    assert Ingest(lake, valkey_client, Runner("never")).events().rows == 3
+
+
+@pytest.mark.parametrize(("most", "portion"), [(10, 100), (25, 7), (1000, 7), (60, 1)])
+def test_batches_hold_about_as_much_as_they_may_and_together_everything(
+    lake, valkey_client, write, most, portion
+):
+    write("low", 70)
+    write("high", 30, first=71, at=DAY + 500)
+    work = Ingest(lake, valkey_client, Runner("never"), max_rows=most, portion=portion)
+    found = [batch.rows for batch in batches(work)]
+    assert sum(found) == 100
+    assert max(found) <= max(most, portion) * 3
+    assert mids(lake) == once(1, 100)
+
+
+def test_uneven_stream_is_read_whole_when_parts_are_cut_by_their_limit(lake, valkey_client, write):
+    """A year of silence, then a burst: cut by time, one part holds nearly everything."""
+    write("low", 1, at=DAY - 365 * 86_400_000)
+    write("low", 300, first=2)
+    work = Ingest(lake, valkey_client, Runner("never"), max_rows=50, portion=5)
+    assert sum(batch.rows for batch in batches(work)) == 301
+    assert mids(lake) == once(1, 301)
+
+
+def test_loss_by_trimming_is_told_to_the_entry(ingest, write, lake, valkey_client):
+    write("low", 10)
+    ingest.events()
+    write("low", 40, first=11)
+    trim(valkey_client, "low", 36)
+    batch = ingest.events()
+    assert (batch.rows, dict(batch.lost)) == (15, {"low": 25})
+    write("low", 2, first=51)
+    assert not ingest.events().lost
+    state = state_of(lake.table("events"), EVENTS.app)
+    assert (state.rows, dict(state.lost)) == (27, {"low": 25})
+
+
+@pytest.mark.parametrize("most", [7, 20, 1000])
+def test_loss_is_exact_in_sum_when_entries_are_dropped_between_batches(
+    lake, valkey_client, write, most
+):
+    write("low", 100)
+    work = Ingest(lake, valkey_client, Runner("never"), max_rows=most, portion=5)
+    read = work.events().rows
+    trim(valkey_client, "low", 61)
+    found = list(batches(work))
+    lost = sum(batch.lost.get("low", 0) for batch in found)
+    assert read + sum(batch.rows for batch in found) + lost == 100
+    assert lost == max(0, 60 - read)
+    assert set(mids(lake).values()) == {1}
+
+
+def test_stream_made_anew_is_read_from_its_begin_and_told(ingest, write, lake, valkey_client):
+    write("low", 10)
+    ingest.events()
+    valkey_client.command("DEL", offsets.events_key("jobq", "low"))
+    assert list(ingest.events().remade) == ["low"]
+    assert not ingest.events().remade
+    write("low", 4, first=11)
+    batch = ingest.events()
+    assert (batch.rows, dict(batch.lost)) == (4, {})
+    assert mids(lake) == once(1, 14)
+
+
+def test_streams_hold_only_what_isnt_committed_when_trimmed(lake, valkey_client, write):
+    write("low", 10)
+    work = Ingest(lake, valkey_client, Runner("never"), max_rows=6, portion=3, trim=True)
+    read = work.events().rows
+    assert valkey_client.command("XLEN", offsets.events_key("jobq", "low")) == 10 - read
+    assert not any(batch.lost for batch in batches(work))
+    assert valkey_client.command("XLEN", offsets.events_key("jobq", "low")) == 0
+    write("low", 1, first=11)
+    assert not work.events().lost
+    assert mids(lake) == once(1, 11)
+
+
+def test_undecodable_entries_are_kept_with_bytes_and_reason(ingest, write, lake, valkey_client):
+    write("low", 3)
+    key = offsets.events_key("jobq", "low")
+    valkey_client.command("XADD", key, f"{DAY + 4}-0", "1", b"done\x1fm\x1fsoon")
+    valkey_client.command("XADD", key, f"{DAY + 5}-0", "9", b"\xff\x00")
+    batch = ingest.events()
+    assert (batch.rows, batch.bad) == (3, 2)
+    first, second = sorted(rows(lake, "quarantine"), key=lambda row: row["entry_id"])
+    assert (first["queue"], first["entry_id"], first["content"]) == (
+        "low", f"{DAY + 4}-0", b"done\x1fm\x1fsoon",
+    )  # fmt: skip
+    assert "finished_at" in first["reason"]
+    assert (second["version"], second["content"]) == ("9", b"\xff\x00")
+    assert ingest.events().bad == 0
+
+
+def test_quarantine_has_an_entry_once_when_its_batch_is_made_again(
+    ingest, write, lake, valkey_client, monkeypatch
+):
+    """The process dies between the quarantine's commit and the batch's."""
+    write("low", 3)
+    key = offsets.events_key("jobq", "low")
+    valkey_client.command("XADD", key, f"{DAY + 4}-0", "1", b"nonsense")
+
+    def dies(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("jobq.pipeline.lake.ingest.commit", dies)
+        with pytest.raises(KeyboardInterrupt):
+            ingest.events()
+    assert rows(lake) == []
+    valkey_client.command("XADD", key, f"{DAY + 5}-0", "1", b"more nonsense")
+    assert (ingest.events().rows, len(rows(lake, "quarantine"))) == (3, 2)
+
+
+def test_second_of_two_ingests_changes_nothing_when_they_overlap(
+    lake, valkey_client, write, monkeypatch
+):
+    write("low", 20)
+    slow, fast = (Ingest(lake, valkey_client, Runner("never")) for _ in range(2))
+    started = slow._commit
+
+    def overtaken(*args):
+        assert fast.events().rows == 20
+        return started(*args)
+
+    monkeypatch.setattr(slow, "_commit", overtaken)
+    with pytest.raises(Overtaken, match="another ingest"):
+        slow.events()
+    monkeypatch.undo()
+    assert slow.events().rows == 0
+    assert mids(lake) == once(1, 20)
+
+
+def test_delta_refuses_a_batch_when_both_saw_the_same_version(
+    lake, valkey_client, write, monkeypatch
+):
+    """Both have looked, and write their commits at the same moment."""
+    from jobq.pipeline.lake import ingest as module
+
+    write("low", 20)
+    slow, fast = (Ingest(lake, valkey_client, Runner("never")) for _ in range(2))
+    plain, inner = module.commit, []
+
+    def overtaken(*args):
+        if not inner:
+            inner.append(True)
+            assert fast.events().rows == 20
+        return plain(*args)
+
+    monkeypatch.setattr(module, "commit", overtaken)
+    with pytest.raises(Overtaken, match="another ingest"):
+        slow.events()
+    assert slow.events().rows == 0
+    assert mids(lake) == once(1, 20)
+
+
+def test_nothing_is_committed_when_the_server_goes_away_in_the_middle(
+    lake, valkey_client, write, monkeypatch
+):
+    write("low", 40)
+    work = Ingest(lake, valkey_client, Runner("never"), portion=10)
+    settings = valkey_client.settings
+    from dataclasses import replace
+
+    from jobq.pipeline.lake import portion
+
+    calls = []
+
+    def away(given):
+        calls.append(given)
+        gone = replace(given, url="unix:///nowhere/at/all", patience_s=0.1)
+        return plain(given if len(calls) == 1 else gone)
+
+    plain = portion.Client
+    monkeypatch.setattr(portion, "Client", away)
+    with pytest.raises(Unavailable, match="no answer from"):
+        work.events()
+    assert len(calls) > 1
+    monkeypatch.undo()
+    assert valkey_client.settings == settings
+    assert not list((__import__("pathlib").Path(lake.store.uri) / "events").rglob("*.parquet"))
+    assert work.events().rows == 40
+
+
+def test_topics_are_archived_with_keys_and_headers(ingest, lake, valkey_client):
+    topic = Topic("orders", valkey_client)
+    topic.append_many([b"one", Record(b"two", "k", {"trace": "x"})], now=DAY)
+    topic.append(None, key="k", now=DAY)
+    assert ingest.topics().rows == 3
+    assert ingest.topics().rows == 0
+    found = [
+        (row["index"], row["content"], row["key"], row["headers"]) for row in rows(lake, "topics")
+    ]
+    assert found == [
+        (1, b"one", None, None),
+        (2, b"two", "k", [("trace", "x")]),
+        (3, None, "k", None),
+    ]
+    topic.append(b"four")
+    assert ingest.topics().rows == 1
+
+
+def test_topic_tells_what_retention_dropped_and_not_what_compaction_did(ingest, valkey_client):
+    topic = Topic("orders", valkey_client)
+    topic.append_many([Record(b"%d" % n, "same") for n in range(10)])
+    topic.compact()
+    batch = ingest.topics()
+    assert (batch.rows, dict(batch.lost)) == (1, {})
+    topic.append_many([b"x"] * 10)
+    topic.trim(before=16)
+    batch = ingest.topics()
+    assert (batch.rows, dict(batch.lost)) == (5, {"orders": 5})
+
+
+def test_topic_begun_anew_is_read_from_its_first_message(ingest, valkey_client, lake):
+    topic = Topic("orders", valkey_client)
+    topic.append_many([b"x"] * 3)
+    ingest.topics()
+    topic.delete()
+    topic.append(b"y")
+    batch = ingest.topics()
+    assert (batch.rows, list(batch.remade)) == (1, ["orders"])
+    assert [row["content"] for row in rows(lake, "topics")].count(b"y") == 1
+
+
+def test_offsets_are_told_lost_and_adopted_from_the_rows(ingest, write, lake, valkey_client):
+    from jobq.pipeline.lake import adoption
+
+    write("low", 9)
+    Topic("orders", valkey_client).append_many([b"x"] * 3)
+    ingest.events(), ingest.topics()
+    for name in ("events", "topics"):
+        # As if others had written a log of their own: the number of the batch is there, its offsets aren't.
+        lake.table(name).create_write_transaction(
+            [], "append", lake.table(name).schema(), ["dt"],
+            commit_properties=__import__("deltalake").CommitProperties(
+                app_transactions=[__import__("deltalake").Transaction(f"jobq-{name}", 7)]
+            ),
+        )  # fmt: skip
+    with pytest.raises(LakeError, match="--adopt"):
+        ingest.events()
+    write("low", 2, first=10)
+    adoption.adopt(lake, valkey_client)
+    assert (ingest.events().rows, ingest.topics().rows) == (2, 0)
+    assert mids(lake) == once(1, 11)
+
+
+def test_dead_messages_are_kept_with_their_content_once(lake, valkey_client, valkey_queue):
+    from jobq.pipeline.lake import buried
+
+    for name in ("a", "b"):
+        valkey_queue.enqueue(name.encode(), mid=name)
+    _bury(valkey_queue, 2)
+    assert buried.keep(lake, valkey_client, ["low"]) == 2
+    valkey_queue.enqueue(b"c", mid="c")
+    _bury(valkey_queue, 1)
+    assert buried.keep(lake, valkey_client, ["low", "empty"]) == 1
+    assert buried.keep(lake, valkey_client, ["low"]) == 0
+    found = {row["mid"]: (row["content"], row["reason"]) for row in rows(lake, "dead")}
+    assert found == {"a": (b"a", "tried"), "b": (b"b", "tried"), "c": (b"c", "tried")}
+    assert len(rows(lake, "dead")) == 3
+
+
+def _bury(queue: Queue, count: int) -> None:
+    from jobq.engine.message import Ending
+
+    for message in queue.dequeue(count).messages:
+        queue.finish([Ending(mid=message.mid, token=message.token, outcome="dead", reason="tried")])

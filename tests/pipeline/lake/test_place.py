@@ -1,0 +1,59 @@
+"""What is a lake, and what isn't."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobq.errors import ConfigError, LakeError
+from jobq.pipeline.lake import lock
+from jobq.pipeline.lake.place import Lake
+
+
+def test_lake_is_made_in_a_new_or_empty_folder_and_opened_again(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name in ("new/and/deep", "empty"):
+        made = Lake.create(str(tmp_path / name))
+        assert Lake.open(str(tmp_path / name)) == Lake.create(f"file://{tmp_path / name}") == made
+
+
+def test_folder_of_somebody_else_is_left_alone(tmp_path):
+    (tmp_path / "photo.jpg").touch()
+    with pytest.raises(LakeError, match=r"is no lake and not empty \(it has photo.jpg\)"):
+        Lake.create(str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["photo.jpg"]
+
+
+def test_folder_without_a_lake_is_not_opened(tmp_path):
+    with pytest.raises(LakeError, match=r"`jobq lake ingest --lake .* makes one"):
+        Lake.open(str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [('{"version": 2}', "version 2, and this jobq knows 1; upgrade"), ("", "can't be read"), ("[]", "can't be read")],
+)  # fmt: skip
+def test_marker_of_another_version_or_none_is_refused(tmp_path, text, told):
+    (tmp_path / "_jobq.json").write_text(text)
+    for take in (Lake.open, Lake.create):
+        with pytest.raises(LakeError, match=told):
+            take(str(tmp_path))
+
+
+def test_lake_is_named_by_its_variable(tmp_path, monkeypatch):
+    monkeypatch.delenv("JOBQ_LAKE", raising=False)
+    with pytest.raises(ConfigError, match="give --lake PATH or set JOBQ_LAKE"):
+        Lake.open()
+    monkeypatch.setenv("JOBQ_LAKE", str(tmp_path))
+    assert Lake.create().store.uri == str(tmp_path)
+
+
+def test_unknown_table_is_refused_with_the_nearest_name(lake):
+    with pytest.raises(ConfigError, match="did you mean 'events'"):
+        lake.table("event")
+
+
+def test_lock_is_refused_while_another_has_it_and_free_afterwards(lake):
+    with lock.held(lake), pytest.raises(LakeError, match=r"another process \(pid \d+\)"):
+        lock.held(lake).__enter__()
+    with lock.held(lake):
+        pass

@@ -1,0 +1,187 @@
+"""Reading and the rollups on a real session, and portions on its executors."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from jobq.events import attempt_record
+from jobq.pipeline import offsets
+from jobq.pipeline.lake import Lake, maintain, read, rollup
+from jobq.pipeline.lake.ingest import Ingest
+from jobq.pipeline.lake.runner import Runner
+from jobq.pipeline.lake.tables import JOB_RUNS
+from tests.pipeline.lake.conftest import DAY, mids, rows
+
+testing = pytest.importorskip("pyspark.testing", reason="pyspark is not installed")
+BEGIN = datetime.fromtimestamp(DAY / 1000, UTC)
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def tell(valkey_client):
+    """tell("done", "m1", at, …): one event in queue low, its entry written when it happened."""
+    from jobq.engine import directory
+
+    directory.register_queue(valkey_client, "low", again=True)
+    counter = iter(range(10_000))
+
+    def event(kind, mid, at, job="", enqueued_at=0, run_us=0, attempt=1, entry_at=None):
+        value = f"{kind}\x1f{mid}\x1f{at}"
+        if job:
+            value += "\x1f" + attempt_record(
+                job, attempt, enqueued_at, run_us, run_us // 2, 100, "h:1", nbytes=10
+            )
+        entry = f"{entry_at or at}-{next(counter)}"
+        valkey_client.command("XADD", offsets.events_key("jobq", "low"), entry, "1", value)
+
+    return event
+
+
+def test_table_that_was_never_written_has_its_columns_and_no_rows(spark, lake):
+    found = read(spark, lake)
+    assert found.count() == 0
+    assert found.columns[0] == "queue"
+    assert found.columns[-1] == "dt"
+
+
+def test_events_read_by_spark_equal_those_read_without(spark, lake, ingest, write, tell):
+    write("low", 50)
+    tell("cancelled", "gone", DAY + 100)
+    tell(
+        "done",
+        "late",
+        DAY + 200,
+        "app.x",
+        enqueued_at=DAY + 500,
+        run_us=1_000,
+        entry_at=DAY + 2_000,
+    )
+    ingest.events()
+    maintain.compact(lake)
+    plain = [{key: row[key] for key in row} for row in rows(lake)]
+    found = read(spark, lake)
+    expected = spark.createDataFrame(
+        [[row[name] for name in found.columns[:-1]] for row in plain], found.drop("dt").schema
+    )
+    testing.assertDataFrameEqual(found.drop("dt"), expected)
+
+
+def test_reading_takes_only_what_lies_in_the_span(spark, lake, ingest, write):
+    write("low", 10)
+    write("low", 10, first=11, at=DAY + 86_400_000)
+    ingest.events()
+    since = BEGIN + timedelta(milliseconds=6)
+    assert read(spark, lake, since=since).count() == 15
+    assert read(spark, lake, since="2026-11-21", until="2026-11-22").count() == 10
+    assert read(spark, lake, until=since).count() == 5
+    assert read(spark, lake, since=BEGIN.date() + timedelta(days=2)).count() == 0
+
+
+def test_executors_read_what_a_backlog_holds(spark, lake, valkey_client, write):
+    write("low", 90)
+    write("high", 30, first=91)
+
+    class Kept(Runner):
+        def close(self) -> None:
+            """The session is the tests'."""
+
+    work = Ingest(lake, valkey_client, Kept("always", session=lambda: spark), portion=20)
+    assert (work.events().rows, work.events().rows) == (120, 0)
+    assert set(mids(lake).values()) == {1}
+
+
+def test_rollup_has_counts_sums_and_quantiles_by_hour_queue_and_job(spark, lake, ingest, tell):
+    for n in range(1, 101):
+        tell("done", f"m{n}", DAY + n, "app.a", enqueued_at=DAY - 500, run_us=n * 1_000)
+    tell("retry", "m101", DAY + HOUR, "app.a", run_us=7_000)
+    tell("cancelled", "m102", DAY + HOUR)
+    ingest.events()
+    rollup.refresh(lake, spark)
+    found = read(spark, lake, "rollup_hourly").selectExpr(
+        "unix_millis(hour) AS hour", "job", "nevents", "done", "retry", "cancelled", "runs", "run_us",
+        "cpu_us", "bytes", "rss_kib", "kll_sketch_get_quantile_bigint(run_us_sketch, 0.5d) AS p50",
+        "kll_sketch_get_quantile_bigint(wait_ms_sketch, 1.0d) AS longest",
+    )  # fmt: skip
+    rows_ = {(row["hour"] - DAY, row["job"]): tuple(row)[2:] for row in found.collect()}
+    assert rows_ == {
+        (0, "app.a"): (100, 100, 0, 0, 100, 5_050_000, 2_525_000, 1_000, 100, 50_000, 500),
+        (HOUR, "app.a"): (1, 0, 1, 0, 1, 7_000, 3_500, 10, 100, 7_000, None),
+        (HOUR, None): (1, 0, 0, 1, 0, 0, 0, 0, None, None, None),
+    }
+
+
+def test_job_runs_have_a_row_per_message_with_its_attempts(spark, lake, ingest, tell):
+    before = DAY - 86_400_000
+    tell("retry", "a", DAY + 1_000, "app.a", enqueued_at=before, run_us=100_000)
+    tell("recovered", "a", DAY + 2_000)
+    tell("done", "a", DAY + 5_000, "app.a", enqueued_at=before, run_us=200_000, attempt=3)
+    tell("dead", "b", DAY + 6_000, "app.b", enqueued_at=DAY, run_us=1_000)
+    tell("cancelled", "c", DAY + 7_000)
+    # The same mid once more: another message.
+    tell("done", "a", DAY + 9_000, "app.a", enqueued_at=DAY + 8_000, run_us=1_000)
+    ingest.events()
+    rollup.refresh(lake, spark)
+    names = (
+        "mid",
+        "job",
+        "outcome",
+        "attempts",
+        "retries",
+        "ncrashes",
+        "done",
+        "wait_ms",
+        "run_us",
+        "nevents",
+    )
+    found = read(spark, lake, "job_runs").orderBy("mid", "first_at").collect()
+    assert [tuple(row[name] for name in names) for row in found] == [
+        ("a", "app.a", "done", 3, 1, 1, 1, 86_400_900, 300_000, 3),
+        ("a", "app.a", "done", 1, 0, 0, 1, 999, 1_000, 1),
+        ("b", "app.b", "dead", 1, 0, 0, 0, 5_999, 1_000, 1),
+        ("c", None, "cancelled", 0, 0, 0, 0, None, 0, 1),
+    ]  # fmt: skip
+    assert [row["dt"].isoformat() for row in found] == ["2026-11-20", *["2026-11-21"] * 3]
+
+
+def test_late_events_reach_the_rows_of_older_days(spark, lake, ingest, tell):
+    tell("retry", "a", DAY + 1_000, "app.a", enqueued_at=DAY, run_us=1_000)
+    ingest.events()
+    rollup.refresh(lake, spark)
+    assert not rollup.stale(lake)
+    # One of the next day, and one of the first day that was written late.
+    tell("done", "a", DAY + 86_400_000, "app.a", enqueued_at=DAY, run_us=2_000, attempt=2)
+    tell(
+        "done", "b", DAY + 2_000, "app.a", enqueued_at=DAY, run_us=3_000, entry_at=DAY + 86_400_001
+    )
+    ingest.events()
+    assert sorted(rollup.stale(lake)) == ["2026-11-21", "2026-11-22"]
+    rollup.refresh(lake, spark)
+    runs = {
+        row["mid"]: (row["attempts"], row["run_us"])
+        for row in read(spark, lake, "job_runs").collect()
+    }
+    assert runs == {"a": (2, 3_000), "b": (1, 3_000)}
+    assert sum(row["nevents"] for row in read(spark, lake, "rollup_hourly").collect()) == 3
+    assert not rollup.stale(lake, JOB_RUNS)
+
+
+def test_rollups_stay_when_their_events_expire(spark, lake, ingest, tell):
+    tell("retry", "a", DAY + 1_000, "app.a", enqueued_at=DAY, run_us=1_000)
+    tell("done", "b", DAY + 1_000, "app.a", enqueued_at=DAY, run_us=1_000)
+    ingest.events()
+    rollup.refresh(lake, spark)
+    maintain.expire(lake, 0, now=BEGIN + timedelta(days=1))
+    tell("done", "a", DAY + 90_000_000, "app.a", enqueued_at=DAY, run_us=2_000, attempt=2)
+    ingest.events()
+    rollup.refresh(lake, spark)
+    assert {row["mid"] for row in read(spark, lake, "job_runs").collect()} == {"a", "b"}
+    assert sum(row["nevents"] for row in read(spark, lake, "rollup_hourly").collect()) == 3
+
+
+def test_lake_without_a_server_stays_readable(spark, lake, ingest, write, valkey_redis):
+    write("low", 3)
+    ingest.events()
+    valkey_redis.flushall()
+    assert read(spark, Lake.open(lake.store.uri)).count() == 3

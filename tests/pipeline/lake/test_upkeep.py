@@ -1,0 +1,171 @@
+"""Compacting, vacuuming and expiring change what there is by exactly what they say."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from jobq.errors import ConfigError
+from jobq.pipeline.lake import inspection, maintain, marks
+from jobq.pipeline.lake.commit import state_of
+from jobq.pipeline.lake.ingest import Ingest
+from jobq.pipeline.lake.live import live
+from jobq.pipeline.lake.runner import Runner
+from jobq.pipeline.lake.store import Store
+from jobq.pipeline.lake.tables import EVENTS
+from tests.pipeline.lake.conftest import DAY, mids, rows
+
+DAY_MS = 86_400_000
+NOON = datetime.fromtimestamp(DAY / 1000, UTC) + timedelta(hours=12)
+
+
+def paths(lake) -> list[Path]:
+    return sorted((Path(lake.store.uri) / "events").rglob("*.parquet"))
+
+
+@pytest.fixture
+def three_days(lake, valkey_client, write):
+    """Days -2, -1 and 0, two files each."""
+    work = Ingest(lake, valkey_client, Runner("never"))
+    for half in range(2):
+        for day in (-2, -1, 0):
+            # A stream's ids only grow, so each day has a queue of its own.
+            write(f"q{day + 2}", 10, first=half * 100 + (day + 2) * 10 + 1, at=DAY + day * DAY_MS)
+        work.events()
+    return lake
+
+
+def test_compacting_leaves_one_sorted_file_a_day_with_the_same_rows(three_days):
+    before = mids(three_days)
+    done = maintain.compact(three_days)
+    assert [(one.rows, one.files_before, one.files) for one in done] == [(20, 2, 1)] * 3
+    assert mids(three_days) == before
+    found = [(row["queue"], row["job"], row["finished_at"]) for row in rows(three_days)]
+    assert found == sorted(found)
+    assert maintain.compact(three_days) == []
+
+
+def test_compacting_splits_what_is_over_the_size_of_a_file(three_days):
+    [one, *_] = maintain.compact(three_days, ["events"], target=1_500)
+    assert one.files > 1
+    assert sum(mids(three_days).values()) == 60
+
+
+def test_compacting_a_day_too_large_for_memory_sorts_it_queue_by_queue(
+    lake, valkey_client, write, monkeypatch
+):
+    write("low", 10)
+    write("high", 10, first=11)
+    Ingest(lake, valkey_client, Runner("never")).events()
+    monkeypatch.setattr(maintain, "IN_MEMORY", 5)
+    [one] = maintain.compact(lake)
+    assert (one.rows, one.files) == (20, 2)
+    assert [row["queue"] for row in rows(lake)].count("low") == 10
+
+
+def test_offsets_survive_compacting_and_expiring(three_days, valkey_client, write):
+    places = state_of(three_days.table("events"), EVENTS.app).places
+    maintain.compact(three_days)
+    maintain.expire(three_days, 0, now=NOON)
+    assert state_of(three_days.table("events"), EVENTS.app).places == places
+    work = Ingest(three_days, valkey_client, Runner("never"))
+    assert work.events().rows == 0
+
+
+def test_ingest_goes_on_when_a_compaction_is_committed_meanwhile(
+    three_days, valkey_client, write, monkeypatch
+):
+    write("q2", 5, first=500)
+    work = Ingest(three_days, valkey_client, Runner("never"))
+    plain = work._answers
+
+    def meanwhile(*args):
+        found = plain(*args)
+        assert len(maintain.compact(three_days)) == 3
+        return found
+
+    monkeypatch.setattr(work, "_answers", meanwhile)
+    assert work.events().rows == 5
+    assert set(mids(three_days).values()) == {1}
+    assert sum(mids(three_days).values()) == 65
+    assert all(finding.level == "ok" for finding in inspection.check(three_days))
+
+
+def test_vacuum_deletes_what_was_replaced_and_left_over_and_nothing_else(three_days):
+    orphan = Path(three_days.store.uri) / "events" / "dt=2026-11-20" / "part-orphan.zstd.parquet"
+    orphan.write_bytes(b"")
+    maintain.compact(three_days)
+    assert maintain.vacuum(three_days, 7 * 86_400)["events"] == 0
+    assert maintain.vacuum(three_days, 0)["events"] == 7
+    assert len(paths(three_days)) == 3
+    assert sum(mids(three_days).values()) == 60
+
+
+def test_vacuum_of_a_bucket_leaves_files_alone_that_may_be_being_written(lake):
+    bucket = type(lake)(Store("s3://bucket/lake"))
+    with pytest.raises(ConfigError, match="take 1h or more"):
+        maintain.vacuum(bucket, 60)
+
+
+def test_expiring_drops_whole_days_before_the_time(three_days):
+    [done] = maintain.expire(three_days, 86_400, now=NOON)
+    assert (done.rows, done.days, done.before) == (20, 1, "2026-11-20")
+    assert {one.dt for one in live(three_days.table("events"))} == {"2026-11-20", "2026-11-21"}
+    assert state_of(three_days.table("events"), EVENTS.app).expired == 20
+    assert all(finding.level == "ok" for finding in inspection.check(three_days))
+
+
+def test_check_tells_a_missing_file_a_short_one_and_a_double_row(three_days):
+    first, second, *_ = paths(three_days)
+    first.unlink()
+    second.write_bytes(paths(three_days)[-1].read_bytes()[:-50])
+    bad = [finding.text for finding in inspection.check(three_days) if finding.level == "fail"]
+    assert len(bad) == 2
+    assert all("can't be read" in text for text in bad)
+
+
+def test_check_tells_rows_that_are_there_twice(three_days):
+    from jobq.pipeline.lake.commit import commit
+    from jobq.pipeline.lake.files import Writer
+    from jobq.pipeline.lake.live import tables
+
+    store = three_days.below("events")
+    writer = Writer(store, EVENTS)
+    for found in tables(store, live(three_days.table("events"))[:1]):
+        writer.add(found)
+    delta = three_days.table("events")
+    commit(three_days, "events", delta, [file.action() for file in writer.finish()])
+    bad = [finding.text for finding in inspection.check(three_days) if finding.level == "fail"]
+    assert bad == [
+        "2026-11-19: 10 rows are there more than once",
+        "70 rows, but 60 were committed and 0 expired",
+    ]
+
+
+def test_check_tells_what_was_lost_as_a_note(three_days, valkey_client, write):
+    write("q2", 30, first=600)
+    valkey_client.command("XTRIM", "jobq:{q2}:events", "MINID", f"{DAY + 620}-0")
+    Ingest(three_days, valkey_client, Runner("never")).events()
+    notes = [f.text for f in inspection.check(three_days) if f.level == "note"]
+    assert notes == ["q2: 20 entries were dropped before they were read"]
+
+
+def test_stats_tell_rows_bytes_days_and_backlog(three_days, valkey_client, write):
+    [one] = inspection.stats(three_days)
+    assert (one.table, one.rows, one.files, one.batch) == ("events", 60, 6, 2)
+    assert (one.first_day, one.last_day) == ("2026-11-19", "2026-11-21")
+    assert one.bytes == sum(path.stat().st_size for path in paths(three_days))
+    write("q2", 7, first=700)
+    write("new", 3, first=800)
+    behind = {one.queue: one.backlog for one in inspection.backlog(three_days, valkey_client)}
+    assert behind == {"q0": 0, "q1": 0, "q2": 7, "new": 3}
+
+
+def test_marks_are_kept_in_the_order_of_their_times(lake):
+    marks.mark(lake, "v2", NOON)
+    marks.mark(lake, "v1", NOON - timedelta(days=1))
+    assert marks.marks(lake) == [("v1", NOON - timedelta(days=1)), ("v2", NOON)]
+    with pytest.raises(ConfigError, match="printable"):
+        marks.mark(lake, "\n")

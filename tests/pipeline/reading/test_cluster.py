@@ -1,0 +1,96 @@
+"""Reading from a real Cluster: each queue's keys are on the node of its slot."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from redis.crc import key_slot
+
+from jobq.compat.topic.topic import Topic
+from jobq.config import ServerSettings
+from jobq.engine.connection import connect
+from jobq.engine.message import Ending
+from jobq.engine.queue import Queue
+from jobq.pipeline import offsets
+from pyspark_jobq import JobqDataSource
+from tests.conftest import binary
+from tests.engine.deployments import Spread
+
+NAMES = ("low", "high", "mail")
+
+
+@pytest.fixture(scope="module")
+def spread(tmp_path_factory):
+    program = binary("valkey")
+    assert program is not None
+    deployment = Spread(program, tmp_path_factory.mktemp("cluster"))
+    yield deployment
+    deployment.close()
+
+
+@pytest.fixture
+def client(spread):
+    client = connect(settings=ServerSettings(url=spread.url, patience_s=30))
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def source(client):
+    def make(**options):
+        given = CaseInsensitiveDict()
+        for name, value in {"url": client.url, **options}.items():
+            given[name] = value
+        return JobqDataSource(given)
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def work(client):
+    """A done, a dead and a waiting message in queues of three nodes, and a topic."""
+    slots = {key_slot(f"jobq:{{{name}}}:events".encode()) // 5461 for name in NAMES}
+    assert len(slots) > 1
+    for name in NAMES:
+        queue = Queue(name, client)
+        queue.clear()
+        queue.enqueue_many([b"v"] * 3)
+        first, second = queue.dequeue(2).messages
+        queue.finish(
+            [
+                Ending(mid=first.mid, token=first.token),
+                Ending(mid=second.mid, token=second.token, outcome="dead", reason="no"),
+            ]
+        )
+    topic = Topic("orders", client)
+    topic.append(b"v")
+
+
+def rows(reader, parts):
+    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("view", ["events", "messages", "queues", "dead", "topic"])
+def test_every_view_is_read_from_all_nodes(source, view):
+    one = source(view=view)
+    reader = one.reader(one.schema())
+    found = rows(reader, reader.partitions())
+    names = {row["topic" if view == "topic" else "queue"] for row in found}
+    assert names == ({"orders"} if view == "topic" else set(NAMES))
+
+
+def test_stream_goes_on_over_all_nodes_and_trims_each(source, client):
+    one = source(trimOnCommit="true", maxRowsPerTrigger="7")
+    reader = one.streamReader(one.schema())
+    start, found = reader.initialOffset(), 0
+    for _ in range(20):
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        found += len(rows(reader, reader.partitions(start, end)))
+        if end == start:
+            break
+        reader.commit(end)
+        start = end
+    added = {name: offsets.tail(client, offsets.events_key("jobq", name)) for name in NAMES}
+    assert {name: tail.length for name, tail in added.items()} == dict.fromkeys(NAMES, 0)
+    assert found > 6
+    reader.stop()

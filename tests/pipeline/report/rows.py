@@ -1,0 +1,79 @@
+"""Events by hand: a row of the view `events` from what matters of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from jobq.pipeline.report.asked import Asked
+from jobq.pipeline.report.registry import named
+from jobq.pipeline.report.run import frame
+from jobq.pipeline.report.views import Read, registered
+from jobq.pipeline.schema import EVENT_COLUMNS, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+ASKED = Asked(since=NOON, until=NOON + timedelta(hours=1))
+
+
+def at(seconds: float) -> datetime:
+    """So long after noon."""
+    return NOON + timedelta(seconds=seconds)
+
+
+def event(kind: str = "done", **given: Any) -> tuple[Any, ...]:
+    """One event: `end`, `wait`, `run` in seconds; started and enqueued follow from them."""
+    end, run, wait = given.pop("end", 60.0), given.pop("run", 1.0), given.pop("wait", 2.0)
+    started = None if run is None else at(end - run)
+    row: dict[str, Any] = {
+        "queue": "low", "kind": kind, "mid": "m", "job": "app.send", "attempt": 1,
+        "enqueued_at": (started and wait is not None and started - timedelta(seconds=wait)) or None,
+        "started_at": started, "finished_at": at(end),
+        "wait_ms": None if wait is None or run is None else round(wait * 1000),
+        "run_us": None if run is None else round(run * 1e6), "entry_at": at(end), "entry_seq": 0, "version": 1,
+    }  # fmt: skip
+    unknown = set(given) - {column.name for column in EVENT_COLUMNS}
+    assert not unknown, unknown
+    row |= given
+    return tuple(row.get(column.name) for column in EVENT_COLUMNS)
+
+
+def recovered(**given: Any) -> tuple[Any, ...]:
+    """An attempt whose host went away: neither job nor times."""
+    return event("recovered", **{"run": None, "job": None, "error": "lock expired", **given})
+
+
+def source(spark: SparkSession, events: Iterable[tuple[Any, ...]]) -> DataFrame:
+    """Them as what the lake gives."""
+    return spark.createDataFrame(list(events), spark_schema())
+
+
+@contextmanager
+def viewed(
+    spark: SparkSession, events: Sequence[tuple[Any, ...]], asked: Asked = ASKED
+) -> Iterator[None]:
+    """The view `events` over them; an empty one for none, which the command would refuse."""
+    if events:
+        made = source(spark, events)
+        with registered(spark, Read(lambda since, until: made), asked):
+            yield
+        return
+    empty = spark.createDataFrame([], "queue STRING, kind STRING, mid STRING, job STRING, attempt INT, "
+        "enqueued_at TIMESTAMP, started_at TIMESTAMP, finished_at TIMESTAMP, run_us BIGINT, cpu_us BIGINT, "
+        "rss_kib INT, error STRING, fingerprint STRING, first_wait_ms BIGINT")  # fmt: skip
+    empty.createOrReplaceTempView("events")
+    yield
+    spark.catalog.dropTempView("events")
+
+
+def answered(
+    spark: SparkSession, name: str, events: Sequence[tuple[Any, ...]], asked: Asked = ASKED
+) -> list[dict[str, Any]]:
+    """The rows of a report's statement."""
+    (report,) = named(name)
+    with viewed(spark, events, asked):
+        return frame(spark, report, asked).toArrow().to_pylist()  # type: ignore[no-any-return]

@@ -1,0 +1,211 @@
+"""The page: whole, escaped, and in a real browser within a phone's width and without a request."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from datetime import timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobq.pipeline.report.asked import Asked
+from jobq.pipeline.report.html import page
+from jobq.pipeline.report.registry import REPORTS, Report
+from jobq.pipeline.report.run import Result
+from jobq.pipeline.report.summary import cards
+from jobq.pipeline.report.views import Seen
+from tests.pipeline.report.rows import NOON, at
+
+HOSTILE = "<script src=//evil.example/x.js></script>\"'&\x1b[2J" + "x" * 90
+ASKED = Asked(since=NOON, until=NOON + timedelta(days=2))
+SEEN = Seen(1234, at(0), at(60), ("low", HOSTILE))
+_BY_UNIT: dict[str, Any] = {
+    "text": HOSTILE, "count": 1234, "ms": 1500, "us": 2_500_000, "share": 0.25, "times": 2.5,
+    "decimal": 1.5, "kib": 90_000, "weekday": 3, "time": at(60),
+}  # fmt: skip
+
+
+def row(report: Report, i: int) -> dict[str, Any]:
+    """A row of every unit, some of it null."""
+    made = {column.name: _BY_UNIT[column.unit] for column in report.columns}
+    if "at" in made:
+        made |= {"at": at(3600 * i), "queue": f"queue {i % 8}"}
+    if "hour" in made and report.name == "heatmap":
+        made["hour"] = i % 24
+    if "verdict" in made:
+        made |= {
+            "verdict": ["slower", "faster", "not enough data"][i % 3],
+            "change": [0.4, -0.2, None][i % 3],
+        }
+    return made
+
+
+def full() -> list[Result]:
+    """Every report with rows."""
+    return [Result(one, [row(one, i) for i in range(48)], ["A note <b>."]) for one in REPORTS]
+
+
+class Elements(HTMLParser):
+    """Every element and its attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def test_page_takes_nothing_from_elsewhere_whatever_jobs_are_called():
+    said = page(full(), ASKED, SEEN)
+    found = Elements(said).found
+    assert not {"script", "img", "iframe", "object", "base", "form"} & {tag for tag, _ in found}
+    assert [
+        a for _, attrs in found for a in attrs if a.startswith("on") or a in ("src", "srcset")
+    ] == []
+    links = [attrs["href"] for tag, attrs in found if "href" in attrs]
+    assert links and all((link or "").startswith("#") for link in links)
+    assert "url(" not in said and "@import" not in said and "\x1b" not in said
+    assert any((attrs.get("content") or "").startswith("default-src 'none'") for _, attrs in found)
+
+
+def test_every_link_leads_to_a_section():
+    found = Elements(page(full(), ASKED, SEEN)).found
+    ids = {attrs["id"] for _, attrs in found if "id" in attrs}
+    assert {attrs["href"] for _, attrs in found if "href" in attrs} == {
+        f"#{one.name}" for one in REPORTS
+    }
+    assert {one.name for one in REPORTS} <= ids
+
+
+def test_every_plot_says_what_it_shows_and_has_its_table():
+    for one in full():
+        said = page([one], ASKED, SEEN)
+        tags = [tag for tag, _ in Elements(said).found]
+        assert "table" in tags, one.report.name
+        assert f'aria-labelledby="{one.report.name}-t {one.report.name}-d"' in said
+        assert (
+            f'<title id="{one.report.name}-t">' in said
+            and f'<desc id="{one.report.name}-d">' in said
+        )
+
+
+def test_page_says_so_when_a_report_has_no_rows():
+    said = page([Result(one, []) for one in REPORTS], ASKED, SEEN)
+    for one in REPORTS:
+        assert one.empty.replace("'", "&#x27;") in said
+    assert "Nothing failed" in said and "Not enough data to compare" in said
+
+
+def test_table_of_a_page_is_cut_and_says_so():
+    (errors,) = (one for one in REPORTS if one.name == "errors")
+    said = page([Result(errors, [row(errors, i) for i in range(300)])], ASKED, SEEN)
+    assert said.count("<tr") == 201 and "100 further rows" in said
+
+
+def test_cards_tell_the_worst_first():
+    slower, fails, late = cards(full(), ASKED)
+    assert slower.bad and slower.answer == "16 jobs got slower"
+    assert slower.lines[0].endswith(" +40.0 %: 2.5 s to 2.5 s")
+    assert late.bad and late.answer == "48 of 48 queues below 99 % within 30 s"
+    assert [name for name, _ in fails.links] == ["errors", "dead", "retries"]
+
+
+def test_cards_count_what_failed():
+    made = {one.report.name: one for one in full()}
+    (retries,) = (one.report for one in full() if one.report.name == "retries")
+    counts = {"queue": "low", "job": "a", "attempts": 200, "done": 150, "dead": 7}
+    made["retries"] = Result(retries, [counts])
+    _, fails, _ = cards(list(made.values()), ASKED)
+    assert fails.answer == "25.0 % of 200 attempts failed"
+    assert fails.lines[-1] == "7 messages died"
+
+
+def test_line_of_one_point_and_plot_of_zeros_are_drawn():
+    (backlog,) = (one for one in REPORTS if one.name == "backlog")
+    one = {
+        "at": at(0),
+        "queue": "low",
+        "enqueued": 0,
+        "started": 0,
+        "waiting": 0,
+        "basis": "started messages",
+    }
+    assert 'class="line s0"' in page([Result(backlog, [one])], ASKED, SEEN)
+
+
+def chromium() -> str:
+    """A browser, or the test is skipped; in CI it must be there."""
+    pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = (
+        shutil.which("chromium")
+        or shutil.which("google-chrome")
+        or shutil.which("chromium-browser")
+    )
+    if not found:
+        pytest.skip("no Chromium is installed (apt-get install chromium)")
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_page_fits_a_phone_and_asks_nobody_in_a_browser(tmp_path: Path):
+    where = chromium()
+    from playwright.sync_api import sync_playwright
+
+    place = tmp_path / "page.html"
+    place.write_text(page(full(), ASKED, SEEN), encoding="utf-8")
+    sandbox = ["--no-sandbox"] if os.getuid() == 0 else []
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=where, args=sandbox)
+        for scheme, dark in (("light", False), ("dark", True)):
+            for width in (360, 768, 1280):
+                shown = browser.new_page(
+                    viewport={"width": width, "height": 740}, color_scheme=scheme
+                )
+                asked, said = [], []
+                shown.on("request", lambda request, asked=asked: asked.append(request.url))
+                shown.on("console", lambda message, said=said: said.append(message.text))
+                shown.goto(place.as_uri())
+                assert asked == [place.as_uri()] and said == []
+                assert shown.evaluate("document.documentElement.scrollWidth") == width, (
+                    scheme,
+                    width,
+                )
+                assert (max(_rgb(shown, "body", "backgroundColor")) < 60) == dark
+                assert _too_faint(shown) == []
+        browser.close()
+
+
+def _rgb(shown: Any, place: str, what: str) -> list[int]:
+    text = shown.evaluate(f"getComputedStyle(document.querySelector('{place}')).{what}")
+    return [int(part) for part in text[4:-1].split(",")]
+
+
+_CONTRAST = """
+() => {
+  const light = c => { const [r, g, b] = c.match(/[\\d.]+/g).slice(0, 3).map(v => { v /= 255;
+    return v <= 0.03928 ? v / 12.92 : Math.pow((v + 0.055) / 1.055, 2.4) });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b };
+  const under = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor;
+    if (!/, 0\\)$|transparent/.test(c)) return c } };
+  const faint = new Set();
+  for (const e of document.querySelectorAll('body *')) {
+    if (![...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())) continue;
+    if (['TITLE', 'title', 'desc', 'STYLE'].includes(e.tagName)) continue;
+    const s = getComputedStyle(e), ink = e.namespaceURI.endsWith('svg') ? s.fill : s.color;
+    const a = light(ink), b = light(under(e));
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) faint.add(e.tagName + '.' + (e.getAttribute('class') || '') + ' ' + ratio.toFixed(2));
+  }
+  return [...faint];
+}
+"""
+
+
+def _too_faint(shown: Any) -> list[str]:
+    """Texts whose contrast is below WCAG's AA."""
+    return list(shown.evaluate(_CONTRAST))

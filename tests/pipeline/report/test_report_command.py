@@ -1,0 +1,202 @@
+"""`jobq report` on a lake: every format, and what it says when it can't."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from deltalake import write_deltalake
+
+from jobq.cli import main
+from jobq.pipeline.lake.place import Lake
+from jobq.pipeline.lake.tables import to_lake
+from jobq.pipeline.report.registry import NAMES
+from jobq.pipeline.schema import EVENT_COLUMNS, events_schema
+from tests.pipeline.report.rows import at, event, recovered
+
+RANGE = ("--since", "2026-11-20T12:00Z", "--until", "2026-11-20T13:00Z")
+JOBS = "=cmd|'/C calc'!A0<script>"
+
+
+class Ended(NamedTuple):
+    """What a command line came to."""
+
+    code: int
+    out: str
+    err: str
+
+
+def filled(lake: Lake, events: list[tuple[Any, ...]]) -> None:
+    """Put events into a lake."""
+    columns = list(zip(*events, strict=True))
+    arrays = {
+        column.name: pa.array(values, events_schema().field(column.name).type)
+        for column, values in zip(EVENT_COLUMNS, columns, strict=True)
+    }
+    batch = pa.RecordBatch.from_pydict(arrays, schema=events_schema())
+    table = to_lake(batch)
+    days = pa.array([moment.date() for moment in batch["finished_at"].to_pylist()], pa.date32())
+    table = table if "dt" in table.column_names else table.append_column("dt", days)
+    lake.made("events")
+    write_deltalake(lake.below("events").uri, table, mode="append")
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A lake with an hour of events and two marks."""
+    path = tmp_path_factory.mktemp("history") / "lake"
+    made = Lake.create(str(path))
+    events = [event(end=10 + n, run=1 + n % 5, mid=f"m{n}", entry_seq=n) for n in range(60)]
+    events += [event(end=1800 + n, run=11 + n % 5, mid=f"n{n}", entry_seq=n) for n in range(60)]
+    events += [
+        event("dead", job=JOBS, queue="mail", error="OSError", fingerprint="f", end=99),
+        recovered(end=88),
+    ]
+    filled(made, events)
+    marks = pa.table(
+        {"name": ["v1", "v2"], "at": pa.array([at(-9999), at(1000)], pa.timestamp("us", "UTC"))}
+    )
+    made.made("marks")
+    days = pa.array([moment.as_py().date() for moment in marks["at"]], pa.date32())
+    write_deltalake(made.below("marks").uri, marks.append_column("dt", days), mode="append")
+    return str(path)
+
+
+@pytest.fixture
+def report(
+    spark: Any, lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Ended]:
+    """report("wait", "--format", "json"): one command line on that lake and hour."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JOBQ_LAKE", lake)
+
+    def run(*args: str) -> Ended:
+        given = (*RANGE, *args) if "--since" not in args else args
+        with CliRunner().isolation() as (out, err, _):
+            code = main(["report", *given])
+        return Ended(code, out.getvalue().decode(), err.getvalue().decode())
+
+    return run
+
+
+def test_table_shows_figures_for_people(report):
+    ended = report("run", "--queue", "low")
+    assert ended.code == 0, ended.err
+    heading, line = ended.out.splitlines()
+    assert heading.split()[:3] == ["queue", "job", "attempts"]
+    assert line.split()[:4] == ["low", "app.send", "120", "5"] and "16 m" in line
+
+
+def test_json_is_one_document_with_raw_values(report):
+    told = json.loads(report("errors", "--json").out)
+    assert (told["report"], told["since"], told["more"]) == (
+        "errors",
+        "2026-11-20T12:00:00Z",
+        False,
+    )
+    newest = told["rows"][0]
+    assert (newest["error"], newest["jobs"], newest["first_seen"]) == (
+        "OSError",
+        JOBS,
+        "2026-11-20T12:01:39+00:00",
+    )
+
+
+def test_csv_is_no_formula_when_a_job_is_called_like_one(report):
+    rows = list(csv.DictReader(io.StringIO(report("dead", "--format", "csv").out)))
+    assert [row["job"] for row in rows] == ["'" + JOBS]
+
+
+def test_all_as_a_page_is_written_whole(report, tmp_path):
+    ended = report("all", "--html")
+    assert ended.code == 0, ended.err
+    said = (tmp_path / "jobq-report.html").read_text(encoding="utf-8")
+    assert all(f'<section id="{name}"' in said for name in NAMES)
+    assert "1 job got slower" in said and "<script" not in said and said.endswith("</html>\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["jobq-report.html"]
+
+
+def test_regressions_are_around_the_last_mark_in_the_range(report):
+    told = json.loads(report("regressions", "--json").out)
+    (row,) = told["rows"]
+    assert "mark v2" in told["notes"][0]
+    assert (row["verdict"], row["before_us"], row["after_us"]) == ("slower", 3_000_000, 13_000_000)
+
+
+def test_regressions_say_so_when_a_side_has_too_few_runs(report):
+    told = json.loads(report("regressions", "--at", "2026-11-20T12:00:20Z", "--json").out)
+    assert told["rows"][0]["verdict"] == "not enough data" and told["rows"][0]["low_us"] is None
+
+
+def test_capacity_simulates_what_was_asked_for(report):
+    told = json.loads(
+        report(
+            "capacity", "--workers", "1,9", "--queue", "low", "--target-wait", "5s", "--json"
+        ).out
+    )
+    # Sixty runs of 13 s, one a second, are too many for nine.
+    assert [(row["workers"], row["meets"]) for row in told["rows"]] == [(1, "no"), (9, "no")]
+    assert told["rows"][0]["mean_us"] > told["rows"][1]["mean_us"]
+    assert "Little's law" in told["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (("wiat",), 2, "did you mean 'wait'"),
+        (("wait", "--queue", "lwo"), 2, "did you mean 'low'"),
+        (("regressions", "--mark", "v3"), 2, "mark 'v3' is unknown"),
+        (("regressions", "--mark", "v1"), 2, "mark v1 (2026-11-20T09:13:21Z) isn't between"),
+        (("regressions", "--mark", "v1", "--at", "5m"), 2, "give one"),
+        (("wait", "--since", "2026-11-20T14:00Z", "--until", "2026-11-20T13:00Z"), 2, "is not before --until"),
+        (("wait", "--since", "2026-11-20T14:00Z"), 1, "there are some from 2026-11-20T12:00:10Z"),
+        (("wait", "--lake", "nowhere"), 1, "is no lake"),
+        (("all", "--format", "csv"), 2, "name one report"),
+        (("slo", "--objective", "1"), 2, "--objective 1 is no share"),
+        (("capacity", "--weights", "low:2,hihg:1"), 2, "queue 'hihg' is unknown"),
+        (("capacity", "--workers", "0-4"), 2, "below 1"),
+        (("wait", "--zone", "Mars"), 2, "no time zone"),
+        (("wait", "--html", "-o", "no/where.html"), 2, "can't be written"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)  # fmt: skip
+def test_report_says_what_is_wrong(report, args, code, said):
+    ended = report(*args)
+    assert (ended.code, ended.out) == (code, "")
+    assert said in ended.err, ended.err
+
+
+def test_report_without_a_lake_says_how_to_name_one(report, monkeypatch):
+    monkeypatch.delenv("JOBQ_LAKE")
+    ended = report("wait")
+    assert ended.code == 2 and "--lake" in ended.err
+
+
+def test_live_report_reads_the_servers_streams(report, valkey_queue, valkey, monkeypatch):
+    from jobq.engine.message import Ending
+
+    monkeypatch.setenv("JOBQ_URL", valkey.url)
+    valkey_queue.enqueue(b"{}", mid="a")
+    (taken,) = valkey_queue.dequeue(1).messages
+    valkey_queue.finish([Ending(mid=taken.mid, token=taken.token, outcome="done")])
+    now = datetime.now(UTC)
+    ended = report(
+        "retries",
+        "--live",
+        "--since",
+        "1h",
+        "--until",
+        now.replace(year=now.year + 1).isoformat(),
+        "--json",
+    )
+    assert ended.code == 0, ended.err
+    (row,) = json.loads(ended.out)["rows"]
+    assert (row["queue"], row["attempts"], row["done"]) == ("low", 1, 1)

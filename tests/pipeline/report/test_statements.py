@@ -1,0 +1,269 @@
+"""Each report's statement on rows whose answer was computed by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from pyspark.testing import assertDataFrameEqual
+
+from jobq.pipeline.report.asked import Asked
+from jobq.pipeline.report.registry import REPORTS, named
+from jobq.pipeline.report.run import frame
+from jobq.pipeline.report.views import Read, registered
+from tests.pipeline.report.rows import ASKED, NOON, answered, at, event, recovered, source, viewed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def check(
+    spark: SparkSession, name: str, events: list[Any], rows: list[Any], asked: Asked = ASKED
+) -> None:
+    """The statement's answer, in its order, is `rows`."""
+    (report,) = named(name)
+    with viewed(spark, events, asked):
+        found = frame(spark, report, asked)
+        assertDataFrameEqual(
+            found, spark.createDataFrame(rows, found.schema), checkRowOrder=True, rtol=1e-9
+        )
+
+
+def test_statements_answer_their_columns_and_nothing_when_there_are_no_events(spark):
+    with viewed(spark, []):
+        for report in REPORTS:
+            found = frame(spark, report, ASKED)
+            assert tuple(found.columns) == report.answered
+            assert found.collect() == [], report.name
+
+
+def test_statements_bear_events_that_tell_nothing_but_their_kind(spark):
+    bare = {"job": None, "run": None, "attempt": None}
+    told = [recovered(), event("dead", **bare), event("enqueued", **bare), event(run=0.0, cpu_us=0)]
+    with viewed(spark, told):
+        rows = {report.name: frame(spark, report, ASKED).count() for report in REPORTS}
+    assert rows["retries"] == 2 and rows["cost"] == 1 and rows["dead"] == 1
+
+
+def test_events_are_kept_only_when_to_read_them_again_is_dear(spark):
+    made = source(spark, [event()])
+    for dear in (False, True):
+        with registered(spark, Read(lambda since, until: made, dear), ASKED) as seen:
+            assert spark.catalog.isCached("events") is dear
+        assert (seen.events, seen.queues) == (1, ("low",))
+    assert not spark.catalog.tableExists("events")
+
+
+def test_wait_is_that_of_first_attempts(spark):
+    events = [
+        *(event(wait=n, end=100 + n) for n in range(1, 101)),
+        event(attempt=2, wait=999), event("enqueued", wait=999), recovered(), event(wait=None),
+        event(queue="high", wait=0.25), event("retry", queue="high", job="app.b", wait=0.5),
+    ]  # fmt: skip
+    check(spark, "wait", events, [
+        ("low", "app.send", 100, 50_000, 95_000, 99_000, 100_000),
+        ("high", "app.b", 1, 500, 500, 500, 500),
+        ("high", "app.send", 1, 250, 250, 250, 250),
+    ])  # fmt: skip
+
+
+def test_wait_leaves_out_what_ran_again_after_a_snooze(spark):
+    events = [
+        event("snoozed", mid="a", end=10, wait=1), event(mid="a", end=900, wait=890),
+        event("snoozed", mid="a", queue="high", end=950, wait=1), event(mid="b", end=20, wait=3),
+    ]  # fmt: skip
+    check(spark, "wait", events, [
+        ("low", "app.send", 2, 1000, 3000, 3000, 3000), ("high", "app.send", 1, 1000, 1000, 1000, 1000),
+    ])  # fmt: skip
+
+
+def test_range_begins_at_since_and_ends_before_until(spark):
+    events = [event(end=-0.000001), event(end=0, run=0.5), event(end=3599.999999), event(end=3600)]
+    assert [row["attempts"] for row in answered(spark, "run", events)] == [2]
+
+
+def test_range_of_one_queue_leaves_the_others_out(spark):
+    events = [event(), event(queue="high")]
+    found = answered(spark, "run", events, replace(ASKED, queues=("high",)))
+    assert [row["queue"] for row in found] == ["high"]
+
+
+def test_run_counts_every_attempt_that_ran(spark):
+    events = [
+        event(run=1),
+        event("retry", run=3),
+        event("crashed", run=2),
+        recovered(),
+        event(run=0, job="b"),
+    ]
+    check(spark, "run", events, [
+        ("low", "app.send", 3, 2_000_000, 3_000_000, 3_000_000, 3_000_000, 6_000_000),
+        ("low", "b", 1, 0, 0, 0, 0, 0),
+    ])  # fmt: skip
+
+
+def test_throughput_has_a_row_for_each_stretch_when_nothing_ended_in_it(spark):
+    asked = replace(ASKED, until=at(180))
+    events = [
+        event(end=0),
+        event(end=59.999),
+        event("retry", end=120),
+        event("dead", end=179),
+        event("snoozed", end=70),
+    ]
+    check(spark, "throughput", events, [
+        (at(0), "low", 2, 0, 0, 2 / 60), (at(60), "low", 0, 0, 0, 0.0), (at(120), "low", 0, 1, 1, 0.0),
+    ], asked)  # fmt: skip
+
+
+def test_heatmap_divides_by_the_hours_of_the_range(spark):
+    fortnight = Asked(since=NOON, until=NOON + timedelta(days=14))
+    events = [event(end=1), event(end=2), event("dead", end=7 * 86400 + 1), event(end=86400)]
+    check(spark, "heatmap", events, [(4, 12, 3, 1, 1.5), (5, 12, 1, 0, 0.5)], fortnight)
+
+
+def test_heatmap_is_in_the_zone_asked_for_when_its_clocks_go_back(spark):
+    # Berlin, 2026-10-25: 00:30Z and 01:30Z are both half past two.
+    since = NOON.replace(month=10, day=25, hour=0)
+    asked = Asked(since=since, until=since + timedelta(hours=2), zone="Europe/Berlin")
+    back = (since - NOON).total_seconds()
+    events = [event(end=back + 1800), event(end=back + 5400)]
+    check(spark, "heatmap", events, [(6, 2, 2, 0, 1.0)], asked)
+
+
+def test_errors_are_newest_first_seen_first(spark):
+    old = {"error": "OSError", "fingerprint": "f1"}
+    events = [
+        event("retry", end=10, **old), event("retry", end=50, job="b", **old), event("dead", end=90, **old),
+        event("retry", end=40, error="KeyError", fingerprint="f2"), recovered(end=20), recovered(end=30),
+        event(end=99), event("crashed", end=25, error="signal 9"),
+    ]  # fmt: skip
+    check(spark, "errors", events, [
+        (at(40), at(40), "KeyError", 1, 0, "app.send", "f2"),
+        (at(25), at(25), "signal 9", 1, 0, "app.send", None),
+        (at(20), at(30), "lock expired", 2, 0, "", None),
+        (at(10), at(90), "OSError", 3, 1, "app.send, b", "f1"),
+    ])  # fmt: skip
+
+
+def test_retries_are_attempts_per_finished_message(spark):
+    events = [
+        event(run=1), event("retry", run=2), event("retry", run=2), event("dead", run=1),
+        event("snoozed"), event("crashed", run=0, job="b"), event("enqueued"),
+    ]  # fmt: skip
+    check(spark, "retries", events, [
+        ("low", "b", 1, 0, 0, 0, 1, None, 1.0, None),
+        ("low", "app.send", 4, 1, 1, 2, 0, 2.0, 0.75, 5 / 6),
+    ])  # fmt: skip
+
+
+def test_backlog_is_known_from_what_started_when_enqueues_are_not_told(spark):
+    asked = replace(ASKED, until=at(240))
+    events = [event(end=151, wait=200), event(end=101, wait=90), event(end=131, wait=5, attempt=2)]
+    basis = "started messages"
+    check(spark, "backlog", events, [
+        (at(0), "low", 1, 0, 2, basis), (at(60), "low", 0, 1, 1, basis), (at(120), "low", 0, 1, 0, basis),
+        (at(180), "low", 0, 0, 0, basis),
+    ], asked)  # fmt: skip
+
+
+def test_backlog_counts_what_never_started_when_enqueues_are_told(spark):
+    asked = replace(ASKED, until=at(180))
+    told = {"run": None, "job": None, "attempt": 0, "error": "added"}
+    events = [
+        *(event("enqueued", end=n, mid=f"m{n}", **told) for n in (5, 6, 7)),
+        event("enqueued", end=100, **{**told, "error": "updated"}),
+        event("cancelled", end=70, mid="m7", run=None, attempt=0),
+        event(end=66, wait=60, mid="m5"),
+    ]  # fmt: skip
+    basis = "enqueued events"
+    check(spark, "backlog", events, [
+        (at(0), "low", 3, 0, 3, basis), (at(60), "low", 0, 2, 1, basis), (at(120), "low", 0, 0, 1, basis),
+    ], asked)  # fmt: skip
+
+
+def test_slo_burns_over_both_windows(spark):
+    # 10 a minute for an hour; in minutes 30 to 34 all are late.
+    events = [
+        event(end=60 * m + s + 1, wait=31 if 30 <= m < 35 else 30) for m in range(60) for s in range(10)
+        if 60 * m + s + 1 < 3600
+    ]  # fmt: skip
+    late = 50 / 600
+    check(spark, "slo", events, [
+        ("low", 600, 50, 1 - late, late / 0.01, 0.0, late / 0.01, 100.0, 50 / 350 / 0.01, at(34 * 60), 6),
+    ], replace(ASKED, page_burn=10.0))  # fmt: skip
+
+
+def test_capacity_takes_the_busiest_hour_and_ten_minutes_before_it(spark):
+    asked = replace(ASKED, until=at(3 * 3600))
+    events = [
+        event(end=10, run=1), event(end=3001, run=1, wait=0), event(end=2000, run=1, wait=0),
+        event(end=3720, run=100, wait=20), event("retry", attempt=2, end=7000, run=50, wait=99), recovered(),
+        event(end=7300, run=1, wait=0),
+    ]  # fmt: skip
+    micros = round(NOON.timestamp() * 1e6)
+    check(spark, "capacity", events, [
+        ("low", micros + 3000_000_000, 1_000_000, False), ("low", micros + 3600_000_000, 100_000_000, True),
+        ("low", micros + 6950_000_000, 50_000_000, True),
+    ], asked)  # fmt: skip
+
+
+def test_regressions_are_told_by_order_statistics_of_both_sides(spark):
+    asked = replace(ASKED, at=at(1800))
+    events = [event(end=n + 10, run=n) for n in range(1, 10)]
+    events += [event(end=2000 + n, run=10 * n) for n in range(1, 5)]
+    # It began before the moment, so it ran on what was there then.
+    events += [event(end=1900, run=200), event("retry", run=99), event(job="new", end=3000)]
+    check(spark, "regressions", events, [
+        # z = 1.96: c of 10 is floor(5.5 - 3.1) = 2, of 4 floor(2.5 - 1.96) = 0, so 1.
+        ("app.send", 10, 4, 5_500_000.0, 25_000_000.0, 2_000_000, 9_000_000, 10_000_000, 40_000_000),
+        ("new", 0, 1, None, 1_000_000.0, None, None, 1_000_000, 1_000_000),
+    ], asked)  # fmt: skip
+
+
+def test_anomalies_are_hours_far_from_the_median(spark):
+    asked = replace(ASKED, until=at(10 * 3600), min_runs=2, min_hours=5)
+    runs = [10, 11, 12, 13, 14, 40]
+    events = [
+        event(end=3600 * h + 100 + i, run=run) for h, run in enumerate(runs) for i in range(2)
+    ]
+    events += [event(job="even", end=3600 * h + 100 + i, run=5) for h in range(9) for i in range(2)]
+    events += [event(job="rare", end=3600 * h + 100, run=50 * h) for h in range(9)]
+    # Median 12.5, deviations 2.5 1.5 0.5 0.5 1.5 27.5: MAD 1.5.
+    check(spark, "anomalies", events, [
+        (at(5 * 3600), "app.send", 2, 40_000_000, 12_500_000.0, 3.2, 0.6745 * 27.5 / 1.5),
+    ], asked)  # fmt: skip
+
+
+def test_anomalies_use_the_mean_deviation_when_most_hours_are_alike(spark):
+    asked = replace(ASKED, until=at(10 * 3600), min_runs=1, min_hours=5)
+    events = [event(end=3600 * h + 100, run=60 if h == 8 else 10) for h in range(9)]
+    check(spark, "anomalies", events, [
+        (at(8 * 3600), "app.send", 1, 60_000_000, 10_000_000.0, 6.0, 50 / (1.253314 * 50 / 9)),
+    ], asked)  # fmt: skip
+
+
+def test_dead_letters_are_clustered_with_the_newest_as_examples(spark):
+    cause = {"error": "OSError", "fingerprint": "f1", "attempt": 3}
+    events = [event("dead", mid=f"m{n}", end=n, **cause) for n in range(1, 5)]
+    events += [
+        event("dead", mid="x", end=9, job=None, error="lock expired", run=None),
+        event("retry", **cause),
+    ]
+    check(spark, "dead", events, [
+        ("low", "app.send", "OSError", 4, 0.8, 3.0, at(1), at(4), "m4, m3, m2", "f1"),
+        ("low", None, "lock expired", 1, 0.2, 1.0, at(9), at(9), "x", None),
+    ])  # fmt: skip
+
+
+def test_cost_shares_processor_and_run_time(spark):
+    events = [
+        event(run=4, cpu_us=3_000_000, rss_kib=2048), event("retry", run=2, cpu_us=0, rss_kib=4096),
+        event(job="b", run=2, cpu_us=1_000_000, rss_kib=None), recovered(), event(job="c", run=0, cpu_us=None),
+    ]  # fmt: skip
+    check(spark, "cost", events, [
+        ("app.send", 2, 3_000_000, 0.75, 1_500_000.0, 6_000_000, 0.75, 0.5, 4096),
+        ("b", 1, 1_000_000, 0.25, 1_000_000.0, 2_000_000, 0.25, 0.5, None),
+        ("c", 1, 0, 0.0, 0.0, 0, 0.0, None, None),
+    ])  # fmt: skip

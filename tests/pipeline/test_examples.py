@@ -1,0 +1,96 @@
+"""`examples/spark`: what its README says is done here."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pyspark
+import pytest
+
+from examples.spark.cluster import cluster
+from jobq.cli.app import app
+from jobq.pipeline.environment import variables
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = ROOT / "examples" / "spark"
+
+
+#: The notebook, what it enqueued run, and the notebook again.
+TWICE = """
+import runpy, subprocess, sys
+from jobq.pipeline import session
+session(fast=True)
+runpy.run_path(sys.argv[1])
+worker = ["-m", "jobq", "worker", "--import", "examples.spark.spark_jobs", "--queues", "mail", "--burst"]
+subprocess.run([sys.executable, *worker], check=True, stderr=subprocess.DEVNULL)
+print("again")
+runpy.run_path(sys.argv[1])
+"""
+
+
+@pytest.mark.timeout(300)
+def test_notebook_enqueues_once_however_often_it_runs(valkey_client, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE, str(HERE / "notebook.py")], cwd=tmp_path,
+        env={**os.environ, "JOBQ_URL": valkey_client.url, "JOBQ_SPARK_MASTER": "local[2]",
+             "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, again = done.stdout.split("again\n")
+    assert "late carts: 48" in first
+    assert re.search(r"\| *mail\| *48\| *0\| *0\| *0\|", first)
+    assert "48 of 48 rows were enqueued already" in done.stderr
+    assert re.search(r"\| *mail\| *0\| *0\| *44\| *0\|", again)
+    assert re.search(r"\|shop\.remind\| *done\| *44\|", again)
+    assert "LookupError" in again
+
+
+@pytest.mark.timeout(300)
+def test_submitted_program_runs_on_a_cluster_of_two_workers(valkey_client, valkey_queue):
+    submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+    small = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    with cluster(workers=2, memory="600m") as master:
+        done = subprocess.run(
+            [
+                submit, "--master", master, "--executor-memory", "512m", "--driver-memory", "512m",
+                "--driver-java-options", small, "--conf", f"spark.executor.extraJavaOptions={small}",
+                "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.enabled=false",
+                str(HERE / "submit.py"), "mail", "1000",
+            ],
+            env={**os.environ, **variables(), "JOBQ_URL": valkey_client.url},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "mail: 1000 ready, 0 dead" in done.stdout
+
+
+def test_crontab_has_commands_that_jobq_understands(parsed):
+    lines = (HERE / "crontab").read_text().splitlines()
+    jobs = [line.split(None, 5)[5] for line in lines if re.match(r"[*\d]", line)]
+    commands = [part for job in jobs for part in job.split(" && ")]
+    assert len(commands) == 5
+    for command in commands:
+        parsed(shlex.split(command)[1:])
+
+
+@pytest.fixture
+def parsed(monkeypatch):
+    """parsed(["lake", "ingest", "--once"]): refuses what the command line would refuse."""
+    monkeypatch.setenv("JOBQ_LAKE", "lake")
+
+    def parse(words: list[str]) -> None:
+        context, command = click.Context(app), app
+        while isinstance(command, click.Group):
+            found = command.get_command(context, words.pop(0))
+            assert found is not None
+            command, context = found, click.Context(found, parent=context)
+        command.make_context(command.name, words)
+
+    return parse

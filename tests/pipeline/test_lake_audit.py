@@ -1,0 +1,272 @@
+"""The audit of history: by SQL what the tally says, event by event."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from datetime import UTC, datetime
+
+import pytest
+from click.testing import CliRunner
+from msgspec import structs
+
+from jobq.chaos.audit import LIVE, Audit
+from jobq.chaos.tally import Tally
+from jobq.cli import main
+from jobq.engine.message import Ending
+from jobq.errors import ConfigError
+from jobq.events import Event
+from jobq.pipeline.commits import Loss, _losses, losses
+from jobq.pipeline.lake.place import Lake
+from jobq.pipeline.lake.reading import read
+from jobq.pipeline.lake_audit import LakeAudit
+
+START = 1_763_700_000_000
+KINDS = ("enqueued",) * 5 + ("done",) * 4 + (
+    "retry", "dead", "crashed", "snoozed", "recovered", "cancelled", "revived", "superseded",
+)  # fmt: skip
+ACTIONS = ("added", "added", "updated", "requeued", "requeued")
+SCHEMA = (
+    "queue STRING, kind STRING, mid STRING, error STRING, enqueued_at TIMESTAMP, "
+    "finished_at TIMESTAMP, entry_at TIMESTAMP, entry_seq INT"
+)
+
+
+def row(queue, at, seq, kind, mid=None, error=None, enqueued_at=None):
+    def moment(ms):
+        return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+
+    return (queue, kind, mid, error, moment(enqueued_at), moment(at), moment(at), seq)
+
+
+def stories(queue, *events):
+    """A history of one event a second: (kind, mid) or (kind, mid, action)."""
+    rows = []
+    for second, (kind, mid, *action) in enumerate(events):
+        error = action[0] if action else "added" if kind == "enqueued" else None
+        rows.append(row(queue, START + 1000 * second, 0, kind, mid, error))
+    return rows
+
+
+def tallied(rows, until_ms):
+    tally = Tally(until_ms)
+    for _, kind, mid, error, _, _, at, _ in rows:
+        at_ms = round(at.timestamp() * 1000)
+        tally.take(at_ms, Event(kind, mid or "", at_ms, error=error or ""))
+    return tally.figures([])
+
+
+def any_history(queue, seed):
+    """What the scripts could write, and what they never would, by a seed."""
+    chance = random.Random(seed)
+    rows, at, seq = [], START, 0
+    for _ in range(120):
+        step = chance.choice((0, 0, 1, 50))
+        at, seq = (at + step, 0) if step else (at, seq + 1)
+        if chance.random() < 0.02:
+            rows.append(row(queue, at, seq, "cleared"))
+            continue
+        kind, mid = chance.choice(KINDS), chance.choice("abcde")
+        error = chance.choice(ACTIONS) if kind == "enqueued" else None
+        rows.append(row(queue, at, seq, kind, mid, error))
+    return rows
+
+
+@pytest.fixture
+def audit(spark):
+    def made(rows):
+        return LakeAudit(
+            spark, spark.createDataFrame(random.Random(1).sample(rows, len(rows)), SCHEMA)
+        )
+
+    return made
+
+
+def test_sql_says_what_the_tally_says_of_any_history(audit):
+    histories = {f"q{seed:02}": any_history(f"q{seed:02}", seed) for seed in range(60)}
+    until = START + 1_500
+    found = audit([one for rows in histories.values() for one in rows]).run(START, until)
+    assert [one.queue for one in found] == sorted(histories)
+    for one in found:
+        wanted = tallied(histories[one.queue], until)
+        wanted["lost_mids"] = sorted(set(wanted["lost_mids"]))
+        told = {name: getattr(one, name) for name in wanted} | {"live": one.open}
+        assert told == wanted, one.queue
+        assert one.accepted == one.finished + one.superseded + one.open + one.lost
+
+
+def test_losses_and_duplicates_are_counted_named_and_balanced(audit):
+    rows = stories(
+        "low", ("enqueued", "a"), ("enqueued", "b"), ("done", "a"), ("enqueued", "b"), ("crashed", "b"),
+        ("done", "b"), ("enqueued", "c"), ("done", "c"), ("done", "c"), ("enqueued", "d"),
+    )  # fmt: skip
+    [one] = audit(rows).run(None, None)
+    assert (one.accepted, one.finished, one.duplicates, one.lost, one.open) == (5, 3, 2, 1, 1)
+    assert one.lost_mids == ["b"]
+    assert one.notes == []
+    [asked] = audit(rows).run(None, None, lives=lambda queue, mid: False)
+    assert (asked.lost, asked.open, asked.live, asked.lost_mids) == (2, 0, 0, ["b", "d"])
+    [asked] = audit(rows).run(None, None, lives=lambda queue, mid: mid == "d")
+    assert (asked.lost, asked.open, asked.live) == (1, 0, 1)
+
+
+def test_range_begins_within_and_other_queues_are_left_out(audit):
+    rows = stories("low", *(("enqueued", f"m{n}") for n in range(10)))
+    rows += stories("high", ("enqueued", "x"))
+    [one] = audit(rows).run(START + 2_000, START + 6_000, ["low"])
+    assert (one.accepted, one.open) == (5, 5)
+    with pytest.raises(ConfigError, match="did you mean 'low'"):
+        audit(rows).run(None, None, ["lov"])
+
+
+def test_attempts_level_and_losses_of_the_ingest_are_said(audit):
+    rows = stories("low", ("done", "a"), ("done", "b"), ("enqueued", "c"), ("done", "c"))
+    rows += stories("attempts", ("done", "a"))
+    [early] = audit(rows).run(START, None, ["low"])
+    assert "only since 2025-11-21T04:40:02.000Z" in early.notes[0]
+    assert [one.queue for one in audit(rows).run(None, None)] == ["low"]
+    with pytest.raises(ConfigError, match="jobq events level all --queues attempts"):
+        audit(rows).run(None, None, ["attempts"])
+    missed = Loss("low", 1_234, START, START + 5_000)
+    [lossy] = audit(rows).run(
+        START + 2_000, None, ["low"], losses=[missed, Loss("other", 1, 0, START)]
+    )
+    assert len(lossy.notes) == 1
+    assert "missed 1,234 events" in lossy.notes[0]
+
+
+def test_enqueue_on_no_record_within_the_range_is_noticed(audit):
+    rows = stories("low", ("enqueued", "a"))
+    rows.append(row("low", START + 200_000, 0, "done", "b", enqueued_at=START + 100_000))
+    rows.append(row("low", START + 200_001, 0, "done", "c", enqueued_at=START - 100_000))
+    [one] = audit(rows).run(START, None)
+    assert (one.earlier, one.unrecorded) == (2, 1)
+    assert "on no record" in one.notes[0]
+
+
+def test_losses_come_from_the_log_of_commits_and_from_its_totals():
+    def batch(at, lost, total):
+        return {
+            "places": {"low": {"id": f"{at}-0", "n": 1}},
+            "facts": {"lost": lost},
+            "lost": total,
+        }
+
+    found = list(_losses([batch(5, {}, {"low": 7}), batch(9, {"low": 3}, {"low": 10})]))
+    assert found == [Loss("low", 3, 5, 9), Loss("low", 7, 0, 9)]
+
+
+def test_lake_alone_says_what_the_live_queue_says(
+    spark, valkey_queue, valkey_redis, tmp_path, monkeypatch
+):
+    """A real history, with retries, deaths, a crash, newer content and a message that the server loses."""
+    queue = valkey_queue
+    queue.events_level("all")
+    time.sleep(0.003)
+    lived(queue, valkey_redis)
+    live = Audit(queue).result()
+    assert min(live.finished, live.duplicates, live.lost, live.live, live.superseded) >= 1, live
+    monkeypatch.setenv("JOBQ_URL", queue.client.url)
+    path = str(tmp_path / "lake")
+    assert (
+        main(["lake", "ingest", "--lake", path, "--once", "--spark", "never", "--rollup", "0"]) == 0
+    )
+    audit = LakeAudit(spark, read(spark, Lake.open(path), "events"))
+
+    def lives(name, mid):
+        return queue.status(mid).word in LIVE
+
+    [one] = audit.run(live.since_ms, live.until_ms, ["low"])
+    assert one.open == live.live + live.lost
+    [asked] = audit.run(
+        live.since_ms, live.until_ms, ["low"], lives, losses(Lake.open(path).table("events"))
+    )
+    assert {name: getattr(asked, name) for name in live._fields} == live._asdict()
+    assert (asked.open, asked.notes) == (0, [])
+
+
+def lived(queue, redis):
+    """Something of everything."""
+    queue.enqueue_many([(f"m{n}", b"v") for n in range(40)])
+    held = queue.dequeue(30).messages
+    outcomes = ["done"] * 15 + ["retry"] * 3 + ["dead"] * 4 + ["crashed"] * 3 + ["snooze"] * 2
+    for message, outcome in zip(held, outcomes):
+        ending = Ending(
+            mid=message.mid, token=message.token, outcome=outcome, reason="why", backoff_ms=1
+        )
+        queue.finish(
+            [
+                ending
+                if outcome not in ("dead", "crashed")
+                else structs.replace(ending, backoff_ms=None)
+            ]
+        )
+    queue.enqueue(b"w", mid=held[-1].mid, can_requeue=True)
+    queue.finish([Ending(mid=held[-1].mid, token=held[-1].token, outcome="retry", backoff_ms=1)])
+    queue.revive(queue.dead()[0].dead_id)
+    queue.cancel("m39")
+    while queue.counts().ready > 3:
+        message = queue.dequeue(1).messages[0]
+        queue.finish([Ending(mid=message.mid, token=message.token)])
+    gone = queue.content("ready").entries[0].mid
+    redis.hdel("jobq:{low}:messages", gone)
+    redis.lrem("jobq:{low}:ready", 0, gone)
+
+
+class Kept:
+    """A session that a command may stop in vain."""
+
+    def __init__(self, spark):
+        self._spark = spark
+
+    def __getattr__(self, name):
+        return getattr(self._spark, name)
+
+    def stop(self):
+        pass
+
+
+@pytest.fixture
+def command(spark, valkey_queue, tmp_path, monkeypatch):
+    """command("--since", "1h"): `jobq lake audit` of what the queue's stream has; code, records, remarks."""
+    monkeypatch.setattr("jobq.pipeline.sessions.session", lambda *_, **__: Kept(spark))
+    monkeypatch.chdir(tmp_path)
+    env = {"JOBQ_URL": valkey_queue.client.url, "JOBQ_LAKE": str(tmp_path / "lake")}
+
+    def run(*args):
+        with CliRunner().isolation(env=env) as (out, err, _):
+            assert main(["lake", "ingest", "--once", "--spark", "never", "--rollup", "0"]) == 0
+            out.seek(0)
+            out.truncate()
+            code = main(["lake", "audit", *args])
+        return code, out.getvalue().decode(), err.getvalue().decode()
+
+    return run
+
+
+def test_command_ends_with_1_for_losses_and_with_2_when_the_events_do_not_tell(
+    command, valkey_queue, valkey_redis
+):
+    queue = valkey_queue
+    queue.enqueue(b"v", mid="early")
+    held = queue.dequeue().messages[0]
+    queue.finish([Ending(mid="early", token=held.token)])
+    code, out, err = command()
+    assert (code, out) == (2, "")
+    assert "no queue with enqueues on record" in err
+    queue.events_level("all")
+    time.sleep(0.003)
+    queue.enqueue_many([("a", b"v"), ("b", b"v")])
+    code, out, _ = command("--format", "json")
+    assert (code, json.loads(out)["accepted"], json.loads(out)["open"]) == (0, 2, 2)
+    assert command("--since", "1h")[0] == 2, "the level was attempts before"
+    valkey_redis.hdel("jobq:{low}:messages", "b")
+    valkey_redis.lrem("jobq:{low}:ready", 0, "b")
+    code, out, _ = command("--ask")
+    assert code == 1
+    assert "2 accepted, 0 finished, 0 duplicates, 1 lost (1 waiting or running)" in out
+    assert "lost: b" in out
+    code, _, err = command("--queues", "lov")
+    assert code == 2
+    assert "did you mean 'low'" in err

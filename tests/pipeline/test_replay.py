@@ -1,0 +1,364 @@
+"""Archived messages put back: in order, each once, however often a replay is run, and wherever it is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from jobq.cli import main
+from jobq.compat.topic import Record, Topic
+from jobq.engine.message import Ending
+from jobq.engine.queue import Queue
+from jobq.errors import LakeError, PipelineError
+from jobq.pipeline.archived import Archive
+from jobq.pipeline.lake.place import Lake
+from jobq.pipeline.lake.span import Span
+from jobq.pipeline.replay import Archived, Pace, archived, batches
+from jobq.pipeline.replay_dead import deaths
+from jobq.pipeline.replay_topic import ORIGIN, ToTopic
+from tests.lifecycle.conftest import ROOT
+
+SINCE = ("--since", "1h")
+
+
+@pytest.fixture
+def lake(tmp_path):
+    return str(tmp_path / "lake")
+
+
+@pytest.fixture
+def jobq(valkey_client, lake, tmp_path, monkeypatch):
+    """jobq("lake", "replay", …): a command line on the test's server and lake; its code, records and remarks."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args):
+        env = {"JOBQ_URL": valkey_client.url, "JOBQ_LAKE": lake, "JOBQ_JSON": None}
+        with CliRunner().isolation(env=env) as (out, err, _):
+            code = main([*args, "--json"])
+        return (
+            code,
+            [json.loads(line) for line in out.getvalue().splitlines()],
+            err.getvalue().decode(),
+        )
+
+    return run
+
+
+@pytest.fixture
+def ingest(jobq):
+    def run():
+        code, _, err = jobq("lake", "ingest", "--once", "--spark", "never", "--rollup", "0")
+        assert code == 0, err
+
+    return run
+
+
+@pytest.fixture
+def replay(jobq):
+    def run(*args):
+        code, records, err = jobq("lake", "replay", *args)
+        assert code == 0, err
+        return records[-1]
+
+    return run
+
+
+def numbered(client, name, count, first=0):
+    """A topic with so many numbered messages."""
+    topic = Topic(name, client)
+    topic.append_many([Record(b"%d" % n, key=f"k{n}") for n in range(first, first + count)])
+    return topic
+
+
+def contents(topic):
+    return [int(one.content) for one in topic.read()]
+
+
+def run_all(queue, outcome="done"):
+    found = []
+    while held := queue.dequeue(100).messages:
+        queue.finish([Ending(mid=m.mid, token=m.token, outcome=outcome, reason="no") for m in held])
+        found += held
+    return found
+
+
+def test_messages_beyond_retention_come_back_whole_and_in_order(valkey_client, ingest, replay):
+    topic = Topic("orders", valkey_client)
+    topic.append_many(
+        [
+            Record(b"a\x00\xff", "k", {"trace": "t"}),
+            b"b",
+            Record(None, "k"),
+            *[b"%d" % n for n in range(2_500)],
+        ]
+    )
+    before = list(topic.read())
+    ingest()
+    topic.trim(10**6)
+    assert list(topic.read(out_of_range="earliest")) == []
+    told = replay("--topic", "orders", *SINCE, "--to-topic", "again")
+    assert (told["sent"], told["behind"]) == (2_503, 0)
+    after = list(Topic("again", valkey_client).read())
+    assert [(m.content, m.key) for m in after] == [(m.content, m.key) for m in before]
+    assert after[0].headers == {
+        "trace": "t",
+        ORIGIN: "orders/1",
+        "jobq-origin-at": str(before[0].at),
+    }
+
+
+def test_run_again_it_sends_only_what_is_new(valkey_client, ingest, replay, jobq):
+    numbered(valkey_client, "orders", 30)
+    ingest()
+    assert replay("--topic", "orders", *SINCE, "--to-topic", "again")["sent"] == 30
+    numbered(valkey_client, "orders", 5, first=30)
+    ingest()
+    told = replay("--topic", "orders", *SINCE, "--to-topic", "again")
+    assert (told["sent"], told["behind"], told["first"]) == (5, 30, 31)
+    again = Topic("again", valkey_client)
+    assert contents(again) == list(range(35))
+    assert replay("--topic", "orders", *SINCE, "--to-topic", "again", "--id", "twice")["sent"] == 35
+    assert contents(again) == list(range(35)) * 2
+
+
+def test_back_into_its_own_topic_a_copy_isnt_copied(valkey_client, ingest, replay):
+    topic = numbered(valkey_client, "orders", 10)
+    ingest()
+    assert replay("--topic", "orders", *SINCE, "--to-topic", "orders")["sent"] == 10
+    ingest()
+    told = replay("--topic", "orders", *SINCE, "--to-topic", "orders")
+    assert (told["sent"], told["exists"]) == (0, 10)
+    assert contents(topic) == list(range(10)) * 2
+
+
+def killed_under_way(command, env, progress, redis, seed):
+    """Run it again and again, and kill it soon after it has come some way further."""
+    chance, places = random.Random(seed), []
+    for threshold in (1, 400, 900, 1_300):
+        process = subprocess.Popen(command, env=env, cwd=ROOT, stdout=subprocess.DEVNULL)
+        while progress() < threshold:
+            assert process.poll() is None, "it ended before it could be killed"
+            time.sleep(0.001)
+        time.sleep(chance.uniform(0, 0.08))  # any moment is right
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        places.append(progress())
+        # The right to be the only writer ends by itself after a while; here it is taken away at once.
+        for key in redis.scan_iter("*.lock"):
+            redis.delete(key)
+    assert places[-1] < 2_000, "none was killed under way"
+
+
+@pytest.mark.parametrize("target", ["topic", "queue"])
+def test_killed_at_any_moment_each_message_gets_there_once(
+    valkey_client, valkey_redis, ingest, replay, lake, target
+):
+    numbered(valkey_client, "orders", 2_000)
+    ingest()
+    args = ("--topic", "orders", *SINCE, f"--to-{target}", "again", "--rate", "500")
+    env = {**os.environ, "JOBQ_URL": valkey_client.url, "JOBQ_LAKE": lake}
+    topic, queue, done = Topic("again", valkey_client), Queue("again", valkey_client), []
+
+    def progress():
+        if target == "topic":
+            return topic.describe().last
+        done.extend(run_all(queue))
+        return len(done)
+
+    command = [sys.executable, "-m", "jobq", "lake", "replay", *args]
+    killed_under_way(command, env, progress, valkey_redis, seed=5)
+    replay(*args[:-2])
+    progress()
+    found = contents(topic) if target == "topic" else [int(one.content) for one in done]
+    assert found == list(range(2_000))
+
+
+def test_second_writer_is_kept_out(valkey_client):
+    options = {"source": "orders", "replay": "", "remember_s": 60.0}
+    one, two = (ToTopic(valkey_client, "again", **options) for _ in range(2))
+    message = [Archived(1, 0, None, b"x", {})]
+    with one:
+        assert one.send(message) == 1
+        two._token = "another"
+        with pytest.raises(PipelineError, match="took over"):
+            two.send([Archived(2, 0, None, b"y", {})])
+    with two:
+        assert two.reached() == 1
+        with pytest.raises(PipelineError, match="sends already"):
+            two.send([Archived(0, 0, None, b"z", {})])
+    assert [m.content for m in Topic("again", valkey_client).read()] == [b"x"]
+
+
+def test_note_of_how_far_it_is_outlives_the_calls(valkey_client, valkey_redis):
+    target = ToTopic(valkey_client, "again", "orders", "", remember_s=86_400)
+    with target:
+        target.send([Archived(7, 0, None, b"x", {})])
+        assert target.reached() == 7
+    [note] = list(valkey_redis.scan_iter("jobq:{again}:topic:call:*"))
+    assert valkey_redis.pttl(note) > 80_000_000
+
+
+def test_queue_refuses_what_it_had_also_when_that_is_done_or_dead(
+    valkey_client, valkey_redis, ingest, replay
+):
+    numbered(valkey_client, "orders", 6)
+    ingest()
+    queue = Queue("low", valkey_client)
+    args = ("--topic", "orders", *SINCE, "--to-queue", "low")
+    assert replay(*args)["sent"] == 6
+    [first, second] = queue.dequeue(2).messages
+    queue.finish([Ending(mid=first.mid, token=first.token)])
+    queue.finish([Ending(mid=second.mid, token=second.token, outcome="dead", reason="no")])
+    assert first.mid == "replay:orders:1"
+    assert replay(*args)["behind"] == 6
+    # As if it had been killed between the call and its note.
+    for key in valkey_redis.scan_iter("jobq:{low}:replay:*"):
+        valkey_redis.delete(key)
+    assert replay(*args)["sent"] == 0
+    assert [int(one.content) for one in run_all(queue)] == [2, 3, 4, 5]
+    assert replay(*args, "--id", "more")["sent"] == 6
+
+
+def test_message_becomes_a_call_as_asked(valkey_client, ingest, replay, jobq):
+    Topic("orders", valkey_client).append_many([b'{"id": 1}', b"\xff"])
+    ingest()
+    to = ("--topic", "orders", *SINCE, "--to-queue", "low", "--job", "app.bill")
+    code, _, err = jobq("lake", "replay", *to)
+    assert code == 1
+    assert "message 2 of topic 'orders'" in err
+    assert "--as base64" in err
+    assert Queue("low", valkey_client).counts().messages == 0
+    assert replay(*to, "--as", "base64")["sent"] == 2
+    found = [json.loads(one.content) for one in run_all(Queue("low", valkey_client))]
+    assert found == [
+        {"job": "app.bill", "args": ["eyJpZCI6IDF9"]},
+        {"job": "app.bill", "args": ["/w=="]},
+    ]
+
+
+def test_dead_messages_come_back_once_each_death(valkey_client, ingest, replay, jobq):
+    queue = Queue("low", valkey_client)
+    queue.enqueue_many([("a", b"1"), ("b", b"2"), ("c", b"3")])
+    run_all(queue, "dead")
+    ingest()
+    queue.purge(queue.dead(mid="a")[0].dead_id)
+    queue.enqueue(b"newer", mid="c")
+    args = ("--dead", "--queue", "low", *SINCE)
+    assert replay(*args, "--dry-run") == {"queue": "low", "dead": 3, "bytes": 3}
+    told = replay(*args)
+    assert (told["sent"], told["exists"]) == (2, 1), "c lives with newer content"
+    assert [one.mid for one in queue.dead()] == ["c"], "b left the dead"
+    found = {one.mid: one.content for one in run_all(queue, "dead")}
+    assert found == {"a": b"1", "b": b"2", "c": b"newer"}
+    assert replay(*args)["behind"] == 3
+    ingest()
+    assert replay(*args)["sent"] == 3, "each died once more since"
+
+
+def test_dead_that_died_again_after_a_killed_replay_stay_dead(
+    valkey_client, valkey_redis, ingest, replay
+):
+    queue = Queue("low", valkey_client)
+    queue.enqueue(b"1", mid="a")
+    run_all(queue, "dead")
+    ingest()
+    args = ("--dead", "--queue", "low", *SINCE)
+    assert replay(*args)["sent"] == 1
+    time.sleep(0.002)
+    run_all(queue, "dead")
+    for key in valkey_redis.scan_iter("jobq:{low}:replay:*"):
+        valkey_redis.delete(key)
+    assert replay(*args)["sent"] == 0
+
+
+def test_dry_run_tells_what_there_is_and_what_is_missing(valkey_client, ingest, jobq):
+    topic = numbered(valkey_client, "orders", 4)
+    ingest()
+    numbered(valkey_client, "orders", 4, first=4)
+    topic.trim(7)
+    jobq("lake", "ingest", "--once", "--spark", "never", "--rollup", "0")
+    code, [told], _ = jobq(
+        "lake", "replay", "--topic", "orders", *SINCE, "--to-topic", "x", "--dry-run"
+    )
+    assert code == 0
+    assert (told["messages"], told["first"], told["last"], told["bytes"], told["missing"]) == (
+        6,
+        1,
+        8,
+        6,
+        2,
+    )
+    assert Topic("x", valkey_client).describe().last == 0
+    code, [told], _ = jobq("lake", "replay", "--topic", "none", *SINCE, "--to-topic", "x")
+    assert (code, told["messages"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ((), "--topic NAME, or --dead"),
+        (("--topic", "t"), "say where the messages go"),
+        (("--topic", "t", "--to-topic", "x", "--to-queue", "y"), "say where the messages go"),
+        (("--dead",), "give --queue NAME"),
+        (("--topic", "t", "--to-topic", "x", "--job", "j"), "--job 'j' goes with --to-queue"),
+        (("--topic", "t", "--to-topic", "x", "--until", "2h"), "isn't after --since"),
+        (("--topic", "t", "--to-topic", "x", "--since", "soon"), "'soon' is no time"),
+    ],
+)
+def test_wrong_command_lines_are_told(jobq, lake, args, says):
+    Lake.create(lake)
+    code, _, err = jobq("lake", "replay", *SINCE, *args)
+    assert code == 2
+    assert says in err
+
+
+def test_folder_that_is_no_lake_is_told(jobq):
+    code, _, err = jobq("lake", "replay", "--topic", "t", *SINCE, "--to-topic", "x")
+    assert code == 1
+    assert "is no lake" in err
+
+
+def test_topic_that_was_begun_anew_is_refused():
+    row = {"topic": "t", "index": 1, "at": 0, "key": None, "content": b"", "headers": None}
+    with pytest.raises(LakeError, match="deleted and begun anew"):
+        list(archived([{**row, "index": 2}, row]))
+
+
+def test_calls_hold_so_many_messages_and_so_many_bytes():
+    big = [Archived(n, 0, None, b"x" * 1_500_000, {}) for n in range(1, 6)]
+    assert [len(batch) for batch in batches(big, 1_000)] == [2, 2, 1]
+    small = [Archived(n, 0, None, b"", {}) for n in range(1, 6)]
+    assert [len(batch) for batch in batches(small, 2)] == [2, 2, 1]
+    assert Pace(100).most(1_000) == 25
+    assert Pace(1).most(1_000) == 1
+
+
+def test_newest_death_of_a_mid_counts():
+    rows = [
+        {"dead_id": f"a#{n}", "mid": "a", "died_at": n * 1_000, "content": b"%d" % n}
+        for n in (2, 3, 1)
+    ]
+    assert [one.dead_id for one in deaths(rows)] == ["a#3"]
+
+
+def test_spark_reads_what_this_process_reads_and_in_its_order(spark, valkey_client, ingest, lake):
+    numbered(valkey_client, "orders", 300)
+    numbered(valkey_client, "others", 10)
+    ingest()
+    numbered(valkey_client, "orders", 300, first=300)
+    ingest()
+    archive = Archive(Lake.open(lake), "topics", "topic", "orders", ("index",), Span())
+    here = list(archived(archive.rows()))
+    assert [one.index for one in here] == list(range(1, 601))
+    assert list(archived(archive.rows(lambda: spark))) == here
+    assert archive.summary(lambda: spark) == archive.summary()
+    assert archive.is_big("always")
+    assert not archive.is_big("auto")

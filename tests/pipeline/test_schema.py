@@ -1,0 +1,88 @@
+"""One table per view, from which every schema comes."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobq.compat.topic.message import Message as TopicMessage
+from jobq.engine.message import Counts
+from jobq.events import COLUMNS
+from jobq.pipeline.schema import (
+    DERIVED,
+    EVENT_COLUMNS,
+    QUEUE_COLUMNS,
+    TOPIC_COLUMNS,
+    VIEWS,
+    arrow_schema,
+    ddl,
+    events_schema,
+    markdown,
+    spark_schema,
+    stored,
+    struct,
+)
+
+views = pytest.mark.parametrize("view", VIEWS)
+
+
+@views
+def test_arrow_schema_is_what_spark_makes_of_the_spark_schema(view):
+    """Anything else and Spark refuses the batches."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    assert to_arrow_schema(struct(VIEWS[view]), timezone="UTC").equals(arrow_schema(VIEWS[view]))
+
+
+@views
+def test_names_are_each_used_once(view):
+    names = [column.name for column in VIEWS[view]]
+    assert len(set(names)) == len(names)
+
+
+@views
+def test_table_for_the_documents_has_a_row_per_column(view):
+    lines = markdown(VIEWS[view]).splitlines()
+    assert len(lines) == len(VIEWS[view]) + 2
+    assert all(line.count("|") == 4 for line in lines)
+
+
+@views
+def test_ddl_and_struct_are_the_same_to_spark(view, spark):
+    frame = spark.createDataFrame([], ddl(VIEWS[view]))
+    assert frame.schema == struct(VIEWS[view])
+
+
+def test_every_column_of_the_record_is_a_column_of_the_view():
+    assert set(COLUMNS) <= {column.name for column in EVENT_COLUMNS}
+
+
+def test_view_of_topics_has_what_a_message_has():
+    assert {column.name for column in TOPIC_COLUMNS} == {"topic", *TopicMessage.__struct_fields__}
+
+
+def test_view_of_queues_has_every_count():
+    assert set(Counts._fields) <= {column.name for column in QUEUE_COLUMNS}
+
+
+def test_lake_stores_all_but_what_follows_from_the_rest():
+    left_out = set(events_schema().names) - {column.name for column in stored(EVENT_COLUMNS)}
+    assert left_out == set(DERIVED) == {"started_at", "wait_ms"}
+
+
+def test_derived_columns_computed_in_sql_equal_the_decoded_ones(spark):
+    from jobq.pipeline.decode import decode
+
+    sent = [
+        b"done\x1fm\x1f1000\x1fjob\x1f1\x1f600\x1f7500",
+        b"done\x1fm\x1f1000\x1fjob\x1f1\x1f1000000001000\x1f1",
+        b"done\x1fm\x1f1000\x1fjob\x1f1\x1f\x1f999",
+        b"enqueued\x1fm\x1f1000",
+    ]
+    batch = decode("low", [b"1-0"] * 4, [b"1"] * 4, sent).batch
+    frame = spark.createDataFrame(batch.to_pandas(), spark_schema())
+    rows = frame.selectExpr(
+        "run_us IS NULL AS idle", "started_at", "wait_ms",
+        f"{DERIVED['started_at']} AS s", f"{DERIVED['wait_ms']} AS w",
+    ).collect()  # fmt: skip
+    assert [(row.s, row.w) for row in rows] == [(row.started_at, row.wait_ms) for row in rows]
+    assert [row.w for row in rows] == [593, 0, None, None]

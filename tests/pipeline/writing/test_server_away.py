@@ -1,0 +1,71 @@
+"""The server goes away amid a write: the attempt waits for it, or fails and the next one adds the rest."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from jobq.config import ServerSettings
+from jobq.engine.connection import connect
+from jobq.engine.queue import Queue
+from jobq.errors import Unavailable
+from tests.engine.test_outage import stoppable  # noqa: F401
+from tests.pipeline.writing.table import Write, batches_of, schema_of
+
+SCHEMA = schema_of(name="string", n="long")
+ROWS = [(f"name{n}", n) for n in range(2_000)]
+
+
+@pytest.fixture
+def at(stoppable, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("JOBQ_PATIENCE", "20s")
+    return f"unix://{stoppable.socket}"
+
+
+def counts(at):
+    client = connect(settings=ServerSettings(url=at))
+    try:
+        return Queue("low", client).counts()
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("commit", ["idempotent", "atomic"])
+def test_attempt_goes_on_when_the_server_is_back(stoppable, at, commit):  # noqa: F811
+    def server_dies():
+        batches = batches_of(SCHEMA, ROWS)
+        yield from batches[:10]
+        stoppable.kill()
+        threading.Timer(0.2, stoppable.start).start()
+        yield from batches[10:]
+
+    write = Write(at, SCHEMA, job="app.send", queue="low", commit=commit, batch="100")
+    done = write.attempt([], 0, server_dies())
+    write.writer.commit([done])
+    assert counts(at).ready == 2_000
+
+
+def test_attempt_fails_when_it_stays_away_and_another_adds_the_rest(stoppable, at, monkeypatch):  # noqa: F811
+    def server_dies():
+        batches = batches_of(SCHEMA, ROWS)
+        yield from batches[:10]
+        stoppable.kill()
+        yield from batches[10:]
+
+    monkeypatch.setenv("JOBQ_PATIENCE", "300ms")
+    write = Write(at, SCHEMA, job="app.send", queue="low", batch="100")
+    with pytest.raises(Unavailable, match="no answer"):
+        write.attempt([], 0, server_dies())
+    stoppable.start()
+    assert counts(at).ready == 1_000
+    done = write.attempt(ROWS)
+    assert (done.nadded, done.npresent) == (1_000, 1_000)
+
+
+def test_write_is_refused_before_any_row_when_the_server_is_away(stoppable, at, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("JOBQ_PATIENCE", "100ms")
+    stoppable.kill()
+    with pytest.raises(Unavailable, match="no answer"):
+        Write(at, SCHEMA, job="app.send", queue="low")
+    stoppable.start()

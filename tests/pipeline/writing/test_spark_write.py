@@ -1,0 +1,152 @@
+"""`df.write.format("jobq")` and `df.writeStream.format("jobq")`, as users call them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from jobq.engine.queue import Queue
+from jobq.jobs.codec import decode
+from jobq.pipeline.writing import janitor
+from jobq.pipeline.writing.ids import with_ids
+from tests.lifecycle.conftest import Worker, until
+from tests.pipeline.writing.killed_tasks import NROWS
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def save(frame, url, **options):
+    frame.write.format("jobq").mode("append").options(url=url, job="app.send", **options).save()
+
+
+def calls(queue):
+    return [decode(entry.content) for entry in queue.content(limit=1_000).entries]
+
+
+def test_rows_become_calls(spark, valkey, valkey_queue):
+    frame = spark.sql(
+        "select id, id * 0.5 as half, timestamp '2026-11-21 10:00:00' as at, array(id, 1) as list "
+        "from range(0, 100, 1, 2)"
+    )
+    save(frame, valkey.url, queue="low", idColumn="id", argsColumn="list")
+    save(frame, valkey.url, queue="low", idColumn="id", argsColumn="list", commit="atomic")
+    found = sorted(calls(valkey_queue), key=lambda call: call.args)
+    assert [call.args for call in found] == [[n, 1] for n in range(100)]
+    assert found[3].kwargs == {"half": "1.5", "at": "2026-11-21T10:00:00+00:00"}
+
+
+def test_ids_are_made_by_partition_and_equal_rows_are_messages_of_their_own(
+    spark, valkey, valkey_queue
+):
+    frame = spark.range(0, 100, 1, 2).selectExpr("'same' as name")
+    save(frame, valkey.url, queue="low")
+    save(frame, valkey.url, queue="low")
+    assert valkey_queue.counts().ready == 100
+
+
+def test_with_ids_gives_the_same_ids_however_rows_are_partitioned(spark):
+    frame = spark.range(0, 60, 1, 2).selectExpr("id % 20 as n", "cast(null as string) as name")
+    once = {row.id for row in with_ids(frame).collect()}
+    assert once == {row.id for row in with_ids(frame.repartition(3)).collect()}
+    assert len(once) == 60
+    assert not once & {row.id for row in with_ids(frame, load_id="other").collect()}
+
+
+@pytest.mark.parametrize(
+    ("options", "mode", "said"),
+    [
+        ({"queue": "low"}, "append", "option 'job' is missing"),
+        ({"job": "j"}, "overwrite", "use mode('append')"),
+        ({"job": "j", "iColumn": "id"}, "append", "did you mean 'idColumn'"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_any_task(
+    spark, valkey, valkey_redis, options, mode, said
+):
+    frame = spark.range(1).selectExpr("raise_error('a task ran')")
+    with pytest.raises(Exception, match="ConfigError") as caught:
+        frame.write.format("jobq").mode(mode).options(url=valkey.url, **options).save()
+    assert said in str(caught.value)
+    assert "a task ran" not in str(caught.value)
+
+
+@pytest.mark.parametrize("commit", ["idempotent", "atomic"])
+def test_batch_of_a_stream_that_is_repeated_adds_nothing(
+    spark, valkey, valkey_queue, valkey_redis, tmp_path, commit
+):
+    (tmp_path / "in").mkdir()
+    lines = [json.dumps({"name": f"row{n % 30}"}) for n in range(60)]
+    (tmp_path / "in" / "a.json").write_text("\n".join(lines))
+    asked = {"url": valkey.url, "job": "app.send", "queue": "low", "commit": commit}
+
+    def run():
+        frame = spark.readStream.schema("name string").json(str(tmp_path / "in"))
+        place = str(tmp_path / "checkpoint")
+        query = (
+            frame.writeStream.format("jobq").options(**asked).option("checkpointLocation", place)
+            .trigger(availableNow=True).start()
+        )  # fmt: skip
+        query.awaitTermination()
+        return [
+            progress["batchId"] for progress in query.recentProgress if progress["numInputRows"]
+        ]
+
+    assert run() == [0]
+    assert valkey_queue.counts().ready == 60
+    # As a driver leaves it that dies when the rows are written and before the batch is noted as done.
+    for note in (tmp_path / "checkpoint" / "commits").iterdir():
+        note.unlink()
+    assert run() == [0]
+    assert valkey_queue.counts().ready == 60
+    (tmp_path / "in" / "b.json").write_text("\n".join(lines))
+    assert run() == [1]
+    assert valkey_queue.counts().ready == 120
+    assert not valkey_redis.keys("*staged*")
+
+
+def test_each_row_runs_once_while_tasks_are_killed_and_workers_drain(
+    valkey, valkey_client, valkey_redis, tmp_path
+):
+    ledger = tmp_path / "ledger"
+    ledger.touch()
+    command = [sys.executable, "-m", "tests.pipeline.writing.killed_tasks", valkey.url, str(ledger)]
+    log = tmp_path / "worker.log"
+    run = [
+        sys.executable,
+        "-m",
+        "jobq",
+        "worker",
+        "--url",
+        valkey.url,
+        "--queues",
+        "low",
+        "--processes",
+        "2",
+    ]
+    run += ["--import", "tests.lifecycle.jobs_at_work"]
+    with log.open("wb") as file:
+        worker = Worker(subprocess.Popen(run, cwd=ROOT, stdout=file, stderr=file), log)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=110
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    low = Queue("low", valkey_client)
+    until(lambda: not low.counts().ready and not low.counts().locked, worker.log)
+    assert worker.stop() == 0
+
+    assert "4000 of 4000 rows were enqueued already" in done.stderr
+    runs = Counter(json.loads(line)["name"] for line in ledger.read_text().splitlines())
+    assert runs == {f"row{n}": 1 for n in range(NROWS)}
+    whole = Queue("whole", valkey_client)
+    assert whole.counts().ready == NROWS
+    assert whole.fsck() == low.fsck() == []
+    assert "failed:" in done.stdout
+    assert Queue("never", valkey_client).counts().messages == 0
+    janitor.sweep(valkey_client, gone_ms=-1)
+    assert not valkey_redis.keys("*staged*")
+    assert not [key for key in valkey_redis.keys("jobq:{never}:*") if valkey_redis.ttl(key) == -1]
