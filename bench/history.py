@@ -121,9 +121,8 @@ def _table(
     traces: bool,
 ) -> pa.Table:  # fmt: skip
     rows, ran, failed = len(message), attempt > 0, kind >= 2
-    queue = job % len(QUEUES)
+    queue, error = job % len(QUEUES), (job[message] + attempt) % len(ERRORS)
     order, entry_seq = _entries(queue[message], at)
-    error = (job[message] + attempt) % len(ERRORS)
     marks = [
         f"{n * 0x9E3779B97F4A7C15 % 2**64:016x}" for n in range(1, len(JOBS) * len(ERRORS) + 1)
     ]
@@ -144,8 +143,8 @@ def _table(
         "trace_id": trace.take(pa.array(message, mask=~(ran & traces))),
         "version": pa.repeat(pa.scalar(1, pa.int32()), rows),
     }  # fmt: skip
-    table = pa.table([arrays[column.name] for column in EVENT_COLUMNS], schema=events_schema())
-    return table.take(pa.array(order))
+    columns = [arrays[column.name] for column in EVENT_COLUMNS]
+    return pa.table(columns, schema=events_schema()).take(pa.array(order))
 
 
 def _entries(queue: Any, at: Any) -> tuple[Any, Any]:

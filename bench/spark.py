@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.machine import Watch, described
+from bench.machine import Watch, adopt_orphans, described
 from bench.peers.venvs import FOLDER
 from bench.pipeline import CASES
 from bench.server import ROOT
@@ -82,6 +82,7 @@ def main() -> None:
     if unknown := set(chosen.cases) - set(CASES):
         parser.error(f"no case {', '.join(sorted(unknown))}; see --help")
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"figures": {}}
+    adopt_orphans()
     for case in [] if chosen.report else chosen.cases or CASES:
         found["machine"] = described() | {"date": time.strftime("%Y-%m-%d")}
         found["figures"] |= measure(case)

@@ -114,7 +114,7 @@ def _progress(session: Session, batch: Batch) -> None:
 def _say(session: Session, work: Ingest, found: Round, *, quiet: bool) -> None:
     if quiet and found.is_empty:
         return
-    record = {"lake": work.lake.store.uri, **found._asdict()}
+    record = {"lake": work.lake.store.uri, **found._asdict(), "lost": dict(found.lost)}
     told = f"{found.events:,} events, {found.topics:,} topic messages, {found.dead:,} dead"
     session.say(
         record, f"{told} in {found.batches:,} batches" if not found.is_empty else "nothing new"

@@ -66,7 +66,8 @@ def _remote(store: Store) -> FileSystem:
             raw: Any = _Bytes(self._handler.open_output_stream(path, metadata))
             return pa.PythonFile(raw, mode="w")
 
-    return fs.PyFileSystem(Handler(store.uri, options=dict(store.options)))
+    handler: Any = Handler(store.uri, options=dict(store.options))
+    return fs.PyFileSystem(handler)
 
 
 class _Bytes:
