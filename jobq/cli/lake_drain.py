@@ -31,7 +31,14 @@ TOLD_EVERY_S = 5.0
 #: A lost executor is no fault of the drain; one that can never run ends it after so many tries.
 MAX_FAILURES = 16
 #: Settings that hold for this machine, or for the workers that run on it, alone.
-_LOCAL = ("JOBQ_DATA", "JOBQ_EMBEDDED_IDLE", "JOBQ_LAKE", "JOBQ_JSON", "JOBQ_SPARK_", "JOBQ_WORKER_")
+_LOCAL = (
+    "JOBQ_DATA",
+    "JOBQ_EMBEDDED_IDLE",
+    "JOBQ_LAKE",
+    "JOBQ_JSON",
+    "JOBQ_SPARK_",
+    "JOBQ_WORKER_",
+)
 _HEADINGS = {
     "executor": "executor", "workers": "workers", "done": "done", "retried": "retried", "dead": "dead",
     "crashed": "crashed", "busy s": "busy_s",

@@ -1,7 +1,7 @@
 """The view `events` that the reports' statements read: a range of history.
 
-Of Parquet on this machine each statement reads its few columns again, which takes a second per five million
-rows; to keep all of them in memory first takes longer than all reports. What comes through Python is kept.
+Of Parquet on this machine each statement reads its few columns again, which is cheaper than to keep all of
+them in a heap of 1 GB first. What comes through Python is kept.
 """
 
 from __future__ import annotations
