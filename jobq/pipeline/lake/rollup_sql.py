@@ -25,7 +25,7 @@ SELECT date_trunc('HOUR', finished_at) AS hour, queue, job,
   dt
 FROM lake_events
 GROUP BY dt, date_trunc('HOUR', finished_at), queue, job
-"""  # noqa: S608
+"""  # noqa: S608  # nosec B608
 
 #: How long before an event that tells no enqueue time its message is looked for.
 LOOK_BACK_DAYS = 7
@@ -76,4 +76,4 @@ SELECT queue, mid, jobs.job, life_at AS enqueued_at, coalesce(life_at, first_eve
     THEN greatest(0L, unix_millis(started_at) - unix_millis(life_at)) END AS wait_ms,
   coalesce(run_us, 0L) AS run_us, coalesce(cpu_us, 0L) AS cpu_us, rss_kib, nevents, born AS dt
 FROM runs LEFT JOIN jobs ON runs.job_hash = jobs.job_hash
-"""  # noqa: S608
+"""  # noqa: S608  # nosec B608

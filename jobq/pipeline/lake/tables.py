@@ -146,7 +146,7 @@ def events_sql(source: str) -> str:
     columns = [
         f"{DERIVED[c.name]} AS {c.name}" if c.name in DERIVED else c.name for c in EVENT_COLUMNS
     ]
-    return f"SELECT {', '.join(columns)}, dt FROM (SELECT *, {near} FROM {source})"  # noqa: S608
+    return f"SELECT {', '.join(columns)}, dt FROM (SELECT *, {near} FROM {source})"  # noqa: S608  # nosec B608
 
 
 def to_lake(batch: pa.RecordBatch) -> pa.Table:
