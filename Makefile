@@ -12,7 +12,7 @@ BENCH_ARGS ?=
 OTHERS ?= 3.11 3.12 3.13
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pythons check docs bench chaos clean
+.PHONY: help demo pipeline test test-pythons check docs bench chaos clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,11 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install -q -e '.[all]'
 	@touch $@
 
+$(VENV)/.spark: pyproject.toml $(VENV)/.installed
+	@echo "Spark is half a gigabyte; the first time takes minutes"
+	$(BIN)/python -m pip install -q -e '.[all,spark]'
+	@touch $@
+
 $(VENV)/.tested: pyproject.toml $(VENV)/.installed
 	$(BIN)/python -m pip install -q --group test
 	@touch $@
@@ -37,6 +42,9 @@ $(VENV)/.checked: pyproject.toml $(VENV)/.tested
 
 demo: $(VENV)/.installed ## see it work: thousands of real files, one child killed in the middle
 	$(BIN)/jobq demo
+
+pipeline: $(VENV)/.spark ## the same with Spark: its history in a lake, 100,000 rows of a DataFrame as jobs, a page of reports
+	$(BIN)/jobq demo --pipeline
 
 test: $(VENV)/.tested ## every promise, on real servers: Valkey, and Redis where it is installed
 	@command -v redis-server >/dev/null || echo "redis-server is not installed: running on Valkey alone"
@@ -96,4 +104,4 @@ chaos: $(VENV)/.tested ## every fault, with a ledger, and the long forms of its 
 	exit $$broken
 
 clean: ## remove what make made
-	rm -rf $(VENV) $(VENV)-3.* .bench .interop docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-3.* jobq-demo.html .bench .interop docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

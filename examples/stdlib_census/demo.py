@@ -8,9 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from pathlib import Path
-from subprocess import Popen
 
 import click
 import ledger
@@ -24,7 +22,6 @@ from jobq.engine.address import masked
 from jobq.errors import JobqError
 from jobq.jobs.codec import decode
 
-STUCK_S = 30.0
 SHOWN = 8
 
 
@@ -44,19 +41,22 @@ class Demo:
     def run(self) -> int:
         """The exit code."""
         self._introduce()
-        with pool.worker(
-            self.client.url, self.client.namespace, self.processes, self.log
-        ) as worker:
-            call = census.options(client=self.client)
-            call.enqueue_many((path, str(self.folder)) for path in self.files)
-            trouble = self._watch(worker)
-            if trouble:
-                tail = self.log.read_text(errors="replace")[-2000:]
-                click.echo(f"\n{trouble}; its log, {self.log}, ends:\n{tail}", err=True)
-                return 1
+        if not self.counted():
+            return 1
         found = summary.of_ledger(ledger.read(self.folder), self._dead())
         self._tell(found)
         return self._compare(found)
+
+    def counted(self) -> bool:
+        """One job per file, until all have ended; False, and why is told, when that came to a halt."""
+        with pool.worker(self.queue, "census_jobs", self.processes, self.log) as worker:
+            call = census.options(client=self.client)
+            call.enqueue_many((path, str(self.folder)) for path in self.files)
+            total = len(self.files)
+            trouble = pool.watched(worker, self.queue, total, "counting", self._kill_in_the_middle)
+        if trouble:
+            click.echo(pool.last_words(trouble, self.log), err=True)
+        return not trouble
 
     def clear(self) -> None:
         """Leave nothing on the server."""
@@ -77,24 +77,9 @@ class Demo:
         for path in self.broken:
             click.echo(f"    {Path(path).name}")
 
-    def _watch(self, worker: Popen[bytes]) -> str:
-        """Show progress, kill a child in the middle; why that came to a halt, nothing when all is done."""
-        total, seen, moved_at = len(self.files), 0, time.monotonic()
-        with click.progressbar(length=total, label="counting", file=sys.stderr) as bar:
-            while seen < total:
-                counts = self.queue.counts()
-                ended = total - (counts.messages - counts.done)
-                if ended > seen:
-                    bar.update(ended - seen)
-                    seen, moved_at = ended, time.monotonic()
-                elif worker.poll() is not None:
-                    return f"the worker left with exit code {worker.returncode}"
-                elif time.monotonic() - moved_at > STUCK_S:
-                    return f"the worker ended no job for {STUCK_S:g} s"
-                if self.kill is None and seen > total * 0.4:
-                    self.kill = pool.kill_a_busy_child(self.folder)
-                time.sleep(0.02)
-        return ""
+    def _kill_in_the_middle(self, ended: int) -> None:
+        if self.kill is None and ended > len(self.files) * 0.4:
+            self.kill = pool.kill_a_busy_child(self.folder)
 
     def _dead(self) -> dict[str, str]:
         """Path -> first line of the reason."""

@@ -8,15 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import ledger
+
+from jobq import Queue
 
 HERE = Path(__file__).parent
 STOP_S = 5.0
+STUCK_S = 30.0
 
 
 class Kill(NamedTuple):
@@ -29,15 +33,21 @@ class Kill(NamedTuple):
 
 @contextmanager
 def worker(
-    url: str, namespace: str, processes: int, log: Path
+    queue: Queue, module: str, processes: int, log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """`jobq worker`, ended in any case."""
+    """`jobq worker` for the queue, with the jobs of a module of this folder; ended in any case."""
     command = [
-        sys.executable, "-m", "jobq", "worker", "--import", "census_jobs", "--queues", "census",
+        sys.executable, "-m", "jobq", "worker", "--import", module, "--queues", queue.name,
         "--processes", str(processes), "--log-level", "warning",
     ]  # fmt: skip
     path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
-    env = {**os.environ, "PYTHONPATH": path, "JOBQ_URL": url, "JOBQ_NAMESPACE": namespace}
+    client = queue.client
+    env = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "JOBQ_URL": client.url,
+        "JOBQ_NAMESPACE": client.namespace,
+    }
     with log.open("wb") as file:
         process = subprocess.Popen(command, env=env, cwd=HERE, stdout=file, stderr=file)
     try:
@@ -49,6 +59,37 @@ def worker(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def watched(
+    process: subprocess.Popen[bytes], queue: Queue, total: int, label: str,
+    also: Callable[[int], None] = lambda ended: None,
+) -> str:  # fmt: skip
+    """Show progress until `total` jobs have ended; why that came to a halt, nothing when all is done.
+
+    also: told again and again how many have.
+    """
+    seen, moved_at = 0, time.monotonic()
+    with click.progressbar(length=total, label=label, file=sys.stderr) as bar:
+        while seen < total:
+            counts = queue.counts()
+            ended = total - (counts.messages - counts.done - counts.deduped)
+            if ended > seen:
+                bar.update(ended - seen)
+                seen, moved_at = ended, time.monotonic()
+            elif process.poll() is not None:
+                return f"the worker left with exit code {process.returncode}"
+            elif time.monotonic() - moved_at > STUCK_S:
+                return f"the worker ended no job for {STUCK_S:g} s"
+            also(seen)
+            time.sleep(0.02)
+    return ""
+
+
+def last_words(trouble: str, log: Path) -> str:
+    """Why a run came to a halt, and how its worker's log ends."""
+    tail = log.read_text(errors="replace")[-2000:]
+    return f"\n{trouble}; its log, {log}, ends:\n{tail}"
 
 
 def kill_a_busy_child(folder: Path) -> Kill | None:

@@ -13,32 +13,55 @@ from jobq.cli.options import command, option
 from jobq.cli.session import Session
 from jobq.errors import ConfigError
 
-SCRIPT = Path("examples", "stdlib_census", "demo.py")
+FOLDER = Path("examples", "stdlib_census")
+SCRIPT, PIPELINE = FOLDER / "demo.py", FOLDER / "pipeline.py"
 
 
-@command("demo", examples="jobq demo\njobq demo --files 500 --processes 4")
-@option("--files", type=click.IntRange(10), help="So many files, spread evenly.  [default: all]")
+@command(
+    "demo",
+    examples="""
+        jobq demo
+        jobq demo --files 500 --processes 4
+        jobq demo --pipeline
+    """,
+)
+@option(
+    "--files", type=click.IntRange(10),
+    help="So many files, spread evenly.  [default: all; with --pipeline 4000]",
+)  # fmt: skip
 @option("--processes", type=click.IntRange(1), default=2, show_default=True, help="Children.")
 @option("--keep", is_flag=True, help="Leave its folder and keys for a look.")
-def demo(session: Session, files: int | None, processes: int, keep: bool) -> NoReturn:
+@option(
+    "--pipeline", is_flag=True, help="History in a lake, DataFrames as jobs; needs jobq[spark]."
+)
+@option("--rows", type=click.IntRange(1), help="Pipeline: rows to enqueue.  [default: 100000]")
+@option("--page", metavar="FILE", help="Pipeline: the report.  [default: jobq-demo.html]")
+def demo(
+    session: Session, files: int | None, processes: int, keep: bool, pipeline: bool,
+    rows: int | None, page: str | None,
+) -> NoReturn:  # fmt: skip
     """See it work: thousands of real files, bad ones among them, one child killed in the middle.
 
-    Exit code 1: a figure differs from that of a plain loop.
+    With --pipeline the history of this goes into a lake, and 100,000 rows of a DataFrame become jobs; the
+    page with the answers to every report stays. Exit code 1: a figure differs from what it must be.
     """
+    if not pipeline and (rows is not None or page is not None):
+        raise ConfigError("--rows and --page are about the pipeline; add --pipeline")
     arguments = ["--processes", str(processes), *(["--keep"] if keep else [])]
-    if files is not None:
-        arguments += ["--files", str(files)]
+    for name, given in (("--files", files), ("--rows", rows), ("--page", page)):
+        arguments += [name, str(given)] if given is not None else []
+    path = str(script(PIPELINE if pipeline else SCRIPT))
     # In this process's place: whoever ends it ends the demo, which ends its worker.
-    os.execve(sys.executable, [sys.executable, str(script()), *arguments], environment(session))
+    os.execve(sys.executable, [sys.executable, path, *arguments], environment(session))
 
 
-def script() -> Path:
+def script(path: Path = SCRIPT) -> Path:
     """The example inside the installed package, or beside it in a checkout."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package, package.parent):
-        if (folder / SCRIPT).is_file():
-            return folder / SCRIPT
-    raise ConfigError(f"no {SCRIPT} in or beside {package}; is the installation whole?")
+        if (folder / path).is_file():
+            return folder / path
+    raise ConfigError(f"no {path} in or beside {package}; is the installation whole?")
 
 
 def environment(session: Session) -> dict[str, str]:

@@ -13,10 +13,11 @@ from typing import Any
 
 from jobq.errors import PipelineError
 
-#: The JVM says these at every start of Spark, whatever the log's settings.
+#: The JVM says these at every start of Spark, or at the first sketch, whatever the log's settings.
 NOISE = (
     b"WARNING: Using incubator modules: jdk.incubator.vector",
     b"WARNING: package sun.security.action not in java.base",
+    b"Warning: Java versions > Java 11 can only operate in restricted mode where no off-heap operations are allowed!",
 )
 KEPT = 8
 _STDERR = 2

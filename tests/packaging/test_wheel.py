@@ -66,6 +66,7 @@ def test_wheel_has_scripts_example_and_types_and_nothing_else(wheel):
         "jobq/py.typed",
         "jobq/pipeline/log4j2.properties",
         "jobq/examples/stdlib_census/demo.py",
+        "jobq/examples/stdlib_census/pipeline.py",
     } <= set(names)
     assert any(name.endswith("LICENSE") for name in names)
 

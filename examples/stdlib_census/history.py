@@ -1,0 +1,125 @@
+"""What the pipeline's demo does with a lake: what `jobq lake` and `jobq report` do, in one Spark session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from jobq.pipeline import gateway, session
+from jobq.pipeline.commits import losses
+from jobq.pipeline.java import find_java
+from jobq.pipeline.lake import Lake, inspection, read, service
+from jobq.pipeline.lake.ingest import Ingest
+from jobq.pipeline.lake.runner import Runner
+from jobq.pipeline.lake_audit import LakeAudit, LakeAudited
+from jobq.pipeline.report.answers import answers, from_lake
+from jobq.pipeline.report.asked import Asked
+from jobq.pipeline.report.html import page
+from jobq.pipeline.report.registry import named
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+
+    from jobq import Queue
+    from jobq.engine.connection import Client
+
+
+class Reported(NamedTuple):
+    """The page's figures."""
+
+    answers: int
+    events: int
+
+
+class History:
+    """One lake and one session. The server's address and namespace are those of the environment."""
+
+    def __init__(self, client: Client, folder: Path) -> None:
+        self._client = client
+        # The demo's workers are on this machine, so its executors are, wherever others would be.
+        self.spark: SparkSession = session("jobq demo", master="local[*]", fast=True)
+        self.lake = Lake.create(str(folder))
+        self.began = self._now()
+
+    @property
+    def versions(self) -> str:
+        """Of what runs here."""
+        java = find_java()
+        return f"Spark {self.spark.version} on Java {java.version} of {java.origin}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # Who was cut off in the middle of a call to Java gets the answer to that one at the next.
+        if kind is None:
+            self.spark.stop()
+        gateway.end()
+
+    def ingest(self) -> service.Round:
+        """`jobq lake ingest --once`: what is new."""
+        runner = Runner(session=lambda: self.spark)
+        return service.round_of(
+            Ingest(self.lake, self._client, runner), lambda _: None, lambda: False
+        )
+
+    def stats(self) -> list[inspection.Stats]:
+        """`jobq lake stats`."""
+        return inspection.stats(self.lake)
+
+    def check(self) -> list[inspection.Finding]:
+        """`jobq lake check`."""
+        return list(inspection.check(self.lake))
+
+    def audit(self) -> dict[str, LakeAudited]:
+        """`jobq lake audit`, by queue."""
+        audited = LakeAudit(self.spark, read(self.spark, self.lake))
+        found = audited.run(None, None, losses=losses(self.lake.table("events")))
+        return {one.queue: one for one in found}
+
+    def report(self, target: Path) -> Reported:
+        """`jobq report all --html`, from the begin of this run to now."""
+        asked = Asked(since=self.began, until=self._now() + timedelta(seconds=1))
+        found, seen = answers(self.spark, from_lake(self.spark, self.lake), named("all"), asked)
+        target.write_text(page(found, asked, seen), encoding="utf-8")
+        return Reported(len(found), seen.events)
+
+    def frame(self, rows: Sequence[str], folder: Path) -> DataFrame:
+        """Lines of text, numbered, each with the folder for what its job writes down."""
+        import pandas as pd
+
+        texts: pd.DataFrame = pd.DataFrame({"line": range(len(rows)), "text": rows})
+        return self.spark.createDataFrame(texts.assign(folder=str(folder)))
+
+    def _now(self) -> datetime:
+        """By the server's clock, which events have."""
+        seconds = int(self._client.command("TIME")[0])
+        return datetime.fromtimestamp(seconds, UTC)
+
+
+def enqueued(frame: DataFrame, queue: str) -> None:
+    """A job for each row."""
+    (
+        frame.write.format("jobq")
+        .mode("append")
+        .option("job", "line_jobs.measure")
+        .option("queue", queue)
+        .option("idColumn", "line")
+        .option("kwargsColumns", "line,text,folder")
+        .option("dedupeFor", "1h")
+        .save()
+    )
+
+
+def characters(frame: DataFrame) -> int:
+    """Of all texts, as Spark counts them."""
+    [row] = frame.selectExpr("coalesce(sum(char_length(text)), 0) AS n").collect()
+    return int(row["n"])
+
+
+def written(queues: Iterable[Queue]) -> int:
+    """Events in the queues' streams, which keep more than this demo makes."""
+    return sum(int(queue.client.command("XLEN", f"{queue.prefix}events")) for queue in queues)

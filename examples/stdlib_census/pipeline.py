@@ -1,0 +1,219 @@
+"""The pipeline as a demonstration: the census's history in a lake, rows as jobs, figures that are checked."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pool
+from demo import Demo, attended, leave
+from line_jobs import measured
+from telling import Figures, Steps
+
+import jobq
+from jobq.engine.address import masked
+from jobq.errors import ConfigError, JobqError, PipelineError
+from jobq.pipeline import doctor
+
+if TYPE_CHECKING:
+    from history import History
+    from pyspark.sql import DataFrame
+
+FILES, ROWS = 4_000, 100_000
+PAGE = "jobq-demo.html"
+#: More events than a job can have here: its enqueue, its end, those of retries and of the kill.
+EVENTS = 10
+
+
+class Pipeline(Demo):
+    """The census with all its events on record, then a DataFrame's rows; in one namespace and folder."""
+
+    def __init__(self, files: int, rows: int, processes: int, page: Path) -> None:
+        super().__init__(files, processes)
+        self.page, self.nrows = page, rows
+        self.lines = jobq.Queue("lines", self.client)
+        self.steps, self.figures = Steps(), Figures()
+
+    def run(self) -> int:
+        """The exit code."""
+        click.echo(f"on {masked(self.client.url)}; lake and logs are in {self.folder}")
+        # Spark's Java keeps the environment that it is started with.
+        os.environ.update(JOBQ_URL=self.client.url, JOBQ_NAMESPACE=self.client.namespace)
+        self.steps.begin("Spark starts")
+        from history import History
+
+        with History(self.client, self.folder / "lake") as history:
+            self.steps.say(history.versions)
+            done = self._done(history)
+        if not done:
+            return 1
+        if not self.figures.told():
+            click.echo("\nWRONG: not every figure is what it must be", err=True)
+            return 1
+        click.echo(f"\nevery figure is what it must be\nthe report: {self.page.resolve()}")
+        return 0
+
+    def _done(self, history: History) -> bool:
+        """Everything; False when a worker came to a halt."""
+        for queue in (self.queue, self.lines):
+            queue.events_level("all")
+            queue.events_maxlen(max(100_000, EVENTS * (len(self.files) + self.nrows)))
+        if not self._census():
+            return False
+        self._ingest(history)
+        if not self._rows(history):
+            return False
+        self._ingest(history)
+        self._look_into(history)
+        self._report(history)
+        return True
+
+    def _census(self) -> bool:
+        total = len(self.files)
+        self.steps.begin(
+            f"{total:,} Python files, one job each, by a worker with {self.processes} children"
+        )
+        if not self.counted():
+            return False
+        dead = self.queue.counts().dead
+        killed = "; one child was killed in the middle" if self.kill else ""
+        self.steps.say(f"{total - dead:,} done, {dead:,} dead{killed}", total, "jobs")
+        return True
+
+    def _ingest(self, history: History) -> None:
+        self.steps.begin("jobq lake ingest --once")
+        found = history.ingest()
+        self.steps.say(
+            f"{found.events:,} events, {found.dead:,} dead letters", found.events, "events"
+        )
+
+    def _rows(self, history: History) -> bool:
+        """Rows become jobs, run, and don't become jobs again; False when the worker came to a halt."""
+        from history import characters, enqueued
+
+        self.steps.begin("lines of those files as a DataFrame")
+        texts = list(itertools.islice(lines_of(self.files), self.nrows))
+        frame, self.nrows = history.frame(texts, self.folder), len(texts)
+        total = characters(frame)
+        self.steps.say(f"{self.nrows:,} rows with {total:,} characters")
+        self.steps.begin('df.write.format("jobq"), a job for each row')
+        enqueued(frame, self.lines.name)
+        self.steps.say(f"{self.nrows:,} rows enqueued", self.nrows, "rows")
+        self.figures.add("rows enqueued", self.lines.counts().messages, self.nrows)
+        if not self._drained():
+            return False
+        self._written_again(frame)
+        found = measured(self.folder)
+        self.figures.add("rows whose job ran, as jobs wrote down", found.lines, self.nrows)
+        self.figures.add("runs beyond the first", found.again, 0)
+        self.figures.add("characters, by jobs and by Spark", found.characters, total)
+        return True
+
+    def _drained(self) -> bool:
+        log = self.folder / "lines.log"
+        self.steps.begin(f"jobq worker --queues lines --processes {self.processes}")
+        with pool.worker(self.lines, "line_jobs", self.processes, log) as worker:
+            trouble = pool.watched(worker, self.lines, self.nrows, "measuring")
+        if trouble:
+            click.echo(pool.last_words(trouble, log), err=True)
+            return False
+        self.steps.say(f"{self.nrows:,} jobs ended", self.nrows, "jobs")
+        return True
+
+    def _written_again(self, frame: DataFrame) -> None:
+        from history import enqueued
+
+        self.steps.begin("the same write again")
+        enqueued(frame, self.lines.name)
+        counts = self.lines.counts()
+        added = counts.ready + counts.delayed + counts.locked + counts.requeued
+        self.steps.say(f"{added:,} rows enqueued", self.nrows, "rows")
+        self.figures.add("rows enqueued by the second write", added, 0)
+
+    def _look_into(self, history: History) -> None:
+        from history import written
+
+        self.steps.begin("jobq lake stats")
+        tables = {one.table: one for one in history.stats()}
+        for one in tables.values():
+            click.echo(f"    {one.table}: {one.rows:,} rows, {one.bytes_per_row:g} bytes each")
+        self.steps.begin("jobq lake check")
+        findings = history.check()
+        for finding in findings:
+            click.echo(f"    {finding.level}  {finding.table}: {finding.text}")
+        events, dead = tables["events"], self.queue.counts().dead
+        self.figures.add("events in the lake, and written by the server",
+                         events.rows, written((self.queue, self.lines)))  # fmt: skip
+        self.figures.add("events dropped before they were read", sum(events.lost.values()), 0)
+        self.figures.add("dead letters in the lake, and on the server", tables["dead"].rows, dead)
+        self.figures.add("faults that check found", sum(one.level == "fail" for one in findings), 0)
+        self._audit(history)
+
+    def _audit(self, history: History) -> None:
+        self.steps.begin("jobq lake audit")
+        audited = history.audit()
+        for queue, total in ((self.queue.name, len(self.files)), (self.lines.name, self.nrows)):
+            one = audited[queue]
+            self.steps.say(
+                f"{queue}: {one.accepted:,} accepted, {one.finished:,} finished, "
+                f"{one.duplicates:,} run again, {one.lost + one.open:,} lost"
+            )
+            self.figures.add(f"{queue}: accepted, by the lake", one.accepted, total)
+            self.figures.add(f"{queue}: finished, by the lake", one.finished, total)
+        self.figures.add("lines: run again, by the lake", audited[self.lines.name].duplicates, 0)
+
+    def _report(self, history: History) -> None:
+        from history import written
+
+        self.steps.begin("jobq report all --html")
+        found = history.report(self.page)
+        self.steps.say(f"{found.answers} answers from {found.events:,} events")
+        self.figures.add("events in the report", found.events, written((self.queue, self.lines)))
+
+
+def lines_of(files: Iterable[str]) -> Iterator[str]:
+    """Every line of source that isn't blank."""
+    for file in files:
+        text = Path(file).read_text(encoding="utf-8", errors="replace")
+        yield from (line for line in text.splitlines() if line.strip())
+
+
+def judged(page: Path) -> None:
+    """Fail at once for what would fail in the middle."""
+    faults = [
+        f"{one.value} ({one.remedy})" if one.remedy else one.value
+        for look in (doctor.packages, doctor.python, doctor.java, doctor.home)
+        for one in look()
+        if one.level == "fail"
+    ]
+    if faults:
+        raise PipelineError(f"the pipeline can't run here: {'; '.join(faults)}")
+    folder = page.resolve().parent
+    if page.is_dir() or not os.access(folder, os.W_OK):
+        raise ConfigError(f"--page {page} can't be written; name a file in a folder that can")
+
+
+@click.command()
+@click.option("--files", type=click.IntRange(10), default=FILES, help="So many files.")
+@click.option("--rows", type=click.IntRange(1), default=ROWS, help="So many rows of a DataFrame.")
+@click.option("--processes", type=click.IntRange(1), default=2, help="Children of each worker.")
+@click.option("--page", type=click.Path(path_type=Path), default=PAGE, help="The report's file.")
+@click.option("--keep", is_flag=True, help="Leave the folder and the keys for a look.")
+def main(files: int, rows: int, processes: int, page: Path, keep: bool) -> None:
+    """Jobs' history into a lake, answers from it, and a DataFrame's rows as jobs."""
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        judged(page)
+        sys.exit(attended(Pipeline(files, rows, processes, page), keep))
+    except JobqError as error:
+        raise click.ClickException(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()
