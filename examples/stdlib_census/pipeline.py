@@ -186,14 +186,12 @@ def lines_of(files: Iterable[str]) -> Iterator[str]:
 
 def judged(page: Path) -> None:
     """Fail at once for what would fail in the middle."""
-    faults = [
-        f"{one.value} ({one.remedy})" if one.remedy else one.value
-        for look in (doctor.packages, doctor.python, doctor.java, doctor.home)
-        for one in look()
-        if one.level == "fail"
-    ]
+    looks = (doctor.packages, doctor.python, doctor.java, doctor.home)
+    faults = [one for look in looks for one in look() if one.level == "fail"]
     if faults:
-        raise PipelineError(f"the pipeline can't run here: {'; '.join(faults)}")
+        remedies = dict.fromkeys(one.remedy for one in faults if one.remedy)
+        told = "; ".join([", ".join(one.value for one in faults), *remedies])
+        raise PipelineError(f"the pipeline can't run here: {told}")
     folder = page.resolve().parent
     if page.is_dir() or not os.access(folder, os.W_OK):
         raise ConfigError(f"--page {page} can't be written; name a file in a folder that can")

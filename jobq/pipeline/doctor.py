@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,7 +100,8 @@ def java() -> Iterator[Finding]:
     tried = found.major in TRIED
     remedy = "" if tried else f"jobq is tried with Java {', '.join(map(str, TRIED))}"
     yield Finding("java", "ok" if tried else "warn", value, remedy)
-    yield _archive(found)
+    if find_spec("pyspark"):
+        yield _archive(found)
 
 
 def _archive(java: Java) -> Finding:

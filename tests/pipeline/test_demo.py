@@ -89,6 +89,7 @@ def test_missing_extra_is_told_before_anything_begins(parts, tmp_path, monkeypat
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(doctor, "version", version)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(PipelineError, match=r"pyspark is missing.*pip install 'jobq\[spark\]'"):
         pipeline.judged(tmp_path / "page.html")
 
