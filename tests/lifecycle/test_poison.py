@@ -31,8 +31,8 @@ def test_each_kind_is_dead_after_three_crashes_and_the_good_ones_run_once(
     assert {one.ncrashes for one in dead.values()} == {3}
     ended = [line["name"] for line in ledger.lines("end")]
     assert sorted(ended) == sorted(f"q{number}" for number in range(60))
-    assert worker.log.count("crashed:") == 3 * len(KINDS), "no child died but of these"
     assert worker.stop() == 0
+    assert worker.log.count("crashed:") == 3 * len(KINDS), "no child died but of these"
     assert queue.fsck() == []
 
 
