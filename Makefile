@@ -53,7 +53,7 @@ test: $(VENV)/.tested ## every promise, on real servers: Valkey, and Redis where
 	@$(MAKE) --no-print-directory test-pythons
 	$(BIN)/python -m pytest tests/model $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/model --ignore tests/pipeline $(PYTEST_ARGS)
-	$(BIN)/python -m pytest tests/pipeline $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/pipeline $(PYTEST_ARGS)
 
 test-pythons: $(VENV)/.tested ## engine and jobs on every other Python 3.11 to 3.13 that is on the path
 	@here=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \

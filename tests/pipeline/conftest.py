@@ -18,6 +18,16 @@ from tests.conftest import Server, serving
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+HERE = Path(__file__).parent
+#: A JVM that starts, or compiles what it runs for the first time, takes its time on a busy machine.
+LIMIT_S = 300
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(LIMIT_S))
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:

@@ -22,7 +22,7 @@ from tests.lifecycle.conftest import ROOT, Ledger
 
 MODULE = "tests.lifecycle.jobs_at_work"
 #: Three JVMs start one after another; on a busy machine that takes its time.
-DEADLINE_S = 120
+DEADLINE_S = 200
 #: Runs a slot as an executor's Python worker does, without a JVM.
 ALONE = """
 import json, sys
@@ -238,6 +238,7 @@ def below(process, part):
     return found
 
 
+@pytest.mark.timeout(600)
 def test_lost_executors_cost_no_job(drain, send, valkey_queue, ledger, tmp_path):
     """One loses its Python worker, the other its whole JVM, both while a job runs."""
     send("gated", "a", "b")
@@ -258,7 +259,7 @@ def test_lost_executors_cost_no_job(drain, send, valkey_queue, ledger, tmp_path)
     gone(held)
     for name in "ab":
         ledger.gate(name).touch()
-    out, _ = process.communicate(timeout=90)
+    out, _ = process.communicate(timeout=200)
     assert process.returncode == 0, (tmp_path / "err").read_text()
     record = json.loads(out)
     assert (record["done"], record["dead"], record["failed"]) == (102, 0, [])
@@ -266,6 +267,7 @@ def test_lost_executors_cost_no_job(drain, send, valkey_queue, ledger, tmp_path)
     assert (result.accepted, result.finished, result.lost, result.live) == (102, 102, 0, 0)
 
 
+@pytest.mark.timeout(600)
 def test_workers_end_when_the_driver_and_its_jvm_are_killed(drain, send, valkey_queue, ledger, env):
     send("gated", "a")
     process = drain("--master", "local[1]", "--executors", "1")
@@ -274,7 +276,7 @@ def test_workers_end_when_the_driver_and_its_jvm_are_killed(drain, send, valkey_
     held = [p for tether in tethers for p in (tether, *tether.children(recursive=True))]
     for jvm in [p for p in below(process, "pyspark") if "java" in p.name()]:
         jvm.kill()
-    assert process.wait(60) == 1
+    assert process.wait(200) == 1
     gone(held)
     ledger.gate("a").touch()
     assert Slot(order(env)).run(0).code == 0

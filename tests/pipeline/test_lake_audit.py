@@ -73,23 +73,42 @@ def any_history(queue, seed):
     return rows
 
 
-@pytest.fixture
-def audit(spark):
-    def made(rows):
-        return LakeAudit(
-            spark, spark.createDataFrame(random.Random(1).sample(rows, len(rows)), SCHEMA)
-        )
+#: By queue. One lake holds them all, so that one session answers for all in few runs.
+HISTORIES = {
+    **{f"q{seed:02}": any_history(f"q{seed:02}", seed) for seed in range(60)},
+    **{
+        queue: stories(
+            queue, ("enqueued", "a"), ("enqueued", "b"), ("done", "a"), ("enqueued", "b"),
+            ("crashed", "b"), ("done", "b"), ("enqueued", "c"), ("done", "c"), ("done", "c"), ("enqueued", "d"),
+        ) for queue in ("lossy", "living")
+    },
+    "ten": stories("ten", *(("enqueued", f"m{n}") for n in range(10))),
+    "late": stories("late", ("done", "a"), ("done", "b"), ("enqueued", "c"), ("done", "c")),
+    "attempts": stories("attempts", ("done", "a")),
+    "gaps": [
+        *stories("gaps", ("enqueued", "a")),
+        row("gaps", START + 200_000, 0, "done", "b", enqueued_at=START + 100_000),
+        row("gaps", START + 200_001, 0, "done", "c", enqueued_at=START - 100_000),
+    ],
+}  # fmt: skip
 
-    return made
+
+@pytest.fixture(scope="module")
+def audit(spark):
+    """The audit of all histories, their events in no order."""
+    rows = [one for history in HISTORIES.values() for one in history]
+    events = spark.createDataFrame(random.Random(1).sample(rows, len(rows)), SCHEMA).cache()
+    yield LakeAudit(spark, events)
+    events.unpersist()
 
 
 def test_sql_says_what_the_tally_says_of_any_history(audit):
-    histories = {f"q{seed:02}": any_history(f"q{seed:02}", seed) for seed in range(60)}
+    queues = [queue for queue in HISTORIES if queue.startswith("q")]
     until = START + 1_500
-    found = audit([one for rows in histories.values() for one in rows]).run(START, until)
-    assert [one.queue for one in found] == sorted(histories)
+    found = audit.run(START, until, queues)
+    assert [one.queue for one in found] == sorted(queues)
     for one in found:
-        wanted = tallied(histories[one.queue], until)
+        wanted = tallied(HISTORIES[one.queue], until)
         wanted["lost_mids"] = sorted(set(wanted["lost_mids"]))
         told = {name: getattr(one, name) for name in wanted} | {"live": one.open}
         assert told == wanted, one.queue
@@ -97,52 +116,41 @@ def test_sql_says_what_the_tally_says_of_any_history(audit):
 
 
 def test_losses_and_duplicates_are_counted_named_and_balanced(audit):
-    rows = stories(
-        "low", ("enqueued", "a"), ("enqueued", "b"), ("done", "a"), ("enqueued", "b"), ("crashed", "b"),
-        ("done", "b"), ("enqueued", "c"), ("done", "c"), ("done", "c"), ("enqueued", "d"),
-    )  # fmt: skip
-    [one] = audit(rows).run(None, None)
+    found = {one.queue: one for one in audit.run(None, None)}
+    assert set(found) == set(HISTORIES) - {"attempts"}, "of which enqueues are on record"
+    one = found["lossy"]
     assert (one.accepted, one.finished, one.duplicates, one.lost, one.open) == (5, 3, 2, 1, 1)
     assert one.lost_mids == ["b"]
     assert one.notes == []
-    [asked] = audit(rows).run(None, None, lives=lambda queue, mid: False)
-    assert (asked.lost, asked.open, asked.live, asked.lost_mids) == (2, 0, 0, ["b", "d"])
-    [asked] = audit(rows).run(None, None, lives=lambda queue, mid: mid == "d")
-    assert (asked.lost, asked.open, asked.live) == (1, 0, 1)
+    living, lossy = audit.run(
+        None, None, ["lossy", "living"], lives=lambda queue, mid: (queue, mid) == ("living", "d")
+    )
+    assert (lossy.lost, lossy.open, lossy.live, lossy.lost_mids) == (2, 0, 0, ["b", "d"])
+    assert (living.lost, living.open, living.live) == (1, 0, 1)
 
 
 def test_range_begins_within_and_other_queues_are_left_out(audit):
-    rows = stories("low", *(("enqueued", f"m{n}") for n in range(10)))
-    rows += stories("high", ("enqueued", "x"))
-    [one] = audit(rows).run(START + 2_000, START + 6_000, ["low"])
+    [one] = audit.run(START + 2_000, START + 6_000, ["ten"])
     assert (one.accepted, one.open) == (5, 5)
-    with pytest.raises(ConfigError, match="did you mean 'low'"):
-        audit(rows).run(None, None, ["lov"])
+    with pytest.raises(ConfigError, match="did you mean 'ten'"):
+        audit.run(None, None, ["tne"])
 
 
-def test_attempts_level_and_losses_of_the_ingest_are_said(audit):
-    rows = stories("low", ("done", "a"), ("done", "b"), ("enqueued", "c"), ("done", "c"))
-    rows += stories("attempts", ("done", "a"))
-    [early] = audit(rows).run(START, None, ["low"])
-    assert "only since 2025-11-21T04:40:02.000Z" in early.notes[0]
-    assert [one.queue for one in audit(rows).run(None, None)] == ["low"]
+def test_what_the_figures_leave_out_is_said(audit):
+    """Enqueues before the level told of them, and those on no record within the range."""
+    gaps, late = audit.run(START, None, ["late", "gaps"])
+    assert "only since 2025-11-21T04:40:02.000Z" in late.notes[0]
+    assert (gaps.earlier, gaps.unrecorded) == (2, 1)
+    assert "on no record" in gaps.notes[0]
     with pytest.raises(ConfigError, match="jobq events level all --queues attempts"):
-        audit(rows).run(None, None, ["attempts"])
-    missed = Loss("low", 1_234, START, START + 5_000)
-    [lossy] = audit(rows).run(
-        START + 2_000, None, ["low"], losses=[missed, Loss("other", 1, 0, START)]
-    )
-    assert len(lossy.notes) == 1
-    assert "missed 1,234 events" in lossy.notes[0]
+        audit.run(None, None, ["attempts"])
 
 
-def test_enqueue_on_no_record_within_the_range_is_noticed(audit):
-    rows = stories("low", ("enqueued", "a"))
-    rows.append(row("low", START + 200_000, 0, "done", "b", enqueued_at=START + 100_000))
-    rows.append(row("low", START + 200_001, 0, "done", "c", enqueued_at=START - 100_000))
-    [one] = audit(rows).run(START, None)
-    assert (one.earlier, one.unrecorded) == (2, 1)
-    assert "on no record" in one.notes[0]
+def test_losses_of_the_ingest_are_said(audit):
+    missed = [Loss("late", 1_234, START, START + 5_000), Loss("other", 1, 0, START)]
+    [one] = audit.run(START + 2_000, None, ["late"], losses=missed)
+    assert len(one.notes) == 1
+    assert "missed 1,234 events" in one.notes[0]
 
 
 def test_losses_come_from_the_log_of_commits_and_from_its_totals():

@@ -42,9 +42,12 @@ CALLS = frozenset(("eval", "exec", "compile", "__import__"))
 IMPORTERS = {
     "__init__.py",
     "cli/app.py",
+    "cli/lake.py",
     "cli/load.py",
     "jobs/middleware.py",
     "observe/sentry_spans.py",
+    "pipeline/__init__.py",
+    "pipeline/lake/__init__.py",
 }
 
 

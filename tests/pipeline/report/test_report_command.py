@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from deltalake import write_deltalake
 
 from jobq.cli import main
+from jobq.engine.message import Ending
 from jobq.pipeline.lake.place import Lake
 from jobq.pipeline.lake.tables import to_lake
 from jobq.pipeline.report.registry import NAMES
@@ -180,10 +181,7 @@ def test_report_without_a_lake_says_how_to_name_one(report, monkeypatch):
     assert ended.code == 2 and "--lake" in ended.err
 
 
-def test_live_report_reads_the_servers_streams(report, valkey_queue, valkey, monkeypatch):
-    from jobq.engine.message import Ending
-
-    monkeypatch.setenv("JOBQ_URL", valkey.url)
+def test_live_report_reads_the_servers_streams(report, valkey_queue, valkey):
     valkey_queue.enqueue(b"{}", mid="a")
     (taken,) = valkey_queue.dequeue(1).messages
     valkey_queue.finish([Ending(mid=taken.mid, token=taken.token, outcome="done")])
@@ -191,6 +189,8 @@ def test_live_report_reads_the_servers_streams(report, valkey_queue, valkey, mon
     ended = report(
         "retries",
         "--live",
+        "--url",
+        valkey.url,
         "--since",
         "1h",
         "--until",
