@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from jobq.errors import LakeError
+from jobq.errors import LakeError, PipelineError
 
 #: How long a target remembers, and a message refuses to be enqueued again after it is done.
 REMEMBER_S = 30 * 86_400.0
@@ -50,6 +50,10 @@ class Target(Protocol):
 
     def reached(self) -> int:
         """The index of the last message that is there already, 0 for none."""
+        ...
+
+    def begun(self, index: int) -> int:
+        """The first index that this replay was ever asked for: now `index`, if it never was."""
         ...
 
     def send(self, batch: list[Archived]) -> int:
@@ -95,8 +99,9 @@ def replay(
 ) -> Replayed:  # fmt: skip
     """Send what isn't there yet, in order. `tell` hears how many were sent."""
     began, reached = time.monotonic(), target.reached()
-    sent = exists = behind = first = last = 0
+    sent = exists = behind = first = last = begun = 0
     for batch in batches(archived(rows), pace.most(target.per_call)):
+        begun = begun or _checked(target.begun(batch[0].index), batch[0].index)
         todo = [one for one in batch if one.index > reached]
         behind += len(batch) - len(todo)
         if not todo:
@@ -107,6 +112,15 @@ def replay(
         tell(sent)
         pace.wait(len(todo))
     return Replayed(sent, exists, behind, first, last, round(time.monotonic() - began, 3))
+
+
+def _checked(begun: int, first: int) -> int:
+    if first < begun:
+        raise PipelineError(
+            f"this replay began with message {begun}, and what is asked for with {first}: it goes on where it was, "
+            "so the older ones would be left out; give them a replay of their own by --id, with an --until"
+        )
+    return begun
 
 
 def archived(rows: Iterable[dict[str, Any]]) -> Iterator[Archived]:

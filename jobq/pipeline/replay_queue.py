@@ -42,6 +42,7 @@ class ToQueue:
         name = hashlib.blake2b(f"{source}\x1f{replay}".encode(), digest_size=12).hexdigest()
         self._note = f"{queue.prefix}replay:{name}"
         self._unsure = PER_CALL
+        self._begun = 0
 
     def __enter__(self) -> ToQueue:
         return self
@@ -51,7 +52,16 @@ class ToQueue:
 
     def reached(self) -> int:
         """How far this replay is for certain."""
-        return int(self._queue.client.command("GET", self._note) or 0)
+        return self._noted()[0]
+
+    def begun(self, index: int) -> int:
+        """The first index that this replay was ever asked for."""
+        self._begun = self._noted()[1] or index
+        return self._begun
+
+    def _noted(self) -> tuple[int, int]:
+        last, first = (self._queue.client.command("GET", self._note) or b"0 0").split(b" ")
+        return int(last), int(first)
 
     def send(self, batch: list[Archived]) -> int:
         """Enqueue them in one call; how many were new."""
@@ -61,7 +71,8 @@ class ToQueue:
             messages = [one for one in messages if self._queue.status(one[0]).word != "dead"]
         done = self._queue.enqueue_many(messages, dedupe=self._dedupe_s) if messages else []
         self._unsure -= len(batch)
-        self._queue.client.command("SET", self._note, str(batch[-1].index), "PX", self._remember_ms)
+        note = f"{batch[-1].index} {self._begun or batch[0].index}"
+        self._queue.client.command("SET", self._note, note, "PX", self._remember_ms)
         return sum(one.action == "added" for one in done)
 
     def mid(self, index: int) -> str:

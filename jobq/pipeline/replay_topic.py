@@ -53,7 +53,7 @@ class ToTopic:
         self._binding = Binding(name, client)
         self._caller = Numbered(f"replay\x1f{source}\x1f{replay}")
         self._note = f"{self._binding.prefix}call:{self._caller.id}"
-        self._lock = f"{self._note}.lock"
+        self._lock, self._first = f"{self._note}.lock", f"{self._note}.first"
         self._remember_ms = round(remember_s * 1000)
         self._token = secrets.token_hex(8)
 
@@ -73,12 +73,19 @@ class ToTopic:
 
     def __exit__(self, *_: object) -> None:
         if self._command("GET", self._lock) == self._token.encode():
+            self._command("PEXPIRE", self._first, self._remember_ms)
             self._command("DEL", self._lock)
 
     def reached(self) -> int:
         """How far this replay is, 0 before its first call."""
         note = self._command("GET", self._note)
         return int(note.split(b" ")[0]) if note else 0
+
+    def begun(self, index: int) -> int:
+        """The first index that this replay was ever asked for."""
+        self._command("SET", self._first, index, "NX", "PX", self._remember_ms)
+        self._command("PEXPIRE", self._first, self._remember_ms)
+        return int(self._command("GET", self._first) or index)
 
     def send(self, batch: list[Archived]) -> int:
         """Append them in one call, or have it refused; how many those were.

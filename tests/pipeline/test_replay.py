@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 
 import pytest
 from click.testing import CliRunner
@@ -88,6 +89,27 @@ def run_all(queue, outcome="done"):
         queue.finish([Ending(mid=m.mid, token=m.token, outcome=outcome, reason="no") for m in held])
         found += held
     return found
+
+
+@pytest.mark.parametrize("target", ["--to-queue", "--to-topic"])
+def test_older_messages_are_never_left_out_unsaid_when_newer_ones_were_replayed(
+    valkey_client, ingest, replay, jobq, target
+):
+    topic = numbered(valkey_client, "orders", 10)
+    first_half = list(topic.read())[-1].at
+    while valkey_client.command("TIME")[0] <= b"%d" % (first_half // 1000):
+        pass  # --since is to tell the halves apart
+    numbered(valkey_client, "orders", 10, first=10)
+    ingest()
+    middle = datetime.fromtimestamp(first_half / 1000 + 0.001, UTC).isoformat()
+    newer, older = ("--since", middle), ("--since", "1h", "--until", middle)
+    assert replay("--topic", "orders", *newer, target, "again")["sent"] == 10
+    code, _, err = jobq("lake", "replay", "--topic", "orders", *SINCE, target, "again")
+    assert code != 0
+    assert "began with message 11" in err
+    assert "--id" in err
+    assert replay("--topic", "orders", *newer, target, "again")["behind"] == 10
+    assert replay("--topic", "orders", *older, target, "again", "--id", "older")["sent"] == 10
 
 
 def test_messages_beyond_retention_come_back_whole_and_in_order(valkey_client, ingest, replay):

@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobq.engine import keys
-from jobq.pipeline.lake.commit import State, commit, state_of
+from jobq.pipeline.lake.commit import Overtaken, State, commit, state_of
 from jobq.pipeline.lake.files import Writer
 from jobq.pipeline.lake.live import live, tables
 from jobq.pipeline.lake.place import Lake
+from jobq.pipeline.lake.store import remove
 from jobq.pipeline.lake.tables import DEAD
 from jobq.pipeline.offsets import Place
 from jobq.pipeline.reading.live import Shelf, dead
@@ -32,7 +33,7 @@ OVERLAP_MS = 3_600_000
 
 
 def keep(lake: Lake, client: Client, queues: Iterable[str]) -> int:
-    """Take the dead that aren't in the lake yet; how many that were."""
+    """Take the dead that aren't in the lake yet; how many that were. Overtaken when another did meanwhile."""
     delta = lake.table(DEAD.name)
     state = state_of(delta, DEAD.app)
     newest = {queue: at for queue in queues if (at := _newest(client, queue))}
@@ -49,8 +50,12 @@ def keep(lake: Lake, client: Client, queues: Iterable[str]) -> int:
             writer.add(new)
         places[queue] = Place(str(at), 0)
     if rows:
-        actions = [file.action() for file in writer.finish()]
-        commit(lake, DEAD.name, lake.made(DEAD.name), actions, state.following(places, rows, {}))
+        files, now = writer.finish(), lake.made(DEAD.name)
+        if state_of(now, DEAD.app).batch != state.batch:
+            remove(lake.below(DEAD.name), [file.path for file in files])
+            raise Overtaken(f"another ingest keeps the dead in {lake.store.uri}, and came first")
+        after = state.following(places, rows, {})
+        commit(lake, DEAD.name, now, [file.action() for file in files], after)
     return rows
 
 

@@ -19,7 +19,7 @@ from jobq.pipeline.lake.tables import TABLES, Table
 from jobq.pipeline.offsets import Place, from_plain, to_plain
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, Transaction
     from deltalake.transaction import AddAction, RemoveAction
 
 KEY = "jobq"
@@ -93,29 +93,47 @@ def commit(
 ) -> None:  # fmt: skip
     """One commit on the table as `delta` saw it. With a state it is a batch of the ingest.
 
-    Overtaken when another commit of the same app came first. Without a state the last batch's metadata is
+    Overtaken when another commit of the same app came first, or another that takes files out where this one
+    does: what to take out must be listed from this `delta`. Without a state the last batch's metadata is
     said again, so that it is found soon; expired: rows that this commit takes out because of their age.
     """
-    from deltalake import CommitProperties, Transaction
+    from deltalake import CommitProperties
 
-    table, store = TABLES[name], lake.below(name)
-    transactions = [Transaction(table.app, state.batch)] if state else None
-    known = state or state_of(delta, table.app)
+    table, store, actions = TABLES[name], lake.below(name), list(actions)
+    transactions = _transactions(delta, table, state, actions) or None
+    # Asked anew: batches may have come since `delta`, and the newest is the one to say again.
+    known = state or state_of(lake.table(name), table.app)
     known = replace(known, expired=known.expired + expired)
     properties = CommitProperties(
         custom_metadata={KEY: known.plain()} if known.batch else None, app_transactions=transactions
     )
     with told(store):
         try:
-            _write(delta, list(actions), table, properties)
+            _write(delta, actions, table, properties)
         except Exception as error:
             if "Concurrent transaction" in str(error):
                 raise Overtaken(
                     f"another ingest writes to {store.uri}; batch {known.batch} is its"
+                    if state
+                    else f"another process works on {store.uri}; nothing was changed, run this again"
                 ) from error
             raise
         delta.update_incremental()
     _settle(store, delta)
+
+
+def _transactions(
+    delta: DeltaTable, table: Table, state: State | None, actions: list[AddAction | RemoveAction]
+) -> list[Transaction]:
+    from deltalake import Transaction
+    from deltalake.transaction import RemoveAction
+
+    found = [Transaction(table.app, state.batch)] if state else []
+    if any(isinstance(one, RemoveAction) for one in actions):
+        # deltalake lets two commits take out the same file, and then the rows of both are there.
+        app = f"{table.app}-upkeep"
+        found.append(Transaction(app, (delta.transaction_version(app) or 0) + 1))
+    return found
 
 
 def _write(

@@ -125,6 +125,11 @@ class Ingest:
         last = done.reads[-1]
         if last.stretch.upto == one.upto and not last.cut:
             return one.end, offsets.lost(one, done.entries)
+        if not done.entries:
+            # The first part was dropped before it could be read; what follows it may still be there.
+            oldest = offsets.tail(self.client, one.key).oldest
+            dropped = max(0, oldest.n - one.start.n)
+            return (oldest, dropped) if dropped else (one.start, 0)
         asked = one._replace(limit=done.entries)
         return offsets.reached(self.client, asked, done.entries, done.last_id or one.after)
 
@@ -146,10 +151,13 @@ class Ingest:
             if bad:
                 quarantine.keep(self.lake, bad, after.facts["remade"])
             delta = self.lake.made(table.name)
-            if state_of(delta, table.app).batch != after.batch - 1:
+            before = state_of(delta, table.app)
+            if before.batch != after.batch - 1:
                 raise Overtaken(
                     f"another ingest committed batch {after.batch} of {table.name} first"
                 )
+            # Rows may have expired while this batch was read.
+            after = replace(after, expired=before.expired)
             commit(self.lake, table.name, delta, [file.action() for file in files], after)
         except Overtaken:
             _forget(self.lake.below(table.name), kept)

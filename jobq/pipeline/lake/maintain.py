@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from jobq.errors import ConfigError
-from jobq.pipeline.lake.commit import commit, properties
+from jobq.pipeline.lake.commit import Overtaken, commit, properties
 from jobq.pipeline.lake.files import Writer, Written
 from jobq.pipeline.lake.live import Live, by_day, live, tables
 from jobq.pipeline.lake.place import Lake
-from jobq.pipeline.lake.store import told
+from jobq.pipeline.lake.store import remove, told
 from jobq.pipeline.lake.tables import TABLES, Table
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from deltalake.transaction import RemoveAction
 
 TARGET = 128 * 1024 * 1024
@@ -62,8 +63,12 @@ def compact(
                 return done
             if all(_is_compact(one) for one in files):
                 continue
-            done.append(_compact(lake, TABLES[name], day, files, target))
-            told(done[-1])
+            # Listed again from what the commit is based on: others may have worked on that day meanwhile.
+            delta = lake.made(name)
+            files = live(delta, day, day)
+            if files:
+                done.append(_compact(lake, delta, TABLES[name], files, target))
+                told(done[-1])
     return done
 
 
@@ -71,7 +76,9 @@ def _is_compact(file: Live) -> bool:
     return file.path.rpartition("/")[2].startswith(COMPACT)
 
 
-def _compact(lake: Lake, table: Table, day: str, files: list[Live], target: int) -> Compacted:
+def _compact(
+    lake: Lake, delta: DeltaTable, table: Table, files: list[Live], target: int
+) -> Compacted:
     store, size = lake.below(table.name), sum(one.size for one in files)
     rows = sum(one.rows for one in files)
     per_file = max(1, rows * target // max(1, size))
@@ -85,10 +92,13 @@ def _compact(lake: Lake, table: Table, day: str, files: list[Live], target: int)
         *removal(files, data_change=False),
         *(f.action(data_change=False) for f in written),
     ]
-    delta = lake.made(table.name)
-    commit(lake, table.name, delta, actions)
+    try:
+        commit(lake, table.name, delta, actions)
+    except Overtaken:
+        remove(store, [one.path for one in written])
+        raise
     return Compacted(
-        table.name, day, rows, len(files), len(written), size, sum(f.size for f in written)
+        table.name, files[0].dt, rows, len(files), len(written), size, sum(f.size for f in written)
     )
 
 

@@ -37,6 +37,8 @@ def keep(lake: Lake, bad: Sequence[tuple[str, Bad]], remade: Sequence[str]) -> i
         return 0
     writer = Writer(lake.below(QUARANTINE.name), QUARANTINE)
     writer.add(_rows(new))
+    # By id: entries of an unknown version come before all others of their chunk.
+    new.sort(key=lambda found: offsets.parsed(found[1].id.decode()))
     places = {queue: Place(one.id.decode(), 0) for queue, one in new}
     actions = [file.action() for file in writer.finish()]
     commit(lake, QUARANTINE.name, delta, actions, state.following(places, len(new), {}))

@@ -33,11 +33,22 @@ _WRITTEN = (
 
 
 def stale(lake: Lake, table: Table = ROLLUP) -> dict[str, int]:
-    """The days whose events are more, or fewer, than those the table was made of, with how many there are."""
-    made = state_of(lake.table(table.name), table.app).facts.get("days", {})
+    """The days whose events are more than those the table was made of, with how many there are.
+
+    Fewer are left of a day that has expired and got late events since: its rows stay as they are.
+    """
+    made = _made_of(lake, table)
+    return {day: rows for day, rows in _counts(lake).items() if made.get(day, 0) < rows}
+
+
+def _made_of(lake: Lake, table: Table) -> dict[str, int]:
+    found: dict[str, int] = state_of(lake.table(table.name), table.app).facts.get("days", {})
+    return found
+
+
+def _counts(lake: Lake) -> dict[str, int]:
     days = by_day(live(lake.table(EVENTS.name)))
-    counts = {day: sum(file.rows for file in files) for day, files in days.items()}
-    return {day: rows for day, rows in counts.items() if made.get(day) != rows}
+    return {day: sum(file.rows for file in files) for day, files in days.items()}
 
 
 def refresh(lake: Lake, spark: SparkSession) -> dict[str, int]:
@@ -85,8 +96,9 @@ def _lives(lake: Lake, spark: SparkSession, since: str) -> None:
 
 def _with_older(lake: Lake, spark: SparkSession, rows: DataFrame, born: list[str]) -> DataFrame:
     """With what is known of messages of days whose events have expired."""
-    days = by_day(live(lake.table(EVENTS.name)))
-    gone = [day for day in born if day < min(days, default="")]
+    days, made = _counts(lake), _made_of(lake, JOB_RUNS)
+    oldest = min(days, default="")
+    gone = [day for day in born if day < oldest or days.get(day, 0) < made.get(day, 0)]
     if not gone:
         return rows
     from pyspark.sql import functions as f

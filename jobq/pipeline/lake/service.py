@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -66,7 +66,9 @@ def round_of(ingest: Ingest, told: Callable[[Batch], None], enough: Callable[[],
             told(batch)
     if not enough():
         names = ingest.names or queue_names(ingest.client)
-        found = found._replace(dead=buried.keep(ingest.lake, ingest.client, names))
+        # Overtaken: another ingest has just kept them; what it didn't is kept by the next round.
+        with suppress(Overtaken):
+            found = found._replace(dead=buried.keep(ingest.lake, ingest.client, names))
     return found
 
 

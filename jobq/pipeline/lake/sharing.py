@@ -53,12 +53,18 @@ def portions(
             parts = _parts(one, tails[one.queue], size)
             found += [Portion(table, settings, store, (part,)) for part in parts]
             continue
-        waiting.append(Stretch(one.queue, one.key, one.after, one.upto, one.limit))
+        waiting += _whole(one)
         entries += _count(one)
         if entries >= size:
             found.append(Portion(table, settings, store, tuple(waiting)))
             waiting, entries = [], 0
     return found + ([Portion(table, settings, store, tuple(waiting))] if waiting else [])
+
+
+def _whole(one: Range) -> list[Stretch]:
+    if "-" not in one.upto:
+        return _by_index(one, 1)
+    return [Stretch(one.queue, one.key, one.after, one.upto, one.limit)]
 
 
 def _count(one: Range) -> int:

@@ -17,7 +17,8 @@ changes AS (
   FROM first_runs LEFT JOIN told USING (queue)
   WHERE told_from IS NULL OR enqueued_at < told_from OR enqueued_at > told_to
   UNION ALL
-  SELECT queue, finished_at, 1, 0 FROM events WHERE kind = 'enqueued' AND error IN ('added', 'requeued')
+  SELECT queue, finished_at, 1, 0 FROM events
+  WHERE kind = 'enqueued' AND coalesce(error, 'added') IN ('added', 'requeued')
   UNION ALL
   SELECT queue, started_at, 0, 1 FROM first_runs
   UNION ALL

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from jobq.compat.topic import Record, Topic
+from jobq.engine.message import Ending
 from jobq.engine.queue import Queue
 from jobq.errors import LakeError, Unavailable
 from jobq.pipeline import offsets
+from jobq.pipeline.lake import buried, inspection, maintain
 from jobq.pipeline.lake.commit import Overtaken, state_of
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.runner import Runner
+from jobq.pipeline.lake.service import round_of
 from jobq.pipeline.lake.tables import EVENTS
 from tests.pipeline.lake.conftest import DAY, batches, mids, rows
 
@@ -120,6 +124,21 @@ def test_loss_is_exact_in_sum_when_entries_are_dropped_between_batches(
     assert set(mids(lake).values()) == {1}
 
 
+def test_rest_is_read_when_all_of_the_first_part_is_dropped_before_it_is_read(
+    lake, valkey_client, write
+):
+    class Late(Runner):
+        def run(self, portions: Any, backlog: int) -> Any:
+            trim(valkey_client, "low", 601)
+            return super().run(portions, backlog)
+
+    write("low", 1_000)
+    work = Ingest(lake, valkey_client, Late("never"), max_rows=200, portion=50)
+    done = list(batches(work))
+    assert sum(one.rows for one in done) == sum(mids(lake).values()) == 400
+    assert sum(one.lost.get("low", 0) for one in done) == 600
+
+
 def test_stream_made_anew_is_read_from_its_begin_and_told(ingest, write, lake, valkey_client):
     write("low", 10)
     ingest.events()
@@ -178,6 +197,69 @@ def test_quarantine_has_an_entry_once_when_its_batch_is_made_again(
     assert rows(lake) == []
     valkey_client.command("XADD", key, f"{DAY + 5}-0", "1", b"more nonsense")
     assert (ingest.events().rows, len(rows(lake, "quarantine"))) == (3, 2)
+
+
+def test_quarantine_has_an_entry_once_when_one_of_an_unknown_version_comes_behind_others(
+    ingest, write, lake, valkey_client, monkeypatch
+):
+    write("low", 3)
+    key = offsets.events_key("jobq", "low")
+    for place, version in ((4, "1"), (5, "77")):
+        valkey_client.command("XADD", key, f"{DAY + place}-0", version, b"nonsense")
+
+    def dies(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("jobq.pipeline.lake.ingest.commit", dies)
+        with pytest.raises(KeyboardInterrupt):
+            ingest.events()
+    ingest.events()
+    assert len(rows(lake, "quarantine")) == 2
+
+
+def test_rows_expired_while_a_batch_was_read_stay_counted(lake, valkey_client, write):
+    """As in a bucket, which has no lock."""
+
+    class Meanwhile(Runner):
+        def run(self, portions: Any, backlog: int) -> Any:
+            maintain.expire(lake, 0, now=datetime.fromtimestamp(DAY / 1000 + 2 * 86_400, UTC))
+            return super().run(portions, backlog)
+
+    write("low", 3)
+    Ingest(lake, valkey_client, Runner("never")).events()
+    write("low", 4, first=4)
+    Ingest(lake, valkey_client, Meanwhile("never")).events()
+    assert [one.text for one in inspection.check(lake) if one.level == "fail"] == []
+
+
+def test_batches_of_topics_hold_no_more_than_they_may(lake, valkey_client):
+    for name in ("orders", "prices"):
+        Topic(name, valkey_client).append_many([Record(b"%d" % n) for n in range(100)])
+    work, counts = Ingest(lake, valkey_client, Runner("never"), max_rows=60), []
+    while not counts or counts[-1].more:
+        counts.append(work.topics())
+    assert max(one.rows for one in counts) <= 60
+    found = Counter((row["topic"], row["index"]) for row in rows(lake, "topics"))
+    assert found == Counter((name, n) for name in ("orders", "prices") for n in range(1, 101))
+
+
+def test_dead_are_kept_once_when_two_ingests_overlap(lake, ingest, valkey_client, monkeypatch):
+    """As in a bucket, which has no lock."""
+    queue, read = Queue("low", valkey_client), buried.dead
+    queue.enqueue(b"x", mid="m1")
+    [held] = queue.dequeue(1).messages
+    queue.finish([Ending(mid=held.mid, token=held.token, outcome="dead", reason="no")])
+
+    def meanwhile(*args: Any) -> Any:
+        monkeypatch.setattr(buried, "dead", read)
+        assert buried.keep(lake, valkey_client, ["low"]) == 1
+        return read(*args)
+
+    monkeypatch.setattr(buried, "dead", meanwhile)
+    assert round_of(ingest, lambda one: None, lambda: False).dead == 0
+    assert [row["mid"] for row in rows(lake, "dead")] == ["m1"]
+    assert buried.keep(lake, valkey_client, ["low"]) == 0
 
 
 def test_second_of_two_ingests_changes_nothing_when_they_overlap(

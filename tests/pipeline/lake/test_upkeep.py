@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from jobq.errors import ConfigError
-from jobq.pipeline.lake import inspection, maintain, marks
+from jobq.errors import ConfigError, LakeError
+from jobq.pipeline.lake import inspection, maintain, marks, rollup
 from jobq.pipeline.lake.commit import state_of
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.live import live
 from jobq.pipeline.lake.runner import Runner
 from jobq.pipeline.lake.store import Store
-from jobq.pipeline.lake.tables import EVENTS
+from jobq.pipeline.lake.tables import EVENTS, ROLLUP
 from tests.pipeline.lake.conftest import DAY, mids, rows
 
 DAY_MS = 86_400_000
@@ -45,6 +45,51 @@ def test_compacting_leaves_one_sorted_file_a_day_with_the_same_rows(three_days):
     found = [(row["queue"], row["job"], row["finished_at"]) for row in rows(three_days)]
     assert found == sorted(found)
     assert maintain.compact(three_days) == []
+
+
+def test_rows_stay_single_when_two_compact_the_same_day_at_once(three_days, monkeypatch):
+    """As in a bucket, which has no lock."""
+    before, sort, paths_then = mids(three_days), maintain._sorted_parts, []
+
+    def meanwhile(*args):
+        if not paths_then:
+            paths_then.append(None)
+            maintain.compact(three_days, ["events"])
+            paths_then[:] = paths(three_days)
+        return sort(*args)
+
+    monkeypatch.setattr(maintain, "_sorted_parts", meanwhile)
+    with pytest.raises(LakeError, match="nothing was changed, run this again"):
+        maintain.compact(three_days, ["events"])
+    assert mids(three_days) == before
+    assert paths(three_days) == paths_then
+
+
+def test_batch_is_remembered_when_it_comes_while_a_day_is_compacted(
+    three_days, valkey_client, write, monkeypatch
+):
+    sort, work = maintain._sorted_parts, Ingest(three_days, valkey_client, Runner("never"))
+    write("q2", 1, first=500)
+
+    def meanwhile(*args):
+        work.events()
+        return sort(*args)
+
+    monkeypatch.setattr(maintain, "_sorted_parts", meanwhile)
+    maintain.compact(three_days, ["events"])
+    assert sum(mids(three_days).values()) == 61
+    assert [one.text for one in inspection.check(three_days) if one.level == "fail"] == []
+
+
+def test_rollups_of_an_expired_day_are_not_made_anew_when_late_events_reach_it(
+    three_days, valkey_client, write
+):
+    days = rollup.stale(three_days)
+    rollup._replace(three_days, ROLLUP, None, [], days)
+    maintain.expire(three_days, 0, now=NOON)
+    write("late", 3, at=DAY - DAY_MS)
+    Ingest(three_days, valkey_client, Runner("never")).events()
+    assert rollup.stale(three_days) == {}
 
 
 def test_compacting_splits_what_is_over_the_size_of_a_file(three_days):

@@ -170,7 +170,7 @@ def test_backlog_is_known_from_what_started_when_enqueues_are_not_told(spark):
 
 def test_backlog_counts_what_never_started_when_enqueues_are_told(spark):
     asked = replace(ASKED, until=at(180))
-    told = {"run": None, "job": None, "attempt": 0, "error": "added"}
+    told = {"run": None, "job": None, "attempt": 0, "error": None}  # as of a new message
     events = [
         *(event("enqueued", end=n, mid=f"m{n}", **told) for n in (5, 6, 7)),
         event("enqueued", end=100, **{**told, "error": "updated"}),
