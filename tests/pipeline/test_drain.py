@@ -64,8 +64,8 @@ def until(holds, what="it didn't come to hold"):
     return found
 
 
-def args(module=MODULE, lease="15s"):
-    words = f"worker --burst --queues low --import {module} --processes 1 --lease {lease} --log-level warning"
+def args(module=MODULE, lease="15s", level="warning"):
+    words = f"worker --burst --queues low --import {module} --processes 1 --lease {lease} --log-level {level}"
     return tuple(words.split())
 
 
@@ -73,11 +73,11 @@ def order(env, **more):
     return Order("d", args(**more), {"JOBQ_URL": env["JOBQ_URL"]}, (str(ROOT),), 0.0)
 
 
-def begun(env, wanted):
+def begun(env, wanted, said=None):
     """A process that holds a slot, and what it started: the tether, the worker, its child."""
     process = subprocess.Popen(
         [sys.executable, "-c", ALONE, json.dumps(wanted)], env=env, cwd=ROOT,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said,
     )  # fmt: skip
     own = psutil.Process(process.pid)
     return process, until(lambda: len(found := own.children(recursive=True)) >= 3 and found)
@@ -139,12 +139,13 @@ def test_worker_dies_with_its_tether_and_its_job_comes_back_by_the_lease(
     assert (result.accepted, result.finished, result.lost) == (1, 1, 0)
 
 
-def test_worker_drains_when_the_time_is_over(env, send, valkey_queue, ledger):
+def test_worker_drains_when_the_time_is_over(env, send, valkey_queue, ledger, tmp_path):
     send("gated", "a", "b")
-    end = time.time() + 5
-    process, _ = begun(env, order(env)._replace(until=end))
+    end = time.time() + 10
+    with (tmp_path / "said").open("wb") as said:
+        process, _ = begun(env, order(env, level="info")._replace(until=end), said)
     until(lambda: ledger.lines("start"))
-    until(lambda: time.time() > end + 0.5)
+    until(lambda: "draining" in (tmp_path / "said").read_text())
     assert valkey_queue.counts().locked == 1, "the second one is given back"
     ledger.gate("a").touch()
     assert json.loads(process.communicate()[0])[2] == 0
