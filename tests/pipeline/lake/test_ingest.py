@@ -13,11 +13,9 @@ from jobq.engine.message import Ending
 from jobq.engine.queue import Queue
 from jobq.errors import LakeError, Unavailable
 from jobq.pipeline import offsets
-from jobq.pipeline.lake import buried, inspection, maintain
 from jobq.pipeline.lake.commit import Overtaken, state_of
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.runner import Runner
-from jobq.pipeline.lake.service import round_of
 from jobq.pipeline.lake.tables import EVENTS
 from tests.pipeline.lake.conftest import DAY, batches, mids, rows
 
@@ -218,21 +216,6 @@ def test_quarantine_has_an_entry_once_when_one_of_an_unknown_version_comes_behin
     assert len(rows(lake, "quarantine")) == 2
 
 
-def test_rows_expired_while_a_batch_was_read_stay_counted(lake, valkey_client, write):
-    """As in a bucket, which has no lock."""
-
-    class Meanwhile(Runner):
-        def run(self, portions: Any, backlog: int) -> Any:
-            maintain.expire(lake, 0, now=datetime.fromtimestamp(DAY / 1000 + 2 * 86_400, UTC))
-            return super().run(portions, backlog)
-
-    write("low", 3)
-    Ingest(lake, valkey_client, Runner("never")).events()
-    write("low", 4, first=4)
-    Ingest(lake, valkey_client, Meanwhile("never")).events()
-    assert [one.text for one in inspection.check(lake) if one.level == "fail"] == []
-
-
 def test_batches_of_topics_hold_no_more_than_they_may(lake, valkey_client):
     for name in ("orders", "prices"):
         Topic(name, valkey_client).append_many([Record(b"%d" % n) for n in range(100)])
@@ -242,24 +225,6 @@ def test_batches_of_topics_hold_no_more_than_they_may(lake, valkey_client):
     assert max(one.rows for one in counts) <= 60
     found = Counter((row["topic"], row["index"]) for row in rows(lake, "topics"))
     assert found == Counter((name, n) for name in ("orders", "prices") for n in range(1, 101))
-
-
-def test_dead_are_kept_once_when_two_ingests_overlap(lake, ingest, valkey_client, monkeypatch):
-    """As in a bucket, which has no lock."""
-    queue, read = Queue("low", valkey_client), buried.dead
-    queue.enqueue(b"x", mid="m1")
-    [held] = queue.dequeue(1).messages
-    queue.finish([Ending(mid=held.mid, token=held.token, outcome="dead", reason="no")])
-
-    def meanwhile(*args: Any) -> Any:
-        monkeypatch.setattr(buried, "dead", read)
-        assert buried.keep(lake, valkey_client, ["low"]) == 1
-        return read(*args)
-
-    monkeypatch.setattr(buried, "dead", meanwhile)
-    assert round_of(ingest, lambda one: None, lambda: False).dead == 0
-    assert [row["mid"] for row in rows(lake, "dead")] == ["m1"]
-    assert buried.keep(lake, valkey_client, ["low"]) == 0
 
 
 def test_second_of_two_ingests_changes_nothing_when_they_overlap(
@@ -412,7 +377,6 @@ def test_dead_messages_are_kept_with_their_content_once(lake, valkey_client, val
 
 
 def _bury(queue: Queue, count: int) -> None:
-    from jobq.engine.message import Ending
 
     for message in queue.dequeue(count).messages:
         queue.finish([Ending(mid=message.mid, token=message.token, outcome="dead", reason="tried")])

@@ -1,0 +1,44 @@
+"""Two at work on a lake at once, as in a bucket, which has no lock."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from jobq.engine.message import Ending
+from jobq.engine.queue import Queue
+from jobq.pipeline.lake import buried, inspection, maintain
+from jobq.pipeline.lake.ingest import Ingest
+from jobq.pipeline.lake.runner import Runner
+from jobq.pipeline.lake.service import round_of
+from tests.pipeline.lake.conftest import DAY, rows
+
+
+def test_rows_expired_while_a_batch_was_read_stay_counted(lake, valkey_client, write):
+    class Meanwhile(Runner):
+        def run(self, portions: Any, backlog: int) -> Any:
+            maintain.expire(lake, 0, now=datetime.fromtimestamp(DAY / 1000 + 2 * 86_400, UTC))
+            return super().run(portions, backlog)
+
+    write("low", 3)
+    Ingest(lake, valkey_client, Runner("never")).events()
+    write("low", 4, first=4)
+    Ingest(lake, valkey_client, Meanwhile("never")).events()
+    assert [one.text for one in inspection.check(lake) if one.level == "fail"] == []
+
+
+def test_dead_are_kept_once_when_two_ingests_overlap(lake, ingest, valkey_client, monkeypatch):
+    queue, read = Queue("low", valkey_client), buried.dead
+    queue.enqueue(b"x", mid="m1")
+    [held] = queue.dequeue(1).messages
+    queue.finish([Ending(mid=held.mid, token=held.token, outcome="dead", reason="no")])
+
+    def meanwhile(*args: Any) -> Any:
+        monkeypatch.setattr(buried, "dead", read)
+        assert buried.keep(lake, valkey_client, ["low"]) == 1
+        return read(*args)
+
+    monkeypatch.setattr(buried, "dead", meanwhile)
+    assert round_of(ingest, lambda one: None, lambda: False).dead == 0
+    assert [row["mid"] for row in rows(lake, "dead")] == ["m1"]
+    assert buried.keep(lake, valkey_client, ["low"]) == 0
