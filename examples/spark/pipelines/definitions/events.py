@@ -10,11 +10,10 @@ spark = SparkSession.active()
 
 
 # A full refresh would empty the table and find in Redis only what it still keeps, so there is none.
-@dp.table(partition_cols=["day"], table_properties={"pipelines.reset.allowed": "false"})
+@dp.table(table_properties={"pipelines.reset.allowed": "false"})
 def events() -> DataFrame:
     """New events are appended; the option `queues` would choose some."""
-    read = spark.readStream.format("jobq").load()
-    return read.withColumn("day", F.to_date("finished_at"))
+    return spark.readStream.format("jobq").load()
 
 
 @dp.materialized_view
