@@ -98,7 +98,7 @@ def timed_batches(work: Ingest) -> Iterator[tuple[int, float]]:
 
 def lake_bytes(lake: Lake) -> float:
     """Bytes per event of its live files, compacted."""
-    jobq("lake", "compact", "--lake", lake.store.uri)
+    jobq("lake", "compact", "--no-rollups", "--lake", lake.store.uri)
     table = lake.table("events")
     assert table is not None
     files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
