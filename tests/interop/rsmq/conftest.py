@@ -21,7 +21,8 @@ from tests import tools
 ROOT = Path(__file__).resolve().parents[3]
 KEPT = ROOT / ".interop" / "rsmq"
 PEERS = Path(__file__).with_name("peers")
-NODE, PYRSMQ = "rsmq@0.12.4", "PyRSMQ==0.6.1"
+NODE = "rsmq@0.12.4"
+PYRSMQ = "PyRSMQ==0.6.1"
 
 
 class Refused(Exception):
