@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -200,6 +200,8 @@ def test_engine_answers_as_the_reference_does(redis, client):
         machine,
         settings=settings(
             max_examples=150, stateful_step_count=40, deadline=None, print_blob=True,
+            # To explain a failure, Hypothesis would trace every line that runs, failing or not.
+            phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
         ),
     )  # fmt: skip

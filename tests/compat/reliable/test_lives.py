@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -171,10 +171,10 @@ class Lives(RuleBasedStateMachine):
     @invariant()
     def everything_is_where_it_should_be(self) -> None:
         rq, now = self.rq, self.now
-        assert [one.id for one in rq.inspect("q", 0, 100)] == self.waiting
+        assert [one.id for one in rq.inspect("q", 0, 200)] == self.waiting
         assert [
             (one.id, one.delivered_at, one.deliveries)
-            for one in rq.inspect("q", 0, 100, True, now=now)
+            for one in rq.inspect("q", 0, 200, True, now=now)
         ] == [(id, when, self.count[id]) for id, when in self.pending.items()]
         assert sorted(one.id for one in rq.dead("q")) == sorted(self.dead)
         assert self.redis.hlen("reliable:{q}:messages") == len(self.count)
@@ -191,6 +191,8 @@ def test_any_sequence_of_calls_leaves_every_message_in_its_one_place(client, red
         kind,
         settings=settings(
             max_examples=150, stateful_step_count=40, deadline=None,
+            # To explain a failure, Hypothesis would trace every line that runs, failing or not.
+            phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
         ),
     )  # fmt: skip
