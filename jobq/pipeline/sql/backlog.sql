@@ -2,7 +2,7 @@
 -- +1 at an enqueue, -1 at the first start. Enqueues are known from `enqueued` events between the first and the
 -- last of a queue's, else from the messages that started in the range: those that never did are not seen.
 WITH first_runs AS (
-  SELECT queue, least(enqueued_at, started_at) AS enqueued_at, started_at
+  SELECT queue, mid, least(enqueued_at, started_at) AS enqueued_at, started_at
   FROM events
   WHERE first_wait_ms IS NOT NULL
 ),
@@ -12,10 +12,21 @@ told AS (
   WHERE kind = 'enqueued'
   GROUP BY queue
 ),
-changes AS (
-  SELECT /*+ BROADCAST(told) */ queue, enqueued_at AS at, 1 AS enqueued, 0 AS started
+untold AS (
+  SELECT /*+ BROADCAST(told) */ queue, mid, enqueued_at, started_at
   FROM first_runs LEFT JOIN told USING (queue)
   WHERE told_from IS NULL OR enqueued_at < told_from OR enqueued_at > told_to
+),
+-- A producer's clock is ahead or behind, and a batch is on its way for a while: whose event is there is told.
+edges AS (
+  SELECT /*+ BROADCAST(told) */ queue, mid, finished_at
+  FROM events JOIN told USING (queue)
+  WHERE kind = 'enqueued' AND (finished_at < told_from + INTERVAL 1 HOUR OR finished_at > told_to - INTERVAL 1 HOUR)
+),
+changes AS (
+  SELECT untold.queue, untold.enqueued_at AS at, 1 AS enqueued, 0 AS started
+  FROM untold LEFT ANTI JOIN edges ON edges.queue = untold.queue AND edges.mid = untold.mid
+    AND edges.finished_at BETWEEN untold.enqueued_at - INTERVAL 1 HOUR AND untold.started_at + INTERVAL 1 SECOND
   UNION ALL
   SELECT queue, finished_at, 1, 0 FROM events
   WHERE kind = 'enqueued' AND coalesce(error, 'added') IN ('added', 'requeued')

@@ -183,6 +183,20 @@ def test_backlog_counts_what_never_started_when_enqueues_are_told(spark):
     ], asked)  # fmt: skip
 
 
+def test_backlog_counts_a_message_once_whose_producer_wrote_the_time_before_the_server_did(spark):
+    asked = replace(ASKED, until=at(120))
+    told = {"run": None, "job": None, "attempt": 0, "error": None}
+    events = [
+        *(event("enqueued", end=n, mid=f"m{n}", **told) for n in (20, 21)),
+        event(end=66, wait=50, mid="m20"),  # enqueued at 15, by its producer
+        event(end=67, wait=56, mid="m9"),  # before enqueues were told
+    ]
+    basis = "enqueued events"
+    check(spark, "backlog", events, [
+        (at(0), "low", 3, 0, 3, basis), (at(60), "low", 0, 2, 1, basis),
+    ], asked)  # fmt: skip
+
+
 def test_slo_burns_over_both_windows(spark):
     # 10 a minute for an hour; in minutes 30 to 34 all are late.
     events = [
