@@ -6,14 +6,13 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 import click
 
 from jobq import __version__
 from jobq.cli import exits, output, project
-from jobq.cli.options import SHARED_DEFAULTS, Group
+from jobq.cli.options import SHARED_DEFAULTS, LazyGroup
 from jobq.errors import JobqError
 
 #: Verb -> module and name of its command.
@@ -47,26 +46,16 @@ COMMANDS = {
 }
 
 
-class Verbs(Group):
-    """Loads a verb's module when it is asked for; help lists the verbs in the order above."""
+class Verbs(LazyGroup):
+    """All there are; help ends with the exit codes, too."""
 
+    verbs = COMMANDS
     examples = """
         jobq demo                                      see it work
         jobq worker --import app.jobs --queues high:6,low
         jobq enqueue app.jobs.resize a.jpg width=200
         jobq queues --watch
     """
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, name = COMMANDS[cmd_name].split(":")
-        found = getattr(import_module(f"jobq.cli.{module}"), name)
-        assert isinstance(found, click.Command)
-        return found
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from typing import ClassVar
 
 import click
 
-from jobq.cli.options import Group
-
-#: Verb -> module and name of its command.
-COMMANDS: dict[str, str] = {
-    "ingest": "lake_ingest:ingest",
-    "stats": "lake_upkeep:stats",
-    "check": "lake_upkeep:check",
-    "compact": "lake_upkeep:compact",
-    "vacuum": "lake_upkeep:vacuum",
-    "expire": "lake_upkeep:expire",
-    "mark": "lake_upkeep:mark",
-    "replay": "lake_replay:replay",
-    "audit": "lake_audit:audit",
-    "drain": "lake_drain:drain",
-}
+from jobq.cli.options import LazyGroup
 
 
-class Lake(Group):
-    """Loads a verb's module when it is asked for."""
+class Lake(LazyGroup):
+    """What one does with a lake."""
+
+    verbs: ClassVar[dict[str, str]] = {
+        "ingest": "lake_ingest:ingest",
+        "stats": "lake_upkeep:stats",
+        "check": "lake_upkeep:check",
+        "compact": "lake_upkeep:compact",
+        "vacuum": "lake_upkeep:vacuum",
+        "expire": "lake_upkeep:expire",
+        "mark": "lake_upkeep:mark",
+        "replay": "lake_replay:replay",
+        "audit": "lake_audit:audit",
+        "drain": "lake_drain:drain",
+    }
 
     examples = """
         jobq lake ingest --lake ./lake --once
@@ -32,17 +31,6 @@ class Lake(Group):
         jobq lake stats --lake ./lake
         jobq lake compact --lake ./lake
     """
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, name = COMMANDS[cmd_name].split(":")
-        found = getattr(import_module(f"jobq.cli.{module}"), name)
-        assert isinstance(found, click.Command)
-        return found
 
 
 @click.group("lake", cls=Lake)

@@ -7,8 +7,9 @@ many commands share, [tool.jobq] of the nearest pyproject.toml, its default.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, ClassVar
 
 import click
 
@@ -75,6 +76,26 @@ class Command(WithExamples):
 
 class Group(WithExamples, click.Group):
     """A family of verbs."""
+
+
+class LazyGroup(Group):
+    """Loads a verb's module when it is asked for; help lists the verbs in the order of `verbs`.
+
+    verbs: name -> module in jobq.cli and name of its command, with a colon between.
+    """
+
+    verbs: ClassVar[Mapping[str, str]]
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.verbs)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.verbs:
+            return None
+        module, name = self.verbs[cmd_name].split(":")
+        found = getattr(import_module(f"jobq.cli.{module}"), name)
+        assert isinstance(found, click.Command)
+        return found
 
 
 def _take_defaults(command: click.Command, ctx: click.Context) -> None:

@@ -13,7 +13,6 @@ Names load at first use: importing this brings in neither pyspark nor pyarrow.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,19 +22,19 @@ if TYPE_CHECKING:
 
 __all__ = ["register", "session"]
 
-_HOMES = {"session": "jobq.pipeline.sessions"}
-
 
 def register(spark: SparkSession) -> None:
     """Make `format("jobq")` known where Spark doesn't find it by itself: modules sent with --py-files."""
-    import_module("jobq.pipeline.source").register(spark)
+    from jobq.pipeline import source
+
+    source.register(spark)
 
 
 if not TYPE_CHECKING:  # a checker would take every misspelt name for Any
 
     def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
+        if name != "session":
             raise AttributeError(f"module 'jobq.pipeline' has no attribute {name!r}")
-        found = getattr(import_module(_HOMES[name]), name)
-        globals()[name] = found
-        return found
+        from jobq.pipeline.sessions import session
+
+        return session

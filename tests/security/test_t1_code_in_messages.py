@@ -41,13 +41,10 @@ CALLS = frozenset(("eval", "exec", "compile", "__import__"))
 #: Names that a module given on the command line, or one of the package, has: never one from a message.
 IMPORTERS = {
     "__init__.py",
-    "cli/app.py",
-    "cli/lake.py",
     "cli/load.py",
+    "cli/options.py",
     "jobs/middleware.py",
     "observe/sentry_spans.py",
-    "pipeline/__init__.py",
-    "pipeline/lake/__init__.py",
 }
 
 

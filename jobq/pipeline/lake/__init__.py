@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,13 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Lake", "read"]
 
-_HOMES = {"Lake": "jobq.pipeline.lake.place", "read": "jobq.pipeline.lake.reading"}
-
 if not TYPE_CHECKING:  # a checker would take every misspelt name for Any
 
     def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
-            raise AttributeError(f"module 'jobq.pipeline.lake' has no attribute {name!r}")
-        found = getattr(import_module(_HOMES[name]), name)
-        globals()[name] = found
-        return found
+        if name == "Lake":
+            from jobq.pipeline.lake.place import Lake
+
+            return Lake
+        if name == "read":
+            from jobq.pipeline.lake.reading import read
+
+            return read
+        raise AttributeError(f"module 'jobq.pipeline.lake' has no attribute {name!r}")
