@@ -52,9 +52,11 @@ local function put_ready(mids)
   wake_up()
 end
 
-local function put_due(mids)
-  local score, by_mid, by_score, new = string.format('%.0f', not_before), {}, {}, {}
+-- times: each mid's own, where there are any
+local function put_due(mids, times)
+  local score, by_mid, by_score, new = not_before and string.format('%.0f', not_before), {}, {}, {}
   for i, mid in ipairs(mids) do
+    score = times and string.format('%.0f', times[mid]) or score
     new[mid] = true
     by_mid[2 * i - 1], by_mid[2 * i] = mid, score
     by_score[2 * i - 1], by_score[2 * i] = score, mid

@@ -1,7 +1,7 @@
 -- batch: accept messages that have each a time of its own before which nobody gets them.
 -- A batch is 8 digits, the length of its head; the head, MessagePack of {mid, when, size, mid, when, size, …}; and the
 -- contents one after the other, of these sizes. (cmsgpack doesn't read bytes that are no text.)
--- needs: write_together write_each write_options_together put_ready level emit now_ms max_content meta backoffs due wake_up lock_ms dedupe_ms
+-- needs: write_together write_each write_options_together put_ready put_due level emit now_ms max_content meta lock_ms dedupe_ms
 local times = {}
 
 -- 'd500': in half a second, 'a1700000000000': then, '': now
@@ -21,19 +21,6 @@ local function unpacked(batch)
   return pairs_
 end
 
-local function put_due_each(mids)
-  local by_mid, by_score, new = {}, {}, {}
-  for i, mid in ipairs(mids) do
-    local score = string.format('%.0f', times[mid])
-    new[mid] = true
-    by_mid[2 * i - 1], by_mid[2 * i] = mid, score
-    by_score[2 * i - 1], by_score[2 * i] = score, mid
-  end
-  redis.call('HSET', backoffs, unpack(by_mid))
-  redis.call('ZADD', due, unpack(by_score))
-  if new[redis.call('ZRANGE', due, 0, 0)[1]] then wake_up() end
-end
-
 local function place_new(mids)
   local now_ready, later = {}, {}
   for _, mid in ipairs(mids) do
@@ -42,7 +29,7 @@ local function place_new(mids)
   end
   if lock_ms .. dedupe_ms ~= '' then write_options_together(mids) end
   if now_ready[1] then put_ready(now_ready) end
-  if later[1] then put_due_each(later) end
+  if later[1] then put_due(later, times) end
 end
 
 -- Up to 1,000 messages -> the script's reply
