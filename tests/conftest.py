@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -148,9 +149,9 @@ def serving(kind: str, servers: dict[str, Server], short_folder: Path) -> Server
     return servers[kind]
 
 
-@pytest.fixture
-def redis(server: Server) -> Iterator[Any]:
-    """A plain redis-py client on the emptied server, to look at facts."""
+@contextmanager
+def emptied(server: Server) -> Iterator[Any]:
+    """A plain redis-py client on the emptied server."""
     with redis_py.Redis(unix_socket_path=server.socket, protocol=2) as client:
         client.flushall()
         client.config_set("maxmemory", 0)
@@ -159,14 +160,28 @@ def redis(server: Server) -> Iterator[Any]:
         yield client
 
 
-@pytest.fixture
-def client(redis: Any, server: Server) -> Iterator[Client]:
-    """jobq's client on the emptied server; the default one as long."""
+@contextmanager
+def connected(server: Server) -> Iterator[Client]:
+    """jobq's client; the default one as long."""
     client = connect(settings=ServerSettings(url=server.url))
     set_default_client(client)
     yield client
     set_default_client(None)
     client.close()
+
+
+@pytest.fixture
+def redis(server: Server) -> Iterator[Any]:
+    """A plain redis-py client on the emptied server, to look at facts."""
+    with emptied(server) as client:
+        yield client
+
+
+@pytest.fixture
+def client(redis: Any, server: Server) -> Iterator[Client]:
+    """jobq's client on the emptied server; the default one as long."""
+    with connected(server) as client:
+        yield client
 
 
 @pytest.fixture

@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis as redis_py
 
-from jobq.config import ServerSettings
-from jobq.engine import directory
-from jobq.engine.connection import Client, connect, set_default_client
+from jobq.engine.connection import Client
 from jobq.engine.queue import Queue
-from tests.conftest import Server, serving
+from tests.conftest import Server, connected, emptied, serving
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,21 +56,15 @@ def valkey(servers: dict[str, Server], short_folder: Path) -> Server:
 @pytest.fixture
 def valkey_redis(valkey: Server) -> Iterator[Any]:
     """A plain redis-py client on the emptied Valkey."""
-    with redis_py.Redis(unix_socket_path=valkey.socket, protocol=2) as client:
-        client.flushall()
-        client.config_set("maxmemory", 0)
-        directory._registered.clear()
+    with emptied(valkey) as client:
         yield client
 
 
 @pytest.fixture
 def valkey_client(valkey_redis: Any, valkey: Server) -> Iterator[Client]:
     """jobq's client on the emptied Valkey; the default one as long."""
-    client = connect(settings=ServerSettings(url=valkey.url))
-    set_default_client(client)
-    yield client
-    set_default_client(None)
-    client.close()
+    with connected(valkey) as client:
+        yield client
 
 
 @pytest.fixture

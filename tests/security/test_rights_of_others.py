@@ -10,12 +10,10 @@ import pytest
 from jobq.cli import main
 from jobq.compat.reliable import ReliableQueue
 from jobq.compat.rsmq import Rsmq
-from jobq.config import ServerSettings
-from jobq.engine import functions
-from jobq.engine.connection import connect
 from jobq.engine.queue import Queue
 from jobq.errors import ScriptError
 from tests.compat.rsmq.test_declared_keys import every_call
+from tests.security.logins import logins
 from tests.security.test_t5_rights import DENIED
 
 ROLES = ("rsmq", "reliable")
@@ -24,22 +22,8 @@ ROLES = ("rsmq", "reliable")
 @pytest.fixture
 def user(server, redis, client, capsys):
     """user("rsmq", "--queues", "mails"): a client of a user made by `jobq acl rsmq …`; functions are there."""
-    functions.load_library(client)
-    redis.execute_command("ACL", "LOG", "RESET")
-    made = []
-
-    def login(role, *words):
-        assert main(["acl", role, "--user", "shop", *words]) == 0
-        redis.execute_command(*shlex.split(capsys.readouterr().out), ">x")
-        url = server.url.replace("unix://", "unix://shop:x@")
-        made.append(connect(settings=ServerSettings(url=url, functions=True, patience_s=1)))
-        return made[-1]
-
-    yield login
-    for one in made:
-        one.close()
-    redis.execute_command("ACL", "DELUSER", "shop")
-    redis.function_flush()
+    with logins(server, redis, client, capsys) as login:
+        yield login
 
 
 @pytest.mark.parametrize(

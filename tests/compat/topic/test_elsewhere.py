@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
-
 import pytest
 
-from jobq.cli import main
 from jobq.compat.topic import Record, RedismqTopic, Topic, binding, topic_names
 from jobq.config import ServerSettings
 from jobq.engine.connection import connect
-from jobq.engine.functions import load_library
 from jobq.engine.queue import Queue
 from jobq.errors import ConfigError, ScriptError
 from tests.conftest import answering, binary, start
 from tests.engine.deployments import Spread
+from tests.security.logins import logins
 
 
 @pytest.fixture(scope="module")
@@ -67,22 +64,8 @@ def test_redismq_layout_on_a_cluster_needs_a_hash_tag(cluster, spread):
 def user(server, redis, client, capsys):
     """user("orders"): a client of a user made by `jobq acl topic` for these topics; functions are there."""
     binding._registered.clear()
-    load_library(client)
-    made = []
-
-    def login(*topics):
-        names = ["--queues", ",".join(topics)] if topics else []
-        assert main(["acl", "topic", "--user", "shop", *names]) == 0
-        redis.execute_command(*shlex.split(capsys.readouterr().out), ">x")
-        url = server.url.replace("unix://", "unix://shop:x@")
-        made.append(connect(settings=ServerSettings(url=url, functions=True, patience_s=1)))
-        return made[-1]
-
-    yield login
-    for one in made:
-        one.close()
-    redis.execute_command("ACL", "DELUSER", "shop")
-    redis.function_flush()
+    with logins(server, redis, client, capsys) as login:
+        yield lambda *topics: login("topic", *(["--queues", ",".join(topics)] if topics else []))
 
 
 def test_user_with_the_rights_of_topics_alone_has_topics(user, redis):
