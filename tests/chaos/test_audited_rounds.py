@@ -49,9 +49,10 @@ def test_audit_and_ledger_name_the_same_lost_messages(own, folder):
     def steal(stage: Stage) -> None:
         queue = Queue(QUEUE, stage.client)
         queue.pause()
-        waiting = stage.client.command("LPOP", key(queue.prefix, "ready"))
-        if waiting:
-            stage.client.command("HDEL", key(queue.prefix, "messages"), waiting)
+        # Workers may have emptied the queue just now: the next message is waited for.
+        stolen = stage.client.command("BLPOP", key(queue.prefix, "ready"), 1)
+        if stolen:
+            stage.client.command("HDEL", key(queue.prefix, "messages"), stolen[1])
         queue.resume()
 
     verdict = audited(
