@@ -7,7 +7,7 @@ many commands share, [tool.jobq] of the nearest pyproject.toml, its default.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -84,7 +84,7 @@ class LazyGroup(Group):
     verbs: name -> module in jobq.cli and name of its command, with a colon between.
     """
 
-    verbs: ClassVar[Mapping[str, str]]
+    verbs: ClassVar[dict[str, str]]
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.verbs)
