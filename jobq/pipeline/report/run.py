@@ -76,7 +76,7 @@ def _judged(row: Row, asked: Asked) -> Row:
         return judged
     found = difference(
         *(
-            Side(row[f"n_{side}"], row[f"{side}_us"], row[f"{side}_low"], row[f"{side}_high"])
+            Side(row[f"{side}_us"], row[f"{side}_low"], row[f"{side}_high"])
             for side in ("before", "after")
         )
     )

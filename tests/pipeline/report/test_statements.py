@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from jobq.pipeline.report.registry import REPORTS, named
 from jobq.pipeline.report.run import frame
 from jobq.pipeline.report.views import Read, registered
 from tests.pipeline.report.rows import ASKED, NOON, answered, at, event, recovered, source, viewed
+from tests.pipeline.report.samples import deviate, side
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -233,6 +235,26 @@ def test_regressions_are_told_by_order_statistics_of_both_sides(spark):
         # z = 1.96: c of 10 is floor(5.5 - 3.1) = 2, of 4 floor(2.5 - 1.96) = 0, so 1.
         ("app.send", 10, 4, 5_500_000.0, 25_000_000.0, 2_000_000, 9_000_000, 10_000_000, 40_000_000),
         ("new", 0, 1, None, 1_000_000.0, None, None, 1_000_000, 1_000_000),
+    ], asked)  # fmt: skip
+
+
+def test_regressions_bound_medians_as_the_simulated_samples_do(spark):
+    rng, asked = random.Random(7), replace(ASKED, at=at(1800))
+    runs = {
+        f"app.{name}": [[rng.randrange(1, 10**6) for _ in range(n)] for n in sizes]
+        for name, sizes in (("a", (30, 41)), ("b", (64, 100)), ("c", (200, 75)), ("few", (29, 90)))
+    }
+    events = [
+        event(job=job, end=moment, run=micros / 1e6)
+        for job, sides in runs.items()
+        for moment, sample in zip((1000, 2000), sides, strict=True)
+        for micros in sample
+    ]
+    z = deviate(asked.confidence, 3)
+    found = [(job, *(side(sample, z) for sample in sides)) for job, sides in runs.items()]
+    check(spark, "regressions", events, [
+        (job, *map(len, runs[job]), float(before.median), float(after.median), *before[1:], *after[1:])
+        for job, before, after in found
     ], asked)  # fmt: skip
 
 
