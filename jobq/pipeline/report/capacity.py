@@ -121,9 +121,11 @@ def _row(asked: Asked, names: Sequence[str], found: Load, weights: str, one: Wai
         (share, name) for share, name in zip(one.by_queue, names, strict=False) if share is not None
     ]
     worst, queue = min(shares)
+    formula = formula_wait(found, one.workers)
     return {
         "weights": weights, "workers": one.workers, "busy": min(1.0, found.offered / one.workers),
-        "formula_us": formula_wait(found, one.workers), "mean_us": one.mean, "p95_us": one.p95, "p99_us": one.p99,
+        "formula_us": formula if math.isfinite(formula) else None,
+        "mean_us": one.mean, "p95_us": one.p95, "p99_us": one.p99,
         "within": one.within, "worst_queue": queue, "worst_within": worst,
         "meets": "yes" if _holds(asked, one) else "no",
     }  # fmt: skip

@@ -92,8 +92,8 @@ def _section(result: Result, asked: Asked) -> str:
         return f'{head}<p class="none">{text(report.empty)}</p></section>'
     drawn = plot(result, asked)
     figure = ""
-    if drawn and report.chart:
-        shows = next(column.heading for column in report.columns if column.name == report.chart.y)
+    if drawn:
+        shows = report.column(report.chart.y).heading
         figure = (
             f"<figure><figcaption>{text(shows[0].upper() + shows[1:])}</figcaption>{drawn}</figure>"
         )
@@ -104,9 +104,9 @@ def _section(result: Result, asked: Asked) -> str:
 
 
 def _table(result: Result, asked: Asked) -> str:
-    columns, chart = result.report.columns, result.report.chart
+    columns = result.report.columns
     # Of a time line the end matters, of all else the beginning.
-    rows = result.rows[-ROWS:] if chart and chart.kind == "lines" else result.rows[:ROWS]
+    rows = result.rows[-ROWS:] if result.report.chart.kind == "lines" else result.rows[:ROWS]
     head = "".join(
         f'<th scope="col"{_side(column)}>{text(column.heading)}</th>' for column in columns
     )

@@ -35,8 +35,8 @@ def text(value: object) -> str:
 def plot(result: Result, asked: Asked) -> str:
     """The report's plot with its legend; empty when there is nothing to draw."""
     chart = result.report.chart
-    rows = [row for row in result.rows if chart and row[chart.y] is not None]
-    if chart is None or not rows:
+    rows = [row for row in result.rows if row[chart.y] is not None]
+    if not rows:
         return ""
     return {"bars": _bars, "lines": _lines, "heat": _heat}[chart.kind](result, chart, rows, asked)
 
@@ -50,23 +50,19 @@ def _framed(result: Result, height: float, says: str, parts: Sequence[str]) -> s
     )  # fmt: skip
 
 
-def _column(result: Result, name: str) -> Column:
-    return next(column for column in result.report.columns if column.name == name)
-
-
 def _short(label: str, most: int = 30) -> str:
     return label if len(label) <= most else label[: most // 2 - 1] + "…" + label[-(most // 2) :]
 
 
 def _bars(result: Result, chart: Chart, rows: Sequence[Any], asked: Asked) -> str:
     most = rows if chart.ordered else sorted(rows, key=lambda row: -abs(row[chart.y]))
-    most, column = most[:BARS], _column(result, chart.y)
+    most, column = most[:BARS], result.report.column(chart.y)
     values = [row[chart.y] for row in most]
     low, high = min(0, *values), max(0, chart.mark or 0, *values) or 1
     scale = (WIDTH - 76) / (high - low)
     parts = []
     for i, row in enumerate(most):
-        label = " · ".join(shown(row[x], _column(result, x), asked) for x in chart.x)
+        label = " · ".join(shown(row[x], result.report.column(x), asked) for x in chart.x)
         value = shown(row[chart.y], column, asked)
         parts.append(
             _bar(i * STEP, label, value, row[chart.y] * scale, -low * scale, _strength(row))
@@ -97,7 +93,7 @@ def _strength(row: Mapping[str, Any]) -> str:
 
 
 def _lines(result: Result, chart: Chart, rows: Sequence[Any], asked: Asked) -> str:
-    series, column = _series(chart, rows), _column(result, chart.y)
+    series, column = _series(chart, rows), result.report.column(chart.y)
     times = sorted({row[chart.x[0]] for row in rows})
     top = _ceiling(max(max(points.values()) for _, points in series))
     first: float = times[0].timestamp()
@@ -181,7 +177,7 @@ def _ceiling(value: float) -> float:
 
 
 def _heat(result: Result, chart: Chart, rows: Sequence[Any], asked: Asked) -> str:
-    column, size, left = _column(result, chart.y), 14.5, 36
+    column, size, left = result.report.column(chart.y), 14.5, 36
     most = max(row[chart.y] for row in rows) or 1
     known = {(row[chart.x[0]], row[chart.x[1]]): row[chart.y] for row in rows}
     parts = []

@@ -51,8 +51,8 @@ class Report:
     beware: str
     #: What an empty answer means.
     empty: str
+    chart: Chart = field(kw_only=True)
     parameters: tuple[str, ...] = ()
-    chart: Chart | None = None
     #: What the SQL answers where Python goes on from there; else the columns themselves.
     raw: tuple[str, ...] = field(default=())
 
@@ -61,6 +61,10 @@ class Report:
         """Its one statement."""
         place = files("jobq.pipeline") / "sql" / f"{self.name}.sql"
         return place.read_text(encoding="utf-8")
+
+    def column(self, name: str) -> Column:
+        """Its column of that name."""
+        return next(column for column in self.columns if column.name == name)
 
     @property
     def answered(self) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -38,7 +37,7 @@ def run(spark: SparkSession, report: Report, asked: Asked) -> Result:
     """The whole answer."""
     answer = frame(spark, report, asked)
     # A time line cut short would mislead, and what Python goes on with must be whole.
-    whole = bool(report.raw) or report.chart is None or report.chart.kind == "lines"
+    whole = bool(report.raw) or report.chart.kind == "lines"
     limit = 0 if whole else asked.limit
     rows = (answer.limit(limit + 1) if limit else answer).toArrow().to_pylist()
     if rows and report.name in _GOES_ON:
@@ -89,13 +88,7 @@ def _capacity(spark: SparkSession, report: Report, asked: Asked, rows: list[Row]
     from jobq.pipeline.report.capacity import sized
 
     found, notes = sized(spark, asked, rows)
-    return Result(
-        report, [{**row, "formula_us": _finite(row["formula_us"])} for row in found], notes
-    )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return Result(report, found, notes)
 
 
 _GOES_ON: Mapping[str, Callable[[SparkSession, Report, Asked, list[Row]], Result]] = {
