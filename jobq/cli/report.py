@@ -172,7 +172,7 @@ def _said(form: str, results: Sequence[Result], asked: Asked, seen: Seen) -> str
     if form == "json":
         return formats.document(results, asked) + "\n"
     if form == "csv":
-        return formats.spreadsheet(results)
+        return formats.spreadsheet(results[0])
     return (
         "\n\n".join("\n".join(_lines(result, asked, len(results) > 1)) for result in results) + "\n"
     )

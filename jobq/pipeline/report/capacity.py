@@ -17,7 +17,7 @@ Row = dict[str, Any]
 Try = tuple[str, int]
 #: Workers beyond the mean number of busy ones that a sweep tries first.
 BEYOND = (0, 1, 2, 4, 8, 16, 32, 64)
-#: Wider gaps than that are looked into once more.
+#: Of the gap between the last that failed and the first that holds, about so many counts are tried next.
 FINE = 6
 #: Busier than this, a worker pool has no room for an hour that is a little worse.
 ROOM = 0.8
@@ -38,7 +38,7 @@ def sized(spark: SparkSession, asked: Asked, rows: Sequence[Row]) -> tuple[list[
 
     results = searched(asked, weights, max(1, math.ceil(found.offered)), judged)
     told = [
-        _row(asked, names, found, key[0], one)
+        _row(asked, names, found, key, one)
         for key, one in sorted(results.items(), key=lambda item: (item[0][1], item[0][0]))
     ]
     return told, _notes(asked, trace, found, told, len(rows))
@@ -74,7 +74,7 @@ def searched(
     least: int,
     judged: Callable[[Iterable[Try]], dict[Try, Waits]],
 ) -> dict[Try, Waits]:
-    """Try a few counts, then those between the last that failed and the first that holds, if they are few."""
+    """Try a few counts, then some between the last that failed and the first that holds."""
     counts = asked.workers or tuple(least + more for more in BEYOND)
     results = judged((name, count) for name in weights for count in counts)
     if asked.workers:
@@ -82,9 +82,8 @@ def searched(
     between: list[Try] = []
     for name in weights:
         fails, holds = _edges(asked, name, results)
-        between += [(name, n) for n in range(fails + 1, holds)] if holds - fails <= FINE else []
-        if holds - fails > FINE:
-            between += [(name, n) for n in range(fails + 1, holds, (holds - fails) // FINE + 1)]
+        step = math.ceil((holds - fails) / FINE)
+        between += [(name, n) for n in range(fails + 1, holds, step)]
     return results | (judged(between) if between else {})
 
 
@@ -116,14 +115,14 @@ def _holds(asked: Asked, one: Waits) -> bool:
     return all(share is None or share >= asked.objective for share in one.by_queue)
 
 
-def _row(asked: Asked, names: Sequence[str], found: Load, weights: str, one: Waits) -> Row:
+def _row(asked: Asked, names: Sequence[str], found: Load, tried: Try, one: Waits) -> Row:
     shares = [
         (share, name) for share, name in zip(one.by_queue, names, strict=False) if share is not None
     ]
-    worst, queue = min(shares)
-    formula = formula_wait(found, one.workers)
+    (weights, workers), (worst, queue) = tried, min(shares)
+    formula = formula_wait(found, workers)
     return {
-        "weights": weights, "workers": one.workers, "busy": min(1.0, found.offered / one.workers),
+        "weights": weights, "workers": workers, "busy": min(1.0, found.offered / workers),
         "formula_us": formula if math.isfinite(formula) else None,
         "mean_us": one.mean, "p95_us": one.p95, "p99_us": one.p99,
         "within": one.within, "worst_queue": queue, "worst_within": worst,

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from jobq.errors import ConfigError
 from jobq.pipeline.report.asked import Asked, iso, zone_of
 from jobq.pipeline.report.registry import Column
 from jobq.pipeline.report.run import Result
@@ -95,11 +94,8 @@ def document(results: Sequence[Result], asked: Asked) -> str:
     return json.dumps(whole, default=_plain, allow_nan=False)
 
 
-def spreadsheet(results: Sequence[Result]) -> str:
+def spreadsheet(result: Result) -> str:
     """CSV as RFC 4180 has it, in the columns' names and plain units."""
-    if len(results) != 1:
-        raise ConfigError("--format csv is one table and 'all' are many; name one report")
-    (result,) = results
     text = io.StringIO()
     writer = csv.writer(text)
     names = [column.name for column in result.report.columns]

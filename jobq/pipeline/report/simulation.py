@@ -15,6 +15,8 @@ from heapq import heapreplace
 from itertools import compress, pairwise
 from typing import NamedTuple
 
+HOUR_US = 3_600_000_000
+
 
 class Trace(NamedTuple):
     """Arrivals in order, µs. `queue` is an index; only those `counted` are judged, the others fill the queues."""
@@ -33,9 +35,7 @@ class Trace(NamedTuple):
 class Waits(NamedTuple):
     """One simulated pool. Times in µs, shares between 0 and 1; `by_queue`: share in time of each, None without any."""
 
-    workers: int
     mean: float
-    p50: int
     p95: int
     p99: int
     within: float
@@ -109,18 +109,18 @@ def simulate(trace: Trace, workers: int, weights: Sequence[int], target_us: int)
         all_of[queue] += 1
         late_of[queue] += wait > target_us
     n = len(judged)
-    p50, p95, p99 = (judged[math.ceil(n * share) - 1] for share in (0.5, 0.95, 0.99))
+    p95, p99 = (judged[math.ceil(n * share) - 1] for share in (0.95, 0.99))
     shares = (1 - late / all_ if all_ else None for late, all_ in zip(late_of, all_of, strict=True))
     mean, within = sum(judged) / n, 1 - sum(late_of) / n
-    return Waits(workers, mean, p50, p95, p99, within, tuple(shares))
+    return Waits(mean, p95, p99, within, tuple(shares))
 
 
-def load(trace: Trace, span_us: int = 3_600_000_000) -> Load:
-    """Rate and run time of the counted arrivals of a stretch so long, and how much they vary (squared, relative)."""
+def load(trace: Trace) -> Load:
+    """Rate and run time of the counted arrivals, an hour's, and how much they vary (squared, relative)."""
     arrived = list(compress(trace.arrived, trace.counted))
     runs = list(compress(trace.run, trace.counted))
     gaps = [b - a for a, b in pairwise(arrived)]
-    rate, mean = len(runs) / span_us, sum(runs) / len(runs)
+    rate, mean = len(runs) / HOUR_US, sum(runs) / len(runs)
     return Load(rate, mean, rate * mean, _scv(gaps), _scv(runs))
 
 

@@ -36,9 +36,9 @@ def cards(results: Sequence[Result], asked: Asked) -> list[Card]:
     return [card(found, asked) for names, card in made if names <= set(found)]
 
 
-def counted(n: int, one: str, many: str = "") -> str:
+def counted(n: int, one: str) -> str:
     """`1 job`, `2 jobs`."""
-    return f"{n:,} {one if n == 1 else many or one + 's'}"
+    return f"{n:,} {one if n == 1 else one + 's'}"
 
 
 def _slower(found: Mapping[str, Result], asked: Asked) -> Card:

@@ -119,7 +119,7 @@ def test_spreadsheet_keeps_numbers_and_times_as_they_are():
         "score": 4.0,
     }
     assert (
-        spreadsheet([Result(ANOMALIES, [row])]).splitlines()[1]
+        spreadsheet(Result(ANOMALIES, [row])).splitlines()[1]
         == '2026-11-20T12:00:00+00:00,"a,b",3,-5,1.5,2.0,4.0'
     )
 
