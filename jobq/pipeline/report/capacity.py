@@ -17,7 +17,7 @@ Row = dict[str, Any]
 Try = tuple[str, int]
 #: Workers beyond the mean number of busy ones that a sweep tries first.
 BEYOND = (0, 1, 2, 4, 8, 16, 32, 64)
-#: Of the gap between the last that failed and the first that holds, about so many counts are tried next.
+#: Of the counts between the last that failed and the first that holds, no more than so many are tried at once.
 FINE = 6
 #: Busier than this, a worker pool has no room for an hour that is a little worse.
 ROOM = 0.8
@@ -74,23 +74,22 @@ def searched(
     least: int,
     judged: Callable[[Iterable[Try]], dict[Try, Waits]],
 ) -> dict[Try, Waits]:
-    """Try a few counts, then some between the last that failed and the first that holds."""
+    """Try a few counts, then closer and closer ones until the least that holds is known."""
     counts = asked.workers or tuple(least + more for more in BEYOND)
     results = judged((name, count) for name in weights for count in counts)
     if asked.workers:
         return results
-    between: list[Try] = []
-    for name in weights:
-        fails, holds = _edges(asked, name, results)
-        step = math.ceil((holds - fails) / FINE)
-        between += [(name, n) for n in range(fails + 1, holds, step)]
-    return results | (judged(between) if between else {})
+    while between := [(name, n) for name in weights for n in _between(asked, name, results)]:
+        results |= judged(between)
+    return results
 
 
-def _edges(asked: Asked, name: str, results: Mapping[Try, Waits]) -> tuple[int, int]:
+def _between(asked: Asked, name: str, results: Mapping[Try, Waits]) -> range:
+    """Counts to try next: between the first that holds and the one below it; none where none holds."""
     counts = sorted(count for weights, count in results if weights == name)
-    holds = next((n for n in counts if _holds(asked, results[name, n])), counts[-1])
-    return max((n for n in counts if n < holds), default=holds - 1), holds
+    holds = next((n for n in counts if _holds(asked, results[name, n])), counts[0])
+    fails = max((n for n in counts if n < holds), default=holds - 1)
+    return range(fails + 1, holds, math.ceil((holds - fails) / FINE))
 
 
 def swept(
