@@ -25,6 +25,8 @@ _COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 _SPECIAL = re.compile(r"([*?\[\]\\])")
 #: Logging in, asking a Cluster who serves what, waiting for replicas; nothing that reads or ends others.
 CONNECTION = ("+@connection", "-@admin", "-@dangerous", "+wait", "+cluster|slots")
+#: What calls a function; of those that write nothing.
+CALLS, READING = ("fcall", "fcall_ro"), ("fcall_ro",)
 
 
 class Role(NamedTuple):
@@ -84,15 +86,23 @@ def rights(role: str, namespace: str = "jobq", queues: Sequence[str] = ()) -> li
     if role not in ROLES:
         raise ConfigError(f"role {role!r} is none; take one of {', '.join((*ROLES, DEPLOYER))}")
     asked = ROLES[role]
-    needed = set(asked.queue).union(*(commands(load("engine", name)) for name in asked.scripts))
+    called = (load("engine", name) for name in asked.scripts)
     mark = "%R~" if asked.reads else "~"
-    calls = ("fcall_ro",) if asked.reads else ("fcall", "fcall_ro")
+    calls = READING if asked.reads else CALLS
     return [
         *(f"{mark}{pattern}" for pattern in _patterns(namespace, queues)),
-        "resetchannels", "-@all", *CONNECTION, *_allowed((*calls, *asked.verbs, *sorted(needed))),
+        "resetchannels", *allowed_for(called, asked.queue, (*calls, *asked.verbs)),
         *_selector(mark + literal(keys.queue_names(namespace)), asked.names),
         *_selector(mark + literal(keys.workers(namespace)), asked.workers),
     ]  # fmt: skip
+
+
+def allowed_for(
+    called: Iterable[Script], own: Iterable[str] = (), calls: Iterable[str] = CALLS
+) -> list[str]:
+    """The words that allow nothing but `calls`, what these scripts send, and what jobq sends itself."""
+    needed = set(own).union(*map(commands, called))
+    return ["-@all", *CONNECTION, *_allowed((*calls, *sorted(needed)))]
 
 
 def _allowed(names: Iterable[str]) -> list[str]:

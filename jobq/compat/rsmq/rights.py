@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jobq.compat.rsmq.checks import existing_name
 from jobq.compat.rsmq.keys import Keys
 from jobq.engine.functions import scripts
-from jobq.engine.rights import CONNECTION, commands, literal
+from jobq.engine.rights import allowed_for, literal
 
 #: What jobq sends itself: to wait for the next message.
 _OWN = ("subscribe",)
@@ -19,15 +19,12 @@ def rights(ns: str = "rsmq", queues: Sequence[str] = ()) -> list[str]:
     Who may make or delete one queue may write the list of all names: it is among the keys of those calls.
     """
     keys = Keys(ns)
-    needed = {*_OWN, "fcall", "fcall_ro"}
-    for script in scripts():
-        if script.area == "rsmq":
-            needed |= commands(script)
+    called = (script for script in scripts() if script.area == "rsmq")
     names = [existing_name(queue) for queue in queues]
     patterns = [literal(of(name)) for name in names for of in (keys.messages, keys.attributes)]
     channels = [literal(keys.channel(name)) for name in names] or [f"{literal(keys.channel(''))}*"]
     return [
         *(f"~{one}" for one in ([*patterns, literal(keys.queues)] if names else [f"{literal(ns)}:*"])),
         "resetchannels", *(f"&{one}" for one in channels),
-        "-@all", *CONNECTION, *(f"+{name}" for name in sorted(needed)),
+        *allowed_for(called, _OWN),
     ]  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jobq.compat.topic import keys
 from jobq.engine.functions import scripts
 from jobq.engine.keys import checked_name
-from jobq.engine.rights import CONNECTION, commands, literal
+from jobq.engine.rights import allowed_for, literal
 
 #: What jobq sends to a topic's keys itself.
 _OWN = ("unlink", "xrange", "xread")
@@ -18,14 +18,15 @@ def rights(namespace: str = "jobq", topics: Sequence[str] = ()) -> list[str]:
 
     Only jobq's layout: redismq's keys have no prefix that could be told from anybody else's.
     """
-    needed = {*_OWN, "fcall", "fcall_ro"}
-    for script in scripts():
-        if script.area == "topic" and not script.name.startswith("redismq"):
-            needed |= commands(script)
+    called = (
+        script
+        for script in scripts()
+        if script.area == "topic" and not script.name.startswith("redismq")
+    )
     patterns = [f"{literal(keys.base(namespace, topic))}*" for topic in topics]
     names = literal(keys.topic_names(namespace))
     return [
         *(f"~{one}" for one in patterns or [f"{literal(checked_name('namespace', namespace))}:{{*}}:topic:*"]),
-        "resetchannels", "-@all", *CONNECTION, *(f"+{name}" for name in sorted(needed)),
+        "resetchannels", *allowed_for(called, _OWN),
         f"(~{names} +sadd +smembers +srem)",
     ]  # fmt: skip
