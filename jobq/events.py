@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -80,6 +81,12 @@ def ago_ms(enqueued_at: int) -> int:
     """How long ago that was by this process's clock, at least 1; 0 when unknown."""
     ago = time.time_ns() // 1_000_000 - enqueued_at
     return max(1, ago) if ago < ABSOLUTE else 0
+
+
+def in_utc(at_ms: int) -> str:
+    """`2026-11-21T08:00:00.000Z`: a moment as people and --since write it."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def attempt_record(

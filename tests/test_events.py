@@ -19,6 +19,7 @@ from jobq.events import (
     attempt_record,
     columns_of,
     decode,
+    in_utc,
     trace_id,
 )
 
@@ -127,3 +128,11 @@ def test_nothing_but_a_bad_record_escapes(value, version):
 )
 def test_trace_id_comes_from_the_headers_of_the_call(headers, expected):
     assert trace_id(headers) == expected
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "written"),
+    [(0, "1970-01-01T00:00:00.000Z"), (1_763_712_000_007, "2025-11-21T08:00:00.007Z")],
+)
+def test_moment_is_written_in_utc_to_the_millisecond(at_ms, written):
+    assert in_utc(at_ms) == written

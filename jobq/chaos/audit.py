@@ -8,13 +8,12 @@ of `jobq chaos` does.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobq.chaos.tally import Tally
 from jobq.engine.keys import key
 from jobq.errors import BadRecord, ConfigError
-from jobq.events import Event, decode
+from jobq.events import Event, decode, in_utc
 
 if TYPE_CHECKING:
     from jobq.engine.queue import Queue
@@ -63,8 +62,8 @@ class Audit:
         self.until_ms = until_ms
         if self.since_ms < self._all_since:
             raise ConfigError(
-                f"queue {queue.name!r}: the event level is 'all' only since {told(self._all_since)}, so "
-                f"not all enqueues since {told(self.since_ms)} are on record; audit from then on"
+                f"queue {queue.name!r}: the event level is 'all' only since {in_utc(self._all_since)}, so "
+                f"not all enqueues since {in_utc(self.since_ms)} are on record; audit from then on"
             )
         self._tally = Tally(until_ms)
         self._key = key(queue.prefix, "events")
@@ -126,8 +125,8 @@ class Audit:
         oldest = position(first[0]) if first else (last_at, last_sequence + 1)
         if facts[b"entries-added"] > facts[b"length"] and oldest > self._unread:
             raise ConfigError(
-                f"queue {self._queue.name!r}: events since {told(self._unread[0])} were trimmed before they "
-                f"were read, the oldest left is of {told(oldest[0])}; give a later --since, or read along "
+                f"queue {self._queue.name!r}: events since {in_utc(self._unread[0])} were trimmed before they "
+                f"were read, the oldest left is of {in_utc(oldest[0])}; give a later --since, or read along "
                 "while they are written: jobq audit --for 10m"
             )
 
@@ -154,9 +153,3 @@ def position(entry_id: bytes) -> Position:
     """An entry's id as numbers."""
     at, _, sequence = entry_id.decode().partition("-")
     return int(at), int(sequence)
-
-
-def told(at_ms: int) -> str:
-    """A moment as people and --since write it."""
-    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -15,6 +15,7 @@ from jobq.cli.options import DURATION, command, option
 from jobq.cli.session import Session
 from jobq.cli.spark import master_option
 from jobq.errors import ConfigError
+from jobq.events import in_utc
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -231,7 +232,9 @@ def _dead(
 def _say_summary(session: Session, topic: str, found: Summary, alone: bool) -> None:
     gaps = found.last - found.first + 1 - found.rows if found.rows else 0
     if alone or not found.rows:
-        first, last = (_moment(at) if found.rows else "" for at in (found.first_us, found.last_us))
+        first, last = (
+            in_utc(at // 1000) if found.rows else "" for at in (found.first_us, found.last_us)
+        )
         record = {
             "topic": topic, "messages": found.rows, "bytes": found.nbytes, "first": found.first, "last": found.last,
             "first_at": first, "last_at": last, "missing": gaps,
@@ -242,14 +245,6 @@ def _say_summary(session: Session, topic: str, found: Summary, alone: bool) -> N
         session.note(
             f"{gaps:,} indexes between them are not in the lake: dropped before they were ingested"
         )
-
-
-def _moment(us: int) -> str:
-    return (
-        datetime.fromtimestamp(us / 1e6, UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
-    )
 
 
 def _say_done(session: Session, where: dict[str, Any], done: Replayed, what: str) -> None:

@@ -7,11 +7,11 @@ still live on the server, and only that can tell.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
 from jobq.errors import ConfigError
+from jobq.events import in_utc
 from jobq.pipeline.commits import Loss
 from jobq.pipeline.options import unknown
 
@@ -173,7 +173,7 @@ def _notes(result: LakeAudited, recorded: Recorded, losses: Iterable[Loss]) -> I
     """Why an answer isn't the whole truth, each with what can be done."""
     first = recorded.first_enqueued_ms
     if first is None or (result.since_ms < first and recorded.first_ms < first):
-        since = f"only since {told(first)}" if first is not None else "at no time"
+        since = f"only since {in_utc(first)}" if first is not None else "at no time"
         yield (
             f"enqueues are on record {since}: before, the event level was 'attempts'; give a later --since"
         )
@@ -185,12 +185,6 @@ def _notes(result: LakeAudited, recorded: Recorded, losses: Iterable[Loss]) -> I
     for one in losses:
         if one.queue == result.queue and one.upto_ms >= result.since_ms:
             yield (
-                f"the ingest missed {one.nevents:,} events of {told(one.after_ms)} to {told(one.upto_ms)}, trimmed "
+                f"the ingest missed {one.nevents:,} events of {in_utc(one.after_ms)} to {in_utc(one.upto_ms)}, trimmed "
                 "before they were read; what seems lost or open may be among them; ingest more often, or raise MAXLEN"
             )
-
-
-def told(at_ms: int) -> str:
-    """A moment as people and --since write it."""
-    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

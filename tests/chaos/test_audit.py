@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from jobq.chaos.audit import Audit, server_ms, told
+from jobq.chaos.audit import Audit, server_ms
 from jobq.chaos.tally import Tally
 from jobq.cli import main
 from jobq.config import ServerSettings
@@ -17,7 +17,7 @@ from jobq.engine.message import Ending, Hold, Message
 from jobq.engine.queue import Queue
 from jobq.engine.rights import rights
 from jobq.errors import ConfigError
-from jobq.events import Event
+from jobq.events import Event, in_utc
 
 
 @pytest.fixture
@@ -324,7 +324,7 @@ def test_verb_says_it_in_a_line_and_fails_for_losses(recorded, redis, server, ca
     said = capsys.readouterr().out
     assert said == "low: 2 accepted, 1 finished, 0 duplicates, 0 lost (1 waiting or running)\n"
     redis.delete("jobq:{low}:messages")
-    assert main((*given, "--since", told(server_ms(recorded) - 60_000))) == 2
+    assert main((*given, "--since", in_utc(server_ms(recorded) - 60_000))) == 2
     assert "only since" in capsys.readouterr().err
     assert main(given) == 1
     assert "  lost: b\n" in capsys.readouterr().out
