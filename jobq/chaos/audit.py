@@ -8,9 +8,10 @@ of `jobq chaos` does.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from jobq.chaos.tally import Tally
+from jobq.engine.audited import LIVE, Audited
 from jobq.engine.keys import key
 from jobq.errors import BadRecord, ConfigError
 from jobq.events import Event, decode, in_utc
@@ -19,32 +20,7 @@ if TYPE_CHECKING:
     from jobq.engine.queue import Queue
 
 READ = 1_000
-LIVE = frozenset(
-    ("queued", "queued-with-backoff", "locked", "locked-with-requeue", "done-with-requeue")
-)
-
 Position = tuple[int, int]
-
-
-class Audited(NamedTuple):
-    """One queue's answer. accepted = finished + superseded + live + lost.
-
-    finished: done, dead, cancelled or cleared. duplicates: ran, or may have run, once more since a worker
-    died or a lease was lost. superseded: newer content came in its place. earlier: endings of messages
-    accepted before the range.
-    """
-
-    queue: str
-    since_ms: int
-    until_ms: int
-    accepted: int
-    finished: int
-    duplicates: int
-    lost: int
-    live: int
-    superseded: int
-    earlier: int
-    lost_mids: list[str]
 
 
 class Audit:
@@ -88,7 +64,8 @@ class Audit:
                 f"queue {self._queue.name!r}: the event level was changed meanwhile; audit again"
             )
         until_ms = server_ms(self._queue) if self.until_ms is None else self.until_ms
-        return Audited(self._queue.name, self.since_ms, until_ms, **self._tally.figures(gone))
+        span = {"since_ms": self.since_ms, "until_ms": until_ms}
+        return Audited(queue=self._queue.name, **span, **self._tally.figures(gone))
 
     def _lives(self, mid: str) -> bool:
         return self._queue.status(mid).word in LIVE

@@ -8,9 +8,9 @@ from itertools import pairwise
 from math import ceil
 from typing import NamedTuple
 
-from jobq.chaos.audit import Audited
 from jobq.chaos.history import Fault, History, Run, read
 from jobq.chaos.ledger import Line
+from jobq.engine.audited import Audited
 
 
 class Final(NamedTuple):

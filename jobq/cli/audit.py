@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,8 @@ from jobq.config import duration_s
 from jobq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jobq.chaos.audit import Audit, Audited
+    from jobq.chaos.audit import Audit
+    from jobq.engine.audited import Audited
     from jobq.engine.queue import Queue
 
 READ_EVERY_S = 0.5
@@ -64,7 +67,7 @@ def audit(
     _follow(found, following or 0)
     results = [one.result() for one in found]
     for result in results:
-        _show(session, result)
+        show(session, result)
     return exits.NO if any(result.lost for result in results) else exits.OK
 
 
@@ -90,19 +93,20 @@ def _follow(found: list[Audit], seconds: float) -> None:
         time.sleep(min(left, READ_EVERY_S))
 
 
-def _show(session: Session, result: Audited) -> None:
+def show(session: Session, result: Audited, more: Mapping[str, int] | None = None) -> None:
+    """One queue's answer; `more`: further figures by what they count."""
     told = (
         f"{result.queue}: {result.accepted:,} accepted, {result.finished:,} finished, "
         f"{result.duplicates:,} duplicates, {result.lost:,} lost"
     )
-    more = {
-        "waiting or running": result.live, "superseded by newer content": result.superseded,
+    counts = {
+        **(more or {}), "waiting or running": result.live, "superseded by newer content": result.superseded,
         "finished of earlier ones": result.earlier,
     }  # fmt: skip
-    rest = ", ".join(f"{count:,} {what}" for what, count in more.items() if count)
-    session.say(result._asdict(), f"{told} ({rest})" if rest else told)
+    rest = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    session.say(asdict(result), f"{told} ({rest})" if rest else told)
     if not session.as_json:
         for mid in result.lost_mids[:TOLD_MIDS]:
             session.say({}, f"  lost: {mid}")
-        if result.lost > TOLD_MIDS:
-            click.echo(f"  and {result.lost - TOLD_MIDS:,} more; --json names all")
+        if len(result.lost_mids) > TOLD_MIDS:
+            click.echo(f"  and {len(result.lost_mids) - TOLD_MIDS:,} more; --json names all")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobq.cli import exits
+from jobq.cli.audit import show
 from jobq.cli.lake_place import lake_options, opened
 from jobq.cli.options import command, option, queues_option
 from jobq.cli.session import Session
@@ -18,8 +19,6 @@ from jobq.config import parse_queues
 if TYPE_CHECKING:
     from jobq.pipeline.lake.place import Lake
     from jobq.pipeline.lake_audit import LakeAudited, Lives
-
-TOLD_MIDS = 20
 
 
 @command(
@@ -66,9 +65,11 @@ def audit(
     names = [name for name, _ in parse_queues(queues)] if queues else []
     start, end = _range(since, until)
     results = _audited(lake, names, start, end, _lives(session) if ask else None, (master, memory))
-    as_json = session.as_json or form == "json"
+    shown = Session(session.url, session.namespace, session.as_json or form == "json")
     for result in results:
-        _show(Session(session.url, session.namespace, as_json), result)
+        show(shown, result, {"open: the server may still hold them": result.open})
+        for note in result.notes:
+            click.echo(f"jobq: {result.queue}: {note}", err=True)
     if not results:
         session.note("the lake has no queue with enqueues on record; jobq events level all")
         return exits.USAGE
@@ -104,7 +105,7 @@ def _range(since: str | None, until: str | None) -> tuple[datetime | None, datet
 
 
 def _lives(session: Session) -> Callable[[str, str], bool]:
-    from jobq.chaos.audit import LIVE
+    from jobq.engine.audited import LIVE
 
     def lives(queue: str, mid: str) -> bool:
         return session.queue(queue).status(mid).word in LIVE
@@ -114,23 +115,3 @@ def _lives(session: Session) -> Callable[[str, str], bool]:
 
 def _ms(at: datetime | None) -> int | None:
     return None if at is None else round(at.timestamp() * 1000)
-
-
-def _show(session: Session, result: LakeAudited) -> None:
-    told = (
-        f"{result.queue}: {result.accepted:,} accepted, {result.finished:,} finished, "
-        f"{result.duplicates:,} duplicates, {result.lost:,} lost"
-    )
-    more = {
-        "open: the server may still hold them": result.open, "waiting or running": result.live,
-        "superseded by newer content": result.superseded, "finished of earlier ones": result.earlier,
-    }  # fmt: skip
-    rest = ", ".join(f"{count:,} {what}" for what, count in more.items() if count)
-    session.say(result._asdict(), f"{told} ({rest})" if rest else told)
-    for note in result.notes:
-        click.echo(f"jobq: {result.queue}: {note}", err=True)
-    if not session.as_json:
-        for mid in result.lost_mids[:TOLD_MIDS]:
-            session.say({}, f"  lost: {mid}")
-        if len(result.lost_mids) > TOLD_MIDS:
-            click.echo(f"  and {len(result.lost_mids) - TOLD_MIDS:,} more; --format json names all")

@@ -1,15 +1,17 @@
 """What became of the messages of a time range, from the lake alone: `jobq audit` for history.
 
-The figures are those of jobq.chaos.audit. A message that hasn't ended in what the lake holds is `open`: it may
-still live on the server, and only that can tell.
+A message that hasn't ended in what the lake holds is `open`: it may still live on the server, and only that can
+tell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jobq.engine.audited import Audited
 from jobq.errors import ConfigError
 from jobq.events import in_utc
 from jobq.pipeline.commits import Loss
@@ -33,28 +35,18 @@ class Recorded(NamedTuple):
     last_ms: int
 
 
-class LakeAudited(NamedTuple):
-    """One queue's answer. accepted = finished + superseded + open + live + lost.
+@dataclass(frozen=True, kw_only=True)
+class LakeAudited(Audited):
+    """The same of what a lake has. accepted = finished + superseded + open + live + lost.
 
-    The words are those of jobq.chaos.audit.Audited. open: not ended in the lake; live: not ended, and the
-    server still holds it, where that was asked. unrecorded: endings of messages whose enqueue, within the
-    range by the producer's clock, is on no record. notes: why the figures don't tell all.
+    open: not ended in the lake; live: not ended, and the server still holds it, where that was asked.
+    unrecorded: endings of messages whose enqueue, within the range by the producer's clock, is on no record.
+    notes: why the figures don't tell all.
     """
 
-    queue: str
-    since_ms: int
-    until_ms: int
-    accepted: int
-    finished: int
-    duplicates: int
-    lost: int
-    live: int
-    open: int
-    superseded: int
-    earlier: int
-    unrecorded: int
-    lost_mids: list[str]
-    notes: list[str]
+    open: int = 0
+    unrecorded: int = 0
+    notes: list[str] = field(default_factory=list)
 
 
 class LakeAudit:
@@ -90,7 +82,7 @@ class LakeAudit:
 
     def _figures(
         self, starts: Mapping[str, int], until: int, lives: Lives | None
-    ) -> dict[str, dict[str, int | list[str]]]:
+    ) -> dict[str, dict[str, Any]]:
         of_lives = self._sql(
             "audit_lives",
             {"until_ms": until},
@@ -101,7 +93,7 @@ class LakeAudit:
             of_lives = of_lives.persist()
         try:
             rows = self._sql("audit", lives=of_lives).collect()
-            found = {row["queue"]: {**row.asDict(), "live": 0} for row in rows}
+            found = {row["queue"]: row.asDict() for row in rows}
             if lives is not None:
                 for row in of_lives.where("open > 0").toLocalIterator():
                     _ask(
@@ -122,14 +114,11 @@ class LakeAudit:
         return [one for name, one in self.recorded.items() if not queues or name in queues]
 
     def _told(
-        self, queue: str, start: int, until: int, found: Mapping[str, int | list[str]],
-        losses: Iterable[Loss],
-    ) -> LakeAudited:  # fmt: skip
-        plain: dict[str, object] = {name: found.get(name, 0) for name in LakeAudited._fields}
-        plain |= {"queue": queue, "since_ms": start, "until_ms": until}
-        plain |= {"lost_mids": found.get("lost_mids", []), "notes": []}
-        result = LakeAudited(**plain)  # type: ignore[arg-type]
-        return result._replace(notes=list(_notes(result, self.recorded[queue], losses)))
+        self, queue: str, start: int, until: int, found: Mapping[str, Any], losses: Iterable[Loss]
+    ) -> LakeAudited:
+        whole = {**found, "queue": queue, "since_ms": start, "until_ms": until}
+        result = LakeAudited(**whole)
+        return replace(result, notes=list(_notes(result, self.recorded[queue], losses)))
 
     def _since(self, starts: Mapping[str, int]) -> DataFrame:
         """Events that may count. A lake keeps them by the day of `finished_at`, near which their entries are."""
@@ -159,14 +148,12 @@ def _start(one: Recorded, since_ms: int | None, named: bool) -> int | None:
     return one.first_enqueued_ms if since_ms is None else since_ms
 
 
-def _ask(figures: dict[str, int | list[str]], mid: str, weight: int, lives: bool) -> None:
+def _ask(figures: dict[str, Any], mid: str, weight: int, lives: bool) -> None:
     column = "live" if lives else "lost"
-    figures["open"] = int(figures["open"]) - weight  # type: ignore[arg-type]
-    figures[column] = int(figures[column]) + weight  # type: ignore[arg-type]
+    figures["open"] -= weight
+    figures[column] = figures.get(column, 0) + weight
     if not lives:
-        mids = figures["lost_mids"]
-        assert isinstance(mids, list)
-        mids += [mid] * weight
+        figures["lost_mids"] += [mid] * weight
 
 
 def _notes(result: LakeAudited, recorded: Recorded, losses: Iterable[Loss]) -> Iterator[str]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import random
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 import pytest
 from click.testing import CliRunner
 from msgspec import structs
 
-from jobq.chaos.audit import LIVE, Audit
+from jobq.chaos.audit import Audit
 from jobq.chaos.tally import Tally
 from jobq.cli import main
+from jobq.engine.audited import LIVE
 from jobq.engine.message import Ending
 from jobq.errors import ConfigError
 from jobq.events import Event
@@ -190,7 +192,8 @@ def test_lake_alone_says_what_the_live_queue_says(
     [asked] = audit.run(
         live.since_ms, live.until_ms, ["low"], lives, losses(Lake.open(path).table("events"))
     )
-    assert {name: getattr(asked, name) for name in live._fields} == live._asdict()
+    figures = asdict(live)
+    assert {name: getattr(asked, name) for name in figures} == figures
     assert (asked.open, asked.notes) == (0, [])
 
 
