@@ -268,8 +268,13 @@ def to_plain(places: Mapping[str, Place]) -> dict[str, dict[str, Any]]:
 
 def from_json(text: str) -> dict[str, Place]:
     """Places from `to_json`'s text; ConfigError for anything else."""
+    return from_plain(loaded(text))
+
+
+def loaded(text: str) -> Any:
+    """The data of offsets' text; ConfigError for what is no JSON."""
     try:
-        return from_plain(json.loads(text))
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"offsets {text!r:.200} are no JSON: {error}") from error
 

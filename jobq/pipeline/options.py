@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 
+from jobq.config import ServerSettings, settings_from_env
 from jobq.errors import ConfigError
 
 #: Options of every read and write.
@@ -65,6 +67,16 @@ class Options:
         """An instant in UTC; one without a zone is taken as UTC."""
         text = self.text(name).strip()
         return parsed_moment(f"option {name}", text) if text else None
+
+    def server(self) -> ServerSettings:
+        """The environment's server, but for what PLACE says; nothing waits in the memory of an executor."""
+        settings = settings_from_env()
+        return replace(
+            settings,
+            url=self.text("url") or settings.url,
+            namespace=self.text("namespace") or settings.namespace,
+            outage_buffer=0,
+        )
 
 
 def parsed_moment(what: str, text: str) -> datetime:

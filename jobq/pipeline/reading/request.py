@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from jobq.config import ServerSettings, settings_from_env
+from jobq.config import ServerSettings
 from jobq.errors import ConfigError
 from jobq.pipeline.options import PLACE, Options, unknown
 from jobq.pipeline.schema import VIEWS, Column, Columns
@@ -141,7 +141,7 @@ def requested(
     names = options.names("topics" if view == "topic" else "queues")
     return Request(
         view=view,
-        settings=settings_of(options),
+        settings=_settings(options),
         columns=columns or columns_of(given),
         names=() if names == ("*",) else names,
         since_ms=None if since is None else round(since.timestamp() * 1000),
@@ -156,16 +156,9 @@ def requested(
     )
 
 
-def settings_of(options: Options) -> ServerSettings:
+def _settings(options: Options) -> ServerSettings:
     """Where to read, settled here: executors need neither the driver's environment nor its files."""
     from jobq.engine.connection import Client
 
-    settings = settings_from_env()
-    settings = replace(
-        settings,
-        url=options.text("url") or settings.url,
-        namespace=options.text("namespace") or settings.namespace,
-        codec=None,
-        outage_buffer=0,
-    )
+    settings = replace(options.server(), codec=None)
     return replace(settings, url=Client(settings).url)

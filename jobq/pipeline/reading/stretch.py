@@ -5,7 +5,6 @@ Bounds are settled when the read is planned, so that every action on one DataFra
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -144,12 +143,8 @@ def place_at(client: Client, view: str, name: str, at_ms: int) -> Place:
 
 
 def _given(text: str, tails: Mapping[str, Tail]) -> dict[str, Place]:
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"offsets {text!r:.200} are no JSON: {error}") from error
     places = {}
-    for name, value in data.items():
+    for name, value in offsets.loaded(text).items():
         if name not in tails:
             raise ConfigError(unknown("offsets are for what isn't read:", name, tails))
         places[name] = _one(name, value, tails[name])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jobq.config import ServerSettings, duration_s, settings_from_env
+from jobq.config import ServerSettings, duration_s
 from jobq.engine.keys import checked_name
 from jobq.errors import ConfigError
 from jobq.jobs.registry import checked_job_name
@@ -65,7 +65,7 @@ def write_settings(given: Mapping[str, str], schema: StructType) -> WriteSetting
     for name in [*kwargs, *filter(None, [named["argsColumn"]])]:
         types.check(columns[name], f"column {name!r}")
     return WriteSettings(
-        server=_server(options),
+        server=options.server(),
         job=_job(options),
         queue=checked_name("queue", options.text("queue", "default")),
         queue_column=named["queueColumn"],
@@ -85,17 +85,6 @@ def _job(options: Options) -> str:
     if "job" not in options:
         raise ConfigError("option 'job' is missing; name the job that rows are calls of")
     return checked_job_name(options.text("job"))
-
-
-def _server(options: Options) -> ServerSettings:
-    settings = settings_from_env()
-    # Rows that wait in the memory of an executor would be told as written.
-    return replace(
-        settings,
-        url=options.text("url") or settings.url,
-        namespace=options.text("namespace") or settings.namespace,
-        outage_buffer=0,
-    )
 
 
 def _columns(schema: StructType) -> dict[str, DataType]:
