@@ -17,7 +17,7 @@ from jobq.engine.diagnosis import Finding, Level
 from jobq.errors import JobqError
 from jobq.pipeline import archive, distribution, interpreter
 from jobq.pipeline.java import Java, looked_for
-from jobq.pipeline.memory import DEFAULT, MIB, available, checked, heap_bytes
+from jobq.pipeline.memory import MIB, asked, available, checked, heap_bytes
 
 if TYPE_CHECKING:
     from jobq.engine.connection import Client
@@ -34,7 +34,7 @@ SCRATCH_BYTES = 1024 * MIB
 
 
 def findings(
-    client: Client, *, memory: str | None = None, fast: bool = True, master: str | None = None
+    client: Client, *, memory: str | None = None, master: str | None = None
 ) -> Iterator[Finding]:
     """One after the other, the last ones by a session that is started for it."""
     from jobq.pipeline import trial
@@ -48,7 +48,7 @@ def findings(
     yield reached
     if well:
         yield from trial.findings(
-            client if reached.level == "ok" else None, memory=memory, fast=fast, master=master
+            client if reached.level == "ok" else None, memory=memory, master=master
         )
 
 
@@ -122,9 +122,8 @@ def home() -> Iterator[Finding]:
 
 def heap(memory: str | None) -> Iterator[Finding]:
     """The driver's heap, beside what this machine has."""
-    text = memory or os.environ.get("JOBQ_SPARK_MEMORY") or DEFAULT
     try:
-        size = heap_bytes(checked(text))
+        size = heap_bytes(checked(asked(memory)))
     except JobqError as error:
         yield Finding("heap", "fail", str(error), "--memory 1g, or JOBQ_SPARK_MEMORY=1g")
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -13,6 +14,11 @@ MIB = 1024**2
 LEAST = 512 * MIB
 _SIZE = re.compile(r"(\d+)([kmgt]?)b?")
 _UNITS = {"": MIB, "k": 1024, "m": MIB, "g": 1024 * MIB, "t": 1024**2 * MIB}
+
+
+def asked(memory: str | None) -> str:
+    """What is to be the heap: `memory`, JOBQ_SPARK_MEMORY, else DEFAULT."""
+    return memory or os.environ.get("JOBQ_SPARK_MEMORY") or DEFAULT
 
 
 def heap_bytes(text: str) -> int:

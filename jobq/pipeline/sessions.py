@@ -13,7 +13,7 @@ from jobq.config import processors
 from jobq.errors import PipelineError
 from jobq.pipeline import archive, distribution, gateway, interpreter
 from jobq.pipeline.java import Java, find_java
-from jobq.pipeline.memory import DEFAULT, checked
+from jobq.pipeline.memory import asked, checked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,14 +40,14 @@ def session(
     Spark's own and wins. A JVM that can't be started is a PipelineError with the JVM's last words.
     """
     SparkSession = _spark_session()
-    asked = dict(conf or {})
-    master = asked.get("spark.master") or master or _master()
+    given = dict(conf or {})
+    master = given.get("spark.master") or master or _master()
     if submitted() or SparkSession.getActiveSession() is not None:
-        return _built(SparkSession, name, None, SETTINGS | asked)
+        return _built(SparkSession, name, None, SETTINGS | given)
     if os.environ.get("SPARK_HOME"):
         distribution.check(os.environ["SPARK_HOME"])
     java = find_java()
-    settings = _settings(java, master, memory, fast, asked)
+    settings = _settings(java, master, memory, fast, given)
     with _environment(_variables(java, master)):
         gateway.start(settings)
         return _built(SparkSession, name, master, settings)
@@ -99,13 +99,12 @@ def _built(
 
 
 def _settings(
-    java: Java, master: str, memory: str | None, fast: bool, asked: dict[str, str]
+    java: Java, master: str, memory: str | None, fast: bool, conf: dict[str, str]
 ) -> dict[str, str]:
-    """Spark's settings; `asked` wins, but Java's options are added to, not replaced."""
-    given = memory or os.environ.get("JOBQ_SPARK_MEMORY") or DEFAULT
-    heap = checked(asked.get("spark.driver.memory") or given)
+    """Spark's settings; `conf` wins, but Java's options are added to, not replaced."""
+    heap = checked(conf.get("spark.driver.memory") or asked(memory))
     options = [f"-Dlog4j2.configurationFile={QUIET.as_uri()}", *([FAST] if fast else [])]
-    options += [*archive.options(java), asked.get(JAVA_OPTIONS, "")]
+    options += [*archive.options(java), conf.get(JAVA_OPTIONS, "")]
     settings = SETTINGS | {
         "spark.driver.memory": heap,
         "spark.ui.enabled": "false",
@@ -118,7 +117,7 @@ def _settings(
             "spark.driver.bindAddress": LOOPBACK,
             "spark.sql.shuffle.partitions": str(max(2, 2 * here)),
         }
-    return settings | asked | {JAVA_OPTIONS: " ".join(filter(None, options))}
+    return settings | conf | {JAVA_OPTIONS: " ".join(filter(None, options))}
 
 
 def _variables(java: Java, master: str) -> dict[str, str]:

@@ -26,15 +26,13 @@ REMEDIES = {
 }
 
 
-def findings(
-    client: Client | None, *, memory: str | None, fast: bool, master: str | None
-) -> Iterator[Finding]:
+def findings(client: Client | None, *, memory: str | None, master: str | None) -> Iterator[Finding]:
     """Starts a session, tries it, and stops it."""
     from jobq.pipeline.sessions import session
 
     began = time.monotonic()
     try:
-        spark = session("jobq-doctor", master=master, memory=memory, fast=fast)
+        spark = session("jobq-doctor", master=master, memory=memory, fast=True)
     except JobqError as error:
         yield Finding("session", "fail", str(error))
         return
