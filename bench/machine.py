@@ -77,8 +77,8 @@ def wait_until_idle(patience_s: float = PATIENCE_S) -> float:
             return share
 
 
-def described() -> dict[str, str]:
-    """Machine, versions and load, as strings."""
+def described(module: str = "bench") -> dict[str, str]:
+    """Machine, versions, load, and the command that `module` was started by, as strings."""
     load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
     node = _asked("node", "--version").removeprefix("v") or "none"
     return {
@@ -92,7 +92,7 @@ def described() -> dict[str, str]:
         "memory measured on": _server(redis_binary()),
         "load at start": load,
         "date": time.strftime("%Y-%m-%d %H:%M %Z"),
-        "command": "python -m bench " + " ".join(sys.argv[1:]),
+        "command": " ".join(["python", "-m", module, *sys.argv[1:]]),
     }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bench import page
 from bench.peers import PEERS
 from bench.peers.venvs import FOLDER
 from bench.targets import BESIDE, NOOP, judged, shown
@@ -76,12 +77,9 @@ def _document(run: Run) -> Iterator[str]:
 
 
 def _head(run: Run) -> Iterator[str]:
-    for key, value in run.heads[0].items():
-        yield f"- {key}: {'`' * (key == 'command')}{value}{'`' * (key == 'command')}"
     runs = max((line["runs"] for line in run.figures.values()), default=0)
-    yield f"- medians of {runs} runs, least and greatest in brackets; {run.seconds / 60:.0f} minutes in all"
-    for head in run.heads[1:]:
-        yield f"- measured again afterwards: `{head['command']}`, {head['date']}, load {head['load at start']}"
+    remark = f"medians of {runs} runs, least and greatest in brackets; {run.seconds / 60:.0f} minutes in all"
+    return page.head(run.heads, remark)
 
 
 def _targets(run: Run) -> Iterator[str]:

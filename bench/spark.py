@@ -1,6 +1,7 @@
-"""`python -m bench.spark [CASE…]`: the pipeline's figures against their targets; medians.
+"""`python -m bench.spark`: the pipeline's figures against their targets; medians.
 
-What was measured is kept, so that cases can run one by one; --report writes all of it into docs/spark.md.
+What was measured is kept. A run of all cases starts anew, cases that are named replace their own figures, and --report
+writes the whole into docs/spark.md.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import Watch, adopt_orphans, described
+from bench.page import head
 from bench.peers.venvs import FOLDER
 from bench.pipeline import CASES
 from bench.server import ROOT
@@ -51,8 +53,8 @@ def measure(case: str) -> dict[str, Any]:
 
 def document(found: dict[str, Any]) -> Iterator[str]:
     """The figures as Markdown."""
-    yield from (f"- {key}: {value}" for key, value in found["machine"].items())
-    yield "- medians, least and greatest in brackets; command: `python -m bench.spark`"
+    remark = f"medians, least and greatest in brackets; {found['seconds'] / 60:.0f} minutes in all"
+    yield from head(found["heads"], remark)
     yield from ("", "| figure | target | median | |", "|---|---|---|---|")
     for figure, (target, more) in TARGETS.items():
         line = found["figures"].get(figure)
@@ -81,17 +83,33 @@ def main() -> None:
     chosen = parser.parse_args()
     if unknown := set(chosen.cases) - set(CASES):
         parser.error(f"no case {', '.join(sorted(unknown))}; see --help")
-    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"figures": {}}
     adopt_orphans()
-    for case in [] if chosen.report else chosen.cases or CASES:
-        found["machine"] = described() | {"date": time.strftime("%Y-%m-%d")}
-        found["figures"] |= measure(case)
-        FOLDER.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(found))
+    found = _known() if chosen.report else _measured(chosen.cases)
     text = "\n".join(document(found))
     print(text)
     if chosen.report:
         _into(PAGE, text)
+
+
+def _known() -> dict[str, Any]:
+    if not RESULTS.exists():
+        raise SystemExit("nothing was measured yet; say python -m bench.spark")
+    known: dict[str, Any] = json.loads(RESULTS.read_text())
+    return known
+
+
+def _measured(cases: list[str]) -> dict[str, Any]:
+    """What is known after the cases named, or all; it is kept after each, since a later one may fail."""
+    anew: dict[str, Any] = {"heads": [], "figures": {}, "seconds": 0.0}
+    found = _known() if cases and RESULTS.exists() else anew
+    found["heads"].append(described("bench.spark"))
+    for case in cases or CASES:
+        started = time.monotonic()
+        found["figures"] |= measure(case)
+        found["seconds"] += time.monotonic() - started
+        FOLDER.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(found))
+    return found
 
 
 def _into(page: Path, text: str) -> None:
