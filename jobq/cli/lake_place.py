@@ -11,19 +11,19 @@ from jobq.errors import ConfigError
 if TYPE_CHECKING:
     from jobq.pipeline.lake.place import Lake
 
-_lake = option(
-    "--lake", "path", metavar="PATH", shared=("JOBQ_LAKE",),
-    help="The lake: a folder, or s3://bucket/folder.  [required]",
-)  # fmt: skip
 _storage = option(
     "--storage-option", "storage", metavar="KEY=VALUE", multiple=True,
     help="How to reach a bucket, such as AWS_ENDPOINT_URL=…; repeat for more. AWS_… variables count too.",
 )  # fmt: skip
 
 
-def lake_options(function: Function) -> Function:
-    """--lake and --storage-option."""
-    return _lake(_storage(function))
+def lake_options(function: Function, needed: str = "required") -> Function:
+    """--lake and --storage-option; `needed` tells when --lake is."""
+    lake = option(
+        "--lake", "path", metavar="PATH", shared=("JOBQ_LAKE",),
+        help=f"The lake: a folder, or s3://bucket/folder.  [{needed}]",
+    )  # fmt: skip
+    return lake(_storage(function))
 
 
 def opened(path: str | None, storage: Sequence[str], *, create: bool = False) -> Lake:

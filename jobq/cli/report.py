@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ PAGE = "jobq-report.html"
     """,
 )
 @click.argument("name", metavar="NAME")
-@lake_options
+@partial(lake_options, needed="required without --live")
 @option("--live", is_flag=True, help="Not from a lake: what the server's streams still have.")
 @option("--since", default="7d", metavar="WHEN", help="From then on: 7d (ago), or a moment.  [default: 7d]")
 @option("--until", metavar="WHEN", help="Before then.  [default: now]")
@@ -116,6 +117,8 @@ def _compared(
         )
     if given["at"]:
         return moment(given["at"], now, given["zone"]), "--at"
+    if given["mark"] and lake is None:
+        raise ConfigError(f"--mark {given['mark']} needs a lake; with --live give --at")
     known = marks(lake) if lake else {}
     if given["mark"]:
         return marked(given["mark"], known), f"mark {given['mark']}"

@@ -157,6 +157,7 @@ def test_capacity_simulates_what_was_asked_for(report):
         (("regressions", "--mark", "v3"), 2, "mark 'v3' is unknown"),
         (("regressions", "--mark", "v1"), 2, "mark v1 (2026-11-20T09:13:21Z) isn't between"),
         (("regressions", "--mark", "v1", "--at", "5m"), 2, "give one"),
+        (("regressions", "--mark", "v1", "--live"), 2, "--mark v1 needs a lake; with --live give --at"),
         (("wait", "--since", "2026-11-20T14:00Z", "--until", "2026-11-20T13:00Z"), 2, "is not before --until"),
         (("wait", "--since", "2026-11-20T14:00Z"), 1, "there are some from 2026-11-20T12:00:10Z"),
         (("wait", "--lake", "nowhere"), 1, "is no lake"),
@@ -179,6 +180,10 @@ def test_report_without_a_lake_says_how_to_name_one(report, monkeypatch):
     monkeypatch.delenv("JOBQ_LAKE")
     ended = report("wait")
     assert ended.code == 2 and "--lake" in ended.err
+
+
+def test_help_of_report_asks_for_a_lake_only_without_live(report):
+    assert "[required without --live]" in " ".join(report("--help").out.split())
 
 
 def test_live_report_reads_the_servers_streams(report, valkey_queue, valkey):
