@@ -10,11 +10,11 @@ import statistics
 import time
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 
 import pyarrow.compute as pc
 
 from bench.history import QUEUES, events, fill
+from bench.page import put
 from bench.server import ROOT, VALKEY, info, private_server, redis_binary
 from bench.stage import wait_for
 from bench.work import noop
@@ -22,7 +22,7 @@ from bench.worker import running_worker
 from jobq import Client, Queue
 
 PAGE = ROOT / "docs" / "events.md"
-BEGIN, END = "<!-- made by python -m bench.events --report: -->", "<!-- end of what was made -->"
+COMMAND = "python -m bench.events --report"
 HEADERS = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
 LEVELS = {
     "off": ("off", {}),
@@ -105,15 +105,6 @@ def version(binary: str) -> str:
     return found.get("valkey_version") or found["redis_version"]
 
 
-def into(page: Path, text: str) -> None:
-    """Put the tables between the marks of a page."""
-    before, mark, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not mark or not end:
-        raise SystemExit(f"{page} has no lines {BEGIN} and {END} to write between")
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
-
-
 def main() -> None:
     """Measure, and print or write into the page."""
     parser = argparse.ArgumentParser(prog="python -m bench.events", description=__doc__)
@@ -125,7 +116,7 @@ def main() -> None:
     text = "\n".join(tables(chosen.jobs, chosen.runs))
     print(text, f"\n{time.monotonic() - started:.0f} s")
     if chosen.report:
-        into(PAGE, text)
+        put(PAGE, COMMAND, text)
 
 
 if __name__ == "__main__":

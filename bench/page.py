@@ -1,8 +1,25 @@
-"""What the pages of figures have in common: their head."""
+"""What the pages of figures have in common: their head, and the marks between which they are written."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+END = "<!-- end of what was made -->"
+
+
+def begin(command: str) -> str:
+    """The mark before what `command` makes."""
+    return f"<!-- made by {command}: -->"
+
+
+def put(into: Path, command: str, text: str) -> None:
+    """Replace what is between the marks of `command`."""
+    before, mark, rest = into.read_text(encoding="utf-8").partition(begin(command))
+    _, end, after = rest.partition(END)
+    if not mark or not end:
+        raise SystemExit(f"{into} has no lines {begin(command)} and {END} to write between")
+    into.write_text(f"{before}{mark}\n\n{text}\n\n{end}{after}", encoding="utf-8")
 
 
 def head(heads: Sequence[dict[str, str]], remark: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ from bench.targets import BESIDE, NOOP, judged, shown
 from bench.waiting import LIMIT_S
 
 RESULTS = FOLDER / "results.jsonl"
-BEGIN, END = "<!-- made by python -m bench --report: -->", "<!-- end of what was made -->"
+COMMAND = "python -m bench --report"
 RECOVERY = "killed worker's job runs again"
 
 
@@ -33,11 +33,7 @@ def report(into: Path | None) -> None:
     if into is None:
         print(text)
         return
-    before, mark, rest = into.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not mark or not end:
-        raise SystemExit(f"{into} has no lines {BEGIN} and {END} to write between")
-    into.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
+    page.put(into, COMMAND, text)
 
 
 def last_run(path: Path) -> Run:

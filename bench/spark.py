@@ -11,18 +11,17 @@ import json
 import statistics
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from bench.machine import Watch, adopt_orphans, described
-from bench.page import head
+from bench.machine import BUSY_SHARE, Watch, adopt_orphans, described
+from bench.page import head, put
 from bench.peers.venvs import FOLDER
 from bench.pipeline import CASES
 from bench.server import ROOT
 
 RESULTS = FOLDER / "spark.json"
 PAGE = ROOT / "docs" / "spark.md"
-BEGIN, END = "<!-- made by python -m bench.spark --report: -->", "<!-- end of what was made -->"
+COMMAND = "python -m bench.spark --report"
 #: Figure -> its target, and whether more is better.
 TARGETS = {
     "ingest, steady": (120_000, True),
@@ -61,9 +60,9 @@ def document(found: dict[str, Any]) -> Iterator[str]:
             middle = statistics.median(line["values"])
             reached = "reached" if (middle >= target if more else middle <= target) else "missed"
             bound = f"{'≥' if more else '≤'} {target:,}"
-            busy = f", † {line['others']:.0%}" if line["others"] > 0.05 else ""
+            busy = f", † {line['others']:.0%}" if line["others"] > BUSY_SHARE else ""
             yield f"| {figure} | {bound} | {_shown(line)} {line['unit']} | {reached}{busy} |"
-    if any(line["others"] > 0.05 for line in found["figures"].values()):
+    if any(line["others"] > BUSY_SHARE for line in found["figures"].values()):
         yield from ("", "† Others took so much of the machine's CPU meanwhile.")
 
 
@@ -87,7 +86,7 @@ def main() -> None:
     text = "\n".join(document(found))
     print(text)
     if chosen.report:
-        _into(PAGE, text)
+        put(PAGE, COMMAND, text)
 
 
 def _known() -> dict[str, Any]:
@@ -109,14 +108,6 @@ def _measured(cases: list[str]) -> dict[str, Any]:
         FOLDER.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(found))
     return found
-
-
-def _into(page: Path, text: str) -> None:
-    before, mark, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not mark or not end:
-        raise SystemExit(f"{page} has no lines {BEGIN} and {END} to write between")
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -12,9 +12,10 @@ import pytest
 
 from bench.cases import CASES
 from bench.machine import Watch
+from bench.page import END, begin
 from bench.peers import PEERS
 from bench.peers.venvs import Missing, inside_of
-from bench.report import BEGIN, END, last_run, report
+from bench.report import COMMAND, last_run, report
 from bench.targets import NOOP, judged
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,10 +50,10 @@ def test_last_run_is_told_alone_and_a_repeated_figure_by_its_later_value(results
 def test_report_replaces_what_is_between_the_marks_and_nothing_else(results, tmp_path, monkeypatch):
     monkeypatch.setattr("bench.report.RESULTS", results)
     page = tmp_path / "page.md"
-    page.write_text(f"above\n{BEGIN}\nold\n{END}\nbelow\n")
+    page.write_text(f"above\n{begin(COMMAND)}\nold\n{END}\nbelow\n")
     report(page)
     text = page.read_text()
-    assert text.startswith(f"above\n{BEGIN}\n")
+    assert text.startswith(f"above\n{begin(COMMAND)}\n")
     assert text.endswith(f"{END}\nbelow\n")
     assert "old" not in text
     assert "| own | 3 (2–4) † |" in text
