@@ -14,8 +14,9 @@ from itertools import pairwise
 import pyarrow.compute as pc
 
 from bench.history import QUEUES, events, fill
+from bench.machine import versioned
 from bench.page import put
-from bench.server import ROOT, VALKEY, info, private_server, redis_binary
+from bench.server import ROOT, VALKEY, info, private_server, redis_binary, server_s
 from bench.stage import wait_for
 from bench.work import noop
 from bench.worker import running_worker
@@ -56,12 +57,6 @@ def drained(level: str, headers: dict[str, str], jobs: int) -> Figures:
     return {"enqueue": enqueued, "drain": ran, "events": count / jobs, "bytes": size / jobs}
 
 
-def server_s(client: Client) -> float:
-    """Seconds of CPU that the server took so far."""
-    used = info(client, "cpu")
-    return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
-
-
 def weighed(client: Client, key: str) -> tuple[int, int]:
     """How many entries a stream holds, and in how many bytes."""
     size = client.command("MEMORY", "USAGE", key, "SAMPLES", "0", routed_by=key)
@@ -92,17 +87,10 @@ def tables(jobs: int, runs: int) -> Iterator[str]:
         cells = f"{middle['enqueue']:.1f} | {middle['drain']:.1f} | {middle['events']:.2f} | {middle['bytes']:.0f}"
         yield f"| {name} | {cells} |"
     yield from ("", MADE_UP, "", "| | without trace ids | with |", "|---|---|---|")
-    for name, binary in (("Redis", redis_binary()), ("Valkey", VALKEY)):
+    for binary in (redis_binary(), VALKEY):
         both = [per_attempt(binary, traces) for traces in (False, True)]
         cells = " | ".join(f"{used:.0f} ({usage:.0f})" for used, usage in both)
-        yield f"| {name} {version(binary)} | {cells} |"
-
-
-def version(binary: str) -> str:
-    """Of a server."""
-    with private_server(binary=binary) as client:
-        found = info(client, "server")
-    return found.get("valkey_version") or found["redis_version"]
+        yield f"| {versioned(binary)} | {cells} |"
 
 
 def main() -> None:

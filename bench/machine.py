@@ -88,8 +88,8 @@ def described(module: str = "bench") -> dict[str, str]:
         f"redis-py {version('redis')}, hiredis {version('hiredis')}",
         "node": node,
         "ruby": (_asked("ruby", "--version").split() or ["", "none"])[1],
-        "server": f"{_server(VALKEY)} on a unix socket",
-        "memory measured on": _server(redis_binary()),
+        "server": f"{versioned(VALKEY)} on a unix socket",
+        "memory measured on": versioned(redis_binary()),
         "load at start": load,
         "date": time.strftime("%Y-%m-%d %H:%M %Z"),
         "command": " ".join(["python", "-m", module, *sys.argv[1:]]),
@@ -104,7 +104,8 @@ def _processor() -> str:
     return platform.machine()
 
 
-def _server(binary: str) -> str:
+def versioned(binary: str) -> str:
+    """A server with its version."""
     words = _asked(binary, "--version").split()
     number = next((word[2:] for word in words if word.startswith("v=")), "?")
     return f"{'Valkey' if binary == VALKEY else 'Redis'} {number}"

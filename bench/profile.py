@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from bench.server import info, private_server
+from bench.server import info, private_server, server_s
 from bench.stage import wait_for
 from bench.work import noop
 from bench.worker import running_worker
@@ -51,9 +51,7 @@ def cpu_s(client: Client) -> dict[str, float]:
     for child in worker.children():
         with suppress(psutil.NoSuchProcess):
             seconds["children"] += sum(child.cpu_times()[:2])
-    used = info(client, "cpu")
-    seconds["server"] = float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
-    return seconds
+    return seconds | {"server": server_s(client)}
 
 
 def drained(processes: int) -> Iterator[Row]:

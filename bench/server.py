@@ -77,6 +77,12 @@ def info(client: jobq.Client, section: str) -> dict[str, str]:
     return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
+def server_s(client: jobq.Client) -> float:
+    """Seconds of CPU that the server took so far."""
+    used = info(client, "cpu")
+    return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
+
+
 def calls(client: jobq.Client) -> tuple[int, int]:
     """Round trips of scripts and blocking pops, and commands in all, since CONFIG RESETSTAT."""
     counted = {

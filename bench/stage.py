@@ -20,7 +20,7 @@ import jobq
 from bench.peers import PEERS
 from bench.peers.handlers import SLOTS, done_by_all
 from bench.peers.venvs import inside_of
-from bench.server import ROOT, VALKEY, info, private_server, saved
+from bench.server import ROOT, VALKEY, private_server, saved, server_s
 
 Row = tuple[str, float, str]
 ACT_S = 120
@@ -72,8 +72,7 @@ class Stage:
             with suppress(psutil.NoSuchProcess):
                 used = process.cpu_times()
                 worker += used.user + used.system
-        server = info(self.client, "cpu")
-        return worker, float(server["used_cpu_user"]) + float(server["used_cpu_sys"])
+        return worker, server_s(self.client)
 
     def inside(self, action: str, *arguments: object) -> Any:
         """One action in the peer's venv."""

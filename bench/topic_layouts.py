@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import jobq
-from bench.server import info, private_server
+from bench.server import info, private_server, server_s
 from bench.stage import Row
 
 MESSAGES = 100_000
@@ -66,8 +66,4 @@ def reading(client: jobq.Client) -> Iterator[Row]:
 
 def used(client: jobq.Client) -> tuple[int, float]:
     """The server's memory, and the processor time it took so far."""
-    cpu = info(client, "cpu")
-    return (
-        int(info(client, "memory")["used_memory"]),
-        float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"]),
-    )
+    return int(info(client, "memory")["used_memory"]), server_s(client)
