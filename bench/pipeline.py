@@ -32,7 +32,8 @@ MASTER, LAKE = "local[2]", FOLDER / "lake"
 MESSAGES, ROUNDS, BATCH = 341_000, 7, 240_000
 #: Enqueues of the last minutes of a round end after it.
 APART_MS = DAY_MS + 6 * 3_600_000
-WRITTEN = 400_000
+READ, WRITTEN = 480_000, 400_000
+FEW = {"columns": "queue,kind,job,run_us,finished_at"}
 
 
 def ingest() -> Iterator[Row]:
@@ -106,17 +107,18 @@ def lake_bytes(lake: Lake) -> float:
 
 
 def reading() -> Iterator[Row]:
-    """`spark.read.format("jobq")` of a million events, three times after one to warm up."""
+    """`spark.read.format("jobq")` of a million events, three times after one to warm up; then of five columns."""
     with spark_session() as spark, private_server("--maxmemory", "0") as client:
-        count = fill(client, events(480_000))
+        count = fill(client, events(READ))
 
-        def once() -> None:
-            frame = spark.read.format("jobq").option("url", client.url).load()
+        def once(**options: str) -> None:
+            frame = spark.read.format("jobq").options(url=client.url, **options).load()
             frame.write.format("noop").mode("overwrite").save()
 
         once()
-        for _ in range(3):
-            yield "read events", count / seconds(once), "rows/s"
+        for name, options in (("read events", {}), ("read five columns of events", FEW)):
+            for _ in range(3):
+                yield name, count / seconds(partial(once, **options)), "rows/s"
 
 
 def writing() -> Iterator[Row]:
