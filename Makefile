@@ -28,7 +28,7 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.spark: pyproject.toml $(VENV)/.installed
-	@echo "Spark is half a gigabyte; the first time takes minutes"
+	@echo "Spark and what it needs take 1.1 GB; the first time takes minutes"
 	$(BIN)/python -m pip install -q -e '.[all,spark]'
 	@touch $@
 
