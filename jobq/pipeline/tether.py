@@ -19,6 +19,8 @@ import time
 from collections import deque
 from typing import Any
 
+from jobq.worker.tie import die_with
+
 GRACE_S = 5.0
 POLL_S = 0.1
 #: Held back so long: how a worker that can't start explains itself is told by the driver, once.
@@ -94,8 +96,6 @@ class Tether:
 
 
 def _started(args: list[str], said: int) -> int:
-    from jobq.worker.birth import die_with
-
     parent = os.getpid()
     pid = os.fork()
     if pid:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import os
 import random
@@ -21,10 +20,7 @@ from jobq.worker.child import SyncChild
 from jobq.worker.holding import Child, Surroundings
 from jobq.worker.log import logger
 from jobq.worker.slots import Slots
-
-_PR_SET_PDEATHSIG = 1
-# Looked up before any fork: loading a library after it may deadlock.
-_prctl = getattr(ctypes.CDLL(None), "prctl", None)
+from jobq.worker.tie import die_with
 
 
 class Hooks(NamedTuple):
@@ -98,14 +94,6 @@ def _made(plan: Plan, memory: Slots, parent: int, woken: int) -> Child:
     )
     concurrent = any(job.is_async for job in plan.registry)
     return AsyncChild(around) if concurrent else SyncChild(around)
-
-
-def die_with(parent: int) -> None:
-    """Have this process die with its parent; at once, if that is gone."""
-    if _prctl is not None and sys.platform == "linux":
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(exits.FENCED)
 
 
 def reseed() -> None:

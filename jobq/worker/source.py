@@ -14,10 +14,11 @@ from typing import NoReturn
 
 from jobq.config import WorkerSettings
 from jobq.worker import exits, slots
-from jobq.worker.birth import die_with, flush, reseed
+from jobq.worker.birth import flush, reseed
 from jobq.worker.clock import boot_ns
 from jobq.worker.log import logger
 from jobq.worker.member import BACKOFF_S, LONGEST_BACKOFF_S, SETTLED_S, Member
+from jobq.worker.tie import die_with
 
 
 class Watch:

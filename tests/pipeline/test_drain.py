@@ -106,6 +106,16 @@ def test_environment_carries_keys_and_asked_variables_and_what_is_of_here_not(mo
         environment(ServerSettings(), "redis://h", ["MISSING"])
 
 
+def test_tether_holds_a_worker_without_loading_one():
+    """Each executor has as many of them as workers."""
+    ask = "import sys, jobq.pipeline.tether; print(*(n for n in sys.modules if n.startswith('jobq.')))"
+    told = subprocess.run([sys.executable, "-c", ask], check=True, capture_output=True, text=True)
+    loaded = {
+        name for name in told.stdout.split() if name.startswith(("jobq.worker.", "jobq.engine"))
+    }
+    assert loaded == {"jobq.worker.exits", "jobq.worker.tie"}
+
+
 def test_worker_ends_with_its_starter_and_gives_back_what_ran(env, send, valkey_queue, ledger):
     send("gated", "a", "b")
     process, found = begun(env, order(env))
