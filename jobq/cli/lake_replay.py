@@ -173,7 +173,7 @@ def _topic(
 
     archive = Archive(lake, "topics", "topic", topic, ("index",), asked)
     reader = reading.of(archive)
-    summary = archive.summary(reader)
+    summary = archive.summary(reader, sized=given["dry_run"])
     _say_summary(session, topic, summary, given["dry_run"])
     if given["dry_run"] or not summary.rows:
         return exits.OK if summary.rows else exits.NO

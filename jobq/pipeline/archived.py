@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -27,7 +29,7 @@ STEP = 2_000
 
 
 class Summary(NamedTuple):
-    """What there is: rows, bytes of content, the first and last of the order, their times in epoch us."""
+    """What there is: rows, the first and last of the order, their times in epoch us; nbytes of content, 0 unasked."""
 
     rows: int
     nbytes: int
@@ -37,8 +39,12 @@ class Summary(NamedTuple):
     last_us: int = 0
 
 
-class Archive(NamedTuple):
-    """Rows of `table` of which `column` is `name`, within `asked`, ordered by its time's day, then `order`."""
+@dataclass(frozen=True)
+class Archive:
+    """Rows of `table` of which `column` is `name`, within `asked`, ordered by its time's day, then `order`.
+
+    Read by this process, they are those that the table had when it was first asked.
+    """
 
     lake: Lake
     table: str
@@ -52,15 +58,16 @@ class Archive(NamedTuple):
         """The column that says when."""
         return TABLES[self.table].day_of
 
-    def files(self) -> list[Live]:
-        """The files that may hold some."""
-        return live(self.lake.table(self.table), self.asked.first_day, self.asked.last_day)
+    @cached_property
+    def days(self) -> list[list[Live]]:
+        """The files that may hold some, day by day."""
+        files = live(self.lake.table(self.table), self.asked.first_day, self.asked.last_day)
+        return list(by_day(files).values())
 
     def is_big(self, when: When) -> bool:
         """Whether Spark is to read it."""
-        days = by_day(self.files()).values()
         return when == "always" or (
-            when == "auto" and any(sum(one.size for one in day) > BIG for day in days)
+            when == "auto" and any(sum(one.size for one in day) > BIG for day in self.days)
         )
 
     def rows(self, spark: Callable[[], SparkSession] | None = None) -> Iterator[dict[str, Any]]:
@@ -70,18 +77,20 @@ class Archive(NamedTuple):
             # A partition is fetched while the one before is sent, and in order.
             yield from (row.asDict() for row in frame.toLocalIterator(prefetchPartitions=True))
             return
-        for day in by_day(self.files()).values():
+        for day in self.days:
             found = self._day(day).sort_by([(name, "ascending") for name in self.order])
             for start in range(0, found.num_rows, STEP):
                 yield from found.slice(start, STEP).to_pylist()
 
-    def summary(self, spark: Callable[[], SparkSession] | None = None) -> Summary:
-        """What `rows` will give."""
+    def summary(
+        self, spark: Callable[[], SparkSession] | None = None, *, sized: bool = False
+    ) -> Summary:
+        """What `rows` will give. sized: with nbytes, for which all content is read."""
         if spark is not None:
-            return self._summary(self._frame(spark()))
+            return self._summary(self._frame(spark()), sized)
         done = Summary(0, 0)
-        columns = (self.order[-1], self.at, "content", self.column)
-        for day in by_day(self.files()).values():
+        columns = (self.order[-1], self.at, self.column, *(("content",) if sized else ()))
+        for day in self.days:
             done = _plus(done, self._day(day, columns), self.order[-1], self.at)
         return done
 
@@ -121,12 +130,13 @@ class Archive(NamedTuple):
             rows = rows.withColumn(name, f.unix_micros(name))
         return rows.withColumnRenamed("dt", "_day")
 
-    def _summary(self, rows: DataFrame) -> Summary:
+    def _summary(self, rows: DataFrame, sized: bool) -> Summary:
         from pyspark.sql import functions as f
 
         key = self.order[-1]
         row = rows.agg(
-            f.count("*").alias("rows"), f.sum(f.length("content")).alias("nbytes"),
+            f.count("*").alias("rows"),
+            (f.sum(f.length("content")) if sized else f.lit(0)).alias("nbytes"),
             f.min(key).alias("first"), f.max(key).alias("last"),
             f.min(self.at).alias("first_us"), f.max(self.at).alias("last_us"),
         ).first()  # fmt: skip
@@ -139,7 +149,8 @@ def _plus(done: Summary, rows: pa.Table, key: str, at: str) -> Summary:
         return done
     keys: Any = pc.min_max(rows[key]).as_py()
     times: Any = pc.min_max(rows[at]).as_py()
-    nbytes = pc.sum(pc.binary_length(rows["content"])).as_py() or 0
+    sized = "content" in rows.column_names
+    nbytes = (pc.sum(pc.binary_length(rows["content"])).as_py() or 0) if sized else 0
     first, first_us = (done.first, done.first_us) if done.rows else (keys["min"], times["min"])
     return Summary(
         done.rows + rows.num_rows, done.nbytes + nbytes, first, keys["max"], first_us, times["max"]

@@ -381,6 +381,9 @@ def test_spark_reads_what_this_process_reads_and_in_its_order(spark, valkey_clie
     here = list(archived(archive.rows()))
     assert [one.index for one in here] == list(range(1, 601))
     assert list(archived(archive.rows(lambda: spark))) == here
-    assert archive.summary(lambda: spark) == archive.summary()
+    for sized, nbytes in (False, 0), (True, sum(len(str(n)) for n in range(600))):
+        told = archive.summary(sized=sized)
+        assert told == archive.summary(lambda: spark, sized=sized)
+        assert (told.rows, told.nbytes, told.first, told.last) == (600, nbytes, 1, 600)
     assert archive.is_big("always")
     assert not archive.is_big("auto")
