@@ -4,16 +4,16 @@ local function index_of(entry) return tonumber(string.match(entry[1], '^%d+')) e
 
 -- meta alone was lost: no index may be given twice. The streams know the last ones, also of what was trimmed.
 state.healed = state.last == 0 and redis.call('EXISTS', log, base) > 0
-local function newest_and_oldest(stream)
-  if redis.call('EXISTS', stream) == 0 then return 0, 1 end
-  local newest, info = 0, redis.call('XINFO', 'STREAM', stream)
-  for i = 1, #info, 2 do
-    if info[i] == 'last-generated-id' then newest = index_of({info[i + 1]}) end
-  end
-  local oldest = redis.call('XRANGE', stream, '-', '+', 'COUNT', 1)[1]
-  return newest, oldest and index_of(oldest) or newest + 1
-end
 if state.healed then
+  local function newest_and_oldest(stream)
+    if redis.call('EXISTS', stream) == 0 then return 0, 1 end
+    local newest, info = 0, redis.call('XINFO', 'STREAM', stream)
+    for i = 1, #info, 2 do
+      if info[i] == 'last-generated-id' then newest = index_of({info[i + 1]}) end
+    end
+    local oldest = redis.call('XRANGE', stream, '-', '+', 'COUNT', 1)[1]
+    return newest, oldest and index_of(oldest) or newest + 1
+  end
   local base_first, log_first
   state.base_to, base_first = newest_and_oldest(base)
   state.last, log_first = newest_and_oldest(log)
