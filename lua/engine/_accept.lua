@@ -2,12 +2,10 @@
 -- needs: messages options backoffs ready due left_ready eoq_backoff wake max_content now_ms delay_ms at lock_ms dedupe_ms
 local not_before = tonumber(at) or (tonumber(delay_ms) and now_ms + delay_ms)
 
-local function write_options(mid)
-  if lock_ms .. dedupe_ms ~= '' then redis.call('HSET', options, mid, lock_ms .. ',' .. dedupe_ms) end
-end
-
-local function write_options_together(mids)
-  local fields, own = {}, lock_ms .. ',' .. dedupe_ms
+local function write_options(mids)
+  local own = lock_ms .. ',' .. dedupe_ms
+  if own == ',' then return end
+  local fields = {}
   for i, mid in ipairs(mids) do fields[2 * i - 1], fields[2 * i] = mid, own end
   redis.call('HSET', options, unpack(fields))
 end
@@ -72,7 +70,7 @@ local function accept(batch)
   local short = #batch > 2 and #batch / 2 * max_content <= 4194304
   local new = (short and write_together or write_each)(batch, again)
   if new[1] then
-    if lock_ms .. dedupe_ms ~= '' then write_options_together(new) end
+    write_options(new)
     if not_before and not_before > now_ms then put_due(new) else put_ready(new) end
   end
   return again

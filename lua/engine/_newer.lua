@@ -42,7 +42,7 @@ end
 local function update_queued(mid, content)
   tick()
   redis.call('HSET', messages, mid, content)
-  write_options(mid)
+  write_options({mid})
   if redis.call('HEXISTS', locks, mid) == 1 then
     take_from_expired(mid, content)
   elseif not_before then

@@ -1,7 +1,7 @@
 -- batch: accept messages that have each a time of its own before which nobody gets them.
 -- A batch is 8 digits, the length of its head; the head, MessagePack of {mid, when, size, mid, when, size, …}; and the
 -- contents one after the other, of these sizes. (cmsgpack doesn't read bytes that are no text.)
--- needs: write_together write_each write_options_together put_ready put_due level emit now_ms max_content meta lock_ms dedupe_ms
+-- needs: write_together write_each write_options put_ready put_due level emit now_ms max_content meta
 local times = {}
 
 -- 'd500': in half a second, 'a1700000000000': then, '': now
@@ -27,7 +27,7 @@ local function place_new(mids)
     local place = times[mid] > now_ms and later or now_ready
     place[#place + 1] = mid
   end
-  if lock_ms .. dedupe_ms ~= '' then write_options_together(mids) end
+  write_options(mids)
   if now_ready[1] then put_ready(now_ready) end
   if later[1] then put_due(later, times) end
 end
