@@ -45,14 +45,6 @@ class Outlet:
 
     def enqueue(self, messages: Sequence[Message]) -> None:
         """Accept the messages; one whose mid lives already stays as it is."""
-        times = {message.when for message in messages}
-        if times == {""}:
-            contents = [(message.mid, message.content) for message in messages]
-            dedupe = self._dedupe_ms / 1000 if self._dedupe_ms else None
-            done = self._queue.enqueue_many(contents, caller=self._caller, dedupe=dedupe)
-            added = sum([one.action == "added" for one in done])
-            self._count(added, len(done) - added)
-            return
         register_queue(self._client, self._queue.name)
         self._run("deliver", [""], [packed(messages)], messages)
 
@@ -104,10 +96,8 @@ class Outlet:
         if reply[0] != b"ok":
             raise _lost(self._queue.name)
         confirmation.check([message.mid for message in messages] or ["a staged batch"])
-        self._count(int(reply[1]), int(reply[2]))
-
-    def _count(self, nadded: int, npresent: int) -> None:
-        self.nadded, self.npresent = self.nadded + nadded, self.npresent + npresent
+        self.nadded += int(reply[1])
+        self.npresent += int(reply[2])
 
 
 def stage_key(client: Client, queue: str, run: str) -> str:
