@@ -76,7 +76,7 @@ class Binding:
     ) -> Any:
         """Run a script as the next numbered call of `caller`."""
         script, keys, numbered = self._next_call(name, caller, args, extra_keys)
-        return self._served(caller, self.client.run(script, keys, numbered, by))
+        return served(self.name, caller, self.client.run(script, keys, numbered, by))
 
     def _next_call(
         self,
@@ -89,12 +89,14 @@ class Binding:
         keys = (*names, f"{self.prefix}call:{caller.id}", *extra_keys)
         return script, keys, (caller.id, caller.next(), *args)
 
-    def _served(self, caller: Caller, reply: Any) -> Any:
-        if reply and reply[0] == b"closed":
-            raise LockLost(
-                f"queue {self.name!r} refused caller {caller.id}: it was closed, or its call is older"
-            )
-        return reply
+
+def served(queue: str, caller: Caller, reply: Any) -> Any:
+    """The reply to a numbered call; LockLost when the caller was refused."""
+    if reply and reply[0] == b"closed":
+        raise LockLost(
+            f"queue {queue!r} refused caller {caller.id}: it was closed, or its call is older"
+        )
+    return reply
 
 
 def new_mid() -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 from jobq.config import duration_s
 from jobq.engine.administration import Administration
 from jobq.engine.ahead import Ahead
-from jobq.engine.binding import PER_CALL, Argument, checked_mid, moment, new_mid, word
+from jobq.engine.binding import PER_CALL, Argument, checked_mid, moment, new_mid, served, word
 from jobq.engine.caller import Caller
 from jobq.engine.directory import register_queue
 from jobq.engine.message import (
@@ -141,7 +141,7 @@ class Queue(Administration):
         script, keys, numbered = self._next_call("dequeue", caller, args)
 
         def read(reply: Any) -> Dequeued:
-            return _handed(self._served(caller, reply), 1, caller)
+            return _handed(served(self.name, caller, reply), 1, caller)
 
         return Ahead(
             self.client.words(script, keys, numbered),

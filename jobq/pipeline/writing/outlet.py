@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jobq.engine import keys
+from jobq.engine.binding import served
 from jobq.engine.caller import Caller
 from jobq.engine.connection import Argument, Client
 from jobq.engine.directory import register_queue
 from jobq.engine.durability import Confirmation
-from jobq.engine.queue import Queue
 from jobq.engine.script import load
 from jobq.errors import PipelineError
 from jobq.pipeline.writing.rows import Message
@@ -36,8 +36,8 @@ class Outlet:
     """Sends to one queue. Not shared between threads: its calls are numbered."""
 
     def __init__(self, client: Client, queue: str, dedupe_ms: int) -> None:
-        self._client = client
-        self._queue = Queue(queue, client)
+        self._client, self._name = client, queue
+        self._prefix = keys.prefix(client.namespace, queue)
         self._dedupe_ms = dedupe_ms
         self._caller = Caller()
         self.patience_s = client.settings.patience_s
@@ -45,8 +45,8 @@ class Outlet:
 
     def enqueue(self, messages: Sequence[Message]) -> None:
         """Accept the messages; one whose mid lives already stays as it is."""
-        register_queue(self._client, self._queue.name)
-        self._run("deliver", [""], [packed(messages)], messages)
+        register_queue(self._client, self._name)
+        self._accept("deliver", [packed(messages)], [message.mid for message in messages])
 
     def stage(self, run: str, staged: Staged, messages: Sequence[Message]) -> Staged:
         """Keep one more batch aside; what is staged now. Harmless to repeat: its place has a name."""
@@ -59,9 +59,9 @@ class Outlet:
             packed(messages),
             STAGE_TTL_MS,
         ]
-        reply = self._client.run(script, [stage_key(self._client, self._queue.name, run)], args)
+        reply = self._client.run(script, [stage_key(self._client, self._name, run)], args)
         if reply[0] != b"ok":
-            raise _lost(self._queue.name)
+            raise _lost(self._name)
         return staged._replace(
             birth=reply[1].decode(),
             nbatches=staged.nbatches + 1,
@@ -70,32 +70,34 @@ class Outlet:
 
     def check(self, run: str, staged: Staged) -> None:
         """PipelineError unless all of it is still there."""
-        key = stage_key(self._client, self._queue.name, run)
+        key = stage_key(self._client, self._name, run)
         last = f"{staged.attempt}.{staged.nbatches - 1}"
         birth, there = self._client.command("HMGET", key, "born", last)
         if birth is None or birth.decode() != staged.birth or there is None:
-            raise _lost(self._queue.name)
+            raise _lost(self._name)
 
     def publish(self, run: str, staged: Staged, number: int) -> None:
         """Enqueue one staged batch and drop it."""
-        key = stage_key(self._client, self._queue.name, run)
-        field = f"{staged.attempt}.{number}"
-        self._run("publish", [key], [staged.birth, field, STAGE_TTL_MS], ())
+        args: list[Argument] = [staged.birth, f"{staged.attempt}.{number}", STAGE_TTL_MS]
+        self._accept("publish", args, ["a staged batch"], run)
 
-    def _run(
-        self, name: str, first: list[str], args: list[Argument], messages: Sequence[Message]
-    ) -> None:
-        script, caller, prefix = load("pipeline", name), self._caller, self._queue.prefix
-        own = [key for key in script.keys if key != "staged"]
-        names = [*filter(None, first), *(keys.key(prefix, key, caller.id) for key in own)]
+    def _accept(self, name: str, args: list[Argument], mids: Sequence[str], run: str = "") -> None:
+        """The next numbered call of a script that accepts a batch. run: whose stage has it."""
+        script, caller = load("pipeline", name), self._caller
+        names = [
+            stage_key(self._client, self._name, run)
+            if key == "staged"
+            else keys.key(self._prefix, key, caller.id)
+            for key in script.keys
+        ]
         numbered = [caller.id, caller.next(), "", self._dedupe_ms or "", *args]
         confirmation = Confirmation(
-            self._client.durability, self._client, f"{prefix}call:{caller.id}"
+            self._client.durability, self._client, keys.key(self._prefix, "last_call", caller.id)
         )
         reply = self._client.run(script, names, numbered, confirmation.exchange)
-        if reply[0] != b"ok":
-            raise _lost(self._queue.name)
-        confirmation.check([message.mid for message in messages] or ["a staged batch"])
+        if served(self._name, caller, reply)[0] == b"lost":
+            raise _lost(self._name)
+        confirmation.check(mids)
         self.nadded += int(reply[1])
         self.npresent += int(reply[2])
 

@@ -8,6 +8,7 @@ from jobq.engine import keys
 from jobq.engine.functions import load_library
 from jobq.engine.queue import Queue
 from jobq.engine.script import load
+from jobq.errors import LockLost
 from jobq.pipeline.writing.outlet import Outlet, Staged, packed
 from jobq.pipeline.writing.rows import Message
 from tests.pipeline.writing.table import Write, schema_of
@@ -72,6 +73,16 @@ def test_publish_takes_each_batch_once_and_tells_what_is_lost(client, redis):
     assert call(client, "publish", "caller", 2, "", 1000, "a", "b.0", 60_000) == ["ok", "5", "0"]
     assert sorted(redis.hkeys("jobq:{low}:staged:run")) == [b"b.0", b"born"]
     assert Queue("low", client).counts().messages == 5
+
+
+def test_older_call_is_told_as_refused_and_not_as_a_stage_that_is_gone(client):
+    outlet = Outlet(client, "low", 1000)
+    outlet.enqueue(MESSAGES)
+    outlet.enqueue(LATER)
+    outlet._caller.number = 0
+    with pytest.raises(LockLost, match="queue 'low' refused caller"):
+        outlet.enqueue(MESSAGES)
+    assert (outlet.nadded, Queue("low", client).counts().messages) == (8, 8)
 
 
 @pytest.mark.parametrize("script", ["stage", "publish", "deliver"])
