@@ -6,9 +6,7 @@ travel in the answer, so that a full disk isn't tried three times more and says 
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -19,7 +17,7 @@ from jobq.compat.topic.reading import pages
 from jobq.config import ServerSettings
 from jobq.engine.connection import Client
 from jobq.errors import JobqError, PipelineError
-from jobq.pipeline import offsets
+from jobq.pipeline import collector, offsets
 from jobq.pipeline.decode import Bad, columns, decode
 from jobq.pipeline.lake.files import Writer, Written
 from jobq.pipeline.lake.store import Store
@@ -75,7 +73,7 @@ def work(portion: Portion) -> Answer:
     client = Client(portion.settings)
     writer = Writer(portion.store, TABLES[portion.table])
     try:
-        with _undisturbed():
+        with collector.switched_off():
             return _work(portion, client, writer)
     except JobqError as error:
         writer.abandon()
@@ -137,15 +135,3 @@ def _topic(client: Client, stretch: Stretch) -> Iterator[tuple[pa.Table, list[Ba
     binding = Binding(stretch.name, client)
     for page in pages(binding, offsets.parsed(stretch.after)[0] + 1, int(stretch.upto), False):
         yield pa.Table.from_batches([topic_batch(stretch.name, page)]), [], page
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Without the collector, which would walk a hundred thousand replies again and again."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from jobq.pipeline import collector
 from jobq.pipeline.reading.request import Request
 
 if TYPE_CHECKING:
@@ -39,16 +39,9 @@ def read(request: Request, partition: InputPartition) -> Iterator[pa.RecordBatch
     if partition.value is None:
         return
     make = _batches(request.view)
-    # Collecting garbage walks the thousands of lists of every reply, none of which is in a cycle.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        with request.connected() as client:
-            for one in partition.value:
-                yield from make(request, one, client)
-    finally:
-        if collecting:
-            gc.enable()
+    with collector.switched_off(), request.connected() as client:
+        for one in partition.value:
+            yield from make(request, one, client)
 
 
 def _batches(view: str) -> Callable[[Request, Any, Client], Iterator[pa.RecordBatch]]:

@@ -5,7 +5,6 @@ They are made on the driver, checked there, and travel to the tasks; `commit` an
 
 from __future__ import annotations
 
-import gc
 import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from pyspark.sql.datasource import (
 from jobq.engine.connection import connect
 from jobq.engine.directory import register_queue
 from jobq.errors import BadRecord, ConfigError, PipelineError
+from jobq.pipeline import collector
 from jobq.pipeline.writing import janitor, publishing
 from jobq.pipeline.writing.delivery import Delivery, StagedDelivery
 from jobq.pipeline.writing.outlet import Staged
@@ -160,12 +160,10 @@ def attempt(
         delivery = StagedDelivery(settings, client, run, secrets.token_urlsafe(12))
         signs = janitor.signs_of_life(settings.server, run)
     rows = Rows(settings, schema, _load_of(settings, place), place.partition)
-    gc.disable()  # rows make no cycles, and the collector would walk all of them again and again
     try:
-        with signs:
+        with collector.switched_off(), signs:
             _pass_on(rows, batches, delivery)
     finally:
-        gc.enable()
         client.close()
     staged = tuple(delivery.staged.values())
     return Written(rows.number, delivery.nadded, delivery.npresent, run, staged)
