@@ -215,7 +215,7 @@ def counted(client: Client, key: str, start: Place, upto: str = "+", limit: int 
     script, place, left = load("pipeline", "walk"), start, limit
     while True:
         step = min(STEP, left) if limit else STEP
-        added, length, _, _, walked, _, last_id = client.run(script, [key], [place.id, upto, step])
+        added, length, walked, last_id = client.run(script, [key], [place.id, upto, step])
         if not walked:
             return place
         place = Place(last_id.decode(), max(place.n, added - length) + walked)
