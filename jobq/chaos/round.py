@@ -25,6 +25,8 @@ from jobq.errors import ConfigError
 
 WORKERS, PRODUCERS = 2, 2
 DRAIN_S = 60.0
+#: Of producers: a failover takes a while.
+PATIENCE_S = 60.0
 #: Messages per second: a drain slower than that has come to a halt.
 SLOWEST = 25
 #: What may stay for good: the two listings, the queue's settings and history, one marker that wakes.
@@ -106,7 +108,9 @@ def _proxied(place: Place, plan: Plan) -> Iterator[tuple[list[Proxy], list[str]]
 
 
 def _producers(url: str, namespace: str, crew: Crew, plan: Plan) -> list[Producer]:
-    settings = ServerSettings(url=url, namespace=namespace, durability=plan.durability)
+    settings = ServerSettings(
+        url=url, namespace=namespace, durability=plan.durability, patience_s=PATIENCE_S
+    )
     crowd = plan.fault.crowd
     share, seconds = (
         plan.jobs // PRODUCERS,

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from jobq.chaos.faults import FAULTS
+from jobq.chaos.place import OwnServer
 from jobq.chaos.round import Plan, play
 from jobq.config import ServerSettings
 from jobq.engine.connection import connect
 from jobq.engine.queue import Queue
 from jobq.errors import Full
+from tests.conftest import binary, kinds
+from tests.tools import compiled
 
-from .conftest import SEED
+from .conftest import JOBS, SEED
 
 
 @pytest.fixture
@@ -37,6 +42,18 @@ def test_full_disk_refuses_an_enqueue_cleanly(own, queue):
     assert queue.enqueue(b"v", mid="refused").action == "added"
     own.restart()
     assert [message.mid for message in queue.dequeue(5).messages] == ["before", "tried", "refused"]
+
+
+@pytest.mark.needs("gcc")
+def test_killed_server_loses_nothing_on_a_disk_that_syncs_slowly(folder, request):
+    slow = {"LD_PRELOAD": compiled(Path(__file__).with_name("slow_disk.c"), folder)}
+    own = OwnServer(folder, binary(kinds(request.config)[-1]) or "", env=slow)
+    try:
+        verdict = play(own, Plan(FAULTS["server-restart"], JOBS, SEED), folder)
+    finally:
+        own.close()
+    assert verdict.holds, verdict
+    assert verdict.faults
 
 
 def test_round_on_a_full_disk_met_refused_writes(own, folder):
