@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from redis.exceptions import RedisError
 
-from jobq.chaos.faults import Fault, Stage
+from jobq.chaos.faults import HALF, Fault, Stage
 from jobq.chaos.ledger import Ledger
 from jobq.chaos.place import Place
 from jobq.chaos.producing import QUEUE
@@ -17,7 +16,7 @@ from jobq.chaos.round import Plan, play
 from jobq.chaos.verdict import Verdict
 from jobq.engine.queue import Queue
 from tests.conftest import binary, kinds
-from tests.engine.deployments import Node, Watched, wait_for
+from tests.engine.deployments import Watched, role, wait_for
 
 from .conftest import JOBS, SEED, broken, handed_over
 
@@ -30,14 +29,6 @@ def watched(folder: Path, request: pytest.FixtureRequest) -> Iterator[Watched]:
     deployment = Watched(binary(there[request.param % len(there)]) or "", folder)
     yield deployment
     deployment.close()
-
-
-def role(node: Node) -> str:
-    """What it says it is; nothing while it doesn't answer, as Sentinels close connections of whom they demote."""
-    try:
-        return str(node.redis.role()[0])
-    except RedisError:
-        return ""
 
 
 def enqueued(folder: str) -> int:
@@ -59,7 +50,8 @@ def kill_while_frozen(watched: Watched, stage: Stage) -> None:
         watched.master.kill()
         watched.replica.process.send_signal(signal.SIGCONT)
         watched.master = watched.replica
-        wait_for(lambda: role(watched.master) == "master", "no failover")
+        with watched.impatient():
+            wait_for(lambda: role(watched.master) == "master", "no failover")
         watched.replica = watched.follower(watched.master)
     queue.resume()
 
@@ -68,7 +60,8 @@ def freeze_and_thaw(watched: Watched, stage: Stage) -> None:
     """The master is frozen until another is master, then goes on until it is told: two do the same work."""
     with stage.fault("frozen", cuts=True):
         watched.master.process.send_signal(signal.SIGSTOP)
-        wait_for(lambda: role(watched.replica) == "master", "no failover")
+        with watched.impatient():
+            wait_for(lambda: role(watched.replica) == "master", "no failover")
     with stage.fault("two-masters", cuts=True):
         watched.master.process.send_signal(signal.SIGCONT)
         wait_for(lambda: role(watched.master) == "slave", "two masters")
@@ -84,7 +77,7 @@ def failed_over(watched: Watched, folder: Path, stroke: Stroke, level: str) -> V
             struck.append(True)
             stroke(watched, stage)
 
-    fault = Fault("failover", "takes writes away", once, lease_s=2.0)
+    fault = Fault("failover", "takes writes away", once, lease_s=2.0, per_second=HALF)
     return play(Place(watched.url), Plan(fault, JOBS, SEED, level), folder)
 
 

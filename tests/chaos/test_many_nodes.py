@@ -14,7 +14,7 @@ from jobq.chaos.place import Place
 from jobq.chaos.producing import QUEUE
 from jobq.chaos.round import Plan, play
 from tests.conftest import binary, kinds
-from tests.engine.deployments import HOST, Node, Spread, Watched, wait_for
+from tests.engine.deployments import HOST, Node, Spread, Watched, role, wait_for
 
 from .conftest import JOBS, SEED
 
@@ -63,7 +63,7 @@ def give(spread: Spread, slot: int, giver: Node, taker: Node) -> None:
     giver.redis.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", spread.identity(taker))
     while keys := giver.redis.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 5):
         giver.redis.execute_command(
-            "MIGRATE", HOST, taker.port, "", 0, 5000, "REPLACE", "KEYS", *keys
+            "MIGRATE", HOST, taker.port, "", 0, 60_000, "REPLACE", "KEYS", *keys
         )
     for node in (taker, giver):
         node.redis.execute_command("CLUSTER", "SETSLOT", slot, "NODE", spread.identity(taker))
@@ -74,6 +74,8 @@ def test_every_promise_is_kept_over_a_failover_that_loses_no_write(watched, fold
         if watched.master.process.poll() is None:
             with stage.fault("failover"):
                 kill_when_replicated(watched)
+                with watched.impatient():
+                    wait_for(lambda: role(watched.replica) == "master", "no failover")
 
     fault = Fault("failover", "kill -9 of the master", fail_over)
     verdict = play(Place(watched.url), Plan(fault, JOBS, SEED), folder)
@@ -81,7 +83,7 @@ def test_every_promise_is_kept_over_a_failover_that_loses_no_write(watched, fold
     assert verdict.attempts == JOBS
     assert verdict.faults == 1
     assert verdict.duplicates == 0
-    assert watched.replica.redis.role()[0] == "master"
+    assert role(watched.replica) == "master"
 
 
 def kill_when_replicated(watched: Watched) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import ssl
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +17,20 @@ import redis as redis_py
 import trustme
 
 HOST = "127.0.0.1"
-START_S = 30
+START_S = 100
+PATIENT_MS = 60_000
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on now, below those that systems give to whoever connects to somewhere."""
+    while True:
+        port = random.randrange(10_240, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+        return port
 
 
 class TlsFront:
@@ -124,8 +133,16 @@ def wait_for(holds: Any, what: str) -> Any:
     return found
 
 
+def role(node: Node) -> str:
+    """What it says it is; nothing while it doesn't answer, as Sentinels close connections of whom they demote."""
+    try:
+        return str(node.redis.role()[0])
+    except redis_py.RedisError:
+        return ""
+
+
 class Watched:
-    """A master, a replica, and three Sentinels that agree on the master within a second."""
+    """A master, a replica, and three Sentinels that agree on the master."""
 
     def __init__(self, program: str, folder: Path) -> None:
         self._program, self._folder = program, folder
@@ -134,7 +151,7 @@ class Watched:
         self.replica = self.follower(self.master)
         rules = (
             f"sentinel monitor main {HOST} {self.master.port} 2",
-            "sentinel down-after-milliseconds main 500",
+            f"sentinel down-after-milliseconds main {PATIENT_MS}",
             "sentinel failover-timeout main 3000",
         )
         self.sentinels = [Node(program, folder, *rules, sentinel=True) for _ in range(3)]
@@ -155,6 +172,17 @@ class Watched:
         """Whether this is the master to all Sentinels."""
         asked = [one.redis.sentinel_get_master_addr_by_name("main") for one in self.sentinels]
         return all(port == node.port for _, port in asked)
+
+    @contextmanager
+    def impatient(self) -> Iterator[None]:
+        """Half a second of silence is a death to the Sentinels meanwhile; on a busy machine it needn't be one."""
+        self._down_after(500)
+        yield
+        self._down_after(PATIENT_MS)
+
+    def _down_after(self, ms: int) -> None:
+        for node in self.sentinels:
+            node.redis.execute_command("SENTINEL", "SET", "main", "down-after-milliseconds", ms)
 
     def _agreed(self) -> bool:
         return all(self._knows_all(node) for node in self.sentinels)
@@ -189,6 +217,9 @@ class Spread:
             first_bus = self.nodes[0].redis.config_get("cluster-port")["cluster-port"]
             node.redis.execute_command("CLUSTER", "MEET", HOST, self.nodes[0].port, first_bus)
         wait_for(self._whole, "the Cluster doesn't form")
+        for node in self.nodes:
+            # Nobody dies here: who is silent for a while is on a busy machine.
+            node.redis.config_set("cluster-node-timeout", PATIENT_MS)
 
     def _whole(self) -> bool:
         infos = [node.redis.execute_command("CLUSTER", "INFO") for node in self.nodes]

@@ -16,11 +16,11 @@ from jobq.engine.queue import Queue
 from jobq.errors import NotDurable, Unavailable
 
 from ..conftest import binary
-from .deployments import HOST, Spread, TlsFront, Watched, wait_for
+from .deployments import HOST, Spread, TlsFront, Watched, role, wait_for
 
 
 def made(url, **settings):
-    return connect(settings=ServerSettings(url=url, **{"patience_s": 30, **settings}))
+    return connect(settings=ServerSettings(url=url, **{"patience_s": 120, **settings}))
 
 
 @pytest.fixture
@@ -66,9 +66,10 @@ def test_sentinel_names_the_master_and_the_next_one_after_a_failover(watched):
     wait_for(lambda: watched.replica.redis.hlen("jobq:{low}:messages") == 1, "not replicated")
 
     watched.master.kill()
-    assert queue.enqueue(b"v", mid="after").action == "added"
+    with watched.impatient():
+        assert queue.enqueue(b"v", mid="after").action == "added"
 
-    assert watched.replica.redis.role()[0] == "master"
+    assert role(watched.replica) == "master"
     assert [message.mid for message in queue.dequeue(5).messages] == ["before", "after"]
     client.close()
 
@@ -80,7 +81,8 @@ def test_repeated_enqueue_leaves_a_master_that_was_replaced_and_does_not_know(wa
     assert queue.enqueue(b"v", mid="before").action == "added"
 
     watched.master.process.send_signal(signal.SIGSTOP)
-    wait_for(lambda: watched.replica.redis.role()[0] == "master", "no failover")
+    with watched.impatient():
+        wait_for(lambda: role(watched.replica) == "master", "no failover")
     watched.follower(watched.replica)
     watched.replica.redis.set("k", "v")
     wait_for(lambda: watched.replica.redis.execute_command("WAIT", 1, 100) == 1, "no replica")
@@ -167,7 +169,7 @@ def move(spread, slot, giver, taker):
     giver.redis.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", spread.identity(taker))
     while keys := giver.redis.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 5):
         giver.redis.execute_command(
-            "MIGRATE", HOST, taker.port, "", 0, 5000, "REPLACE", "KEYS", *keys
+            "MIGRATE", HOST, taker.port, "", 0, 60_000, "REPLACE", "KEYS", *keys
         )
     for node in (taker, giver):
         node.redis.execute_command("CLUSTER", "SETSLOT", slot, "NODE", spread.identity(taker))
