@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 
 import pytest
@@ -199,12 +200,11 @@ def test_release_lets_newer_content_start_and_supersedes_what_never_ran(recorded
 
 
 def test_content_that_waits_for_a_dedupe_backoff_is_superseded_by_newer(recorded):
-    recorded.enqueue(b"v", mid="m", dedupe=0.05)
+    recorded.enqueue(b"v", mid="m", dedupe=60)
     run(recorded, 1)
     for content in (b"w", b"x"):
         assert recorded.enqueue(content, mid="m", can_requeue=True).action == "requeued"
-    while not (held := recorded.dequeue().messages):
-        time.sleep(0.01)
+    held = recorded.dequeue(now=server_ms(recorded) + 60_000).messages
     recorded.finish([Ending(mid="m", token=held[0].token)])
     result = Audit(recorded).result()
     assert (figures(result), result.superseded) == ((3, 2, 0, 0), 1)
@@ -332,6 +332,23 @@ def test_verb_says_it_in_a_line_and_fails_for_losses(recorded, redis, server, ca
     assert main((*given, "--since", "2026-11-21T07:00:00")) == 2
     assert "no time zone" in capsys.readouterr().err
     assert main((*given, "--since", "yesterday")) == 2
+
+
+def test_verb_follows_from_its_start_for_as_long_as_it_is_told(recorded, redis, server, capsys):
+    recorded.enqueue(b"v")
+    redis.config_resetstat()
+
+    def work():
+        while "cmdstat_xrange" not in redis.info("commandstats"):
+            time.sleep(0.01)
+        recorded.enqueue_many([b"v"] * 3)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert main(("audit", "--url", server.url, "--queues", "low", "--for", "3s")) == 0
+    worker.join()
+    told = "low: 3 accepted, 0 finished, 0 duplicates, 0 lost (3 waiting or running)\n"
+    assert capsys.readouterr().out == told
 
 
 def test_entry_that_is_no_event_is_refused_not_guessed(recorded):

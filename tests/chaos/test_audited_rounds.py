@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobq.chaos.faults import FAULTS, Fault, Stage
-from jobq.chaos.producing import QUEUE
+from jobq.chaos.producing import QUEUE, enqueue
 from jobq.chaos.round import Plan, play
 from jobq.engine.keys import key
 from jobq.engine.queue import Queue
@@ -49,10 +49,10 @@ def test_audit_and_ledger_name_the_same_lost_messages(own, folder):
     def steal(stage: Stage) -> None:
         queue = Queue(QUEUE, stage.client)
         queue.pause()
-        # Workers may have emptied the queue just now: the next message is waited for.
-        stolen = stage.client.command("BLPOP", key(queue.prefix, "ready"), 1)
-        if stolen:
-            stage.client.command("HDEL", key(queue.prefix, "messages"), stolen[1])
+        # Workers may have emptied the queue just now: there is one message at least.
+        enqueue(queue, stage.crew.ledger, f"waits-{stage.random.getrandbits(32):x}", 0.0)
+        stolen = stage.client.command("LPOP", key(queue.prefix, "ready"))
+        stage.client.command("HDEL", key(queue.prefix, "messages"), stolen)
         queue.resume()
 
     verdict = audited(

@@ -16,7 +16,7 @@ from jobq.engine.queue import Queue
 from .conftest import JOBS
 
 LONG = JOBS > 300
-DEADLINE_S = 60
+DEADLINE_S = 300
 
 
 def runs(ledger: Ledger, word: str) -> set[tuple[str, int]]:
@@ -43,7 +43,7 @@ def test_nobody_starves_behind_a_ready_list_that_never_empties(played):
         if least:
             return
         ledger, queue = stage.crew.ledger, Queue(QUEUE, stage.client)
-        fill = partial(load.backlog, stage, 2_000, 0.005)
+        fill = partial(load.backlog, stage, 2_000, 0.01)
         fill()
         waiting = later(stage, 50, delay=0.3)
         killed = set(children_of(stage.crew.living[0].pid))
@@ -53,7 +53,7 @@ def test_nobody_starves_behind_a_ready_list_that_never_empties(played):
         while (waiting | cut) - {mid for mid, _ in runs(ledger, "end")}:
             least.append(queue.counts().ready)
             assert time.monotonic() < deadline, "somebody starves"
-            if least[-1] < 1_000:
+            if least[-1] < 2_000:
                 fill()
 
     verdict = played(Fault("crowd", "ready is never empty", crowd, lease_s=2.0))

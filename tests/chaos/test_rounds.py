@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from jobq.chaos.faults import CALM, FAULTS, Fault, Stage
-from jobq.chaos.producing import QUEUE
+from jobq.chaos.producing import QUEUE, enqueue
 from jobq.engine.keys import key
 from jobq.engine.queue import Queue
 
@@ -35,7 +33,7 @@ def test_messages_that_somebody_cleared_are_found_lost(played):
     def clear(stage: Stage) -> None:
         queue = Queue(QUEUE, stage.client)
         queue.pause()
-        time.sleep(0.3)  # something waits now, as long as anybody produces
+        enqueue(queue, stage.crew.ledger, f"cleared-{stage.random.getrandbits(32):x}", 0.0)
         queue.clear()
         queue.resume()
 
