@@ -18,7 +18,7 @@ import pytest
 from jobq.engine.queue import Queue
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 30
+DEADLINE_S = 120
 
 
 def until(holds: Callable[[], Any], what: str = "it didn't come to hold") -> Any:

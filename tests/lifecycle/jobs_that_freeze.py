@@ -73,7 +73,7 @@ def freezes_amid(ledger: str, name: str) -> None:
     note(ledger, name, "end", fence=current().fence)
 
 
-@job(name="stops", hard_timeout=2.5, **HERE)
+@job(name="stops", hard_timeout=8.0, **HERE)
 def stops(ledger: str, name: str) -> None:
     """Only this process is stopped, for good."""
     note(ledger, name, "start")
@@ -147,7 +147,7 @@ def spin() -> None:
 KINDS = {one.__name__: one for one in (segv, null, leave, abort, hog, spin)}
 
 
-@job(name="takes_along", hard_timeout=0.5, **HERE)
+@job(name="takes_along", hard_timeout=2.0, **HERE)
 def takes_along(ledger: str, name: str) -> None:
     """Its child dies of it, in the way of that name."""
     note(ledger, name, "start", attempt=current().attempt)

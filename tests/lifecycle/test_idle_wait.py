@@ -16,13 +16,13 @@ def waiting(redis):
 
 
 def test_sleep_outlasts_the_timeout_of_a_socket_on_one_connection(server, redis):
-    client = connect(settings=ServerSettings(url=server.url, socket_timeout_s=0.02))
+    client = connect(settings=ServerSettings(url=server.url, socket_timeout_s=0.5))
     sleep = Sleep(client, ["wake"])
-    assert sleep.wait(0.2, ())
+    assert sleep.wait(1.0, ())
     first = waiting(redis)
     assert len(first) == 1
     for _ in range(3):
-        assert sleep.wait(0.2, ())
+        assert sleep.wait(1.0, ())
     assert waiting(redis) == first
     sleep.end(())
     client.close()

@@ -167,7 +167,7 @@ def test_burst_ends_when_the_last_child_was_replaced_and_nothing_is_left(
 
 @pytest.mark.loop
 def test_cancelled_job_that_goes_on_takes_no_others_with_it(queue, start, send, ledger):
-    worker = start("--processes", "1", "--concurrency", "5", "--lease", "500ms")
+    worker = start("--processes", "1", "--concurrency", "5", "--lease", "2s")
     send("refuses_cancel", "stubborn")
     for name in "abc":
         send("agated", name)
@@ -176,7 +176,7 @@ def test_cancelled_job_that_goes_on_takes_no_others_with_it(queue, start, send, 
     until(lambda: ledger.lines("ignored"))
     # Renewed three times more, the others' locks outlive what the stubborn one lost.
     first = queue.status("a").lock_at
-    until(lambda: queue.status("a").lock_at > first + 1_500)
+    until(lambda: queue.status("a").lock_at > first + 4_000)
     for name in ("a", "b", "c", "stubborn"):
         ledger.gate(name).touch()
     until(lambda: queue.counts().locked == 0)

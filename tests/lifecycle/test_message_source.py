@@ -25,9 +25,15 @@ def push(redis, ledger):
 
 def source_of(worker) -> int:
     """The process of the message source, once it and a child are there."""
-    both = until(lambda: len(found := worker.children()) == 2 and found)
-    born = {int(line.split()[-2]) for line in worker.log.splitlines() if line.endswith(" born")}
-    return next(pid for pid in both if pid not in born)
+
+    def told() -> list[int]:
+        both = worker.children()
+        born = {int(line.split()[-2]) for line in worker.log.splitlines() if line.endswith(" born")}
+        others = [pid for pid in both if pid not in born]
+        return others if len(both) == 2 and len(others) == 1 else []
+
+    [source] = until(told)
+    return source
 
 
 def test_source_is_replaced_when_it_is_killed(start, push, ledger):

@@ -126,7 +126,7 @@ def test_term_ends_an_idle_worker_while_the_server_is_away(own, start):
     began = time.monotonic()
     assert worker.stop() == 0
     # Far below the 30 s that TERM allows running jobs.
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 25
     own.begin()
 
 

@@ -11,7 +11,7 @@ import pytest
 from .conftest import until
 
 MODULE = "tests.lifecycle.jobs_that_freeze"
-SHORT = ("--processes", "1", "--lease", "600ms")
+SHORT = ("--processes", "1", "--lease", "1500ms")
 
 
 def stopped(*pids):
@@ -120,13 +120,13 @@ def test_late_end_leaves_a_new_message_of_the_same_mid_alone(
 
 
 def test_stopped_child_keeps_its_lock_until_its_timeout_ends_it(queue, start, send, ledger):
-    worker = start("--processes", "1", "--lease", "500ms", "--crash-limit", "1", module=MODULE)
-    start("--processes", "1", "--lease", "500ms", "--crash-limit", "1", module=MODULE)
+    options = ("--processes", "1", "--lease", "1500ms", "--crash-limit", "1")
+    worker, _ = start(*options, module=MODULE), start(*options, module=MODULE)
     send("stops", "a")
     [line] = until(lambda: ledger.lines("start"))
     until(lambda: stopped(line["pid"]))
     first = queue.status("a").lock_at
-    until(lambda: queue.status("a").lock_at > first + 1_500)
+    until(lambda: queue.status("a").lock_at > first + 3_000)
     assert queue.status("a").word == "locked"
     [dead] = until(queue.dead)
     assert "hard timeout" in dead.reason
@@ -138,8 +138,8 @@ def test_stopped_child_keeps_its_lock_until_its_timeout_ends_it(queue, start, se
 
 def test_job_that_burns_the_processor_for_three_leases_runs_once(queue, start, send, ledger):
     for _ in range(2):
-        start("--processes", "1", "--lease", "500ms", module=MODULE)
-    send("burns", "a", 1.6)
+        start("--processes", "1", "--lease", "1500ms", module=MODULE)
+    send("burns", "a", 5.0)
     until(lambda: ledger.lines("end"))
     until(lambda: queue.counts().messages == 0)
     assert len(ledger.lines("start")) == len(ledger.lines("end")) == 1

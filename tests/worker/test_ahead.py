@@ -130,7 +130,7 @@ def test_call_is_made_by_itself_when_its_reply_breaks_off_and_nothing_is_closed(
 ) -> None:
     proxy = Breaking(server.socket)
     url = f"redis://127.0.0.1:{proxy.port}"
-    sleep = Sleep(connect(settings=ServerSettings(url=url, socket_timeout_s=0.2)), [queue.wake_key])
+    sleep = Sleep(connect(settings=ServerSettings(url=url, socket_timeout_s=2)), [queue.wake_key])
     files = sleep.begin(30, ahead.command)
     queue.enqueue(b"v" * 10_000, mid="m")
     select.select(files, [], [])

@@ -24,7 +24,7 @@ def timers():
 
 
 def wait_for(holds):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -53,10 +53,10 @@ def test_soft_timeout_is_raised_once_in_the_job(timers):
 
 def test_soft_timeout_that_was_kept_is_forgotten(timers):
     timers.in_job = True
-    with timers.soft_timeout(0.02):
+    with timers.soft_timeout(0.2):
         pass
     began = time.monotonic()
-    wait_for(lambda: time.monotonic() > began + 0.05)
+    wait_for(lambda: time.monotonic() > began + 0.4)
 
 
 def test_what_look_around_raises_reaches_the_job(timers):
