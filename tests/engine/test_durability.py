@@ -52,8 +52,13 @@ def pair(server, tmp_path) -> Iterator[Pair]:
     made.close()
 
 
-def made(pair, **settings):
-    return connect(settings=ServerSettings(url=pair.url, durable_within_s=0.2, **settings))
+def made(pair, within_s=0.2, **settings):
+    """Who expects a confirmation waits for it longer."""
+    return connect(
+        settings=ServerSettings(
+            url=pair.url, durable_within_s=within_s, socket_timeout_s=100, **settings
+        )
+    )
 
 
 @pytest.mark.parametrize("text", ["", "disc", "replicas", "replicas=0", "replicas=x", "disk=1"])
@@ -89,7 +94,7 @@ def test_memory_costs_no_command_more(client, redis):
 
 
 def test_what_a_replica_confirmed_outlives_the_master(pair):
-    client = made(pair, durability="replicas=1")
+    client = made(pair, 60, durability="replicas=1")
     queue = Queue("low", client)
     assert queue.enqueue(b"v", mid="one").action == "added"
     assert len(queue.enqueue_many([b"v"] * 50)) == 50
@@ -115,14 +120,16 @@ def test_frozen_replica_means_not_durable_and_the_repeat_is_safe(pair):
         queue.enqueue(b"v", mid=refused.value.mid, durability="replicas=1")
     pair.replica.process.send_signal(signal.SIGCONT)
     pair.settle()
-    again = queue.enqueue(b"v", mid=refused.value.mid, durability="replicas=1")
+    patient = made(pair, 60)
+    again = Queue("low", patient).enqueue(b"v", mid=refused.value.mid, durability="replicas=1")
     assert again.action == "exists"
     assert queue.counts().messages == 4
-    client.close()
+    for one in (client, patient):
+        one.close()
 
 
 def test_more_replicas_than_there_are_is_not_durable(pair):
-    client = made(pair, durability="replicas=2")
+    client = made(pair, 3, durability="replicas=2")
     with pytest.raises(NotDurable, match="1 of 2 replicas"):
         Queue("low", client).enqueue(b"v")
     assert Queue("low", client).enqueue(b"v", durability="memory").action == "added"
@@ -154,7 +161,7 @@ def test_producer_with_the_rights_of_jobq_acl_may_ask_for_replicas(pair):
 
 
 def test_job_asks_for_its_own_level(pair):
-    client = made(pair)
+    client = made(pair, 3)
 
     @job(queue="low", client=client, durability="replicas=2", registry=Registry())
     def noted() -> None: ...
