@@ -26,7 +26,7 @@ pytest_configure = tools.pytest_configure
 pytest_collection_modifyitems = tools.pytest_collection_modifyitems
 pytest_runtest_setup = tools.pytest_runtest_setup
 
-START_S = 15
+START_S = 100
 
 
 class Server(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,9 @@ def not_run(why: str, *, packaged: bool = True) -> NoReturn:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # Of a run in the background of a shell, the processes that tests start would inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "needs(tool): not run where gcc or libfaketime isn't there")
 
 

@@ -86,7 +86,7 @@ def process(bare: Path) -> Callable[..., Ended]:
 
     def run(*args: str, env: dict[str, str] | None = None, given: str | None = None) -> Ended:
         ran = subprocess.run(
-            [sys.executable, "-m", "jobq", *args], input=given, capture_output=True, text=True, timeout=60,
+            [sys.executable, "-m", "jobq", *args], input=given, capture_output=True, text=True, timeout=300,
             env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}, cwd=bare,
         )  # fmt: skip
         return Ended(ran.returncode, ran.stdout, ran.stderr)

@@ -226,7 +226,7 @@ def test_follow_goes_on_until_interrupted(server, client, orders):
         orders.append(b"2")
         assert json.loads(process.stdout.readline())["content"] == "2"
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(120) == 130
     finally:
         process.kill()
         process.stdout.close()
