@@ -55,6 +55,7 @@ class SidekiqPresence:
             }
         )  # fmt: skip
         self._counted = tally.totals(self._place.system)
+        self._shown: dict[str, set[str]] = {}
 
     def beat(self, content: Content) -> None:
         """A sign of life, and what the dashboard asks of the worker."""
@@ -90,6 +91,7 @@ class SidekiqPresence:
         self, key: str, running: list[tuple[int, str, str, int]], content: Content
     ) -> None:
         fields: list[bytes | str] = []
+        names: set[str] = set()
         for process, queue, mid, ran_ms in running:
             found = read_back(content(queue, mid) or b"")
             job = found[1] if found else {"class": "jobq", "args": [], "jid": mid}
@@ -99,10 +101,14 @@ class SidekiqPresence:
                 "run_at": int(time.time() - ran_ms / 1000),
             }
             fields += (f"{process}.{mid}", _write(noted))
-        self._client.command("DEL", key)
+            names.add(f"{process}.{mid}")
+        # What still runs is never gone in between: somebody may look just then.
         if fields:
             self._client.command("HSET", key, *fields)
             self._client.command("EXPIRE", key, LIFE_S)
+        if over := self._shown.get(key, set()) - names:
+            self._client.command("HDEL", key, *over)
+        self._shown[key] = names
 
     def _add_stats(self) -> None:
         """Each is a call of its own and no script: a reply that is lost may count a beat's jobs twice."""
