@@ -18,7 +18,7 @@ from jobq.compat.reliable.keys import places
 from jobq.compat.reliable.library import library
 
 ROOT = Path(__file__).resolve().parents[3]
-WAIT_S = 30
+WAIT_S = 120
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def test_queues_of_one_tag_are_popped_together_and_waited_for_together(spread, c
         lambda: any(node.redis.info()["blocked_clients"] for node in spread.nodes), "not blocked"
     )
     rq.push("{shop}low", "late")
-    thread.join(30)
+    thread.join(120)
     assert [(one.key, one.content) for one in served[0]] == [("{shop}low", b"late")]
 
 

@@ -40,7 +40,7 @@ FAULTS = {
 }  # fmt: skip
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("scope", SCOPES, ids=lambda scope: scope.name)
 def test_no_interleaving_loses_or_doubles_a_message(scope: Scope) -> None:
     explored = Explorer(scope).run()
@@ -49,7 +49,7 @@ def test_no_interleaving_loses_or_doubles_a_message(scope: Scope) -> None:
     assert explored.states > 500, explored
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_explorer_finds_the_fault_when_it_is_sown(fault: str) -> None:
     before, after, scope = FAULTS[fault]

@@ -184,7 +184,7 @@ class Lives(RuleBasedStateMachine):
         assert {id.decode() for id in self.redis.hkeys("reliable:{q}:unacked")} >= counted
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 def test_any_sequence_of_calls_leaves_every_message_in_its_one_place(client, redis):
     kind = type("LivesHere", (Lives,), {"client": client, "redis": redis})
     run_state_machine_as_test(

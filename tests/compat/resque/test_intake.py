@@ -83,7 +83,7 @@ def test_sleep_ends_when_a_list_gets_a_job_and_leaves_it_there(redis, client, wa
     while len([c for c in redis.client_list() if c["cmd"] == "blmove"]) < 2:
         pass
     job = pushed("a")
-    woken.join(20)
+    woken.join(120)
     assert not woken.is_alive()
     assert redis.lrange("queue:default", 0, -1) == [job]
     sleep.close()

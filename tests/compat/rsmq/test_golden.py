@@ -149,22 +149,22 @@ def test_realtime_publishes_the_number_of_messages_after_each_send(client, redis
     rsmq.create_queue("q")
     with redis.pubsub(ignore_subscribe_messages=True) as told:
         told.subscribe("rsmq:rt:q")
-        told.get_message(timeout=5)
+        told.get_message(timeout=60)
         rsmq.send_message("q", "x")
         rsmq.send_message("q", "x", delay=60)
         rsmq.receive_message("q")
         rsmq.send_messages("q", ["x", "y"])
-        heard = [told.get_message(timeout=5)["data"] for _ in range(4)]
+        heard = [told.get_message(timeout=60)["data"] for _ in range(4)]
     assert heard == [b"1", b"2", b"3", b"4"]
 
 
 def test_nothing_is_published_without_realtime(rsmq, q, redis):
     with redis.pubsub(ignore_subscribe_messages=True) as told:
         told.subscribe("rsmq:rt:q")
-        told.get_message(timeout=5)
+        told.get_message(timeout=60)
         rsmq.send_message(q, "x")
         redis.publish("rsmq:rt:q", "the first")
-        assert told.get_message(timeout=5)["data"] == b"the first"
+        assert told.get_message(timeout=60)["data"] == b"the first"
 
 
 def test_server_time_is_used_without_a_clock(client, redis):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import time
 
 from jobq.compat.topic import Reader, Topic
 from jobq.config import ServerSettings
@@ -15,6 +16,8 @@ from jobq.engine.connection import Client
 from jobq.errors import LockLost
 
 LEASE_S = 0.5
+#: Producers are at their work for a while, so that there are some to kill.
+PAUSE_S = 0.02
 
 
 def produce(topic: Topic, notes: int, name: str, count: int) -> None:
@@ -29,6 +32,7 @@ def produce(topic: Topic, notes: int, name: str, count: int) -> None:
         lines = [b"%d %s\n" % pair for pair in zip(indexes, some, strict=True)]
         os.write(notes, b"".join(lines))
         number += len(some)
+        time.sleep(random.uniform(0, PAUSE_S))
 
 
 def work(reader: Reader, notes: int) -> None:

@@ -277,7 +277,7 @@ def test_waiting_poll_is_woken_by_an_append(topic, client, contents):
     ):
         pass
     Topic("orders", client).append(b"now")
-    waiting.join(30)
+    waiting.join(120)
     assert got == [b"now"]
 
 
@@ -302,7 +302,7 @@ def test_waiting_poll_goes_on_when_its_connection_is_killed(topic, client, conte
                 number = line.split()[0].removeprefix("id=")
                 killed += client.command("CLIENT", "KILL", "ID", number)
     topic.append(b"after")
-    waiting.join(30)
+    waiting.join(120)
     assert got == [b"after"]
 
 
@@ -371,7 +371,7 @@ def test_interrupt_ends_a_wait_and_an_iteration(topic, client):
     while b"xread" not in client.command("CLIENT", "LIST"):
         pass
     reader.interrupt()
-    iterating.join(30)
+    iterating.join(120)
     assert not iterating.is_alive()
     assert [m.content for m in seen] == [b"1"]
     assert topic.group("g").lag().settled == 1

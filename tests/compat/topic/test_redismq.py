@@ -151,7 +151,7 @@ def test_long_stretch_of_holes_is_passed_over_a_bounded_part_at_a_time(foo, redi
 def test_messages_expire_when_they_are_told_to(client, redis):
     topic = RedismqTopic("foo", client, ttl=60)
     topic.append(b"x")
-    assert 59_000 < redis.pttl("foo:messages:1") <= 60_000
+    assert 30_000 < redis.pttl("foo:messages:1") <= 60_000
     assert redis.pttl("foo:nextIndex") == -1
 
 
@@ -236,7 +236,7 @@ def test_waiting_poll_sees_what_another_program_sends(foo, redis, server):
     waiting = threading.Thread(target=lambda: got.extend(reader.poll(block=60).messages))
     waiting.start()
     send(redis, "foo", b"now")
-    waiting.join(30)
+    waiting.join(120)
     assert [m.content for m in got] == [b"now"]
 
 
