@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -22,7 +23,7 @@ from tests import tools
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-DEADLINE_S = 60
+DEADLINE_S = 200
 NODE_RESQUE = "9.7.1"
 
 
@@ -128,14 +129,18 @@ def node_modules() -> Path:
     if node is None or npm is None:
         tools.not_run("not run: needs node and npm")
     folder = ROOT / ".interop" / "resque"
-    if not (folder / "node_modules" / "node-resque").is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        command = [str(npm), "install", "--no-audit", "--no-fund", f"node-resque@{NODE_RESQUE}"]
-        ran = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        if ran.returncode:
-            tools.not_run(
-                f"not run: needs node-resque from npm ({ran.stderr.strip().splitlines()[-1:]})"
-            )
+    folder.mkdir(parents=True, exist_ok=True)
+    # npm writes it last. Processes of one run take turns, so none begins with what another is installing.
+    made = folder / "node_modules" / ".package-lock.json"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            command = [str(npm), "install", "--no-audit", "--no-fund", f"node-resque@{NODE_RESQUE}"]
+            ran = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+            if ran.returncode:
+                tools.not_run(
+                    f"not run: needs node-resque from npm ({ran.stderr.strip().splitlines()[-1:]})"
+                )
     return folder / "node_modules"
 
 

@@ -67,6 +67,6 @@ def test_quiet_button_ends_the_taking_and_stop_button_the_worker(ruby, worker, l
     until(lambda: ruby("processes")[0]["stopping"])
     ruby("async", args=[str(ledger.path), "a"])
     ruby("stop")
-    assert one.process.wait(60) == 0
+    assert one.process.wait(200) == 0
     assert ruby("stats")["enqueued"] == 1
     assert ruby("processes") == []

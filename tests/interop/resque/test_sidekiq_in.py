@@ -173,7 +173,7 @@ def test_burst_takes_everything_in_runs_it_and_leaves(ruby, worker, ledger):
     ruby("bulk", fields={"args": [[str(ledger.path), str(n)] for n in range(300)]})
     ruby("async", args=[str(ledger.path), "bad", "fail"], options={"retry": 0})
     one = worker("--sidekiq", "default", "--burst", "--ruby-dead")
-    assert one.process.wait(60) == 0
+    assert one.process.wait(200) == 0
     assert len(ledger.lines()) == 300
     assert len(ruby("set", name="dead")) == 1
     assert ruby("stats")["processed"] == 301

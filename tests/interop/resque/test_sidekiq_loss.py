@@ -60,7 +60,7 @@ def test_nothing_is_lost_when_workers_are_killed_at_any_moment(ruby, redis, work
 
 def test_each_job_runs_once_when_only_the_intake_is_killed(ruby, redis, worker, ledger):
     jids = ruby("bulk", fields={"args": [[str(ledger.path), str(n)] for n in range(3000)]})
-    one = worker("--sidekiq", "default", "--ruby-backlog", "300", "--lease", "1s")
+    one = worker("--sidekiq", "default", "--ruby-backlog", "300", "--lease", "3s")
     killed = 0
     while len(ledger.lines()) < 3000:
         intake = intake_of(one)

@@ -60,7 +60,7 @@ class Peer:
 
     def close(self) -> None:
         """End its input, and so the process."""
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=120)
 
 
 def kept(name: str, made: Path, command: list[str]) -> Path:

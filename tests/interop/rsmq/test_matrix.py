@@ -97,7 +97,7 @@ def test_visibility(made, redis):
     assert (received["id"], received["rc"]) == (sent, 1)
     before = int(redis.time()[0])
     assert one("changeMessageVisibility", qname="q", id=sent, vt=100) == 1
-    assert 0 <= redis.zscore("rsmq:q", sent) / 1000 - 100 - before < 10
+    assert 0 <= redis.zscore("rsmq:q", sent) / 1000 - 100 - before < 600
     assert one("changeMessageVisibility", qname="q", id="0" * 32, vt=1) == 0
 
 
@@ -131,13 +131,13 @@ def test_realtime(pair, client, redis, monkeypatch):
         while not redis.pubsub_numsub("rsmq:rt:q")[0][1]:
             time.sleep(0.005)
         one("sendMessage", qname="q", message="x")
-        poll.join(30)
+        poll.join(90)
         assert found[0].message == "x"
         return
     other("listen", qname="q")
     one("sendMessage", qname="q", message="x")
     one("sendMessage", qname="q", message="y", delay=60)
-    heard = other("heard", count=2, wait=10_000 if publishes else 100)
+    heard = other("heard", count=2, wait=60_000 if publishes else 100)
     other("unlisten")
     assert heard == (["1", "2"] if publishes else [])
     assert other("receiveMessage", qname="q")["message"] == "x"

@@ -27,7 +27,7 @@ def fresh(options: dict[str, Any]) -> int:
 def listen(options: dict[str, Any]) -> int:
     listener = client.pubsub()
     listener.subscribe(f"rsmq:rt:{options['qname']}")
-    while listener.get_message(timeout=10)["type"] != "subscribe":
+    while listener.get_message(timeout=60)["type"] != "subscribe":
         pass
     listeners.append(listener)
     return 1
