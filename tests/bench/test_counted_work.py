@@ -47,7 +47,7 @@ def drain(url: str, processes: int = 1) -> None:
         sys.executable, "-m", "jobq", "worker", "--url", url, "--queues", "bench", "--import", "bench.work",
         "--processes", str(processes), "--burst", "--prefetch-ms", "100000", "--log-level", "error",
     ]  # fmt: skip
-    subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=300)
 
 
 @pytest.mark.parametrize("processes", [1, 2])

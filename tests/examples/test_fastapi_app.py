@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import socket
-
 import httpx
+import pytest
+
+from tests.engine.deployments import free_port
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+@pytest.fixture
+def http():
+    """A client that waits."""
+    with httpx.Client(timeout=120) as client:
+        yield client
 
 
-def answers(url):
+def answers(http, url):
     try:
-        return httpx.get(f"{url}/openapi.json").is_success
+        return http.get(f"{url}/openapi.json").is_success
     except httpx.TransportError:
         return False
 
 
-def test_request_enqueues_and_another_gets_the_result(run, until):
+def test_request_enqueues_and_another_gets_the_result(run, until, http):
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     run(
@@ -32,12 +34,12 @@ def test_request_enqueues_and_another_gets_the_result(run, until):
         "--log-level",
         "warning",
     )
-    until(lambda: answers(url))
+    until(lambda: answers(http, url))
 
-    created = httpx.post(f"{url}/reports", json={"numbers": [3, 1, 2]})
+    created = http.post(f"{url}/reports", json={"numbers": [3, 1, 2]})
     assert created.status_code == 202
     href = created.json()["href"]
-    assert httpx.get(url + href).json() == {"status": "queued"}
+    assert http.get(url + href).json() == {"status": "queued"}
 
     run(
         "-m",
@@ -50,12 +52,13 @@ def test_request_enqueues_and_another_gets_the_result(run, until):
         "--processes",
         "1",
     )
-    done = httpx.get(url + href, params={"wait": 30}, timeout=40).json()
+    until(lambda: http.get(url + href, params={"wait": 30}).json()["status"] == "done")
+    done = http.get(url + href).json()
     assert done == {"status": "done", "result": {"mean": 2.0, "median": 2.0}}
 
-    broken = httpx.post(f"{url}/reports", json={"numbers": []}).json()["href"]
-    failed = httpx.get(url + broken, params={"wait": 30}, timeout=40)
-    assert failed.status_code == 500
+    broken = http.post(f"{url}/reports", json={"numbers": []}).json()["href"]
+    until(lambda: http.get(url + broken, params={"wait": 30}).status_code == 500)
+    failed = http.get(url + broken)
     assert "StatisticsError" in failed.json()["detail"]
-    assert httpx.get(f"{url}/reports/nobody-made-this").status_code == 404
-    assert httpx.post(f"{url}/reports", json={"numbers": "x"}).status_code == 422
+    assert http.get(f"{url}/reports/nobody-made-this").status_code == 404
+    assert http.post(f"{url}/reports", json={"numbers": "x"}).status_code == 422

@@ -20,7 +20,7 @@ def test_processes_of_the_procfile_work_together(run, until, tmp_path):
     honcho = run("-m", "honcho", "start", env=env, cwd=ROOT / "examples" / "procfile_app")
     until(lambda: len(journal.read_text().splitlines()) >= 6)
     honcho.send_signal(signal.SIGTERM)
-    said, _ = honcho.communicate(timeout=60)
+    said, _ = honcho.communicate(timeout=300)
 
     wanted = [f"{word} {number}" for word in ("invoice", "order") for number in (1, 2, 3)]
     assert sorted(journal.read_text().splitlines()) == wanted, said

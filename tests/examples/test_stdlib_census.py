@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "stdlib_census"
@@ -149,7 +150,7 @@ def test_differences_name_the_figure(parts):
 
 def test_demo_counts_kills_and_agrees_with_the_plain_loop(run, redis):
     ran = run("-m", "jobq", "demo", "--files", "400")
-    said, _ = ran.communicate(timeout=110)
+    said, _ = ran.communicate(timeout=300)
     assert ran.returncode == 0, said
     assert re.search(r"ran again after +\d+ ms", said)
     assert re.search(r"dead +\d", said)
@@ -165,18 +166,16 @@ def test_demo_leaves_no_process_key_or_file_when_it_is_told_to_end(run, redis, u
     until(lambda: list(tmp_path.glob("jobq-census-*/*.jsonl")))
     children = [int(file.stem) for file in tmp_path.glob("jobq-census-*/*.jsonl")]
     demo.terminate()
-    said, _ = demo.communicate(timeout=60)
+    said, _ = demo.communicate(timeout=300)
     assert demo.returncode == 128 + signal.SIGTERM, said
     assert redis.keys("census-*") == []
     assert list(tmp_path.glob("jobq-census-*")) == []
-    for pid in children:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
+    until(lambda: not any(map(psutil.pid_exists, children)))
 
 
 def test_demo_shows_and_keeps_the_log_when_its_worker_leaves(run, redis, tmp_path):
     env = {"TMPDIR": str(tmp_path), "JOBQ_WORKER_LEASE": "nonsense"}
-    said, _ = (demo := run("-m", "jobq", "demo", "--files", "10", env=env)).communicate(timeout=60)
+    said, _ = (demo := run("-m", "jobq", "demo", "--files", "10", env=env)).communicate(timeout=300)
     assert demo.returncode == 1
     assert re.search(r"the worker left with exit code [1-9]", said)
     [log] = tmp_path.glob("jobq-census-*/worker.log")
@@ -190,7 +189,7 @@ def test_demo_is_silent_about_the_password_of_its_server(run, redis, server, tmp
     env = {"TMPDIR": str(tmp_path), "JOBQ_WORKER_LEASE": "nonsense",
            "JOBQ_URL": server.url.replace("unix://", "unix://census:s3cr3t-word@")}  # fmt: skip
     try:
-        said, _ = run("-m", "jobq", "demo", "--files", "10", env=env).communicate(timeout=60)
+        said, _ = run("-m", "jobq", "demo", "--files", "10", env=env).communicate(timeout=300)
     finally:
         redis.execute_command("ACL", "DELUSER", "census")
     assert "files, one job each, on unix://" in said

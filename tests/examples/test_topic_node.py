@@ -19,12 +19,12 @@ def test_node_reads_what_python_wrote_and_answers(run, server, client, redis):
     binding._registered.clear()
     load_library(client, library.library())
     writing = run("examples/topic_node/write.py")
-    assert writing.communicate(timeout=60)[0] == "appended [1, 2, 3]\n"
+    assert writing.communicate(timeout=300)[0] == "appended [1, 2, 3]\n"
 
     def node():
         return subprocess.run(
             ["node", "examples/topic_node/read.mjs"], cwd=ROOT, env={**os.environ, "JOBQ_URL": server.url},
-            capture_output=True, text=True, timeout=60, check=True,
+            capture_output=True, text=True, timeout=300, check=True,
         ).stdout.splitlines()  # fmt: skip
 
     assert node() == [

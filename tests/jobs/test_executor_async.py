@@ -126,7 +126,7 @@ def test_cpu_time_is_that_of_the_job_alone(call_of: Callable[..., tuple[Executor
 
     async def burn() -> None:
         for _ in range(5):
-            end = time.thread_time() + 0.01
+            end = time.thread_time() + 0.1
             while time.thread_time() < end:
                 pass
             await asyncio.sleep(0)
@@ -136,7 +136,7 @@ def test_cpu_time_is_that_of_the_job_alone(call_of: Callable[..., tuple[Executor
         return ended
 
     written = decode(f"done\x1fmid-1\x1f1\x1f{asyncio.run(main()).record}".encode())
-    assert written.cpu_us < 20_000 < written.run_us
+    assert written.cpu_us < 250_000 < written.run_us
 
 
 def test_each_concurrent_job_sees_its_own_context(registry: Registry):

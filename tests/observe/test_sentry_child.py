@@ -49,7 +49,7 @@ def run_program(program: str, **environ: str) -> subprocess.CompletedProcess[str
     env = {name: value for name, value in os.environ.items() if not name.startswith("SENTRY_")}
     return subprocess.run(
         [sys.executable, "-c", CHILD + program], cwd=ROOT, env={**env, **environ}, capture_output=True, text=True,
-        check=True, timeout=60,
+        check=True, timeout=300,
     )  # fmt: skip
 
 

@@ -34,6 +34,8 @@ def wheel(tmp_path_factory):
         "pip",
         "wheel",
         "-q",
+        "--retries",
+        "10",
         "--no-deps",
         "-w",
         str(folder),
@@ -50,7 +52,7 @@ def installed(wheel, tmp_path_factory):
     folder = tmp_path_factory.mktemp("clean")
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     programs = folder / "bin"
-    pip = [str(programs / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    pip = [str(programs / "python"), "-m", "pip", "install", "-q", "--retries", "10"]
     subprocess.run([*pip, f"{wheel}[embedded]"], check=True)
     return programs
 
@@ -86,7 +88,7 @@ def test_installed_wheel_runs_a_job(installed, server, redis, tmp_path):
     def program(*args):
         return subprocess.run(
             [str(installed / args[0]), *args[1:]], cwd=tmp_path, env=env, check=True, text=True,
-            capture_output=True, timeout=60,
+            capture_output=True, timeout=300,
         ).stdout  # fmt: skip
 
     assert jobq.__version__ in program("jobq", "--version")
@@ -105,7 +107,7 @@ def test_installed_wheel_starts_its_embedded_server(installed, tmp_path, short_f
     def line(*args):
         return subprocess.run(
             [str(installed / "jobq"), *args], cwd=tmp_path, env=env, check=False, text=True,
-            capture_output=True, timeout=60,
+            capture_output=True, timeout=300,
         )  # fmt: skip
 
     assert line("enqueue", "a.b", "--mid", "m").stdout == "m  added\n"

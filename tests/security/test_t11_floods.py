@@ -49,7 +49,7 @@ def test_bomb_is_refused_or_read_quickly(bomb, attempt):
     ended = attempt(BOMBS[bomb])
     assert ended.outcome in ("dead", "retry")
     assert len(ended.reason) < 1000 and len(ended.record) < 1000
-    assert time.thread_time() - began < 2
+    assert time.thread_time() - began < 10
 
 
 def test_call_over_the_limit_never_leaves_the_producer():

@@ -105,7 +105,7 @@ def test_worker_refuses_to_start_on_a_swapped_library(client, redis, swapped, tm
     ran = subprocess.run(
         [sys.executable, "-m", "jobq", "worker", "--burst", "--processes", "1", "--import", "some_jobs"],
         env={**os.environ, "PYTHONPATH": str(ROOT), "JOBQ_URL": client.url, "JOBQ_FUNCTIONS": "1"},
-        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        cwd=tmp_path, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert ("swapped" in ran.stderr) == swapped
     assert ran.returncode == (4 if swapped else 0), ran.stderr

@@ -134,7 +134,7 @@ def test_result_reaches_a_producer_from_a_worker_of_another_user(login, server, 
     ran = subprocess.run(
         [sys.executable, "-m", "jobq", "worker", "--burst", "--processes", "1", "--import", "sums", "--queues", "low"],
         env={**os.environ, "PYTHONPATH": str(ROOT), "JOBQ_URL": url, "JOBQ_FUNCTIONS": "1"},
-        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        cwd=tmp_path, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert receipt.result(timeout=10) == 3

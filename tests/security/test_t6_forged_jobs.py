@@ -251,7 +251,7 @@ def test_worker_runs_sealed_calls_alone(server, redis, registry, ring, mode, tmp
     ran = subprocess.run(
         [sys.executable, "-m", "jobq", "worker", "--burst", "--processes", "1", "--import", "mail", "--queues", "low"],
         env={**os.environ, "PYTHONPATH": str(ROOT), "JOBQ_URL": server.url, "JOBQ_CODEC_KEYS": secrets},
-        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        cwd=tmp_path, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert receipt.result(timeout=5) == "a@b"

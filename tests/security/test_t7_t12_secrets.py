@@ -67,7 +67,7 @@ def test_arguments_are_in_no_log_line_event_or_reason_of_a_worker(client, redis,
     ran = subprocess.run(
         [sys.executable, "-m", "jobq", "worker", "--burst", "--processes", "1", "--import", "shop", "--queues", "low"],
         env={**os.environ, "PYTHONPATH": str(ROOT), "JOBQ_URL": client.url}, cwd=tmp_path,
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert {dead.mid for dead in queue.dead()} == {"bad", "broken", "wrong"}
