@@ -193,7 +193,7 @@ class Machine(RuleBasedStateMachine):
         assert self.queue.fsck() == []
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 def test_engine_answers_as_the_reference_does(redis, client):
     machine = type("OnThisServer", (Machine,), {"redis": redis, "client": client})
     run_state_machine_as_test(

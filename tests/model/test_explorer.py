@@ -29,7 +29,7 @@ from tests.model.scopes import SCOPES, chosen, resized
 from tests.model.world import Scope
 
 #: Two minutes on two idle cores; machines are busy.
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(3600)
 ENOUGH = 800_000
 PROCESSES = 2
 

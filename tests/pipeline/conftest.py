@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 #: A JVM that starts, or compiles what it runs for the first time, takes its time on a busy machine.
-LIMIT_S = 300
+LIMIT_S = 900
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

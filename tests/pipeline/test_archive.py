@@ -88,7 +88,7 @@ print("options", " ".join(runtime.getInputArguments()))
 """
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_shell_starts_from_the_archive_that_warmup_made(valkey_queue, valkey_client, tmp_path):
     valkey_queue.enqueue(b"{}")
 

@@ -33,7 +33,7 @@ def hidden(tmp_path: Path) -> dict[str, str]:
     return {**kept, "PATH": str(programs), "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1200)
 def test_doctor_is_content_with_nothing_but_python_and_a_broken_archive(
     valkey_client, tmp_path, monkeypatch
 ):
@@ -44,7 +44,7 @@ def test_doctor_is_content_with_nothing_but_python_and_a_broken_archive(
     place.write_bytes(b"no archive at all" * 1000)
     done = subprocess.run(
         [sys.executable, "-m", "jobq", "spark", "doctor", "--url", valkey_client.url, "--json", "--master", "local[1]"],
-        env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+        env=env, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     found = {one["check"]: one for one in map(json.loads, done.stdout.splitlines())}
     assert done.returncode == 0, done.stdout + done.stderr

@@ -34,7 +34,7 @@ runpy.run_path(sys.argv[1])
 """
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_notebook_enqueues_once_however_often_it_runs(valkey_client, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", TWICE, str(HERE / "notebook.py")], cwd=tmp_path,
@@ -52,7 +52,7 @@ def test_notebook_enqueues_once_however_often_it_runs(valkey_client, tmp_path):
     assert "LookupError" in again
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_submitted_program_runs_on_a_cluster_of_two_workers(valkey_client, valkey_queue):
     submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
     small = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

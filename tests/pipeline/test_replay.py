@@ -185,7 +185,7 @@ def test_killed_at_any_moment_each_message_gets_there_once(
 ):
     numbered(valkey_client, "orders", 2_000)
     ingest()
-    args = ("--topic", "orders", *SINCE, f"--to-{target}", "again", "--rate", "500")
+    args = ("--topic", "orders", *SINCE, f"--to-{target}", "again", "--rate", "200")
     env = {**os.environ, "JOBQ_URL": valkey_client.url, "JOBQ_LAKE": lake}
     topic, queue, done = Topic("again", valkey_client), Queue("again", valkey_client), []
 

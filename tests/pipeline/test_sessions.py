@@ -127,7 +127,7 @@ def started(**variables: str) -> str:
     """What a process of its own says of a session it can't have."""
     done = subprocess.run(
         [sys.executable, "-c", START], env={**os.environ, **variables},
-        capture_output=True, text=True, timeout=110, check=True,
+        capture_output=True, text=True, timeout=600, check=True,
     )  # fmt: skip
     return done.stdout
 

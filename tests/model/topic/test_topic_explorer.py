@@ -13,7 +13,7 @@ from tests.model.topic.explorer import Explorer
 from tests.model.topic.scopes import SCOPES
 from tests.model.topic.world import Scope
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 BY_NAME = {scope.name: scope for scope in SCOPES}
 _COMMENT, *_BLOCKS = Path(__file__).with_name("mutants.txt").read_text().split("\n\n")
 MUTANTS = tuple(parsed(block.strip("\n")) for block in _BLOCKS)

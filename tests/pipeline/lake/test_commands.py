@@ -145,7 +145,7 @@ def test_term_ends_a_staying_ingest_after_its_round(line, write, lake):
         assert staying.stdout is not None
         assert staying.stdout.readline().startswith("5 events")
         staying.send_signal(signal.SIGTERM)
-        _, err = staying.communicate(timeout=100)
+        _, err = staying.communicate(timeout=600)
     assert (staying.returncode, err) == (0, "")
     assert sum(mids(lake).values()) == 5
 
@@ -157,7 +157,7 @@ def test_full_disk_is_told_and_leaves_nothing_half_done(line, write, lake):
         resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))
 
     with process("ingest", "--once", "--rollup", "0", preexec_fn=small_files) as ended:
-        _, err = ended.communicate(timeout=100)
+        _, err = ended.communicate(timeout=600)
     assert ended.returncode == 1
     assert f"no room left for the lake at {lake.store.uri}/events" in err
     assert "nothing of this batch was committed" in err

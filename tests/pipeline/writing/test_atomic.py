@@ -193,9 +193,15 @@ def test_server_that_fills_up_amid_publishing_is_told_with_what_to_do(
 
 
 DRIVER = """
-import sys
+import sys, time
+from jobq.pipeline.writing.outlet import Outlet
 from tests.pipeline.writing.test_atomic import ATOMIC, SCHEMA
 from tests.pipeline.writing.table import Write
+publish = Outlet.publish
+def slowly(*args):
+    time.sleep(0.01)  # so that it is at it when it is killed
+    publish(*args)
+Outlet.publish = slowly
 write = Write(sys.argv[1], SCHEMA, **{**ATOMIC, "batch": "10"})
 done = [write.attempt([(f"name{n}", n) for n in range(at, at + 10_000)], at) for at in (0, 10_000)]
 print("staged", flush=True)

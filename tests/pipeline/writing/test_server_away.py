@@ -19,7 +19,7 @@ ROWS = [(f"name{n}", n) for n in range(2_000)]
 
 @pytest.fixture
 def at(stoppable, monkeypatch):  # noqa: F811
-    monkeypatch.setenv("JOBQ_PATIENCE", "20s")
+    monkeypatch.setenv("JOBQ_PATIENCE", "200s")
     return f"unix://{stoppable.socket}"
 
 
