@@ -123,10 +123,10 @@ class Supervisor:
         if number in (signal.SIGTERM, signal.SIGINT):
             self.stop()
         elif number == signal.SIGTSTP:
-            logger.info("quiet: nothing new is taken")
             self.quiet = True
             self.feeder.quiet(True)
             self._tell(slots.QUIET)
+            logger.info("quiet: nothing new is taken")
         elif number == signal.SIGCONT:
             self.quiet = False
             self.feeder.quiet(bool(self.stopping))
@@ -145,10 +145,10 @@ class Supervisor:
         self.stopping += 1
         self.code = self.code if code is None else code
         if self.stopping == 1:
-            logger.info("draining, for at most %g s", self.settings.shutdown_timeout_s)
             self.stop_at = time.monotonic() + self.settings.shutdown_timeout_s
             self.feeder.quiet(True)
             self._tell(slots.DRAIN)
+            logger.info("draining, for at most %g s", self.settings.shutdown_timeout_s)
         else:
             self._escalate()
 
@@ -158,9 +158,9 @@ class Supervisor:
             self.code = exits.FORCED
         self.stopping = max(self.stopping, 2)
         if self.stopping == 2:
-            logger.warning("hurrying: what runs is stopped and given back")
             self.stop_at = time.monotonic() + HURRY_S
             self._tell(slots.HURRY)
+            logger.warning("hurrying: what runs is stopped and given back")
             return
         self.feeder.kill()
         for member in self.members:

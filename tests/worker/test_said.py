@@ -1,0 +1,63 @@
+"""What a worker says of its state, its children know by then: who reads the line may count on it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from jobq.config import WorkerSettings
+from jobq.engine.connection import Client
+from jobq.jobs.registry import Registry
+from jobq.worker import slots
+from jobq.worker.birth import Hooks, Plan
+from jobq.worker.supervisor import Supervisor
+
+
+@pytest.fixture
+def supervisor(client: Client) -> Iterator[Supervisor]:
+    """Of two children that aren't born."""
+    woken, waking = os.pipe()
+    settings = WorkerSettings(queues=(("low", 1),), processes=2)
+    made = Supervisor(Plan(settings, client, Registry(), Hooks(), woken, waking), woken)
+    yield made
+    made.client.close()
+    os.close(woken)
+    os.close(waking)
+
+
+class Heard(logging.Handler):
+    """By the first word of each line: what every child had been told when it was written."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        super().__init__()
+        self.supervisor = supervisor
+        self.told: dict[str, list[int]] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        words = [member.slots.words[slots.CONTROL] for member in self.supervisor.members]
+        self.told[record.getMessage().split()[0].strip(":,")] = words
+
+
+@pytest.mark.parametrize(
+    ("signals", "word", "control"),
+    [
+        ([signal.SIGTSTP], "quiet", slots.QUIET),
+        ([signal.SIGTERM], "draining", slots.DRAIN),
+        ([signal.SIGTERM, signal.SIGTERM], "hurrying", slots.HURRY),
+    ],
+)
+def test_line_comes_after_the_children_were_told(supervisor, caplog, signals, word, control):
+    caplog.set_level(logging.INFO, logger="jobq")
+    heard = Heard(supervisor)
+    logger = logging.getLogger("jobq.worker")
+    logger.addHandler(heard)
+    try:
+        for number in signals:
+            supervisor._hear(number)
+    finally:
+        logger.removeHandler(heard)
+    assert [bool(words & control) for words in heard.told[word]] == [True, True]
