@@ -14,7 +14,7 @@ from jobq.chaos.ledger import Ledger
 from jobq.errors import JobqError
 
 PACKAGE = Path(__file__).resolve().parents[2]
-START_S, STOP_S = 60.0, 30.0
+START_S, STOP_S = 100.0, 60.0
 
 
 class Stuck(JobqError):

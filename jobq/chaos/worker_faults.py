@@ -9,7 +9,7 @@ import time
 from jobq.chaos.crew import alive, children_of, signalled
 from jobq.chaos.stage import Stage
 
-ORPHAN_S = 5.0
+ORPHAN_S = 20.0
 
 
 def child_kill(stage: Stage) -> None:

@@ -23,7 +23,7 @@ def test_children_are_gone_and_jobs_come_back_after_the_lease_when_the_superviso
     until(lambda: not any(psutil.pid_exists(pid) for pid in pids), "children live on")
 
     start("--processes", "1", "--lease", "1s")
-    until(lambda: len(ledger.lines("start", "a")) == 2)
+    until(lambda: len(ledger.lines("start", "a")) >= 2)
     assert ledger.lines("end") == []
     ledger.gate("a").touch()
     until(lambda: queue.counts().messages == 0)
