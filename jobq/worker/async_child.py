@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import NamedTuple, TypeVar
 
 from redis.exceptions import RedisError
 
 from jobq.engine.ahead import Ahead
 from jobq.engine.message import Dequeued, Ending, Hold, Message
-from jobq.errors import JobAborted
+from jobq.errors import JobAborted, JobqError
 from jobq.jobs.call import Call
 from jobq.worker import slots
 from jobq.worker.clock import boot_ns
 from jobq.worker.hard import kill_after_s
-from jobq.worker.holding import Child, Surroundings
+from jobq.worker.holding import Child, Surroundings, aged
 from jobq.worker.idle import GRACE_S
 from jobq.worker.log import logger
 
@@ -31,6 +32,7 @@ class Ended(NamedTuple):
     slot: int
     queue: int
     ending: Ending | None
+    at: int  # monotonic_ns
 
 
 class AsyncChild(Child):
@@ -118,7 +120,7 @@ class AsyncChild(Child):
         self.slots.add(slot, index, message, deadline)
         call = self.executor.resolve(self.queues[index].name, message)
         if isinstance(call, Ending):
-            self._end(Ended(slot, index, call))
+            self._end(slot, index, call)
         elif message.ncrashes and self._running:
             self._alone = (slot, index, call)
         else:
@@ -145,11 +147,13 @@ class AsyncChild(Child):
             ending = Ending(
                 mid=message.mid, token=message.token, outcome="crashed", reason=repr(error)
             )
-        self._end(Ended(slot, index, ending))
+        self._end(slot, index, ending)
 
     async def _run(self, slot: int, index: int, call: Call) -> None:
         ending: Ending | None = None
         try:
+            if not call.job.is_async:
+                self._fenced(self._report_unsafe)
             # Only now: while a sync job holds the loop up, what waits behind it may be taken back.
             if not self.slots.start(slot, kill_after_s(call.job)):
                 self.release(index, [Hold(call.message.mid, call.message.token)])
@@ -167,7 +171,7 @@ class AsyncChild(Child):
             self.slots.states[slot] = slots.ENDED if plain else slots.REPORTING
         self._running.pop(slot, None)
         self._why.pop(slot, None)
-        self._end(Ended(slot, index, ending))
+        self._end(slot, index, ending)
 
     def _run_sync(self, slot: int, call: Call) -> Ending:
         self._sync_slot = slot
@@ -179,33 +183,62 @@ class AsyncChild(Child):
             self.timers.in_job = False
             self._sync_slot = None
 
-    def _end(self, ended: Ended) -> None:
-        self._ended.append(ended)
+    def _end(self, slot: int, index: int, ending: Ending | None) -> None:
+        self._ended.append(Ended(slot, index, ending, monotonic_ns()))
         self._changed.set()
 
     def _report(self) -> None:
         """Tell the server what ended, and take more with it where the turn is the same queue's."""
-        ended, self._ended = self._ended, []
-        for index in {one.queue for one in ended}:
-            self._report_queue(index, [one for one in ended if one.queue == index])
+        self._report_all(take=True)
         if self._alone and not self._running:
             alone, self._alone = self._alone, None
             self._start(*alone)
         if not self._running:
             self.settled()
 
-    def _report_queue(self, index: int, ended: list[Ended]) -> None:
-        endings = [one.ending for one in ended if one.ending is not None]
+    def _report_all(self, take: bool) -> None:
+        ended, self._ended = self._ended, []
+        for index in {one.queue for one in ended}:
+            self._report_queue(index, [one for one in ended if one.queue == index], take)
+
+    def _report_unsafe(self) -> None:
+        """Before a sync job, which may kill this child: endings that nobody else could tell the server."""
+        ended = self._ended
+        if any(self.slots.states[one.slot] == slots.REPORTING for one in ended):
+            try:
+                self._report_all(take=False)
+            except JobqError:
+                # The loop meets it again, and ends this child by it; here it would pass for the job's.
+                self._ended = [one for one in ended if self.slots.states[one.slot] != slots.FREE]
+
+    def _report_queue(self, index: int, ended: list[Ended], take: bool) -> None:
+        endings = _endings(ended)
         room = 0
-        if endings and self._may_take() and not self._asleep and self.turns.stays(index):
+        if take and endings and self._may_take() and not self._asleep and self.turns.stays(index):
             room = min(len(self._free) + len(ended), self._left())
         dequeued, deadline = self.finish(index, endings, room) if endings else (None, 0)
+        self._free_all(ended)
+        if dequeued is not None:
+            self._took(index, dequeued, deadline)
+
+    def _report_amid(self) -> None:
+        """In a long sync job: as `_report_all`, if the server answers soon."""
+        for index in {one.queue for one in self._ended}:
+            ended = [one for one in self._ended if one.queue == index]
+            endings = _endings(ended)
+            try:
+                if endings:
+                    self.quick[index].finish(endings, crash_limit=self.settings.crash_limit)
+            except JobqError:
+                continue  # the loop tries again, with all patience
+            self._ended = [one for one in self._ended if one.queue != index]
+            self._free_all(ended)
+
+    def _free_all(self, ended: list[Ended]) -> None:
         for one in ended:
             self.slots.states[one.slot] = slots.FREE
             self._free.append(one.slot)
-        self.slots.words[slots.FINISHED] += len(endings)
-        if dequeued is not None:
-            self._took(index, dequeued, deadline)
+            self.slots.words[slots.FINISHED] += one.ending is not None
 
     def _fall_asleep(self) -> None:
         if not self._held():
@@ -267,7 +300,7 @@ class AsyncChild(Child):
         if self._alone and hurried:
             (slot, index, call), self._alone = self._alone, None
             self.release(index, [Hold(call.message.mid, call.message.token)])
-            self._end(Ended(slot, index, None))
+            self._end(slot, index, None)
 
     def _cancel(self, slot: int, why: str) -> None:
         if slot not in self._why:
@@ -305,6 +338,13 @@ class AsyncChild(Child):
         """While a sync job holds the loop up."""
         self.check_parent()
         self.fence(boot_ns(), self._abort_sync)
+        if self._ended and self.slots.deadline() - boot_ns() > self.quick_ns:
+            self.timers.in_job = False  # `told` must not raise halfway through
+            try:
+                self._report_amid()
+            finally:
+                self.timers.in_job = True
+            self.told()
         return self.next_look_s()
 
     def _abort_sync(self) -> None:
@@ -320,3 +360,8 @@ class AsyncChild(Child):
         if self.slots.words[slots.CONTROL] & slots.HURRY:
             self.abort = "hurry"
             raise JobAborted("the worker must leave now")
+
+
+def _endings(ended: list[Ended]) -> list[Ending]:
+    told = [(one.ending, one.at) for one in ended if one.ending is not None]
+    return aged([ending for ending, _ in told], [at for _, at in told])

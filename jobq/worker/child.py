@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import monotonic, monotonic_ns
 
-from msgspec.structs import replace
-
 from jobq.engine.message import Dequeued, Ending, Hold, Message
 from jobq.errors import JobAborted, JobqError
 from jobq.jobs.call import Call
 from jobq.worker import slots
 from jobq.worker.clock import boot_ns
 from jobq.worker.hard import kill_after_s
-from jobq.worker.holding import Child, Surroundings
+from jobq.worker.holding import Child, Surroundings, aged
 from jobq.worker.log import logger
 
 
@@ -151,13 +149,7 @@ class SyncChild(Child):
     def _take_pending(self) -> list[Ending]:
         endings, self._pending = self._pending, []
         ended_at, self._ended_at = self._ended_at, []
-        now = monotonic_ns()
-        if not endings or now - ended_at[0] < 1_000_000:
-            return endings
-        return [
-            replace(ending, age_ms=(now - at) // 1_000_000)
-            for ending, at in zip(endings, ended_at, strict=True)
-        ]
+        return aged(endings, ended_at)
 
     def look_around(self, now: int) -> float:
         """In a long job: watch supervisor and lease, and report what ended before it if there is time for it."""
@@ -171,13 +163,10 @@ class SyncChild(Child):
         endings, ended_at = list(self._pending), list(self._ended_at)
         if not endings:
             return
-        now = monotonic_ns()
-        aged = [
-            replace(ending, age_ms=(now - at) // 1_000_000)
-            for ending, at in zip(endings, ended_at, strict=True)
-        ]
         try:
-            self.quick[self._index].finish(aged, crash_limit=self.settings.crash_limit)
+            self.quick[self._index].finish(
+                aged(endings, ended_at), crash_limit=self.settings.crash_limit
+            )
         except JobqError:
             return  # the end of the batch tries again, with all patience
         del self._pending[: len(endings)], self._ended_at[: len(endings)]

@@ -12,13 +12,14 @@ from jobq.engine import keys
 from jobq.engine.message import Ending
 from jobq.engine.queue import Queue
 from jobq.errors import CodecError
-from jobq.events import ago_ms, attempt_record, trace_id
+from jobq.events import SEPARATOR, ago_ms, attempt_record, trace_id
 from jobq.jobs.codec import decode
 from jobq.jobs.seal import opened, seal_of
 from jobq.worker import exits, slots
 from jobq.worker.clock import boot_ns
 from jobq.worker.slots import Held, Slots
 
+_FOLLOWS = {"ok": "; again at once", "dead": "; it is dead, having crashed too often"}
 #: Killed for these, a running job is not to blame: it is given back.
 BLAMELESS = frozenset(("shutdown", "lease"))
 
@@ -61,6 +62,26 @@ class Death(NamedTuple):
         return peak // 1024 if sys.platform == "darwin" else peak
 
 
+class Crash(NamedTuple):
+    """An attempt that ended with its child."""
+
+    job: str
+    mid: str
+    attempt: int
+    queue: str
+    reply: str
+
+    @property
+    def what(self) -> str:
+        """As logs begin it; not every content names a job."""
+        return f"{self.job} {self.mid} attempt {self.attempt}".lstrip()
+
+    @property
+    def follows(self) -> str:
+        """What becomes of it; '' where others have settled that."""
+        return _FOLLOWS.get(self.reply, "")
+
+
 def examined(pid: int, status: int, usage: resource.struct_rusage, memory: Slots) -> Death:
     """What the dead child's memory says; afterwards it may be used anew."""
     started_at = memory.words[slots.STARTED_AT]
@@ -69,12 +90,12 @@ def examined(pid: int, status: int, usage: resource.struct_rusage, memory: Slots
     return Death(pid, status, usage, memory.caller, memory.held(taken=True), ran_us, why)
 
 
-def bury(death: Death, queues: list[Queue], crash_limit: int, worker: str) -> list[str]:
-    """End what it held; the mids that were running. May be repeated whole after an error.
+def bury(death: Death, queues: list[Queue], crash_limit: int, worker: str) -> list[Crash]:
+    """End what it held; what is to blame for it. May be repeated whole after an error.
 
     Its caller is closed first, so that a dequeue of its that arrives later hands out nothing.
     """
-    crashed: list[str] = []
+    crashed: list[Crash] = []
     for index, queue in enumerate(queues):
         handed = queue.close_caller(death.caller) if death.caller else []
         mine = [held for held in death.held if held.queue == index]
@@ -85,11 +106,19 @@ def bury(death: Death, queues: list[Queue], crash_limit: int, worker: str) -> li
             for mid, token in handed
             if token not in known
         ]
-        if endings:
-            queue.finish(endings, crash_limit=crash_limit)
+        replies = queue.finish(endings, crash_limit=crash_limit).replies if endings else []
         queue.collect(1, crash_limit=crash_limit)
-        crashed += [ending.mid for ending in endings if ending.outcome == "crashed"]
+        crashed += [
+            _crash(queue, ending, reply)
+            for ending, reply in zip(endings, replies, strict=True)
+            if ending.outcome == "crashed"
+        ]
     return crashed
+
+
+def _crash(queue: Queue, ending: Ending, reply: str) -> Crash:
+    job, attempt = ending.record.split(SEPARATOR, 2)[:2]
+    return Crash(job, ending.mid, int(attempt), queue.name, reply)
 
 
 def _ending(queue: Queue, death: Death, held: Held, worker: str) -> Ending:

@@ -6,7 +6,10 @@ import os
 import select
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from time import monotonic_ns
 from typing import NamedTuple
+
+from msgspec import structs
 
 from jobq.config import ServerSettings, WorkerSettings
 from jobq.engine.ahead import Ahead
@@ -243,6 +246,17 @@ class Child:
 def lease_and_margin(lease_ms: int) -> tuple[int, int]:
     """In ns: a lease, and how long before its end a child must have stopped."""
     return lease_ms * 1_000_000, min(lease_ms * 100_000, 500_000_000)
+
+
+def aged(endings: list[Ending], ended_at: list[int]) -> list[Ending]:
+    """With how long ago each run ended (monotonic_ns, the first one first), where that is a millisecond or more."""
+    now = monotonic_ns()
+    if not endings or now - ended_at[0] < 1_000_000:
+        return endings
+    return [
+        structs.replace(ending, age_ms=(now - at) // 1_000_000)
+        for ending, at in zip(endings, ended_at, strict=True)
+    ]
 
 
 def tell_refused(endings: Sequence[Ending], finished: Finished) -> None:

@@ -206,8 +206,10 @@ class Supervisor:
                 self.unburied.append(self.unburied.pop(0))
                 return
             self.unburied.pop(0)
-            for mid in crashed:
-                logger.error("%s crashed: %s", mid, death.how)
+            for crash in crashed:
+                logger.error(
+                    "%s crashed: %s%s", crash.what, death.how, crash.follows, extra=crash._asdict()
+                )
 
     def _look_after(self) -> None:
         for member in self.members:

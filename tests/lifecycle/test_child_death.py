@@ -67,11 +67,22 @@ def test_messages_waiting_behind_the_running_one_are_given_back_unharmed(
     assert worker.stop() == 0
 
 
+def test_failed_attempt_is_not_made_again_when_the_next_job_kills_its_child(
+    queue, start, send, ledger
+):
+    send("again", "failed", 1)
+    send("kills", "poison")
+    start("--processes", "1", "--crash-limit", "1")
+    until(lambda: queue.dead() and queue.counts().messages == 0)
+
+    assert [line["attempt"] for line in ledger.lines("start", "failed")] == [1, 2]
+
+
 @pytest.mark.parametrize("limit", [1, 3])
 def test_poison_is_dead_after_exactly_so_many_crashes_while_others_flow(
     queue, start, send, ledger, limit
 ):
-    start("--processes", "2", "--crash-limit", str(limit))
+    worker = start("--processes", "2", "--crash-limit", str(limit))
     for number in range(30):
         send("quick", f"q{number}")
         if number == 15:
@@ -81,6 +92,13 @@ def test_poison_is_dead_after_exactly_so_many_crashes_while_others_flow(
     assert len(ledger.lines("start", "poison")) == limit
     assert queue.dead()[0].ncrashes == limit
     assert len(ledger.lines("end")) == 30
+    assert worker.stop() == 0
+    said = [line for line in worker.log.splitlines() if "crashed:" in line]
+    assert [line.rpartition("; ")[2] for line in said] == ["again at once"] * (limit - 1) + [
+        "it is dead, having crashed too often"
+    ]
+    for attempt, line in enumerate(said, 1):
+        assert f"kills poison attempt {attempt} crashed: child " in line
 
 
 @pytest.mark.loop

@@ -94,7 +94,7 @@ def test_messages_behind_a_slow_job_are_taken_back(queue, start, send, ledger):
 
 
 def test_what_ended_before_a_slow_job_is_reported_while_it_runs(queue, start, send, ledger):
-    for number in range(300):
+    for number in range(305):
         send("quick", f"a{number}")
     send("gated", "slow")
     worker = start("--processes", "1")
@@ -104,7 +104,19 @@ def test_what_ended_before_a_slow_job_is_reported_while_it_runs(queue, start, se
     ledger.gate("slow").touch()
     assert worker.stop() == 0
     ended = [line["name"] for line in ledger.lines("end")]
-    assert len(ended) == len(set(ended)) == 301
+    assert len(ended) == len(set(ended)) == 306
+
+
+def test_failure_before_a_slow_job_is_reported_while_that_runs(queue, start, send, ledger):
+    send("again", "failed", 1)
+    send("gated", "slow")
+    worker = start("--processes", "1")
+    until(lambda: ledger.lines("start", "slow"))
+    until(lambda: queue.status("failed").word == "queued")
+    assert queue.status("slow").word == "locked"
+    ledger.gate("slow").touch()
+    until(lambda: ledger.lines("end", "failed"))
+    assert worker.stop() == 0
 
 
 @pytest.mark.loop
