@@ -14,6 +14,7 @@ from jobq.errors import ConfigError
 
 if TYPE_CHECKING:
     from jobq.compat.resque.rules import RubyRules
+    from jobq.jobs.registry import Registry
     from jobq.worker.source import Source
 
 _OPTIONS = (
@@ -36,6 +37,7 @@ class FromRuby(NamedTuple):
 
     source: Source
     rules: RubyRules
+    names: dict[str, str]
 
 
 def intake_options(function: Function) -> Function:
@@ -67,4 +69,14 @@ def intake_of(session: Session, given: dict[str, Any]) -> FromRuby | None:
     fed = dict.fromkeys(place.queue for place in places if place.queue not in listed)
     given["queues"] = ",".join([*filter(None, [given["queues"]]), *(f"{name}:1" for name in fed)])
     tally = Tally()
-    return FromRuby(source(session.client, url, settings, tally), RubyRules(session.client, tally))
+    fed_by = source(session.client, url, settings, tally)
+    return FromRuby(fed_by, RubyRules(session.client, tally), settings.names)
+
+
+def check_jobs(intake: FromRuby | None, registry: Registry) -> None:
+    """ConfigError for a class mapped to a job that isn't there once all modules are loaded."""
+    for ruby, job in intake.names.items() if intake else ():
+        if job not in registry:
+            raise ConfigError(
+                f"--ruby-job {ruby}={job}: no job {job!r} here; is its module in --import?"
+            )

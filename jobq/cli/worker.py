@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from jobq.cli.intake import intake_of, intake_options
+from jobq.cli.intake import check_jobs, intake_of, intake_options
 from jobq.cli.load import load
 from jobq.cli.options import DURATION, Function, command, import_option, option
 from jobq.cli.session import Session
@@ -91,9 +91,9 @@ def worker(
     def import_all() -> None:
         load(modules)
         logs.settle()
+        check_jobs(intake, default_registry)
 
-    hooks = Hooks(sentry.start, sentry.finish)
-    source = intake and intake.source
+    hooks, source = Hooks(sentry.start, sentry.finish), intake and intake.source
     return run_worker(settings, session.client, default_registry, import_all, hooks, source)
 
 

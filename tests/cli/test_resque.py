@@ -106,7 +106,8 @@ def test_workers_shows_those_with_a_sign_of_life(cli, redis):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [(["--ruby-job", "A=b"], "name queues with --sidekiq or --resque"),
-     (["--sidekiq", "{a}"], "can't be used"), (["--sidekiq", "a", "--ruby-job", "A"], "maps no name")],
+     (["--sidekiq", "{a}"], "can't be used"), (["--sidekiq", "a", "--ruby-job", "A"], "maps no name"),
+     (["--sidekiq", "a", "--ruby-job", "A=no.such"], "A=no.such: no job 'no.such' here")],
 )  # fmt: skip
 def test_worker_refuses_an_intake_that_makes_no_sense(cli, options, complaint):
     ended = cli("worker", *options)
