@@ -125,7 +125,7 @@ class AsyncConsumer:
             dead = self.options.dead_queue
             ours = await self._ended(calls.move(self._qname, dead, [receipt]))
             return "dead" if ours else self._told_lost(message)
-        logger.warning("queue %s: message %s failed", self._qname, message.id, exc_info=error)
+        self.options.log_failure(message, error)
         if ending.after_s is not None:
             await self._visible(message, ending.after_s)
         return "failed"

@@ -156,7 +156,7 @@ class Consumer:
         held.let_go(message)
         ending = self.options.ending(message, error)
         if ending.verb == "retry":
-            logger.warning("queue %s: message %s failed", self._qname, message.id, exc_info=error)
+            self.options.log_failure(message, error)
         return ending
 
     def _settled(self, message: Message, ending: Ending, *, again: bool = False) -> None:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypedDict
 from jobq.compat.rsmq import checks
 from jobq.compat.rsmq.message import Attributes, Message
 from jobq.config import duration_s
-from jobq.errors import ConfigError, Dead, JobqError, Retry, Snooze
+from jobq.errors import ConfigError, Dead, JobqError, Outcome, Retry, Snooze
 
 logger = logging.getLogger("jobq.rsmq")
 #: Longest wait of one poll; stop ends it.
@@ -101,6 +101,14 @@ class Consuming:
         if self.max_receives is not None and message.rc >= self.max_receives:
             return Ending("dead", reason=f"received {message.rc} times, at last {error!r}")
         return Ending("retry", self._after_s(error), repr(error))
+
+    def log_failure(self, message: Message, error: BaseException | None) -> None:
+        """With a traceback, unless the handler ended so on purpose."""
+        said = f": {error}" if isinstance(error, Outcome) else ""
+        logger.warning(
+            "queue %s: message %s failed%s", self.qname, message.id, said,
+            exc_info=None if said else error,
+        )  # fmt: skip
 
     def _after_s(self, error: BaseException) -> int | None:
         after: float | str | timedelta | None = self.retry_after

@@ -85,6 +85,17 @@ def test_failed_message_comes_back_when_it_was_said(plain, redis, error, options
     assert before <= left.visible_at / 1000 - after_s <= after + 1
 
 
+@pytest.mark.parametrize(
+    ("error", "traced"), [(Retry(after=9, reason="busy"), False), (ValueError("no"), True)]
+)
+def test_failure_is_logged_with_a_traceback_unless_it_was_asked_for(plain, caplog, error, traced):
+    sent = plain.send_message("q", "x")
+    plain.consume("q", failing(error), burst=True)
+    [said] = [one for one in caplog.records if "failed" in one.message]
+    assert said.message == f"queue q: message {sent} failed" + ("" if traced else ": busy")
+    assert bool(said.exc_info) is traced
+
+
 def test_message_is_dead_after_it_failed_so_often(plain):
     sent = plain.send_message("q", "x")
     assert plain.consume("q", failing(Retry(after=0)), burst=True, max_receives=3) == Consumed(
