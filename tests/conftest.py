@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import hypothesis
 import pytest
 import redis as redis_py
 
@@ -25,6 +26,12 @@ from tests import tools
 pytest_configure = tools.pytest_configure
 pytest_collection_modifyitems = tools.pytest_collection_modifyitems
 pytest_runtest_setup = tools.pytest_runtest_setup
+
+# A machine that does something else besides makes no test fail.
+hypothesis.settings.register_profile(
+    "jobq", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("jobq")
 
 START_S = 100
 
