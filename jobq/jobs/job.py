@@ -73,7 +73,7 @@ class Job(Generic[P, R]):
     def enqueue_many(self, arguments: Iterable[Sequence[Any]]) -> list[Receipt[R]]:
         """Enqueue a call per tuple of positional arguments: `resize.enqueue_many([("a.jpg", 200), …])`.
 
-        One round trip per thousand, each whole or not at all; an error leaves earlier ones enqueued.
+        One round trip per 250, each whole or not at all; an error leaves earlier ones enqueued.
         """
         return send_many(self, arguments)
 

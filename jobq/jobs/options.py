@@ -76,8 +76,8 @@ def checked_options(given: Mapping[str, Any], *, declaring: bool) -> dict[str, A
             )
         check = _CHECKS.get(name)
         if check is None:
-            near = ", ".join(sorted(_CHECKS))
-            raise ConfigError(f"there is no option {name}={value!r}; options are {near}")
+            known = ", ".join(sorted(_CHECKS if declaring else Options.__annotations__))
+            raise ConfigError(f"there is no option {name}={value!r}; options are {known}")
         checked[name] = check(name, value)
     if checked.get("delay") is not None and checked.get("at") is not None:
         raise ConfigError(

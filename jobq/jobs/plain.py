@@ -97,7 +97,10 @@ def _check(value: Any, where: str, path: list[Any], level: int) -> None:
         _check_dict(value, where, path, level)
     else:
         named = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-        _refuse(f"is a {named}, which JSON would change or can't carry", where, path, _remedy(kind))
+        an = "an" if named[0] in "aeiou" else "a"
+        _refuse(
+            f"is {an} {named}, which JSON would change or can't carry", where, path, _remedy(kind)
+        )
 
 
 def _check_dict(value: dict[Any, Any], where: str, path: list[Any], level: int) -> None:

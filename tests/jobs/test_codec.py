@@ -146,6 +146,8 @@ def test_what_json_cannot_carry_is_refused_with_the_remedy(value: Any, remedy: s
 def test_refusal_names_the_argument_and_the_way_to_it():
     with pytest.raises(CodecError, match=r"argument 2 of m\.f\['rows'\]\[1\] is a set"):
         encode("m.f", (1, {"rows": [1, {2}]}))
+    with pytest.raises(CodecError, match=r"argument 1 of m\.f is an object, which"):
+        encode("m.f", (object(),))
     with pytest.raises(CodecError, match=r"argument 'when' of m\.f is a datetime\.date"):
         encode("m.f", (), {"when": datetime.date(2026, 1, 1)})
 
