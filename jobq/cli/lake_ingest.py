@@ -78,14 +78,15 @@ def _ingest(
     runner = Runner(when, master=master)
     work = Ingest(lake, session.client, runner, names=names, max_rows=max_rows, trim=trim)
     lost = False
-    with service.ended_by_signals() as ending, lock.held(lake, wait_s=wait, enough=ending):
+    with service.ended_by_signals() as ending:
         try:
             if adopt:
-                adoption.adopt(lake, session.client)
+                with lock.held(lake, wait_s=wait, enough=ending):
+                    adoption.adopt(lake, session.client)
             due = rollup_due.Due(lake, rollup, session.note)
             for found in service.rounds(
                 work, every, lambda batch: _progress(session, batch), ending,
-                lambda found: due.refresh(runner.spark, ending),
+                lambda found: due.refresh(runner.spark, ending), wait,
             ):  # fmt: skip
                 lost = lost or bool(found.lost)
                 _say(session, work, found, quiet=every is not None)

@@ -19,11 +19,15 @@ from jobq.pipeline.lake.store import told
 FILE = "_jobq.lock"
 
 
+class Busy(LakeError):
+    """Another process works on the lake."""
+
+
 @contextmanager
 def held(
     lake: Lake, *, wait_s: float = 0.0, enough: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """Hold the lake's lock; LakeError when another process has it for longer than `wait_s`."""
+    """Hold the lake's lock; Busy when another process has it for longer than `wait_s`, or until `enough`."""
     if not lake.store.is_local:
         yield
         return
@@ -46,7 +50,7 @@ def _take(handle: int, lake: Lake, deadline: float, enough: Callable[[], bool]) 
         except BlockingIOError as error:
             if time.monotonic() >= deadline or enough():
                 holder = os.pread(handle, 32, 0).decode().strip() or "unknown"
-                raise LakeError(
+                raise Busy(
                     f"another process (pid {holder}) works on the lake at {lake.store.uri}; "
                     "wait for it, or give --wait"
                 ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -11,12 +12,14 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jobq.engine.directory import queue_names
-from jobq.pipeline.lake import buried
+from jobq.pipeline.lake import buried, lock
 from jobq.pipeline.lake.commit import Overtaken
 from jobq.pipeline.lake.ingest import Batch, Ingest
 
 #: How often another ingest may come first before this one gives way.
 OVERTAKEN = 20
+#: Between two rounds at least so long, twice as long as those sleep that wait for the lock.
+PAUSE_S = 0.1
 
 
 class Round(NamedTuple):
@@ -111,13 +114,24 @@ def ended_by_signals() -> Iterator[Ending]:
 
 def rounds(
     ingest: Ingest, every_s: float | None, told: Callable[[Batch], None], ending: Ending,
-    after: Callable[[Round], None],
+    after: Callable[[Round], None], wait_s: float = 0.0,
 ) -> Iterator[Round]:  # fmt: skip
-    """One round, or one every so often until the end is said; `after` each there is upkeep."""
+    """One round, or one every so often until the end is said; `after` each there is upkeep.
+
+    Each holds the lake's lock, so that others get at the lake in between. The first waits `wait_s` for it,
+    then Busy; the later ones for as long as it takes.
+    """
     while True:
         began = time.monotonic()
-        found = round_of(ingest, told, ending)
-        after(found)
-        yield found
-        if every_s is None or ending.wait(began + every_s - time.monotonic()):
+        try:
+            with lock.held(ingest.lake, wait_s=wait_s, enough=ending):
+                found = round_of(ingest, told, ending)
+                after(found)
+        except lock.Busy:
+            if wait_s < math.inf:
+                raise
             return
+        yield found
+        if every_s is None or ending.wait(max(PAUSE_S, began + every_s - time.monotonic())):
+            return
+        wait_s = math.inf

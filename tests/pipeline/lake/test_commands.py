@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from jobq.cli import main
 from jobq.pipeline import offsets
-from jobq.pipeline.lake import lock
+from jobq.pipeline.lake import lock, service
 from jobq.pipeline.lake.place import Lake
 from tests.pipeline.lake.conftest import DAY, mids, rows
 
@@ -148,6 +148,38 @@ def test_term_ends_a_staying_ingest_after_its_round(line, write, lake):
         _, err = staying.communicate(timeout=600)
     assert (staying.returncode, err) == (0, "")
     assert sum(mids(lake).values()) == 5
+
+
+def test_lake_is_compacted_between_the_rounds_of_a_staying_ingest(line, write, lake):
+    write("low", 5)
+    with process("ingest", "--every", "1h", "--rollup", "0") as staying:
+        assert staying.stdout is not None
+        assert staying.stdout.readline().startswith("5 events")
+        code, out, _ = line("compact", "--no-rollups", "--wait", "0s")
+        staying.send_signal(signal.SIGTERM)
+    assert (code, staying.returncode) == (0, 0)
+    assert "5 rows, 1 files to 1" in out
+
+
+def test_later_rounds_wait_for_the_lake_until_the_end_is_said(ingest, write, lake):
+    class Ending(service.Ending):
+        left = 1_000_000
+
+        def __call__(self) -> bool:
+            self.left -= 1
+            return self.left < 0
+
+        def wait(self, seconds: float) -> bool:
+            return False
+
+    ending = Ending()
+    found = service.rounds(ingest, 1.0, lambda batch: None, ending, lambda done: None)
+    write("low", 5)
+    assert next(found).events == 5
+    ending.left = 3
+    with lock.held(lake):
+        assert list(found) == []
+    assert ending.left == -1
 
 
 def test_full_disk_is_told_and_leaves_nothing_half_done(line, write, lake):
