@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from jobq.config import lake_from_env
 from jobq.errors import ConfigError, LakeError, PipelineError
@@ -144,8 +145,16 @@ def _store(path: str | None, options: Mapping[str, str] | None) -> Store:
     if importable() is not None:
         raise PipelineError(f"the lake needs {importable()}; pip install 'jobq[spark]'")
     if path.startswith("file://"):
-        path = path.removeprefix("file://")
-    return Store(path.rstrip("/") if "://" in path else os.path.abspath(path), dict(options or {}))
+        path = unquote(path.removeprefix("file://"))
+    if "://" in path:
+        return Store(path.rstrip("/"), dict(options or {}))
+    folder = os.path.abspath(path)
+    if "%" in folder or "\\" in folder:
+        raise ConfigError(
+            f"a lake can't be at {folder}: deltalake takes % and \\ for other characters; "
+            "give a folder without"
+        )
+    return Store(folder, dict(options or {}))
 
 
 def importable() -> str | None:

@@ -52,7 +52,8 @@ def _parquet(spark: SparkSession, lake: Lake, table: Table, paths: list[str]) ->
     schema = struct(table.columns).add("dt", "date")
     if not paths:
         return spark.createDataFrame([], schema)
-    reader = spark.read.schema(f"{ddl(table.columns)}, dt DATE")
+    # Paths are names here, whatever brackets and stars the lake's folder has.
+    reader = spark.read.schema(f"{ddl(table.columns)}, dt DATE").option("__globPaths__", "false")
     return reader.option("basePath", lake.below(table.name).uri).parquet(*paths)
 
 

@@ -21,12 +21,14 @@ from jobq.pipeline.lake.tables import EVENTS, from_lake
 
 #: 2026-11-21 00:00 UTC, epoch ms.
 DAY = 1_795_219_200_000
+#: Spark takes such a path for a pattern where it may.
+FOLDER = "lake [1] {ä,b}"
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     """An empty lake."""
-    return Lake.create(str(tmp_path / "lake"))
+    return Lake.create(str(tmp_path / FOLDER))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from jobq.cli import main
 from jobq.pipeline import offsets
 from jobq.pipeline.lake import lock, service
 from jobq.pipeline.lake.place import Lake
-from tests.pipeline.lake.conftest import DAY, mids, rows
+from tests.pipeline.lake.conftest import DAY, FOLDER, mids, rows
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -29,7 +29,7 @@ def line(valkey, valkey_client, tmp_path, monkeypatch) -> Callable[..., tuple[in
     for name in [name for name in os.environ if name.startswith("JOBQ_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("JOBQ_URL", valkey.url)
-    monkeypatch.setenv("JOBQ_LAKE", str(tmp_path / "lake"))
+    monkeypatch.setenv("JOBQ_LAKE", str(tmp_path / FOLDER))
 
     def run(*args: str) -> tuple[int, str, str]:
         with CliRunner().isolation() as (out, err, _):

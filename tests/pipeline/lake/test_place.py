@@ -16,6 +16,17 @@ def test_lake_is_made_in_a_new_or_empty_folder_and_opened_again(tmp_path):
         assert Lake.open(str(tmp_path / name)) == Lake.create(f"file://{tmp_path / name}") == made
 
 
+@pytest.mark.parametrize("name", ["50%", "a\\b"])
+def test_folder_whose_name_delta_would_read_otherwise_is_refused(tmp_path, name):
+    with pytest.raises(ConfigError, match="give a folder without"):
+        Lake.create(str(tmp_path / name))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_url_of_a_folder_is_read_as_one(tmp_path):
+    assert Lake.create(f"file://{tmp_path}/my%20lake").store.uri == str(tmp_path / "my lake")
+
+
 def test_folder_of_somebody_else_is_left_alone(tmp_path):
     (tmp_path / "photo.jpg").touch()
     with pytest.raises(LakeError, match=r"is no lake and not empty \(it has photo.jpg\)"):
