@@ -6,7 +6,7 @@ newest that the table has, and takes whatever id isn't there yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobq.engine import keys
+from jobq.errors import JobqError
 from jobq.pipeline.lake.commit import Overtaken, State, commit, state_of
-from jobq.pipeline.lake.files import Writer
+from jobq.pipeline.lake.files import Writer, Written
 from jobq.pipeline.lake.live import live, tables
 from jobq.pipeline.lake.place import Lake
 from jobq.pipeline.lake.store import remove
@@ -38,25 +39,47 @@ def keep(lake: Lake, client: Client, queues: Iterable[str]) -> int:
     state = state_of(delta, DEAD.app)
     newest = {queue: at for queue in queues if (at := _newest(client, queue))}
     since = {queue: _since(state, queue) for queue in newest}
-    # What hasn't changed since isn't read again.
+    # Where the newest were purged, all that is left is known.
     todo = {queue: at for queue, at in newest.items() if at >= since[queue]}
-    there = _known(lake, min((since[queue] for queue in todo), default=0), delta is None)
-    writer, rows, places = Writer(lake.below(DEAD.name), DEAD), 0, {}
+    if not todo:
+        return 0
+    there = _known(lake, min(since[queue] for queue in todo), delta is None)
+    # The newest may have been revived or purged since; places only go forward.
+    places = {
+        queue: Place(str(max(at, int(state.places.get(queue, Place("0")).id))), 0)
+        for queue, at in todo.items()
+    }
+    files = _written(lake, client, {queue: (since[queue], at) for queue, at in todo.items()}, there)
+    if files:
+        _commit(lake, files, state, places)
+    return sum(file.rows for file in files)
+
+
+def _written(
+    lake: Lake, client: Client, spans: Mapping[str, tuple[int, int]], there: pa.Array[Any]
+) -> list[Written]:
     request = Request(view="dead", settings=client.settings, columns=DEAD_COLUMNS)
-    for queue, at in todo.items():
-        for found in dead(request, Shelf(queue, 0, since[queue], at), client):
-            new = _new(pa.Table.from_batches([found]), there)
-            rows += new.num_rows
-            writer.add(new)
-        places[queue] = Place(str(at), 0)
-    if rows:
-        files, now = writer.finish(), lake.made(DEAD.name)
-        if state_of(now, DEAD.app).batch != state.batch:
-            remove(lake.below(DEAD.name), [file.path for file in files])
-            raise Overtaken(f"another ingest keeps the dead in {lake.store.uri}, and came first")
-        after = state.following(places, rows, {})
-        commit(lake, DEAD.name, now, [file.action() for file in files], after)
-    return rows
+    writer = Writer(lake.below(DEAD.name), DEAD)
+    try:
+        for queue, (since, upto) in spans.items():
+            for found in dead(request, Shelf(queue, 0, since, upto), client):
+                writer.add(_new(pa.Table.from_batches([found]), there))
+        return writer.finish()
+    except JobqError:
+        writer.abandon()
+        raise
+
+
+def _commit(
+    lake: Lake, files: Sequence[Written], before: State, places: Mapping[str, Place]
+) -> None:
+    now = lake.made(DEAD.name)
+    state = state_of(now, DEAD.app)
+    if state.batch != before.batch:
+        remove(lake.below(DEAD.name), [file.path for file in files])
+        raise Overtaken(f"another ingest keeps the dead in {lake.store.uri}, and came first")
+    after = state.following(places, sum(file.rows for file in files), {})
+    commit(lake, DEAD.name, now, [file.action() for file in files], after)
 
 
 def _newest(client: Client, queue: str) -> int:
@@ -66,7 +89,11 @@ def _newest(client: Client, queue: str) -> int:
 
 
 def _since(state: State, queue: str) -> int:
-    return max(0, int(state.places[queue].id) - OVERLAP_MS) if queue in state.places else 0
+    """From when on to look. What expired would come back else: the server may hold it for longer."""
+    if queue not in state.places:
+        return 0
+    kept_from = datetime.fromisoformat(f"{state.before or '1970-01-01'}T00Z")
+    return max(int(state.places[queue].id) - OVERLAP_MS, round(kept_from.timestamp() * 1000))
 
 
 def _known(lake: Lake, since_ms: int, none: bool) -> pa.Array[Any]:

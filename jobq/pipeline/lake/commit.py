@@ -35,13 +35,14 @@ class Overtaken(LakeError):
 class State:
     """Where a table's ingest is. rows, lost: in all batches so far; `facts` are of the last one alone.
 
-    expired: rows taken out again because of their age.
+    expired: rows taken out again because of their age; before: those of earlier days, YYYY-MM-DD.
     """
 
     batch: int = 0
     places: Mapping[str, Place] = field(default_factory=dict)
     rows: int = 0
     expired: int = 0
+    before: str = ""
     lost: Mapping[str, int] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -49,7 +50,7 @@ class State:
         """It as a commit's metadata."""
         return {
             "batch": self.batch, "places": to_plain(self.places), "rows": self.rows,
-            "expired": self.expired, "lost": dict(self.lost), "facts": dict(self.facts),
+            "expired": self.expired, "before": self.before, "lost": dict(self.lost), "facts": dict(self.facts),
         }  # fmt: skip
 
     def following(
@@ -57,9 +58,9 @@ class State:
     ) -> State:
         """That after one more batch."""
         total = {name: self.lost.get(name, 0) + lost.get(name, 0) for name in {*self.lost, *lost}}
-        return State(
-            batch=self.batch + 1, places={**self.places, **places}, rows=self.rows + rows,
-            expired=self.expired, lost={name: number for name, number in sorted(total.items()) if number},
+        return replace(
+            self, batch=self.batch + 1, places={**self.places, **places}, rows=self.rows + rows,
+            lost={name: number for name, number in sorted(total.items()) if number},
             facts={"rows": rows, "lost": dict(lost), **facts},
         )  # fmt: skip
 
@@ -83,19 +84,21 @@ def state_of(table: DeltaTable | None, app: str) -> State:
 def _read(found: Mapping[str, Any]) -> State:
     return State(
         batch=int(found["batch"]), places=from_plain(found["places"]), rows=int(found["rows"]),
-        expired=int(found.get("expired") or 0), lost=found.get("lost") or {}, facts=found.get("facts") or {},
+        expired=int(found.get("expired") or 0), before=found.get("before") or "",
+        lost=found.get("lost") or {}, facts=found.get("facts") or {},
     )  # fmt: skip
 
 
 def commit(
     lake: Lake, name: str, delta: DeltaTable, actions: Iterable[AddAction | RemoveAction],
-    state: State | None = None, *, expired: int = 0,
+    state: State | None = None, *, expired: int = 0, before: str = "",
 ) -> None:  # fmt: skip
     """One commit on the table as `delta` saw it. With a state it is a batch of the ingest.
 
     Overtaken when another commit of the same app came first, or another that takes files out where this one
     does: what to take out must be listed from this `delta`. Without a state the last batch's metadata is
-    said again, so that it is found soon; expired: rows that this commit takes out because of their age.
+    said again, so that it is found soon; expired: rows that this commit takes out because of their age, all
+    of days `before` that one.
     """
     from deltalake import CommitProperties
 
@@ -103,7 +106,7 @@ def commit(
     transactions = _transactions(delta, table, state, actions) or None
     # Asked anew: batches may have come since `delta`, and the newest is the one to say again.
     known = state or state_of(lake.table(name), table.app)
-    known = replace(known, expired=known.expired + expired)
+    known = replace(known, expired=known.expired + expired, before=max(known.before, before))
     properties = CommitProperties(
         custom_metadata={KEY: known.plain()} if known.batch else None, app_transactions=transactions
     )

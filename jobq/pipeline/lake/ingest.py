@@ -120,9 +120,10 @@ class Ingest:
 
     def _reached(self, one: Range, done: Done) -> tuple[Place, int]:
         """The place after what was read, and how many entries were dropped before they could be."""
-        if "-" not in one.upto:
-            return self._index_reached(one, done)
         last = done.reads[-1]
+        if "-" not in one.upto:
+            upto = last.stretch.upto
+            return Place(upto, int(upto)), sum(read.lost for read in done.reads)
         if last.stretch.upto == one.upto and not last.cut:
             return one.end, offsets.lost(one, done.entries)
         if not done.entries:
@@ -132,16 +133,6 @@ class Ingest:
             return (oldest, dropped) if dropped else (one.start, 0)
         asked = one._replace(limit=done.entries)
         return offsets.reached(self.client, asked, done.entries, done.last_id or one.after)
-
-    def _index_reached(self, one: Range, done: Done) -> tuple[Place, int]:
-        upto, lost = int(done.reads[-1].stretch.upto), 0
-        heads = [(int_of(read.stretch.after) + 1, int_of(read.first_id or f"{int(read.stretch.upto) + 1}"))
-                 for read in done.reads]  # fmt: skip
-        if any(first > wanted for wanted, first in heads):
-            # Compaction leaves holes, too; only what lies before the topic's first message was dropped.
-            kept = int(offsets.topic_tail(self.client, one.queue).first_id)
-            lost = sum(max(0, min(first, kept) - wanted) for wanted, first in heads)
-        return Place(str(upto), upto), lost
 
     def _commit(
         self, table: Table, kept: Sequence[Answer], after: State, bad: list[tuple[str, Bad]],
@@ -157,7 +148,7 @@ class Ingest:
                     f"another ingest committed batch {after.batch} of {table.name} first"
                 )
             # Rows may have expired while this batch was read.
-            after = replace(after, expired=before.expired)
+            after = replace(after, expired=before.expired, before=before.before)
             commit(self.lake, table.name, delta, [file.action() for file in files], after)
         except Overtaken:
             _forget(self.lake.below(table.name), kept)
@@ -175,8 +166,3 @@ class Ingest:
 
 def _forget(store: Store, answers: Iterable[Answer]) -> None:
     remove(store, [file.path for answer in answers for file in answer.files])
-
-
-def int_of(entry_id: str) -> int:
-    """The index of a topic's entry."""
-    return offsets.parsed(entry_id)[0]

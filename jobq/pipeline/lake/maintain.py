@@ -154,13 +154,13 @@ def expire(
 ) -> list[Expired]:
     """Drop the days that are older as a whole; their files go with the next vacuum. Rollups stay."""
     oldest = (now or datetime.now(UTC)) - timedelta(seconds=older_s)
-    last = (oldest.date() - timedelta(days=1)).isoformat()
+    before, last = oldest.date().isoformat(), (oldest.date() - timedelta(days=1)).isoformat()
     done = []
     for name in names:
         delta = lake.table(name)
         files = live(delta, until=last)
         rows = sum(one.rows for one in files)
         if delta is not None and files:
-            commit(lake, name, delta, removal(files), expired=rows)
-        done.append(Expired(name, len(by_day(files)), rows, oldest.date().isoformat()))
+            commit(lake, name, delta, removal(files), expired=rows, before=before)
+        done.append(Expired(name, len(by_day(files)), rows, before))
     return done

@@ -6,23 +6,23 @@ travel in the answer, so that a full disk isn't tried three times more and says 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from jobq import errors
 from jobq.compat.topic.binding import Binding
-from jobq.compat.topic.reading import pages
 from jobq.config import ServerSettings
 from jobq.engine.connection import Client
 from jobq.errors import JobqError, PipelineError
-from jobq.pipeline import collector, offsets
+from jobq.pipeline import collector
 from jobq.pipeline.decode import Bad, columns, decode
 from jobq.pipeline.lake.files import Writer, Written
 from jobq.pipeline.lake.store import Store
 from jobq.pipeline.lake.tables import TABLES, to_lake
 from jobq.pipeline.reading.topic import batch as topic_batch
+from jobq.pipeline.reading.topic import kept
 
 #: Entries per call, and per decoded batch: larger replies cost more each, larger batches fewer conversions.
 PAGE = 1_000
@@ -50,12 +50,15 @@ class Portion(NamedTuple):
 
 
 class Read(NamedTuple):
-    """How far a stretch was read: entries, the first and last id; `cut`: the limit ended it."""
+    """How far a stretch was read: entries, the last id; `cut`: the limit ended it.
+
+    lost: messages of a topic that retention dropped before they were read. Of events only places tell.
+    """
 
     stretch: Stretch
     entries: int = 0
-    first_id: str = ""
     last_id: str = ""
+    lost: int = 0
     cut: bool = False
 
 
@@ -95,22 +98,32 @@ def _work(portion: Portion, client: Client, writer: Writer) -> Answer:
     source = _topic if portion.table == "topics" else _events
     for stretch in portion.stretches:
         read = Read(stretch)
-        for rows, wrong, entries in source(client, stretch):
-            first, last = entries[0][0].decode(), entries[-1][0].decode()
+        for found in source(client, stretch):
             read = read._replace(
-                entries=read.entries + len(entries), first_id=read.first_id or first, last_id=last
-            )
-            bad += [(stretch.name, one) for one in wrong]
-            writer.add(rows)
+                entries=read.entries + found.entries, last_id=found.last_id or read.last_id,
+                lost=read.lost + found.lost,
+            )  # fmt: skip
+            bad += [(stretch.name, one) for one in found.bad]
+            writer.add(found.rows)
         cut = bool(stretch.limit) and read.entries >= stretch.limit
         reads.append(read._replace(cut=cut and read.last_id != stretch.upto))
     return Answer(tuple(reads), tuple(writer.finish()), tuple(bad))
 
 
-def _events(client: Client, stretch: Stretch) -> Iterator[tuple[pa.Table, list[Bad], list[Any]]]:
+class _Chunk(NamedTuple):
+    """Some entries of a stretch; without any, how many were dropped there."""
+
+    rows: pa.Table
+    entries: int
+    last_id: str = ""
+    bad: Sequence[Bad] = ()
+    lost: int = 0
+
+
+def _events(client: Client, stretch: Stretch) -> Iterator[_Chunk]:
     for entries in _chunks(client, stretch):
         found = decode(stretch.name, *columns(entries))
-        yield to_lake(found.batch), found.bad, entries
+        yield _Chunk(to_lake(found.batch), len(entries), entries[-1][0].decode(), found.bad)
 
 
 def _chunks(client: Client, stretch: Stretch) -> Iterator[list[Any]]:
@@ -131,7 +144,8 @@ def _chunks(client: Client, stretch: Stretch) -> Iterator[list[Any]]:
         yield chunk
 
 
-def _topic(client: Client, stretch: Stretch) -> Iterator[tuple[pa.Table, list[Bad], list[Any]]]:
+def _topic(client: Client, stretch: Stretch) -> Iterator[_Chunk]:
     binding = Binding(stretch.name, client)
-    for page in pages(binding, offsets.parsed(stretch.after)[0] + 1, int(stretch.upto), False):
-        yield pa.Table.from_batches([topic_batch(stretch.name, page)]), [], page
+    for page, lost in kept(binding, int(stretch.after) + 1, int(stretch.upto)):
+        rows = pa.Table.from_batches([topic_batch(stretch.name, page)])
+        yield _Chunk(rows, len(page), page[-1][0].decode() if page else "", lost=lost)

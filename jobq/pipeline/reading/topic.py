@@ -25,19 +25,27 @@ _SCHEMA = arrow_schema(TOPIC_COLUMNS)
 def batches(request: Request, one: Stretch, client: Client) -> Iterator[pa.RecordBatch]:
     """The messages of a stretch. Raises DataLoss, unless the request says to go on."""
     names = [column.name for column in request.columns]
-    binding = Binding(one.name, client)
-    following, upto, lost = int(one.after) + 1, int(one.upto), 0
+    binding, lost = Binding(one.name, client), 0
+    for page, dropped in kept(binding, int(one.after) + 1, int(one.upto)):
+        lost += dropped
+        if page:
+            yield batch(one.name, page).select(names)
+    report(request, one.name, lost)
+
+
+def kept(binding: Binding, following: int, upto: int) -> Iterator[tuple[list[Any], int]]:
+    """Pages of a topic's log; or an empty one, with how many messages retention has dropped there."""
     while following <= upto:
         try:
             for page in pages(binding, following, upto, True):
                 following = _index(page[-1]) + 1
-                yield batch(one.name, page).select(names)
-            break
+                yield page, 0
+            return
         except OutOfRange as error:
             # Holes that compaction left aren't losses: this is what retention dropped.
             first = min(max(error.first, error.position + 1), upto + 1)
-            lost, following = lost + first - error.position, first
-    report(request, one.name, lost)
+            yield [], first - error.position
+            following = first
 
 
 def batch(topic: str, page: list[Any]) -> pa.RecordBatch:

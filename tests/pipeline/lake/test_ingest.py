@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from jobq.compat.topic import Record, Topic
-from jobq.engine.message import Ending
-from jobq.engine.queue import Queue
 from jobq.errors import LakeError, Unavailable
 from jobq.pipeline import offsets
+from jobq.pipeline.lake import portion
 from jobq.pipeline.lake.commit import Overtaken, state_of
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.runner import Runner
@@ -227,7 +226,7 @@ def test_batches_of_topics_hold_no_more_than_they_may(lake, valkey_client):
     assert found == Counter((name, n) for name in ("orders", "prices") for n in range(1, 101))
 
 
-def test_second_of_two_ingests_changes_nothing_when_they_overlap(
+def test_number_two_ingests_changes_nothing_when_they_overlap(
     lake, valkey_client, write, monkeypatch
 ):
     write("low", 20)
@@ -277,8 +276,6 @@ def test_nothing_is_committed_when_the_server_goes_away_in_the_middle(
     settings = valkey_client.settings
     from dataclasses import replace
 
-    from jobq.pipeline.lake import portion
-
     calls = []
 
     def away(given):
@@ -327,6 +324,26 @@ def test_topic_tells_what_retention_dropped_and_not_what_compaction_did(ingest, 
     assert (batch.rows, dict(batch.lost)) == (5, {"orders": 5})
 
 
+def test_topic_tells_what_retention_dropped_between_two_pages_of_a_read(
+    ingest, valkey_client, lake, monkeypatch
+):
+    topic, batch = Topic("orders", valkey_client), portion.topic_batch
+    topic.append_many([b"x"] * 200)
+
+    def meanwhile(*args: Any) -> Any:
+        topic.trim(before=150)
+        return batch(*args)
+
+    monkeypatch.setattr(portion, "topic_batch", meanwhile)
+    found = ingest.topics()
+    assert found.rows + found.lost["orders"] == 200
+    assert 0 < found.lost["orders"] < 149
+    assert [row["index"] for row in rows(lake, "topics")][-51:] == list(range(150, 201))
+    assert (ingest.topics().rows, state_of(lake.table("topics"), "jobq-topics").lost) == (
+        0, dict(found.lost),
+    )  # fmt: skip
+
+
 def test_topic_begun_anew_is_read_from_its_first_message(ingest, valkey_client, lake):
     topic = Topic("orders", valkey_client)
     topic.append_many([b"x"] * 3)
@@ -358,25 +375,3 @@ def test_offsets_are_told_lost_and_adopted_from_the_rows(ingest, write, lake, va
     adoption.adopt(lake, valkey_client)
     assert (ingest.events().rows, ingest.topics().rows) == (2, 0)
     assert mids(lake) == once(1, 11)
-
-
-def test_dead_messages_are_kept_with_their_content_once(lake, valkey_client, valkey_queue):
-    from jobq.pipeline.lake import buried
-
-    for name in ("a", "b"):
-        valkey_queue.enqueue(name.encode(), mid=name)
-    _bury(valkey_queue, 2)
-    assert buried.keep(lake, valkey_client, ["low"]) == 2
-    valkey_queue.enqueue(b"c", mid="c")
-    _bury(valkey_queue, 1)
-    assert buried.keep(lake, valkey_client, ["low", "empty"]) == 1
-    assert buried.keep(lake, valkey_client, ["low"]) == 0
-    found = {row["mid"]: (row["content"], row["reason"]) for row in rows(lake, "dead")}
-    assert found == {"a": (b"a", "tried"), "b": (b"b", "tried"), "c": (b"c", "tried")}
-    assert len(rows(lake, "dead")) == 3
-
-
-def _bury(queue: Queue, count: int) -> None:
-
-    for message in queue.dequeue(count).messages:
-        queue.finish([Ending(mid=message.mid, token=message.token, outcome="dead", reason="tried")])
