@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, LakeError
 from jobq.pipeline.lake.commit import Overtaken, commit, properties
 from jobq.pipeline.lake.files import Writer, Written
 from jobq.pipeline.lake.live import Live, by_day, live, tables
 from jobq.pipeline.lake.place import Lake
-from jobq.pipeline.lake.store import remove, told
+from jobq.pipeline.lake.store import Store, remove, told
 from jobq.pipeline.lake.tables import TABLES, Table
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 TARGET = 128 * 1024 * 1024
 #: What files of a compaction are called, and how they are written.
 COMPACT, LEVEL, GROUP = "compact", 9, 500_000
-#: Rows of a day that are sorted in memory; above that one queue, topic or hour at a time.
+#: Rows of a day that are sorted in memory; above that some queues, topics or hours at a time.
 IN_MEMORY = 4_000_000
 #: Below this a file that somebody is just writing to a bucket could be taken for a left-over.
 LEAST_S = 3600.0
@@ -81,13 +83,7 @@ def _compact(
 ) -> Compacted:
     store, size = lake.below(table.name), sum(one.size for one in files)
     rows = sum(one.rows for one in files)
-    per_file = max(1, rows * target // max(1, size))
-    written: list[Written] = []
-    for part in _sorted_parts(lake, table, files, rows):
-        for first in range(0, part.num_rows, per_file):
-            writer = Writer(store, table, level=LEVEL, group=GROUP, prefix=COMPACT)
-            writer.add(part.slice(first, per_file))
-            written += writer.finish()
+    written = _written(store, table, files, max(1, rows * target // max(1, size)))
     actions: list[Any] = [
         *removal(files, data_change=False),
         *(f.action(data_change=False) for f in written),
@@ -102,25 +98,62 @@ def _compact(
     )
 
 
-def _sorted_parts(lake: Lake, table: Table, files: Sequence[Live], rows: int) -> Iterable[pa.Table]:
+def _written(store: Store, table: Table, files: Sequence[Live], per_file: int) -> list[Written]:
+    """New files of so many rows each; none of them when there is no room for all."""
+    written: list[Written] = []
+    try:
+        for part in _sorted_parts(store, table, files):
+            for first in range(0, part.num_rows, per_file):
+                written += _file(store, table, part.slice(first, per_file))
+    except LakeError:
+        remove(store, [one.path for one in written])
+        raise
+    return written
+
+
+def _file(store: Store, table: Table, rows: pa.Table) -> list[Written]:
+    writer = Writer(store, table, level=LEVEL, group=GROUP, prefix=COMPACT)
+    try:
+        writer.add(rows)
+        return writer.finish()
+    except LakeError:
+        writer.abandon()
+        raise
+
+
+def _sorted_parts(store: Store, table: Table, files: Sequence[Live]) -> Iterable[pa.Table]:
     order: list[Any] = [(name, "ascending") for name in table.sort]
-    store = lake.below(table.name)
-    if rows <= IN_MEMORY:
+    if sum(one.rows for one in files) <= IN_MEMORY:
         yield pa.concat_tables(tables(store, files)).sort_by(order)
         return
-    import pyarrow.compute as pc
-
     first = table.sort[0]
-    names = pa.concat_tables(tables(store, files, [first]))[first]
-    for value in sorted(map(str, pc.unique(names).to_pylist())):
-        some = [
-            part.filter(pc.equal(part[first], pa.scalar(value))) for part in tables(store, files)
-        ]
+    for values in _together(pa.concat_tables(tables(store, files, [first]))):
+        some = [part.filter(pc.is_in(part[first], values)) for part in tables(store, files)]
         yield pa.concat_tables(some).sort_by(order)
 
 
+def _together(names: pa.Table) -> Iterable[pa.Array[Any]]:
+    """Neighbours in the order of one column, as many as have not more rows than fit; a larger one alone."""
+    [column] = names.column_names
+    counts = names.group_by(column).aggregate([([], "count_all")]).sort_by(column)
+    some: list[Any] = []
+    rows = 0
+    for value, count in zip(
+        counts[column].to_pylist(), counts["count_all"].to_pylist(), strict=True
+    ):
+        if some and rows + count > IN_MEMORY:
+            yield pa.array(some, names[column].type)
+            some, rows = [], 0
+        some.append(value)
+        rows += count
+    yield pa.array(some, names[column].type)
+
+
 def vacuum(lake: Lake, older_s: float) -> dict[str, int]:
-    """Delete files that no version younger than that refers to, and left-overs as old; how many, by table."""
+    """Delete files that no version younger than that refers to, and left-overs as old; how many, by table.
+
+    deltalake knows whole hours: what is between two counts as the longer.
+    """
     if not lake.store.is_local and older_s < LEAST_S:
         raise ConfigError(
             f"older={older_s:g}s would take files that an ingest is writing just now; take 1h or more"
@@ -133,7 +166,7 @@ def vacuum(lake: Lake, older_s: float) -> dict[str, int]:
         with told(lake.below(name)):
             gone[name] = len(
                 delta.vacuum(
-                    retention_hours=int(older_s // 3600), dry_run=False, full=True,
+                    retention_hours=math.ceil(older_s / 3600), dry_run=False, full=True,
                     enforce_retention_duration=False, commit_properties=properties(delta, table.app),
                 )
             )  # fmt: skip

@@ -6,7 +6,7 @@
 -- takes the others. In it counted is 1 where the life's acceptance counts, newer the same of the
 -- content that waits, -1 without.
 WITH told AS (
-  SELECT
+  SELECT /*+ BROADCAST(s) */
     e.queue, e.mid, unix_millis(e.entry_at) * 1048576 + e.entry_seq AS place, s.since_ms,
     CASE
       WHEN kind IN ('enqueued', 'revived') THEN
@@ -37,7 +37,7 @@ clears AS (
   FROM told WHERE move = 9 GROUP BY queue
 ),
 judged AS (
-  SELECT s.*, s.plain AND c.queue IS NULL AS by_sums FROM sums s LEFT JOIN clears c ON s.queue = c.queue
+  SELECT /*+ BROADCAST(c) */ s.*, s.plain AND c.queue IS NULL AS by_sums FROM sums s LEFT JOIN clears c ON s.queue = c.queue
 ),
 stories AS (
   SELECT
@@ -48,7 +48,7 @@ stories AS (
   WHERE move < 9 GROUP BY t.queue, t.mid
 ),
 folded AS (
-  SELECT
+  SELECT /*+ BROADCAST(c) */
     t.queue, t.mid, t.asked_ms, t.since_ms,
     aggregate(
       array_sort(CASE WHEN c.moves IS NULL THEN t.moves ELSE concat(t.moves, c.moves) END),

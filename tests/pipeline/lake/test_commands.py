@@ -199,6 +199,24 @@ def test_full_disk_is_told_and_leaves_nothing_half_done(line, write, lake):
     assert set(mids(lake).values()) == {1}
 
 
+def test_full_disk_while_compacting_changes_nothing(line, write, lake):
+    for first in (1, 1_001):
+        write("low", 1_000, first=first)
+        line("ingest", "--rollup", "0")
+    before = sorted(Path(lake.store.uri).rglob("*.parquet"))
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))
+
+    with process("compact", "--no-rollups", preexec_fn=small_files) as ended:
+        _, err = ended.communicate(timeout=100)
+    assert ended.returncode == 1
+    assert "no room left for the lake" in err
+    assert sorted(Path(lake.store.uri).rglob("*.parquet")) == before
+    assert line("compact", "--no-rollups")[0] == 0
+    assert mids(lake) == {f"m{number}": 1 for number in range(1, 2_001)}
+
+
 def test_server_away_is_told(line, lake, monkeypatch):
     monkeypatch.setenv("JOBQ_URL", "redis://127.0.0.1:1")
     monkeypatch.setenv("JOBQ_PATIENCE", "100ms")

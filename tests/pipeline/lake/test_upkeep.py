@@ -11,7 +11,7 @@ from jobq.errors import ConfigError, LakeError
 from jobq.pipeline.lake import inspection, maintain, marks, rollup
 from jobq.pipeline.lake.commit import state_of
 from jobq.pipeline.lake.ingest import Ingest
-from jobq.pipeline.lake.live import live
+from jobq.pipeline.lake.live import live, tables
 from jobq.pipeline.lake.runner import Runner
 from jobq.pipeline.lake.store import Store
 from jobq.pipeline.lake.tables import EVENTS, ROLLUP
@@ -98,16 +98,18 @@ def test_compacting_splits_what_is_over_the_size_of_a_file(three_days):
     assert sum(mids(three_days).values()) == 60
 
 
-def test_compacting_a_day_too_large_for_memory_sorts_it_queue_by_queue(
+def test_compacting_a_day_too_large_for_memory_sorts_some_queues_at_a_time(
     lake, valkey_client, write, monkeypatch
 ):
-    write("low", 10)
-    write("high", 10, first=11)
+    for number, (queue, count) in enumerate((("a", 2), ("b", 3), ("c", 10), ("d", 1))):
+        write(queue, count, first=number * 10 + 1)
     Ingest(lake, valkey_client, Runner("never")).events()
     monkeypatch.setattr(maintain, "IN_MEMORY", 5)
     [one] = maintain.compact(lake)
-    assert (one.rows, one.files) == (20, 2)
-    assert [row["queue"] for row in rows(lake)].count("low") == 10
+    assert (one.rows, one.files) == (16, 3)
+    stored = tables(lake.below("events"), live(lake.table("events")))
+    found = {"".join(sorted(part["queue"].to_pylist())) for part in stored}
+    assert found == {"aabbb", "c" * 10, "d"}
 
 
 def test_offsets_survive_compacting_and_expiring(three_days, valkey_client, write):
@@ -143,6 +145,7 @@ def test_vacuum_deletes_what_was_replaced_and_left_over_and_nothing_else(three_d
     orphan.write_bytes(b"")
     maintain.compact(three_days)
     assert maintain.vacuum(three_days, 7 * 86_400)["events"] == 0
+    assert maintain.vacuum(three_days, 60)["events"] == 0
     assert maintain.vacuum(three_days, 0)["events"] == 7
     assert len(paths(three_days)) == 3
     assert sum(mids(three_days).values()) == 60
