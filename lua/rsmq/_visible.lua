@@ -1,21 +1,26 @@
--- visible: looks up to `limit` messages that may be received, in order; removes phantoms, which have no body.
--- needs: messages attributes now_ms limit
+-- visible: adds up to `limit` messages that may be received to the reply, in order: id, body, times received, first
+-- received at, ms; removes phantoms, which have no body.
+-- needs: messages attributes now_ms limit reply
 local PHANTOMS, WRITING_MS, now_text = 1000, 5000, string.format('%.0f', now_ms)
-local ids, bodies, received, first_at = {}, {}, {}, {}
-local taken, passed, removed = 0, 0, 0
+local ids, first_time = {}, {}
+local taken, passed, removed, n = 0, 0, 0, #reply
 repeat
   local found = redis.call('ZRANGEBYSCORE', messages, '-inf', now_text, 'LIMIT', taken + passed, limit - taken)
   local fields = {}
-  for i, id in ipairs(found) do
+  for i = 1, #found do
+    local id = found[i]
     fields[3 * i - 2], fields[3 * i - 1], fields[3 * i] = id, id .. ':rc', id .. ':fr'
   end
   local values = found[1] and redis.call('HMGET', attributes, unpack(fields))
-  for i, id in ipairs(found) do
-    local body = values[3 * i - 2]
+  for i = 1, #found do
+    local id, body = found[i], values[3 * i - 2]
     if body then
+      local received = math.floor(tonumber(values[3 * i - 1]) or 0) + 1
       taken = taken + 1
-      ids[taken], bodies[taken] = id, body
-      received[taken], first_at[taken] = math.floor(tonumber(values[3 * i - 1]) or 0), values[3 * i] or '0'
+      ids[taken], first_time[taken] = id, received == 1
+      reply[n + 1], reply[n + 2], reply[n + 3] = id, body, received
+      reply[n + 4] = received == 1 and now_text or values[3 * i] or '0'
+      n = n + 4
     elseif #id ~= 32 and redis.call('ZSCORE', messages, id) + WRITING_MS > now_ms then
       -- Some clients write the id first and the body by a command of its own; none of those makes such ids as ours.
       passed = passed + 1

@@ -25,10 +25,7 @@ local reply, fields = {'ok'}, {}
 
 if nothing then return nothing end
 for i, id in ipairs(ids) do
-  local n, f = #reply, #fields
-  if received[i] == 0 then first_at[i] = now_text end
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, bodies[i], received[i] + 1, first_at[i]
-  fields[f + 1], fields[f + 2], fields[f + 3] = id, id .. ':rc', id .. ':fr'
+  fields[3 * i - 2], fields[3 * i - 1], fields[3 * i] = id, id .. ':rc', id .. ':fr'
 end
 redis.call('ZREM', messages, unpack(ids))
 redis.call('HDEL', attributes, unpack(fields))

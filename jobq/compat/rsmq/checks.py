@@ -30,11 +30,10 @@ _FOREIGN_ID = re.compile(r"[!-~]{1,160}")
 _WHOLE = re.compile(
     "[\t-\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff]*([+-]?[0-9]+)"
 )
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _LETTERS = bytes(_ALPHABET[number % 62] for number in range(256))
-_RANDOM = 22
+_RANDOM, _AHEAD = 22, 100
 
 
 def queue_name(value: Any) -> str:
@@ -101,12 +100,26 @@ def body(message: Any) -> bytes:
     """A message's bytes; text is UTF-8."""
     if isinstance(message, bytes):
         return message
-    if not isinstance(message, str) or _SURROGATE.search(message):
+    if not isinstance(message, str):
         raise MessageNotString
-    return message.encode()
+    try:
+        return message.encode()
+    except UnicodeEncodeError:
+        raise MessageNotString from None  # half a surrogate pair
 
 
 def random_parts(count: int) -> list[bytes]:
-    """The random ends of so many ids."""
-    drawn = os.urandom(_RANDOM * count).translate(_LETTERS)
-    return [drawn[first : first + _RANDOM] for first in range(0, len(drawn), _RANDOM)]
+    """The random ends of so many ids, each given once."""
+    try:
+        return [_drawn.pop() for _ in range(count)]
+    except IndexError:
+        # What was taken before the end is lost, and no harm: it is random.
+        drawn = os.urandom(_RANDOM * (count + _AHEAD)).translate(_LETTERS)
+        parts = [drawn[first : first + _RANDOM] for first in range(0, len(drawn), _RANDOM)]
+        _drawn.extend(parts[count:])
+        return parts[:count]
+
+
+#: Drawn ahead, for a call to the system costs more than a part. A forked child must draw its own.
+_drawn: list[bytes] = []
+os.register_at_fork(after_in_child=_drawn.clear)

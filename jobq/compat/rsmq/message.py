@@ -99,6 +99,9 @@ class Healed(NamedTuple):
 
 def read_messages(reply: list[Any]) -> list[Message]:
     """Messages of a reply, behind its word."""
+    if len(reply) == 5:  # one, as a rule: worth a shorter way
+        _, id_, body, rc, fr = reply
+        return [Message(_text(id_), body, rc, _number(fr))]
     four = zip(reply[1::4], reply[2::4], reply[3::4], reply[4::4], strict=True)
     return [Message(_text(id_), body, rc, _number(fr)) for id_, body, rc, fr in four]
 
@@ -150,4 +153,6 @@ def _whole(text: str, otherwise: int) -> int:
 
 
 def _number(value: int | bytes) -> int:
-    return value if isinstance(value, int) else _whole(_text(value), 0)
+    if isinstance(value, int):
+        return value
+    return int(value) if len(value) < 20 and value.isdigit() else _whole(_text(value), 0)

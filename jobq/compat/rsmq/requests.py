@@ -246,28 +246,36 @@ def _existing(
 ) -> Callable[[list[Any]], T]:
     def read_if_found(reply: list[Any]) -> T:
         if reply[0] == b"not_found":
+            _refuse_irregular_name(name)
             _refuse_irregular(held)
             raise QueueNotFound
         return read(reply)
 
-    return _lawful(name, read_if_found)
+    return read_if_found
 
 
 def _lawful(name: str, read: Callable[[list[Any]], T]) -> Callable[[list[Any]], T]:
-    """Names that Node refuses are fine where there is such a queue."""
-
     def read_if_lawful(reply: list[Any]) -> T:
-        if reply[0] == b"not_found" and not checks.is_regular_name(name):
-            raise InvalidFormat("qname")
+        if reply[0] == b"not_found":
+            _refuse_irregular_name(name)
         return read(reply)
 
     return read_if_lawful
 
 
+def _refuse_irregular_name(name: str) -> None:
+    """Names that Node refuses are fine where there is such a queue."""
+    if not checks.is_regular_name(name):
+        raise InvalidFormat("qname")
+
+
 def _changed(word: str, held: Sequence[Held]) -> Callable[[list[Any]], list[bool]]:
+    told = word.encode()
+
     def read(reply: list[Any]) -> list[bool]:
-        changed = [one == word.encode() for one in reply[1:]]
-        _refuse_irregular([one for one, done in zip(held, changed, strict=True) if not done])
+        changed = [one == told for one in reply[1:]]
+        if False in changed:
+            _refuse_irregular([one for one, done in zip(held, changed, strict=True) if not done])
         return changed
 
     return read

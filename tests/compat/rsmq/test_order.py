@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from jobq.compat.rsmq import (
@@ -66,6 +68,23 @@ def test_random_parts_are_of_the_alphabet_and_differ():
     parts = random_parts(1_000)
     assert len(set(parts)) == 1_000
     assert all(len(part) == 22 and part.isalnum() for part in parts)
+
+
+def test_random_parts_of_a_forked_child_are_its_own():
+    random_parts(1)
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(write, b" ".join(random_parts(50)))
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(write)
+    theirs = os.read(read, 4_000).split()
+    os.close(read)
+    assert len(theirs) == 50
+    assert not {*theirs} & {*random_parts(50)}
 
 
 def test_message_that_comes_back_gets_in_line_by_when_its_timeout_ended(rsmq, q, clock):
