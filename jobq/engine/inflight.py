@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: So many at most are sent before the first reply is read.
 IN_FLIGHT = 1_000
+#: So many are written at a time.
+AT_ONCE = 100
 _OPEN = object()
 
 
@@ -92,7 +94,10 @@ class _Flight:
                 brought.add(script.sha)
             commands += [("ASKING",)] * asking
             commands.append(words)
-        connection.send_packed_command((b"".join(map(packed, commands)),))
+        # The server begins with the first while the others are still being packed.
+        for first in range(0, len(commands), AT_ONCE):
+            part = commands[first : first + AT_ONCE]
+            connection.send_packed_command((b"".join(map(packed, part)),))
 
     def _receive(self, connection: Connection, left: list[int], asking: bool) -> Exception | None:
         passing: Exception | None = None
