@@ -33,8 +33,8 @@ BYTES_PER_CALL = 4 * 1024 * 1024
 PER_PAGE = 200
 #: How many indexes others may take between a look at the counter and the call.
 SPARE = 64
-#: Holes passed over in one call.
-STRETCH = 1_000
+#: Holes passed over in one call, and where there were none just now: each costs the call a key's name.
+STRETCH, NEAR = 1_000, 16
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.25
 
 
@@ -141,6 +141,7 @@ class RedismqReader:
         self.topic, self.group = topic, checked_name("group", group)
         self._out_of_range = out_of_range
         self._position = 0
+        self._reach = STRETCH
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.topic.name!r}, {self.group!r})"
@@ -198,14 +199,15 @@ class RedismqReader:
         keys = [self.topic.counter_key, self.position_key]
         while True:
             word, position, last, *rest = self.topic.call(
-                "redismq_poll", keys, self._position, max(count, STRETCH), count, self._out_of_range
-            )
+                "redismq_poll", keys, self._position, max(count, self._reach), count, self._out_of_range
+            )  # fmt: skip
             if word == b"out-of-range":
                 raise self._out(position, last)
             first, self._position = self._position, position
             if word == b"ok":
                 break
         skipped, *found = rest
+        self._reach = STRETCH if skipped else NEAR
         messages = [Message(i, 0, m) for i, m in zip(found[::2], found[1::2], strict=True)]
         batch = Batch(messages, first + 1, position) if messages else Batch([])
         return batch._replace(skipped=skipped), position < last

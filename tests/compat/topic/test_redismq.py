@@ -148,6 +148,24 @@ def test_long_stretch_of_holes_is_passed_over_a_bounded_part_at_a_time(foo, redi
     assert batch.skipped == 9_998 - layout.STRETCH
 
 
+def test_call_brings_few_keys_until_it_meets_holes(foo, redis, monkeypatch):
+    foo.append_many([b"%d" % i for i in range(1, 201)])
+    redis.delete(*(f"foo:messages:{i}" for i in range(3, 190)))
+    reader, brought = foo.reader("bar"), []
+    call = foo.call
+
+    def counted(script, keys, base, nkeys, *args):
+        brought.append(nkeys)
+        return call(script, keys, base, nkeys, *args)
+
+    monkeypatch.setattr(foo, "call", counted)
+    batches = [reader.poll(1) for _ in range(4)]
+    assert [batch.messages[0].index for batch in batches] == [1, 2, 190, 191]
+    assert [batch.skipped for batch in batches] == [0, 0, 187, 0]
+    few, many = layout.NEAR, layout.STRETCH
+    assert brought == [many, few, few, many, many]
+
+
 def test_messages_expire_when_they_are_told_to(client, redis):
     topic = RedismqTopic("foo", client, ttl=60)
     topic.append(b"x")
