@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import jobq
+from bench.redismq import program
 from bench.server import info, private_server
 from bench.stage import Row
 from jobq.compat.topic import RedismqTopic, Topic
@@ -23,6 +24,8 @@ def topics(_: str) -> Iterator[Row]:
         with private_server() as client, one_processor(client):
             for figure, value, unit in measured(make("bench", client)):
                 yield f"{figure}{layout}", value, unit
+    with private_server() as client, one_processor(client):
+        yield from theirs(client)
     with private_server() as client:
         rate = per_second(lambda: len(Topic("bench", client).append_many(CONTENTS)))
         yield "append_many, client and server each on their own processor", rate, "messages/s"
@@ -39,7 +42,17 @@ def measured(topic: Topic | RedismqTopic) -> Iterator[Row]:
     yield "messages per KiB", 1024 * MESSAGES / used, ""
     yield "poll, 1,000 at a time", per_second(lambda: polled(topic)), "messages/s"
     yield "read, detached", per_second(lambda: count(topic.read())), "messages/s"
-    yield "append, one at a time", per_second(lambda: singly(topic)), "messages/s"
+    yield "append, one at a time", per_second(lambda: singly(topic.append)), "messages/s"
+    yield "poll, one at a time", per_second(lambda: polled_singly(topic)), "messages/s"
+
+
+def theirs(client: jobq.Client) -> Iterator[Row]:
+    """What redismq's own programs do, which know no batches."""
+    with program("bench", client) as peer:
+        sent = per_second(lambda: singly(peer.send))
+        yield "append, one at a time, redismq's own program", sent, "messages/s"
+        read = per_second(lambda: sum(1 for _ in iter(peer.poll, None)))
+        yield "poll, one at a time, redismq's own program", read, "messages/s"
 
 
 @contextmanager
@@ -75,13 +88,23 @@ def polled(topic: Topic | RedismqTopic) -> int:
     return done
 
 
+def polled_singly(topic: Topic | RedismqTopic) -> int:
+    """Read some in as many polls as messages."""
+    reader = (
+        topic.reader("single", commit="read")
+        if isinstance(topic, Topic)
+        else topic.reader("single")
+    )
+    return sum(len(reader.poll(1).messages) for _ in range(ONE_BY_ONE))
+
+
 def count(messages: Iterator[object]) -> int:
     """How many there are."""
     return sum(1 for _ in messages)
 
 
-def singly(topic: Topic | RedismqTopic) -> int:
-    """Append in as many round trips as messages."""
+def singly(append: Callable[[bytes], object]) -> int:
+    """Append in as many calls as messages."""
     for content in CONTENTS[:ONE_BY_ONE]:
-        topic.append(content)
+        append(content)
     return ONE_BY_ONE

@@ -1,0 +1,65 @@
+"""What redismq's own programs send to the server, step by step: their rates are topics' to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import redis
+from redis.exceptions import WatchError
+
+import jobq
+
+GROUP = "bench"
+
+
+class Program:
+    """One producer and one consumer of a topic, as theirs: a transaction a message, begun again when others were
+    faster."""
+
+    def __init__(self, topic: str, server: redis.Redis) -> None:
+        self._server = server
+        self._counter, self._position = f"{topic}:nextIndex", f"{topic}:{GROUP}:nextIndex"
+        self._messages = f"{topic}:messages:"
+
+    def send(self, content: bytes) -> None:
+        """Four round trips."""
+        while True:
+            key = f"{self._messages}{self._number(self._counter) + 1}"
+            with self._server.pipeline() as steps:
+                steps.watch(self._counter, key)
+                steps.multi()
+                steps.incr(self._counter)
+                steps.set(key, content)
+                try:
+                    steps.execute()
+                    return
+                except WatchError:
+                    continue
+
+    def poll(self) -> bytes | str | None:
+        """Eight round trips; None: nothing is there."""
+        while True:
+            newest = self._number(self._counter)
+            with self._server.pipeline() as steps:
+                steps.watch(self._position)
+                if newest <= self._number(self._position):
+                    return None
+                steps.multi()
+                steps.incr(self._position)
+                try:
+                    key = f"{self._messages}{steps.execute()[0]}"
+                except WatchError:
+                    continue
+            if self._server.exists(key):
+                return self._server.get(key)
+
+    def _number(self, key: str) -> int:
+        return int(self._server.get(key) or 0) if self._server.exists(key) else 0
+
+
+@contextmanager
+def program(topic: str, client: jobq.Client) -> Iterator[Program]:
+    """On one connection to the client's server."""
+    with redis.Redis(unix_socket_path=client.url.removeprefix("unix://")) as server:
+        yield Program(topic, server)
