@@ -138,9 +138,8 @@ def _together(names: pa.Table) -> Iterable[pa.Array[Any]]:
     counts = names.group_by(column).aggregate([([], "count_all")]).sort_by(column)
     some: list[Any] = []
     rows = 0
-    for value, count in zip(
-        counts[column].to_pylist(), counts["count_all"].to_pylist(), strict=True
-    ):
+    for one in counts.to_pylist():
+        value, count = one[column], int(one["count_all"])
         if some and rows + count > IN_MEMORY:
             yield pa.array(some, names[column].type)
             some, rows = [], 0
