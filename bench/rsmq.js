@@ -1,10 +1,9 @@
-// RSMQ's Node client on one connection: node rsmq.js MODULES SOCKET MESSAGES; prints {in flight: cycles a second}.
+// RSMQ's Node client on one connection: node rsmq.js MODULES SOCKET. For each line "IN_FLIGHT CYCLES" on stdin it sends,
+// receives and deletes so many messages, and prints how many seconds that took.
 const RedisSMQ = require(require("path").join(process.argv[2], "rsmq"));
 const rsmq = new RedisSMQ({ path: process.argv[3], ns: "node" });
-const total = Number(process.argv[4]);
 
-async function rate(inFlight) {
-  let left = total;
+async function seconds(inFlight, left) {
   async function cycles() {
     while (left-- > 0) {
       await rsmq.sendMessageAsync({ qname: "bench", message: "hello" });
@@ -14,12 +13,13 @@ async function rate(inFlight) {
   }
   const began = process.hrtime.bigint();
   await Promise.all(Array.from({ length: inFlight }, cycles));
-  return total / (Number(process.hrtime.bigint() - began) / 1e9);
+  return Number(process.hrtime.bigint() - began) / 1e9;
 }
 
 (async () => {
   await rsmq.createQueueAsync({ qname: "bench" });
-  await rate(1);
-  console.log(JSON.stringify({ 1: await rate(1), 100: await rate(100) }));
+  for await (const line of require("readline").createInterface({ input: process.stdin })) {
+    console.log(await seconds(...line.split(" ").map(Number)));
+  }
   rsmq.quit();
 })();

@@ -1,19 +1,20 @@
 """`python -m bench.rsmq [--runs N]`: RSMQ, ours beside its Node client on the same server in one run.
 
-Messages a second that were sent, received and deleted, by one process on one connection. Others on the machine
-only take away, so the best runs are compared: `x` is the ratio to Node's with one call at a time.
+Messages a second that were sent, received and deleted, by one process on one connection. They take turns, a tenth
+of the messages each, so that what else the machine does is shared by all; `x` is the ratio to Node's with one
+call at a time, the median over the runs.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.server import ROOT, private_server
@@ -21,34 +22,42 @@ from jobq.compat.rsmq import Message, Rsmq
 from jobq.engine.connection import Client
 from jobq.engine.inflight import Flights
 
-MESSAGES = 10_000
+TURNS = 10
 BATCH = 1_000
 NODE = "rsmq@0.12.4"
 FOLDER = ROOT / ".bench" / "rsmq"
+ALONE = "Node, 1 in flight"
+#: Does so many cycles; how many seconds that took.
+Timed = Callable[[int], float]
 
 
 def main() -> None:
     """Print a line for each figure."""
     parser = argparse.ArgumentParser(prog="python -m bench.rsmq", description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
-    runs = parser.parse_args().runs
-    rates: dict[str, list[float]] = defaultdict(list)
-    for _ in range(runs):
-        for name, rate in one_run().items():
-            rates[name].append(rate)
-    alone = max(rates.get("Node, 1 in flight", [0]))
-    for name, values in rates.items():
-        best, middle = max(values), statistics.median(values)
-        ratio = f"{best / alone:5.1f} x" if alone else ""
-        print(f"{name:32} best {best:>9,.0f}/s {ratio:9} median {middle:>9,.0f}/s, {runs} runs")
+    runs = [one_run() for _ in range(parser.parse_args().runs)]
+    for name in runs[0]:
+        rates = [run[name] for run in runs]
+        ratio = ""
+        if ALONE in runs[0]:
+            ratio = f"{statistics.median(run[name] / run[ALONE] for run in runs):5.1f} x"
+        best, middle = max(rates), statistics.median(rates)
+        print(
+            f"{name:32} best {best:>9,.0f}/s {ratio:9} median {middle:>9,.0f}/s, {len(runs)} runs"
+        )
 
 
 def one_run() -> dict[str, float]:
-    """Rates on one server, Node's first where node and npm are there."""
-    with private_server() as client:
-        node = theirs(client) if shutil.which("node") and shutil.which("npm") else {}
-        rates = {f"Node, {in_flight} in flight": rate for in_flight, rate in node.items()}
-        return rates | {f"jobq, {name}": timed(cycles) for name, cycles in ours(client).items()}
+    """Rates on one server, Node's too where node and npm are there."""
+    with private_server() as client, theirs(client) as node:
+        everybody = node | ours(client)
+        spent: dict[str, float] = defaultdict(float)
+        for cycles in everybody.values():
+            cycles(BATCH)  # to warm up
+        for _ in range(TURNS):
+            for name, cycles in everybody.items():
+                spent[name] += cycles(BATCH)
+        return {name: TURNS * BATCH / seconds for name, seconds in spent.items()}
 
 
 class Ours:
@@ -87,50 +96,60 @@ class Ours:
             assert all(self.queue.delete_messages("bench", found))
 
 
-def ours(client: Client) -> dict[str, Callable[[int], None]]:
+def ours(client: Client) -> dict[str, Timed]:
     """By name."""
     made = Ours(client)
     return {
-        "one at a time": made.one_at_a_time,
-        "one at a time, next_messages": made.turns,
-        f"{BATCH:,} in flight": made.in_flight,
-        f"batches of {BATCH:,}": made.batches,
+        "jobq, one at a time": timed(made.one_at_a_time),
+        "jobq, one at a time, next_messages": timed(made.turns),
+        f"jobq, {BATCH:,} in flight": timed(made.in_flight),
+        f"jobq, batches of {BATCH:,}": timed(made.batches),
     }
 
 
-def timed(cycles: Callable[[int], None]) -> float:
-    """Cycles a second, after a few to warm up."""
-    cycles(BATCH)
-    began = time.perf_counter()
-    cycles(MESSAGES)
-    return MESSAGES / (time.perf_counter() - began)
+def timed(cycles: Callable[[int], None]) -> Timed:
+    """The same, told in seconds."""
+
+    def seconds(count: int) -> float:
+        began = time.perf_counter()
+        cycles(count)
+        return time.perf_counter() - began
+
+    return seconds
 
 
-def theirs(client: Client) -> dict[str, float]:
+@contextmanager
+def theirs(client: Client) -> Iterator[dict[str, Timed]]:
     """The same of Node, in a process of its own, by how many calls are in flight."""
-    modules = FOLDER / "node_modules"
-    if not modules.exists():
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        install = [
-            "npm",
-            "install",
-            "--silent",
-            "--no-audit",
-            "--no-fund",
-            "--prefix",
-            str(FOLDER),
-            NODE,
-        ]
-        subprocess.run(install, check=True, capture_output=True)
+    if not (shutil.which("node") and shutil.which("npm")):
+        yield {}
+        return
+    command = ["node", str(Path(__file__).with_suffix(".js")), str(modules())]
     socket = client.url.removeprefix("unix://")
-    program = str(Path(__file__).with_suffix(".js"))
-    ran = subprocess.run(
-        ["node", program, str(modules), socket, str(MESSAGES)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    found: dict[str, float] = json.loads(ran.stdout)
+    with subprocess.Popen(
+        [*command, socket], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as node:
+        assert node.stdin is not None and node.stdout is not None
+        asked, told = node.stdin, node.stdout
+
+        def among(in_flight: int) -> Timed:
+            def seconds(count: int) -> float:
+                asked.write(f"{in_flight} {count}\n")
+                return float(told.readline())
+
+            return seconds
+
+        yield {f"Node, {in_flight} in flight": among(in_flight) for in_flight in (1, 100)}
+        asked.close()
+
+
+def modules() -> Path:
+    """Where Node's client is, installed by the first run."""
+    found = FOLDER / "node_modules"
+    if not found.exists():
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        install = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(FOLDER)]
+        subprocess.run([*install, NODE], check=True, capture_output=True)
     return found
 
 
