@@ -12,7 +12,7 @@ import click
 from jobq.cli import exits
 from jobq.cli.options import DURATION, Group, command, option
 from jobq.cli.session import Session
-from jobq.cli.topic_groups import groups, pause, resume, seek, subscribe, unsubscribe
+from jobq.cli.topic_groups import groups, pause, peek, resume, seek, subscribe, unsubscribe
 from jobq.cli.topic_limits import compaction, delete, describe, lag, retention
 from jobq.cli.topic_places import (
     PLACE,
@@ -241,6 +241,6 @@ def list_(session: Session) -> None:
     session.say_all(rows, {column: column for column in rows[0]})
 
 
-for verb in (list_, append, poll, read, describe, lag, groups, subscribe, unsubscribe, seek, pause, resume,
+for verb in (list_, append, poll, read, describe, lag, groups, subscribe, unsubscribe, peek, seek, pause, resume,
              retention, compaction, delete):  # fmt: skip
     topic.add_command(verb)

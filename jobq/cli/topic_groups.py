@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import click
@@ -15,6 +16,7 @@ from jobq.cli.topic_places import (
     group_option,
     layout_option,
     name_argument,
+    print_message,
     redismq_of,
     topic_of,
 )
@@ -115,6 +117,28 @@ def seek(session: Session, name: str, group: str, place: Any, layout: str) -> No
     else:
         following = topic_of(session, name).group(group).seek(place)
     session.say({"topic": name, "group": group, "next": following}, f"{group}: next is {following}")
+
+
+@command(
+    "peek",
+    examples="jobq topic peek orders --group billing\njobq topic peek orders --group billing -n 1 --json",
+)
+@name_argument
+@group_option
+@option(
+    "-n", "--count", type=click.IntRange(1, 1000), default=10, show_default=True, help="At most."
+)
+@layout_option
+def peek(session: Session, name: str, group: str, count: int, layout: str) -> int:
+    """Look at what a group of TOPIC gets next; nothing moves. Exit code 1: there is nothing new."""
+    if layout == "redismq":
+        topic = redismq_of(session, name)
+        found = list(islice(topic.read(topic.reader(group).lag().settled + 1), count))
+    else:
+        found = topic_of(session, name).group(group).peek(count)
+    for message in found:
+        print_message(session, message)
+    return exits.OK if found else exits.NO
 
 
 @command("pause", examples="jobq topic pause orders --group billing")

@@ -121,6 +121,24 @@ def test_groups_are_made_listed_moved_paused_and_forgotten(cli, orders):
     assert "no group 'g'" in cli("topic", "pause", "orders", "-g", "g").err
 
 
+@pytest.mark.parametrize("layout", [(), ("--layout", "redismq")])
+def test_peek_shows_what_comes_next_and_moves_nothing(cli, client, layout):
+    topic = RedismqTopic("orders", client) if layout else Topic("orders", client)
+    topic.append_many([b"a", b"b", b"c", b"d"])
+    assert cli("topic", "poll", "orders", "-g", "g", "-n", "1", *layout).code == 0
+    for _ in range(2):
+        seen = cli("topic", "peek", "orders", "-g", "g", "-n", "2", "--json", *layout).records
+        assert [(one["index"], one["content"]) for one in seen] == [(2, "b"), (3, "c")]
+    assert len(topic.reader("g").poll(10).messages) == 3
+    end = cli("topic", "peek", "orders", "-g", "g", *layout)
+    assert (end.code, end.out) == (1, "")
+
+
+def test_peek_names_a_group_that_is_missing(cli, orders):
+    orders.append(b"a")
+    assert "no group 'g'" in cli("topic", "peek", "orders", "-g", "g").err
+
+
 def test_lag_shows_messages_and_age(cli, orders):
     orders.append_many([b"x"] * 5)
     orders.reader("g").poll(2)
