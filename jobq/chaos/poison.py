@@ -52,4 +52,5 @@ def spin() -> None:
 KINDS = {one.__name__: one for one in (kill, segv, null, leave, hog, spin)}
 if sys.platform != "linux":
     del KINDS["hog"]
-HARD_TIMEOUT_S = 0.5
+#: Of the one that never ends. The others end by themselves, however late this machine lets them begin.
+HARD_TIMEOUT_S, AMPLE_S = 0.5, 60.0

@@ -8,7 +8,7 @@ import threading
 import time
 
 from jobq.chaos.ledger import Ledger
-from jobq.chaos.poison import KINDS
+from jobq.chaos.poison import HARD_TIMEOUT_S, KINDS
 from jobq.config import ServerSettings
 from jobq.engine.connection import connect
 from jobq.engine.queue import Queue
@@ -70,9 +70,10 @@ def enqueue(queue: Queue, ledger: Ledger, mid: str, seconds: float, padding: int
 def deadly(queue: Queue, ledger: Ledger, mid: str, kind: str, limit: int) -> None:
     """One message that must be dead after so many runs."""
     ledger.write("poison", mid=mid, limit=limit)
-    offer(
-        queue, ledger, mid, json.dumps({"job": "jobq.chaos.poison", "args": [mid, kind]}).encode()
-    )
+    call: dict[str, object] = {"job": "jobq.chaos.poison", "args": [mid, kind]}
+    if kind == "spin":
+        call["options"] = {"hard_timeout": HARD_TIMEOUT_S}
+    offer(queue, ledger, mid, json.dumps(call).encode())
 
 
 def offer(queue: Queue, ledger: Ledger, mid: str, content: bytes) -> None:

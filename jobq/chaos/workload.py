@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jobq.chaos.ledger import Ledger
-from jobq.chaos.poison import HARD_TIMEOUT_S, KINDS
+from jobq.chaos.poison import AMPLE_S, KINDS
 from jobq.chaos.producing import QUEUE
 from jobq.engine.ahead import Ahead
 from jobq.engine.message import Dequeued, Ending, Finished
@@ -56,7 +56,7 @@ async def work_on_loop(mid: str, seconds: float, padding: str = "") -> None:
 job(name="jobq.chaos", queue=QUEUE)(work_on_loop if os.environ.get(LOOP) else work)
 
 
-@job(name="jobq.chaos.poison", queue=QUEUE, hard_timeout=HARD_TIMEOUT_S)
+@job(name="jobq.chaos.poison", queue=QUEUE, hard_timeout=AMPLE_S)
 def poison(mid: str, kind: str) -> None:
     """Take the child along."""
     _note("start")

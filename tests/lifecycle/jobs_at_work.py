@@ -99,14 +99,14 @@ async def akills(ledger: str, name: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@job(name="overlong", timeout=0.2, retries=0, **HERE)
+@job(name="overlong", timeout=1.5, retries=0, **HERE)
 def overlong(ledger: str, name: str) -> None:
     """Past its soft timeout."""
     note(ledger, name, "start")
     time.sleep(60)
 
 
-@job(name="stubborn", timeout=0.1, hard_timeout=2.0, retries=0, **HERE)
+@job(name="stubborn", timeout=1.0, hard_timeout=3.0, retries=0, **HERE)
 def stubborn(ledger: str, name: str) -> None:
     """Heeds no soft timeout."""
     note(ledger, name, "start", attempt=current().attempt)

@@ -147,7 +147,7 @@ def spin() -> None:
 KINDS = {one.__name__: one for one in (segv, null, leave, abort, hog, spin)}
 
 
-@job(name="takes_along", hard_timeout=2.0, **HERE)
+@job(name="takes_along", hard_timeout=3.0, **HERE)
 def takes_along(ledger: str, name: str) -> None:
     """Its child dies of it, in the way of that name."""
     note(ledger, name, "start", attempt=current().attempt)

@@ -14,7 +14,7 @@ def test_soft_timeout_is_raised_in_the_job_and_its_child_lives_on(queue, start, 
     send("overlong", "a")
     send("quick", "b")
     until(lambda: queue.dead() and ledger.lines("end"))
-    assert "timeout of 0.2 s" in queue.dead()[0].reason
+    assert "timeout of 1.5 s" in queue.dead()[0].reason
     assert ledger.lines("start")[0]["pid"] == ledger.lines("end")[0]["pid"]
     assert worker.log.count(" born") == 1
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jobq import job
 
-HARD = {"queue": "low", "retries": 0, "hard_timeout": 0.5}
+HARD = {"queue": "low", "retries": 0, "hard_timeout": 2.0}
 
 
 def note(file: str, text: str) -> None:
