@@ -63,12 +63,23 @@ def _started(command: tuple[str, ...], sign: str) -> Iterator[str]:
         start_new_session=True,
     )  # fmt: skip
     assert process.stderr is not None
+    # A daemon whose log nobody reads stops when the pipe is full.
+    reading = Thread(target=_read, args=(process.stderr,), daemon=True)
     try:
-        yield _said(process.stderr, sign)
+        told = _said(process.stderr, sign)
+        reading.start()
+        yield told
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
+        if reading.is_alive():
+            reading.join()
         process.stderr.close()
+
+
+def _read(log: IO[str]) -> None:
+    for _ in log:
+        pass
 
 
 def _said(log: IO[str], sign: str) -> str:
@@ -76,8 +87,6 @@ def _said(log: IO[str], sign: str) -> str:
     for line in log:
         found = re.search(sign, line)
         if found:
-            # A daemon whose log nobody reads stops when the pipe is full.
-            Thread(target=lambda: [None for _ in log], daemon=True).start()
             return found[1]
         before.append(line)
     raise RuntimeError("it ended before it was ready:\n" + "".join(before[-20:]))
