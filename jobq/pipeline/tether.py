@@ -21,7 +21,10 @@ from typing import Any
 
 from jobq.worker.tie import die_with
 
-GRACE_S = 5.0
+GRACE_S = 10.0
+#: Two signals that come before a busy machine lets the worker hear the first are one. Said again after so long:
+#: a worker that heard both has stopped or killed what runs by then.
+AGAIN_S = 2.5
 POLL_S = 0.1
 #: Held back so long: how a worker that can't start explains itself is told by the driver, once.
 HELD_BACK_S = 3.0
@@ -37,7 +40,7 @@ class Tether:
         self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
         self._held: list[bytes] = []
         self._told = 0
-        self._kill_at = 0.0
+        self._kill_at = self._again_at = 0.0
         self._said, said = os.pipe()
         self.pid = _started(args, said)
         os.close(said)
@@ -75,8 +78,9 @@ class Tether:
         wanted = 2 if self._kill_at else int(over)
         if self._kill_at and now >= self._kill_at:
             os.kill(self.pid, signal.SIGKILL)
-        elif self._told < wanted:
+        elif self._told < wanted or (wanted == 2 and now >= self._again_at):
             self._told += 1
+            self._again_at = now + AGAIN_S
             os.kill(self.pid, signal.SIGTERM)
 
     def _relay(self) -> bool:

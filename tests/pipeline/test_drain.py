@@ -16,6 +16,7 @@ from jobq.chaos.audit import Audit
 from jobq.cli.lake_drain import environment
 from jobq.config import ServerSettings
 from jobq.errors import ConfigError, PipelineError
+from jobq.pipeline import tether
 from jobq.pipeline.drain import Drain, Wanted
 from jobq.pipeline.drain_slot import Order, Slot, executor_of
 from tests.lifecycle.conftest import ROOT, Ledger
@@ -138,14 +139,31 @@ def test_worker_ends_with_its_starter_and_gives_back_what_ran(env, send, valkey_
     assert (result.accepted, result.finished, result.lost) == (2, 2, 0)
 
 
+def test_what_ran_is_given_back_when_a_busy_machine_makes_one_signal_of_two(
+    env, send, valkey_queue, ledger
+):
+    """The worker gets no turn while it is told to drain and to hurry."""
+    send("gated", "a")
+    process, found = begun(env, order(env, lease="1h"))
+    until(lambda: ledger.lines("start"))
+    worker = next(p for p in found if "worker" in p.cmdline() and "tether" not in str(p.cmdline()))
+    worker.suspend()
+    process.kill()
+    process.communicate()
+    time.sleep(10 * tether.POLL_S)
+    worker.resume()
+    gone(found)
+    assert valkey_queue.counts().ready == 1
+
+
 def test_worker_dies_with_its_tether_and_its_job_comes_back_by_the_lease(
     env, send, valkey_queue, ledger
 ):
     send("gated", "a")
     process, found = begun(env, order(env, lease="1s"))
     until(lambda: ledger.lines("start"))
-    tether = next(p for p in found if "jobq.pipeline.tether" in p.cmdline())
-    tether.kill()
+    held_by = next(p for p in found if "jobq.pipeline.tether" in p.cmdline())
+    held_by.kill()
     gone(found)
     process.communicate()
     assert process.returncode, "the executor hears that its worker wasn't ended"
