@@ -40,7 +40,7 @@ def child():
     sentry.start()
     executor = Executor(default_registry)
     executor.run(executor.resolve("low", Message("mid-1", encode("mail.send"), 1, 0, 1, "g", "t", 0)))
-    sentry.finish()
+    sentry.finish(60)
     os._exit(0)
 """
 
@@ -68,7 +68,7 @@ def test_child_uses_the_sdk_that_the_program_initialised_before_the_fork(receive
         f"import sentry_sdk; sentry_sdk.init({dsn!r}); sentry_sdk.capture_message('of the parent')\n"
         "pid = os.fork()\n"
         "if pid == 0: child()\n"
-        "os.waitpid(pid, 0); sentry_sdk.flush()"
+        "os.waitpid(pid, 0); sentry_sdk.flush(60)"
     )
     messages = sorted(
         event.get("message") or event["exception"]["values"][-1]["value"] for event in events
