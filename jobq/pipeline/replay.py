@@ -8,17 +8,21 @@ made harmless by mids that are made of topic and index.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from jobq.engine.binding import BYTES_PER_CALL
 from jobq.errors import LakeError, PipelineError
+
+if TYPE_CHECKING:
+    from jobq.engine.queue import Queue
 
 #: How long a target remembers, and a message refuses to be enqueued again after it is done.
 REMEMBER_S = 30 * 86_400.0
 DEDUPE_S = 86_400.0
-BYTES_PER_CALL = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,12 @@ def archived(rows: Iterable[dict[str, Any]]) -> Iterator[Archived]:
             )
         last = one.index
         yield one
+
+
+def note_key(queue: Queue, source: str, name: str) -> str:
+    """Where a queue notes how far the replay `name` of the topic `source` is; source '': of its own dead."""
+    digest = hashlib.blake2b(f"{source}\x1f{name}".encode(), digest_size=12).hexdigest()
+    return f"{queue.prefix}replay:{digest}"
 
 
 def batches(messages: Iterable[Archived], most: int) -> Iterator[list[Archived]]:

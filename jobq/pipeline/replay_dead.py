@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from jobq.engine.binding import PER_CALL
 from jobq.engine.queue import Queue
-from jobq.pipeline.replay import Pace, Replayed
+from jobq.pipeline.replay import Pace, Replayed, note_key
 
 
 class Death(NamedTuple):
@@ -41,8 +40,7 @@ class Revival:
 
     def __init__(self, queue: Queue, replay: str, *, dedupe_s: float, remember_s: float) -> None:
         self._queue, self._dedupe_s, self._remember_ms = queue, dedupe_s, round(remember_s * 1000)
-        name = hashlib.blake2b(f"dead\x1f{replay}".encode(), digest_size=12).hexdigest()
-        self._note = f"{queue.prefix}replay:{name}"
+        self._note = note_key(queue, "", replay)
 
     def run(
         self, found: list[Death], pace: Pace, tell: Callable[[int], object] = lambda _: None

@@ -11,15 +11,14 @@ from base64 import b64encode
 from collections.abc import Callable
 from typing import Any, Literal
 
-from jobq.engine.binding import PER_CALL
+from jobq.engine.binding import LONGEST_MID, PER_CALL
 from jobq.engine.queue import Queue
 from jobq.errors import BadRecord, CodecError
 from jobq.jobs.codec import decode_any, encode
 from jobq.jobs.seal import seal_for
-from jobq.pipeline.replay import Archived
+from jobq.pipeline.replay import Archived, note_key
 
 Shape = Literal["text", "json", "base64"]
-LONGEST_MID = 128
 
 
 class ToQueue:
@@ -39,8 +38,7 @@ class ToQueue:
         self._job, self._argument = job, _SHAPES[shape]
         self._dedupe_s, self._remember_ms = dedupe_s, round(remember_s * 1000)
         self._seal = seal_for(queue.client.settings.codec) if job else None
-        name = hashlib.blake2b(f"{source}\x1f{replay}".encode(), digest_size=12).hexdigest()
-        self._note = f"{queue.prefix}replay:{name}"
+        self._note = note_key(queue, source, replay)
         self._unsure = PER_CALL
         self._begun = 0
 

@@ -285,6 +285,16 @@ def test_dead_messages_come_back_once_each_death(valkey_client, ingest, replay, 
     assert replay(*args)["sent"] == 3, "each died once more since"
 
 
+def test_topic_named_dead_and_the_dead_are_two_replays(valkey_client, ingest, replay):
+    queue = Queue("low", valkey_client)
+    queue.enqueue(b"1", mid="a")
+    run_all(queue, "dead")
+    numbered(valkey_client, "dead", 3)
+    ingest()
+    assert replay("--topic", "dead", *SINCE, "--to-queue", "low")["sent"] == 3
+    assert replay("--dead", "--queue", "low", *SINCE)["sent"] == 1
+
+
 def test_dead_that_died_again_after_a_killed_replay_stay_dead(
     valkey_client, valkey_redis, ingest, replay
 ):
