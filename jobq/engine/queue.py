@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 from jobq.config import duration_s
 from jobq.engine.administration import Administration
 from jobq.engine.ahead import Ahead
-from jobq.engine.binding import PER_CALL, Argument, checked_mid, moment, new_mid, served, word
+from jobq.engine.binding import (
+    BYTES_PER_CALL,
+    PER_CALL,
+    Argument,
+    checked_mid,
+    moment,
+    new_mid,
+    served,
+    word,
+)
 from jobq.engine.caller import Caller
 from jobq.engine.directory import register_queue
 from jobq.engine.message import (
@@ -39,7 +48,6 @@ DAY_MS = 86_400_000
 CRASH_LIMIT = 3
 #: Endings and hand-outs of one call.
 MOST = 1_000
-BYTES_PER_CALL = 4 * 1024 * 1024
 
 Content = bytes | tuple[str | None, bytes]
 _NO_OPTIONS: tuple[Argument, ...] = ("", "", "", 0, 0, "", "")

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from jobq.compat.rsmq.checks import body
 from jobq.compat.rsmq.message import Message
 from jobq.compat.rsmq.requests import PER_CALL, Held
-
-BYTES_PER_CALL = 4 * 1024 * 1024
+from jobq.engine.binding import BYTES_PER_CALL
 
 
 def of(messages: Iterable[str | bytes]) -> list[list[bytes]]:

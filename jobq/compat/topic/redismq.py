@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobq.compat.topic.message import Batch, Lag, Message
 from jobq.config import duration_s
+from jobq.engine.binding import BYTES_PER_CALL
 from jobq.engine.caller import Callers
 from jobq.engine.script import load
 from jobq.errors import ConfigError, LockLost, OutOfRange
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from jobq.engine.connection import Client
 
 PER_CALL = 1_000
-BYTES_PER_CALL = 4 * 1024 * 1024
 PER_PAGE = 200
 #: How many indexes others may take between a look at the counter and the call.
 SPARE = 64

@@ -23,7 +23,7 @@ from jobq.compat.topic.message import (
 from jobq.compat.topic.reader import Commit, Reader
 from jobq.compat.topic.reading import read
 from jobq.config import duration_s
-from jobq.engine.binding import moment
+from jobq.engine.binding import BYTES_PER_CALL, moment
 from jobq.errors import ConfigError, NotDurable
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from jobq.engine.connection import Client
 
 PER_CALL = 1_000
-BYTES_PER_CALL = 4 * 1024 * 1024
 DAY_MS = 86_400_000
 #: Messages looked at in one step of a compaction.
 STEP = 500

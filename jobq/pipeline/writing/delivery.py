@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jobq.engine.binding import BYTES_PER_CALL
 from jobq.pipeline.writing import janitor
 from jobq.pipeline.writing.outlet import Outlet, Staged
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 #: What may wait in memory for its batch to fill, in messages and bytes of content, all queues together.
 MOST_WAITING = 20_000
 MOST_BYTES = 16 * 1024 * 1024
-#: A batch is sent early rather than be larger.
-BATCH_BYTES = 4 * 1024 * 1024
 
 
 class Delivery:
@@ -51,7 +50,7 @@ class Delivery:
         self._bytes[queue] += size
         self._nwaiting += 1
         self._nbytes += size
-        if len(batch) >= self._settings.batch or self._bytes[queue] >= BATCH_BYTES:
+        if len(batch) >= self._settings.batch or self._bytes[queue] >= BYTES_PER_CALL:
             self._flush(queue)
         elif self._nwaiting >= MOST_WAITING or self._nbytes >= MOST_BYTES:
             self.flush()

@@ -7,16 +7,13 @@ know of one another's rows: without it equal rows of two partitions would be one
 
 from __future__ import annotations
 
-from binascii import b2a_base64
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from jobq.engine.binding import mid_of
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-#: 84 bits, as the mids that jobq makes: they fit 16 bytes of the server's memory.
-LENGTH = 14
-_URLSAFE = bytes.maketrans(b"+/", b"-_")
 
 
 class Ids:
@@ -39,7 +36,7 @@ class Ids:
             digest = hashed.digest()
         else:
             self._seen.add(digest)
-        return b2a_base64(digest, newline=False)[:LENGTH].translate(_URLSAFE).decode()
+        return mid_of(digest)
 
 
 def with_ids(df: DataFrame, column: str = "id", load_id: str = "") -> DataFrame:

@@ -26,6 +26,7 @@ SERVING = {
     "queueColumn": types.is_text, "idColumn": types.is_id, "argsColumn": types.is_arguments,
     "delayColumn": types.is_time,
 }  # fmt: skip
+#: What the scripts take in one call.
 MOST = 1_000
 LONGEST_S = 3_153_600_000
 
