@@ -19,7 +19,7 @@ from jobq.jobs.call import Call
 from jobq.worker import slots
 from jobq.worker.clock import boot_ns
 from jobq.worker.hard import kill_after_s
-from jobq.worker.holding import Child, Surroundings, aged
+from jobq.worker.holding import Child, Surroundings, aged, tell_refused
 from jobq.worker.idle import GRACE_S
 from jobq.worker.log import logger
 
@@ -225,10 +225,10 @@ class AsyncChild(Child):
         """In a long sync job: as `_report_all`, if the server answers soon."""
         for index in {one.queue for one in self._ended}:
             ended = [one for one in self._ended if one.queue == index]
-            endings = _endings(ended)
+            endings, limit = _endings(ended), self.settings.crash_limit
             try:
                 if endings:
-                    self.quick[index].finish(endings, crash_limit=self.settings.crash_limit)
+                    tell_refused(endings, self.quick[index].finish(endings, crash_limit=limit))
             except JobqError:
                 continue  # the loop tries again, with all patience
             self._ended = [one for one in self._ended if one.queue != index]

@@ -38,14 +38,12 @@ class Death(NamedTuple):
 
     @property
     def how(self) -> str:
-        """`killed by SIGKILL`, `exited with 70`, with CPU and peak memory."""
+        """`child 7 was killed by SIGKILL`, `child 7 exited with 70`, with CPU and peak memory."""
         code = os.waitstatus_to_exitcode(self.status)
-        how = f"killed by {_signal_name(-code)}" if code < 0 else f"exited with {code}"
+        how = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with {code}"
         why = f" for its {self.killed_for}" if self.killed_for else ""
         cpu_s = self.usage.ru_utime + self.usage.ru_stime
-        return (
-            f"child {self.pid} was {how}{why} (CPU {cpu_s:.2f} s, peak {self.rss_kib // 1024} MB)"
-        )
+        return f"child {self.pid} {how}{why} (CPU {cpu_s:.2f} s, peak {self.rss_kib // 1024} MB)"
 
     @property
     def had(self) -> str:

@@ -66,6 +66,8 @@ class Leases:
 
     def enforce(self, member: Member) -> None:
         """Kill for a hard timeout, or for a lease that ended while the job goes on."""
+        if member.killed_for:
+            return
         now = boot_ns()
         overdue = member.slots.overdue(now)
         if overdue:

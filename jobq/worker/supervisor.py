@@ -65,7 +65,8 @@ class Supervisor:
     def run(self) -> int:
         """Until all children have left; the exit code."""
         gc.freeze()
-        logger.info("%s starts %d children", self.settings.name, len(self.members))
+        born = "1 child" if len(self.members) == 1 else f"{len(self.members)} children"
+        logger.info("%s starts %s", self.settings.name, born)
         while True:
             self.feeder.look_after()
             self._respawn()

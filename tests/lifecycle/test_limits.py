@@ -30,6 +30,7 @@ def test_hard_timeout_kills_the_child_and_counts_as_a_crash(queue, start, send, 
     assert dead.ncrashes == 2
     assert "hard timeout" in dead.reason
     assert worker.stop() == 0
+    assert worker.log.count("is killed: a job ran past its hard timeout") == 2
 
 
 def test_child_is_replaced_after_so_many_jobs(queue, start, send, ledger):

@@ -171,7 +171,7 @@ def test_child_that_the_server_refuses_as_it_wakes_ends_and_another_goes_on(
     redis.rename(meta, f"{meta}-kept")
     redis.set(meta, "not what a script can read")
     redis.lpush(queue.wake_key, "1")
-    until(lambda: "was exited with" in worker.log)
+    until(lambda: "exited with" in worker.log)
     redis.rename(f"{meta}-kept", meta)
     send("quick", "a")
     until(lambda: ledger.lines("end", "a"))
