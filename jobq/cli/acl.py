@@ -9,7 +9,7 @@ from jobq.cli.session import Session
 
 ROLES = ("producer", "worker", "dashboard", "operator", "deployer")
 #: Printed only when asked for.
-MORE = ("topic", "rsmq", "reliable")
+MORE = ("topic", "rsmq", "reliable", "pipeline")
 #: Of protocols with names of their own.
 _OF_OTHERS = ("rsmq", "reliable")
 
@@ -22,6 +22,7 @@ _OF_OTHERS = ("rsmq", "reliable")
         jobq acl worker | valkey-cli
         jobq acl topic --user shop --queues orders
         jobq acl rsmq --user shop --queues mails
+        jobq acl pipeline --user spark
         jobq acl --file | tee users.acl
     """,
 )
@@ -38,8 +39,8 @@ def acl(
 ) -> None:  # fmt: skip
     """Print the commands that make users with the rights of ROLE, else one of each; no server is asked.
 
-    topic, rsmq and reliable are users of those, whose queues or topics --queues takes then; they are printed
-    only when asked for.
+    topic, rsmq and reliable are users of those, whose queues or topics --queues takes then; pipeline reads and
+    writes DataFrames and fills lakes. These four are printed only when asked for.
 
     Rights are read from the scripts of this version, for processes with JOBQ_FUNCTIONS=1. No user has a
     password, so none can log in until one is given: ACL SETUSER name '>…'.
@@ -71,6 +72,10 @@ def _rights(role: str, namespace: str, ns: str | None, queues: str) -> list[str]
         from jobq.compat.topic.rights import rights as of_topics
 
         return of_topics(namespace, names)
+    if role == "pipeline":
+        from jobq.pipeline.rights import rights as of_pipeline
+
+        return of_pipeline(namespace, names)
     from jobq.engine.rights import rights
 
     return rights(role, namespace, names)

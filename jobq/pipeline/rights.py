@@ -1,0 +1,38 @@
+"""What a user of the pipeline must be allowed, read from the scripts: the line that `jobq acl pipeline` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobq.compat.topic.keys import topic_names
+from jobq.engine import keys
+from jobq.engine.rights import CONNECTION, commands, literal
+from jobq.engine.script import folder, load
+
+#: What of other areas it calls: to enqueue, to read queues and topics.
+_CALLED = (
+    ("engine", "enqueue"), ("engine", "counts"), ("engine", "level"), ("topic", "read"), ("topic", "find"),
+)  # fmt: skip
+#: What it sends to a queue's or a topic's keys itself.
+_OWN = (
+    "hget", "hmget", "pexpire", "unlink", "xinfo|stream", "xrange", "xrevrange", "xtrim", "zcard", "zrange",
+)  # fmt: skip
+
+
+def rights(namespace: str = "jobq", names: Sequence[str] = ()) -> list[str]:
+    """The words after a user's name, passwords apart, for queues and topics of these names, or for all.
+
+    To read them as DataFrames, to write DataFrames to queues, and to fill a lake.
+    """
+    paths = (folder() / "pipeline").glob("[!_]*.lua")
+    called = [*_CALLED, *(("pipeline", path.stem) for path in paths)]
+    needed = {"fcall", "fcall_ro", "time", *_OWN}.union(*(commands(load(*one)) for one in called))
+    patterns = [f"{literal(keys.prefix(namespace, name))}*" for name in names]
+    every = f"{literal(keys.checked_name('namespace', namespace))}:{{*"
+    staged = literal(f"{namespace}:staged")
+    return [
+        *(f"~{one}" for one in patterns or [every]), "resetchannels", "-@all", *CONNECTION,
+        *(f"+{name}" for name in sorted(needed)),
+        f"(~{literal(keys.queue_names(namespace))} ~{literal(topic_names(namespace))} +sadd +smembers)",
+        f"(~{staged} +zadd +zrange +zrangebyscore +zrem)",
+    ]  # fmt: skip

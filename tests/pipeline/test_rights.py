@@ -1,0 +1,81 @@
+"""The user that `jobq acl pipeline` prints may all that the pipeline does with a server, and little else."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+from jobq.cli import main
+from jobq.compat.topic import Topic
+from jobq.config import ServerSettings
+from jobq.engine import functions
+from jobq.engine.connection import connect
+from jobq.engine.message import Ending
+from jobq.errors import JobqError
+from jobq.pipeline.lake.ingest import Ingest
+from jobq.pipeline.lake.place import Lake
+from jobq.pipeline.lake.runner import Runner
+from jobq.pipeline.lake.service import round_of
+from jobq.pipeline.schema import VIEWS
+from pyspark_jobq import JobqDataSource
+from tests.pipeline.writing.table import Write, schema_of
+
+SCHEMA = schema_of(name="string", later="long")
+
+
+@pytest.fixture
+def url(valkey, valkey_redis, valkey_client, capsys, monkeypatch):
+    """Where that user logs in, with the library in place."""
+    assert main(["acl", "pipeline", "--namespace", "jobq"]) == 0
+    valkey_redis.execute_command(*shlex.split(capsys.readouterr().out), ">x")
+    functions.load_library(valkey_client)
+    monkeypatch.setenv("JOBQ_FUNCTIONS", "1")
+    yield valkey.url.replace("unix://", "unix://jobq_pipeline:x@")
+    valkey_redis.execute_command("ACL", "DELUSER", "jobq_pipeline")
+    valkey_redis.function_flush()
+
+
+@pytest.mark.parametrize("mode", ["idempotent", "atomic"])
+def test_frames_are_written(url, valkey_queue, mode):
+    options = {"job": "app.send", "queue": "low", "commit": mode, "delayColumn": "later"}
+    Write(url, SCHEMA, **options).save([("a", None), ("b", 60_000)], [("c", None)])
+    counts = valkey_queue.counts()
+    assert (counts.ready, counts.delayed) == (2, 1)
+
+
+def test_views_are_read_and_a_lake_is_filled(url, valkey_client, valkey_queue, tmp_path):
+    valkey_queue.events_level("all")
+    valkey_queue.enqueue_many([b"x", b"y"])
+    [held] = valkey_queue.dequeue(1).messages
+    valkey_queue.finish([Ending(mid=held.mid, token=held.token, outcome="dead", reason="no")])
+    Topic("orders", valkey_client).append(b"z")
+    for view in VIEWS:
+        one = JobqDataSource(CaseInsensitiveDict({"url": url, "view": view}))
+        reader = one.reader(one.schema())
+        assert sum(found.num_rows for part in reader.partitions() for found in reader.read(part)), (
+            view
+        )
+    user = connect(settings=ServerSettings(url=url, functions=True))
+    work = Ingest(Lake.create(str(tmp_path / "lake")), user, Runner("never"), trim=True)
+    found = round_of(work, lambda batch: None, lambda: False)
+    assert (found.events, found.topics, found.dead) == (3, 1, 1)
+    user.close()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("FLUSHALL",),
+        ("KEYS", "*"),
+        ("GET", "other"),
+        ("EVAL", "return 1", 0),
+        ("DEL", "jobq:queues"),
+    ],
+)
+def test_nothing_else_is_allowed(url, command):
+    user = connect(settings=ServerSettings(url=url, functions=True))
+    with pytest.raises(JobqError, match="permission"):
+        user.command(*command, routed_by="jobq:{low}:x")
+    user.close()
