@@ -148,9 +148,17 @@ def _write(
 
 
 def _settle(store: Store, delta: DeltaTable) -> None:
-    entry = f"_delta_log/{delta.version():020d}.json"
-    if store.is_local and os.path.exists(os.path.join(store.uri, entry)):
-        store.settle(entry)
+    if not store.is_local:
+        return
+    # Some commits bring a checkpoint, with which readers then begin.
+    version = f"_delta_log/{delta.version():020d}"
+    for paths in (
+        (f"{version}.json",),
+        (f"{version}.checkpoint.parquet", "_delta_log/_last_checkpoint"),
+    ):
+        if os.path.exists(os.path.join(store.uri, paths[0])):
+            for path in paths:
+                store.settle(path)
 
 
 def properties(delta: DeltaTable, app: str) -> Any:

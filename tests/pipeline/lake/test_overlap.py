@@ -7,7 +7,7 @@ from typing import Any
 
 from jobq.engine.message import Ending
 from jobq.engine.queue import Queue
-from jobq.pipeline.lake import buried, inspection, maintain
+from jobq.pipeline.lake import buried, commit, inspection, maintain
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.runner import Runner
 from jobq.pipeline.lake.service import round_of
@@ -24,6 +24,25 @@ def test_rows_expired_while_a_batch_was_read_stay_counted(lake, valkey_client, w
     Ingest(lake, valkey_client, Runner("never")).events()
     write("low", 4, first=4)
     Ingest(lake, valkey_client, Meanwhile("never")).events()
+    assert [one.text for one in inspection.check(lake) if one.level == "fail"] == []
+
+
+def test_check_is_content_when_upkeep_says_an_earlier_batch_again(
+    lake, ingest, valkey_client, write, monkeypatch
+):
+    plain = commit._write
+
+    def meanwhile(*args: Any) -> None:
+        monkeypatch.setattr(commit, "_write", plain)
+        write("low", 4, first=4)
+        assert ingest.events().rows == 4
+        plain(*args)
+
+    for first in (1, 2):
+        write("low", 1, first=first)
+        ingest.events()
+    monkeypatch.setattr(commit, "_write", meanwhile)
+    maintain.compact(lake)
     assert [one.text for one in inspection.check(lake) if one.level == "fail"] == []
 
 
