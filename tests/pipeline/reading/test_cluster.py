@@ -12,6 +12,11 @@ from jobq.engine.connection import connect
 from jobq.engine.message import Ending
 from jobq.engine.queue import Queue
 from jobq.pipeline import offsets
+from jobq.pipeline.lake import inspection
+from jobq.pipeline.lake.ingest import Ingest
+from jobq.pipeline.lake.place import Lake
+from jobq.pipeline.lake.runner import Runner
+from jobq.pipeline.lake.service import round_of
 from pyspark_jobq import JobqDataSource
 from tests.conftest import binary
 from tests.engine.deployments import Spread
@@ -77,6 +82,21 @@ def test_every_view_is_read_from_all_nodes(source, view):
     found = rows(reader, reader.partitions())
     names = {row["topic" if view == "topic" else "queue"] for row in found}
     assert names == ({"orders"} if view == "topic" else set(NAMES))
+
+
+def test_lake_takes_what_all_nodes_have_and_trims_each(client, tmp_path):
+    streams = {name: offsets.events_key("jobq", name) for name in NAMES}
+    written = {name: offsets.tail(client, key).length for name, key in streams.items()}
+    dead = sum(Queue(name, client).counts().dead for name in NAMES)
+    lake = Lake.create(str(tmp_path / "lake"))
+    work = Ingest(lake, client, Runner("never"), trim=True)
+    found = round_of(work, lambda batch: None, lambda: False)
+    assert (found.events, found.dead, dict(found.lost)) == (sum(written.values()), dead, {})
+    assert dead > 0 < found.topics
+    assert round_of(work, lambda batch: None, lambda: False).is_empty
+    left = {name: offsets.tail(client, key).length for name, key in streams.items()}
+    assert left == dict.fromkeys(NAMES, 0)
+    assert [one.backlog for one in inspection.backlog(lake, client)] == [0, 0, 0]
 
 
 def test_stream_goes_on_over_all_nodes_and_trims_each(source, client):
