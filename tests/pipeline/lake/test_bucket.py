@@ -5,19 +5,26 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from jobq.cli import main
+from jobq.compat.topic import Topic
 from jobq.errors import LakeError
-from jobq.pipeline.lake import Lake, inspection, maintain, read
+from jobq.pipeline.lake import Lake, inspection, maintain, marks, read, service
 from jobq.pipeline.lake.commit import Overtaken
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.runner import Runner
+from jobq.pipeline.report import answers
+from jobq.pipeline.report.asked import Asked
+from jobq.pipeline.report.registry import REPORTS
 from tests.pipeline.lake.conftest import DAY
 
 pytest.importorskip("moto", reason="moto is not installed")
 pyspark_errors = pytest.importorskip("pyspark.errors", reason="pyspark is not installed")
+DEPLOYED = datetime.fromtimestamp(DAY / 1000 + 60, UTC)
 PROGRAM = Path(__file__).with_name("bucket_program.py")
 
 
@@ -86,6 +93,24 @@ def _overtaken(slow: Ingest, fast: Ingest, monkeypatch: pytest.MonkeyPatch) -> N
         patch.setattr(slow, "_answers", meanwhile)
         with pytest.raises(Overtaken):
             slow.events()
+
+
+def test_reports_and_replays_read_a_bucket(spark, storage, valkey, valkey_client, write):
+    lake = Lake.create("s3://history/jobq", storage)
+    write("low", 20)
+    Topic("orders", valkey_client).append_many([b"one", b"two"])
+    work = Ingest(lake, valkey_client, Runner("never"))
+    assert service.round_of(work, lambda batch: None, lambda: False)[:2] == (20, 2)
+    marks.mark(lake, "v2", DEPLOYED)
+    assert answers.marks(lake) == {"v2": DEPLOYED}
+    asked = Asked(since=DEPLOYED - timedelta(hours=1), until=DEPLOYED + timedelta(hours=1))
+    told = [one for one in REPORTS if one.name == "run"]
+    [result], seen = answers.answers(spark, answers.from_lake(spark, lake), told, asked)
+    assert (seen.events, len(result.rows)) == (20, 1)
+    options = [f"--storage-option={name}={value}" for name, value in storage.items()]
+    words = ["lake", "replay", "--lake", lake.store.uri, *options, "--url", valkey.url]
+    assert main([*words, "--topic", "orders", "--since", "1h", "--to-topic", "again"]) == 0
+    assert [one.content for one in Topic("again", valkey_client).read()] == [b"one", b"two"]
 
 
 def test_bucket_that_isnt_there_is_told(storage):
