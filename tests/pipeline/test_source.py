@@ -89,7 +89,9 @@ def test_stream_goes_on_where_it_stopped(spark, valkey_client, events, tmp_path)
             .trigger(availableNow=True).start(str(tmp_path / "out"))
         )  # fmt: skip
         query.awaitTermination()
-        return [progress["numInputRows"] for progress in query.recentProgress]
+        # On a busy machine, Spark also tells of a look that found nothing.
+        found = [progress["numInputRows"] for progress in query.recentProgress]
+        return [rows for rows in found if rows]
 
     events("low", 100)
     assert run() == [40, 40, 20]
