@@ -159,7 +159,7 @@ def test_capacity_simulates_what_was_asked_for(report):
         (("regressions", "--mark", "v1", "--at", "5m"), 2, "give one"),
         (("regressions", "--mark", "v1", "--live"), 2, "--mark v1 needs a lake; with --live give --at"),
         (("wait", "--since", "2026-11-20T14:00Z", "--until", "2026-11-20T13:00Z"), 2, "is not before --until"),
-        (("wait", "--since", "2026-11-20T14:00Z"), 1, "there are some from 2026-11-20T12:00:10Z"),
+        (("wait", "--since", "2026-11-20T14:00Z", "--until", "2026-11-20T15:00Z"), 1, "there are some from 2026-11-20T12:00:10Z"),
         (("wait", "--lake", "nowhere"), 1, "is no lake"),
         (("all", "--format", "csv"), 2, "name one report"),
         (("slo", "--objective", "1"), 2, "--objective 1 is no share"),
