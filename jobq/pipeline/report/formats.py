@@ -23,7 +23,7 @@ def duration(us: float) -> str:
     """`850 µs`, `12 ms`, `1.25 s`, `2 m 5 s`, `3 h 12 m`, `2 d 3 h`."""
     sign, us = ("-", -us) if us < 0 else ("", us)
     if us < 999.5:
-        return f"{sign}{us:.0f} µs" if us else "0"
+        return f"{sign}{us:.0f} µs" if us > 0.5 else "0"
     if us < 999_500:
         return f"{sign}{us / 1000:.3g} ms"
     if us < 59_950_000:

@@ -5,6 +5,7 @@ Everything that came from a queue passes text(), which escapes it; the page's po
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -66,7 +67,8 @@ def _summary(results: Sequence[Result], asked: Asked) -> str:
 
 def _card(card: Card) -> str:
     mood = {True: " bad", False: " well", None: ""}[card.bad]
-    lines = "".join(f"<li>{text(line)}</li>" for line in card.lines)
+    # A figure and its unit stay together.
+    lines = "".join(f"<li>{text(line).replace(' %', '&nbsp;%')}</li>" for line in card.lines)
     links = ", ".join(f'<a href="#{name}">{text(title)}</a>' for name, title in card.links)
     return (
         f'<div class="card{mood}"><h3>{text(card.heading)}</h3><strong>{text(card.answer)}</strong>'
@@ -87,26 +89,26 @@ def _section(result: Result, asked: Asked) -> str:
     report = result.report
     notes = "".join(f'<p class="note">{text(note)}</p>' for note in result.notes)
     head = f'<section id="{report.name}"><h2>{text(report.title)}</h2>'
-    head += f'<p class="soft">{text(report.question)}</p>{notes}'
+    head += f'<p class="soft">{text(report.question)}</p>'
     if not result.rows:
-        return f'{head}<p class="none">{text(report.empty)}</p></section>'
+        return f'{head}{notes}<p class="none">{text(report.empty)}</p></section>'
     drawn = plot(result, asked)
     figure = ""
     if drawn:
-        shows = report.column(report.chart.y).heading
-        figure = (
-            f"<figure><figcaption>{text(shows[0].upper() + shows[1:])}</figcaption>{drawn}</figure>"
-        )
+        figure = f"<figure><figcaption>{text(report.chart.caption)}</figcaption>{drawn}</figure>"
     return (
-        f'{head}<div class="beside{"" if figure else " alone"}">{figure}<div>{_table(result, asked)}</div></div>'
-        f'<p class="beware">{text(report.beware)}</p></section>'
+        f'{head}<div class="beside{"" if figure else " alone"}">{figure}<div>{notes}'
+        f'<p class="beware">{text(report.beware)}</p></div></div>{_table(result, asked)}</section>'
     )
 
 
 def _table(result: Result, asked: Asked) -> str:
     columns = result.report.columns
-    # Of a time line the end matters, of all else the beginning.
-    rows = result.rows[-ROWS:] if result.report.chart.kind == "lines" else result.rows[:ROWS]
+    rows, late = result.rows, result.report.chart.kind == "lines"
+    if late:
+        # Of a time line the end matters, and comes first.
+        rows = sorted(rows, key=lambda row: row["at"], reverse=True)
+    rows = rows[:ROWS]
     head = "".join(
         f'<th scope="col"{_side(column)}>{text(column.heading)}</th>' for column in columns
     )
@@ -115,17 +117,18 @@ def _table(result: Result, asked: Asked) -> str:
         + "".join(_cell(row[column.name], column, asked) for column in columns) + "</tr>"
         for i, row in enumerate(rows)
     )  # fmt: skip
-    left = len(result.rows) - len(rows)
-    more = (
-        f"{left:,}{' or more' if result.more else ''} further rows" if left or result.more else ""
-    )
-    note = (
-        f'<p class="more">{more}: jobq report {result.report.name} --format csv</p>' if more else ""
-    )
+    note = _left(result, len(result.rows) - len(rows), "earlier" if late else "further")
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{text(result.report.title)}, table">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{note}"
     )
+
+
+def _left(result: Result, count: int, which: str) -> str:
+    if not count and not result.more:
+        return ""
+    told = f"{count:,}{' or more' if result.more else ''} {which} rows"
+    return f'<p class="more">{told}: jobq report {result.report.name} --format csv</p>'
 
 
 def _side(column: Column) -> str:
@@ -134,9 +137,14 @@ def _side(column: Column) -> str:
 
 def _cell(value: object, column: Column, asked: Asked) -> str:
     said = shown(value, column, asked)
-    kind = _side(column)
+    written, kind = text(said), _side(column)
     if column.name in _LONG and len(said) > 24:
         kind = ' class="long"'
+    elif column.name == "job":
+        kind = ' class="job"'
     elif column.name == "verdict" and said in ("slower", "faster"):
         kind = f' class="{said}"'
-    return f"<td{kind}>{text(said)}</td>"
+    if column.name in ("job", "jobs"):
+        # A long name may break where its parts meet.
+        written = re.sub(r"([._])(?=\w)", r"\1<wbr>", written)
+    return f"<td{kind}>{written}</td>"

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from html import escape
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from jobq.observe.escape import escaped
-from jobq.pipeline.report.asked import Asked, zone_of
+from jobq.pipeline.report.asked import STRETCHES, Asked, zone_of
 from jobq.pipeline.report.formats import WEEKDAYS, shown
 from jobq.pipeline.report.registry import Chart, Column
 from jobq.pipeline.report.run import FASTER, SLOWER, Result
@@ -21,6 +22,9 @@ from jobq.pipeline.report.run import FASTER, SLOWER, Result
 WIDTH = 400
 #: Most bars, and most lines before the rest become one.
 BARS, LINES = 12, 5
+#: Ticks of a time line that don't touch one another, and how many seconds may lie between two.
+TICKS = 7
+TICK_STEPS = (*STRETCHES[:-1], 2 * 86_400, 4 * 86_400, 7 * 86_400)
 #: From bar to bar; and how high a time line is.
 STEP, HEIGHT = 34, 210
 FIGURES = "the table has the figures."
@@ -50,8 +54,19 @@ def _framed(result: Result, height: float, says: str, parts: Sequence[str]) -> s
     )  # fmt: skip
 
 
-def _short(label: str, most: int = 30) -> str:
-    return label if len(label) <= most else label[: most // 2 - 1] + "…" + label[-(most // 2) :]
+def _short(label: str, most: int = 30, keeps_end: bool = False) -> str:
+    if len(label) <= most:
+        return label
+    return "…" + label[1 - most :] if keeps_end else label[: most - 1] + "…"
+
+
+def _label(parts: Mapping[str, str], most: int = 52) -> str:
+    """The parts in so many characters: of an error the beginning is kept, of a job's dotted name the end."""
+    room, told = most - 3 * (len(parts) - 1), {}
+    for i, name in enumerate(sorted(parts, key=lambda name: len(parts[name]))):
+        told[name] = _short(parts[name], room // (len(parts) - i), name in ("job", "jobs"))
+        room -= len(told[name])
+    return " · ".join(told[name] for name in parts)
 
 
 def _bars(result: Result, chart: Chart, rows: Sequence[Any], asked: Asked) -> str:
@@ -62,26 +77,35 @@ def _bars(result: Result, chart: Chart, rows: Sequence[Any], asked: Asked) -> st
     scale = (WIDTH - 76) / (high - low)
     parts = []
     for i, row in enumerate(most):
-        label = " · ".join(shown(row[x], result.report.column(x), asked) for x in chart.x)
+        label = {x: shown(row[x], result.report.column(x), asked) for x in chart.x}
         value = shown(row[chart.y], column, asked)
         parts.append(
             _bar(i * STEP, label, value, row[chart.y] * scale, -low * scale, _strength(row))
         )
-    if chart.mark and high > chart.mark:
-        x = (chart.mark - low) * scale
-        parts.append(
-            f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="14" y2="{STEP * len(most)}"/>'
-        )
+    if low < 0:
+        parts += _upright("zero", -low * scale, len(most))
+    if chart.mark:
+        parts += _upright("mark", (chart.mark - low) * scale, len(most))
     which = "first" if chart.ordered else "largest"
     says = f"{column.heading} by {', '.join(chart.x)}: the {len(most)} {which} of {len(rows)}; {FIGURES}"
     return _framed(result, STEP * len(most), says, parts)
 
 
-def _bar(y: int, label: str, value: str, length: float, zero: float, strength: str) -> str:
+def _upright(kind: str, x: float, count: int) -> list[str]:
+    """A line down all bars, broken where their labels are."""
+    return [
+        f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{y + 15}" y2="{y + 29}"/>'
+        for y in range(0, STEP * count, STEP)
+    ]
+
+
+def _bar(
+    y: int, label: Mapping[str, str], value: str, length: float, zero: float, strength: str
+) -> str:
     x, width = zero + min(0, length), max(1, abs(length))
     return (
-        f"<g><title>{text(label)}: {text(value)}</title>"
-        f'<text class="label" x="0" y="{y + 12}">{text(_short(label, 52))}</text>'
+        f"<g><title>{text(' · '.join(label.values()))}: {text(value)}</title>"
+        f'<text class="label" x="0" y="{y + 12}">{text(_label(label))}</text>'
         f'<rect class="{strength}" x="{x:.1f}" y="{y + 17}" width="{width:.1f}" height="10" rx="2"/>'
         f'<text class="value" x="{x + width + 6:.1f}" y="{y + 26}">{text(value)}</text></g>'
     )
@@ -89,7 +113,9 @@ def _bar(y: int, label: str, value: str, length: float, zero: float, strength: s
 
 def _strength(row: Mapping[str, Any]) -> str:
     """What isn't more than chance may have made of it is drawn faintly."""
-    return "bar" if row.get("verdict", SLOWER) in (SLOWER, FASTER) else "bar quiet"
+    if "verdict" not in row:
+        return "bar"
+    return f"bar {row['verdict']}" if row["verdict"] in (SLOWER, FASTER) else "bar quiet"
 
 
 def _lines(result: Result, chart: Chart, rows: Sequence[Any], asked: Asked) -> str:
@@ -153,19 +179,32 @@ def _grid(column: Column, top: float, y_of: Callable[[float], float], asked: Ask
 
 
 def _times(times: Sequence[datetime], x_of: Callable[[datetime], float], asked: Asked) -> list[str]:
-    zone = zone_of(asked.zone)
-    days = (times[-1] - times[0]).total_seconds() > 2 * 86_400
-    chosen = (
-        [times[round((len(times) - 1) * i / 3)] for i in range(4)] if len(times) > 3 else times[:1]
-    )
+    """Ticks where a day, an hour or the like begins; the first moment's where none does."""
+    span = (times[-1] - times[0]).total_seconds()
+    days = math.ceil(span / TICKS / 86_400)
+    step = next((step for step in TICK_STEPS if span / step <= TICKS), days * 86_400)
     parts = []
-    for i, at in enumerate(chosen):
-        side = "start" if i == 0 else "end" if i == len(chosen) - 1 else "middle"
-        label = at.astimezone(zone).strftime("%d %b" if days else "%H:%M")
-        parts.append(
-            f'<text class="tick {side}" x="{x_of(at):.1f}" y="{HEIGHT - 8}">{label}</text>'
-        )
+    for at in _rounds(times[0], times[-1], step, zone_of(asked.zone)) or times[:1]:
+        local, x = at.astimezone(zone_of(asked.zone)), x_of(at)
+        label = local.strftime("%H:%M" if local.hour or local.minute or step < 3600 else "%d %b")
+        # A label half outside would be cut off.
+        side = "start" if x < LEFT + 16 else "end" if x > WIDTH - RIGHT - 16 else "middle"
+        parts.append(f'<text class="tick {side}" x="{x:.1f}" y="{HEIGHT - 8}">{label}</text>')
     return parts
+
+
+def _rounds(first: datetime, last: datetime, step: int, zone: ZoneInfo) -> list[datetime]:
+    """Every `step` seconds of that zone's clock, from its midnight on."""
+    wall = first.astimezone(zone).replace(tzinfo=None)
+    midnight = wall.replace(hour=0, minute=0, second=0, microsecond=0)
+    skipped = math.ceil((wall - midnight).total_seconds() / step)
+    found = []
+    while (
+        at := (midnight + timedelta(seconds=skipped * step)).replace(tzinfo=zone).astimezone(UTC)
+    ) <= last:
+        found.append(at)
+        skipped += 1
+    return found
 
 
 def _ceiling(value: float) -> float:
@@ -197,4 +236,5 @@ def _heat(result: Result, chart: Chart, rows: Sequence[Any], asked: Asked) -> st
         )
     darkest = shown(most, column, asked)
     says = f"{column.heading} by weekday and hour, {asked.zone}; darkest: {darkest}; {FIGURES}"
-    return _framed(result, 7 * 22 + 20, says, parts)
+    scale = f'<text class="tick end" x="{WIDTH}" y="{7 * 22 + 30}">darkest: {text(darkest)}</text>'
+    return _framed(result, 7 * 22 + 36, says, [*parts, scale])

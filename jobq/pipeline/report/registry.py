@@ -32,6 +32,8 @@ class Chart:
     kind: Literal["bars", "lines", "heat"]
     x: tuple[str, ...]
     y: str
+    #: What it shows, and what its marks and shades mean.
+    caption: str
     by: str | None = None
     #: A line across, where there is one that matters.
     mark: float | None = None
@@ -90,7 +92,7 @@ WAIT = Report(
     "From enqueue to the start of the first attempt. A delay that was asked for is part of it, and the producer's "
     "clock sets its beginning. Messages that still wait aren't in it.",
     "No message of the range started that says when it was enqueued.",
-    chart=Chart("bars", ("queue", "job"), "p95_ms"),
+    chart=Chart("bars", ("queue", "job"), "p95_ms", "Wait that 95 % don't exceed"),
 )  # fmt: skip
 RUN = Report(
     "run", "Run time", "How long do attempts run?",
@@ -98,7 +100,7 @@ RUN = Report(
      Column("p99_us", "p99", "us"), Column("max_us", "longest", "us"), Column("total_us", "together", "us")),
     "Every attempt that a child ended, whatever its outcome; one that was lost with its host has no run time.",
     "No attempt of the range tells how long it ran.",
-    chart=Chart("bars", ("queue", "job"), "p95_us"),
+    chart=Chart("bars", ("queue", "job"), "p95_us", "Run time that 95 % don't exceed"),
 )  # fmt: skip
 THROUGHPUT = Report(
     "throughput", "Throughput", "How many attempts end, and how?",
@@ -107,7 +109,7 @@ THROUGHPUT = Report(
     "Failed are attempts that are tried again: retries, crashes, expired locks. The first and the last stretch may "
     "be cut by the range.",
     "No attempt ended in the range.",
-    parameters=_GRID, chart=Chart("lines", ("at",), "done_per_s", "queue"),
+    parameters=_GRID, chart=Chart("lines", ("at",), "done_per_s", "Attempts done per second", "queue"),
 )  # fmt: skip
 HEATMAP = Report(
     "heatmap", "Hours of the week", "When is there work?",
@@ -116,7 +118,8 @@ HEATMAP = Report(
     "The mean is over all hours of that kind in the range, empty ones too; a part of an hour counts as one. Hours "
     "are those of the report's time zone.",
     "No attempt ended in the range.",
-    parameters=("since", "until", "zone"), chart=Chart("heat", ("weekday", "hour"), "per_hour"),
+    parameters=("since", "until", "zone"),
+    chart=Chart("heat", ("weekday", "hour"), "per_hour", "Attempts in a mean hour"),
 )  # fmt: skip
 ERRORS = Report(
     "errors", "Errors", "What fails, and what of it is new?",
@@ -125,7 +128,7 @@ ERRORS = Report(
     "range well before what you look for. The fingerprint is the same for the same error from the same place in "
     "the code.",
     "Nothing failed.",
-    chart=Chart("bars", ("error", "jobs"), "attempts"),
+    chart=Chart("bars", ("error", "jobs"), "attempts", "Attempts that failed so"),
 )  # fmt: skip
 RETRIES = Report(
     "retries", "Retries", "How many attempts does a finished message take?",
@@ -135,7 +138,8 @@ RETRIES = Report(
     "Attempts per message that ended done or dead; none finished sorts first. 1 is ideal. Messages that began before "
     "or ended after the range shift it a little. An attempt lost with its host doesn't tell its job.",
     "No attempt ended in the range.",
-    chart=Chart("bars", ("queue", "job"), "amplification", mark=1.0),
+    chart=Chart("bars", ("queue", "job"), "amplification",
+                "Attempts per finished message; the dashed line is 1, the ideal", mark=1.0),
 )  # fmt: skip
 BACKLOG = Report(
     "backlog", "Backlog", "How many messages waited for their first run?",
@@ -144,7 +148,7 @@ BACKLOG = Report(
     "At event level all from the enqueues; else from the messages that started, so those that never did are missing "
     "and the last stretches read too low. Delayed messages wait, too; retries don't count.",
     "No message was enqueued or started in the range.",
-    parameters=("since", *_GRID), chart=Chart("lines", ("at",), "waiting", "queue"),
+    parameters=("since", *_GRID), chart=Chart("lines", ("at",), "waiting", "Messages that waited", "queue"),
 )  # fmt: skip
 SLO = Report(
     "slo", "Service level", "Does each queue start its messages in time?",
@@ -157,7 +161,8 @@ SLO = Report(
     "started messages count: a queue that stands still burns nothing here, and shows in the backlog.",
     "No message of the range started that says when it was enqueued.",
     parameters=("target_ms", "objective", "page_burn"),
-    chart=Chart("bars", ("queue",), "worst_1h", mark=1.0),
+    chart=Chart("bars", ("queue",), "worst_1h",
+                "Burn in the worst hour; at the dashed line the budget lasts", mark=1.0),
 )  # fmt: skip
 CAPACITY = Report(
     "capacity", "Capacity", "How many workers hold the wait target in the busiest hour?",
@@ -170,7 +175,9 @@ CAPACITY = Report(
     "is an approximation for one queue. A worker is one job at a time. Delayed messages and retries arrive when they "
     "did, so real demand may be smoother; more workers may slow down what the jobs share.",
     "No attempt of the range tells how long it ran.",
-    parameters=("trace_rows",), chart=Chart("bars", ("workers", "weights"), "p95_us", ordered=True),
+    parameters=("trace_rows",),
+    chart=Chart("bars", ("workers", "weights"), "p95_us",
+                "Wait that 95 % don't exceed, by workers and weights", ordered=True),
     raw=("queue", "arrived_us", "run_us", "counted"),
 )  # fmt: skip
 REGRESSIONS = Report(
@@ -183,7 +190,8 @@ REGRESSIONS = Report(
     "together at the confidence asked for. It assumes runs that don't depend on one another; other inputs, another "
     "machine or another hour of the day slow jobs as well as a deploy does.",
     "No attempt was done in the range.",
-    parameters=("at", "confidence", "least_runs"), chart=Chart("bars", ("job",), "change"),
+    parameters=("at", "confidence", "least_runs"),
+    chart=Chart("bars", ("job",), "change", "Change of the median; what is faint may be chance"),
     raw=("job", "n_before", "n_after", "before_us", "after_us", "before_low", "before_high", "after_low", "after_high"),
 )  # fmt: skip
 ANOMALIES = Report(
@@ -193,7 +201,8 @@ ANOMALIES = Report(
     "The hour's p95 against the job's median hour, in robust standard deviations; over 3.5 is listed. Jobs with too "
     "few hours or runs aren't judged, and what is slow in most hours is usual.",
     "No hour stood out among the jobs with enough hours and runs.",
-    parameters=("min_runs", "min_hours", "min_score"), chart=Chart("bars", ("job", "hour"), "score"),
+    parameters=("min_runs", "min_hours", "min_score"),
+    chart=Chart("bars", ("job", "hour"), "score", "Score of the hour"),
 )  # fmt: skip
 DEAD = Report(
     "dead", "Dead letters", "What died, and of what?",
@@ -201,7 +210,7 @@ DEAD = Report(
      Column("attempts", "attempts each", "decimal"), _FIRST, _LAST, Column("examples", "newest mids"), _PRINT),
     "What died in the range; it may have been revived or purged since: jobq dead lists what is dead now.",
     "Nothing died.",
-    chart=Chart("bars", ("job", "error"), "messages"),
+    chart=Chart("bars", ("job", "error"), "messages", "Messages that died"),
 )  # fmt: skip
 COST = Report(
     "cost", "Cost", "Where do processor time and memory go?",
@@ -212,7 +221,7 @@ COST = Report(
     "Peak memory is the largest process that ever ran the job, and what else it had run before is in it. CPU / run "
     "near 100 % is a job that computes, near 0 one that waits.",
     "No attempt of the range tells how long it ran.",
-    chart=Chart("bars", ("job",), "cpu_us"),
+    chart=Chart("bars", ("job",), "cpu_us", "Processor time of all attempts together"),
 )  # fmt: skip
 
 REPORTS = (

@@ -12,6 +12,8 @@ from jobq.pipeline.report.run import SLOWER, TOO_FEW, Result
 
 #: Lines of a card.
 TOLD = 3
+#: Characters of an error on a card; the table has all.
+LONGEST = 60
 _SHARE, _CHANGE = Column("share", "", "share"), Column("change", "", "share")
 
 
@@ -80,7 +82,9 @@ def _fails(found: Mapping[str, Result], asked: Asked) -> Card:
 def _culprit(row: Mapping[str, Any]) -> str:
     jobs = row["jobs"].split(", ") if row["jobs"] else []
     many = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
-    return f"{row['error'] or 'unnamed'}{' in ' + jobs[0] + many if jobs else ''}"
+    error = row["error"] or "unnamed"
+    error = error if len(error) <= LONGEST else error[: LONGEST - 1] + "…"
+    return f"{error}{' in ' + jobs[0] + many if jobs else ''}"
 
 
 def _late(found: Mapping[str, Result], asked: Asked) -> Card:

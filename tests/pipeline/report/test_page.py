@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,7 +15,8 @@ import pytest
 
 from jobq.pipeline.report.asked import Asked
 from jobq.pipeline.report.html import page
-from jobq.pipeline.report.registry import REPORTS, Report
+from jobq.pipeline.report.plots import HEIGHT, plot
+from jobq.pipeline.report.registry import ERRORS, REGRESSIONS, REPORTS, THROUGHPUT, Report
 from jobq.pipeline.report.run import Result
 from jobq.pipeline.report.summary import cards
 from jobq.pipeline.report.views import Seen
@@ -105,6 +108,66 @@ def test_table_of_a_page_is_cut_and_says_so():
     (errors,) = (one for one in REPORTS if one.name == "errors")
     said = page([Result(errors, [row(errors, i) for i in range(300)])], ASKED, SEEN)
     assert said.count("<tr") == 201 and "100 further rows" in said
+
+
+def test_time_line_has_its_end_at_the_top_of_its_table_and_queues_in_their_order():
+    rows = [
+        {"at": at(60 * i), "queue": queue, "done": 1, "failed": 0, "dead": 0, "done_per_s": 0.1}
+        for i in range(150)
+        for queue in ("high", "low")
+    ]
+    said = page([Result(THROUGHPUT, rows)], ASKED, SEEN)
+    found = re.findall(r"<td>(2026[^<]*)</td><td>(\w+)</td>", said)
+    assert found[:3] == [
+        ("2026-11-20 14:29", "high"),
+        ("2026-11-20 14:29", "low"),
+        ("2026-11-20 14:28", "high"),
+    ]
+    assert len(found) == 200 and "100 earlier rows" in said
+
+
+@pytest.mark.parametrize(
+    ("hours", "labels"),
+    [
+        (0.5, ["13:00", "13:05", "13:10", "13:15", "13:20", "13:25", "13:30"]),
+        (30, ["18:00", "21 Nov", "06:00", "12:00", "18:00"]),
+        (24 * 6, ["21 Nov", "22 Nov", "23 Nov", "24 Nov", "25 Nov", "26 Nov"]),
+        (24 * 8, ["22 Nov", "24 Nov", "26 Nov", "28 Nov"]),
+        (24 * 40, ["27 Nov", "04 Dec", "11 Dec", "18 Dec", "25 Dec"]),
+        (24 * 70, ["30 Nov", "10 Dec", "20 Dec", "30 Dec", "09 Jan", "19 Jan", "29 Jan"]),
+    ],
+)
+def test_ticks_of_a_time_line_are_on_the_round_by_the_zone_asked_for(hours, labels):
+    rows = [{"at": at(i * hours * 900), "queue": "low", "done_per_s": 0.1} for i in range(5)]
+    drawn = plot(Result(THROUGHPUT, rows), replace(ASKED, zone="Europe/Berlin"))
+    assert re.findall(rf'y="{HEIGHT - 8}">([^<]*)<', drawn) == labels
+
+
+def test_label_of_a_bar_keeps_the_begin_of_an_error_and_the_end_of_a_name():
+    row = {
+        "error": "ReadTimeout: " + "x" * 80,
+        "jobs": "a" * 80 + ".webhooks.deliver",
+        "attempts": 3,
+    }
+    drawn = plot(Result(ERRORS, [row]), ASKED)
+    (label,) = re.findall(r'class="label"[^>]*>([^<]*)<', drawn)
+    assert len(label) <= 52
+    assert label.startswith("ReadTimeout: x") and label.endswith(".webhooks.deliver")
+
+
+def test_bars_of_verdicts_are_coloured_and_what_may_be_chance_is_faint():
+    drawn = plot(Result(REGRESSIONS, [row(REGRESSIONS, i) for i in range(2)]), ASKED)
+    assert 'class="bar slower"' in drawn and 'class="bar faster"' in drawn
+    unsure = row(REGRESSIONS, 0) | {"verdict": "no change shown"}
+    assert 'class="bar quiet"' in plot(Result(REGRESSIONS, [unsure]), ASKED)
+
+
+def test_error_on_a_card_is_short():
+    made = {one.report.name: one for one in full()}
+    failed = row(ERRORS, 0) | {"error": "E: " + "x" * 400, "jobs": "app.send"}
+    made["errors"] = Result(ERRORS, [failed])
+    _, fails, _ = cards(list(made.values()), ASKED)
+    assert fails.lines[0] == f"E: {'x' * 56}… in app.send: 1,234 attempts"
 
 
 def test_cards_tell_the_worst_first():
