@@ -20,7 +20,7 @@ SELECT queue, sum(messages) AS messages, sum(late) AS late,
        sum(late) / sum(messages) / (1 - :objective) AS burn,
        max_by(burn_5m, minute) AS last_5m, max_by(burn_1h, minute) AS last_1h,
        max(burn_5m) AS worst_5m, max(burn_1h) AS worst_1h,
-       timestamp_seconds(min_by(minute, struct(-burn_1h, minute))) AS worst_at,
+       timestamp_seconds(min_by(minute, struct(-burn_1h, minute)) FILTER (WHERE burn_1h > 0)) AS worst_at,
        count_if(burn_5m >= :page_burn AND burn_1h >= :page_burn) AS alert_minutes
 FROM burning
 GROUP BY queue

@@ -211,6 +211,12 @@ def test_slo_burns_over_both_windows(spark):
     ], replace(ASKED, page_burn=10.0))  # fmt: skip
 
 
+def test_queue_that_was_never_late_has_no_worst_moment(spark):
+    check(spark, "slo", [event(end=60 * n, wait=1) for n in range(1, 4)], [
+        ("low", 3, 0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, None, 0),
+    ])  # fmt: skip
+
+
 def test_capacity_takes_the_busiest_hour_and_ten_minutes_before_it(spark):
     asked = replace(ASKED, until=at(3 * 3600))
     events = [
