@@ -83,9 +83,9 @@ def parsed_moment(what: str, text: str) -> datetime:
     """An ISO 8601 time, in UTC unless it says otherwise."""
     try:
         at = datetime.fromisoformat(text)
-    except ValueError as error:
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
         raise ConfigError(f"{what}={text!r} is no time; write 2026-11-01T00:00Z") from error
-    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:

@@ -138,8 +138,8 @@ def _together(names: pa.Table) -> Iterable[pa.Array[Any]]:
     counts = names.group_by(column).aggregate([([], "count_all")]).sort_by(column)
     some: list[Any] = []
     rows = 0
-    for one in counts.to_pylist():
-        value, count = one[column], int(one["count_all"])
+    for row in counts.to_pylist():
+        value, count = row[column], row["count_all"]
         if some and rows + count > IN_MEMORY:
             yield pa.array(some, names[column].type)
             some, rows = [], 0
@@ -185,7 +185,9 @@ def expire(
     lake: Lake, older_s: float, names: Iterable[str] = ("events",), *, now: datetime | None = None
 ) -> list[Expired]:
     """Drop the days that are older as a whole; their files go with the next vacuum. Rollups stay."""
-    oldest = (now or datetime.now(UTC)) - timedelta(seconds=older_s)
+    now = now or datetime.now(UTC)
+    # No day is older than 1970.
+    oldest = now - timedelta(seconds=min(older_s, now.timestamp()))
     before, last = oldest.date().isoformat(), (oldest.date() - timedelta(days=1)).isoformat()
     done = []
     for name in names:

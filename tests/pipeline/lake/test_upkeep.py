@@ -165,6 +165,11 @@ def test_expiring_drops_whole_days_before_the_time(three_days):
     assert all(finding.level == "ok" for finding in inspection.check(three_days))
 
 
+def test_expiring_drops_nothing_when_the_time_is_before_all_days(three_days):
+    [done] = maintain.expire(three_days, 1e12, now=NOON)
+    assert (done.rows, done.before) == (0, "1970-01-01")
+
+
 def test_check_tells_a_missing_file_a_short_one_and_a_double_row(three_days):
     first, second, *_ = paths(three_days)
     first.unlink()
