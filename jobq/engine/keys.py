@@ -9,7 +9,7 @@ tokens             hash, mid -> token of the attempt that holds the lock
 backoffs           hash, mid -> not before, ms; the same as its score in due
 nattempts          hash, mid -> hand-outs minus releases and snoozes
 ncrashes           hash, mid -> crashes
-generations        hash, mid -> token of the first hand-out of this generation
+generations        hash, mid -> token of the first hand-out of this generation, once that attempt is over
 requeue            hash, mid -> `not_before,lock_ms,dedupe_ms:content` to run after this run
 options            hash, mid -> `lock_ms,dedupe_ms`, only for messages that have their own
 progress           hash, mid -> what the running attempt last reported

@@ -14,38 +14,38 @@ end
 local function write_each(batch, again)
   local new = {}
   for i = 1, #batch, 2 do
-    if redis.call('HSETNX', messages, batch[i], batch[i + 1]) == 1 then
-      new[#new + 1] = batch[i]
-    else
-      again[i] = true
-    end
+    local is_new = redis.call('HSETNX', messages, batch[i], batch[i + 1]) == 1
+    if is_new then new[#new + 1] = batch[i] else again[i] = true end
   end
   return new
 end
 
+local function without(again, batch)
+  local fields = {}
+  for i = 1, #batch, 2 do
+    if not again[i] then fields[#fields + 1], fields[#fields + 2] = batch[i], batch[i + 1] end
+  end
+  return fields
+end
+
 local function write_together(batch, again)
-  local mids, seen, new, fields = {}, {}, {}, {}
-  for i = 1, #batch, 2 do mids[#mids + 1] = batch[i] end
+  local mids, seen, new, n = {}, {}, {}, 0
+  for k = 1, #batch / 2 do mids[k] = batch[2 * k - 1] end
   for k, content in ipairs(redis.call('HMGET', messages, unpack(mids))) do
     local mid = mids[k]
     if content or seen[mid] then
       again[2 * k - 1] = true
     else
-      seen[mid], new[#new + 1] = true, mid
-      fields[#fields + 1], fields[#fields + 2] = mid, batch[2 * k]
+      n = n + 1
+      seen[mid], new[n] = true, mid
     end
   end
-  if new[1] then redis.call('HSET', messages, unpack(fields)) end
+  if n > 0 then redis.call('HSET', messages, unpack(n == #mids and batch or without(again, batch))) end
   return new
 end
 
 local function put_ready(mids)
-  local noted = redis.call('SCARD', left_ready) > 0 and redis.call('SMISMEMBER', left_ready, unpack(mids)) or {}
-  local fresh, taken_over = {}, {}
-  for i, mid in ipairs(mids) do
-    if noted[i] == 1 then taken_over[#taken_over + 1] = mid else fresh[#fresh + 1] = mid end
-  end
-  if taken_over[1] then redis.call('SREM', left_ready, unpack(taken_over)) end
+  local fresh = take_over(left_ready, mids)
   if fresh[1] then redis.call('RPUSH', ready, unpack(fresh)) end
   wake_up()
 end

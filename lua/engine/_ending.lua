@@ -2,17 +2,12 @@
 -- needs: dead dead_messages last_dead requeue ncrashes nattempts options tokens locks generations meta now_ms
 local function bury(mid, reason)
   local attempts = redis.call('HGET', nattempts, mid) or '0'
-  local id = mid .. '#' .. (redis.call('HGET', generations, mid) or '')
+  local id = mid .. '#' .. (redis.call('HGET', generations, mid) or redis.call('HGET', tokens, mid) or '')
   local head = {attempts, redis.call('HGET', ncrashes, mid) or '0', redis.call('HGET', options, mid) or ',',
     #reason, reason}
   redis.call('ZADD', dead, now_ms, id)
   redis.call('HSET', dead_messages, id, table.concat(head, '\31') .. redis.call('HGET', messages, mid))
   redis.call('HSET', last_dead, mid, id)
-end
-
-local function unlock(mid)
-  redis.call('HDEL', locks, mid)
-  redis.call('HDEL', tokens, mid)
 end
 
 -- One more crash of `mid`, which has left its place: to ready, or to the dead at the limit. -> event kind
@@ -26,7 +21,7 @@ local function crash(mid, reason, kind, first_to_front)
   elseif over then
     forget(mid)
   else
-    unlock(mid)
+    unlock_to_wait(mid)
     to_ready(mid, first_to_front and crashes == 1)
   end
   return over and 'dead' or kind

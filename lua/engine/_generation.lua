@@ -1,4 +1,4 @@
--- generation: erase a message's traces, or let its newer content start over.
+-- generation: erase a message's traces, let its newer content start over, or take its lock away.
 -- needs: messages locks tokens backoffs nattempts ncrashes generations requeue options progress done now_ms
 local function forget_sides(...)
   for _, key in ipairs({locks, tokens, backoffs, nattempts, ncrashes, generations, requeue, options, progress}) do
@@ -14,6 +14,17 @@ end
 
 local function packed(not_before, lock_ms, dedupe_ms, content)
   return not_before .. ',' .. lock_ms .. ',' .. dedupe_ms .. ':' .. content
+end
+
+local function unlock(mid)
+  redis.call('HDEL', locks, mid)
+  redis.call('HDEL', tokens, mid)
+end
+
+-- The attempt is over and the message isn't: its generation goes by the token of the first attempt.
+local function unlock_to_wait(mid, token)
+  redis.call('HSETNX', generations, mid, token or redis.call('HGET', tokens, mid) or '')
+  unlock(mid)
 end
 
 -- The newer content of `mid`, which its caller has taken out of its place, starts with attempts 0.

@@ -1,7 +1,7 @@
 -- handout: lock what was picked for one caller, each message with a token.
 -- needs: locks tokens nattempts generations options circle left_circle meta caller number lease_ms max_lease now_ms
 local function write_locks(mids, reply, lock_at, attempts)
-  local expiry, token, attempt, first = {}, {}, {}, {}
+  local expiry, token, attempt, again = {}, {}, {}, false
   local stem, last, last_text = caller .. '.' .. number .. '.', 0, '0'
   for i, mid in ipairs(mids) do
     local right, ends = stem .. (i - 1), lock_at[i]
@@ -11,26 +11,18 @@ local function write_locks(mids, reply, lock_at, attempts)
     attempt[2 * i - 1], attempt[2 * i] = mid, '1'
     if attempts[i] then
       reply[6 * i] = (tonumber(attempts[i]) or 0) + 1
-      attempt[2 * i] = reply[6 * i]
-    else
-      first[#first + 1], first[#first + 2] = mid, right
+      attempt[2 * i], again = reply[6 * i], true
     end
     reply[6 * i + 3] = ends
   end
   redis.call('HSET', locks, unpack(expiry))
   redis.call('HSET', tokens, unpack(token))
   redis.call('HSET', nattempts, unpack(attempt))
-  if #first > 0 then redis.call('HSET', generations, unpack(first)) end
-  return 2 * #mids > #first
+  return again
 end
 
 local function enter_circle(mids)
-  local noted = redis.call('SCARD', left_circle) > 0 and redis.call('SMISMEMBER', left_circle, unpack(mids)) or {}
-  local fresh, back = {}, {}
-  for i, mid in ipairs(mids) do
-    if noted[i] == 1 then back[#back + 1] = mid else fresh[#fresh + 1] = mid end
-  end
-  if back[1] then redis.call('SREM', left_circle, unpack(back)) end
+  local fresh = take_over(left_circle, mids)
   if fresh[1] then redis.call('RPUSH', circle, unpack(fresh)) end
 end
 

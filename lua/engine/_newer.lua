@@ -34,8 +34,7 @@ local function take_from_expired(mid, content)
     return start_newer(mid, redis.call('HGET', requeue, mid))
   end
   redis.call('HINCRBY', ncrashes, mid, 1)
-  redis.call('HDEL', locks, mid)
-  redis.call('HDEL', tokens, mid)
+  unlock_to_wait(mid)
   if not_before and not_before > now_ms then to_due(mid, not_before) else to_ready(mid) end
 end
 

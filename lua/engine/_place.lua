@@ -25,5 +25,16 @@ local function leave_due(mid)
   redis.call('HDEL', backoffs, mid)
 end
 
+-- The mids come back to a list: copies of theirs that were noted as stale are theirs again. -> those without one
+local function take_over(notes, mids)
+  if redis.call('SCARD', notes) == 0 then return mids end
+  local noted, back, fresh = redis.call('SMISMEMBER', notes, unpack(mids)), {}, {}
+  for i, mid in ipairs(mids) do
+    if noted[i] == 1 then back[#back + 1] = mid else fresh[#fresh + 1] = mid end
+  end
+  if back[1] then redis.call('SREM', notes, unpack(back)) end
+  return fresh
+end
+
 local function leave_ready(mid) redis.call('SADD', left_ready, mid) end
 local function leave_circle(mid) redis.call('SADD', left_circle, mid) end

@@ -3,8 +3,8 @@
 local finished, any_newer = {}, redis.call('HLEN', requeue) > 0
 local any_options = redis.call('HLEN', options) > 0
 
-local function wait_until(mid, backoff_ms, front)
-  unlock(mid)
+local function wait_until(mid, token, backoff_ms, front)
+  unlock_to_wait(mid, token)
   if backoff_ms > 0 then to_due(mid, now_ms + backoff_ms) else to_ready(mid, front) end
 end
 
@@ -24,7 +24,7 @@ local function finish_done(mid, detail)
 end
 
 -- The holder's attempt at `mid` ends as `outcome`. -> event kind
-local function settle(mid, outcome, detail)
+local function settle(mid, token, outcome, detail)
   local newer = any_newer and redis.call('HGET', requeue, mid)
   if outcome == 'done' and not newer then return finish_done(mid, detail) end
   if newer and outcome == 'release' and level == 'all' then emit('superseded', mid, now_ms) end
@@ -37,7 +37,7 @@ local function settle(mid, outcome, detail)
     forget(mid)
   else
     if outcome ~= 'retry' then redis.call('HINCRBY', nattempts, mid, -1) end
-    wait_until(mid, tonumber(detail) or 0, outcome == 'release')
+    wait_until(mid, token, tonumber(detail) or 0, outcome == 'release')
   end
   return outcome == 'snooze' and 'snoozed' or outcome
 end
@@ -65,15 +65,15 @@ local function settle_all(words)
       words[i], ended[mid] = 'ok', true
       tick()
       if outcome == 'release' then -- no attempt that ended, so no event
-        released[#released + 1] = {mid, detail}
+        released[#released + 1] = {mid, token, 'release', detail}
       else
-        local kind = settle(mid, outcome, detail)
+        local kind = settle(mid, token, outcome, detail)
         emit(kind, mid, now_ms - ARGV[at + 4], ARGV[at + 5])
         if outcome == 'crashed' and kind == 'dead' then words[i] = 'dead' end
       end
     end
   end
   -- Each goes to the front of ready, the first one last.
-  for i = #released, 1, -1 do settle(released[i][1], 'release', released[i][2]) end
+  for i = #released, 1, -1 do settle(unpack(released[i])) end
   write_finished()
 end

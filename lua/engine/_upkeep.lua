@@ -19,10 +19,10 @@ local function recover(mid)
   emit(kind, mid, now_ms, '\31' .. attempt .. '\31\31\31\31\31\31lock expired')
 end
 
--- Remove all traces of finished ones. They hold no lock; most of the other hashes are empty.
+-- Remove all traces of finished ones. They hold no lock and have no backoff; most of the other hashes are empty.
 local function collect(mids)
-  for _, key in ipairs({messages, nattempts, generations}) do redis.call('HDEL', key, unpack(mids)) end
-  for _, key in ipairs({backoffs, ncrashes, requeue, options, progress}) do
+  for _, key in ipairs({messages, nattempts}) do redis.call('HDEL', key, unpack(mids)) end
+  for _, key in ipairs({ncrashes, generations, requeue, options, progress}) do
     if redis.call('HLEN', key) > 0 then redis.call('HDEL', key, unpack(mids)) end
   end
   redis.call('SREM', done, unpack(mids))

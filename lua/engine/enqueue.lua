@@ -34,20 +34,21 @@ local caller, number, now, delay_ms, at, can_update, can_requeue, lock_ms, dedup
 
 if refused() then return {'closed'} end
 if replayed() then return recorded_words() end
-local mids = {}
+local mids, words, longest = {}, {}, max_content
 for i = 10, #ARGV, 2 do
-  if #ARGV[i] > 512 or #ARGV[i + 1] > 1048576 then return redis.error_reply('ERR message too large') end
-  if #ARGV[i] == 0 then return redis.error_reply('ERR bad mid') end
-  mids[#mids + 1] = ARGV[i]
+  local mid, size = ARGV[i], #ARGV[i + 1]
+  if #mid > 512 or size > 1048576 then return redis.error_reply('ERR message too large') end
+  if mid == '' then return redis.error_reply('ERR bad mid') end
+  if size > longest then longest = size end
+  mids[i / 2 - 4], words[i - 9], words[i - 8] = mid, 'added', ''
 end
 if not is_text(table.concat(mids, ' ')) then return redis.error_reply('ERR bad mid') end
 
-local words, again, longest = {}, {}, max_content
+local again = {}
 for first = 10, #ARGV, 2000 do
   local batch = {unpack(ARGV, first, math.min(#ARGV, first + 1999))}
   local lives = accept(batch)
-  for i = 1, #batch, 2 do
-    words[#words + 1], words[#words + 2] = 'added', ''
+  for i = 1, next(lives) and #batch or 0, 2 do
     if lives[i] then again[#again + 1] = first + i - 1 end
   end
 end
@@ -60,15 +61,16 @@ if again[1] then
   for _, i in ipairs(again) do
     words[i - 9], words[i - 8] = enqueue_again(ARGV[i], ARGV[i + 1])
   end
+  longest = max_content
+  for i = 10, #ARGV, 2 do
+    if words[i - 9] ~= 'exists' then longest = math.max(longest, #ARGV[i + 1]) end
+  end
 end
 
-for i = 10, #ARGV, 2 do
+for i = 10, level == 'all' and #ARGV or 0, 2 do
   if words[i - 9] ~= 'exists' then
-    longest = math.max(longest, #ARGV[i + 1])
-    if level == 'all' then
-      local action = words[i - 9] == 'added' and '' or words[i - 9]
-      emit('enqueued', ARGV[i], now_ms, '\31\31\31\31\31\31\31' .. action .. '\31\31' .. #ARGV[i + 1])
-    end
+    local action = words[i - 9] == 'added' and '' or words[i - 9]
+    emit('enqueued', ARGV[i], now_ms, '\31\31\31\31\31\31\31' .. action .. '\31\31' .. #ARGV[i + 1])
   end
 end
 if longest > max_content then redis.call('HSET', meta, 'max_content', longest) end

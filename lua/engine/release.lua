@@ -38,9 +38,9 @@ for i = 4, #ARGV, 2 do
   local mid = ARGV[i]
   local holds = not held[mid] and redis.call('HGET', tokens, mid) == ARGV[i + 1]
   words[#words + 1] = holds and 'ok' or 'stale'
-  if holds then held[mid], held[#held + 1] = true, mid end
+  if holds then held[mid], held[#held + 1] = true, {mid, ARGV[i + 1], 'release', ''} end
 end
 if #held > 0 then tick() end
-for i = #held, 1, -1 do settle(held[i], 'release', '') end
+for i = #held, 1, -1 do settle(unpack(held[i])) end
 record_call(words)
 return words

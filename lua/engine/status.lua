@@ -3,8 +3,8 @@
 status: where one message is in its life.
 
 KEYS
-  messages:hash locks:hash backoffs:hash nattempts:hash ncrashes:hash generations:hash requeue:hash
-  progress:hash done:set last_dead:hash meta:hash events:stream
+  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash generations:hash
+  requeue:hash progress:hash done:set last_dead:hash meta:hash events:stream
 ARGV
   mid  message id
   now  epoch ms, or '' for the server's clock
@@ -13,8 +13,8 @@ RETURNS  {status, attempts, ncrashes, not_before or 0, lock_at or 0, generation,
 COST     O(1)
 WRITES   nothing
 ]]
-local messages, locks, backoffs, nattempts, ncrashes, generations, requeue, progress, done, last_dead, meta,
-  events = unpack(KEYS)
+local messages, locks, tokens, backoffs, nattempts, ncrashes, generations, requeue, progress, done, last_dead,
+  meta, events = unpack(KEYS)
 local mid, now = unpack(ARGV)
 
 --@include _clock
@@ -24,5 +24,7 @@ local word = status(mid)
 local dead_id = redis.call('HGET', last_dead, mid) or ''
 if word == 'nil' and dead_id ~= '' then word = 'dead' end
 local function number_of(key) return tonumber(redis.call('HGET', key, mid)) or 0 end
-return {word, number_of(nattempts), number_of(ncrashes), number_of(backoffs), number_of(locks),
-  redis.call('HGET', generations, mid) or '', dead_id, redis.call('HGET', progress, mid) or ''}
+-- Until the first attempt is over its token is the generation's.
+local generation = redis.call('HGET', generations, mid) or redis.call('HGET', tokens, mid) or ''
+return {word, number_of(nattempts), number_of(ncrashes), number_of(backoffs), number_of(locks), generation, dead_id,
+  redis.call('HGET', progress, mid) or ''}

@@ -78,7 +78,7 @@ def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None
             f"I8 handed out {content}, accepted is {record.content or 'nothing'}",
         )
         need(w.now >= record.not_before, f"I10 handed out {record.not_before - w.now} ms too early")
-        if record.fresh:
+        if fresh := record.fresh:
             need(generation in ("", token), "I7 new content in an old generation")
             record.generation, record.attempts, record.crashes, record.fresh = token, 0, 0, False
             record.lock, record.dedupe = record.newer_options
@@ -87,7 +87,7 @@ def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None
             f"I11 lock until now + {int(str(lock_at)) - w.now}",
         )
         need(
-            generation in ("", record.generation),
+            fresh or generation == record.generation,
             f"I7 generation {generation}, not {record.generation}",
         )
         need(attempt == record.attempts + 1, f"I7 attempt {attempt} after {record.attempts}")

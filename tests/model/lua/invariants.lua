@@ -41,7 +41,9 @@ local function check_mid(mid, owed)
   if lock then
     rule(circle and not done, 'I4 locked outside the circle: ' .. mid)
     rule(tonumber(lock) <= R.now + (tonumber(fields('meta').max_lease) or 0), 'I11 lock longer than any lease: ' .. mid)
-    rule(fields('generations')[mid] and fields('nattempts')[mid], 'I4 locked, never handed out: ' .. mid)
+    rule(fields('nattempts')[mid], 'I4 locked, never handed out: ' .. mid)
+  elseif content and not done then
+    rule((fields('nattempts')[mid] == nil) == (fields('generations')[mid] == nil), 'I7 attempts without generation: ' .. mid)
   end
   rule(not circle or lock or done, 'I2 in the circle, neither locked nor done: ' .. mid)
   rule(not (ready and done), 'I2 ready and done: ' .. mid)
