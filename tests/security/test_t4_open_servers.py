@@ -1,4 +1,4 @@
-"""T4: a server open to the network, and secrets of its URL."""
+"""T4: a server open to the network, and secrets of its URL; for the embedded one see tests/engine/test_embedded.py."""
 
 from __future__ import annotations
 
@@ -58,13 +58,3 @@ def test_password_of_a_url_is_in_no_output(capfd, caplog, monkeypatch):
         client.command("PING")
     out, err = capfd.readouterr()
     assert CANARY not in out + err + caplog.text + str(raised.value) + repr(client)
-
-
-def test_embedded_server_listens_on_a_socket_of_its_owner_alone():
-    from jobq.engine import embedded_process
-
-    source = embedded_process.__file__
-    assert source is not None
-    with open(source, encoding="utf-8") as file:
-        text = file.read()
-    assert '"--port", "0"' in text and "unixsocketperm" in text
