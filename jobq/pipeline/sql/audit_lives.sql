@@ -23,71 +23,70 @@ WITH told AS (
     CASE WHEN kind IN ('done', 'dead') THEN unix_millis(e.enqueued_at) END AS asked_ms
   FROM {events} e JOIN {starts} s ON e.queue = s.queue AND unix_millis(e.entry_at) >= s.since_ms
 ),
-sums AS (
+clears AS (
+  SELECT /*+ BROADCAST(s) */
+    e.queue, collect_list(
+      named_struct('place', unix_millis(e.entry_at) * 1048576 + e.entry_seq, 'move', 9, 'counted', 0)) AS clears
+  FROM {events} e JOIN {starts} s ON e.queue = s.queue AND unix_millis(e.entry_at) >= s.since_ms
+  WHERE kind = 'cleared' GROUP BY e.queue
+),
+mids AS (
   SELECT
-    queue, mid, sum(counted * if(move = 1, 1, 0)) AS counted,
-    count_if(move BETWEEN 3 AND 5) AS endings, count_if(move = 7) AS again,
+    queue, mid, max(asked_ms) AS asked_ms, max(since_ms) AS since_ms,
+    CAST(sum(counted * if(move = 1, 1, 0)) AS INT) AS counted,
+    count_if(move BETWEEN 3 AND 5) AS endings, CAST(count_if(move = 7) AS INT) AS again,
     count_if(move = 1) = 1 AND count_if(move IN (2, 8)) = 0 AND count_if(move BETWEEN 3 AND 5) <= 1
       AND min(place) = min(if(move = 1, place, NULL))
-      AND coalesce(max(place) = max(if(move BETWEEN 3 AND 5, place, NULL)), true) AS plain
+      AND coalesce(max(place) = max(if(move BETWEEN 3 AND 5, place, NULL)), true) AS plain,
+    collect_list(named_struct('place', place, 'move', move, 'counted', counted)) AS moves
   FROM told WHERE move < 9 GROUP BY queue, mid
-),
-clears AS (
-  SELECT queue, collect_list(named_struct('place', place, 'move', move, 'counted', 0)) AS moves
-  FROM told WHERE move = 9 GROUP BY queue
-),
-judged AS (
-  SELECT /*+ BROADCAST(c) */ s.*, s.plain AND c.queue IS NULL AS by_sums FROM sums s LEFT JOIN clears c ON s.queue = c.queue
-),
-stories AS (
-  SELECT
-    t.queue, t.mid, max(asked_ms) AS asked_ms, max(since_ms) AS since_ms,
-    collect_list(named_struct('place', place, 'move', move, 'counted', t.counted)) AS moves
-  FROM told t LEFT SEMI JOIN (SELECT queue, mid FROM judged WHERE NOT by_sums) j
-    ON t.queue = j.queue AND t.mid = j.mid
-  WHERE move < 9 GROUP BY t.queue, t.mid
 ),
 folded AS (
   SELECT /*+ BROADCAST(c) */
-    t.queue, t.mid, t.asked_ms, t.since_ms,
-    aggregate(
-      array_sort(CASE WHEN c.moves IS NULL THEN t.moves ELSE concat(t.moves, c.moves) END),
-      named_struct('open', false, 'counted', 0, 'newer', -1, 'ended', false, 'accepted', 0, 'finished', 0,
-        'duplicates', 0, 'lost', 0, 'superseded', 0, 'earlier', 0),
-      (l, m) -> named_struct(
-        'open', CASE
-          WHEN m.move IN (1, 2) THEN true
-          WHEN m.move IN (5, 9) THEN false
-          WHEN m.move IN (3, 4, 8) AND l.newer < 0 THEN false
-          ELSE l.open END,
-        'counted', CASE
-          WHEN m.move = 1 OR (m.move = 2 AND NOT l.open) THEN m.counted
-          WHEN l.open AND l.newer >= 0 AND m.move IN (3, 4, 6, 7, 8) THEN l.newer
-          ELSE l.counted END,
-        'newer', CASE
-          WHEN m.move = 2 AND l.open THEN m.counted
-          WHEN m.move BETWEEN 1 AND 9 AND NOT (l.open AND l.newer < 0) THEN -1
-          ELSE l.newer END,
-        'ended', l.ended OR m.move = 5 OR (m.move IN (3, 4) AND NOT (l.open AND l.newer >= 0))
-          OR (m.move = 8 AND l.open AND l.newer < 0),
-        'accepted', l.accepted + CASE WHEN m.move IN (1, 2) THEN m.counted ELSE 0 END,
-        'finished', l.finished + CASE
-          WHEN l.open AND m.move IN (3, 4, 5) THEN l.counted
-          WHEN l.open AND m.move = 9 THEN l.counted + greatest(l.newer, 0)
-          ELSE 0 END,
-        'duplicates', l.duplicates + CASE
-          WHEN NOT l.open AND m.move = 3 AND l.ended THEN 1
-          WHEN l.open AND m.move = 7 AND l.newer < 0 THEN l.counted
-          ELSE 0 END,
-        'lost', l.lost + CASE WHEN l.open AND m.move = 1 THEN l.counted + greatest(l.newer, 0) ELSE 0 END,
-        'superseded', l.superseded + CASE
-          WHEN l.open AND m.move IN (2, 5) THEN greatest(l.newer, 0)
-          WHEN l.open AND (m.move = 8 OR (m.move IN (6, 7) AND l.newer >= 0)) THEN l.counted
-          ELSE 0 END,
-        'earlier', l.earlier + CASE WHEN NOT l.open AND m.move IN (3, 4, 5) AND NOT l.ended THEN 1 ELSE 0 END
+    t.queue, mid, asked_ms, since_ms,
+    CASE WHEN plain AND clears IS NULL THEN
+      named_struct('open', endings = 0, 'counted', counted, 'newer', -1, 'ended', endings = 1, 'accepted', counted,
+        'finished', if(endings = 1, counted, 0), 'duplicates', counted * again, 'lost', 0, 'superseded', 0, 'earlier', 0)
+    ELSE
+      aggregate(
+        array_sort(CASE WHEN clears IS NULL THEN moves ELSE concat(moves, clears) END),
+        named_struct('open', false, 'counted', 0, 'newer', -1, 'ended', false, 'accepted', 0, 'finished', 0,
+          'duplicates', 0, 'lost', 0, 'superseded', 0, 'earlier', 0),
+        (l, m) -> named_struct(
+          'open', CASE
+            WHEN m.move IN (1, 2) THEN true
+            WHEN m.move IN (5, 9) THEN false
+            WHEN m.move IN (3, 4, 8) AND l.newer < 0 THEN false
+            ELSE l.open END,
+          'counted', CASE
+            WHEN m.move = 1 OR (m.move = 2 AND NOT l.open) THEN m.counted
+            WHEN l.open AND l.newer >= 0 AND m.move IN (3, 4, 6, 7, 8) THEN l.newer
+            ELSE l.counted END,
+          'newer', CASE
+            WHEN m.move = 2 AND l.open THEN m.counted
+            WHEN m.move BETWEEN 1 AND 9 AND NOT (l.open AND l.newer < 0) THEN -1
+            ELSE l.newer END,
+          'ended', l.ended OR m.move = 5 OR (m.move IN (3, 4) AND NOT (l.open AND l.newer >= 0))
+            OR (m.move = 8 AND l.open AND l.newer < 0),
+          'accepted', l.accepted + CASE WHEN m.move IN (1, 2) THEN m.counted ELSE 0 END,
+          'finished', l.finished + CASE
+            WHEN l.open AND m.move IN (3, 4, 5) THEN l.counted
+            WHEN l.open AND m.move = 9 THEN l.counted + greatest(l.newer, 0)
+            ELSE 0 END,
+          'duplicates', l.duplicates + CASE
+            WHEN NOT l.open AND m.move = 3 AND l.ended THEN 1
+            WHEN l.open AND m.move = 7 AND l.newer < 0 THEN l.counted
+            ELSE 0 END,
+          'lost', l.lost + CASE WHEN l.open AND m.move = 1 THEN l.counted + greatest(l.newer, 0) ELSE 0 END,
+          'superseded', l.superseded + CASE
+            WHEN l.open AND m.move IN (2, 5) THEN greatest(l.newer, 0)
+            WHEN l.open AND (m.move = 8 OR (m.move IN (6, 7) AND l.newer >= 0)) THEN l.counted
+            ELSE 0 END,
+          'earlier', l.earlier + CASE WHEN NOT l.open AND m.move IN (3, 4, 5) AND NOT l.ended THEN 1 ELSE 0 END
+        )
       )
-    ) AS life
-  FROM stories t LEFT JOIN clears c ON t.queue = c.queue
+    END AS life
+  FROM mids t LEFT JOIN clears c ON t.queue = c.queue
 )
 SELECT
   queue, mid, life.accepted, life.finished, life.duplicates, life.lost, life.superseded, life.earlier,
@@ -95,7 +94,3 @@ SELECT
   -- Ended here, and its enqueue, within the range by the producer's clock, is on no record.
   CASE WHEN asked_ms >= since_ms + 60000 AND asked_ms <= :until_ms THEN life.earlier ELSE 0 END AS unrecorded
 FROM folded
-UNION ALL
-SELECT
-  queue, mid, counted, if(endings = 1, counted, 0), counted * again, 0, 0, 0, if(endings = 0, counted, 0), 0
-FROM judged WHERE by_sums
