@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jobq.compat.topic.keys import topic_names
 from jobq.engine import keys
-from jobq.engine.rights import CONNECTION, commands, literal
+from jobq.engine.rights import allowed_for, literal
 from jobq.engine.script import folder, load
 
 #: What of other areas it calls: to enqueue, to read queues and topics.
@@ -26,13 +26,12 @@ def rights(namespace: str = "jobq", names: Sequence[str] = ()) -> list[str]:
     """
     paths = (folder() / "pipeline").glob("[!_]*.lua")
     called = [*_CALLED, *(("pipeline", path.stem) for path in paths)]
-    needed = {"fcall", "fcall_ro", "time", *_OWN}.union(*(commands(load(*one)) for one in called))
     patterns = [f"{literal(keys.prefix(namespace, name))}*" for name in names]
     every = f"{literal(keys.checked_name('namespace', namespace))}:{{*"
     staged = literal(f"{namespace}:staged")
     return [
-        *(f"~{one}" for one in patterns or [every]), "resetchannels", "-@all", *CONNECTION,
-        *(f"+{name}" for name in sorted(needed)),
+        *(f"~{one}" for one in patterns or [every]), "resetchannels",
+        *allowed_for((load(*one) for one in called), _OWN),
         f"(~{literal(keys.queue_names(namespace))} ~{literal(topic_names(namespace))} +sadd +smembers)",
         f"(~{staged} +zadd +zrange +zrangebyscore +zrem)",
     ]  # fmt: skip

@@ -100,16 +100,21 @@ def zone_of(name: str) -> ZoneInfo:
 
 def moment(text: str, now: datetime, zone: str = "UTC") -> datetime:
     """`1h` (before now), or an ISO 8601 time, in `zone` unless it names its own."""
+    its_zone = zone_of(zone)
+    try:
+        return _instant(text, now, its_zone)
+    except (ConfigError, OverflowError) as error:
+        raise ConfigError(
+            f"{text!r} is no time; write 2026-11-21T08:00Z, or 7d for so long ago"
+        ) from error
+
+
+def _instant(text: str, now: datetime, zone: ZoneInfo) -> datetime:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        try:
-            return now - timedelta(seconds=duration_s(text))
-        except (ConfigError, OverflowError) as error:
-            raise ConfigError(
-                f"{text!r} is no time; write 2026-11-21T08:00Z, or 7d for so long ago"
-            ) from error
-    return (at if at.tzinfo else at.replace(tzinfo=zone_of(zone))).astimezone(UTC)
+        return now - timedelta(seconds=duration_s(text))
+    return (at if at.tzinfo else at.replace(tzinfo=zone)).astimezone(UTC)
 
 
 def marked(name: str, marks: Mapping[str, datetime]) -> datetime:

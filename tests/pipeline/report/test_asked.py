@@ -30,7 +30,9 @@ def test_moment_is_so_long_ago_or_an_instant():
     assert moment("2026-11-20", NOON, "Europe/Berlin") == datetime(2026, 11, 19, 23, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("text", ["yesterday", "", "1y", "2026-13-01", "9" * 30 + "d"])
+@pytest.mark.parametrize(
+    "text", ["yesterday", "", "1y", "2026-13-01", "9" * 30 + "d", "9999-12-31T23:59-14:00"]
+)
 def test_moment_says_how_to_write_one(text):
     with pytest.raises(ConfigError, match="is no time; write"):
         moment(text, NOON)
