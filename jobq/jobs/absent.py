@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from jobq.engine.message import Ending, Message
 from jobq.events import attempt_record, trace_id
 from jobq.jobs import log
-from jobq.jobs.failure import clean
+from jobq.jobs.failure import clean, one_column
 
 #: About six minutes of waiting for a deploy to end.
 MAX_ATTEMPTS = 12
@@ -49,8 +49,7 @@ def _dead(queue: str, message: Message, why: str, record: str) -> Ending:
 
 
 def _record(message: Message, name: str, worker: str, kind: str, headers: Mapping[str, str]) -> str:
-    # The name is whatever somebody wrote; a separator in it would shift the columns.
     return attempt_record(
-        clean(name).replace("\n", " ")[:200], message.attempt, 0, 0, 0, 0, worker, kind,
+        one_column(name), message.attempt, 0, 0, 0, 0, worker, kind,
         nbytes=len(message.content), trace_id=trace_id(headers),
     )  # fmt: skip

@@ -64,6 +64,11 @@ def clean(text: str) -> str:
     return shown.encode("utf-8", "backslashreplace").decode()
 
 
+def one_column(name: str) -> str:
+    """A name that somebody wrote, as an event's column: a separator in it would shift those behind it."""
+    return clean(name).replace("\n", " ").replace("\t", " ")[:200]
+
+
 def _frames(trace: TracebackType | None) -> list[CodeType]:
     found = []
     while trace is not None:

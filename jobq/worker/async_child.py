@@ -222,15 +222,17 @@ class AsyncChild(Child):
             self._took(index, dequeued, deadline)
 
     def _report_amid(self) -> None:
-        """In a long sync job: as `_report_all`, if the server answers soon."""
+        """In a long sync job: as `_report_all`, as far as the server answers soon and the lease bears it."""
         for index in {one.queue for one in self._ended}:
+            if self.slots.deadline() - boot_ns() <= self.quick_ns:
+                return
             ended = [one for one in self._ended if one.queue == index]
             endings, limit = _endings(ended), self.settings.crash_limit
             try:
                 if endings:
                     tell_refused(endings, self.quick[index].finish(endings, crash_limit=limit))
             except JobqError:
-                continue  # the loop tries again, with all patience
+                return  # the loop tries again, with all patience
             self._ended = [one for one in self._ended if one.queue != index]
             self._free_all(ended)
 
@@ -344,6 +346,7 @@ class AsyncChild(Child):
                 self._report_amid()
             finally:
                 self.timers.in_job = True
+            self.fence(boot_ns(), self._abort_sync)
             self.told()
         return self.next_look_s()
 

@@ -14,12 +14,13 @@ from jobq.engine.queue import Queue
 from jobq.errors import CodecError
 from jobq.events import SEPARATOR, ago_ms, attempt_record, trace_id
 from jobq.jobs.codec import decode
+from jobq.jobs.failure import one_column
 from jobq.jobs.seal import opened, seal_of
 from jobq.worker import exits, slots
 from jobq.worker.clock import boot_ns
 from jobq.worker.slots import Held, Slots
 
-_FOLLOWS = {"ok": "; again at once", "dead": "; it is dead, having crashed too often"}
+_FOLLOWS = {"ok": "; it runs again", "dead": "; it is dead, having crashed too often"}
 #: Killed for these, a running job is not to blame: it is given back.
 BLAMELESS = frozenset(("shutdown", "lease"))
 
@@ -61,7 +62,7 @@ class Death(NamedTuple):
 
 
 class Crash(NamedTuple):
-    """An attempt that ended with its child."""
+    """An attempt that ended with its child; job '' and attempt 0 where nobody knows them any more."""
 
     job: str
     mid: str
@@ -71,8 +72,9 @@ class Crash(NamedTuple):
 
     @property
     def what(self) -> str:
-        """As logs begin it; not every content names a job."""
-        return f"{self.job} {self.mid} attempt {self.attempt}".lstrip()
+        """As logs begin it."""
+        attempt = f" attempt {self.attempt}" if self.attempt else ""
+        return f"{self.job} {self.mid}{attempt} of queue {self.queue}".lstrip()
 
     @property
     def follows(self) -> str:
@@ -115,6 +117,8 @@ def bury(death: Death, queues: list[Queue], crash_limit: int, worker: str) -> li
 
 
 def _crash(queue: Queue, ending: Ending, reply: str) -> Crash:
+    if reply == "stale":  # its content may be another life's by now
+        return Crash("", ending.mid, 0, queue.name, reply)
     job, attempt = ending.record.split(SEPARATOR, 2)[:2]
     return Crash(job, ending.mid, int(attempt), queue.name, reply)
 
@@ -143,7 +147,7 @@ def _record(queue: Queue, death: Death, held: Held, worker: str, error: str = ""
     content = queue.client.command("HGET", keys.key(queue.prefix, "messages"), held.mid) or b""
     try:
         call = decode(opened(seal_of(queue.client), queue.name, held.mid, content))
-        name, enqueued_at, trace = call.job, call.enqueued_at, trace_id(call.headers)
+        name, enqueued_at, trace = one_column(call.job), call.enqueued_at, trace_id(call.headers)
     except CodecError:
         name, enqueued_at, trace = "", 0, ""
     ran_us = death.ran_us if error else 0

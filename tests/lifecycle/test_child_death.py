@@ -94,11 +94,11 @@ def test_poison_is_dead_after_exactly_so_many_crashes_while_others_flow(
     assert len(ledger.lines("end")) == 30
     assert worker.stop() == 0
     said = [line for line in worker.log.splitlines() if "crashed:" in line]
-    assert [line.rpartition("; ")[2] for line in said] == ["again at once"] * (limit - 1) + [
+    assert [line.rpartition("; ")[2] for line in said] == ["it runs again"] * (limit - 1) + [
         "it is dead, having crashed too often"
     ]
     for attempt, line in enumerate(said, 1):
-        assert f"kills poison attempt {attempt} crashed: child " in line
+        assert f"kills poison attempt {attempt} of queue low crashed: child " in line
 
 
 @pytest.mark.loop
