@@ -28,8 +28,9 @@ class Flights:
         self._client = client
 
     def run(self, requests: Sequence[Request[Any]]) -> list[Any]:
-        """Result or exception of each, in their order, which is also that of their effects.
+        """Result or exception of each, in their order.
 
+        Their effects come in that order too, but for what the server wouldn't take for now (BUSY): that is sent again.
         All keys must be served by one node. Raises nothing itself but what ends the process.
         """
         outcomes: list[Any] = []
@@ -97,7 +98,8 @@ class _Flight:
         # The server begins with the first while the others are still being packed.
         for first in range(0, len(commands), AT_ONCE):
             part = commands[first : first + AT_ONCE]
-            connection.send_packed_command((b"".join(map(packed, part)),))
+            # A health check amid the flight would take the first call's reply for its own.
+            connection.send_packed_command((b"".join(map(packed, part)),), check_health=first == 0)
 
     def _receive(self, connection: Connection, left: list[int], asking: bool) -> Exception | None:
         passing: Exception | None = None

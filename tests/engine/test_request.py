@@ -129,3 +129,11 @@ def test_full_server_refuses_a_request_in_flight_as_any_other(far, redis, counti
 def test_thousands_of_requests_fly_in_turns(far, counting):
     request = counting(False)
     assert Flights(far).run([request] * 2_500) == list(range(1, 2_501))
+
+
+def test_flight_in_portions_is_not_mixed_up_with_a_health_check(far, counting):
+    flights = Flights(far)
+    flights.run([counting(False)])
+    [[idle]] = far._idle.values()
+    idle.health_check_interval, idle.next_health_check = 1e-9, 0
+    assert flights.run([counting(False)] * 250) == list(range(2, 252))
