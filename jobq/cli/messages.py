@@ -28,7 +28,7 @@ UNKNOWN = "nil"
 def status(session: Session, mid: str, queues: str | None) -> int:
     """Show where the message MID is in its life. Exit code 1: no queue knows it.
 
-    That is so (nil) for what was never enqueued, and for what is done and was collected.
+    That is so (nil) for what was never enqueued, and for what is done or cancelled and was collected.
     """
     found = [record for record in _statuses(session, mid, queues) if record["status"] != UNKNOWN]
     for record in found or [{"mid": mid, "queue": None, "status": UNKNOWN}]:
@@ -41,7 +41,7 @@ def _sentence(record: dict[str, Any]) -> str:
     times = {key: output.moment(record.get(key) or 0) for key in ("not_before", "lock_at")}
     facts = {key: value for key, value in (record | times).items() if value}
     if record["status"] == UNKNOWN:
-        return f"{record['mid']}: nil, no queue knows it: never enqueued, or done"
+        return f"{record['mid']}: nil, no queue knows it: never enqueued, or over"
     told = [f"{key.replace('_', ' ')} {facts[key]}" for key in list(facts)[1:] if key != "status"]
     return "  ".join([f"{record['mid']}: {record['status']}", *told])
 

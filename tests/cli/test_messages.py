@@ -21,7 +21,7 @@ def test_status_of_an_unknown_mid_is_a_no(cli: Any, queue: Queue) -> None:
     queue.enqueue(CALL)
     ended = cli("status", "none", "--json")
     assert (ended.code, ended.records) == (1, [{"mid": "none", "queue": None, "status": "nil"}])
-    assert cli("status", "none").out == "none: nil, no queue knows it: never enqueued, or done\n"
+    assert cli("status", "none").out == "none: nil, no queue knows it: never enqueued, or over\n"
 
 
 def test_status_shows_lock_and_progress_of_a_running_job(cli: Any, queue: Queue) -> None:

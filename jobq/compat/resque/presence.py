@@ -103,10 +103,12 @@ class SidekiqPresence:
             fields += (f"{process}.{mid}", _write(noted))
             names.add(f"{process}.{mid}")
         # What still runs is never gone in between: somebody may look just then.
+        shown = self._shown.get(key, set())
         if fields:
+            self._shown[key] = shown | names  # to be taken out again, also if the rest fails
             self._client.command("HSET", key, *fields)
             self._client.command("EXPIRE", key, LIFE_S)
-        if over := self._shown.get(key, set()) - names:
+        if over := shown - names:
             self._client.command("HDEL", key, *over)
         self._shown[key] = names
 

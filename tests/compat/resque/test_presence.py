@@ -8,6 +8,7 @@ import pytest
 
 from jobq.compat.resque.presence import SidekiqPresence
 from jobq.compat.resque.rules import Tally
+from jobq.errors import Unavailable
 from tests.compat.resque.conftest import PLACE
 
 
@@ -56,3 +57,25 @@ def test_nothing_is_shown_once_nothing_runs(redis, presence, watch, shown):
     assert shown() == [[], []]
     presence.leave()
     assert not redis.keys(f"{presence.identity}*")
+
+
+def test_job_whose_entry_could_not_be_taken_out_goes_with_the_next_beat(
+    client, presence, watch, shown, monkeypatch
+):
+    watch.jobs = [(1, "default", "a", 5)]
+    presence.beat(lambda *_: None)
+    real = client.command
+
+    def refused(*words):
+        if words[0] == "HDEL":
+            raise Unavailable("away")
+        return real(*words)
+
+    watch.jobs = [(1, "default", "b", 5)]
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "command", refused)
+        with pytest.raises(Unavailable):
+            presence.beat(lambda *_: None)
+    watch.jobs = [(1, "default", "c", 5)]
+    presence.beat(lambda *_: None)
+    assert shown() == [["c"], ["c"]]
