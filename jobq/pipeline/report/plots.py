@@ -194,15 +194,31 @@ def _times(times: Sequence[datetime], x_of: Callable[[datetime], float], asked: 
 
 
 def _rounds(first: datetime, last: datetime, step: int, zone: ZoneInfo) -> list[datetime]:
-    """Every `step` seconds of that zone's clock, from its midnight on."""
+    """Every `step` seconds of that zone's clock, from its midnight on; each moment once, none before `first`."""
+    if step > 3600:
+        return _walls(first, last, step, zone)
+    # Where clocks change an hour comes twice or not at all; in UTC there is each moment, once.
+    at, found = first.astimezone(UTC), []
+    while at <= last:
+        wall = at.astimezone(zone).replace(tzinfo=None)
+        over = (wall - datetime.min) % timedelta(seconds=step)
+        if not over:
+            found.append(at)
+        at += timedelta(seconds=step) - over
+    return found
+
+
+def _walls(first: datetime, last: datetime, step: int, zone: ZoneInfo) -> list[datetime]:
+    """The same for steps over an hour, whose length changes where clocks do."""
     wall = first.astimezone(zone).replace(tzinfo=None)
     midnight = wall.replace(hour=0, minute=0, second=0, microsecond=0)
     skipped = math.ceil((wall - midnight).total_seconds() / step)
-    found = []
+    found: list[datetime] = []
     while (
         at := (midnight + timedelta(seconds=skipped * step)).replace(tzinfo=zone).astimezone(UTC)
     ) <= last:
-        found.append(at)
+        if at >= first and at not in found[-1:]:
+            found.append(at)
         skipped += 1
     return found
 

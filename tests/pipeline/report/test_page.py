@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 
 from jobq.pipeline.report.asked import Asked
 from jobq.pipeline.report.html import page
-from jobq.pipeline.report.plots import HEIGHT, plot
+from jobq.pipeline.report.plots import HEIGHT, LEFT, RIGHT, WIDTH, plot
 from jobq.pipeline.report.registry import ERRORS, REGRESSIONS, REPORTS, THROUGHPUT, Report
 from jobq.pipeline.report.run import Result
 from jobq.pipeline.report.summary import cards
@@ -141,6 +141,38 @@ def test_ticks_of_a_time_line_are_on_the_round_by_the_zone_asked_for(hours, labe
     rows = [{"at": at(i * hours * 900), "queue": "low", "done_per_s": 0.1} for i in range(5)]
     drawn = plot(Result(THROUGHPUT, rows), replace(ASKED, zone="Europe/Berlin"))
     assert re.findall(rf'y="{HEIGHT - 8}">([^<]*)<', drawn) == labels
+
+
+@pytest.mark.parametrize(
+    ("zone", "since", "hours", "labels"),
+    [
+        ("Europe/Berlin", "2026-10-25T01:10Z", 1, ["02:15", "02:30", "02:45", "03:00"]),
+        ("Europe/Berlin", "2026-10-25T00:00Z", 2, ["02:00", "02:30", "02:00", "02:30", "03:00"]),
+        (
+            "Europe/Berlin", "2026-03-29T00:00Z", 3,
+            ["01:00", "01:30", "03:00", "03:30", "04:00", "04:30", "05:00"],
+        ),
+        (
+            "Australia/Lord_Howe", "2026-04-04T13:30Z", 3,
+            ["00:30", "01:00", "01:30", "01:30", "02:00", "02:30", "03:00"],
+        ),
+        ("Europe/Berlin", "2026-10-24T22:30Z", 15, ["03:00", "06:00", "09:00", "12:00"]),
+        ("America/Havana", "2026-11-01T05:00Z", 72, ["12:00", "02 Nov", "12:00", "03 Nov", "12:00", "04 Nov"]),
+        ("Pacific/Apia", "2011-12-29T10:00Z", 96, ["29 Dec", "31 Dec", "01 Jan", "02 Jan", "03 Jan"]),
+    ],
+)  # fmt: skip
+def test_ticks_are_within_the_figure_and_each_there_once_where_clocks_change(
+    zone, since, hours, labels
+):
+    first = datetime.fromisoformat(since)
+    times = [first + timedelta(hours=hours * i / 4) for i in range(5)]
+    rows = [{"at": one, "queue": "low", "done_per_s": 0.1} for one in times]
+    drawn = plot(Result(THROUGHPUT, rows), replace(ASKED, zone=zone))
+    found = re.findall(rf'x="([^"]*)" y="{HEIGHT - 8}">([^<]*)<', drawn)
+    assert [label for _, label in found] == labels
+    places = [float(x) for x, _ in found]
+    assert places[0] >= LEFT and places[-1] <= WIDTH - RIGHT
+    assert places == sorted(set(places))
 
 
 def test_label_of_a_bar_keeps_the_begin_of_an_error_and_the_end_of_a_name():
