@@ -158,7 +158,13 @@ def _one(name: str, value: Any, now: Tail) -> Place:
     if isinstance(value, str) or ("-" not in now.id and isinstance(value, int)):
         n = int(value) if "-" not in now.id and str(value).isdecimal() else UNKNOWN
         value = {"id": str(value), "n": n}
-    return offsets.from_plain({name: value})[name]
+    place = offsets.from_plain({name: value})[name]
+    if "-" not in now.id and not place.id.isdecimal():
+        raise ConfigError(
+            f"offset {place.id!r} of topic {name!r} is no index; write a whole number, "
+            '"earliest" or "latest"'
+        )
+    return place
 
 
 def divided(

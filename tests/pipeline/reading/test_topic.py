@@ -66,6 +66,14 @@ def test_span_and_offsets_choose_messages(load, topic):
     assert indexes(load(view="topic", startingOffsets=start, endingOffsets=end).rows()) == [8, 9]
 
 
+@pytest.mark.parametrize("given", ['"5-0"', '{"id": "5-0", "n": 5}', '"5-"'])
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_offset_of_an_event_is_refused_for_a_topic(load, topic, option, given):
+    topic.append_many([b"v"] * 9)
+    with pytest.raises(ConfigError, match=r"offset '5-0?' of topic 'orders' is no index; write a"):
+        load(view="topic", **{option: f'{{"orders": {given}}}'})
+
+
 def test_loss_is_told_with_its_number(load, topic, caplog):
     topic.append_many([b"v"] * 20)
     strict, lenient = load(view="topic"), load(view="topic", failOnDataLoss=False)
