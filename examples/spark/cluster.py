@@ -73,8 +73,10 @@ def _started(command: tuple[str, ...], sign: str) -> Iterator[str]:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
         if reading.is_alive():
-            reading.join()
-        process.stderr.close()
+            # What the daemon started may hold the other end for longer; closing would wait for it.
+            reading.join(10)
+        if not reading.is_alive():
+            process.stderr.close()
 
 
 def _read(log: IO[str]) -> None:
