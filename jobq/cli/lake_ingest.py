@@ -46,7 +46,10 @@ if TYPE_CHECKING:
     "--rollup", type=DURATION, default="1h", show_default=True,
     help="Bring job_runs and rollup_hourly up to date at most so often; 0: only compact does.",
 )  # fmt: skip
-@option("--wait", type=DURATION, default="0s", help="Wait so long for another ingest to end.")
+@option(
+    "--wait", type=DURATION, default="0s", show_default=True,
+    help="Wait so long for the round of another ingest, or for upkeep, to end.",
+)  # fmt: skip
 @option("--adopt", is_flag=True, help="Take lost offsets from the rows; see docs/lake.md.")
 @queues_option
 def ingest(

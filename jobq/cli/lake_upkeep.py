@@ -14,10 +14,11 @@ from jobq.cli.spark import master_option
 
 if TYPE_CHECKING:
     from jobq.pipeline.lake.maintain import Compacted
+    from jobq.pipeline.lake.place import Lake
 
 wait_option = option(
     "--wait", type=DURATION, default="1m", show_default=True,
-    help="Wait so long for an ingest's batch to end.",
+    help="Wait so long for the round of an ingest, or for other upkeep, to end.",
 )  # fmt: skip
 
 
@@ -73,26 +74,42 @@ def compact(
 ) -> None:  # fmt: skip
     """Sort and join each day's files, so that reading is quick and takes less room.
 
-    Once a day will do. Readers and the ingest go on meanwhile; vacuum deletes what was replaced.
+    Once a day will do. Readers go on meanwhile, and so does an ingest: in a folder between two days, so it
+    waits while one is compacted, or while the rollups are made. Vacuum deletes what was replaced.
     """
-    from jobq.pipeline.lake import lock, maintain, rollup, service
+    from jobq.pipeline.lake import lock, maintain, service
+
+    lake = opened(path, storage)
+    with service.ended_by_signals() as ending:
+        turns = lock.Turns(lake, wait_s=wait, enough=ending)
+        try:
+            done = maintain.compact(
+                lake, target=target_mb << 20, told=lambda one: _told(session, one), enough=ending, alone=turns
+            )  # fmt: skip
+            if not done:
+                session.note("every day is compact")
+            if rollups and not ending():
+                with turns():
+                    _roll_up(session, lake, master)
+        except lock.Busy:
+            if not ending():
+                raise
+
+
+def _roll_up(session: Session, lake: Lake, master: str | None) -> None:
+    from jobq.pipeline.lake import rollup
     from jobq.pipeline.lake.runner import Runner
     from jobq.pipeline.lake.tables import JOB_RUNS
 
-    lake, runner = opened(path, storage), Runner(master=master)
-    with service.ended_by_signals() as ending, lock.held(lake, wait_s=wait, enough=ending):
-        done = maintain.compact(
-            lake, target=target_mb << 20, told=lambda one: _told(session, one), enough=ending
-        )
-        if not done:
-            session.note("every day is compact")
-        if rollups and not ending() and (rollup.stale(lake) or rollup.stale(lake, JOB_RUNS)):
-            try:
-                made = rollup.refresh(lake, runner.spark())
-            finally:
-                runner.close()
-            for name, rows in made.items():
-                session.say({"table": name, "rows": rows}, f"{name}: {rows:,} rows made anew")
+    if not (rollup.stale(lake) or rollup.stale(lake, JOB_RUNS)):
+        return
+    runner = Runner(master=master)
+    try:
+        made = rollup.refresh(lake, runner.spark())
+    finally:
+        runner.close()
+    for name, rows in made.items():
+        session.say({"table": name, "rows": rows}, f"{name}: {rows:,} rows made anew")
 
 
 def _told(session: Session, one: Compacted) -> None:

@@ -7,6 +7,7 @@ and Delta refuses the second commit of a batch.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,9 @@ from jobq.pipeline.lake.place import Lake
 from jobq.pipeline.lake.store import told
 
 FILE = "_jobq.lock"
+#: Who waits looks so often, and who lets others go first waits twice as long.
+LOOK_S = 0.05
+PAUSE_S = 2 * LOOK_S
 
 
 class Busy(LakeError):
@@ -42,6 +46,25 @@ def held(
         os.close(handle)
 
 
+class Turns:
+    """Hold the lock for one thing after the other, so that others get at the lake in between.
+
+    The first waits `wait_s` for it, then Busy; the later ones for as long as it takes, or until `enough`.
+    """
+
+    def __init__(self, lake: Lake, *, wait_s: float, enough: Callable[[], bool]) -> None:
+        self._lake, self._wait_s, self._enough = lake, wait_s, enough
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """One turn, and a pause after it."""
+        with held(self._lake, wait_s=self._wait_s, enough=self._enough):
+            self._wait_s = math.inf
+            yield
+        if self._lake.store.is_local:
+            time.sleep(PAUSE_S)
+
+
 def _take(handle: int, lake: Lake, deadline: float, enough: Callable[[], bool]) -> None:
     while True:
         try:
@@ -54,4 +77,4 @@ def _take(handle: int, lake: Lake, deadline: float, enough: Callable[[], bool]) 
                     f"another process (pid {holder}) works on the lake at {lake.store.uri}; "
                     "wait for it, or give --wait"
                 ) from error
-            time.sleep(0.05)
+            time.sleep(LOOK_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,22 +57,36 @@ def removal(files: Iterable[Live], *, data_change: bool = True) -> list[RemoveAc
 def compact(
     lake: Lake, names: Iterable[str] = tuple(TABLES), *, target: int = TARGET,
     told: Callable[[Compacted], None] = lambda one: None, enough: Callable[[], bool] = lambda: False,
+    alone: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[Compacted]:  # fmt: skip
-    """Sort and join the files of every day that has some from single batches; one commit per day."""
+    """Sort and join the files of every day that has some from single batches; one commit per day.
+
+    alone: entered for each of those days, as `lock.Turns`.
+    """
     done: list[Compacted] = []
     for name in names:
         for day, files in by_day(live(lake.table(name))).items():
             if enough():
                 return done
-            if all(_is_compact(one) for one in files):
+            if _are_compact(files):
                 continue
-            # Listed again from what the commit is based on: others may have worked on that day meanwhile.
-            delta = lake.made(name)
-            files = live(delta, day, day)
-            if files:
-                done.append(_compact(lake, delta, TABLES[name], files, target))
-                told(done[-1])
+            with alone():
+                one = _day(lake, name, day, target)
+            if one:
+                done.append(one)
+                told(one)
     return done
+
+
+def _day(lake: Lake, name: str, day: str, target: int) -> Compacted | None:
+    # Listed again from what the commit is based on: others may have worked on that day meanwhile.
+    delta = lake.made(name)
+    files = live(delta, day, day)
+    return None if _are_compact(files) else _compact(lake, delta, TABLES[name], files, target)
+
+
+def _are_compact(files: Iterable[Live]) -> bool:
+    return all(_is_compact(one) for one in files)
 
 
 def _is_compact(file: Live) -> bool:

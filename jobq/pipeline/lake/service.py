@@ -18,8 +18,6 @@ from jobq.pipeline.lake.ingest import Batch, Ingest
 
 #: How often another ingest may come first before this one gives way.
 OVERTAKEN = 20
-#: Between two rounds at least so long, twice as long as those sleep that wait for the lock.
-PAUSE_S = 0.1
 
 
 class Round(NamedTuple):
@@ -132,6 +130,6 @@ def rounds(
                 raise
             return
         yield found
-        if every_s is None or ending.wait(max(PAUSE_S, began + every_s - time.monotonic())):
+        if every_s is None or ending.wait(max(lock.PAUSE_S, began + every_s - time.monotonic())):
             return
         wait_s = math.inf

@@ -8,15 +8,18 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
-from jobq.cli import main
+from jobq.cli import lake_upkeep, main
 from jobq.pipeline import offsets
-from jobq.pipeline.lake import lock, service
+from jobq.pipeline.lake import lock, maintain, service
 from jobq.pipeline.lake.place import Lake
 from tests.pipeline.lake.conftest import DAY, FOLDER, mids, rows
 
@@ -160,6 +163,72 @@ def test_lake_is_compacted_between_the_rounds_of_a_staying_ingest(line, write, l
         staying.send_signal(signal.SIGTERM)
     assert (code, staying.returncode) == (0, 0)
     assert "5 rows, 1 files to 1" in out
+
+
+def test_others_get_at_the_lake_between_two_days_of_a_compaction(line, write, lake, monkeypatch):
+    for queue, at in (("a", DAY - 86_400_000), ("b", DAY)):
+        write(queue, 5, at=at)
+    line("ingest", "--rollup", "0")
+    found, sort = [], maintain._sorted_parts
+
+    def alone(*args):
+        with pytest.raises(lock.Busy), lock.held(lake):
+            pass
+        return sort(*args)
+
+    def between(session, one):
+        with lock.held(lake):
+            found.append(one.dt)
+
+    monkeypatch.setattr(maintain, "_sorted_parts", alone)
+    monkeypatch.setattr(lake_upkeep, "_told", between)
+    assert line("compact", "--no-rollups", "--wait", "0s")[0] == 0
+    assert len(found) == 2
+
+
+def test_compaction_that_waits_for_its_next_day_ends_when_the_end_is_said(
+    line, write, lake, monkeypatch
+):
+    for queue, at in (("a", DAY - 86_400_000), ("b", DAY)):
+        write(queue, 5, at=at)
+    line("ingest", "--rollup", "0")
+    said = []
+
+    def sleep(seconds):
+        if seconds == lock.LOOK_S and not said:
+            said.append(seconds)
+            signal.raise_signal(signal.SIGINT)
+
+    with ExitStack() as other:
+        monkeypatch.setattr(
+            lake_upkeep, "_told", lambda session, one: other.enter_context(lock.held(lake))
+        )
+        monkeypatch.setattr(lock, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+        code, _, err = line("compact", "--wait", "0s")
+    assert (code, err, len(said)) == (0, "", 1)
+
+
+def test_compaction_leaves_a_day_alone_that_another_has_compacted_before_its_turn(
+    line, write, lake
+):
+    write("low", 5)
+    line("ingest", "--rollup", "0")
+
+    @contextmanager
+    def overtaken():
+        maintain.compact(lake)
+        yield
+
+    assert maintain.compact(lake, alone=overtaken) == []
+
+
+def test_compaction_is_refused_while_another_has_the_lake(line, write, lake):
+    write("low", 5)
+    line("ingest", "--rollup", "0")
+    with lock.held(lake):
+        code, _, err = line("compact", "--no-rollups", "--wait", "0s")
+    assert code == 1
+    assert "works on the lake" in err
 
 
 def test_later_rounds_wait_for_the_lake_until_the_end_is_said(ingest, write, lake):
