@@ -26,15 +26,27 @@ SCHEMA = schema_of(name="string", later="long")
 
 
 @pytest.fixture
-def url(valkey, valkey_redis, valkey_client, capsys, monkeypatch):
-    """Where that user logs in, with the library in place."""
-    assert main(["acl", "pipeline", "--namespace", "jobq"]) == 0
-    valkey_redis.execute_command(*shlex.split(capsys.readouterr().out), ">x")
+def url_of(valkey, valkey_redis, valkey_client, capsys, monkeypatch):
+    """url_of("pipeline"): where the user of that kind logs in, with the library in place."""
+    made = []
+
+    def make(kind: str) -> str:
+        assert main(["acl", kind, "--namespace", "jobq"]) == 0
+        valkey_redis.execute_command(*shlex.split(capsys.readouterr().out), ">x")
+        made.append(f"jobq_{kind}")
+        return valkey.url.replace("unix://", f"unix://{made[-1]}:x@")
+
     functions.load_library(valkey_client)
     monkeypatch.setenv("JOBQ_FUNCTIONS", "1")
-    yield valkey.url.replace("unix://", "unix://jobq_pipeline:x@")
-    valkey_redis.execute_command("ACL", "DELUSER", "jobq_pipeline")
+    yield make
+    valkey_redis.execute_command("ACL", "DELUSER", *made)
     valkey_redis.function_flush()
+
+
+@pytest.fixture
+def url(url_of):
+    """Where the user of the pipeline logs in."""
+    return url_of("pipeline")
 
 
 @pytest.mark.parametrize("mode", ["idempotent", "atomic"])
@@ -43,6 +55,16 @@ def test_frames_are_written(url, valkey_queue, mode):
     Write(url, SCHEMA, **options).save([("a", None), ("b", 60_000)], [("c", None)])
     counts = valkey_queue.counts()
     assert (counts.ready, counts.delayed) == (2, 1)
+
+
+def test_producer_writes_frames_unless_they_are_staged(url_of, valkey_queue):
+    options = {"job": "app.send", "queue": "low", "delayColumn": "later"}
+    url = url_of("producer")
+    Write(url, SCHEMA, **options, commit="idempotent").save([("a", None), ("b", 60_000)])
+    with pytest.raises(JobqError, match="permission"):
+        Write(url, SCHEMA, **options, commit="atomic").save([("c", None)])
+    counts = valkey_queue.counts()
+    assert (counts.ready, counts.delayed) == (1, 1)
 
 
 def test_views_are_read_and_a_lake_is_filled(url, valkey_client, valkey_queue, tmp_path):
