@@ -28,7 +28,7 @@ _LOOKS = (1, 20, 500, None)
 
 
 class Overtaken(LakeError):
-    """Another ingest has committed this batch's number first; nothing of this one counts."""
+    """Another ingest or upkeep has committed first what this was based on; nothing of it counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,14 +98,16 @@ def commit(
     Overtaken when another commit of the same app came first, or another that takes files out where this one
     does: what to take out must be listed from this `delta`. Without a state the last batch's metadata is
     said again, so that it is found soon; expired: rows that this commit takes out because of their age, all
-    of days `before` that one.
+    of days `before` that one. Such a commit takes turns with batches, each of which knows what expired.
     """
     from deltalake import CommitProperties
 
     table, store, actions = TABLES[name], lake.below(name), list(actions)
-    transactions = _transactions(delta, table, state, actions) or None
+    aging = bool(expired or before)
     # Asked anew: batches may have come since `delta`, and the newest is the one to say again.
-    known = state or state_of(lake.table(name), table.app)
+    known = state or state_of(delta if aging else lake.table(name), table.app)
+    numbered = known if state or (aging and known.batch) else None
+    transactions = _transactions(delta, table, numbered, actions) or None
     known = replace(known, expired=known.expired + expired, before=max(known.before, before))
     properties = CommitProperties(
         custom_metadata={KEY: known.plain()} if known.batch else None, app_transactions=transactions
@@ -114,9 +116,9 @@ def commit(
         try:
             _write(delta, actions, table, properties)
         except Exception as error:
-            if "Concurrent transaction" in str(error):
+            if "concurrent transaction" in str(error).lower():
                 raise Overtaken(
-                    f"another ingest writes to {store.uri}; batch {known.batch} is its"
+                    f"another ingest or an expiry writes to {store.uri}; batch {known.batch} was not committed"
                     if state
                     else f"another process works on {store.uri}; nothing was changed, run this again"
                 ) from error

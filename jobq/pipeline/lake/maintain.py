@@ -32,6 +32,8 @@ IN_MEMORY = 4_000_000
 #: Below this a file that somebody is just writing to a bucket could be taken for a left-over.
 LEAST_S = 3600.0
 EXPIRING = ("events", "topics", "dead", "quarantine")
+#: How often a batch may come before an expiry's commit until the expiry gives way.
+OVERTAKEN = 20
 
 
 class Compacted(NamedTuple):
@@ -204,12 +206,21 @@ def expire(
     # No day is older than 1970.
     oldest = now - timedelta(seconds=min(older_s, now.timestamp()))
     before, last = oldest.date().isoformat(), (oldest.date() - timedelta(days=1)).isoformat()
-    done = []
-    for name in names:
+    return [_expired(lake, name, before, last) for name in names]
+
+
+def _expired(lake: Lake, name: str, before: str, last: str) -> Expired:
+    overtaken = 0
+    while True:
         delta = lake.table(name)
         files = live(delta, until=last)
-        rows = sum(one.rows for one in files)
-        if delta is not None and files:
-            commit(lake, name, delta, removal(files), expired=rows, before=before)
-        done.append(Expired(name, len(by_day(files)), rows, before))
-    return done
+        done = Expired(name, len(by_day(files)), sum(one.rows for one in files), before)
+        if delta is None or not files:
+            return done
+        try:
+            commit(lake, name, delta, removal(files), expired=done.rows, before=before)
+            return done
+        except Overtaken:
+            overtaken += 1
+            if overtaken >= OVERTAKEN:
+                raise

@@ -5,6 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+from deltalake.transaction import RemoveAction
+
 from jobq.engine.message import Ending
 from jobq.engine.queue import Queue
 from jobq.pipeline.lake import buried, commit, inspection, maintain
@@ -13,11 +16,14 @@ from jobq.pipeline.lake.runner import Runner
 from jobq.pipeline.lake.service import round_of
 from tests.pipeline.lake.conftest import DAY, rows
 
+#: Two days after the events.
+LATER = datetime.fromtimestamp(DAY / 1000 + 2 * 86_400, UTC)
+
 
 def test_rows_expired_while_a_batch_was_read_stay_counted(lake, valkey_client, write):
     class Meanwhile(Runner):
         def run(self, portions: Any, backlog: int) -> Any:
-            maintain.expire(lake, 0, now=datetime.fromtimestamp(DAY / 1000 + 2 * 86_400, UTC))
+            maintain.expire(lake, 0, now=LATER)
             return super().run(portions, backlog)
 
     write("low", 3)
@@ -44,6 +50,69 @@ def test_check_is_content_when_upkeep_says_an_earlier_batch_again(
     monkeypatch.setattr(commit, "_write", meanwhile)
     maintain.compact(lake)
     assert [one.text for one in inspection.check(lake) if one.level == "fail"] == []
+
+
+def test_expired_rows_are_remembered_when_a_batch_comes_before_their_commit(
+    lake, ingest, write, monkeypatch
+):
+    plain = commit._write
+
+    def meanwhile(*args: Any) -> None:
+        monkeypatch.setattr(commit, "_write", plain)
+        write("low", 4, first=21)
+        assert ingest.events().rows == 4
+        plain(*args)
+
+    write("low", 20)
+    ingest.events()
+    monkeypatch.setattr(commit, "_write", meanwhile)
+    [done] = maintain.expire(lake, 0, now=LATER)
+    assert (done.rows, rows(lake)) == (24, [])
+    _assert_all_counted(lake, expired=24)
+
+
+def test_expiry_gives_way_when_batch_after_batch_comes_first(lake, ingest, write, monkeypatch):
+    plain, others = commit._write, []
+
+    def meanwhile(delta: Any, actions: list[Any], *args: Any) -> None:
+        if any(isinstance(one, RemoveAction) for one in actions):
+            others.append(None)
+            write("low", 1, first=1 + len(others))
+            ingest.events()
+        plain(delta, actions, *args)
+
+    write("low", 1)
+    ingest.events()
+    monkeypatch.setattr(commit, "_write", meanwhile)
+    with pytest.raises(commit.Overtaken, match="nothing was changed, run this again"):
+        maintain.expire(lake, 0, now=LATER)
+    assert len(rows(lake)) == 1 + len(others)
+    _assert_all_counted(lake, expired=0)
+
+
+def test_expired_rows_are_remembered_when_they_go_before_a_batch_is_committed(
+    lake, ingest, write, monkeypatch
+):
+    plain = commit._write
+
+    def meanwhile(*args: Any) -> None:
+        monkeypatch.setattr(commit, "_write", plain)
+        maintain.expire(lake, 0, now=LATER)
+        plain(*args)
+
+    write("low", 20)
+    ingest.events()
+    write("low", 4, first=21)
+    monkeypatch.setattr(commit, "_write", meanwhile)
+    assert round_of(ingest, lambda one: None, lambda: False).events == 4
+    assert len(rows(lake)) == 4
+    _assert_all_counted(lake, expired=20)
+
+
+def _assert_all_counted(lake: Any, expired: int) -> None:
+    assert [one.text for one in inspection.check(lake) if one.level == "fail"] == []
+    [events] = inspection.stats(lake)
+    assert events.expired == expired
 
 
 def test_dead_are_kept_once_when_two_ingests_overlap(lake, ingest, valkey_client, monkeypatch):
