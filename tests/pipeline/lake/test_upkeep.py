@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from jobq.errors import ConfigError, LakeError
+from jobq.pipeline import offsets
 from jobq.pipeline.lake import inspection, maintain, marks, rollup
-from jobq.pipeline.lake.commit import state_of
+from jobq.pipeline.lake.commit import commit, state_of
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.live import live, tables
 from jobq.pipeline.lake.runner import Runner
 from jobq.pipeline.lake.store import Store
 from jobq.pipeline.lake.tables import EVENTS, ROLLUP
+from jobq.pipeline.offsets import Place
 from tests.pipeline.lake.conftest import DAY, mids, rows
 
 DAY_MS = 86_400_000
@@ -168,6 +170,32 @@ def test_expiring_drops_whole_days_before_the_time(three_days):
 def test_expiring_drops_nothing_when_the_time_is_before_all_days(three_days):
     [done] = maintain.expire(three_days, 1e12, now=NOON)
     assert (done.rows, done.before) == (0, "1970-01-01")
+
+
+def test_check_is_content_when_a_failover_lost_events_that_were_read_already(
+    lake, ingest, valkey_client, write
+):
+    key = offsets.events_key(valkey_client.namespace, "low")
+    write("low", 12)
+    copied = valkey_client.command("DUMP", key)
+    write("low", 8, first=13)
+    ingest.events()
+    valkey_client.command("RESTORE", key, 0, copied, "REPLACE")
+    write("low", 3, first=21)
+    assert ingest.events().rows == 3
+    assert [one.text for one in inspection.check(lake) if one.level == "fail"] == []
+
+
+def test_check_tells_offsets_that_go_back(lake, ingest, write):
+    write("low", 12)
+    ingest.events()
+    delta = lake.made("events")
+    state = state_of(delta, EVENTS.app)
+    back = state.following({"low": Place(f"{DAY + 5}-0", 12)}, 0, {})
+    commit(lake, "events", delta, [], back)
+    found = [one.text for one in inspection.check(lake) if one.level == "fail"]
+    assert len(found) == 1
+    assert "batch 2: low goes back from" in found[0]
 
 
 def test_check_tells_a_missing_file_a_short_one_and_a_double_row(three_days):
