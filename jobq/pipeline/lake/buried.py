@@ -79,7 +79,11 @@ def _commit(
         remove(lake.below(DEAD.name), [file.path for file in files])
         raise Overtaken(f"another ingest keeps the dead in {lake.store.uri}, and came first")
     after = state.following(places, sum(file.rows for file in files), {})
-    commit(lake, DEAD.name, now, [file.action() for file in files], after)
+    try:
+        commit(lake, DEAD.name, now, [file.action() for file in files], after)
+    except Overtaken:
+        remove(lake.below(DEAD.name), [file.path for file in files])
+        raise
 
 
 def _newest(client: Client, queue: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from deltalake.transaction import RemoveAction
 
 from jobq.engine.message import Ending
 from jobq.engine.queue import Queue
+from jobq.pipeline import offsets
 from jobq.pipeline.lake import buried, commit, inspection, maintain
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.runner import Runner
@@ -130,3 +132,45 @@ def test_dead_are_kept_once_when_two_ingests_overlap(lake, ingest, valkey_client
     assert round_of(ingest, lambda one: None, lambda: False).dead == 0
     assert [row["mid"] for row in rows(lake, "dead")] == ["m1"]
     assert buried.keep(lake, valkey_client, ["low"]) == 0
+
+
+def test_files_of_the_dead_are_deleted_when_their_commit_is_refused(
+    lake, valkey_client, monkeypatch
+):
+    queue, plain = Queue("low", valkey_client), commit._write
+    queue.enqueue(b"x", mid="m1")
+    [held] = queue.dequeue(1).messages
+    queue.finish([Ending(mid=held.mid, token=held.token, outcome="dead", reason="no")])
+
+    def meanwhile(*args: Any) -> None:
+        monkeypatch.setattr(commit, "_write", plain)
+        assert buried.keep(lake, valkey_client, ["low"]) == 1
+        plain(*args)
+
+    monkeypatch.setattr(commit, "_write", meanwhile)
+    with pytest.raises(commit.Overtaken):
+        buried.keep(lake, valkey_client, ["low"])
+    assert len(_files(lake, "dead")) == len(rows(lake, "dead")) == 1
+
+
+def test_files_of_the_quarantine_are_deleted_when_their_commit_is_refused(
+    lake, ingest, valkey_client, write, monkeypatch
+):
+    write("low", 1)
+    plain, key = commit._write, offsets.events_key(valkey_client.namespace, "low")
+    valkey_client.command("XADD", key, f"{DAY + 2}-0", "1", "no record")
+
+    def meanwhile(*args: Any) -> None:
+        monkeypatch.setattr(commit, "_write", plain)
+        assert ingest.events().bad == 1
+        plain(*args)
+
+    monkeypatch.setattr(commit, "_write", meanwhile)
+    with pytest.raises(commit.Overtaken):
+        ingest.events()
+    assert len(_files(lake, "quarantine")) == len(rows(lake, "quarantine")) == 1
+    assert len(_files(lake, "events")) == len(rows(lake)) == 1
+
+
+def _files(lake: Any, name: str) -> list[Path]:
+    return list((Path(lake.store.uri) / name).rglob("*.parquet"))
