@@ -103,10 +103,9 @@ def commit(
     from deltalake import CommitProperties
 
     table, store, actions = TABLES[name], lake.below(name), list(actions)
-    aging = bool(expired or before)
     # Asked anew: batches may have come since `delta`, and the newest is the one to say again.
-    known = state or state_of(delta if aging else lake.table(name), table.app)
-    numbered = known if state or (aging and known.batch) else None
+    known = state or state_of(delta if before else lake.table(name), table.app)
+    numbered = known if state or before else None
     transactions = _transactions(delta, table, numbered, actions) or None
     known = replace(known, expired=known.expired + expired, before=max(known.before, before))
     properties = CommitProperties(
@@ -123,8 +122,9 @@ def commit(
                     else f"another process works on {store.uri}; nothing was changed, run this again"
                 ) from error
             raise
+    with told(store, "it is committed, but may not outlast a power cut"):
         delta.update_incremental()
-    _settle(store, delta)
+        _settle(store, delta)
 
 
 def _transactions(

@@ -104,22 +104,24 @@ def remove(store: Store, paths: Iterable[str]) -> None:
 
 
 @contextmanager
-def told(store: Store) -> Iterator[None]:
-    """Errors of files and of deltalake as LakeError: where, what, and what helps."""
+def told(store: Store, became: str = "") -> Iterator[None]:
+    """Errors of files and of deltalake as LakeError: where, what, and what helps.
+
+    became: what has become of the batch; by default, that nothing of it counts.
+    """
     from deltalake.exceptions import DeltaError
 
     try:
         yield
     except (OSError, DeltaError) as error:
-        raise LakeError(_message(store, error)) from error
+        raise LakeError(_message(store, error, became)) from error
 
 
-def _message(store: Store, error: Exception) -> str:
+def _message(store: Store, error: Exception, became: str) -> str:
     text = " ".join(str(error).split())
     if getattr(error, "errno", None) in _FULL or any(
         f"os error {number}" in text or f"errno {number}]" in text.lower() for number in _FULL
     ):
-        return (
-            f"no room left for the lake at {store.uri}: {text}; nothing of this batch was committed"
-        )
-    return f"the lake at {store.uri} can't be used: {text}"
+        became = became or "nothing of this batch was committed"
+        return f"no room left for the lake at {store.uri}: {text}; {became}"
+    return f"the lake at {store.uri} can't be used: {text}" + (became and f"; {became}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from deltalake.transaction import RemoveAction
 
 from jobq.engine.message import Ending
 from jobq.engine.queue import Queue
+from jobq.errors import LakeError
 from jobq.pipeline import offsets
 from jobq.pipeline.lake import buried, commit, inspection, maintain
 from jobq.pipeline.lake.ingest import Ingest
@@ -170,6 +172,20 @@ def test_files_of_the_quarantine_are_deleted_when_their_commit_is_refused(
         ingest.events()
     assert len(_files(lake, "quarantine")) == len(rows(lake, "quarantine")) == 1
     assert len(_files(lake, "events")) == len(rows(lake)) == 1
+
+
+def test_commit_is_told_to_count_when_it_cannot_be_synced(lake, ingest, write, monkeypatch):
+    def full(*args: Any) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    write("low", 3)
+    monkeypatch.setattr(commit, "_settle", full)
+    with pytest.raises(LakeError, match="it is committed") as raised:
+        ingest.events()
+    assert "nothing" not in str(raised.value)
+    monkeypatch.undo()
+    assert len(rows(lake)) == 3
+    assert ingest.events().rows == 0
 
 
 def _files(lake: Any, name: str) -> list[Path]:
