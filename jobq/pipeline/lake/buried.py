@@ -15,11 +15,10 @@ import pyarrow.compute as pc
 
 from jobq.engine import keys
 from jobq.errors import JobqError
-from jobq.pipeline.lake.commit import Overtaken, State, commit, state_of
+from jobq.pipeline.lake.commit import Overtaken, State, commit, state_of, taken_back
 from jobq.pipeline.lake.files import Writer, Written
 from jobq.pipeline.lake.live import live, tables
 from jobq.pipeline.lake.place import Lake
-from jobq.pipeline.lake.store import remove
 from jobq.pipeline.lake.tables import DEAD
 from jobq.pipeline.offsets import Place
 from jobq.pipeline.reading.live import Shelf, dead
@@ -73,17 +72,13 @@ def _written(
 def _commit(
     lake: Lake, files: Sequence[Written], before: State, places: Mapping[str, Place]
 ) -> None:
-    now = lake.made(DEAD.name)
-    state = state_of(now, DEAD.app)
-    if state.batch != before.batch:
-        remove(lake.below(DEAD.name), [file.path for file in files])
-        raise Overtaken(f"another ingest keeps the dead in {lake.store.uri}, and came first")
-    after = state.following(places, sum(file.rows for file in files), {})
-    try:
+    with taken_back(lake.below(DEAD.name), files):
+        now = lake.made(DEAD.name)
+        state = state_of(now, DEAD.app)
+        if state.batch != before.batch:
+            raise Overtaken(f"another ingest keeps the dead in {lake.store.uri}, and came first")
+        after = state.following(places, sum(file.rows for file in files), {})
         commit(lake, DEAD.name, now, [file.action() for file in files], after)
-    except Overtaken:
-        remove(lake.below(DEAD.name), [file.path for file in files])
-        raise
 
 
 def _newest(client: Client, queue: str) -> int:

@@ -8,13 +8,15 @@ number is the one whose offsets count.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from jobq.errors import LakeError
+from jobq.pipeline.lake.files import Written
 from jobq.pipeline.lake.place import Lake
-from jobq.pipeline.lake.store import Store, told
+from jobq.pipeline.lake.store import Store, remove, told
 from jobq.pipeline.lake.tables import TABLES, Table
 from jobq.pipeline.offsets import Place, from_plain, to_plain
 
@@ -25,10 +27,22 @@ if TYPE_CHECKING:
 KEY = "jobq"
 #: Commits to look at, one step after the other, for the one that holds the offsets.
 _LOOKS = (1, 20, 500, None)
+#: How often who was overtaken begins again until it gives way.
+OVERTAKEN = 20
 
 
 class Overtaken(LakeError):
     """Another ingest or upkeep has committed first what this was based on; nothing of it counts."""
+
+
+@contextmanager
+def taken_back(store: Store, files: Iterable[Written]) -> Iterator[None]:
+    """Delete the new files when their commit is overtaken: nothing refers to them."""
+    try:
+        yield
+    except Overtaken:
+        remove(store, [file.path for file in files])
+        raise
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from jobq.compat.topic.binding import topic_names
 from jobq.engine.directory import queue_names
 from jobq.pipeline import offsets
 from jobq.pipeline.lake import quarantine
-from jobq.pipeline.lake.commit import Overtaken, State, commit, state_of
+from jobq.pipeline.lake.commit import Overtaken, State, commit, state_of, taken_back
 from jobq.pipeline.lake.place import Lake
 from jobq.pipeline.lake.portion import Answer, raised
 from jobq.pipeline.lake.runner import Runner
@@ -138,7 +138,7 @@ class Ingest:
         self, table: Table, kept: Sequence[Answer], after: State, bad: list[tuple[str, Bad]],
     ) -> None:  # fmt: skip
         files = [file for answer in kept for file in answer.files]
-        try:
+        with taken_back(self.lake.below(table.name), files):
             if bad:
                 quarantine.keep(self.lake, bad, after.facts["remade"])
             delta = self.lake.made(table.name)
@@ -150,9 +150,6 @@ class Ingest:
             # Rows may have expired while this batch was read.
             after = replace(after, expired=before.expired, before=before.before)
             commit(self.lake, table.name, delta, [file.action() for file in files], after)
-        except Overtaken:
-            _forget(self.lake.below(table.name), kept)
-            raise
 
     def _drop(self, queues: Iterable[str]) -> None:
         """Drop from the streams what is in the lake."""

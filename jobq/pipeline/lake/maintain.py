@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobq.errors import ConfigError, LakeError
-from jobq.pipeline.lake.commit import Overtaken, commit, properties
+from jobq.pipeline.lake.commit import OVERTAKEN, Overtaken, commit, properties, taken_back
 from jobq.pipeline.lake.files import Writer, Written
 from jobq.pipeline.lake.live import Live, by_day, live, tables
 from jobq.pipeline.lake.place import Lake
@@ -32,8 +32,6 @@ IN_MEMORY = 4_000_000
 #: Below this a file that somebody is just writing to a bucket could be taken for a left-over.
 LEAST_S = 3600.0
 EXPIRING = ("events", "topics", "dead", "quarantine")
-#: How often a batch may come before an expiry's commit until the expiry gives way.
-OVERTAKEN = 20
 
 
 class Compacted(NamedTuple):
@@ -105,11 +103,8 @@ def _compact(
         *removal(files, data_change=False),
         *(f.action(data_change=False) for f in written),
     ]
-    try:
+    with taken_back(store, written):
         commit(lake, table.name, delta, actions)
-    except Overtaken:
-        remove(store, [one.path for one in written])
-        raise
     return Compacted(
         table.name, files[0].dt, rows, len(files), len(written), size, sum(f.size for f in written)
     )

@@ -15,11 +15,10 @@ import pyarrow.compute as pc
 
 from jobq.pipeline import offsets
 from jobq.pipeline.decode import Bad
-from jobq.pipeline.lake.commit import Overtaken, commit, state_of
+from jobq.pipeline.lake.commit import commit, state_of, taken_back
 from jobq.pipeline.lake.files import Writer
 from jobq.pipeline.lake.live import live, tables
 from jobq.pipeline.lake.place import Lake
-from jobq.pipeline.lake.store import remove
 from jobq.pipeline.lake.tables import QUARANTINE
 from jobq.pipeline.offsets import START, Place
 
@@ -42,11 +41,8 @@ def keep(lake: Lake, bad: Sequence[tuple[str, Bad]], remade: Sequence[str]) -> i
     new.sort(key=lambda found: offsets.parsed(found[1].id.decode()))
     places = {queue: Place(one.id.decode(), 0) for queue, one in new}
     files, after = writer.finish(), state.following(places, len(new), {})
-    try:
+    with taken_back(lake.below(QUARANTINE.name), files):
         commit(lake, QUARANTINE.name, delta, [file.action() for file in files], after)
-    except Overtaken:
-        remove(lake.below(QUARANTINE.name), [file.path for file in files])
-        raise
     return len(new)
 
 

@@ -13,11 +13,8 @@ from typing import Any, NamedTuple
 
 from jobq.engine.directory import queue_names
 from jobq.pipeline.lake import buried, lock
-from jobq.pipeline.lake.commit import Overtaken
+from jobq.pipeline.lake.commit import OVERTAKEN, Overtaken
 from jobq.pipeline.lake.ingest import Batch, Ingest
-
-#: How often another ingest may come first before this one gives way.
-OVERTAKEN = 20
 
 
 class Round(NamedTuple):

@@ -24,6 +24,14 @@ from tests.pipeline.lake.conftest import DAY, rows
 LATER = datetime.fromtimestamp(DAY / 1000 + 2 * 86_400, UTC)
 
 
+def bury_one(client: Any) -> None:
+    """m1 of queue low is dead."""
+    queue = Queue("low", client)
+    queue.enqueue(b"x", mid="m1")
+    [held] = queue.dequeue(1).messages
+    queue.finish([Ending(mid=held.mid, token=held.token, outcome="dead", reason="no")])
+
+
 def test_rows_expired_while_a_batch_was_read_stay_counted(lake, valkey_client, write):
     class Meanwhile(Runner):
         def run(self, portions: Any, backlog: int) -> Any:
@@ -120,10 +128,8 @@ def _assert_all_counted(lake: Any, expired: int) -> None:
 
 
 def test_dead_are_kept_once_when_two_ingests_overlap(lake, ingest, valkey_client, monkeypatch):
-    queue, read = Queue("low", valkey_client), buried.dead
-    queue.enqueue(b"x", mid="m1")
-    [held] = queue.dequeue(1).messages
-    queue.finish([Ending(mid=held.mid, token=held.token, outcome="dead", reason="no")])
+    read = buried.dead
+    bury_one(valkey_client)
 
     def meanwhile(*args: Any) -> Any:
         monkeypatch.setattr(buried, "dead", read)
@@ -139,10 +145,8 @@ def test_dead_are_kept_once_when_two_ingests_overlap(lake, ingest, valkey_client
 def test_files_of_the_dead_are_deleted_when_their_commit_is_refused(
     lake, valkey_client, monkeypatch
 ):
-    queue, plain = Queue("low", valkey_client), commit._write
-    queue.enqueue(b"x", mid="m1")
-    [held] = queue.dequeue(1).messages
-    queue.finish([Ending(mid=held.mid, token=held.token, outcome="dead", reason="no")])
+    plain = commit._write
+    bury_one(valkey_client)
 
     def meanwhile(*args: Any) -> None:
         monkeypatch.setattr(commit, "_write", plain)
