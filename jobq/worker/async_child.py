@@ -340,7 +340,7 @@ class AsyncChild(Child):
         """While a sync job holds the loop up."""
         self.check_parent()
         self.fence(boot_ns(), self._abort_sync)
-        if self._ended and self.slots.deadline() - boot_ns() > self.quick_ns:
+        if self._ended:
             self.timers.in_job = False  # `told` must not raise halfway through
             try:
                 self._report_amid()
