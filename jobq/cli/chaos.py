@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -118,6 +119,7 @@ def _record(plan: Plan, verdict: Verdict, beyond: list[str]) -> dict[str, Any]:
         "bounds": [bound.told for bound in plan.fault.bounds],
         "missed": beyond,
         **verdict._asdict(),
+        "audited": verdict.audited and asdict(verdict.audited),
     }
 
 
