@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench.peers.venvs import node_modules
 from bench.server import ROOT, private_server
 from jobq.compat.rsmq import Message, Rsmq
 from jobq.engine.connection import Client
@@ -124,7 +125,7 @@ def theirs(client: Client) -> Iterator[dict[str, Timed]]:
     if not (shutil.which("node") and shutil.which("npm")):
         yield {}
         return
-    command = ["node", str(Path(__file__).with_suffix(".js")), str(modules())]
+    command = ["node", str(Path(__file__).with_suffix(".js")), str(node_modules(FOLDER, (NODE,)))]
     socket = client.url.removeprefix("unix://")
     with subprocess.Popen(
         [*command, socket], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
@@ -141,16 +142,6 @@ def theirs(client: Client) -> Iterator[dict[str, Timed]]:
 
         yield {f"Node, {in_flight} in flight": among(in_flight) for in_flight in (1, 100)}
         asked.close()
-
-
-def modules() -> Path:
-    """Where Node's client is, installed by the first run."""
-    found = FOLDER / "node_modules"
-    if not found.exists():
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        install = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(FOLDER)]
-        subprocess.run([*install, NODE], check=True, capture_output=True)
-    return found
 
 
 if __name__ == "__main__":

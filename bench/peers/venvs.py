@@ -60,19 +60,24 @@ def _ruby_of(name: str) -> list[str]:
 
 
 def _node_of(name: str) -> list[str]:
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if not node or not npm:
+    node = shutil.which("node")
+    if not node or not shutil.which("npm"):
         raise Missing("needs node and npm")
-    folder, requires = FOLDER / name, PEERS[name].requires
+    node_modules(FOLDER / name, PEERS[name].requires)
+    return [node]
+
+
+def node_modules(folder: Path, requires: tuple[str, ...]) -> Path:
+    """Node's packages in a folder, installed when they aren't there yet."""
     marker, wanted = folder / "installed", "\n".join(requires)
     if not marker.exists() or marker.read_text(encoding="utf-8") != wanted:
         folder.mkdir(parents=True, exist_ok=True)
         _run(
-            [npm, "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder)],
+            ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder)],
             requires,
         )
         marker.write_text(wanted, encoding="utf-8")
-    return [node]
+    return folder / "node_modules"
 
 
 def _python_of(name: str) -> Path:
