@@ -177,6 +177,8 @@ class WorkerSettings:
     one child. lease_ms: how long a lock lasts unless renewed. crash_limit: crashes that make a message
     dead. prefetch: most messages a child takes at once; it takes about prefetch_ms worth of work.
     max_jobs, max_age_s, max_memory_mb: when a child is replaced. shutdown_timeout_s: how long TERM waits.
+    unknown_for_s: how long the messages of a job that isn't known here are tried again before they are dead;
+    unknown_wait_s: the longest wait between two tries.
     name: in events and logs, '' = host and process id.
     """
 
@@ -193,6 +195,8 @@ class WorkerSettings:
     max_age_s: float | None = None
     max_memory_mb: int | None = None
     shutdown_timeout_s: float = 30.0
+    unknown_for_s: float = 900.0
+    unknown_wait_s: float = 60.0
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -212,6 +216,8 @@ class WorkerSettings:
         _at_least("lease_ms", self.lease_ms, 200)
         _at_least("crash_limit", self.crash_limit, 0)
         _at_least("shutdown_timeout_s", self.shutdown_timeout_s, 0)
+        _at_least("unknown_for_s", self.unknown_for_s, 0)
+        _at_least("unknown_wait_s", self.unknown_wait_s, 1)
         if len(self.name) > 100 or not self.name.isprintable():
             raise ConfigError(
                 f"worker name {self.name!r:.120} can't be used; take at most 100 printable characters"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from jobq.engine.binding import Binding, checked_mid, moment
+from jobq.engine.binding import PER_CALL, Binding, checked_mid, moment
 from jobq.engine.caller import Caller
 from jobq.engine.message import Counts, DeadMessage, Entry, Page, Place, Status, Violation
 from jobq.errors import ConfigError
@@ -20,26 +20,31 @@ class Administration(Binding):
     def status(self, mid: str, *, now: int | None = None) -> Status:
         """Where `mid` is in its life."""
         reply = self._run("status", checked_mid(mid), moment(now))
-        word, attempts, ncrashes, not_before, lock_at, *texts = reply
-        return Status(
-            word.decode(), attempts, ncrashes, not_before, lock_at, *(_text(t) for t in texts)
+        word, attempts, ncrashes, not_before, lock_at, generation, dead_id, progress, unknowns = (
+            reply
         )
+        return Status(
+            word.decode(), attempts, ncrashes, not_before, lock_at,
+            text_of(generation), text_of(dead_id), text_of(progress), unknowns,
+        )  # fmt: skip
 
     def counts(self) -> Counts:
         """How many messages are where, in O(1)."""
-        *numbers, paused = self._run("counts")
-        return Counts._make([*numbers, bool(paused)])
+        *numbers, paused, quarantined = self._run("counts")
+        return Counts._make([*numbers, bool(paused), quarantined])
 
     def content(
         self, place: Place = "ready", offset: int = 0, limit: int = 100, *, now: int | None = None
     ) -> Page:
-        """One page of the messages in one place, of at most 1,000."""
+        """One page of the messages in one place: at most 1,000, and about 256 KiB of content."""
         if place not in ("ready", "due", "circle"):
             raise ConfigError(f"place {place!r} is unknown; take 'ready', 'due' or 'circle'")
         _check_page(offset, limit)
         looked_at, *items = self._run("content", place, offset, limit, moment(now))
-        entries = [Entry._make([_text(row[0]), _text(row[1]), *row[2:]]) for row in _rows(items, 7)]
-        return Page(entries, offset + looked_at if looked_at == limit else None)
+        entries = [
+            Entry._make([text_of(row[0]), text_of(row[1]), *row[2:]]) for row in _rows(items, 7)
+        ]
+        return Page(entries, offset + looked_at if looked_at else None)
 
     def cancel(self, *mids: str, caller: Caller | None = None, now: int | None = None) -> list[str]:
         """Per mid 'cancelled', or the status that leaves nothing to cancel.
@@ -47,11 +52,18 @@ class Administration(Binding):
         A running job isn't stopped here: its outcome is refused, and its child hears of it at the next
         renewal of its lease.
         """
-        if not mids:
-            return []
-        args = [moment(now), *(checked_mid(mid) for mid in mids)]
-        with self._own(caller) as own:
-            return [_text(item) for item in self._call("cancel", own, args)]
+        return self._by_parts("cancel", [checked_mid(mid) for mid in mids], caller, now)
+
+    def _by_parts(
+        self, verb: str, ids: Sequence[str], caller: Caller | None, now: int | None
+    ) -> list[str]:
+        """A word per id. Each part is one call."""
+        words: list[str] = []
+        for first in range(0, len(ids), PER_CALL):
+            args = [moment(now), *ids[first : first + PER_CALL]]
+            with self._own(caller) as own:
+                words += map(text_of, self._call(verb, own, args))
+        return words
 
     def pause(self) -> None:
         """Hand nothing out until resume; running jobs go on."""
@@ -68,32 +80,55 @@ class Administration(Binding):
 
         Returns how many mids are left in the circle and in due.
         """
-        _, circle, due = self._run("collect", moment(now), crash_limit, limit)
+        _, circle, due, _ = self._run("collect", moment(now), crash_limit, limit)
         return circle, due
 
     def dead(self, offset: int = 0, limit: int = 100, *, mid: str = "") -> list[DeadMessage]:
-        """One page of the dead, newest first, of at most 1,000; with `mid` the newest of that one only."""
+        """One page of the dead, newest first: at most 1,000, and about 256 KiB, so perhaps fewer than asked for.
+
+        With `mid` the newest of that one only. `attempts` is -1 for an entry whose record is damaged.
+        """
         _check_page(offset, limit)
         return [
             DeadMessage(
-                _text(row[0]), _text(row[0]).rpartition("#")[0], int(row[1]), int(row[2]), int(row[3]),
-                _text(row[4]), row[5],
+                text_of(row[0]), text_of(row[0]).rpartition("#")[0], int(row[1]), int(row[2]), int(row[3]),
+                text_of(row[4]), row[5],
             )
             for row in _rows(self._run("dead", mid, offset, limit), 6)
         ]  # fmt: skip
 
+    def every_dead(self, offset: int = 0) -> Iterator[DeadMessage]:
+        """All the dead from `offset` on, newest first, page by page.
+
+        Where others come or go in the meantime, one may be met twice or not at all.
+        """
+        while page := self.dead(offset, PAGE):
+            yield from page
+            offset += len(page)
+
+    def every_entry(self, place: Place, offset: int = 0) -> Iterator[Entry]:
+        """All the messages of one place from `offset` on, page by page."""
+        following: int | None = offset
+        while following is not None:
+            page = self.content(place, following, PAGE)
+            yield from page.entries
+            following = page.following
+
     def revive(
         self, *dead_ids: str, caller: Caller | None = None, now: int | None = None
     ) -> list[str]:
-        """Put dead messages back as new ones: per id 'revived', 'exists' (its mid lives) or 'nil'."""
-        if not dead_ids:
-            return []
-        with self._own(caller) as own:
-            return [_text(item) for item in self._call("revive", own, [moment(now), *dead_ids])]
+        """Put dead messages back as new ones.
+
+        Per id 'revived', 'exists' (its mid lives), 'nil' (not among the dead) or 'damaged' (its record is).
+        """
+        return self._by_parts("revive", dead_ids, caller, now)
 
     def purge(self, *dead_ids: str) -> int:
         """Forget dead messages; how many there were."""
-        return sum(item == b"purged" for item in self._run("purge", *dead_ids)) if dead_ids else 0
+        words: list[bytes] = []
+        for first in range(0, len(dead_ids), PER_CALL):
+            words += self._run("purge", *dead_ids[first : first + PER_CALL])
+        return words.count(b"purged")
 
     def clear(self, *, caller: Caller | None = None, now: int | None = None) -> int:
         """Drop every live message; running ones can't finish any more. The dead stay."""
@@ -110,7 +145,7 @@ class Administration(Binding):
         """Set how much the event stream records ('off', 'attempts', 'all'), or ask."""
         if level and level not in LEVELS:
             raise ConfigError(f"event level {level!r} is unknown; take one of {', '.join(LEVELS)}")
-        return _text(self._run("level", level, "")[0])
+        return text_of(self._run("level", level, "")[0])
 
     def events_maxlen(self, length: int | None = None) -> int:
         """Set about how many events the stream keeps, or ask. Fewer than it has: they go as others come."""
@@ -125,8 +160,9 @@ def _check_page(offset: int, limit: int) -> None:
         raise ConfigError(f"offset={offset!r}, limit={limit!r}: take 0 or more, and 1 to {PAGE:,}")
 
 
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "replace")
+def text_of(value: bytes) -> str:
+    """Bytes to be read by people; what isn't UTF-8 shows as escapes."""
+    return value.decode("utf-8", "backslashreplace")
 
 
 def _rows(items: Sequence[object], width: int) -> list[tuple]:  # type: ignore[type-arg]

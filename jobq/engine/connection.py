@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import threading
 import time
 import weakref
@@ -49,6 +50,8 @@ _KEYLESS = frozenset(
     ("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "INFO", "PING", "SCRIPT", "TIME", "WAITAOF")
 )  # fmt: skip
 LONGEST_PAUSE_S = 1.0
+#: What a server adds to a script's own error.
+_PLACE_IN_SCRIPT = re.compile(r",? script: \S+, on @?\w+:-?\d+\.$")
 #: One command as the bytes to send.
 packed = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)
 LOADS = 10
@@ -273,7 +276,8 @@ def refuse(error: Exception, command: tuple[Argument, ...], script: Script | Non
     if not isinstance(error, PASSING) and not str(error).startswith("BUSY "):
         named = f"script {script.name}" if script else " ".join(map(str, command[:2]))
         remedy = "; run jobq functions load" * ("Function not found" in str(error))
-        raise ScriptError(f"the server refused {named}: {error}{remedy}") from error
+        told = _PLACE_IN_SCRIPT.sub("", str(error))
+        raise ScriptError(f"the server refused {named}: {told}{remedy}") from error
 
 
 def _load_and_exchange(

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from jobq.engine import keys
+from jobq.errors import ConfigError
 
 if TYPE_CHECKING:
     from jobq.engine.connection import Client
@@ -23,13 +24,28 @@ def register_queue(client: Client, name: str, *, again: bool = False) -> None:
 
 
 def queue_names(client: Client) -> list[str]:
-    """The names of all queues ever used here, sorted."""
-    return sorted(
-        name.decode() for name in client.command("SMEMBERS", keys.queue_names(client.namespace))
-    )
+    """The names of all queues ever used here, sorted. What can't be a queue's name is left out."""
+    return sorted(name.decode() for name in _listed(client) if _is_name(name))
 
 
-def forget_queue(client: Client, name: str) -> None:
+def strange_queue_names(client: Client) -> list[bytes]:
+    """What somebody put among the names of queues and can't be one, sorted."""
+    return sorted(name for name in _listed(client) if not _is_name(name))
+
+
+def _listed(client: Client) -> list[bytes]:
+    return list(client.command("SMEMBERS", keys.queue_names(client.namespace)))
+
+
+def _is_name(name: bytes) -> bool:
+    try:
+        keys.checked_name("queue", name.decode())
+    except (UnicodeDecodeError, ConfigError):
+        return False
+    return True
+
+
+def forget_queue(client: Client, name: str | bytes) -> None:
     """List `name` no longer; its keys stay."""
     client.command("SREM", keys.queue_names(client.namespace), name)
 
@@ -45,7 +61,15 @@ def forget_worker(client: Client, name: str) -> None:
 
 
 def workers(client: Client) -> dict[str, dict[str, Any]]:
-    """Every worker's last sign of life, also of those that died without leaving."""
+    """Every worker's last sign of life, also of those that died without leaving; damaged entries are left out."""
     reply = client.command("HGETALL", keys.workers(client.namespace))
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-    return {name.decode(): json.loads(facts) for name, facts in pairs}
+    found = {}
+    for name, facts in pairs:
+        try:
+            read = json.loads(facts)
+        except (ValueError, RecursionError):
+            continue  # written by somebody else
+        if isinstance(read, dict):
+            found[name.decode("utf-8", "backslashreplace")] = read
+    return found

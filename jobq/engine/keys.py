@@ -9,6 +9,7 @@ tokens             hash, mid -> token of the attempt that holds the lock
 backoffs           hash, mid -> not before, ms; the same as its score in due
 nattempts          hash, mid -> hand-outs minus releases and snoozes
 ncrashes           hash, mid -> crashes
+nunknowns          hash, mid -> times in a row that it was handed to a worker that doesn't know its job
 generations        hash, mid -> token of the first hand-out of this generation, once that attempt is over
 requeue            hash, mid -> `not_before,lock_ms,dedupe_ms:content` to run after this run
 options            hash, mid -> `lock_ms,dedupe_ms`, only for messages that have their own
@@ -22,6 +23,7 @@ left-circle        set, mids whose copy in mid-circle is stale
 dead               sorted set, `mid#generation` by time of death
 dead-messages      hash, `mid#generation` -> attempts, crashes, options, reason, content
 last-dead          hash, mid -> its newest `mid#generation` among the dead
+quarantine         hash, bytes that stood in a place and are no mid -> their content
 eoq-backoff?       string, PX: until when callers needn't ask
 ndry-runs          string, PX: asks in a row that found nothing
 wake               list of at most one marker, which ends one child's idle wait

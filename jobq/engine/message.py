@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 Action = Literal["added", "updated", "requeued", "exists", "buffered"]
-OutcomeWord = Literal["done", "retry", "dead", "crashed", "snooze", "release"]
+OutcomeWord = Literal["done", "retry", "dead", "crashed", "snooze", "release", "unknown"]
 Place = Literal["ready", "due", "circle"]
 
 MAX_CONTENT = 1024 * 1024
@@ -25,7 +25,10 @@ class Enqueued(NamedTuple):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One hand-out. `generation` names this life of the mid, `fence` only ever grows in a queue."""
+    """One hand-out. `generation` names this life of the mid, `fence` only ever grows in a queue.
+
+    `unknowns`: how many times in a row it was handed to a worker that doesn't know its job.
+    """
 
     mid: str
     content: bytes
@@ -35,6 +38,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     generation: str
     token: str
     lock_at: int
+    unknowns: int = 0
 
 
 class Dequeued(NamedTuple):
@@ -48,8 +52,9 @@ class Dequeued(NamedTuple):
 class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How an attempt ended.
 
-    `backoff_ms`: for retry, snooze and release not before then; for done a dedupe backoff, None = the
-    message's own. `reason`: for dead and crashed. `age_ms`: how long ago the run ended.
+    `unknown`: this worker has no such job; like snooze and release that costs no attempt. `backoff_ms`: not
+    before then, but for done a dedupe backoff, None = the message's own. `reason`: for dead and crashed.
+    `age_ms`: how long ago the run ended.
     """
 
     mid: str
@@ -78,7 +83,10 @@ class Hold(NamedTuple):
 
 
 class Status(NamedTuple):
-    """Where a mid is. `word` is one of Carmine's eight, or 'dead' when only a dead one is known."""
+    """Where a mid is. `word` is one of Carmine's eight, or 'dead' when only a dead one is known.
+
+    `unknowns`: how many times in a row it was handed to a worker that doesn't know its job.
+    """
 
     word: str
     attempts: int = 0
@@ -88,10 +96,14 @@ class Status(NamedTuple):
     generation: str = ""
     dead_id: str = ""
     progress: str = ""
+    unknowns: int = 0
 
 
 class Counts(NamedTuple):
-    """How many messages are where. `locked` holds expired locks too, until they are recovered."""
+    """How many messages are where. `locked` holds expired locks too, until they are recovered.
+
+    `quarantined`: bytes that stood among the mids and can't be one (`jobq fsck`).
+    """
 
     messages: int
     ready: int
@@ -103,6 +115,7 @@ class Counts(NamedTuple):
     dead: int
     circle: int
     paused: bool
+    quarantined: int = 0
 
 
 class Entry(NamedTuple):
@@ -137,7 +150,8 @@ class DeadMessage(NamedTuple):
 
 
 class Violation(NamedTuple):
-    """One invariant that doesn't hold."""
+    """One invariant that doesn't hold. `mid` is for people to read, `raw` what it is made of."""
 
     rule: str
     mid: str
+    raw: bytes = b""

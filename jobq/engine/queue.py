@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
+from math import isfinite
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from jobq.config import duration_s
@@ -45,6 +46,7 @@ ACTIONS = frozenset(("added", "updated", "requeued", "exists"))
 REPLIES = frozenset(("ok", "dead", "stale"))
 LEASE_MS = 15_000
 DAY_MS = 86_400_000
+_LATEST_S = 253_402_300_799
 CRASH_LIMIT = 3
 #: Endings and hand-outs of one call.
 MOST = 1_000
@@ -235,8 +237,8 @@ class Queue(Administration):
     ) -> list[Argument]:
         if delay is not None and at is not None:
             raise ConfigError(f"delay={delay!r} and at={at!r} say two things; give one")
-        if lock_ms is not None and not 1 <= lock_ms <= DAY_MS:
-            raise ConfigError(f"lock_ms={lock_ms!r} is no lock; take 1 to {DAY_MS} (a day)")
+        if lock_ms is not None:
+            lock_ms = _checked_ms("lock_ms", lock_ms)
         return [
             moment(now), _milliseconds("delay", delay), _epoch_ms(at), int(can_update), int(can_requeue),
             "" if lock_ms is None else lock_ms, _milliseconds("dedupe", dedupe),
@@ -323,14 +325,24 @@ def _handed(reply: list[Any], start: int, caller: Caller) -> Dequeued:
     messages = []
     stem = f"{caller.id}.{caller.number}."
     rows = iter(reply[start + 3 :])
-    for index, row in enumerate(iter(lambda: tuple(islice(rows, 6)), ())):
-        mid, content, attempt, ncrashes, generation, lock_at = row
+    for index, row in enumerate(iter(lambda: tuple(islice(rows, 7)), ())):
+        mid, content, attempt, ncrashes, generation, lock_at, unknowns = row
         if not mid:
             continue
         token = f"{stem}{index}"
-        life = generation.decode() if generation else token
+        life = generation.decode("utf-8", "replace") if generation else token
         messages.append(
-            Message(mid.decode(), content, attempt, ncrashes, fence + index, life, token, lock_at)
+            Message(
+                mid.decode(),
+                content,
+                attempt,
+                ncrashes,
+                fence + index,
+                life,
+                token,
+                lock_at,
+                unknowns,
+            )
         )
     return Dequeued(messages, sleep_ms, bool(paused))
 
@@ -343,9 +355,13 @@ def _checked_limit(limit: int, least: int = 1) -> int:
 
 def _checked_lease(lease_ms: int) -> int:
     # A lock that ends as it begins would hand one message out on every call.
-    if not 1 <= lease_ms <= DAY_MS:
-        raise ConfigError(f"lease_ms={lease_ms!r} is no lease; take 1 to {DAY_MS} (a day)")
-    return lease_ms
+    return _checked_ms("lease_ms", lease_ms)
+
+
+def _checked_ms(name: str, value: int) -> int:
+    if not isinstance(value, int) or not 1 <= value <= DAY_MS:
+        raise ConfigError(f"{name}={value!r} must be a whole number from 1 to {DAY_MS} (a day)")
+    return value
 
 
 def _milliseconds(name: str, value: float | timedelta | None) -> Argument:
@@ -364,4 +380,7 @@ def _epoch_ms(at: datetime | float | None) -> Argument:
         if at.tzinfo is None:
             raise ConfigError(f"at={at!r} has no time zone; use datetime.now(timezone.utc) + …")
         at = at.timestamp()
-    return round(at * 1000)
+    if not isfinite(at) or at > _LATEST_S:
+        raise ConfigError(f"at={at!r} is out of range; take a moment before the year 10000")
+    # What lies before 1970 is over as well.
+    return max(0, round(at * 1000))

@@ -1,13 +1,12 @@
 -- accept: write the messages whose mids are new, all of them together; which live already is told back.
--- needs: messages options backoffs ready due left_ready eoq_backoff wake max_content now_ms delay_ms at lock_ms dedupe_ms
-local not_before = tonumber(at) or (tonumber(delay_ms) and now_ms + delay_ms)
-
+-- needs: messages options backoffs due ready left_ready max_content now_ms not_before lock_ms dedupe_ms any
 local function write_options(mids)
   local own = lock_ms .. ',' .. dedupe_ms
   if own == ',' then return end
   local fields = {}
   for i, mid in ipairs(mids) do fields[2 * i - 1], fields[2 * i] = mid, own end
   redis.call('HSET', options, unpack(fields))
+  any.options, any.sides = true, true
 end
 
 -- One at a time: a single message, and where what lives is too long to be read just to see that it does.
@@ -28,7 +27,8 @@ local function without(again, batch)
   return fields
 end
 
-local function write_together(batch, again)
+-- before_writing: called when some live
+local function write_together(batch, again, before_writing)
   local mids, seen, new, n = {}, {}, {}, 0
   for k = 1, #batch / 2 do mids[k] = batch[2 * k - 1] end
   for k, content in ipairs(redis.call('HMGET', messages, unpack(mids))) do
@@ -40,12 +40,13 @@ local function write_together(batch, again)
       seen[mid], new[n] = true, mid
     end
   end
+  if n < #mids and before_writing then before_writing() end
   if n > 0 then redis.call('HSET', messages, unpack(n == #mids and batch or without(again, batch))) end
   return new
 end
 
 local function put_ready(mids)
-  local fresh = take_over(left_ready, mids)
+  local fresh = any.left_ready and take_over(left_ready, mids) or mids
   if fresh[1] then redis.call('RPUSH', ready, unpack(fresh)) end
   wake_up()
 end
@@ -62,16 +63,4 @@ local function put_due(mids, times)
   redis.call('HSET', backoffs, unpack(by_mid))
   redis.call('ZADD', due, unpack(by_score))
   if new[redis.call('ZRANGE', due, 0, 0)[1]] then wake_up() end
-end
-
--- Up to 1,000 messages: mid, content, …. -> by the index of their mid those that live, or came before in this call
-local function accept(batch)
-  local again = {}
-  local short = #batch > 2 and #batch / 2 * max_content <= 4194304
-  local new = (short and write_together or write_each)(batch, again)
-  if new[1] then
-    write_options(new)
-    if not_before and not_before > now_ms then put_due(new) else put_ready(new) end
-  end
-  return again
 end

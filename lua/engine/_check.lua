@@ -1,5 +1,5 @@
--- check: what must hold for a mid in each place, and for the totals (invariants I2-I4, I14).
--- needs: messages locks tokens backoffs ready due circle done left_ready left_circle dead dead_messages meta
+-- check: what must hold for a mid in each place, for what is kept beside it, and for the totals.
+-- needs: messages locks tokens backoffs ready due circle done left_ready left_circle dead dead_messages last_dead quarantine meta events
 local bad = {}
 local function rule(holds, name, mid)
   if not holds then bad[#bad + 1], bad[#bad + 2] = name, mid end
@@ -10,26 +10,51 @@ local function size(list, notes) return redis.call('LLEN', list) - redis.call('S
 
 local check = {
   ready = function(mid)
+    rule(is_mid(mid), 'ready: not a mid', mid)
     rule(has(messages, mid), 'ready without message', mid)
     rule(not has(locks, mid) and not finished(mid) and not has(backoffs, mid), 'ready and elsewhere', mid)
   end,
   circle = function(mid)
+    rule(is_mid(mid), 'circle: not a mid', mid)
     rule(has(messages, mid), 'circle without message', mid)
     rule(has(locks, mid) ~= finished(mid), 'circle: neither locked nor done, or both', mid)
     rule(has(locks, mid) == has(tokens, mid), 'lock without token', mid)
     rule(not has(backoffs, mid), 'circle and due', mid)
   end,
   due = function(mid)
+    rule(is_mid(mid), 'due: not a mid', mid)
     rule(has(messages, mid), 'due without message', mid)
-    rule(redis.call('HGET', backoffs, mid) == redis.call('ZSCORE', due, mid), 'due without its backoff', mid)
+    local backoff, score = redis.call('HGET', backoffs, mid), redis.call('ZSCORE', due, mid)
+    rule(backoff and tonumber(backoff) == tonumber(score), 'due without its backoff', mid)
     rule(not has(locks, mid), 'due and locked', mid)
   end,
+  dead = function(id)
+    local stored = redis.call('HGET', dead_messages, id)
+    rule(stored, 'dead without content', id)
+    rule(not stored or string.find(stored, '^%d*\31%d*\31%d*,%d*\31%d+\31'), 'dead: content of another shape', id)
+  end,
 }
+
+-- Numbers beside messages, by the name of their key.
+local LIMITS = {locks = LATEST_MS, backoffs = LATEST_MS, nattempts = 1e15, ncrashes = 1e15, nunknowns = 1e15}
+local SETTINGS = {floor = LATEST_MS, max_lease = LONGEST_LOCK_MS, max_content = 1048576, maxlen = 1e9, fence = 9e15,
+  deduped = 1e15}
+
 local function totals()
   local placed = size(ready, left_ready) + size(circle, left_circle) + redis.call('ZCARD', due)
   rule(redis.call('HLEN', messages) == placed, 'messages and places differ in number', '')
   rule(redis.call('HLEN', locks) == redis.call('HLEN', tokens), 'locks and tokens differ in number', '')
   rule(redis.call('HLEN', backoffs) == redis.call('ZCARD', due), 'backoffs and due differ in number', '')
   rule(redis.call('ZCARD', dead) == redis.call('HLEN', dead_messages), 'dead and their contents differ', '')
-  rule((tonumber(redis.call('HGET', meta, 'deduped')) or 0) <= redis.call('SCARD', done), 'deduped over done', '')
+  rule(count_of(meta, 'deduped') <= redis.call('SCARD', done), 'deduped over done', '')
+  for field, most in pairs(SETTINGS) do
+    local text = redis.call('HGET', meta, field)
+    rule(not text or stored(text, most, nil), 'meta: ' .. field .. ' is no number that it may be', '')
+  end
+end
+
+-- The last id that a stream can have leaves room for no event.
+local function stream()
+  local last = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
+  rule(not last or not string.find(last[1], '^18446744073709551615%-'), 'events: their ids are used up', '')
 end

@@ -1,13 +1,14 @@
 -- clock: now_ms, read once; a floor absorbs steps back of up to a minute, a larger one rebases it.
 -- needs: now meta events
-local paused, level, floor, max_lease, max_content, maxlen = unpack(
-  redis.call('HMGET', meta, 'paused', 'events', 'floor', 'max_lease', 'max_content', 'maxlen'))
-local now_ms = tonumber(now)
+local paused, level, floor, max_lease, max_content, maxlen, fence = unpack(
+  redis.call('HMGET', meta, 'paused', 'events', 'floor', 'max_lease', 'max_content', 'maxlen', 'fence'))
+local now_ms = whole_or_none('now', now, 0, LATEST_MS)
 if not now_ms then
   local time = redis.call('TIME')
   now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 end
-floor, max_lease, max_content = tonumber(floor) or 0, tonumber(max_lease) or 0, tonumber(max_content) or 0
+floor, max_lease = stored(floor, LATEST_MS, 0), stored(max_lease, LONGEST_LOCK_MS, 0)
+max_content = stored(max_content, 1048576, 0)
 local stepped_back_ms = floor - now_ms
 if stepped_back_ms > 0 and stepped_back_ms <= 60000 then now_ms = floor end
 
@@ -18,10 +19,12 @@ local function emit(kind, mid, at, rest)
   if at ~= moment then moment, moment_text = at, string.format('%.0f', at) end
   local text = kind .. '\31' .. mid .. '\31' .. moment_text
   if rest then text = text .. '\31' .. rest end
+  -- Where events can't be appended (its last id was used up, it is no stream), history is lost and nothing else.
   if nemitted % 100 == 0 then
-    redis.call('XADD', events, 'MAXLEN', '~', maxlen or '100000', '*', '1', text)
+    if not maxlen or #maxlen > 10 or not string.find(maxlen, '^%d+$') then maxlen = '100000' end
+    redis.pcall('XADD', events, 'MAXLEN', '~', maxlen, '*', '1', text)
   else
-    redis.call('XADD', events, '*', '1', text)
+    redis.pcall('XADD', events, '*', '1', text)
   end
   nemitted = nemitted + 1
 end

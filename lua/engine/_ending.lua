@@ -1,20 +1,20 @@
 -- ending: what becomes of a held message when its attempt ends. Newer content wins over every outcome.
--- needs: dead dead_messages last_dead requeue ncrashes nattempts options tokens locks generations meta now_ms
+-- needs: messages dead dead_messages last_dead requeue ncrashes nattempts options tokens generations quarantine now_ms crash_limit any
 local function bury(mid, reason)
-  local attempts = redis.call('HGET', nattempts, mid) or '0'
   local id = mid .. '#' .. (redis.call('HGET', generations, mid) or redis.call('HGET', tokens, mid) or '')
-  local head = {attempts, redis.call('HGET', ncrashes, mid) or '0', redis.call('HGET', options, mid) or ',',
-    #reason, reason}
+  reason = string.sub(reason, 1, 16384)
+  local own = string.match(redis.call('HGET', options, mid) or ',', '^%d*,%d*$') or ','
+  local head = {count_of(nattempts, mid), count_of(ncrashes, mid), own, #reason, reason}
   redis.call('ZADD', dead, now_ms, id)
-  redis.call('HSET', dead_messages, id, table.concat(head, '\31') .. redis.call('HGET', messages, mid))
+  redis.call('HSET', dead_messages, id, table.concat(head, '\31') .. (redis.call('HGET', messages, mid) or ''))
   redis.call('HSET', last_dead, mid, id)
 end
 
 -- One more crash of `mid`, which has left its place: to ready, or to the dead at the limit. -> event kind
 local function crash(mid, reason, kind, first_to_front)
-  local crashes = redis.call('HINCRBY', ncrashes, mid, 1)
-  local newer = redis.call('HGET', requeue, mid)
-  local over = tonumber(crash_limit) > 0 and crashes >= tonumber(crash_limit)
+  local crashes, limit = add_to(ncrashes, mid, 1), tonumber(crash_limit)
+  local newer, over = redis.call('HGET', requeue, mid), limit > 0 and crashes >= limit
+  any.crashes, any.sides = true, true
   if over then bury(mid, reason) end
   if newer then
     start_newer(mid, newer)

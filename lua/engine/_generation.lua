@@ -1,7 +1,9 @@
 -- generation: erase a message's traces, let its newer content start over, or take its lock away.
--- needs: messages locks tokens backoffs nattempts ncrashes generations requeue options progress done now_ms
+-- needs: messages locks tokens backoffs nattempts ncrashes nunknowns generations requeue options progress done meta now_ms any
 local function forget_sides(...)
-  for _, key in ipairs({locks, tokens, backoffs, nattempts, ncrashes, generations, requeue, options, progress}) do
+  for _, key in ipairs({
+    locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options, progress
+  }) do
     redis.call('HDEL', key, ...)
   end
   redis.call('SREM', done, ...)
@@ -12,28 +14,37 @@ local function forget(...)
   forget_sides(...)
 end
 
-local function packed(not_before, lock_ms, dedupe_ms, content)
-  return not_before .. ',' .. lock_ms .. ',' .. dedupe_ms .. ':' .. content
-end
-
 local function unlock(mid)
   redis.call('HDEL', locks, mid)
   redis.call('HDEL', tokens, mid)
 end
 
+-- In the circle and over; the mid is taken until `at`.
+local function dedupe_until(mid, at)
+  leave_circle(mid)
+  unlock(mid)
+  redis.call('SADD', done, mid)
+  add_to(meta, 'deduped', 1)
+  to_due(mid, at)
+end
+
 -- The attempt is over and the message isn't: its generation goes by the token of the first attempt.
 local function unlock_to_wait(mid, token)
   redis.call('HSETNX', generations, mid, token or redis.call('HGET', tokens, mid) or '')
+  any.sides = true
   unlock(mid)
 end
 
--- The newer content of `mid`, which its caller has taken out of its place, starts with attempts 0.
+-- The newer content of `mid`, which its caller has taken out of its place, starts with attempts 0. Bytes of another
+-- shape were written by somebody else; all of them are content then, which a worker finds unreadable.
 local function start_newer(mid, newer)
-  local cut = string.find(newer, ':', 1, true)
-  local not_before, lock_ms, dedupe_ms = string.match(newer, '^(%d*),(%d*),(%d*):')
+  local head, not_before, lock_ms, dedupe_ms = string.match(newer, '^((%d*),(%d*),(%d*):)')
   forget_sides(mid)
-  redis.call('HSET', messages, mid, string.sub(newer, cut + 1))
-  if lock_ms .. dedupe_ms ~= '' then redis.call('HSET', options, mid, lock_ms .. ',' .. dedupe_ms) end
-  not_before = tonumber(not_before)
+  redis.call('HSET', messages, mid, string.sub(newer, #(head or '') + 1))
+  if head and lock_ms .. dedupe_ms ~= '' then
+    redis.call('HSET', options, mid, lock_ms .. ',' .. dedupe_ms)
+    any.options, any.sides = true, true
+  end
+  not_before = stored(not_before, LATEST_MS, nil)
   if not_before and not_before > now_ms then to_due(mid, not_before) else to_ready(mid) end
 end

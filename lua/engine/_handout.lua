@@ -1,5 +1,5 @@
 -- handout: lock what was picked for one caller, each message with a token.
--- needs: locks tokens nattempts generations options circle left_circle meta caller number lease_ms max_lease now_ms
+-- needs: locks tokens nattempts generations options circle left_circle meta caller number lease_ms max_lease fence now_ms any rarely
 local function write_locks(mids, reply, lock_at, attempts)
   local expiry, token, attempt, again = {}, {}, {}, false
   local stem, last, last_text = caller .. '.' .. number .. '.', 0, '0'
@@ -10,10 +10,10 @@ local function write_locks(mids, reply, lock_at, attempts)
     token[2 * i - 1], token[2 * i] = mid, right
     attempt[2 * i - 1], attempt[2 * i] = mid, '1'
     if attempts[i] then
-      reply[6 * i] = (tonumber(attempts[i]) or 0) + 1
-      attempt[2 * i], again = reply[6 * i], true
+      reply[7 * i - 1] = math.floor(stored(attempts[i], 1e15, 0)) + 1
+      attempt[2 * i], again = reply[7 * i - 1], true
     end
-    reply[6 * i + 3] = ends
+    reply[7 * i + 2] = ends
   end
   redis.call('HSET', locks, unpack(expiry))
   redis.call('HSET', tokens, unpack(token))
@@ -21,24 +21,25 @@ local function write_locks(mids, reply, lock_at, attempts)
   return again
 end
 
-local function enter_circle(mids)
-  local fresh = take_over(left_circle, mids)
-  if fresh[1] then redis.call('RPUSH', circle, unpack(fresh)) end
-end
-
 -- Lock what was picked: the rest of its reply, the generation '' standing for its token.
 local function lock_up(reply, mids)
-  local lock_at, longest, lease = {}, max_lease, tonumber(lease_ms)
-  local own = redis.call('HLEN', options) > 0 and redis.call('HMGET', options, unpack(mids)) or {}
-  for i = 1, #mids do
-    local length = own[i] and math.max(tonumber(string.match(own[i], '^%d+')) or 0, lease) or lease
-    longest, lock_at[i] = math.max(longest, length), now_ms + length
+  local lock_at, longest = {}, math.max(max_lease, lease_ms)
+  for i = 1, #mids do lock_at[i] = now_ms + lease_ms end
+  if any.options then
+    for i, own_ms in pairs(rarely().lock_lengths(mids)) do
+      longest, lock_at[i] = math.max(longest, own_ms), now_ms + math.max(own_ms, lease_ms)
+    end
   end
-  if longest > max_lease then redis.call('HSET', meta, 'max_lease', longest) end
   if write_locks(mids, reply, lock_at, redis.call('HMGET', nattempts, unpack(mids))) then
     local lives = redis.call('HMGET', generations, unpack(mids))
-    for i = 1, #mids do reply[6 * i + 2] = lives[i] or '' end
+    for i = 1, #mids do reply[7 * i + 1] = lives[i] or '' end
   end
-  enter_circle(mids)
-  reply[3] = redis.call('HINCRBY', meta, 'fence', #mids) - #mids + 1
+  local fresh = any.left_circle and rarely().take_over(left_circle, mids) or mids
+  if fresh[1] then redis.call('RPUSH', circle, unpack(fresh)) end
+  -- Where somebody overwrote the fence, it goes on from the time, which no count has reached.
+  local first = fence and math.floor(stored(fence, 9e15, now_ms)) + 1 or 1
+  local fields = {'fence', string.format('%.0f', first + #mids - 1)}
+  if longest > max_lease then fields[3], fields[4] = 'max_lease', longest end
+  redis.call('HSET', meta, unpack(fields))
+  reply[3] = first
 end

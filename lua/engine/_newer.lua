@@ -1,9 +1,12 @@
 -- newer: what enqueue does with a mid that lives. Every branch names the state that it handles.
--- needs: messages locks tokens backoffs nattempts ncrashes generations requeue options due done meta now_ms not_before can_update can_requeue lock_ms dedupe_ms
-local function keep_for_later(mid, content, action)
+-- needs: messages locks tokens backoffs nattempts ncrashes generations requeue options due done meta now_ms not_before can_update can_requeue lock_ms dedupe_ms any
+-- own: the options that go on where this call gives none
+local function keep_for_later(mid, content, action, own)
   tick()
-  local till = not_before and string.format('%.0f', not_before) or ''
-  redis.call('HSET', requeue, mid, packed(till, lock_ms, dedupe_ms, content))
+  local till, given = not_before and string.format('%.0f', not_before) or '', lock_ms .. ',' .. dedupe_ms
+  own = given == ',' and own and string.match(own, '^%d*,%d*$') or given
+  redis.call('HSET', requeue, mid, till .. ',' .. own .. ':' .. content)
+  any.newer, any.sides = true, true
   return action, ''
 end
 
@@ -16,7 +19,7 @@ local function enqueue_done(mid, content, word)
   if word ~= 'done-awaiting-gc' then return keep_for_later(mid, content, 'requeued') end
   keep_for_later(mid, content)
   if redis.call('HEXISTS', backoffs, mid) == 1 then
-    redis.call('HINCRBY', meta, 'deduped', -1)
+    add_to(meta, 'deduped', -1)
     leave_due(mid)
   else
     leave_circle(mid)
@@ -25,26 +28,19 @@ local function enqueue_done(mid, content, word)
   return 'added', ''
 end
 
--- queued under an expired lock: revoke the last holder's right, which counts as a crash
-local function take_from_expired(mid, content)
-  leave_circle(mid)
-  emit('recovered', mid, now_ms, '\31' .. (redis.call('HGET', nattempts, mid) or '') .. '\31\31\31\31\31\31lock expired')
-  if redis.call('HEXISTS', requeue, mid) == 1 then
-    keep_for_later(mid, content)
-    return start_newer(mid, redis.call('HGET', requeue, mid))
-  end
-  redis.call('HINCRBY', ncrashes, mid, 1)
-  unlock_to_wait(mid)
-  if not_before and not_before > now_ms then to_due(mid, not_before) else to_ready(mid) end
+-- queued under an expired lock: the walk ends that run, by the worker's limit of crashes, and starts this content
+local function keep_until_recovered(mid, content)
+  local own = any.newer and redis.call('HEXISTS', requeue, mid) == 1 and '' or redis.call('HGET', options, mid)
+  wake_up()
+  return keep_for_later(mid, content, 'updated', own)
 end
 
 local function update_queued(mid, content)
+  if redis.call('HEXISTS', locks, mid) == 1 then return keep_until_recovered(mid, content) end
   tick()
   redis.call('HSET', messages, mid, content)
   write_options({mid})
-  if redis.call('HEXISTS', locks, mid) == 1 then
-    take_from_expired(mid, content)
-  elseif not_before then
+  if not_before then
     local waits = redis.call('HEXISTS', backoffs, mid) == 1
     if not_before > now_ms then
       if not waits then leave_ready(mid) end

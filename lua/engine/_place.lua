@@ -1,13 +1,8 @@
 -- place: a live mid is in exactly one of ready, due, circle; each list holds at most one copy of it.
 -- A mid that leaves a list out of turn leaves its copy, noted; coming back takes the copy over.
--- needs: ready due circle backoffs left_ready left_circle eoq_backoff wake
-local function wake_up()
-  redis.call('DEL', eoq_backoff)
-  if redis.call('LLEN', wake) == 0 then redis.call('LPUSH', wake, '1') end
-end
-
+-- needs: ready due circle backoffs left_ready left_circle wake_up any
 local function to_ready(mid, front)
-  if redis.call('SREM', left_ready, mid) == 0 then
+  if not any.left_ready or redis.call('SREM', left_ready, mid) == 0 then
     redis.call(front and 'LPUSH' or 'RPUSH', ready, mid)
   end
   wake_up()
@@ -17,6 +12,7 @@ local function to_due(mid, at)
   local score = string.format('%.0f', at)
   redis.call('HSET', backoffs, mid, score)
   redis.call('ZADD', due, score, mid)
+  any.due = true
   if redis.call('ZRANK', due, mid) == 0 then wake_up() end
 end
 
@@ -27,7 +23,6 @@ end
 
 -- The mids come back to a list: copies of theirs that were noted as stale are theirs again. -> those without one
 local function take_over(notes, mids)
-  if redis.call('SCARD', notes) == 0 then return mids end
   local noted, back, fresh = redis.call('SMISMEMBER', notes, unpack(mids)), {}, {}
   for i, mid in ipairs(mids) do
     if noted[i] == 1 then back[#back + 1] = mid else fresh[#fresh + 1] = mid end
@@ -36,5 +31,20 @@ local function take_over(notes, mids)
   return fresh
 end
 
-local function leave_ready(mid) redis.call('SADD', left_ready, mid) end
-local function leave_circle(mid) redis.call('SADD', left_circle, mid) end
+-- How many copies aren't noted. Where there is none (somebody emptied the list), a note would swallow a mid's next copy.
+local function unnoted(list, notes) return redis.call('LLEN', list) - redis.call('SCARD', notes) end
+
+local function leave_ready(mid)
+  if unnoted(ready, left_ready) <= 0 then return end
+  redis.call('SADD', left_ready, mid)
+  any.left_ready = true
+end
+
+-- Counted once: in one call nothing enters the circle before something leaves it.
+local unnoted_in_circle
+local function leave_circle(mid)
+  unnoted_in_circle = unnoted_in_circle or unnoted(circle, left_circle)
+  if unnoted_in_circle <= 0 then return end
+  unnoted_in_circle = unnoted_in_circle - redis.call('SADD', left_circle, mid)
+  any.left_circle = true
+end

@@ -1,14 +1,14 @@
--- reply: the hand-out part of a reply: sleep_ms, paused, fence of the first, then six items a message.
--- needs: messages tokens ready due circle eoq_backoff ndry_runs paused now_ms
+-- reply: the hand-out part of a reply: sleep_ms, paused, fence of the first, then seven items a message.
+-- needs: ready due circle eoq_backoff ndry_runs paused lease_ms now_ms any rarely
 
 -- Nothing to hand out: how long to wait, told to every other caller through eoq_backoff.
 local function rest(lap)
-  local runs = redis.call('INCR', ndry_runs)
-  redis.call('PEXPIRE', ndry_runs, 60000)
+  local runs = math.min(12, stored(redis.call('GET', ndry_runs), 100, 0) + 1)
+  redis.call('SET', ndry_runs, runs, 'PX', 60000)
   local length, first = redis.call('LLEN', circle), redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
   local cap = 30000
   if length > 0 then cap = math.max(50, math.floor(2000 * math.min(1, lap / length))) end
-  local ms = math.min(cap, 10 * 2 ^ math.min(runs, 12))
+  local ms = math.min(cap, 10 * 2 ^ runs)
   if first[2] then ms = math.min(ms, math.max(1, first[2] - now_ms)) end
   redis.call('SET', eoq_backoff, string.format('%.0f', now_ms + ms), 'PX', string.format('%.0f', ms))
   return ms
@@ -24,7 +24,7 @@ end
 -- Promote, walk, then hand out: each waiting class progresses whatever the ready list holds.
 local function hand_out(limit)
   local lap = redis.call('LLEN', ready) == 0 and 100 or math.min(100, 2 * limit + 8)
-  promote(lap)
+  if any.due then rarely().promote(lap) end
   walk(lap)
   local reply, mids = {0, 0, 0}, {}
   if paused ~= '1' then reply, mids = pick(limit) end
@@ -40,7 +40,7 @@ end
 local function without_contents(reply)
   local usual = now_ms + lease_ms
   local short = {reply[1], reply[2], reply[3], string.format('%.0f', usual)}
-  for i = 4, #reply, 6 do
+  for i = 4, #reply, 7 do
     local mid, attempt, crashes, life, lock_at = reply[i], reply[i + 2], reply[i + 3], reply[i + 4], reply[i + 5]
     if attempt ~= 1 or crashes ~= 0 or life ~= '' or lock_at ~= usual then
       mid = table.concat({mid, attempt, crashes, life, string.format('%.0f', lock_at)}, '\29')
@@ -48,21 +48,4 @@ local function without_contents(reply)
     short[#short + 1] = mid
   end
   return short
-end
-
--- The recorded hand-out again; a message no longer held under its token comes with mid ''.
-local function handed_again()
-  local items = recorded_part('^[^\30]*\30[^\30]*\30(.*)$')
-  local reply = {tonumber(items[1]), tonumber(items[2]), tonumber(items[3])}
-  for i = 5, #items do
-    local mid, attempt, crashes, life, lock_at = string.match(items[i], '^(.*)\29(%d+)\29(%d+)\29(.*)\29(%d+)$')
-    mid = mid or items[i]
-    local held = redis.call('HGET', tokens, mid) == caller .. '.' .. number .. '.' .. (i - 5)
-    local n = #reply
-    reply[n + 2] = held and redis.call('HGET', messages, mid) or ''
-    if not held then mid = '' end
-    reply[n + 1], reply[n + 3], reply[n + 4] = mid, tonumber(attempt) or 1, tonumber(crashes) or 0
-    reply[n + 5], reply[n + 6] = life or '', tonumber(lock_at or items[4])
-  end
-  return reply
 end

@@ -1,12 +1,12 @@
 -- status(mid) -> one of Carmine's eight words. An expired lock reads as queued.
 -- needs: messages locks backoffs requeue done now_ms
 local function word_of(is_done, waiting, lock_at, not_before)
-  local backoff = (tonumber(not_before) or 0) > now_ms
+  local backoff = stored(not_before, LATEST_MS, 0) > now_ms
   if is_done then
     if waiting then return 'done-with-requeue' end
     return backoff and 'done-with-backoff' or 'done-awaiting-gc'
   end
-  if (tonumber(lock_at) or 0) > now_ms then return waiting and 'locked-with-requeue' or 'locked' end
+  if stored(lock_at, LATEST_MS, 0) > now_ms then return waiting and 'locked-with-requeue' or 'locked' end
   return backoff and 'queued-with-backoff' or 'queued'
 end
 

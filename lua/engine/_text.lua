@@ -8,8 +8,8 @@ local SEQUENCES = {
 }
 
 local function is_text(bytes)
+  if string.find(bytes, '^[ -~]*$') then return true end
   if string.find(bytes, '%c') then return false end
-  if not string.find(bytes, '[\128-\255]') then return true end
   for _, sequence in ipairs(SEQUENCES) do bytes = string.gsub(bytes, sequence, 'x') end
   return not string.find(bytes, '[\128-\255]')
 end

@@ -3,32 +3,51 @@
 cancel: see to it that messages don't run, or that their current run's outcome is refused.
 
 KEYS
-  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash generations:hash
-  requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set left_ready:set
-  left_circle:set eoq_backoff:string wake:list meta:hash events:stream last_call:string
+  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
+  generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
+  left_ready:set left_circle:set eoq_backoff:string wake:list meta:hash events:stream
+  last_call:string
 ARGV
-  caller  16 characters, the connection's random id
+  caller  1-64 printable ASCII characters, the connection's random id
   number  of this call, counted up by the caller
   now     epoch ms, or '' for the server's clock
-  then one per message: mid
+  then one per message: mid, 1-1000 of them
 RETURNS  {per message: 'cancelled' | its status: 'nil' 'done-awaiting-gc' 'done-with-backoff'} | {'closed'}
 COST     O(messages)
 WRITES   nothing for a message not cancelled, nothing at all when the call is refused
 ]]
-local messages, locks, tokens, backoffs, nattempts, ncrashes, generations, requeue, options, progress,
-  ready, due, circle, done, left_ready, left_circle, eoq_backoff, wake, meta, events, last_call = unpack(KEYS)
+local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
+  progress, ready, due, circle, done, left_ready, left_circle, eoq_backoff, wake, meta,
+  events, last_call = unpack(KEYS)
 local caller, number, now = unpack(ARGV, 1, 3)
 
+--@include shared/_arguments
+keys_are(22)
+arguments_are(3, 1, 1000)
+--@include _stored
 --@include _call
 --@include _clock
+--@include _probe_live
+probe_live()
+local any = {left_ready = redis.call('SCARD', left_ready) > 0, left_circle = redis.call('SCARD', left_circle) > 0}
+local nwake = redis.call('LLEN', wake)
+--@include _wake
+--@include _counters
 --@include _place
 --@include _status
 --@include _generation
 
--- in the circle: the walk collects it; its holder's next extend tells the child
+-- Its holder hears of it with its next extend, and may run until its lock ends: until then the mid is taken, as in a
+-- dedupe backoff, so that two runs of it can't overlap. Under an expired lock the walk collects it.
 local function cancel_held(mid)
-  for _, key in ipairs({locks, tokens, requeue}) do redis.call('HDEL', key, mid) end
-  redis.call('SADD', done, mid)
+  local lock_at = stored(redis.call('HGET', locks, mid), LATEST_MS, 0)
+  redis.call('HDEL', requeue, mid)
+  if lock_at > now_ms then
+    dedupe_until(mid, lock_at)
+  else
+    unlock(mid)
+    redis.call('SADD', done, mid)
+  end
 end
 
 local function cancel(mid, word)
@@ -45,7 +64,10 @@ local function cancel(mid, word)
 end
 
 if refused() then return {'closed'} end
-if replayed() then return recorded_words() end
+if replayed() then
+--@include _recorded
+  return recorded_words()
+end
 local words = {}
 for i = 4, #ARGV do
   local word = status(ARGV[i])

@@ -5,7 +5,7 @@ close: refuse every later call of a caller that is gone, and tell what its last 
 KEYS
   tokens:hash last_call:string
 ARGV
-  caller  16 characters, the id of the connection that is gone
+  caller  1-64 printable ASCII characters, the id of the connection that is gone
 RETURNS  {per message still held: mid, token}
 COST     O(messages of that call)
 WRITES   last_call; closing twice answers the same
@@ -14,9 +14,13 @@ local tokens, last_call = unpack(KEYS)
 local caller = unpack(ARGV)
 local number = '0'
 
+--@include shared/_arguments
+keys_are(2)
+arguments_are(1)
 --@include _call
+--@include _recorded
 
-if not recorded then
+if not recorded_number then
   redis.call('SET', last_call, 'x0\30\30', 'PX', 600000)
   return {}
 end

@@ -3,33 +3,55 @@
 collect: upkeep without a hand-out: promote what is due, recover expired locks, remove done messages.
 
 KEYS
-  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash generations:hash
-  requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set left_ready:set
-  left_circle:set
-  dead:zset dead_messages:hash last_dead:hash eoq_backoff:string wake:list meta:hash events:stream
+  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
+  generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
+  left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash
+  quarantine:hash eoq_backoff:string wake:list meta:hash events:stream
 ARGV
   now          epoch ms, or '' for the server's clock
   crash_limit  crashes that make a message dead, 0 = never
   limit        mids looked at in due and in the circle, 1-1000
-RETURNS  {'collected', mids left in the circle, mids left in due}
+RETURNS  {'collected', mids left in the circle, mids left in due, how many are quarantined}
 COST     O(limit)
 WRITES   what it finds; running it twice is harmless
 ]]
-local messages, locks, tokens, backoffs, nattempts, ncrashes, generations, requeue, options, progress,
-  ready, due, circle, done, left_ready, left_circle,
-  dead, dead_messages, last_dead, eoq_backoff, wake, meta, events = unpack(KEYS)
+local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
+  progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead,
+  quarantine, eoq_backoff, wake, meta, events = unpack(KEYS)
 local now, crash_limit, limit = unpack(ARGV)
 
+--@include shared/_arguments
+keys_are(25)
+arguments_are(3)
+crash_limit, limit = whole('crash_limit', crash_limit, 0, 1000000), whole('limit', limit, 1, 1000)
+--@include _stored
 --@include _clock
+--@include _present
+--@include _present_dead
+--@include _wake
+
+-- What most calls don't need is made when first it is.
+local rare
+local function rarely()
+  if rare then return rare end
+--@include _counters
+--@include _text
 --@include _place
 --@include _generation
+--@include _quarantine
 --@include _ending
+--@include _recover
+  rare = {
+    promote = promote, recover = recover,
+  }
+  return rare
+end
+
 --@include _upkeep
 
-limit = math.min(1000, tonumber(limit))
 tick()
-promote(limit)
+if any.due then rarely().promote(limit) end
 walk(limit)
 -- A child may have died between taking the wake marker and its dequeue.
 if paused ~= '1' and redis.call('LLEN', ready) > 0 then wake_up() end
-return {'collected', redis.call('LLEN', circle), redis.call('ZCARD', due)}
+return {'collected', redis.call('LLEN', circle), redis.call('ZCARD', due), redis.call('HLEN', quarantine)}

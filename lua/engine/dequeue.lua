@@ -3,32 +3,59 @@
 dequeue: hand out ready messages, after a little upkeep of what waits.
 
 KEYS
-  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash generations:hash
-  requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set left_ready:set
-  left_circle:set dead:zset dead_messages:hash last_dead:hash eoq_backoff:string ndry_runs:string
-  wake:list meta:hash events:stream last_call:string
+  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
+  generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
+  left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash
+  quarantine:hash eoq_backoff:string ndry_runs:string wake:list meta:hash events:stream last_call:string
 ARGV
-  caller       16 characters, the connection's random id
+  caller       1-64 printable ASCII characters, the connection's random id
   number       of this call, counted up by the caller
   now          epoch ms, or '' for the server's clock
-  lease_ms     length of each lock, where the message has no longer lock_ms of its own
+  lease_ms     length of each lock, where the message has no longer lock_ms of its own, 1-86400000
   crash_limit  crashes that make a message dead, 0 = never
   limit        messages wanted, 1-1000
 RETURNS  {'handed', sleep_ms, paused, fence, then per message: mid, content, attempt, ncrashes,
-         generation, lock_at}; sleep_ms > 0: nothing now, wait on wake so long | {'closed'}
-COST     O(limit), 4 MiB of content; upkeep of at most 100 mids
+         generation, lock_at, times handed to a worker that doesn't know its job}; sleep_ms > 0: nothing now,
+         wait on wake so long | {'closed'}
+COST     O(limit), 4 MiB of content; upkeep of at most 100 mids, 1,000 stale copies dropped
 WRITES   nothing while eoq_backoff holds or when the call is refused
 ]]
-local messages, locks, tokens, backoffs, nattempts, ncrashes, generations, requeue, options, progress,
-  ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead, eoq_backoff,
-  ndry_runs, wake, meta, events, last_call = unpack(KEYS)
+local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
+  progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead,
+  quarantine, eoq_backoff, ndry_runs, wake, meta, events, last_call = unpack(KEYS)
 local caller, number, now, lease_ms, crash_limit, limit = unpack(ARGV)
 
+--@include shared/_arguments
+keys_are(27)
+lease_ms = whole('lease_ms', lease_ms, 1, 86400000)
+crash_limit, limit = whole('crash_limit', crash_limit, 0, 1000000), whole('limit', limit, 1, 1000)
+--@include _stored
 --@include _call
 --@include _clock
+--@include _present
+--@include _present_dead
+probe('STRLEN', eoq_backoff, ndry_runs)
+--@include _wake
+
+-- What most calls don't need is made when first it is.
+local rare
+local function rarely()
+  if rare then return rare end
+--@include _counters
+--@include _text
 --@include _place
 --@include _generation
+--@include _quarantine
 --@include _ending
+--@include _recover
+--@include _pick_rare
+  rare = {
+    promote = promote, recover = recover, take_over = take_over, set_aside = set_aside, drop_stale = drop_stale,
+    readable = readable, strange_ones = strange_ones, counts = counts, lock_lengths = lock_lengths,
+  }
+  return rare
+end
+
 --@include _upkeep
 --@include _pick
 --@include _handout
@@ -40,11 +67,16 @@ local function reply_with(handed)
 end
 
 if refused() then return {'closed'} end
-if replayed() then return reply_with(handed_again()) end
+if replayed() then
+--@include _recorded
+--@include _counters
+--@include _handed_again
+  return reply_with(handed_again())
+end
 local resting = resting_ms()
 if resting > 0 then return reply_with({resting, paused == '1' and 1 or 0, 0}) end
 
 tick()
-local handed = hand_out(math.min(1000, tonumber(limit)))
+local handed = hand_out(limit)
 record_call({}, without_contents(handed))
 return reply_with(handed)

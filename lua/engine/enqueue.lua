@@ -3,67 +3,122 @@
 enqueue: accept messages, or newer content for mids that live, whole or not at all.
 
 KEYS
-  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash generations:hash
-  requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set left_ready:set
-  left_circle:set eoq_backoff:string wake:list meta:hash events:stream last_call:string
+  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
+  generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
+  left_ready:set left_circle:set eoq_backoff:string wake:list meta:hash events:stream last_call:string
 ARGV
-  caller       16 characters, the connection's random id
+  caller       1-64 printable ASCII characters, the connection's random id
   number       of this call, counted up by the caller
   now          epoch ms, or '' for the server's clock
   delay_ms     not before now + delay_ms, '' = keep the place of a queued mid, start a new one now
   at           not before this epoch ms, '' = see delay_ms
   can_update   1: newer content may replace what waits
   can_requeue  1: newer content may run after the current run, or at once when that is done
-  lock_ms      least length of this message's locks, '' = the worker's lease
+  lock_ms      least length of this message's locks, 1-86400000, '' = the worker's lease
   dedupe_ms    after it is done, refuse its mid for so long, '' = until collected
-  then two per message: mid, content
+  then two per message: mid, content, 1-1000 messages
 RETURNS  {per message: action, reason}: 'added' '' | 'updated' '' | 'requeued' '' | 'exists' status;
          {'closed'}
 COST     O(messages)
 WRITES   nothing for 'exists'; nothing at all when memory is full or the call is refused
 ]]
-local messages, locks, tokens, backoffs, nattempts, ncrashes, generations, requeue, options, progress,
-  ready, due, circle, done, left_ready, left_circle, eoq_backoff, wake, meta, events, last_call = unpack(KEYS)
+local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
+  progress, ready, due, circle, done, left_ready, left_circle, eoq_backoff, wake, meta, events,
+  last_call = unpack(KEYS)
 local caller, number, now, delay_ms, at, can_update, can_requeue, lock_ms, dedupe_ms = unpack(ARGV, 1, 9)
 
+-- The usual call: one new message of a plain text mid, that asks for nothing. What it touches is read before its first
+-- write, and no function is made. Whatever isn't usual goes on to the general case, with nothing written yet.
+if #KEYS == 22 and #ARGV == 11 and now == '' and delay_ms == '' and at == '' and lock_ms == '' and dedupe_ms == '' then
+  local mid, content = ARGV[10], ARGV[11]
+  local recorded = redis.call('GET', last_call)
+  local last_number = recorded and tonumber(string.match(recorded, '^%d+')) or -1
+  local level, longest = unpack(redis.call('HMGET', meta, 'events', 'max_content'))
+  local notes, nwake = redis.call('SCARD', left_ready), redis.call('LLEN', wake)
+  redis.call('LLEN', ready)
+  if (can_update == '0' or can_update == '1') and (can_requeue == '0' or can_requeue == '1')
+    and #mid <= 512 and string.find(mid, '^[ -~]+$') and #content <= (tonumber(longest) or -1)
+    and #content <= 1048576 and #caller <= 64 and string.find(caller, '^[!-~]+$')
+    and #number <= 15 and string.find(number, '^%d+$')
+    and tonumber(number) > last_number and (not recorded or last_number >= 0) and level ~= 'all' and notes == 0
+    and redis.call('HSETNX', messages, mid, content) == 1 then
+    redis.call('RPUSH', ready, mid)
+    redis.call('DEL', eoq_backoff)
+    if nwake == 0 then redis.call('LPUSH', wake, '1') end
+    redis.call('SET', last_call, number .. '\30added\31\30', 'PX', 600000)
+    return {'added', ''}
+  end
+end
+
+--@include shared/_arguments
+keys_are(22)
+arguments_are(9, 1, 1000, 2)
+--@include _stored
+one_of('can_update', can_update, '0', '1')
+one_of('can_requeue', can_requeue, '0', '1')
+whole_or_none('lock_ms', lock_ms, 1, LONGEST_LOCK_MS)
+whole_or_none('dedupe_ms', dedupe_ms, 0, MOST_MS)
+delay_ms, at = whole_or_none('delay_ms', delay_ms, 0, MOST_MS), whole_or_none('at', at, 0, LATEST_MS)
 --@include _call
 --@include _clock
---@include _place
+local not_before = at or (delay_ms and math.min(LATEST_MS, now_ms + delay_ms))
 --@include _text
---@include _accept
 
-if refused() then return {'closed'} end
-if replayed() then return recorded_words() end
 local mids, words, longest = {}, {}, max_content
 for i = 10, #ARGV, 2 do
   local mid, size = ARGV[i], #ARGV[i + 1]
-  if #mid > 512 or size > 1048576 then return redis.error_reply('ERR message too large') end
-  if mid == '' then return redis.error_reply('ERR bad mid') end
+  if mid == '' or #mid > 512 then refuse('a mid', '1 to 512 bytes') end
+  if size > 1048576 then refuse('a content', '1 MiB at most') end
   if size > longest then longest = size end
   mids[i / 2 - 4], words[i - 9], words[i - 8] = mid, 'added', ''
 end
-if not is_text(table.concat(mids, ' ')) then return redis.error_reply('ERR bad mid') end
+if not is_text(table.concat(mids, ' ')) then refuse('a mid', 'UTF-8 without control characters') end
+if refused() then return {'closed'} end
+if replayed() then
+--@include _recorded
+  return recorded_words()
+end
 
-local again = {}
-for first = 10, #ARGV, 2000 do
-  local batch = {unpack(ARGV, first, math.min(#ARGV, first + 1999))}
-  local lives = accept(batch)
-  for i = 1, next(lives) and #batch or 0, 2 do
-    if lives[i] then again[#again + 1] = first + i - 1 end
-  end
+-- Keys of another type raise here: those that new messages go to, and before anything is written, where a mid lives
+-- and may be in any state, all.
+local any = {left_ready = redis.call('SCARD', left_ready) > 0}
+local nwake = redis.call('LLEN', wake)
+probe('LLEN', ready)
+if lock_ms .. dedupe_ms ~= '' then redis.call('HEXISTS', options, '') end
+if not_before then
+  redis.call('ZRANK', due, '')
+  redis.call('HEXISTS', backoffs, '')
+end
+--@include _probe_live
+--@include _wake
+--@include _counters
+--@include _place
+--@include _accept
+
+local batch, lives = {unpack(ARGV, 10)}, {}
+local write = write_each
+if #batch > 2 then
+  if #batch / 2 * max_content <= MOST_BYTES then write = write_together else probe_live() end
+end
+local new = write(batch, lives, probe_live)
+if new[1] then
+  write_options(new)
+  if not_before and not_before > now_ms then put_due(new) else put_ready(new) end
 end
 
 -- Only where they are needed: to make these functions costs more than a message.
-if again[1] then
+if next(lives) then
+  if #batch == 2 then probe_live() end
+  any.newer, any.sides = true, true
 --@include _status
 --@include _generation
 --@include _newer
-  for _, i in ipairs(again) do
-    words[i - 9], words[i - 8] = enqueue_again(ARGV[i], ARGV[i + 1])
+  for i = 1, #batch, 2 do
+    if lives[i] then words[i], words[i + 1] = enqueue_again(batch[i], batch[i + 1]) end
   end
   longest = max_content
-  for i = 10, #ARGV, 2 do
-    if words[i - 9] ~= 'exists' then longest = math.max(longest, #ARGV[i + 1]) end
+  for i = 1, #batch, 2 do
+    if words[i] ~= 'exists' then longest = math.max(longest, #batch[i + 1]) end
   end
 end
 

@@ -6,8 +6,8 @@ KEYS
   locks:hash tokens:hash options:hash meta:hash events:stream
 ARGV
   now       epoch ms, or '' for the server's clock
-  lease_ms  new length of each lock, where the message has no longer lock_ms of its own
-  then two per message: mid, token
+  lease_ms  new length of each lock, where the message has no longer lock_ms of its own, 1-86400000
+  then two per message: mid, token, 1-1000 messages
 RETURNS  {per message: 'ok' | 'stale'}: another attempt took it over, or it was cancelled or finished
 COST     O(messages)
 WRITES   nothing for a stale one
@@ -15,16 +15,23 @@ WRITES   nothing for a stale one
 local locks, tokens, options, meta, events = unpack(KEYS)
 local now, lease_ms = unpack(ARGV, 1, 2)
 
+--@include shared/_arguments
+keys_are(5)
+arguments_are(2, 1, 1000, 2)
+lease_ms = whole('lease_ms', lease_ms, 1, 86400000)
+--@include _stored
+--@include _counters
 --@include _clock
 
+probe('HLEN', locks)
 local words, renewed, longest = {}, {}, max_lease
 local any_options = redis.call('HLEN', options) > 0
 for i = 3, #ARGV, 2 do
   local mid, held = ARGV[i], redis.call('HGET', tokens, ARGV[i]) == ARGV[i + 1]
   words[#words + 1] = held and 'ok' or 'stale'
   if held then
-    local own = any_options and redis.call('HGET', options, mid) or ''
-    local length = math.max(tonumber(string.match(own, '^%d+')) or 0, tonumber(lease_ms))
+    local own = any_options and own_options(redis.call('HGET', options, mid)) or 0
+    local length = math.max(own, lease_ms)
     longest = math.max(longest, length)
     renewed[#renewed + 1], renewed[#renewed + 2] = mid, string.format('%.0f', now_ms + length)
   end

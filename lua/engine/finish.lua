@@ -3,44 +3,80 @@
 finish: end held attempts, store their results, and hand out the next messages in the same call.
 
 KEYS
-  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash generations:hash
-  requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set left_ready:set
-  left_circle:set dead:zset dead_messages:hash last_dead:hash eoq_backoff:string ndry_runs:string
-  wake:list meta:hash events:stream last_call:string
+  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
+  generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
+  left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash
+  quarantine:hash eoq_backoff:string ndry_runs:string wake:list meta:hash events:stream last_call:string
   then one result:list per result
 ARGV
-  caller       16 characters, the connection's random id
+  caller       1-64 printable ASCII characters, the connection's random id
   number       of this call, counted up by the caller
   now          epoch ms, or '' for the server's clock
-  lease_ms     length of each lock handed out
+  lease_ms     length of each lock handed out, 1-86400000
   crash_limit  crashes that make a message dead, 0 = never
   limit        messages wanted besides, 0-1000
   count        endings, 0-1000
-  then six per ending: mid, token, outcome (done retry dead crashed snooze release), detail (backoff
-  ms, or the reason of dead and crashed), age_ms since the run ended, record (event columns);
+  then six per ending: mid, token, outcome (done retry dead crashed snooze release unknown), detail (backoff
+  ms, or the reason of dead and crashed), age_ms since the run ended, record (event columns, 64 KiB at most);
   then three per result: index of its ending from 1, ttl_ms, bytes
 RETURNS  {a word per ending: 'ok' | 'dead' (a crash too many) | 'stale' (not the holder), then as dequeue
          from sleep_ms on when limit > 0} | {'closed'}
 COST     O(count + limit); upkeep of at most 100 mids
 WRITES   nothing for a stale ending, nothing at all when the call is refused
 ]]
-local messages, locks, tokens, backoffs, nattempts, ncrashes, generations, requeue, options, progress,
-  ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead, eoq_backoff,
-  ndry_runs, wake, meta, events, last_call = unpack(KEYS)
+local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
+  progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead,
+  quarantine, eoq_backoff, ndry_runs, wake, meta, events, last_call = unpack(KEYS)
 local caller, number, now, lease_ms, crash_limit, limit, count = unpack(ARGV, 1, 7)
 
+--@include shared/_arguments
+lease_ms = whole('lease_ms', lease_ms, 1, 86400000)
+crash_limit, limit = whole('crash_limit', crash_limit, 0, 1000000), whole('limit', limit, 0, 1000)
+count = whole('count', count, 0, 1000)
+local FIRST, FIXED_KEYS = 8, 27
+keys_are(FIXED_KEYS, FIXED_KEYS + count)
+--@include _stored
 --@include _call
 --@include _clock
+--@include _present
+--@include _present_dead
+probe('STRLEN', eoq_backoff, ndry_runs)
+--@include _wake
+
+-- What most calls don't need is made when first it is.
+local rare
+local function rarely()
+  if rare then return rare end
+--@include _counters
+--@include _text
 --@include _place
 --@include _generation
+--@include _quarantine
 --@include _ending
+--@include _settle
+--@include _recover
+--@include _pick_rare
+  rare = {
+    promote = promote, recover = recover, take_over = take_over, set_aside = set_aside, drop_stale = drop_stale,
+    readable = readable, strange_ones = strange_ones, counts = counts, lock_lengths = lock_lengths, settle = settle,
+  }
+  return rare
+end
+
 --@include _upkeep
 --@include _pick
 --@include _handout
 --@include _reply
-limit, count = math.min(1000, tonumber(limit)), tonumber(count)
-local FIRST, FIXED_KEYS = 8, 25
---@include _settle
+--@include _endings
+
+local function check_results()
+  for j = 1, #KEYS - FIXED_KEYS do
+    local at = FIRST + 6 * count + 3 * (j - 1)
+    whole('index', ARGV[at], 1, count)
+    whole('ttl_ms', ARGV[at + 1], 1, MOST_MS)
+    if #ARGV[at + 2] > 2097152 then refuse('a result', '2 MiB at most') end
+  end
+end
 
 -- A crash that isn't the last one has no result yet.
 local function store_results(words)
@@ -60,8 +96,18 @@ local function append(words, items)
   return words
 end
 
+if #ARGV ~= FIRST - 1 + 6 * count + 3 * (#KEYS - FIXED_KEYS) then
+  refuse('the number of arguments', 'six per ending and three per result behind the first seven')
+end
+check_endings()
+check_results()
 if refused() then return {'closed'} end
-if replayed() then return append(recorded_words(), limit > 0 and handed_again() or {}) end
+if replayed() then
+--@include _recorded
+--@include _counters
+--@include _handed_again
+  return append(recorded_words(), limit > 0 and handed_again() or {})
+end
 local words = {}
 settle_all(words)
 store_results(words)

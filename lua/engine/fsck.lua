@@ -1,65 +1,140 @@
 #!lua flags=no-writes
 --[[
-fsck: check one stretch of one place against the invariants; nothing is mended here.
+fsck: check one part of a queue against the invariants; nothing is changed here.
 
 KEYS
-  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash generations:hash
-  requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set left_ready:set
-  left_circle:set dead:zset dead_messages:hash meta:hash
+  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
+  generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
+  left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash quarantine:hash wake:list meta:hash
+  events:stream
 ARGV
-  stretch  'totals' | 'ready' | 'circle' | 'due' | 'done' | 1-9: the hash at this place in KEYS after messages
-  cursor   offset in a list or due, or HSCAN's
-  limit    entries looked at, 1-1000
-RETURNS  {next cursor, entries seen, violations, then seen mids, then per violation: rule, mid}; cursor '0' = end
-COST     O(limit), and O(cursor) in a list
+  part    'types': of each key; 'totals'; 'ready' 'circle' 'due' 'done' 'dead'; the name of a hash with a field
+          per message, 'messages' among them; 'left_ready' 'left_circle'; 'last_dead' 'dead_messages'
+          'quarantine'; 'at': one mid's place, 'note_ready' 'note_circle': whether one note has its copy
+  cursor  offset in a list or sorted set, or SCAN's; the mid, for the last three
+  limit   entries looked at, 1-1000
+RETURNS  {next cursor, mids seen, notes seen, violations, then the mids, the notes, and per violation: rule, mid};
+         cursor '0' = end; of a list its notes are told apart from its mids
+COST     O(limit), and O(cursor) in a list; O(ready + circle) for one mid
 WRITES   nothing
 ]]
-local messages, locks, tokens, backoffs, nattempts, ncrashes, generations, requeue, options, progress,
-  ready, due, circle, done, left_ready, left_circle, dead, dead_messages, meta = unpack(KEYS)
-local stretch, cursor, limit = unpack(ARGV)
+local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options, progress,
+  ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead, quarantine, wake, meta,
+  events = unpack(KEYS)
+local part, cursor, limit = unpack(ARGV)
 
+--@include shared/_arguments
+keys_are(24)
+arguments_are(3)
+limit = whole('limit', limit, 1, 1000)
+--@include _stored
+--@include _counters
+--@include _text
+--@include _quarantine
 --@include _check
 
-local function listed(list, notes)
-  local mids, seen = redis.call('LRANGE', list, cursor, cursor + limit - 1), {}
+local NAMES = {'messages', 'locks', 'tokens', 'backoffs', 'nattempts', 'ncrashes', 'nunknowns', 'generations',
+  'requeue', 'options', 'progress', 'ready', 'due', 'circle', 'done', 'left_ready', 'left_circle', 'dead',
+  'dead_messages', 'last_dead', 'quarantine', 'wake', 'meta', 'events'}
+local TYPES = {ready = 'list', due = 'zset', circle = 'list', done = 'set', left_ready = 'set', left_circle = 'set',
+  dead = 'zset', wake = 'list', events = 'stream'}
+local seen, notes, following = {}, {}, '0'
+
+local function offset() return whole('cursor', cursor, 0, 9007199254740991) end
+
+local function next_offset(from, found) return #found < limit and '0' or from + #found end
+
+local function listed(list, left)
+  local from = offset()
+  local mids = redis.call('LRANGE', list, from, from + limit - 1)
   for _, mid in ipairs(mids) do
-    if redis.call('SISMEMBER', notes, mid) == 0 then
-      seen[#seen + 1] = mid
-      check[stretch](mid)
-    end
+    local noted = redis.call('SISMEMBER', left, mid) == 1
+    local kind = noted and notes or seen
+    kind[#kind + 1] = mid
+    if not noted then check[part](mid) end
   end
-  return #mids < tonumber(limit) and '0' or cursor + #mids, seen
+  return next_offset(from, mids)
 end
 
-local function due_stretch()
-  local mids = redis.call('ZRANGE', due, cursor, cursor + limit - 1)
-  for _, mid in ipairs(mids) do check.due(mid) end
-  return #mids < tonumber(limit) and '0' or cursor + #mids, mids
+local function scored(set)
+  local from = offset()
+  seen = redis.call('ZRANGE', set, from, from + limit - 1)
+  for _, mid in ipairs(seen) do check[part](mid) end
+  return next_offset(from, seen)
 end
 
-local function side(command, key, step)
+local function scanned(command, key, step, look)
   local reply = redis.call(command, key, cursor, 'COUNT', limit)
-  for i = 1, #reply[2], step do
-    rule(has(messages, reply[2][i]), 'side record without message', reply[2][i])
-  end
-  return reply[1], {}
+  for i = 1, #reply[2], step do look(reply[2][i], reply[2][i + 1]) end
+  return reply[1]
 end
 
-local following, seen = '0', {}
-if stretch == 'totals' then
-  totals()
-elseif stretch == 'ready' then
-  following, seen = listed(ready, left_ready)
-elseif stretch == 'circle' then
-  following, seen = listed(circle, left_circle)
-elseif stretch == 'due' then
-  following, seen = due_stretch()
-elseif stretch == 'done' then
-  following = side('SSCAN', done, 1)
-else
-  following = side('HSCAN', KEYS[1 + stretch], 2)
+local function side(mid, value)
+  rule(has(messages, mid), part .. ' without message', mid)
+  rule(not LIMITS[part] or stored(value, LIMITS[part], nil), part .. ' holds no number', mid)
 end
-local reply = {tostring(following), #seen, #bad / 2}
-for _, mid in ipairs(seen) do reply[#reply + 1] = mid end
-for _, item in ipairs(bad) do reply[#reply + 1] = item end
+
+local function types()
+  for i, name in ipairs(NAMES) do
+    local found = redis.call('TYPE', KEYS[i]).ok
+    rule(found == 'none' or found == (TYPES[name] or 'hash'), 'key of another type: ' .. found, name)
+  end
+end
+
+local function is_placed(mid)
+  local function copy(list, left)
+    return redis.call('LPOS', list, mid) and redis.call('SISMEMBER', left, mid) == 0
+  end
+  return redis.call('ZSCORE', due, mid) or copy(ready, left_ready) or copy(circle, left_circle)
+end
+
+local look = {
+  types = types, totals = function() totals() stream() end,
+  ready = function() following = listed(ready, left_ready) end,
+  circle = function() following = listed(circle, left_circle) end,
+  due = function() following = scored(due) end,
+  dead = function() following = scored(dead) end,
+  done = function()
+    following = scanned('SSCAN', done, 1, function(mid) rule(has(messages, mid), 'done without message', mid) end)
+  end,
+  messages = function()
+    following = scanned('HSCAN', messages, 2, function(mid) seen[#seen + 1] = mid end)
+  end,
+  left_ready = function() following = scanned('SSCAN', left_ready, 1, function(mid) notes[#notes + 1] = mid end) end,
+  left_circle = function() following = scanned('SSCAN', left_circle, 1, function(mid) notes[#notes + 1] = mid end) end,
+  dead_messages = function()
+    following = scanned('HSCAN', dead_messages, 2, function(id)
+      rule(redis.call('ZSCORE', dead, id), 'content of no dead', id)
+    end)
+  end,
+  last_dead = function()
+    following = scanned('HSCAN', last_dead, 2, function(mid, id)
+      rule(redis.call('ZSCORE', dead, id), 'newest dead of a mid is none', mid)
+    end)
+  end,
+  quarantine = function()
+    following = scanned('HSCAN', quarantine, 2, function(bytes) rule(false, 'quarantined: not a mid', bytes) end)
+  end,
+  at = function() rule(not has(messages, cursor) or is_placed(cursor), 'message in no place', cursor) end,
+  note_ready = function()
+    local noted = redis.call('SISMEMBER', left_ready, cursor) == 1
+    rule(not noted or redis.call('LPOS', ready, cursor), 'left-ready: note without copy', cursor)
+  end,
+  note_circle = function()
+    local noted = redis.call('SISMEMBER', left_circle, cursor) == 1
+    rule(not noted or redis.call('LPOS', circle, cursor), 'left-circle: note without copy', cursor)
+  end,
+}
+if look[part] then
+  look[part]()
+else
+  local key
+  for i = 2, 11 do if NAMES[i] == part then key = KEYS[i] end end
+  if not key then refuse('part', 'one of those that the script names') end
+  following = scanned('HSCAN', key, 2, side)
+end
+local reply = {tostring(following), #seen, #notes, #bad / 2}
+for _, items in ipairs({seen, notes, bad}) do
+  for _, item in ipairs(items) do reply[#reply + 1] = item end
+end
 return reply

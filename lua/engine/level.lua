@@ -6,13 +6,19 @@ KEYS
   meta:hash
 ARGV
   wanted  'off' | 'attempts' | 'all', or '' to ask
-  length  events to keep, or '' to ask
+  length  events to keep, 100-1000000000, or '' to ask
 RETURNS  {level in force, length in force}
 COST     O(1)
 WRITES   meta, unless asked: the level, since when it is 'all', the length
 ]]
 local meta = unpack(KEYS)
 local wanted, length = unpack(ARGV)
+
+--@include shared/_arguments
+keys_are(1)
+arguments_are(2)
+one_of('wanted', wanted, '', 'off', 'attempts', 'all')
+whole_or_none('length', length, 100, 1000000000)
 
 if wanted ~= '' then redis.call('HSET', meta, 'events', wanted) end
 if wanted == 'all' then

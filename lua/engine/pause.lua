@@ -10,5 +10,8 @@ WRITES   meta
 ]]
 local meta = unpack(KEYS)
 
+--@include shared/_arguments
+keys_are(1)
+
 redis.call('HSET', meta, 'paused', '1')
 return {'paused'}

@@ -15,6 +15,10 @@ WRITES   nothing for a stale one
 local tokens, progress = unpack(KEYS)
 local mid, token, text = unpack(ARGV)
 
+--@include shared/_arguments
+keys_are(2)
+arguments_are(3)
+
 if redis.call('HGET', tokens, mid) ~= token then return {'stale'} end
 redis.call('HSET', progress, mid, string.sub(text, 1, 1000))
 return {'ok'}

@@ -3,36 +3,44 @@
 release: give back messages that weren't started; they go to the front of ready and cost no attempt.
 
 KEYS
-  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash generations:hash
-  requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set left_ready:set
-  left_circle:set
-  dead:zset dead_messages:hash last_dead:hash eoq_backoff:string wake:list meta:hash events:stream
-  last_call:string
+  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
+  generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
+  left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash
+  quarantine:hash eoq_backoff:string wake:list meta:hash events:stream last_call:string
 ARGV
-  caller  16 characters, the connection's random id
+  caller  1-64 printable ASCII characters, the connection's random id
   number  of this call, counted up by the caller
   now     epoch ms, or '' for the server's clock
-  then two per message: mid, token; the first is handed out first again
+  then two per message: mid, token; the first is handed out first again; 1-1000 messages
 RETURNS  {per message: 'ok' | 'stale'} | {'closed'}
 COST     O(messages)
 WRITES   nothing for a stale one, nothing at all when the call is refused
 ]]
-local messages, locks, tokens, backoffs, nattempts, ncrashes, generations, requeue, options, progress,
-  ready, due, circle, done, left_ready, left_circle,
-  dead, dead_messages, last_dead, eoq_backoff, wake, meta, events, last_call = unpack(KEYS)
+local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
+  progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead,
+  quarantine, eoq_backoff, wake, meta, events, last_call = unpack(KEYS)
 local caller, number, now = unpack(ARGV, 1, 3)
 
+--@include shared/_arguments
+keys_are(26)
+arguments_are(3, 1, 1000, 2)
+--@include _stored
 --@include _call
 --@include _clock
+--@include _present
+--@include _wake
+--@include _counters
 --@include _place
 --@include _generation
 local crash_limit = 0
 --@include _ending
-local FIRST, count = 0, 0
 --@include _settle
 
 if refused() then return {'closed'} end
-if replayed() then return recorded_words() end
+if replayed() then
+--@include _recorded
+  return recorded_words()
+end
 local words, held = {}, {}
 for i = 4, #ARGV, 2 do
   local mid = ARGV[i]

@@ -10,7 +10,11 @@ WRITES   all keys; a queue that isn't paused only gets a needless wake
 ]]
 local eoq_backoff, wake, meta = unpack(KEYS)
 
+--@include shared/_arguments
+keys_are(3)
+local nwake = redis.call('LLEN', wake)
+
 redis.call('HDEL', meta, 'paused')
 redis.call('DEL', eoq_backoff)
-if redis.call('LLEN', wake) == 0 then redis.call('LPUSH', wake, '1') end
+if nwake == 0 then redis.call('LPUSH', wake, '1') end
 return {'resumed'}

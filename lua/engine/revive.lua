@@ -7,11 +7,12 @@ KEYS
   dead:zset dead_messages:hash last_dead:hash eoq_backoff:string wake:list meta:hash events:stream
   last_call:string
 ARGV
-  caller  16 characters, the connection's random id
+  caller  1-64 printable ASCII characters, the connection's random id
   number  of this call, counted up by the caller
   now     epoch ms, or '' for the server's clock
-  then one per message: dead id, mid#generation
-RETURNS  {per message: 'revived' | 'exists': one of its mid lives | 'nil': not among the dead} | {'closed'}
+  then one per message: dead id, mid#generation, 1-1000 of them
+RETURNS  {per message: 'revived' | 'exists': one of its mid lives | 'nil': not among the dead |
+         'damaged': what is stored there is no dead message} | {'closed'}
 COST     O(messages)
 WRITES   nothing for one not revived; nothing at all when memory is full or the call is refused
 ]]
@@ -19,14 +20,27 @@ local messages, backoffs, options, ready, due, circle, left_ready, left_circle, 
   eoq_backoff, wake, meta, events, last_call = unpack(KEYS)
 local caller, number, now = unpack(ARGV, 1, 3)
 
+--@include shared/_arguments
+keys_are(16)
+arguments_are(3, 1, 1000)
+--@include _stored
 --@include _call
 --@include _clock
+--@include _text
+local any = {left_ready = redis.call('SCARD', left_ready) > 0}
+local nwake = redis.call('LLEN', wake)
+probe('HLEN', messages, options, dead_messages, last_dead)
+probe('LLEN', ready)
+probe('ZCARD', dead)
+--@include _wake
+--@include _counters
 --@include _place
 
 local function revive(id)
   local mid, stored = string.match(id, '^(.*)#[^#]*$'), redis.call('HGET', dead_messages, id)
   if not stored then return 'nil' end
-  local head, own, length = string.match(stored, '^([^\31]*\31[^\31]*\31([^\31]*)\31(%d+)\31)')
+  local head, own, length = string.match(stored, '^(%d*\31%d*\31(%d*,%d*)\31(%d+)\31)')
+  if not (head and mid) or #length > 7 or mid == '' or #mid > 512 or not is_text(mid) then return 'damaged' end
   local content = string.sub(stored, #head + length + 1)
   if redis.call('HSETNX', messages, mid, content) == 0 then return 'exists' end
   tick()
@@ -40,7 +54,10 @@ local function revive(id)
 end
 
 if refused() then return {'closed'} end
-if replayed() then return recorded_words() end
+if replayed() then
+--@include _recorded
+  return recorded_words()
+end
 local words = {}
 for i = 4, #ARGV do words[#words + 1] = revive(ARGV[i]) end
 record_call(words)

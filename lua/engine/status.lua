@@ -3,28 +3,33 @@
 status: where one message is in its life.
 
 KEYS
-  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash generations:hash
-  requeue:hash progress:hash done:set last_dead:hash meta:hash events:stream
+  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
+  generations:hash requeue:hash progress:hash done:set last_dead:hash meta:hash events:stream
 ARGV
   mid  message id
   now  epoch ms, or '' for the server's clock
-RETURNS  {status, attempts, ncrashes, not_before or 0, lock_at or 0, generation, dead id or '', progress};
+RETURNS  {status, attempts, ncrashes, not_before or 0, lock_at or 0, generation, dead id or '', progress,
+         times handed to a worker that doesn't know its job};
          status is one of Carmine's eight, or 'dead' when only a dead one is known
 COST     O(1)
 WRITES   nothing
 ]]
-local messages, locks, tokens, backoffs, nattempts, ncrashes, generations, requeue, progress, done, last_dead,
-  meta, events = unpack(KEYS)
+local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, progress, done,
+  last_dead, meta, events = unpack(KEYS)
 local mid, now = unpack(ARGV)
 
+--@include shared/_arguments
+keys_are(14)
+arguments_are(2)
+--@include _stored
+--@include _counters
 --@include _clock
 --@include _status
 
 local word = status(mid)
 local dead_id = redis.call('HGET', last_dead, mid) or ''
 if word == 'nil' and dead_id ~= '' then word = 'dead' end
-local function number_of(key) return tonumber(redis.call('HGET', key, mid)) or 0 end
 -- Until the first attempt is over its token is the generation's.
 local generation = redis.call('HGET', generations, mid) or redis.call('HGET', tokens, mid) or ''
-return {word, number_of(nattempts), number_of(ncrashes), number_of(backoffs), number_of(locks), generation, dead_id,
-  redis.call('HGET', progress, mid) or ''}
+return {word, count_of(nattempts, mid), count_of(ncrashes, mid), count_of(backoffs, mid), count_of(locks, mid), generation, dead_id,
+  redis.call('HGET', progress, mid) or '', count_of(nunknowns, mid)}

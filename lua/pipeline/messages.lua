@@ -19,6 +19,8 @@ WRITES   nothing
 local messages, locks, backoffs, nattempts, ncrashes, requeue, done, meta, events = unpack(KEYS)
 local cursor, count, whole, now = unpack(ARGV)
 
+--@include shared/_arguments
+--@include engine/_stored
 --@include engine/_clock
 --@include engine/_status
 

@@ -20,16 +20,25 @@ WRITES   nothing when it was lost, memory is full or the call is refused; messag
 local staged, messages, options, backoffs, ready, due, circle, left_ready, left_circle, eoq_backoff,
   wake, meta, events, last_call = unpack(KEYS)
 local caller, number, now, dedupe_ms, born, field, ttl_ms = unpack(ARGV, 1, 7)
-local delay_ms, at, lock_ms = '', '', ''
+local not_before, lock_ms = nil, ''
 
+--@include shared/_arguments
+--@include engine/_stored
 --@include engine/_call
 --@include engine/_clock
+--@include engine/_text
+local any = {left_ready = redis.call('SCARD', left_ready) > 0}
+local nwake = redis.call('LLEN', wake)
+--@include engine/_wake
 --@include engine/_place
 --@include engine/_accept
 --@include _batch
 
 if refused() then return {'closed'} end
-if replayed() then return recorded_words() end
+if replayed() then
+--@include engine/_recorded
+  return recorded_words()
+end
 local birth, batch = unpack(redis.call('HMGET', staged, 'born', field))
 if birth ~= born or not batch then return {'lost'} end
 

@@ -128,17 +128,15 @@ class Reference:
         return "added", ""
 
     def _update(self, one: Live, newer: Newer) -> None:
-        if one.token and one.newer:
+        if one.token:  # under an expired lock: the newer content waits for the recovery
+            if newer.dedupe_ms is None and one.newer is None:
+                newer.dedupe_ms = one.dedupe_ms
             one.newer = newer
-            self._restart(one)
             return
         one.content = newer.content
         if newer.dedupe_ms is not None:
             one.dedupe_ms = newer.dedupe_ms
-        if one.token:
-            one.token, one.lock_at, one.ncrashes = "", 0, one.ncrashes + 1
-            one.not_before = self._later(newer.not_before)
-        elif newer.not_before is not None:
+        if newer.not_before is not None:
             one.not_before = self._later(newer.not_before)
 
     def eligible(self) -> dict[str, Live]:
@@ -194,6 +192,9 @@ class Reference:
         if one.done:
             one.newer = None
         elif one.token:
+            # Its holder may run until its lock ends: nothing else of this mid runs before.
+            one.deduped = one.lock_at > self.now
+            one.not_before = one.lock_at if one.deduped else 0
             one.newer, one.done, one.token, one.lock_at = None, True, "", 0
         else:
             del self.live[mid]

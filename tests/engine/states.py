@@ -133,6 +133,7 @@ VERBS: dict[str, Callable[[Held], str]] = {
     "finish dead": lambda held: held.end("dead", reason="no use"),
     "finish crashed": lambda held: held.end("crashed", reason="killed"),
     "finish snooze": lambda held: held.end("snooze", backoff_ms=HOUR_MS),
+    "finish unknown": lambda held: held.end("unknown", backoff_ms=HOUR_MS),
     "extend": lambda held: _yes(held.queue.extend([("m", held.token or "nobody")], now=NOW)),
     "release": lambda held: _yes(held.queue.release([("m", held.token or "nobody")], now=NOW)),
     "cancel": lambda held: str(held.queue.cancel("m", now=NOW)[0]),

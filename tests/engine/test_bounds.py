@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobq.engine.fsck import STRETCHES
+from jobq.engine.fsck import PARTS
 from jobq.engine.message import Ending
 
 UPKEEP = 100
@@ -48,12 +48,12 @@ VERBS: dict[str, tuple[Callable[[int], int], Callable[[Any, int, int], Any]]] = 
         lambda q, n, now: q.enqueue_many(mids("ready", n), now=now),
     ),
     "enqueue, shortened": (
-        lambda n: 20 + 16 * n,
+        lambda n: 28 + 16 * n,
         lambda q, n, now: q.enqueue_many(mids("later", n), can_update=True, delay=0, now=now),
     ),
     "dequeue": (handing_out, lambda q, n, now: q.dequeue(n, now=now)),
     "finish and dequeue": (handing_out, lambda q, n, now: q.finish([], dequeue=n, now=now)),
-    "collect": (lambda n: 20 + 24 * n, lambda q, n, now: q.collect(n, now=now)),
+    "collect": (lambda n: 24 + 24 * n, lambda q, n, now: q.collect(n, now=now)),
     "cancel": (
         lambda n: 20 + 24 * n,
         lambda q, n, now: q.cancel(*(mid for mid, _ in mids("ready", n)), now=now),
@@ -92,10 +92,10 @@ def test_calls_about_held_messages_cost_by_the_message(queue, backlog, at, comma
 
 
 def test_fsck_looks_at_one_stretch_at_a_time(queue, backlog, commands):
-    for stretch in STRETCHES:
+    for stretch in PARTS:
         ran = commands(lambda stretch=stretch: queue._run("fsck", stretch, 0, 10))
         # HSCAN may return a whole small hash in spite of COUNT.
-        assert ran <= 20 + 8 * max(10, min(backlog, 512))
+        assert ran <= 40 + 10 * max(10, min(backlog, 512))
 
 
 def test_dead_revive_and_purge_cost_by_the_message(queue, at, commands):

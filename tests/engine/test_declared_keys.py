@@ -12,7 +12,8 @@ from redis.crc import key_slot
 
 from jobq.config import ServerSettings
 from jobq.engine.connection import Client
-from jobq.engine.message import Ending
+from jobq.engine.fsck import repair
+from jobq.engine.message import Ending, Violation
 from jobq.engine.queue import Queue
 from jobq.engine.script import folder, load
 from jobq.errors import ScriptError
@@ -90,7 +91,7 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
         queue.counts()
         for place in ("ready", "due", "circle"):
             queue.content(place, now=now)
-        queue.fsck()
+        list(repair(queue, [*queue.fsck(), Violation("as if", "m0", b"m0")]))
         ids = [dead.dead_id for dead in queue.dead()]
         queue.dead(mid="m2")
         (queue.purge if cycle == 1 else queue.revive)(*ids)

@@ -177,6 +177,7 @@ def test_content_enqueued_over_an_expired_lock_is_a_recovery(queue, at, stream):
     queue.enqueue(b"", mid="m", now=at(0))
     assert queue.dequeue(lease_ms=1_000, now=at(0)).messages
     queue.enqueue(b"w", mid="m", can_update=True, now=at(1_000))
+    queue.collect(now=at(1_000))
     [event] = stream()
     assert (event.kind, event.attempt, event.error) == ("recovered", 1, "lock expired")
 

@@ -69,9 +69,9 @@ def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None
     """Take what was handed out; every promise of a hand-out is checked here."""
     sleep_ms, paused, _fence, *rows = reply
     need(not (rows and w.paused) and bool(paused) == w.paused, "handed out while paused")
-    for i in range(0, len(rows), 6):
-        mid, content, attempt, ncrashes, generation, lock_at = rows[i : i + 6]
-        record, token = w.records[str(mid)], f"{worker}.{w.numbers[worker]}.{i // 6}"
+    for i in range(0, len(rows), 7):
+        mid, content, attempt, ncrashes, generation, lock_at, unknowns = rows[i : i + 7]
+        record, token = w.records[str(mid)], f"{worker}.{w.numbers[worker]}.{i // 7}"
         need(not record.token, f"I6 {mid} handed out while {record.token} holds it")
         need(
             content == record.content,
@@ -80,7 +80,8 @@ def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None
         need(w.now >= record.not_before, f"I10 handed out {record.not_before - w.now} ms too early")
         if fresh := record.fresh:
             need(generation in ("", token), "I7 new content in an old generation")
-            record.generation, record.attempts, record.crashes, record.fresh = token, 0, 0, False
+            record.generation, record.fresh = token, False
+            record.attempts = record.crashes = record.unknowns = 0
             record.lock, record.dedupe = record.newer_options
         need(
             lock_at == w.now + lease_of(w, record),
@@ -93,7 +94,11 @@ def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None
         need(attempt == record.attempts + 1, f"I7 attempt {attempt} after {record.attempts}")
         need(ncrashes == record.crashes, f"I7 {ncrashes} crashes, not {record.crashes}")
         need(
-            not ncrashes or len(rows) == 6,
+            unknowns == record.unknowns,
+            f"I7 {unknowns} times at a worker without its job, not {record.unknowns}",
+        )
+        need(
+            not ncrashes or len(rows) == 7,
             "a message with a crash on record was not handed out alone",
         )
         record.attempts, record.token, record.until = record.attempts + 1, token, int(str(lock_at))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from jobq.engine.fsck import STRETCHES
+from jobq.engine.fsck import PARTS
 from tests.model.actions import ACTIONS, Action, moves
 from tests.model.digest import digest
 from tests.model.drain import Drain
@@ -94,9 +94,9 @@ class Explorer:
             self._check_word(world, mid)
         told, recount = m.run("counts", "", world.clock)[:9], m.recount()
         need(told == recount, f"I14 counts tells {told}, there are {recount}")
-        for stretch in STRETCHES:
-            reply = m.run("fsck", "", world.clock, stretch, 0, 100)
-            need(reply[0] == "0" and reply[2] == 0, f"fsck: {reply}")
+        for part in PARTS:
+            reply = m.run("fsck", "", world.clock, part, 0, 100)
+            need(reply[0] == "0" and reply[3] == 0, f"fsck: {reply}")
 
     def _check_word(self, world: World, mid: str) -> None:
         """I1: the status that the world expects is the one told."""

@@ -66,14 +66,19 @@ def accepted(
 ) -> None:
     not_before = w.now + int(flavour.delay) if flavour.delay != "" else 0
     options = (flavour.lock, flavour.dedupe)
+    if action == "updated" and word.startswith("queued") and record.token:
+        # Under an expired lock it waits until somebody recovers that run.
+        if not record.fresh and options == ("", ""):
+            options = (record.lock, record.dedupe)
+        record.accept(content, not_before)
+        record.newer_options = options
+        return
     if action == "updated" and word.startswith("queued"):
-        if options != ("", "") or (record.token and record.fresh):
+        if options != ("", ""):
             record.newer_options = options
             if not record.fresh:
                 record.lock, record.dedupe = options
-        if record.token:  # its last holder lost it for good
-            record.token, record.crashes = "", record.crashes + 1
-        elif flavour.delay == "":
+        if flavour.delay == "":
             not_before = record.not_before
         record.content, record.not_before = content, not_before
         return
@@ -95,8 +100,12 @@ def cancel(m: Machine, w: World, mid: str) -> None:
         f"cancel of {word}: {reply}",
     )
     if not over:
+        # Whoever holds it may run until the lock ends, so that the mid is taken as long.
+        until = record.until if record.token else 0
         record.settle()
         record.token = ""
+        if until > w.now:
+            record.deduped_till = until
 
 
 def revive(m: Machine, w: World, mid: str) -> None:

@@ -126,6 +126,13 @@ SCOPES = (  # those that take long first
         actions=ALL,
     ),
     Scope(
+        "workers without the job",
+        {"both": BOTH, "requeue": REQUEUE},
+        {"enqueue": 2, "fail": 3, "forget": 1},
+        endings=("done", "retry", "unknown"),
+        actions=ALL,
+    ),
+    Scope(
         "due one mid at a time",
         {"later": LATER, "deduped later": replace(DEDUPED, delay=3)},
         {"enqueue": 2, "fail": 0, "forget": 0},

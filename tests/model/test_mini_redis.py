@@ -40,8 +40,8 @@ return out
 # k a key of the right kind, f a field or member, v a value, i an index, n an integer,
 # s a score, r the end of a range, t an id of a stream, b and e the ends of a range of these
 TEMPLATES = """
-string: GET k|SET k v|SET k v PX 100000|INCR k|PTTL k
-any: DEL k k|UNLINK k|EXISTS k k|PEXPIRE k 100000
+string: GET k|STRLEN k|SET k v|SET k v PX 100000|INCR k|PTTL k
+any: DEL k k|UNLINK k|TYPE k|EXISTS k k|PEXPIRE k 100000
 stream: XADD k t f v|XADD k t f v f v|XLEN k|XRANGE k b e|XRANGE k b e COUNT 2|XREVRANGE k e b COUNT 1
 stream: XTRIM k MINID t|RENAME k k
 hash: HGET k f|HMGET k f f|HEXISTS k f|HLEN k|HSTRLEN k f|HSET k f v f v|HSET k f n

@@ -41,7 +41,7 @@ def finish(m: Machine, w: World, worker: str, which: str, outcome: str, more: st
         w.left["fail"] -= 1
     holds = [w.holds[worker][int(i)] for i in which]
     w.holds[worker] = tuple(h for h in w.holds[worker] if h not in holds)
-    detail = w.scope.backoff if outcome == "retry" else DETAILS.get(outcome, "")
+    detail = w.scope.backoff if outcome in ("retry", "unknown") else DETAILS.get(outcome, "")
     sent = "retry" if outcome == "again" else outcome
     endings = [item for h in holds for item in (h.mid, h.token, sent, detail, 0, "")]
     settings = (w.scope.lease, w.scope.crash_limit, 1 if more else 0, len(holds))
@@ -68,7 +68,11 @@ def ended(
 ) -> None:
     record = w.records[hold.mid]
     fresh = record.fresh
-    kind = {"snooze": "snoozed"}.get(outcome, outcome) if word == "ok" else "dead"
+    kind = (
+        {"snooze": "snoozed", "unknown": "snoozed"}.get(outcome, outcome)
+        if word == "ok"
+        else "dead"
+    )
     need(event in (None, (kind, hold.mid)), f"finish {outcome} wrote the event {event}")
     need(fresh or record.content == hold.content, "I8 the run that ended was of other content")
     if outcome == "crashed":
@@ -82,7 +86,11 @@ def ended(
         record.deduped_till = w.now + int(record.dedupe) if record.dedupe != "" else 0
         record.settle()
     elif not fresh:
-        record.attempts -= outcome in ("snooze", "release")
+        record.attempts -= outcome in ("snooze", "release", "unknown")
+        if outcome == "unknown":
+            record.unknowns += 1
+        elif outcome != "release":
+            record.unknowns = 0
         record.not_before = w.now + int(detail or 0)
 
 
@@ -185,8 +193,8 @@ def replayed_reply(w: World, caller: str, last: Call) -> tuple[object, ...]:
     # before the rows: a word, or one per ending, then sleep_ms, paused, fence
     start = 4 if last.script == "dequeue" else int(last.args[3]) + 3
     reply = list(last.reply)
-    for i in range(start, len(reply), 6):
-        token = f"{caller}.{last.number}.{(i - start) // 6}"
+    for i in range(start, len(reply), 7):
+        token = f"{caller}.{last.number}.{(i - start) // 7}"
         if w.records[str(reply[i])].token != token:
             reply[i] = reply[i + 1] = ""
     return tuple(reply)

@@ -71,7 +71,7 @@ class Record:
         self.fresh = False  # that content has not been handed out: it starts a generation
         self.not_before = self.deduped_till = 0
         self.generation = self.token = ""  # of this generation; of its holder, "" when nobody's
-        self.until = self.attempts = self.crashes = 0
+        self.until = self.attempts = self.crashes = self.unknowns = 0
         self.lock: int | str = ""  # of the run at hand, as dedupe
         self.dedupe: int | str = ""
         self.newer_options: tuple[int | str, int | str] = ("", "")  # of what is fresh
@@ -88,7 +88,7 @@ class Record:
     def settle(self) -> None:
         """Nothing is owed any more."""
         self.content, self.fresh, self.not_before = "", False, 0
-        self.attempts = self.crashes = 0
+        self.attempts = self.crashes = self.unknowns = 0
         self.generation, self.lock, self.dedupe, self.newer_options = "", "", "", ("", "")
 
     def text(self, now: int) -> str:
@@ -96,7 +96,7 @@ class Record:
         waits = max(0, self.not_before - now), max(0, self.deduped_till - now)
         return (
             f"{self.content} {self.fresh} {waits} {until} {self.generation} {self.attempts} "
-            f"{self.crashes} {self.lock} {self.dedupe} {self.newer_options} {self.dead}"
+            f"{self.crashes} {self.unknowns} {self.lock} {self.dedupe} {self.newer_options} {self.dead}"
         )
 
 

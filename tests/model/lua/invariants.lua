@@ -1,7 +1,7 @@
 -- invariants: what must hold in every state (specs/reliability.md 3.4, as DESIGN section 3 amends it).
 local R, S = ...
 local I = {}
-local SIDES = {'locks', 'tokens', 'backoffs', 'nattempts', 'ncrashes', 'generations', 'requeue', 'options', 'progress'}
+local SIDES = {'locks', 'tokens', 'backoffs', 'nattempts', 'ncrashes', 'nunknowns', 'generations', 'requeue', 'options', 'progress'}
 local RESTING, DEAD = {'eoq_backoff', 'ndry_runs', 'wake'}, {'dead', 'dead_messages', 'last_dead'}
 local PLACES = {'ready', 'circle', 'due', 'done', 'left_ready', 'left_circle'}
 local TIMED = {'locks', 'tokens', 'requeue', 'circle', 'done'}

@@ -143,6 +143,16 @@ end
 command('DEL', 'all', 1, nil, delete)
 command('UNLINK', 'all', 1, nil, delete)
 
+command('STRLEN', 'first', 1, 1, function(a)
+  local value = look(a[1], 'string')
+  return value and #value.s or 0
+end)
+
+command('TYPE', 'first', 1, 1, function(a)
+  local value = look(a[1])
+  return {ok = value and value.t or 'none'}
+end)
+
 command('GET', 'first', 1, 1, function(a)
   local value = look(a[1], 'string')
   return value and value.s or false

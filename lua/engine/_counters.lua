@@ -1,0 +1,18 @@
+-- counters: whole numbers in the fields of hashes, and a message's own options, whatever bytes stand there.
+-- needs: stored
+local function count_in(text) return text and math.floor(stored(text, 1e15, 0)) or 0 end
+local function count_of(key, field) return count_in(redis.call('HGET', key, field)) end
+
+-- Where the field holds no number, it counts from 0.
+local function add_to(key, field, change)
+  local number = redis.pcall('HINCRBY', key, field, change)
+  if type(number) == 'number' then return number end
+  redis.call('HSET', key, field, math.max(0, change))
+  return math.max(0, change)
+end
+
+-- {lock length or nil, dedupe backoff or nil}, ms
+local function own_options(text)
+  local lock_ms, dedupe_ms = string.match(text or '', '^(%d*),(%d*)$')
+  return stored(lock_ms, LONGEST_LOCK_MS, nil), stored(dedupe_ms, LATEST_MS, nil)
+end

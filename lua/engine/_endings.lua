@@ -1,0 +1,55 @@
+-- endings: six arguments per ending, from ARGV[FIRST] on. Plain successes are gathered and written together.
+-- needs: locks tokens done now_ms FIRST count any rarely
+local LONGEST_RECORD = 65536
+local IS_OUTCOME = {done = true, retry = true, dead = true, crashed = true, snooze = true, release = true, unknown = true}
+
+-- What each outcome may say in `detail`, and how `age_ms` and `record` have to be; before anything is written.
+local function check_endings()
+  local argv = ARGV
+  for at = FIRST, FIRST + 6 * (count - 1), 6 do
+    local outcome, detail = argv[at + 2], argv[at + 3]
+    if outcome ~= 'done' or detail ~= '' then
+      if not IS_OUTCOME[outcome] then refuse('outcome', 'one of those that finish names') end
+      if outcome ~= 'dead' and outcome ~= 'crashed' then whole_or_none('detail', detail, 0, MOST_MS) end
+    end
+    if argv[at + 4] ~= '0' then whole('age_ms', argv[at + 4], 0, MOST_MS) end
+    if #argv[at + 5] > LONGEST_RECORD then refuse('record', LONGEST_RECORD .. ' bytes at most') end
+  end
+end
+
+local function holders()
+  local mids, argv = {}, ARGV
+  for i = 1, count do mids[i] = argv[FIRST + 6 * (i - 1)] end
+  return count > 0 and redis.call('HMGET', tokens, unpack(mids)) or mids
+end
+
+-- A stale ending changes nothing.
+local function settle_all(words)
+  local held, ended, released, finished, argv = holders(), {}, {}, {}, ARGV
+  local unusual = any.newer or any.options
+  for i = 1, count do
+    local at = FIRST + 6 * (i - 1)
+    local mid, token, outcome, detail = argv[at], argv[at + 1], argv[at + 2], argv[at + 3]
+    if ended[mid] or held[i] ~= token then words[i] = 'stale' else
+      words[i], ended[mid] = 'ok', true
+      tick()
+      if outcome == 'done' and detail == '' and not unusual then
+        finished[#finished + 1] = mid
+        emit('done', mid, now_ms - argv[at + 4], argv[at + 5])
+      elseif outcome == 'release' then -- no attempt that ended, so no event
+        released[#released + 1] = {mid, token, 'release', detail}
+      else
+        local kind = rarely().settle(mid, token, outcome, detail)
+        emit(kind, mid, now_ms - argv[at + 4], argv[at + 5])
+        if outcome == 'crashed' and kind == 'dead' then words[i] = 'dead' end
+      end
+    end
+  end
+  -- Each goes to the front of ready, the first one last.
+  for i = #released, 1, -1 do rarely().settle(unpack(released[i])) end
+  if #finished > 0 then
+    redis.call('HDEL', locks, unpack(finished))
+    redis.call('HDEL', tokens, unpack(finished))
+    redis.call('SADD', done, unpack(finished))
+  end
+end

@@ -1,0 +1,52 @@
+-- pick_rare: what pick needs where ready holds more than short mids of plain text: stale copies, long contents, and
+-- bytes that can't be mids.
+-- needs: messages ready left_ready options any
+local MOST_STALE = 1000
+
+-- Drop the stale copies that stand at the head. -> notes that are left
+local function drop_stale()
+  local notes = redis.call('SCARD', left_ready)
+  local head, n = redis.call('LRANGE', ready, 0, math.min(notes, MOST_STALE) - 1), 0
+  if not head[1] then -- no copies, so no note is true
+    redis.call('DEL', left_ready)
+    any.left_ready = false
+    return 0
+  end
+  local noted = redis.call('SMISMEMBER', left_ready, unpack(head))
+  while noted[n + 1] == 1 do n = n + 1 end
+  if n > 0 then
+    redis.call('LTRIM', ready, n, -1)
+    redis.call('SREM', left_ready, unpack(head, 1, n))
+  end
+  return notes - n
+end
+
+-- As much of `window` as has 4 MiB of content: measured before it is read.
+local function readable(window)
+  local bytes, i = redis.call('HSTRLEN', messages, window[1]), 1
+  while window[i + 1] and bytes <= MOST_BYTES do
+    bytes, i = bytes + redis.call('HSTRLEN', messages, window[i + 1]), i + 1
+  end
+  return {unpack(window, 1, bytes > MOST_BYTES and math.max(1, i - 1) or i)}
+end
+
+-- Those of `window` that can't be mids, by index.
+local function strange_ones(window)
+  local strange = {}
+  for i, mid in ipairs(window) do strange[i] = not is_mid(mid) end
+  return strange
+end
+
+-- The count of each mid that has one, by index.
+local function counts(key, mids)
+  local found = redis.call('HMGET', key, unpack(mids))
+  for i = 1, #mids do found[i] = found[i] and count_in(found[i]) end
+  return found
+end
+
+-- The lock length of its own of each mid that has one, by index.
+local function lock_lengths(mids)
+  local found = {}
+  for i, own in ipairs(redis.call('HMGET', options, unpack(mids))) do found[i] = own and own_options(own) or nil end
+  return found
+end

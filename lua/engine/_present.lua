@@ -1,0 +1,16 @@
+-- present: the type of each key of live messages, and which exist of those that many queues never use. A key of another
+-- type raises here, where nothing is written yet. A script that begins to use one of those says so in `any`.
+-- needs: messages locks tokens backoffs nattempts ncrashes nunknowns generations requeue options progress ready due circle done left_ready left_circle wake
+local any = {}
+if redis.call('EXISTS', ncrashes, nunknowns, generations, requeue, options, progress, left_ready, left_circle) > 0 then
+  any.sides = true
+  any.crashes, any.unknowns = redis.call('HLEN', ncrashes) > 0, redis.call('HLEN', nunknowns) > 0
+  any.newer, any.options = redis.call('HLEN', requeue) > 0, redis.call('HLEN', options) > 0
+  any.left_ready, any.left_circle = redis.call('SCARD', left_ready) > 0, redis.call('SCARD', left_circle) > 0
+  probe('HLEN', generations, progress)
+end
+any.due = redis.call('ZCARD', due) > 0
+probe('HLEN', messages, locks, tokens, backoffs, nattempts)
+probe('LLEN', ready, circle)
+probe('SCARD', done)
+local nwake = redis.call('LLEN', wake)

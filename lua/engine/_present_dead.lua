@@ -1,0 +1,6 @@
+-- present_dead: the types of the other keys that upkeep and hand-outs touch, as _present.
+-- needs: dead dead_messages last_dead quarantine
+if redis.call('EXISTS', dead, dead_messages, last_dead, quarantine) > 0 then
+  probe('ZCARD', dead)
+  probe('HLEN', dead_messages, last_dead, quarantine)
+end

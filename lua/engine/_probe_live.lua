@@ -1,0 +1,13 @@
+-- probe_live: the types of the keys of live messages, by commands that a producer may send. A key of another type
+-- raises.
+-- needs: messages locks tokens backoffs nattempts ncrashes nunknowns generations requeue options progress ready due circle done left_ready left_circle
+local function probe_live()
+  for _, key in ipairs({
+    messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options, progress
+  }) do
+    redis.call('HEXISTS', key, '')
+  end
+  probe('LLEN', ready, circle)
+  probe('SCARD', done, left_ready, left_circle)
+  redis.call('ZRANK', due, '')
+end

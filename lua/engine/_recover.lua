@@ -1,0 +1,26 @@
+-- recover: messages whose time came: a backoff that ended, a lock that ran out.
+-- needs: messages locks nattempts requeue due done meta now_ms
+local function promote(limit)
+  for _, mid in ipairs(redis.call('ZRANGE', due, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit)) do
+    leave_due(mid)
+    if redis.call('SISMEMBER', done, mid) == 0 then
+      to_ready(mid)
+    else
+      add_to(meta, 'deduped', -1)
+      local newer = redis.call('HGET', requeue, mid)
+      if newer then start_newer(mid, newer) else forget(mid) end
+    end
+  end
+end
+
+-- `mid` was taken out of the circle. Where it has no lock somebody else took that away, and no run of it is to blame.
+local function recover(mid)
+  if not is_mid(mid) then return set_aside(mid) end
+  if redis.call('HEXISTS', locks, mid) == 0 then
+    if redis.call('HEXISTS', messages, mid) == 1 then to_ready(mid) end
+    return
+  end
+  local attempt = redis.call('HGET', nattempts, mid) or ''
+  local kind = crash(mid, 'lock expired', 'recovered')
+  emit(kind, mid, now_ms, '\31' .. attempt .. '\31\31\31\31\31\31lock expired')
+end

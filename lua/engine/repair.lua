@@ -1,0 +1,101 @@
+#!lua flags=allow-oom
+--[[
+repair: put mids where the facts about them say that they belong, and make the totals right again. For a person, after
+fsck named them.
+
+KEYS
+  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
+  generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
+  left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash quarantine:hash
+  eoq_backoff:string wake:list meta:hash events:stream
+ARGV
+  now  epoch ms, or '' for the server's clock
+  then one per mid, 0-100 of them
+RETURNS  {per mid: 'ready' 'due' 'circle': where it is now | 'forgotten': there is no such message | 'quarantined':
+         these bytes can't be a mid}
+COST     O(ready + circle) per mid, O(due)
+WRITES   where it stands is made anew, whatever it was; a second call finds nothing to do
+]]
+local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
+  progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead, quarantine,
+  eoq_backoff, wake, meta, events = unpack(KEYS)
+local now = unpack(ARGV, 1, 1)
+
+--@include shared/_arguments
+keys_are(25)
+arguments_are(1, 0, 100)
+--@include _stored
+--@include _counters
+--@include _clock
+--@include _present
+--@include _present_dead
+--@include _text
+--@include _wake
+--@include _place
+--@include _generation
+--@include _quarantine
+--@include _check
+
+local function take_out(mid)
+  redis.call('LREM', ready, 0, mid)
+  redis.call('LREM', circle, 0, mid)
+  redis.call('ZREM', due, mid)
+  redis.call('SREM', left_ready, mid)
+  redis.call('SREM', left_circle, mid)
+end
+
+local function to_circle(mid)
+  redis.call('HDEL', backoffs, mid)
+  redis.call('RPUSH', circle, mid)
+  return 'circle'
+end
+
+local function back_to_ready(mid)
+  redis.call('HDEL', backoffs, mid)
+  to_ready(mid)
+  return 'ready'
+end
+
+local function back_to_due(mid, at)
+  to_due(mid, at)
+  return 'due'
+end
+
+local function repair(mid)
+  local newest = redis.call('HGET', last_dead, mid)
+  if newest and not redis.call('ZSCORE', dead, newest) then redis.call('HDEL', last_dead, mid) end
+  take_out(mid)
+  if not is_mid(mid) then
+    set_aside(mid)
+    return 'quarantined'
+  elseif not has(messages, mid) then
+    forget(mid)
+    return 'forgotten'
+  end
+  local lock_at = stored(redis.call('HGET', locks, mid), LATEST_MS, 0)
+  local not_before = stored(redis.call('HGET', backoffs, mid), LATEST_MS, nil)
+  local held = lock_at > now_ms and has(tokens, mid) and not finished(mid)
+  if not held then unlock(mid) end
+  if finished(mid) then return not_before and back_to_due(mid, not_before) or to_circle(mid) end
+  if held then return to_circle(mid) end
+  if not_before then return back_to_due(mid, not_before) end
+  return back_to_ready(mid)
+end
+
+local function repair_meta()
+  for field, most in pairs(SETTINGS) do
+    local text = redis.call('HGET', meta, field)
+    if text and not stored(text, most, nil) then redis.call('HDEL', meta, field) end
+  end
+  local deduped = 0
+  for _, mid in ipairs(redis.call('ZRANGE', due, 0, -1)) do
+    if finished(mid) then deduped = deduped + 1 end
+  end
+  if deduped ~= count_of(meta, 'deduped') then redis.call('HSET', meta, 'deduped', deduped) end
+end
+
+tick()
+local words = {}
+for i = 2, #ARGV do words[#words + 1] = repair(ARGV[i]) end
+repair_meta()
+return words
