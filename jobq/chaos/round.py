@@ -158,15 +158,15 @@ def _drained(queue: Queue, jobs: int) -> frozenset[str]:
     deadline = time.monotonic() + DRAIN_S + jobs / SLOWEST
     while queue.counts().messages and time.monotonic() < deadline:
         time.sleep(0.05)
-    places = (queue.content(place, limit=1000) for place in ("ready", "due", "circle"))
-    left = (entry for page in places for entry in page.entries)
+    places = (queue.every_entry(place) for place in ("ready", "due", "circle"))
+    left = (entry for entries in places for entry in entries)
     return frozenset(entry.mid for entry in left if not entry.status.startswith("done"))
 
 
 def _final(queue: Queue, crew: Crew, waiting: frozenset[str]) -> Final:
     while any(queue.collect(1000)) and not waiting:
         time.sleep(0.01)
-    dead = frozenset(one.mid for one in queue.dead(limit=1000))
+    dead = frozenset(one.mid for one in queue.every_dead())
     broken = tuple(f"{one.rule}: {one.mid}" for one in queue.fsck())
     leaked = tuple(_leaked(queue.client, bool(dead)))
     return Final(waiting, dead, leaked, broken, crew.tracebacks())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobq.cli import exits, output
-from jobq.cli.options import command, option, queues_option
+from jobq.cli.options import command, option, queues_option, yes_option
 from jobq.cli.session import Session
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from jobq.engine.message import Violation
     from jobq.engine.queue import Queue
 
+#: A key of another type hides what it held, so that a repair may uncover more.
+REPAIRS = 3
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -54,30 +56,57 @@ def show(session: Session, finding: Finding) -> None:
         click.echo(f"{'':19}→ {output.escaped(finding.remedy)}")
 
 
-@command("fsck", examples="jobq fsck\njobq fsck --queues low,high --json")
+@command(
+    "fsck",
+    examples="jobq fsck\njobq fsck --queues low,high --json\njobq fsck --queues low --repair",
+)
 @queues_option
-def fsck(session: Session, queues: str | None) -> int:
-    """Check queues against the engine's invariants, while they are in use; nothing is mended.
+@option("--repair", "repairs", is_flag=True, help="Repair what doesn't hold.")
+@yes_option
+def fsck(session: Session, queues: str | None, repairs: bool, yes: bool) -> int:
+    """Check queues against the engine's invariants, while they are in use.
 
-    Exit code 1: something doesn't hold.
+    --repair puts messages back into the place that they belong to, and counts again. It removes bytes that can't
+    be a message id and entries among the dead that hold no message, and renames keys of another type.
+    Exit code 1: something doesn't hold, and wasn't repaired.
     """
-    found = 0
+    left = 0
     for queue in session.queues(queues):
-        violations = _looked_over(session, queue)
-        found += len(violations)
+        violations = _checked(session, queue)
         for violation in violations:
             record = {"queue": queue.name, "rule": violation.rule, "mid": violation.mid}
             session.say(record, f"{queue.name}: {violation.rule}: {violation.mid}")
-        if not violations:
+        if violations and repairs:
+            session.confirmed(f"Repair {len(violations)} of queue {queue.name}?", yes)
+            left += _repaired(session, queue, violations)
+        elif violations:
+            left += len(violations)
+        else:
             session.say({"queue": queue.name, "rule": None, "mid": None}, f"{queue.name}: clean")
-    return exits.NO if found else exits.OK
+    return exits.NO if left else exits.OK
 
 
-def _looked_over(session: Session, queue: Queue) -> list[Violation]:
-    from jobq.engine.fsck import STRETCHES, steps
+def _repaired(session: Session, queue: Queue, violations: list[Violation]) -> int:
+    """How many don't hold after all. What a repair uncovers is repaired too."""
+    from jobq.engine.fsck import repair
+
+    for _ in range(REPAIRS):
+        for violation, done in repair(queue, violations):
+            record = {
+                "queue": queue.name, "rule": violation.rule, "mid": violation.mid, "repair": done
+            }  # fmt: skip
+            session.say(record, f"{queue.name}: {violation.rule}: {violation.mid}: {done}")
+        violations = _checked(session, queue)
+        if not violations:
+            break
+    return len(violations)
+
+
+def _checked(session: Session, queue: Queue) -> list[Violation]:
+    from jobq.engine.fsck import PARTS, steps
 
     found: list[Violation] = []
-    length = len(STRETCHES) + sum(queue.counts()[:-1]) // 500
+    length = len(PARTS) + sum(queue.counts()[:-1]) // 500
     with output.progress(length, f"fsck {queue.name}", quiet=session.as_json) as bar:
         for violations in steps(queue):
             found += violations

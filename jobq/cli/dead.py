@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,7 +50,7 @@ def list_(session: Session, queues: str | None, offset: int, limit: int, everyth
     found = (
         _record(session, queue.name, message)
         for queue in session.queues(queues)
-        for message in (_pages(queue, offset) if everything else queue.dead(offset, limit))
+        for message in islice(queue.every_dead(offset), None if everything else limit)
     )
     fields = ("queue", "dead_id", "job", "died_at", "attempts", "ncrashes", "reason")
     session.say_all(found, {field.replace("_", " "): field for field in fields})
@@ -164,7 +165,7 @@ def _all(
     # Named first, then changed: a revived message that dies at once isn't met again.
     until = time.time() * 1000 - older_s * 1000
     ids = [
-        message.dead_id for message in _pages(queue, 0) if message.died_at <= until or not older_s
+        message.dead_id for message in queue.every_dead() if message.died_at <= until or not older_s
     ]
     words: list[str] = []
     with output.progress(len(ids), label, quiet=session.as_json) as bar:
@@ -178,18 +179,12 @@ def _all(
     return words
 
 
-def _pages(queue: Queue, offset: int) -> Iterator[DeadMessage]:
-    while page := queue.dead(offset, PER_CALL):
-        yield from page
-        offset += len(page)
-
-
 def _find(queue: Queue, dead_id: str) -> DeadMessage | None:
     newest = queue.dead(mid=dead_id) or queue.dead(mid=dead_id.rpartition("#")[0] or dead_id)
     if newest and dead_id in (newest[0].mid, newest[0].dead_id):
         return newest[0]
     return (
-        next((m for m in _pages(queue, 0) if m.dead_id == dead_id), None)
+        next((m for m in queue.every_dead() if m.dead_id == dead_id), None)
         if "#" in dead_id
         else None
     )

@@ -57,6 +57,7 @@ def _statuses(session: Session, mid: str, names: str | None) -> Iterator[dict[st
             "generation",
             "dead_id",
             "progress",
+            "unknowns",
         )
         yield {
             "mid": mid,
@@ -121,13 +122,12 @@ def _listed(
     session: Session, queue: Queue, place: Place, offset: int, limit: int | None, content: bool
 ) -> Iterator[dict[str, Any]]:
     following: int | None = offset
-    while following is not None:
-        page = queue.content(place, following, limit or 1000)
+    end = None if limit is None else offset + limit
+    while following is not None and (end is None or following < end):
+        page = queue.content(place, following, min(1000, (end or following + 1000) - following))
         yield from (_record(session, queue.name, place, entry, content) for entry in page.entries)
         following = page.following
-        if limit:
-            break
-    if following is not None:
+    if following is not None and queue.content(place, following, 1).entries:
         session.note(f"{queue.name} has more: --offset {following}, or --all")
 
 

@@ -50,6 +50,8 @@ def setting(
 @setting("max-age", "Replace a child after this time.", DURATION, "never")
 @setting("max-memory", "Replace a child over so many MB.", int, "never")
 @setting("shutdown-timeout", "How long TERM waits for running jobs.", DURATION, "30s")
+@setting("unknown-for", "Retry messages whose job isn't known here for so long.", DURATION, "15m")
+@setting("unknown-wait", "Wait at most this long between two such retries.", DURATION, "1m")
 @intake_options
 @option("--name", help="Shown in events and logs.  [default: host and process id]")
 @option(
@@ -101,8 +103,11 @@ def settings_of(given: dict[str, Any]) -> WorkerSettings:
     """Options as settings; those not given keep their defaults."""
     lease, age, patience = given.pop("lease"), given.pop("max_age"), given.pop("shutdown_timeout")
     queues, memory = given.pop("queues"), given.pop("max_memory")
+    unknown_for, unknown_wait = given.pop("unknown_for"), given.pop("unknown_wait")
     wanted = {
         **given,
+        "unknown_for_s": unknown_for,
+        "unknown_wait_s": unknown_wait,
         "max_memory_mb": memory,
         "queues": parse_queues(queues) if queues else None,
         "lease_ms": round(lease * 1000) if lease is not None else None,

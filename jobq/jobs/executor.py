@@ -17,7 +17,7 @@ from jobq.engine.message import Ending, Message
 from jobq.errors import CodecError, JobAborted, JobTimeout
 from jobq.events import ago_ms, attempt_record, trace_id
 from jobq.jobs import middleware
-from jobq.jobs.absent import absent, unreadable
+from jobq.jobs.absent import Absent, UnknownJobs
 from jobq.jobs.call import Call
 from jobq.jobs.codec import UnknownVersion, decode
 from jobq.jobs.context import Context, ReportProgress, running
@@ -40,6 +40,7 @@ class Executor:
     soft_timeout(seconds): a context manager that raises JobTimeout inside a sync job that takes longer.
     lease_deadline(): when the lease of what runs ends, in seconds of CLOCK_BOOTTIME.
     worker: the name that events carry. seal: what calls must be sealed with, None = not at all.
+    unknown_jobs: how long messages of jobs that aren't registered are tried again.
     """
 
     def __init__(
@@ -51,9 +52,11 @@ class Executor:
         report_progress: ReportProgress | None = None,
         lease_deadline: Callable[[], float] | None = None,
         seal: Seal | None = None,
+        unknown_jobs: UnknownJobs | None = None,
     ) -> None:
         self.registry = registry
         self.worker = worker
+        self._absent = Absent(worker, unknown_jobs or UnknownJobs())
         self._soft_timeout = soft_timeout
         self._report = report_progress
         self._lease_deadline = lease_deadline
@@ -68,13 +71,13 @@ class Executor:
         try:
             envelope = decode(opened(self._seal, queue, message.mid, message.content))
         except UnknownVersion as error:
-            return absent(queue, message, "", str(error), self.worker)
+            return self._absent.ending(queue, message, "", str(error))
         except CodecError as error:
-            return unreadable(queue, message, str(error), self.worker)
+            return self._absent.unreadable(queue, message, str(error))
         job = self.registry.find(envelope.job)
         if job is None:
             why = f"no job {envelope.job!r:.200} here; is its module in --import?"
-            return absent(queue, message, envelope.job, why, self.worker, envelope.headers)
+            return self._absent.ending(queue, message, envelope.job, why, envelope.headers)
         if envelope.options is not None:
             job = job.overridden(envelope.options)
         return Call(

@@ -18,6 +18,7 @@ from jobq.engine.connection import Client, connect
 from jobq.engine.message import Dequeued, Ending, Finished, Hold
 from jobq.engine.queue import Queue
 from jobq.errors import Full, JobqError, Unavailable
+from jobq.jobs.absent import UnknownJobs
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
 from jobq.jobs.seal import seal_of
@@ -94,6 +95,7 @@ class Child:
             ),
             lease_deadline=lambda: self.slots.deadline() / 1e9,
             seal=seal_of(self.around.client),
+            unknown_jobs=UnknownJobs(self.settings.unknown_wait_s, self.settings.unknown_for_s),
         )
 
     def loop(self) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from jobq.config import WorkerSettings
 from jobq.engine import keys
 from jobq.engine.directory import queue_names
 from jobq.jobs import codec
-from jobq.jobs.absent import LONGEST_MS, MAX_ATTEMPTS
+from jobq.jobs.absent import UnknownJobs
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -94,6 +95,5 @@ def test_example_of_the_wire_page_enqueues_what_a_worker_reads(server, queue, cl
 
 
 def test_unknown_job_waits_as_long_as_the_operations_page_says():
-    waits_s = [min(LONGEST_MS, 1000 * 2 ** (n - 1)) / 1000 for n in range(1, MAX_ATTEMPTS)]
-    assert round(sum(waits_s) / 60) == 6
-    assert "about six minutes" in (ROOT / "docs" / "operations.md").read_text()
+    assert UnknownJobs().for_s == WorkerSettings().unknown_for_s == 15 * 60
+    assert "for 15 minutes (`--unknown-for`)" in (ROOT / "docs" / "operations.md").read_text()

@@ -30,6 +30,7 @@ def message() -> Callable[..., Message]:
         *args: Any,
         attempt: int = 1,
         ncrashes: int = 0,
+        unknowns: int = 0,
         headers: Any = None,
         **kwargs: Any,
     ) -> Message:
@@ -38,7 +39,9 @@ def message() -> Callable[..., Message]:
             if isinstance(job, bytes)
             else encode(job.name, args, kwargs, 1, headers, job.overrides)
         )
-        return Message("mid-1", content, attempt, ncrashes, 7, "first.token", "caller.1.0", 0)
+        return Message(
+            "mid-1", content, attempt, ncrashes, 7, "first.token", "caller.1.0", 0, unknowns
+        )
 
     return hand_out
 

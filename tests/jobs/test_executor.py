@@ -13,7 +13,7 @@ from jobq.engine.message import Ending, Message
 from jobq.errors import Dead, JobAborted, JobTimeout, Retry, Snooze
 from jobq.events import Event, decode
 from jobq.jobs import retry
-from jobq.jobs.absent import MAX_ATTEMPTS
+from jobq.jobs.absent import UnknownJobs
 from jobq.jobs.codec import encode
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
@@ -70,7 +70,7 @@ def test_every_ending_carries_the_length_of_content_and_the_trace(registry: Regi
     good = job(name="good", registry=registry)(lambda: None)
     bad = raising(registry, ValueError("bad"))
     absent = job(name="elsewhere", registry=Registry())(lambda: None)
-    for each, outcome in ((good, "done"), (bad, "retry"), (absent, "retry")):
+    for each, outcome in ((good, "done"), (bad, "retry"), (absent, "unknown")):
         ended = run(each, headers=headers)
         content = encode(each.name, (), {}, 1, headers)
         assert ended.outcome == outcome
@@ -139,11 +139,28 @@ def test_unreadable_content_is_dead_at_once(run: Run):
 
 @pytest.mark.parametrize("content", [b'{"job":"not.here"}', b'{"v":9,"job":"not.here"}'])
 def test_unknown_job_waits_for_a_deploy_and_then_is_dead(run: Run, content: bytes):
-    waits = [run(content, attempt=n).backoff_ms for n in range(1, MAX_ATTEMPTS)]
+    ended = [run(content, unknowns=n) for n in range(40)]
+    waits = [one.backoff_ms for one in ended if one.outcome == "unknown"]
     assert waits[:3] == [1000, 2000, 4000] and waits[-1] == 60_000
-    last = run(content, attempt=MAX_ATTEMPTS)
+    assert 900_000 <= sum(waits) < 960_000
+    last = ended[len(waits)]
     assert last.outcome == "dead"
     assert "--import?" in last.reason or "upgrade" in last.reason
+
+
+def test_unknown_job_is_logged_once_and_not_once_per_message(
+    registry: Registry, message: Any, caplog: Any
+):
+    executor = Executor(registry, worker="here")
+    for _ in range(3):
+        executor.resolve("low", message(b'{"job":"not.here"}'))
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+
+
+def test_unknown_job_waits_by_the_rules_that_the_worker_was_given():
+    rules = UnknownJobs(longest_wait_s=4, for_s=9)
+    assert [rules.wait_s(n) for n in range(6)] == [1, 2, 4, 4, None, None]
+    assert UnknownJobs(for_s=0).wait_s(0) is None
 
 
 def test_name_of_an_unknown_job_cannot_split_the_record(run: Run):

@@ -92,7 +92,7 @@ def main() -> None:
     importlib.import_module("colorsys")
     assert "exec" in told, "the hook is deaf"
     looking = False
-    assert outcomes <= {"retry", "dead"}, outcomes
+    assert outcomes <= {"unknown", "dead"}, outcomes
     print(len(given), silent)
 
 

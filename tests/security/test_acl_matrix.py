@@ -21,7 +21,7 @@ INSEPARABLE = {
     "producer": {"close", "level", "pause", "progress", "purge", "resume", "revive"},
     "worker": {"content", "level", "pause", "purge", "resume", "revive"},
     "dashboard": set(),
-    "operator": {"close", "extend", "progress"},
+    "operator": {"close", "enqueue", "extend", "progress", "release"},
 }
 FAR = [
     (role, name)

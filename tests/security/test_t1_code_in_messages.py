@@ -98,7 +98,7 @@ def test_only_the_command_line_and_the_package_itself_import_by_name():
 def test_pickle_in_a_message_is_dead_and_stays_a_pickle(attempt):
     content = pickle.dumps(Trap())
     assert attempt(content).outcome == "dead"
-    assert attempt(encode("x", (content.hex(),))).outcome == "retry"
+    assert attempt(encode("x", (content.hex(),))).outcome == "unknown"
     assert not Trap.sprung
     pickle.loads(content)
     assert Trap.sprung
@@ -134,7 +134,7 @@ def test_named_function_is_looked_up_among_jobs_alone(attempt, registry, imports
     imports.clear()
     ended = attempt(b'{"job":%b}' % __import__("msgspec").json.encode(name), mid="m")
     imports[:] = [one for one in imports if one not in ("msgspec",)]
-    assert ended.outcome in ("retry", "dead")
+    assert ended.outcome in ("unknown", "dead")
     assert not set(imports) & {"os", "subprocess", "builtins", "antigravity", "this", "tests"}
     assert "antigravity" not in __import__("sys").modules
 

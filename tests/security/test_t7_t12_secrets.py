@@ -101,7 +101,7 @@ def test_no_text_forges_a_log_line_or_commands_a_terminal(text):
 def test_name_of_a_job_that_nobody_has_is_harmless_in_logs_and_events(attempt, name, caplog):
     logging.getLogger("jobq").setLevel(logging.INFO)
     ended = attempt(encode(name))
-    assert ended.outcome == "retry"
+    assert ended.outcome == "unknown"
     assert "\n" not in ended.record and "\x1b" not in ended.record and "\x9b" not in ended.record
     assert ended.record.count("\x1f") == attempt(encode("plain")).record.count("\x1f")
     assert not {"\x1b", "\r", "\x9b", "\x1f"} & set(caplog.text)
