@@ -44,7 +44,7 @@ def mids(stem: str, n: int) -> list[tuple[str, bytes]]:
 VERBS: dict[str, tuple[Callable[[int], int], Callable[[Any, int, int], Any]]] = {
     "enqueue": (lambda n: 20 + 6 * n, lambda q, n, now: q.enqueue_many(mids("new", n), now=now)),
     "enqueue, exists": (
-        lambda n: 20 + 8 * n,
+        lambda n: 28 + 8 * n,
         lambda q, n, now: q.enqueue_many(mids("ready", n), now=now),
     ),
     "enqueue, shortened": (
