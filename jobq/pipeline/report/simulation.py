@@ -72,9 +72,10 @@ def _many_queues(trace: Trace, workers: int, weights: Sequence[int]) -> array[in
     n, free = len(trace.arrived), [0] * workers
     found = array("q", bytes(8 * n))
     waiting: list[deque[int]] = [deque() for _ in weights]
-    credit, following, held = [0] * len(weights), 0, 0
+    credit, following, held, now = [0] * len(weights), 0, 0, 0
     for _ in range(n):
-        now = free[0]
+        # Never back: a worker that was free before an arrival starts it when it arrives.
+        now = max(now, free[0])
         if not held and following < n and trace.arrived[following] > now:
             now = trace.arrived[following]
         while following < n and trace.arrived[following] <= now:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from array import array
+from collections import deque
 from itertools import pairwise
 
 import pytest
@@ -71,6 +72,59 @@ def test_weights_only_share_out_the_waiting():
     assert totals.pop() == pytest.approx(sum(waits(one, 2)), rel=0.1)
     heavy = simulate(made, 2, [20, 1, 1], 10**6).by_queue
     assert heavy[0] is not None and heavy[1] is not None and heavy[0] > heavy[1]
+
+
+def fifo_starts(arrived: list[int], runs: list[int], workers: int) -> list[int]:
+    """When each starts, tick by tick: whoever came first takes any worker that is idle."""
+    until, tick, starts = [0] * workers, 0, []
+    coming, waiting = deque(range(len(arrived))), deque[int]()
+    while coming or waiting:
+        while coming and arrived[coming[0]] <= tick:
+            waiting.append(coming.popleft())
+        for worker in range(workers):
+            while waiting and until[worker] <= tick:
+                starts.append(tick)
+                until[worker] = tick + runs[waiting.popleft()]
+        tick += 1
+    return starts
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_many_queues_are_a_plain_fifo_when_whose_turn_it_is_makes_no_difference(block):
+    rng = random.Random(block)
+    for _ in range(100):
+        n, workers, queues = rng.randint(1, 25), rng.randint(1, 6), rng.randint(2, 4)
+        # So few moments that many arrive at the same one.
+        came = sorted(rng.randint(0, rng.choice((3, 40))) for _ in range(n))
+        runs = [rng.randint(0, 9) for _ in range(n)]
+        weights = [rng.randint(1, 9) for _ in range(queues)]
+        alone = trace(*((queues - 1, at, run) for at, run in zip(came, runs, strict=True)))
+        starts = [at + wait for at, wait in zip(came, waits(alone, workers, weights), strict=True)]
+        assert starts == fifo_starts(came, runs, workers)
+        alike = trace((queues - 1, came[0], 5), *((rng.randrange(queues), at, 5) for at in came))
+        found = waits(alike, workers, weights)
+        starts = sorted(at + wait for at, wait in zip(alike.arrived, found, strict=True))
+        assert starts == fifo_starts(list(alike.arrived), [5] * (n + 1), workers)
+        mixed = trace(
+            (queues - 1, came[0], 1),
+            *((rng.randrange(queues), at, run) for at, run in zip(came, runs, strict=True)),
+        )
+        found = waits(mixed, workers, weights)
+        assert min(found) >= 0
+        for queue in range(queues):
+            mine = [
+                at + wait
+                for of, at, wait in zip(mixed.queue, mixed.arrived, found, strict=True)
+                if of == queue
+            ]
+            assert mine == sorted(mine), "within a queue the first to come starts first"
+
+
+def test_two_queues_with_simultaneous_arrivals_take_a_worker_for_each_of_them():
+    made = trace(*((n % 2, 1_000, 100) for n in range(40)))
+    assert simulate(made, 40, [1, 1], 0).within == 1
+    late = simulate(made, 39, [1, 1], 0)
+    assert (late.within, late.p99, late.mean) == (39 / 40, 100, 100 / 40)
 
 
 def test_busy_workers_are_littles_law():
