@@ -144,11 +144,12 @@ RETRIES = Report(
 BACKLOG = Report(
     "backlog", "Backlog", "How many messages waited for their first run?",
     (_AT, _QUEUE, Column("enqueued", "enqueued", "count"), Column("started", "started", "count"),
-     Column("waiting", "waiting at the end", "count"), Column("basis", "known from")),
+     Column("most", "most at once", "count"), Column("waiting", "waiting at the end", "count"),
+     Column("basis", "known from")),
     "At event level all from the enqueues; else from the messages that started, so those that never did are missing "
     "and the last stretches read too low. Delayed messages wait, too; retries don't count.",
     "No message was enqueued or started in the range.",
-    parameters=("since", *_GRID), chart=Chart("lines", ("at",), "waiting", "Messages that waited", "queue"),
+    parameters=("since", *_GRID), chart=Chart("lines", ("at",), "most", "Most messages that waited at once", "queue"),
 )  # fmt: skip
 SLO = Report(
     "slo", "Service level", "Does each queue start its messages in time?",

@@ -1,4 +1,4 @@
--- Messages that waited for their first run, at the end of each stretch of time.
+-- Messages that waited for their first run: the most at any moment of each stretch of time, and those at its end.
 -- +1 at an enqueue, -1 at the first start. Enqueues are known from `enqueued` events between the first and the
 -- last of a queue's, else from the messages that started in the range: those that never did are not seen.
 WITH first_runs AS (
@@ -37,13 +37,22 @@ changes AS (
   FROM events JOIN told USING (queue)
   WHERE kind = 'cancelled' AND coalesce(attempt, 0) = 0 AND finished_at > told_from
 ),
-by_bucket AS (
-  SELECT queue,
+placed AS (
+  SELECT queue, at, enqueued, started,
          CASE WHEN at < :since THEN -1
               ELSE (unix_seconds(least(at, :until - INTERVAL 1 SECOND)) - :start_s) DIV :bucket_s
-         END AS bucket,
-         sum(enqueued) AS enqueued, sum(started) AS started
+         END AS bucket
   FROM changes
+),
+-- Within each stretch alone, so that executors share a busy queue; changes of one moment count together.
+running AS (
+  SELECT queue, bucket, enqueued, started,
+         sum(enqueued - started) OVER (PARTITION BY queue, bucket ORDER BY at) AS above
+  FROM placed
+),
+by_bucket AS (
+  SELECT queue, bucket, sum(enqueued) AS enqueued, sum(started) AS started, max(above) AS above
+  FROM running
   GROUP BY queue, bucket
 ),
 grid AS (
@@ -53,11 +62,12 @@ grid AS (
 ),
 levels AS (
   SELECT queue, bucket, coalesce(enqueued, 0) AS enqueued, coalesce(started, 0) AS started,
+         greatest(0, above) AS above,
          sum(coalesce(enqueued, 0) - coalesce(started, 0)) OVER (PARTITION BY queue ORDER BY bucket) AS waiting
   FROM grid LEFT JOIN by_bucket USING (queue, bucket)
 )
 SELECT timestamp_seconds(:start_s + bucket * :bucket_s) AS at, queue, enqueued, started,
-       greatest(0, waiting) AS waiting,
+       greatest(0, waiting - enqueued + started + above) AS most, greatest(0, waiting) AS waiting,
        CASE WHEN told_from IS NULL THEN 'started messages' ELSE 'enqueued events' END AS basis
 FROM levels LEFT JOIN told USING (queue)
 WHERE bucket >= 0

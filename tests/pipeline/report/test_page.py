@@ -227,10 +227,24 @@ def test_line_of_one_point_and_plot_of_zeros_are_drawn():
         "queue": "low",
         "enqueued": 0,
         "started": 0,
+        "most": 0,
         "waiting": 0,
         "basis": "started messages",
     }
     assert 'class="line s0"' in page([Result(backlog, [one])], ASKED, SEEN)
+
+
+def test_backlog_is_drawn_at_its_highest_when_a_burst_was_over_by_the_end_of_the_stretch():
+    (backlog,) = (one for one in REPORTS if one.name == "backlog")
+    counts = {
+        "at": at(0),
+        "queue": "low",
+        "enqueued": 800,
+        "started": 800,
+        "basis": "enqueued events",
+    }
+    drawn = plot(Result(backlog, [{**counts, "most": 800, "waiting": 0}]), ASKED)
+    assert ">800</text>" in drawn
 
 
 def chromium() -> str:

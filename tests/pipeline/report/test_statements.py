@@ -165,8 +165,27 @@ def test_backlog_is_known_from_what_started_when_enqueues_are_not_told(spark):
     events = [event(end=151, wait=200), event(end=101, wait=90), event(end=131, wait=5, attempt=2)]
     basis = "started messages"
     check(spark, "backlog", events, [
-        (at(0), "low", 1, 0, 2, basis), (at(60), "low", 0, 1, 1, basis), (at(120), "low", 0, 1, 0, basis),
-        (at(180), "low", 0, 0, 0, basis),
+        (at(0), "low", 1, 0, 2, 2, basis), (at(60), "low", 0, 1, 2, 1, basis), (at(120), "low", 0, 1, 1, 0, basis),
+        (at(180), "low", 0, 0, 0, 0, basis),
+    ], asked)  # fmt: skip
+
+
+def test_backlog_shows_the_most_that_waited_at_once_when_a_burst_is_over_before_the_stretch_ends(
+    spark,
+):
+    asked = replace(ASKED, until=at(120))
+    told = {"run": None, "job": None, "attempt": 0, "error": None}
+    events = [
+        event("enqueued", end=-5, mid="early", **told),
+        *(event("enqueued", end=10, mid=f"m{n}", **told) for n in range(5)),
+        *(event(end=20 + n, wait=9 + n, mid=f"m{n}") for n in range(5)),
+        event("enqueued", end=40, mid="late", **told),
+        event(end=41, wait=1, run=0.5, mid="late"),
+        event(end=80, wait=84, mid="early"),
+    ]
+    basis = "enqueued events"
+    check(spark, "backlog", events, [
+        (at(0), "low", 6, 6, 6, 1, basis), (at(60), "low", 0, 1, 1, 0, basis),
     ], asked)  # fmt: skip
 
 
@@ -181,7 +200,7 @@ def test_backlog_counts_what_never_started_when_enqueues_are_told(spark):
     ]  # fmt: skip
     basis = "enqueued events"
     check(spark, "backlog", events, [
-        (at(0), "low", 3, 0, 3, basis), (at(60), "low", 0, 2, 1, basis), (at(120), "low", 0, 0, 1, basis),
+        (at(0), "low", 3, 0, 3, 3, basis), (at(60), "low", 0, 2, 3, 1, basis), (at(120), "low", 0, 0, 1, 1, basis),
     ], asked)  # fmt: skip
 
 
@@ -195,7 +214,7 @@ def test_backlog_counts_a_message_once_whose_producer_wrote_the_time_before_the_
     ]
     basis = "enqueued events"
     check(spark, "backlog", events, [
-        (at(0), "low", 3, 0, 3, basis), (at(60), "low", 0, 2, 1, basis),
+        (at(0), "low", 3, 0, 3, 3, basis), (at(60), "low", 0, 2, 3, 1, basis),
     ], asked)  # fmt: skip
 
 
