@@ -6,18 +6,26 @@ KEYS
   claims:zset
 ARGV
   now       epoch ms, or '' for the server's clock
-  lease_ms  how long the claim is the caller's now
+  lease_ms  how long the claim is the caller's now, 1-86400000
 RETURNS  the claim, or nil
 COST     O(log claims)
-WRITES   claims
+WRITES   claims; what can't be a claim's id holds no jobs and is removed, up to 100 a call
 ]]
 local claims = unpack(KEYS)
 local now, lease_ms = unpack(ARGV)
 
-if now == '' then
-  local time = redis.call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
+--@include shared/_arguments
+--@include _inputs
+keys_are(1)
+arguments_are(2)
+local now_ms = now_of(now)
+lease_ms = whole('lease_ms', lease_ms, 1, LONGEST_LEASE_MS)
+
+for _, claim in ipairs(redis.call('ZRANGEBYSCORE', claims, '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, 100)) do
+  if is_claim_id(claim) then
+    redis.call('ZADD', claims, string.format('%.0f', now_ms + lease_ms), claim)
+    return claim
+  end
+  redis.call('ZREM', claims, claim)
 end
-local claim = redis.call('ZRANGEBYSCORE', claims, '-inf', string.format('%.0f', now), 'LIMIT', 0, 1)[1]
-if claim then redis.call('ZADD', claims, string.format('%.0f', now + lease_ms), claim) end
-return claim
+return nil

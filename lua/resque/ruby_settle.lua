@@ -13,6 +13,13 @@ WRITES   claims and taken
 local claims, taken = unpack(KEYS)
 local claim = unpack(ARGV)
 
+--@include shared/_arguments
+--@include _inputs
+keys_are(2)
+arguments_are(1)
+claim_id(claim)
+probe('ZCARD', claims)
+
 local held = redis.call('LLEN', taken)
 redis.call('DEL', taken)
 redis.call('ZREM', claims, claim)

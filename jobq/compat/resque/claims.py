@@ -7,6 +7,7 @@ the claim is settled. One that isn't within its lease is taken over and gone thr
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,6 +24,8 @@ LEASE_MS = 15_000
 LIMIT = 100
 #: No further job after so much: what is made of a claim travels in one call.
 BYTES = 1024 * 1024
+_CLAIM_ID = re.compile(rb"[\w-]{1,64}")
+_LATEST_MS = 253_402_300_799_999
 
 
 class Claim(NamedTuple):
@@ -83,13 +86,15 @@ class Claims:
         self.client.run(load("resque", "ruby_settle"), keys, [claim_id])
 
     def waiting(self) -> list[Waiting]:
-        """Claims that aren't settled, the oldest first."""
+        """Claims that aren't settled, the oldest first. Members that no intake wrote are left out."""
         reply = self.client.command("ZRANGE", self._claims, 0, -1, "WITHSCORES")
-        pairs = zip(reply[::2], reply[1::2], strict=True)
-        return [
-            Waiting(item.decode(), int(float(at)), self.client.command("LLEN", self._taken(item.decode())))
-            for item, at in pairs
-        ]  # fmt: skip
+        found = []
+        for item, at in zip(reply[::2], reply[1::2], strict=True):
+            if _CLAIM_ID.fullmatch(item):
+                claim_id = item.decode()
+                njobs = self.client.command("LLEN", self._taken(claim_id))
+                found.append(Waiting(claim_id, int(max(0.0, min(float(at), _LATEST_MS))), njobs))
+        return found
 
     def give_back(self, claim_id: str) -> int:
         """Put a claim's jobs back where they came from, the first in line; how many. Only without its holder."""
