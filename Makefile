@@ -11,8 +11,11 @@ BENCH_ARGS ?=
 # Other interpreters that are on the path try the suite too, without the explorer, which is the same on each.
 OTHERS ?= 3.11 3.12 3.13
 
+# `make -n` runs every line that names $(MAKE) itself: parts that follow it in one line would run too.
+SELF = $(MAKE) --no-print-directory
+
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline test test-pythons check docs bench chaos clean
+.PHONY: help demo pipeline test test-pythons check docs bench chaos soak clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,13 +53,17 @@ test: $(VENV)/.tested ## every promise, on real servers: Valkey, and Redis where
 	@command -v redis-server >/dev/null || echo "redis-server is not installed: running on Valkey alone"
 	@command -v sidekiq >/dev/null || echo "Ruby's sidekiq is not installed (apt-get install ruby-sidekiq): tests against it are not run"
 	@command -v npm >/dev/null || echo "node and npm are not installed: tests against Node's libraries are not run"
-	@$(MAKE) --no-print-directory test-pythons
-	$(BIN)/python -m pytest tests/model $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/model --ignore tests/pipeline $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/pipeline $(PYTEST_ARGS)
+	@# Every part runs, whatever the ones before it found; the end says which failed.
+	@failed=; \
+	$(SELF) test-pythons || failed="$$failed test-pythons"; \
+	$(BIN)/python -m pytest tests/model $(PYTEST_ARGS) || failed="$$failed tests/model"; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/model --ignore tests/pipeline $(PYTEST_ARGS) || \
+		failed="$$failed tests"; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/pipeline $(PYTEST_ARGS) || failed="$$failed tests/pipeline"; \
+	[ -z "$$failed" ] || { echo "make test: failed:$$failed" >&2; exit 1; }
 
 test-pythons: $(VENV)/.tested ## engine and jobs on every other Python 3.11 to 3.13 that is on the path
-	@here=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	@failed=; here=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 	for version in $(OTHERS); do \
 		[ $$version = $$here ] && continue; \
 		venv=$(VENV)-$$version; python=; \
@@ -66,15 +73,16 @@ test-pythons: $(VENV)/.tested ## engine and jobs on every other Python 3.11 to 3
 		[ "$$python" ] || { echo "Python $$version is not on the path: not tried"; continue; }; \
 		echo "Python $$version:"; \
 		if [ ! $$venv/.tested -nt pyproject.toml ]; then \
-			[ -x $$venv/bin/python ] || $$python -m venv $$venv || exit 1; \
-			$$venv/bin/python -m pip install -q --upgrade pip || exit 1; \
-			$$venv/bin/python -m pip install -q -e '.[all]' --group engine || exit 1; \
-			touch $$venv/.tested; \
+			{ [ -x $$venv/bin/python ] || $$python -m venv $$venv; } && \
+			$$venv/bin/python -m pip install -q --upgrade pip && \
+			$$venv/bin/python -m pip install -q -e '.[all]' --group engine && \
+			touch $$venv/.tested || { failed="$$failed $$version"; continue; }; \
 		fi; \
 		$$venv/bin/python -m pytest -q -n 2 --dist loadfile --server valkey \
 			--deselect tests/engine/test_deployments.py --deselect tests/engine/test_embedded.py \
-			tests/engine tests/jobs tests/worker tests/lifecycle/test_child_death.py || exit 1; \
-	done
+			tests/engine tests/jobs tests/worker tests/lifecycle/test_child_death.py || failed="$$failed $$version"; \
+	done; \
+	[ -z "$$failed" ] || { echo "make test-pythons: failed:$$failed" >&2; exit 1; }
 
 check: $(VENV)/.checked ## ruff, mypy, pyright, bandit, pip-audit, layers, Lua headers, docs
 	$(BIN)/ruff check
@@ -102,6 +110,12 @@ chaos: $(VENV)/.tested ## every fault, with a ledger, and the long forms of its 
 	if [ ! "$(FAULTS)" ]; then JOBQ_CHAOS_JOBS=$(JOBS) $(BIN)/python -m pytest --timeout 1800 tests/chaos \
 		--ignore tests/chaos/test_rounds.py --ignore tests/chaos/test_network_rounds.py || broken=1; fi; \
 	exit $$broken
+
+soak: $(VENV)/.tested ## what make test has in short form, at full size: make chaos, and the explorer with one enqueue more, for a night
+	@failed=; \
+	$(SELF) chaos || failed="$$failed chaos"; \
+	JOBQ_MODEL=large $(BIN)/python -m pytest tests/model $(PYTEST_ARGS) || failed="$$failed tests/model"; \
+	[ -z "$$failed" ] || { echo "make soak: failed:$$failed" >&2; exit 1; }
 
 clean: ## remove what make made
 	rm -rf $(VENV) $(VENV)-3.* jobq-demo.html .bench .interop docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

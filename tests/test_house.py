@@ -15,14 +15,20 @@ BANNED = ("util", "utils", "common", "helper", "helpers", "manager", "task", "ac
 
 def tracked(*patterns: str) -> list[Path]:
     """Files of the project, as git lists them; all of them where there is no git."""
-    listed = subprocess.run(
-        ["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if listed.returncode:
-        return [
-            path for pattern in patterns for path in ROOT.rglob(pattern) if ".venv" not in str(path)
-        ]
-    return [ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).is_file()]
+    command = ["git", "ls-files", *patterns]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    except FileNotFoundError:
+        listed = ""
+    # A source archive has no git, or lies in a repository that doesn't know it.
+    found = [ROOT / line for line in listed.splitlines()] or [
+        path
+        for pattern in patterns or ("*",)
+        for path in ROOT.rglob(pattern)
+        if not path.relative_to(ROOT).parts[0].startswith(".")
+    ]
+    assert found, f"no file is {' or '.join(patterns)}"
+    return [path for path in found if path.is_file()]
 
 
 @pytest.mark.parametrize("word", BANNED)

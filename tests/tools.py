@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -24,12 +25,14 @@ def libfaketime() -> str | None:
     return str(found[0]) if found else None
 
 
+def program(name: str) -> Callable[[], str | None]:
+    """Finds a program on the path."""
+    return lambda: shutil.which(name)
+
+
 FINDING: dict[str, Callable[[], str | None]] = {
-    "gcc": lambda: shutil.which("gcc"),
     "libfaketime": libfaketime,
-    "node": lambda: shutil.which("node"),
-    "npm": lambda: shutil.which("npm"),
-    "redis-server": lambda: shutil.which("redis-server"),
+    **{name: program(name) for name in ("gcc", "node", "npm", "redis-cli", "redis-server")},
 }
 
 
@@ -48,6 +51,19 @@ def not_run(why: str, *, packaged: bool = True) -> NoReturn:
     if packaged and required():
         pytest.fail(why, pytrace=False)
     pytest.skip(why)
+
+
+def library(name: str) -> Any:
+    """A module of a package that `make test` installs; without it not run, or failed as `not_run` says."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if name.partition(".")[0] != (error.name or "").partition(".")[0]:
+            raise
+    why = f"not run: needs the package {name.partition('.')[0]}"
+    if required():
+        pytest.fail(why, pytrace=False)
+    pytest.skip(why, allow_module_level=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from jobq.engine.connection import Client
 from jobq.engine.queue import Queue
+from tests import tools
 from tests.conftest import Server, connected, emptied, serving
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on two cores, quick to start; one per process of pytest."""
-    pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'jobq[spark]'")
+    tools.library("pyspark")
     from jobq.pipeline import gateway, session
 
     folder = tmp_path_factory.mktemp("spark")

@@ -13,8 +13,9 @@ import pytest
 from jobq.errors import PipelineError
 from jobq.pipeline import archive
 from jobq.pipeline.java import Java
+from tests import tools
 
-pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'jobq[spark]'")
+tools.library("pyspark")
 
 
 @pytest.fixture(autouse=True)

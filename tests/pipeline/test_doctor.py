@@ -14,8 +14,9 @@ from jobq.config import ServerSettings
 from jobq.engine.connection import connect
 from jobq.pipeline import archive, doctor, trial
 from jobq.pipeline.java import find_java
+from tests import tools
 
-pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'jobq[spark]'")
+tools.library("pyspark")
 
 
 def hidden(tmp_path: Path) -> dict[str, str]:

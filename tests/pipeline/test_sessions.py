@@ -11,6 +11,7 @@ import pytest
 from jobq.errors import ConfigError, PipelineError
 from jobq.pipeline import distribution, interpreter, memory
 from jobq.pipeline.sessions import cores, session
+from tests import tools
 
 
 def test_session_counts_in_utc_with_arrow(spark):
@@ -109,7 +110,7 @@ def test_spark_home_of_another_version_is_refused(tmp_path):
 
 
 def test_spark_home_of_this_version_is_taken():
-    pyspark = pytest.importorskip("pyspark")
+    pyspark = tools.library("pyspark")
     assert distribution.check(os.path.dirname(pyspark.__file__)).startswith("Spark 4.")
 
 

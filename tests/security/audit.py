@@ -1,11 +1,12 @@
 """`python -m tests.security.audit`: known faults of what is installed here, by pip-audit, for `make check`.
 
 Exit code 1: one is known, unless JOBQ_AUDIT=report. A network without advisories is no fault of the code:
-it says "not run".
+it says "not run". Exit code 2: pip-audit isn't installed, whatever JOBQ_AUDIT says.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -42,6 +43,9 @@ def judged(out: str, err: str) -> tuple[int, str]:
 
 def main() -> int:
     """Ask, and say."""
+    if importlib.util.find_spec("pip_audit") is None:
+        print("pip-audit is not installed: pip install --group check", file=sys.stderr)
+        return 2
     try:
         ran = subprocess.run(COMMAND, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         code, said = judged(ran.stdout, ran.stderr)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 from typing import Any
 
@@ -57,15 +56,10 @@ def redis_cli(fcall, server):
     return run
 
 
-def needs_redis_cli(function):
-    missing = shutil.which("redis-cli") is None
-    return pytest.mark.skipif(missing, reason="redis-cli is not installed")(function)
-
-
 ODD = ["plain", "", 'quo"te\\', "a\nb\r\tc\a\b", "\x1b[2J\x00\x7f", "naïve 🐇", "'", "x" * 200]
 
 
-@needs_redis_cli
+@pytest.mark.needs("redis-cli")
 def test_replies_are_printed_as_redis_cli_prints_them(rq, cli, redis_cli, at):
     rq.push("q", *ODD, *map(str, range(95)), now=at(0))
     assert cli("inspect", "q", "0", "200")[1] == redis_cli("inspect", ["q"], 0, 200)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 
 import pytest
@@ -111,7 +110,7 @@ socket.write(encode(['FCALL', 'reliable_pop', '8', ...keys, 'COUNT', '2']))
 """
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+@pytest.mark.needs("node")
 def test_node_without_any_library_pops_what_python_pushed(rq, fcall, server):
     first, second = rq.push("q", "a", "b")
     said = subprocess.run(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 
@@ -27,7 +26,7 @@ def test_example_runs(server, client):
     assert ran.stdout == "mails a@b.example\nmails c@d.example\n0\n"
 
 
-@pytest.mark.skipif(shutil.which("redis-cli") is None, reason="redis-cli is not installed")
+@pytest.mark.needs("redis-cli")
 def test_shell_lines_do_what_they_say(rq, fcall, server, tmp_path):
     [block] = re.findall(r"```\n(K\(\) .*?)```", PAGE, re.DOTALL)
     shell = block.replace("redis-cli", f"redis-cli -s {server.socket}")

@@ -20,10 +20,11 @@ from jobq.pipeline.lake.runner import Runner
 from jobq.pipeline.report import answers
 from jobq.pipeline.report.asked import Asked
 from jobq.pipeline.report.registry import REPORTS
+from tests import tools
 from tests.pipeline.lake.conftest import DAY
 
-pytest.importorskip("moto", reason="moto is not installed")
-pyspark_errors = pytest.importorskip("pyspark.errors", reason="pyspark is not installed")
+tools.library("moto")
+pyspark_errors = tools.library("pyspark.errors")
 DEPLOYED = datetime.fromtimestamp(DAY / 1000 + 60, UTC)
 PROGRAM = Path(__file__).with_name("bucket_program.py")
 

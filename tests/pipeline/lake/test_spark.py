@@ -12,9 +12,10 @@ from jobq.pipeline.lake import Lake, maintain, read, rollup
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.runner import Runner
 from jobq.pipeline.lake.tables import JOB_RUNS
+from tests import tools
 from tests.pipeline.lake.conftest import DAY, mids, rows
 
-testing = pytest.importorskip("pyspark.testing", reason="pyspark is not installed")
+testing = tools.library("pyspark.testing")
 BEGIN = datetime.fromtimestamp(DAY / 1000, UTC)
 HOUR = 3_600_000
 

@@ -20,6 +20,7 @@ from jobq.pipeline.report.registry import ERRORS, REGRESSIONS, REPORTS, THROUGHP
 from jobq.pipeline.report.run import Result
 from jobq.pipeline.report.summary import cards
 from jobq.pipeline.report.views import Seen
+from tests import tools
 from tests.pipeline.report.rows import NOON, at
 
 HOSTILE = "<script src=//evil.example/x.js></script>\"'&\x1b[2J" + "x" * 90
@@ -249,7 +250,7 @@ def test_backlog_is_drawn_at_its_highest_when_a_burst_was_over_by_the_end_of_the
 
 def chromium() -> str:
     """A browser, or the test is skipped; in CI it must be there."""
-    pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    tools.library("playwright.sync_api")
     found = (
         shutil.which("chromium")
         or shutil.which("google-chrome")
