@@ -8,27 +8,21 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from importlib.util import find_spec
 from typing import Literal, cast, get_args
 
+from jobq.durations import Duration, seconds_of
 from jobq.errors import ConfigError
 
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,40}")
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*")
 
 
-def duration_s(value: str | float | timedelta) -> float:
-    """Seconds: `duration_s("5m") == 300`; units ms, s, m, h, d, none for seconds."""
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, str):
-        found = _DURATION.fullmatch(value)
-        if not found:
-            raise ConfigError(f"{value!r} is no duration; write 30, 500ms, 30s, 5m, 1h or 2d")
-        return float(found[1]) * _UNITS[found[2] or "s"]
-    return float(value)
+def duration_s(value: Duration) -> float:
+    """Seconds: `duration_s("5m") == 300`; units ms, s, m, h, d, none for seconds. ConfigError for nonsense."""
+    try:
+        return seconds_of(value)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def parse_queues(text: str) -> tuple[tuple[str, int], ...]:

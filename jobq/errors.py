@@ -41,7 +41,10 @@ A docstring is the default message. A message says what is wrong, the value, and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jobq.durations import Duration
 
 
 class JobqError(Exception):
@@ -172,29 +175,37 @@ class BadRecord(PipelineError):
 class Outcome(Exception):
     """How a handler ends its attempt on purpose."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy, from another process too, is not made by __init__: that takes other arguments than `args`.
+        return _copied, (type(self), self.args), self.__dict__
+
 
 class Retry(Outcome):
-    """Try again after `after` seconds, or by the job's policy when None. Costs an attempt."""
+    """Try again after `after`, or by the job's policy when None. Costs an attempt.
 
-    def __init__(self, after: float | timedelta | None = None, reason: str = "") -> None:
-        super().__init__(reason or "retry asked for")
-        self.after = after
+    after: seconds, a timedelta, text like "10m", or an HTTP date as `Retry-After` has it; kept in seconds.
+    ConfigError for anything else.
+    """
+
+    def __init__(self, after: Duration | None = None, reason: str = "") -> None:
+        super().__init__(str(reason) or "retry asked for")
+        self.after = None if after is None else _wait_s(after)
 
 
 class Dead(Outcome):
     """Give up now: the message goes to the dead, with this reason."""
 
     def __init__(self, reason: str = "given up by the job") -> None:
-        super().__init__(reason)
-        self.reason = reason
+        self.reason = str(reason)
+        super().__init__(self.reason)
 
 
 class Snooze(Outcome):
-    """Run again after `after` seconds; costs no attempt."""
+    """Run again after `after`, given as in Retry; costs no attempt."""
 
-    def __init__(self, after: float | timedelta) -> None:
+    def __init__(self, after: Duration) -> None:
         super().__init__("snoozed")
-        self.after = after
+        self.after = _wait_s(after)
 
 
 class JobTimeout(BaseException):
@@ -203,3 +214,16 @@ class JobTimeout(BaseException):
 
 class JobAborted(BaseException):
     """The attempt must stop now: its lock is lost, it was cancelled, or the worker must leave."""
+
+
+def _wait_s(after: Duration) -> float:
+    from jobq.durations import wait_of  # here, so that `import jobq` stays small
+
+    try:
+        return wait_of(after)
+    except ValueError as error:
+        raise ConfigError(f"after={error}") from None
+
+
+def _copied(kind: type[Outcome], args: tuple[Any, ...]) -> Outcome:
+    return kind.__new__(kind, *args)

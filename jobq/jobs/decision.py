@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, get_args
 
+from jobq.durations import wait_of
 from jobq.errors import ConfigError, Dead, Retry, Snooze
-from jobq.jobs.retry import LONGEST_S, Policy, exponential, wait_s
+from jobq.jobs.retry import Policy, bounded_s, exponential, wait_s
 
 Matcher = Callable[[BaseException], bool]
 ErrorFilter = type[BaseException] | tuple[type[BaseException], ...] | Matcher
+
+Outcome = Literal["retry", "dead", "snooze"]
 
 DEFAULT_RETRIES = 5
 DEFAULT_POLICY = exponential()
@@ -20,7 +22,7 @@ DEFAULT_POLICY = exponential()
 class Decision(NamedTuple):
     """`why` says in words what decided, for the reason of a dead message."""
 
-    outcome: Literal["retry", "dead", "snooze"]
+    outcome: Outcome
     after_s: float = 0.0
     why: str = ""
 
@@ -37,7 +39,7 @@ class Rules:
     def decide(self, failures: int, error: BaseException) -> Decision:
         """`failures` counts this one; crashes and snoozes aren't failures."""
         if isinstance(error, Snooze):
-            return Decision("snooze", _bounded(error.after))
+            return Decision("snooze", bounded_s(error.after))
         if isinstance(error, Dead):
             return Decision("dead", why="given up by the job")
         asked = isinstance(error, Retry)
@@ -48,8 +50,14 @@ class Rules:
         if failures > self.retries:
             return Decision("dead", why=f"attempt {failures} of {self.retries + 1}")
         if isinstance(error, Retry) and error.after is not None:
-            return Decision("retry", _bounded(error.after))
+            return Decision("retry", bounded_s(error.after))
         return self._by_policy(failures, error)
+
+    def by_count(self, failures: int, error: BaseException) -> Decision:
+        """Where `decide` fails: retries alone decide, with the default waits. Runs no code of the job."""
+        if failures > self.retries:
+            return Decision("dead", why=f"attempt {failures} of {self.retries + 1}")
+        return Decision("retry", DEFAULT_POLICY(failures, error))
 
     def _by_policy(self, failures: int, error: BaseException) -> Decision:
         wait = wait_s(self.policy, failures, error)
@@ -58,6 +66,13 @@ class Rules:
             if wait is None
             else Decision("retry", wait)
         )
+
+
+def checked(decision: Decision) -> Decision:
+    """`decision`, which middleware may have made, with a bounded wait; ConfigError or ValueError for nonsense."""
+    if decision.outcome not in get_args(Outcome):
+        raise ConfigError(f"outcome {decision.outcome!r:.40} is unknown; use retry, dead or snooze")
+    return Decision(decision.outcome, bounded_s(wait_of(decision.after_s)), str(decision.why))
 
 
 def matches(wanted: ErrorFilter, error: BaseException) -> bool:
@@ -81,9 +96,3 @@ def checked_filter(name: str, value: object) -> ErrorFilter | None:
     raise ConfigError(
         f"{name}={value!r} names no errors; give exception classes, or a function of the error"
     )
-
-
-def _bounded(after: float | timedelta) -> float:
-    seconds = after.total_seconds() if isinstance(after, timedelta) else float(after)
-    # A NaN compares false, and so waits no time.
-    return min(seconds, LONGEST_S) if seconds > 0 else 0.0

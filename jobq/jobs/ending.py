@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from jobq.engine.message import Ending
-from jobq.errors import Dead
+from jobq.errors import Dead, JobAborted
 from jobq.events import ago_ms, attempt_record, trace_id
 from jobq.jobs import failure, log
 from jobq.jobs.call import Call
 from jobq.jobs.context import Context
-from jobq.jobs.decision import Decision, Rules
+from jobq.jobs.decision import Decision, Rules, checked
 from jobq.jobs.result import encode_failure
 
 #: run_us, cpu_us, rss_kib, worker
 Figures = tuple[int, int, int, str]
 
 
+#: What stops the child's work on a message without an outcome, whoever's code it meets.
+STOPS = (KeyboardInterrupt, JobAborted)
+
+
 def failed_ending(context: Context, call: Call, error: BaseException, figures: Figures) -> Ending:
-    """The ending of an attempt that raised `error`."""
+    """The ending of an attempt that raised `error`. Total: what else raises here leads to the default policy."""
+    try:
+        return _ending(context, call, error, figures)
+    except STOPS:
+        raise
+    except BaseException as broken:
+        # A log handler or an error with broken attributes, say: that too must not cost the message its ending.
+        return _plain_ending(call, broken, figures)
+
+
+def _ending(context: Context, call: Call, error: BaseException, figures: Figures) -> Ending:
     decision = _decision(context, call, error)
     # The error's traceback leads to frames that hold the context: don't close the circle.
     context.forget_decision()
@@ -46,15 +61,34 @@ def failed_ending(context: Context, call: Call, error: BaseException, figures: F
     return Ending(outcome="dead", reason=reason, **ending)
 
 
+def _plain_ending(call: Call, broken: BaseException, figures: Figures) -> Ending:
+    decision = Rules(retries=call.job.retries).by_count(call.failures, broken)
+    kind, message = failure.class_name(broken), call.message
+    record = attempt_record(
+        call.job.name, message.attempt, ago_ms(call.enqueued_at), *figures, kind,
+        nbytes=len(message.content),
+    )  # fmt: skip
+    with suppress(Exception):
+        log.failures.error(
+            "%s %s: its failure can't be described: %s", call.job.name, message.mid, failure.summary(broken)
+        )  # fmt: skip
+    ending: dict[str, Any] = {"mid": message.mid, "token": message.token, "record": record}
+    if decision.outcome == "dead":
+        return Ending(outcome="dead", reason=failure.summary(broken), **ending)
+    return Ending(outcome="retry", backoff_ms=round(decision.after_s * 1000), **ending)
+
+
 def _decision(context: Context, call: Call, error: BaseException) -> Decision:
     try:
-        return context.decide(error)
-    except Exception:
+        return checked(context.decide(error))
+    except STOPS:
+        raise
+    except BaseException:
         # A broken policy must not cost the message its ending: the default ones don't break.
         log.job_logger(context, log.failures).exception(
             "the retry rules of %s failed; %s ends by the default policy", context.job, context.mid
         )
-        return Rules(retries=call.job.retries).decide(call.failures, error)
+        return Rules(retries=call.job.retries).by_count(call.failures, error)
 
 
 def _reason(error: BaseException, why: str) -> str:

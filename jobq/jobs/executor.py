@@ -14,14 +14,14 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from jobq.engine.message import Ending, Message
-from jobq.errors import CodecError, JobAborted, JobTimeout
+from jobq.errors import CodecError, JobTimeout
 from jobq.events import ago_ms, attempt_record, trace_id
 from jobq.jobs import middleware
 from jobq.jobs.absent import Absent, UnknownJobs
 from jobq.jobs.call import Call
 from jobq.jobs.codec import UnknownVersion, decode
 from jobq.jobs.context import Context, ReportProgress, running
-from jobq.jobs.ending import failed_ending
+from jobq.jobs.ending import STOPS, failed_ending
 from jobq.jobs.metered import Meter, metered
 from jobq.jobs.registry import Registry
 from jobq.jobs.result import encode_result
@@ -103,7 +103,7 @@ class Executor:
             else:
                 value = job.function(*call.args, **call.kwargs)
             result = encode_result(value, job.name) if job.stores_result else None
-        except (KeyboardInterrupt, JobAborted):
+        except STOPS:
             raise
         except BaseException as error:
             return self._failed(context, call, error, started, thread_time_ns() - cpu)
@@ -123,7 +123,7 @@ class Executor:
                 layers, context, lambda: self._alimited(call, meter)
             )()
             result = encode_result(value, call.job.name) if call.job.stores_result else None
-        except (KeyboardInterrupt, JobAborted):
+        except STOPS:
             raise
         except BaseException as error:
             if _cancelled_from_outside(error):

@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from jobq.config import duration_s, parse_durability
+from jobq.durations import Duration
 from jobq.errors import ConfigError
 from jobq.jobs.decision import ErrorFilter, checked_filter
-from jobq.jobs.retry import Duration, Policy
+from jobq.jobs.retry import Policy
 
 if TYPE_CHECKING:
     from jobq.engine.connection import Client

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Literal
 
 from jobq.config import duration_s
+from jobq.durations import Duration, wait_of
 from jobq.errors import ConfigError
 
-Duration = float | timedelta | str
-Policy = Callable[[int, BaseException], float | timedelta | None]
+Policy = Callable[[int, BaseException], Duration | None]
 
 #: No backoff is longer: ten years.
 LONGEST_S = 315_360_000.0
@@ -127,12 +126,18 @@ def wait_s(policy: Policy, failures: int, error: BaseException) -> float | None:
     answer = policy(failures, error)
     if answer is None:
         return None
-    seconds = answer.total_seconds() if isinstance(answer, timedelta) else answer
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or math.isnan(seconds):
+    try:
+        return bounded_s(wait_of(answer))
+    except ValueError:
         raise ConfigError(
-            f"the retry policy answered {answer!r}; return seconds, a timedelta, or None to give up"
-        )
-    return min(max(0.0, float(seconds)), LONGEST_S)
+            f"the retry policy answered {answer!r:.200}; return seconds, a timedelta, text like '5m', "
+            "an HTTP date, or None to give up"
+        ) from None
+
+
+def bounded_s(seconds: float) -> float:
+    """A wait from 0 to ten years."""
+    return min(max(0.0, seconds), LONGEST_S)
 
 
 def _positive(name: str, value: Duration) -> float:

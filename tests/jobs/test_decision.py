@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import pickle
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import pytest
@@ -47,8 +49,37 @@ def test_dead_is_dead_at_once():
 
 def test_waits_asked_for_are_bounded():
     assert rules().decide(1, Retry(-1)).after_s == 0
-    assert rules().decide(1, Retry(float("nan"))).after_s == 0
     assert rules().decide(1, Snooze(1e30)).after_s == 315_360_000
+
+
+def test_wait_is_the_same_in_every_form():
+    in_an_hour = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
+    for after in ("10m", 600, 600.0, timedelta(minutes=10)):
+        assert rules().decide(1, Retry(after)) == Decision("retry", 600)
+        assert rules().decide(1, Snooze(after)) == Decision("snooze", 600)
+    assert 3500 < rules().decide(1, Retry(in_an_hour)).after_s <= 3600
+    assert rules().decide(1, Snooze("Sun, 06 Nov 1994 08:49:37 GMT")) == Decision("snooze", 0)
+
+
+@pytest.mark.parametrize("after", ["soon", "", float("nan"), True, [5], b"5", "12:00:00", 10**400])
+def test_nonsense_is_refused_when_it_is_made(after: Any):
+    for kind in (Retry, Snooze):
+        with pytest.raises(ConfigError, match="is no duration"):
+            kind(after)
+
+
+@pytest.mark.parametrize("made", [Retry("1m", "busy"), Retry(), Snooze("1m"), Dead("no")])
+def test_outcome_survives_a_copy_from_another_process(made: Any):
+    made.add_note("from a pool")
+    copied = pickle.loads(pickle.dumps(made))
+    assert (type(copied), str(copied), vars(copied)) == (type(made), str(made), vars(made))
+
+
+@given(st.integers(0, 50), st.integers(1, 10_000))
+def test_rules_by_count_never_fail(retries: int, failures: int):
+    decision = Rules(retries=retries).by_count(failures, ValueError())
+    assert decision.outcome == ("retry" if failures <= retries else "dead")
+    assert 0 <= decision.after_s <= 3600
 
 
 def test_error_not_in_retry_on_dies_at_once():

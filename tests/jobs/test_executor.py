@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from jobq.events import Event, decode
 from jobq.jobs import retry
 from jobq.jobs.absent import UnknownJobs
 from jobq.jobs.codec import encode
+from jobq.jobs.decision import Decision
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
 from jobq.jobs.registry import Registry
@@ -256,3 +259,105 @@ def test_wrong_arguments_end_by_the_rules_like_any_error(
     takes_one = job(name="one", registry=registry)(lambda x: x)
     ended = run(b'{"job":"one","args":[1,2]}')
     assert (takes_one.name, ended.outcome, event_of(ended).error) == ("one", "retry", "TypeError")
+
+
+class Unreadable(ValueError):
+    """Nothing can be asked of it."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class Bare(Snooze):
+    def __init__(self) -> None: ...
+
+
+class BareDead(Dead):
+    def __init__(self) -> None: ...
+
+
+def changed(error: Any, **attributes: Any) -> Any:
+    vars(error).update(attributes)
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [changed(Retry(), after="soon"), changed(Snooze(1), after=None), changed(Snooze(1), after="1h"), Bare(),
+     BareDead(), changed(Dead(), reason=404), Unreadable()],
+)  # fmt: skip
+def test_error_that_says_nonsense_costs_no_message_its_ending(
+    registry: Registry, run: Run, error: BaseException
+):
+    fails = raising(registry, error, retries=0)
+    assert run(fails).outcome == "dead"
+    assert run(fails).reason
+
+
+def answering(answer: Any) -> Any:
+    def policy(failures: int, error: BaseException) -> Any:
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    return policy
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["soon", float("nan"), 10**400, object(), Unreadable(), SystemExit(3), GeneratorExit(), JobTimeout(),
+     MemoryError(), asyncio.CancelledError()],
+)  # fmt: skip
+def test_policy_that_fails_in_any_way_leaves_the_default_one(
+    registry: Registry, run: Run, answer: Any
+):
+    fails = raising(registry, ValueError("x"), retry=answering(answer), retries=1)
+    ended = run(fails)
+    assert ended.outcome == "retry"
+    assert 0 <= (ended.backoff_ms or 0) <= 5000
+    assert run(fails, attempt=2).outcome == "dead"
+
+
+@pytest.mark.parametrize(
+    ("answer", "ms"), [("10m", 600_000), (1.5, 1_500), (timedelta(hours=1), 3_600_000)]
+)
+def test_policy_may_answer_in_every_form_of_a_duration(
+    registry: Registry, run: Run, answer: Any, ms: int
+):
+    assert run(raising(registry, ValueError(), retry=answering(answer))).backoff_ms == ms
+
+
+@pytest.mark.parametrize(
+    "decision", [Decision("later", 1), Decision("retry", float("nan")), Decision("retry", "soon"), None]  # type: ignore[arg-type]
+)  # fmt: skip
+def test_middleware_that_decides_nonsense_leaves_the_default_rules(
+    registry: Registry, run: Run, decision: Any
+):
+    class Overrules:
+        arun = None
+
+        def run(self, context: Any, next: Any) -> Any:
+            try:
+                return next()
+            except ValueError as error:
+                context.overrule(error, decision)
+                raise
+
+    registry.middleware.add(Overrules())
+    ended = run(raising(registry, ValueError()))
+    assert (ended.outcome, 0 <= (ended.backoff_ms or 0) <= 5000) == ("retry", True)
+
+
+def test_log_handler_that_fails_costs_no_message_its_ending(registry: Registry, run: Run):
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise RuntimeError("disk full")
+
+    handler = Broken()
+    logging.getLogger("jobq").addHandler(handler)
+    try:
+        assert run(raising(registry, ValueError())).outcome == "retry"
+    finally:
+        logging.getLogger("jobq").removeHandler(handler)

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from jobq.compat.resque.places import Place, System, parse_place
 from jobq.compat.resque.pushing import push
+from jobq.durations import Duration
 from jobq.errors import ConfigError
 from jobq.jobs.codec import encode_plain
 from jobq.jobs.options import checked_options
-from jobq.jobs.retry import Duration
 
 if TYPE_CHECKING:
     from jobq.engine.connection import Client

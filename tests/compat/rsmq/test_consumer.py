@@ -19,6 +19,9 @@ from jobq.compat.rsmq.held import Held
 from jobq.errors import ConfigError, Dead, Retry, Snooze, Unavailable
 
 ROOT = Path(__file__).resolve().parents[3]
+#: What is made is no nonsense, but it may become so.
+NOT_A_WAIT = Retry()
+NOT_A_WAIT.after = float("nan")
 
 
 @pytest.fixture
@@ -74,7 +77,7 @@ def test_failed_message_stays_hidden_until_its_timeout_ends(plain):
     ("error", "options", "after_s"),
     [(Retry(after=100), {}, 100), (Retry(after=0.2), {}, 1), (Snooze(50), {}, 50), (Retry(), {}, 30),
      (ValueError(), {"retry_after": "2m"}, 120), (ValueError(), {}, 30),
-     (Retry(after=-1), {}, 30), (Retry(after=float("nan")), {}, 30), (Retry(after=10**9), {}, 9_999_999)],
+     (Retry(after=-1), {}, 30), (NOT_A_WAIT, {}, 30), (Retry(after=10**9), {}, 9_999_999)],
 )  # fmt: skip
 def test_failed_message_comes_back_when_it_was_said(plain, redis, error, options, after_s):
     plain.send_message("q", "x")

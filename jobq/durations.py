@@ -1,0 +1,57 @@
+"""Durations as people write them, in seconds. ValueError says what can't be read."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, timedelta
+from typing import SupportsFloat
+
+Duration = float | timedelta | str
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_WRITTEN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*")
+#: The three shapes of an HTTP date all hold a time of day; nothing else that is accepted does.
+_TIME_OF_DAY = re.compile(r"\d\d:\d\d:\d\d")
+_EXAMPLES = "30, 1.5, '500ms', '30s', '5m', '1h', '2d' or a timedelta"
+
+
+def seconds_of(value: object) -> float:
+    """`seconds_of("5m") == 300`; units ms, s, m, h, d, none for seconds. Never NaN."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        found = _WRITTEN.fullmatch(value)
+        if not found:
+            raise _refused(value, _EXAMPLES)
+        return float(found[1]) * _UNITS[found[2] or "s"]
+    if isinstance(value, bool) or not isinstance(value, SupportsFloat):
+        raise _refused(value, _EXAMPLES)
+    try:
+        seconds = float(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise _refused(value, _EXAMPLES) from error
+    if math.isnan(seconds):
+        raise _refused(value, _EXAMPLES)
+    return seconds
+
+
+def wait_of(value: object, clock: Callable[[], float] = time.time) -> float:
+    """A wait from now on: a duration, or an HTTP date as `Retry-After` has it. A date that has passed is 0."""
+    if not isinstance(value, str) or not _TIME_OF_DAY.search(value):
+        return seconds_of(value)
+    from email.utils import parsedate_to_datetime
+
+    try:
+        at = parsedate_to_datetime(value)
+        # A date without a zone is in UTC, as in asctime's shape.
+        return max(0.0, (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() - clock())
+    except (ValueError, TypeError, IndexError, OverflowError) as error:
+        remedy = f"{_EXAMPLES}, or an HTTP date such as 'Sun, 06 Nov 1994 08:49:37 GMT'"
+        raise _refused(value, remedy) from error
+
+
+def _refused(value: object, remedy: str) -> ValueError:
+    return ValueError(f"{value!r:.200} is no duration; write {remedy}")

@@ -1,0 +1,68 @@
+"""Durations: every form means the same, nonsense is refused, nothing else escapes."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobq.durations import seconds_of, wait_of
+
+NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+
+
+def clock() -> float:
+    return NOW.timestamp()
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("10m", 600), ("1.5h", 5400), (" 500 ms ", 0.5), ("2d", 172_800), ("90", 90), (90, 90), (1.5, 1.5),
+     (timedelta(minutes=10), 600), (Decimal("1.5"), 1.5), (-3, -3), (math.inf, math.inf)],
+)  # fmt: skip
+def test_every_form_of_a_duration_is_seconds(value: Any, seconds: float):
+    assert seconds_of(value) == wait_of(value) == seconds
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "soon", "10 weeks", "-5s", "1e3", math.nan, Decimal("nan"), True, False, None, b"10", [10], 1j,
+     10**400, "12:00:00", "Sun, 36 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 99999 08:49:37 GMT",
+     "Sun, 06 Nov 1994 08:49:37 +9999"],
+)  # fmt: skip
+def test_nonsense_is_refused(value: Any):
+    with pytest.raises(ValueError, match="is no duration"):
+        wait_of(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Sun, 22 Nov 2026 12:01:30 GMT", "Sunday, 22-Nov-26 12:01:30 GMT", "Sun Nov 22 12:01:30 2026"],
+)
+def test_http_date_in_each_of_its_shapes_is_a_wait_until_then(text: str):
+    assert wait_of(text, clock) == 90
+
+
+@given(st.integers(-(10**9), 10**9), st.integers(-11, 12))
+def test_http_date_is_the_same_wait_in_any_zone_and_never_negative(ahead_s: int, hours: int):
+    at = (NOW + timedelta(seconds=ahead_s)).astimezone(timezone(timedelta(hours=hours)))
+    assert wait_of(format_datetime(at), clock) == max(0, ahead_s)
+
+
+@given(
+    st.one_of(
+        st.text(), st.text("0123456789:, +-JanSuGMT"), st.floats(), st.integers(), st.binary()
+    )
+)
+def test_any_value_is_seconds_or_a_value_error(value: Any):
+    try:
+        seconds = wait_of(value)
+    except ValueError:
+        return
+    assert not math.isnan(seconds)
