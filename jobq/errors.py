@@ -59,7 +59,15 @@ class ConfigError(JobqError):
 
 
 class Unavailable(JobqError):
-    """The server could not be reached in time; whether the call took effect is unknown."""
+    """The server could not be reached in time; whether the call took effect is unknown.
+
+    `mids` are the messages of an enqueue whose outcome is unknown. Look where they are (`Queue.status`), or
+    enqueue them again under the same mids if a second run does no harm.
+    """
+
+    def __init__(self, message: str | None = None, mids: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.mids = tuple(mids)
 
 
 class Full(JobqError):

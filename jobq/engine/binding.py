@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from binascii import b2a_base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from os import urandom
 from typing import TYPE_CHECKING, Any
 
 from jobq.engine import keys
-from jobq.engine.caller import Caller, Callers
+from jobq.engine.caller import Caller, Callers, Tries
 from jobq.engine.script import Script, load
 from jobq.errors import ConfigError, LockLost, ScriptError
 
@@ -23,6 +23,9 @@ PER_CALL = 250
 BYTES_PER_CALL = 4 * 1024 * 1024
 #: In characters.
 LONGEST_MID = 128
+#: What the tokens of messages fence besides the call's number: where that doesn't help any more, the same under a
+#: new one does no harm. What a lost dequeue handed out stays locked until its lease ends.
+FENCED = frozenset(("dequeue", "finish", "release"))
 _URLSAFE = bytes.maketrans(b"+/", b"-_")
 
 
@@ -77,10 +80,14 @@ class Binding:
         args: Sequence[Argument],
         extra_keys: Sequence[str] = (),
         by: Exchange | None = None,
+        tries: Tries | None = None,
     ) -> Any:
-        """Run a script as the next numbered call of `caller`."""
+        """Run a script as the next numbered call of `caller`; `tries`: those made of that call before."""
         script, keys, numbered = self._next_call(name, caller, args, extra_keys)
-        return served(self.name, caller, self.client.run(script, keys, numbered, by))
+        reply = self.client.run(
+            script, keys, numbered, by, tries=tries, renew=renewal(name, caller, args)
+        )
+        return served(self.name, caller, reply)
 
     def _next_call(
         self,
@@ -92,6 +99,13 @@ class Binding:
         script, names, _ = self._bound.get(name) or self._bind(name)
         keys = (*names, f"{self.prefix}call:{caller.id}", *extra_keys)
         return script, keys, (caller.id, caller.next(), *args)
+
+
+def renewal(
+    name: str, caller: Caller, args: Sequence[Argument]
+) -> Callable[[], tuple[Argument, ...]] | None:
+    """The arguments of the same call under the next number, where that does no harm."""
+    return (lambda: (caller.id, caller.next(), *args)) if name in FENCED else None
 
 
 def served(queue: str, caller: Caller, reply: Any) -> Any:

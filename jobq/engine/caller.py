@@ -1,13 +1,46 @@
 """Who calls, and which call it is: what makes a repeated call harmless.
 
 A caller has one call in flight. The scripts keep its last number and reply, replay the same number and
-refuse a lower one, so the client may send a call again whenever a reply was lost.
+refuse a lower one, so the client may send a call again when a reply was lost: while the server surely
+has that record, and no longer.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+
+from jobq.engine import clock
+
+#: How long a server keeps the record of a caller's last call: the PX of `last_call` in lua/.
+RECORD_S = 600.0
+#: A call is repeated for so long after it may first have reached the server. The other half of the record's
+#: life is for a repetition that is late on its way.
+REPEAT_S = RECORD_S / 2
+
+
+class Tries:
+    """The tries of one numbered call: since when the server may have its record."""
+
+    __slots__ = ("_before", "_since")
+
+    def __init__(self) -> None:
+        self._since = self._before = 0
+
+    def sent(self) -> None:
+        """From now on the server may have it, unless it answers with an error."""
+        self._before = self._since
+        if not self._since:
+            self._since = clock.boot_ns()
+
+    def refused(self) -> None:
+        """The server answered the last one with an error: that one changed nothing."""
+        self._since = self._before
+
+    @property
+    def over(self) -> bool:
+        """Whether it must not be sent again. Always False while no try can have arrived."""
+        return bool(self._since) and clock.boot_ns() - self._since >= REPEAT_S * 1e9
 
 
 class Caller:

@@ -1,8 +1,9 @@
 """Clients: one call at a time to the right node, repeated while that can help.
 
 Every call that jobq makes is safe to repeat (scripts know their caller's number), so a lost connection, a
-failover or a restart costs time and nothing else. redis-py's own retries are off: they would repeat
-blindly, and also where nothing may be repeated.
+failover or a restart costs time and nothing else. A call whose script keeps a record is repeated only while
+that record surely lives (`caller.REPEAT_S`). redis-py's own retries are off: they would repeat blindly, and
+also where nothing may be repeated.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ import hiredis
 from redis import exceptions as refused
 
 from jobq.config import ServerSettings, settings_from_env
+from jobq.engine import caller
 from jobq.engine.address import masked
+from jobq.engine.caller import Tries
 from jobq.engine.functions import called, called_by_sha
 from jobq.engine.keys import checked_name
 from jobq.engine.script import Script
@@ -91,13 +94,21 @@ class Client:
         keys: Sequence[str],
         args: Sequence[Argument],
         by: Exchange | None = None,
+        *,
+        tries: Tries | None = None,
+        renew: Callable[[], Sequence[Argument]] | None = None,
     ) -> Any:
         """Call a script; the raw reply. Raises Unavailable, Full or ScriptError.
 
-        `by` makes each exchange, so that more than one command can share the script's connection.
+        `by` makes each exchange, so that more than one command can share the script's connection. `tries`: those
+        that were made of this call before. `renew` gives the arguments of another call, under a new number, for
+        when this one may not be repeated any more; only for what tokens fence besides.
         """
         command = self.words(script, keys, args)
-        return self._repeat(keys[0] if keys else "", command, script, by or exchange)
+        if tries is None and script.recorded:
+            tries = Tries()
+        anew = renew and (lambda: self.words(script, keys, renew()))
+        return self._repeat(keys[0] if keys else "", command, script, by or exchange, tries, anew)
 
     def words(
         self, script: Script, keys: Sequence[str], args: Sequence[Argument]
@@ -155,7 +166,8 @@ class Client:
     def flush(self, within_s: float | None = None) -> None:
         """Wait until the outage buffer is empty, as long as the client's patience; else Unavailable.
 
-        Processes that end by themselves do so at exit.
+        Also Unavailable, with their mids, when the outcome of some became unknown since the last flush, because an
+        outage lasted longer than a call may be repeated. Processes that end by themselves do this at exit.
         """
         if self.outage:
             self.outage.flush(within_s)
@@ -181,6 +193,8 @@ class Client:
         command: tuple[Argument, ...],
         script: Script | None = None,
         by: Exchange | None = None,
+        tries: Tries | None = None,
+        anew: Callable[[], tuple[Argument, ...]] | None = None,
     ) -> Any:
         by = by or exchange
         deadline, pause, unknown = 0.0, 0.0, False
@@ -188,7 +202,7 @@ class Client:
         while True:
             try:
                 node = asked or self._topology.locate(key)
-                return self._once(node, command, script, bool(asked), by)
+                return self._once(node, command, script, bool(asked), by, tries)
             except (*PASSING, refused.ResponseError) as error:
                 for_now = str(error).startswith(FOR_NOW)
                 # Full after a try whose reply was lost tells nothing of that try: ask until it is known.
@@ -196,6 +210,10 @@ class Client:
                     refuse(error, command, script)
                 unknown = unknown or not for_now
                 deadline = deadline or time.monotonic() + self.settings.patience_s
+                if tries is not None and tries.over:
+                    if anew is None:
+                        raise self._unknown(error) from error
+                    command, tries = anew(), Tries()
                 self._give_up(error, deadline, unknown)
                 asked = self._elsewhere(error)
                 pause = _wait(pause, deadline)
@@ -207,6 +225,7 @@ class Client:
         script: Script | None,
         asking: bool,
         by: Exchange,
+        tries: Tries | None,
     ) -> Any:
         idle = self._idle.get(node)
         if idle is None:
@@ -215,13 +234,27 @@ class Client:
             connection = idle.pop()
         except IndexError:
             connection = self._topology.open(node)
+        if tries is not None:
+            if connection._sock is None:
+                # First, since a server that doesn't take connections can't have got the call either.
+                connection.connect()
+            if tries.over:
+                connection.disconnect()
+                raise refused.TimeoutError("the time to repeat this call is over")
+            tries.sent()
         try:
             reply = by(connection, command, asking)
         except refused.NoScriptError:
             assert script is not None
             reply = _load_and_exchange(connection, command, script, asking, by)
         except refused.ResponseError:
+            if tries is not None:
+                tries.refused()
             idle.append(connection)
+            raise
+        except refused.BusyLoadingError:
+            if tries is not None:
+                tries.refused()
             raise
         idle.append(connection)
         return reply
@@ -236,6 +269,13 @@ class Client:
             # One connection is broken: the others to that place are, or will be soon.
             self.close()
         return None
+
+    def _unknown(self, error: Exception) -> Unavailable:
+        return Unavailable(
+            f"no answer from {masked(self.url)} for {caller.REPEAT_S:g} s ({error}); the server keeps the record that "
+            f"makes a repetition harmless for {caller.RECORD_S:g} s, so the call isn't repeated any more. Whether "
+            "it took effect is unknown: look, or call again if twice does no harm"
+        )
 
     def _give_up(self, error: Exception, deadline: float, unknown: bool = True) -> None:
         if isinstance(error, _LASTING):

@@ -95,7 +95,9 @@ class Confirmation:
             reply = _exchange_all(connection, commands)[-1]
         except refused.ResponseError as error:
             if isinstance(error, PASSING):
-                raise
+                # Not of the script, which took effect: an error of its own would say that it didn't.
+                connection.disconnect()
+                raise refused.ConnectionError(f"the server refused {verb}: {error}") from error
             self._missing = f"the server refused {verb}: {error}"
             return
         self._missing = ""

@@ -69,7 +69,7 @@ class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Finished(NamedTuple):
-    """Per ending 'ok', 'dead' (crashed once too often) or 'stale'; and what the same call handed out."""
+    """Per ending 'ok', 'dead' (crashed once too often), 'stale' or 'unknown'; and what the same call handed out."""
 
     replies: list[str]
     dequeued: Dequeued | None

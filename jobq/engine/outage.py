@@ -2,7 +2,9 @@
 
 Off unless a bound is set. What waits here is lost with its process, so it is told apart: its action is
 `buffered`. Each call keeps its mids, its caller and its number, so the one that broke off unknown is sent
-again without harm. While anything waits, all that follows waits behind it.
+again without harm, while the server surely has its record. After that its outcome is unknown: it isn't sent
+any more, the log and the next `flush` name its mids. Calls that were never sent wait on. While anything waits,
+all that follows waits behind it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from jobq.engine.caller import Tries
 from jobq.engine.message import Enqueued
 from jobq.errors import BufferFull, ConfigError, Full, NotDurable, Unavailable
 
@@ -33,6 +36,8 @@ FIRST_TRY_S = 0.2
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.25
 #: What passes, or what somebody can mend at the server while messages wait.
 _WAITED_FOR = (Unavailable, Full, NotDurable, ConfigError)
+#: So many mids whose outcome is unknown are kept until a flush names them; the log names all.
+MOST_UNKNOWN = 10_000
 
 
 class OutageBuffer:
@@ -56,6 +61,7 @@ class OutageBuffer:
         self._sender: threading.Thread | None = None
         self._size = 0
         self._trouble = ""
+        self._unknown: deque[str] = deque(maxlen=MOST_UNKNOWN)
         self.nmessages = 0
 
     def enqueue(
@@ -78,7 +84,10 @@ class OutageBuffer:
             return call.buffered()
 
     def flush(self, within_s: float | None = None) -> None:
-        """Wait until nothing waits, by default as long as the client's patience; else Unavailable."""
+        """Wait until nothing waits, by default as long as the client's patience; else Unavailable.
+
+        So too, with their mids, when the outcome of some has become unknown since the last flush.
+        """
         within_s = self._patience_s if within_s is None else within_s
         with self._changed:
             if not self._changed.wait_for(lambda: not self._waiting, within_s):
@@ -86,6 +95,13 @@ class OutageBuffer:
                     f"{self.nmessages} enqueued are in this process's memory alone after {within_s:g} s: "
                     f"{self._trouble}"
                 )
+            unknown, self._unknown = self._unknown, deque(maxlen=MOST_UNKNOWN)
+        if unknown:
+            raise Unavailable(
+                f"whether {_named(unknown)} arrived before an outage is unknown, since it lasted too long to send "
+                "them again; look where they are, or enqueue them again if a second run does no harm",
+                tuple(unknown),
+            )
 
     def close(self) -> None:
         """Close idle connections."""
@@ -142,7 +158,9 @@ class OutageBuffer:
             call.send()
         except _WAITED_FOR as error:
             self._trouble = str(error)
-            return False
+            if not call.tries.over:
+                return False
+            self._give_up(call)
         except Exception:
             # It would be refused for ever, and all behind it would wait for ever.
             told = ", ".join(call.mids)
@@ -151,12 +169,32 @@ class OutageBuffer:
             )
         return True
 
+    def _give_up(self, call: _Call) -> None:
+        """The server may have forgotten that it knows this call: sent again, it might run twice."""
+        if call.accepted:
+            logger.error(
+                "accepted, and not confirmed to be durable: %s for queue %s: %s",
+                ", ".join(call.mids), call.queue.name, self._trouble,
+            )  # fmt: skip
+            return
+        with self._changed:
+            self._unknown.extend(call.mids)
+        logger.error(
+            "outcome unknown: %s for queue %s may have arrived before the outage, and aren't sent again: %s",
+            ", ".join(call.mids), call.queue.name, self._trouble,
+        )  # fmt: skip
+
+
+def _named(mids: Sequence[str]) -> str:
+    return mids[0] if len(mids) == 1 else f"{mids[0]} and {len(mids) - 1} more"
+
 
 class _Call:
     """One enqueue, the same each time it is sent."""
 
     def __init__(self, queue: Queue, level: str, args: list[Argument], mids: Sequence[str]) -> None:
         self.queue, self.mids = queue, mids
+        self.tries, self.accepted = Tries(), False
         self.size = sum(len(arg) for arg in args if not isinstance(arg, int))
         self._level, self._args = level, args
         self._delay_ms = args[1]
@@ -170,7 +208,11 @@ class _Call:
             passed_ms = round((time.monotonic() - self._made) * 1000)
             self._args[1] = max(0, self._delay_ms - passed_ms)
         self._caller.number = self._number
-        done = self.queue._send(self._level, self._args, self.mids, self._caller)
+        try:
+            done = self.queue._send(self._level, self._args, self.mids, self._caller, self.tries)
+        except NotDurable:
+            self.accepted = True
+            raise
         self.queue._callers.give_back(self._caller)
         return done
 
@@ -187,7 +229,8 @@ def _at_exit() -> None:
         try:
             buffer.flush()
         except Unavailable as error:
-            logger.error("lost with this process: %s", error)
+            if buffer.nmessages:  # what is unknown was logged as it became so
+                logger.error("lost with this process: %s", error)
 
 
 atexit.register(_at_exit)

@@ -22,10 +22,11 @@ from jobq.engine.binding import (
     checked_mid,
     moment,
     new_mid,
+    renewal,
     served,
     word,
 )
-from jobq.engine.caller import Caller
+from jobq.engine.caller import Caller, Tries
 from jobq.engine.directory import register_queue
 from jobq.engine.message import (
     MAX_CONTENT,
@@ -37,7 +38,7 @@ from jobq.engine.message import (
     Hold,
     Message,
 )
-from jobq.errors import CodecError, ConfigError
+from jobq.errors import CodecError, ConfigError, Unavailable
 
 if TYPE_CHECKING:
     from jobq.engine.durability import Confirmation
@@ -105,7 +106,7 @@ class Queue(Administration):
         instead of the client's. Raises ConfigError or CodecError for a bad mid, option or size, Full when
         the server takes no writes (memory or disk full, replicas missing), NotDurable for the messages of
         a round trip that were accepted but not as durably as asked, Unavailable when the outcome of a call
-        is unknown, BufferFull when the client has an outage buffer and that is full.
+        is unknown (its `mids` are the messages), BufferFull when the client has an outage buffer and that is full.
         """
         prepared = self._options(**options) if options else _NO_OPTIONS
         done: list[Enqueued] = []
@@ -149,6 +150,9 @@ class Queue(Administration):
         """A dequeue to be sent behind a blocking pop; until it is read the caller makes no other call."""
         args = ("", _checked_lease(lease_ms), crash_limit, _checked_limit(limit))
         script, keys, numbered = self._next_call("dequeue", caller, args)
+        tries, renew = Tries(), renewal("dequeue", caller, args)
+        # Behind the wait it may arrive without anybody here knowing.
+        tries.sent()
 
         def read(reply: Any) -> Dequeued:
             return _handed(served(self.name, caller, reply), 1, caller)
@@ -156,7 +160,7 @@ class Queue(Administration):
         return Ahead(
             self.client.words(script, keys, numbered),
             read,
-            lambda: read(self.client.run(script, keys, numbered)),
+            lambda: read(self.client.run(script, keys, numbered, tries=tries, renew=renew)),
         )
 
     def finish(
@@ -171,7 +175,8 @@ class Queue(Administration):
     ) -> Finished:
         """End up to 1,000 attempts and, if asked, dequeue in the same round trip.
 
-        An ending whose token was superseded is answered 'stale' and changes nothing.
+        An ending whose token was superseded is answered 'stale' and changes nothing; 'unknown' where an outage lasted
+        so long that a lost call of these endings may have been accepted.
         """
         _checked_limit(dequeue, 0)
         _checked_limit(len(endings), 0)
@@ -185,8 +190,12 @@ class Queue(Administration):
                 result_keys.append(self.result_key(ending.mid))
                 results += (index, ending.result_ttl_ms, ending.result)
         with self._own(caller) as own:
+            number = own.number + 1
             reply = self._call("finish", own, [*args, *results], result_keys)
             replies = [word(item, REPLIES) for item in reply[: len(endings)]]
+            if own.number != number:
+                # Under a new number: it may be the lost call that ended them.
+                replies = ["unknown" if reply == "stale" else reply for reply in replies]
             return Finished(replies, _handed(reply, len(endings), own) if dequeue else None)
 
     def extend(
@@ -267,19 +276,28 @@ class Queue(Administration):
         return buffer.enqueue(self.name, level, args, mids)
 
     def _send(
-        self, level: str, args: list[Argument], mids: Sequence[str], caller: Caller | None
+        self,
+        level: str,
+        args: list[Argument],
+        mids: Sequence[str],
+        caller: Caller | None,
+        tries: Tries | None = None,
     ) -> list[Enqueued]:
         if not self._listed:
             # Before: an error here must not hide that the messages were accepted.
             register_queue(self.client, self.name)
             self._listed = True
         own = caller or self._callers.take()
-        if level == "memory":
-            reply = self._call("enqueue", own, args)
-        else:
-            confirmation = self._confirmation(level, own)
-            reply = self._call("enqueue", own, args, (), confirmation.exchange)
-            confirmation.check(mids)
+        try:
+            if level == "memory":
+                reply = self._call("enqueue", own, args, tries=tries)
+            else:
+                confirmation = self._confirmation(level, own)
+                reply = self._call("enqueue", own, args, (), confirmation.exchange, tries)
+                confirmation.check(mids)
+        except Unavailable as error:
+            error.mids = tuple(mids)
+            raise
         if caller is None:
             # Not reached after an error: that call may still arrive, so its caller stays out of use.
             self._callers.give_back(own)

@@ -15,6 +15,7 @@ from pathlib import Path
 from jobq.errors import ScriptError
 
 _INCLUDE = re.compile(r"^--@include ((?:\w+/)?\w+)$", re.MULTILINE)
+_RECORD = re.compile(r"'SET', (?:last_call|pushed), .*'PX'")
 _BINDING = re.compile(r"^local ([\w,\s]+?) = unpack\((KEYS|ARGV)\b[^)]*\)", re.MULTILINE)
 
 
@@ -30,6 +31,8 @@ class Script:
         bound = {kind: re.split(r",\s*", names) for names, kind in _BINDING.findall(text)}
         self.keys: tuple[str, ...] = tuple(bound.get("KEYS", ()))
         self.args: tuple[str, ...] = tuple(bound.get("ARGV", ()))
+        #: Whether it keeps a record of its call for a while, which makes a repetition harmless.
+        self.recorded = _RECORD.search(self.text) is not None
 
     def __repr__(self) -> str:
         return f"Script({self.name!r})"

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import time
+from jobq.engine.clock import boot_ns
 
-_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-_read = time.clock_gettime_ns
-
-
-def boot_ns(_clock: int = _BOOTTIME) -> int:
-    """Nanoseconds of CLOCK_BOOTTIME."""
-    return _read(_clock)
+__all__ = ["boot_ns"]
