@@ -40,6 +40,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     lock_at: int
     unknowns: int = 0
 
+    def __repr__(self) -> str:
+        # Tools that report errors print what stands in stack frames: the content is for the job alone.
+        return f"<Message {self.mid!r}, attempt {self.attempt}, {len(self.content)} bytes>"
+
 
 class Dequeued(NamedTuple):
     """What a dequeue gave. With no messages: wait on the wake key for `sleep_ms`, 0 = ask again."""

@@ -25,6 +25,10 @@ class Call(msgspec.Struct, frozen=True, gc=False, eq=False):
     headers: dict[str, str]
     enqueued_at: int
 
+    def __repr__(self) -> str:
+        # As with Message: arguments and headers are for the job alone.
+        return f"<Call of {self.job.name!r}, {self.message!r}>"
+
     @property
     def failures(self) -> int:
         """How many attempts have failed if this one does; those that crashed are counted apart."""

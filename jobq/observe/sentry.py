@@ -1,7 +1,8 @@
 """Errors and traces to Sentry: a middleware, and what a child does at its start and end.
 
 Active where the program has initialised sentry_sdk itself, and in a worker's children when SENTRY_DSN is
-set (extra `sentry`). The trace of whoever enqueued goes on in the job. Arguments are never sent.
+set (extra `sentry`). The trace of whoever enqueued goes on in the job. Arguments are never sent, nor are local
+variables, which hold arguments, unless the program asks for them.
 """
 
 from __future__ import annotations
@@ -28,12 +29,20 @@ class SentryMiddleware:
     """Spans around enqueue and run, and an event per message that ends dead by an error.
 
     capture_retries: an event per failed attempt instead. propagate_traces=False: a job starts a trace of
-    its own.
+    its own. local_variables: send those of stack frames where the SDK's `include_local_variables` says so too;
+    without it no event of an attempt has any, since they hold the job's arguments.
     """
 
-    def __init__(self, *, capture_retries: bool = False, propagate_traces: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        capture_retries: bool = False,
+        propagate_traces: bool = True,
+        local_variables: bool = False,
+    ) -> None:
         self.capture_retries = capture_retries
         self.propagate_traces = propagate_traces
+        self.local_variables = local_variables
 
     def enqueue(
         self, outgoing: Outgoing, next: Callable[[Outgoing], list[Receipt[Any]]]
@@ -74,6 +83,8 @@ class SentryMiddleware:
         raised: BaseException | None = None
         with sentry_sdk.isolation_scope() as scope:
             _describe(scope, context)
+            if not self.local_variables:
+                scope.add_event_processor(_without_variables)
             headers = context.headers if self.propagate_traces else {}
             with sentry_spans.processing(context, headers) as ended:
                 try:
@@ -130,7 +141,7 @@ def start(environ: Mapping[str, str] | None = None) -> bool:
     if is_active():
         _renew_transport()
     else:
-        sentry_sdk.init(dsn)
+        sentry_sdk.init(dsn, include_local_variables=False)
     _attach()
     return True
 
@@ -175,6 +186,17 @@ def _describe(scope: Any, context: Context) -> None:
         "worker",
     )
     scope.set_context("jobq", {name: getattr(context, name) for name in names})
+
+
+def _without_variables(event: Any, hint: Any) -> Any:
+    for part in (event, *_values(event, "exception"), *_values(event, "threads")):
+        for frame in (part.get("stacktrace") or {}).get("frames") or ():
+            frame.pop("vars", None)
+    return event
+
+
+def _values(event: Any, name: str) -> list[Any]:
+    return [one for one in (event.get(name) or {}).get("values") or () if one]
 
 
 def _on_purpose(error: BaseException) -> bool:

@@ -208,10 +208,39 @@ def test_runs_do_not_see_each_others_scope(sentry: Any, run: Run):
     assert "from the first" not in str(event)
 
 
-def test_arguments_are_never_sent(sentry: Any, run: Run):
-    kept = sentry(include_local_variables=False)
-    run(fail, "secret-argument", attempt=2)
-    assert "secret-argument" not in str([e.serialize() for e in kept.envelopes])
+def sent(kept: Any) -> str:
+    """All that was sent, as text."""
+    return str([envelope.serialize() for envelope in kept.envelopes])
+
+
+def log_and_fail(*args: Any) -> None:
+    """One event by the job itself and one by jobq."""
+    sentry_sdk.capture_message("looked at")
+    try:
+        fail(*args)
+    except ValueError as error:
+        sentry_sdk.capture_exception(error)
+        raise
+
+
+def test_events_of_an_attempt_hold_no_local_variables_when_nobody_asked_jobq_for_them(
+    sentry: Any, run: Run
+):
+    kept, argument, header = sentry(), "argument".upper(), "header".upper()
+    run(log_and_fail, argument, attempt=2, headers={"token": header})
+    assert len(kept.items("event")) == 3
+    assert '"frames"' in sent(kept)
+    assert '"vars"' not in sent(kept)
+    assert argument not in sent(kept)
+    assert header not in sent(kept)
+
+
+def test_events_hold_local_variables_when_the_middleware_and_the_sdk_are_asked_for_them(
+    sentry: Any, run: Run
+):
+    kept = sentry(include_local_variables=True)
+    run(fail, "an-argument", attempt=2, middleware=SentryMiddleware(local_variables=True))
+    assert "an-argument" in sent(kept)
 
 
 def test_nothing_happens_while_the_sdk_is_not_initialised(run: Run):
