@@ -43,13 +43,15 @@ def acl(
     writes DataFrames and fills lakes. These four are printed only when asked for.
 
     Rights are read from the scripts of this version, for processes with JOBQ_FUNCTIONS=1. No user has a
-    password, so none can log in until one is given: ACL SETUSER name '>…'.
+    password, so none can log in until one is given: ACL SETUSER name '>…'. Users may select no database but the
+    one that --url names.
     """
     if ns is not None and role not in _OF_OTHERS:
         raise click.UsageError("--ns goes with rsmq or reliable")
     for one in (role,) if role else ROLES:
         name = user or f"jobq_{one}"
         words = _rights(one, session.settings.namespace, ns, queues or "")
+        words += _database(session.settings.url)
         record = {"role": one, "user": name, "rights": words}
         session.say(record, _line(name, words, as_file))
     session.note("No user has a password yet: ACL SETUSER name '>…'")
@@ -79,6 +81,16 @@ def _rights(role: str, namespace: str, ns: str | None, queues: str) -> list[str]
     from jobq.engine.rights import rights
 
     return rights(role, namespace, names)
+
+
+def _database(url: str | None) -> list[str]:
+    """The right to the database that the URL names, where it isn't the one of every new connection."""
+    if not url:
+        return []
+    from jobq.engine.address import connection_options, parse
+
+    _, options = connection_options(parse(url).plain)
+    return [f"+select|{options['db']}"] if options.get("db") else []
 
 
 def _line(name: str, words: list[str], as_file: bool) -> str:

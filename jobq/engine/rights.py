@@ -24,7 +24,11 @@ _WORD = re.compile(r"'([A-Z]{2,})'")
 _COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 _SPECIAL = re.compile(r"([*?\[\]\\])")
 #: Logging in, asking a Cluster who serves what, waiting for replicas; nothing that reads or ends others.
-CONNECTION = ("+@connection", "-@admin", "-@dangerous", "+wait", "+cluster|slots")
+#: CLIENT TRACKING would tell the name of every key of the server, and SELECT reaches other databases.
+CONNECTION = (
+    "+@connection", "-@admin", "-@dangerous", "-client|tracking", "-client|caching", "-select", "+wait",
+    "+cluster|slots",
+)  # fmt: skip
 #: What calls a function; of those that write nothing.
 CALLS, READING = ("fcall", "fcall_ro"), ("fcall_ro",)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -35,6 +36,7 @@ DENIED = [
     "RENAME jobq:{low}:meta jobq:{low}:x", "COPY jobq:{low}:meta jobq:{low}:x", "SORT jobq:{low}:ready",
     "HGETALL jobq:{low}:messages", "SMEMBERS jobq:{low}:done", "GET other", "SET other 1", "INFO", "SUBSCRIBE x",
     "HGET other:{low}:messages m", "DEL jobq:queues", "DEL jobq:workers", "CLUSTER NODES", "SLOWLOG GET",
+    "CLIENT TRACKING ON BCAST", "CLIENT CACHING YES", "SELECT 1", "CLIENT NO-EVICT ON", "CLIENT PAUSE 1",
 ]  # fmt: skip
 
 
@@ -75,6 +77,43 @@ def test_users_may_nothing_beyond_their_part(users, redis, role):
         if reply in (b"OK", True):
             allowed.append(line)
     assert not allowed
+
+
+@pytest.mark.parametrize("role", USERS)
+def test_users_may_send_no_connection_command_beside_the_harmless_ones(users, redis, role):
+    """A command that a later server adds to the category is looked at before users may send it."""
+    harmless = {
+        "asking", "auth", "echo", "hello", "ping", "quit", "readonly", "readwrite", "reset", "client|getname",
+        "client|getredir", "client|help", "client|id", "client|info", "client|no-touch", "client|reply",
+        "client|setinfo", "client|setname", "client|trackinginfo", "client|import-source",
+        "client|capa", "wait", "waitaof",
+    }  # fmt: skip
+    if role == "worker":
+        harmless.add("client|unblock")
+    names = [
+        *redis.execute_command("ACL", "CAT", "connection"),
+        *redis.execute_command("COMMAND LIST", "FILTERBY", "ACLCAT", "connection"),
+    ]
+    answers = {}
+    for name in {one.decode() for one in names if not one.startswith(b"command")}:
+        for more in range(4):
+            words = (*name.split("|"), *["1"] * more)
+            # It takes another number of arguments:
+            with contextlib.suppress(redis_py.ResponseError):
+                answers[name] = redis.execute_command("ACL", "DRYRUN", f"jobq_{role}", *words)
+    families = {"command", "client"}
+    assert {one.decode().partition("|")[0] for one in names} - families <= answers.keys()
+    allowed = {name for name, reply in answers.items() if reply in (b"OK", True)}
+    assert allowed - harmless == set()
+
+
+@pytest.mark.parametrize("role", rights.ROLES)
+def test_users_select_only_the_database_of_the_url_that_acl_was_given(users, redis, role, capsys):
+    assert main(["acl", role, "--url", "redis://nowhere/2"]) == 0
+    redis.execute_command(*shlex.split(capsys.readouterr().out))
+    replies = [redis.execute_command("ACL", "DRYRUN", f"jobq_{role}", "SELECT", n) for n in (2, 1)]
+    assert replies[0] in (b"OK", True)
+    assert replies[1] not in (b"OK", True)
 
 
 @pytest.mark.parametrize("role", rights.ROLES)
