@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable
 
 from jobq.engine import clock
 
@@ -43,12 +44,20 @@ class Tries:
         return bool(self._since) and clock.boot_ns() - self._since >= REPEAT_S * 1e9
 
 
+def _nothing() -> None:
+    pass
+
+
 class Caller:
-    """One line of numbered calls. `id` is 96 random bits in 16 characters."""
+    """One line of numbered calls. `id` is 96 random bits in 16 characters.
 
-    __slots__ = ("id", "number")
+    arrived: called when a reply with hand-outs has come, before anything in it is read.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("arrived", "id", "number")
+
+    def __init__(self, arrived: Callable[[], None] = _nothing) -> None:
+        self.arrived = arrived
         self.id = secrets.token_urlsafe(12)
         self.number = 0
 

@@ -339,6 +339,7 @@ def _ending_arguments(ending: Ending) -> tuple[Argument, ...]:
 
 
 def _handed(reply: list[Any], start: int, caller: Caller) -> Dequeued:
+    caller.arrived()
     sleep_ms, paused, fence = reply[start : start + 3]
     messages = []
     stem = f"{caller.id}.{caller.number}."

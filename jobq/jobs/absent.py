@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from jobq.engine.message import Ending, Message
 from jobq.events import attempt_record, trace_id
 from jobq.jobs import log
-from jobq.jobs.failure import clean, one_column
+from jobq.jobs.failure import class_name, clean, one_column, summary
 
 #: After this many different names the log stops to tell new ones apart.
 MOST_NAMES = 1_000
@@ -72,6 +74,18 @@ class Absent:
             mid=message.mid, token=message.token, outcome="unknown",
             backoff_ms=round(wait_s * 1000), record=record,
         )  # fmt: skip
+
+    def broken(self, queue: str, message: Message, error: Exception) -> Ending:
+        """Where reading it fails as it never should, a log handler included: tried again for a while, then dead."""
+        why = f"reading it failed: {summary(error)}"
+        record = self._record(message, "", class_name(error), {})
+        with suppress(Exception):
+            log.failures.error("%s of queue %s: %s", message.mid, queue, why, exc_info=error)
+        ending: dict[str, Any] = {"mid": message.mid, "token": message.token, "record": record}
+        wait_s = self._rules.wait_s(message.unknowns)
+        if wait_s is None:
+            return Ending(outcome="dead", reason=why, **ending)
+        return Ending(outcome="unknown", backoff_ms=round(wait_s * 1000), **ending)
 
     def unreadable(self, queue: str, message: Message, why: str) -> Ending:
         """For content that no version reads: dead at once."""

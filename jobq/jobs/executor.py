@@ -14,7 +14,7 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from jobq.engine.message import Ending, Message
-from jobq.errors import CodecError, JobTimeout
+from jobq.errors import CodecError, ConfigError, JobTimeout
 from jobq.events import ago_ms, attempt_record, trace_id
 from jobq.jobs import middleware
 from jobq.jobs.absent import Absent, UnknownJobs
@@ -67,7 +67,16 @@ class Executor:
         self._runs = 0
 
     def resolve(self, queue: str, message: Message) -> Call | Ending:
-        """The call in a message; or its ending, when it can't be read or names no job of this process."""
+        """The call in a message; or its ending, when it can't be read or names no job of this process.
+
+        Total: nothing that a message holds raises here.
+        """
+        try:
+            return self._resolved(queue, message)
+        except Exception as error:
+            return self._absent.broken(queue, message, error)
+
+    def _resolved(self, queue: str, message: Message) -> Call | Ending:
         try:
             envelope = decode(opened(self._seal, queue, message.mid, message.content))
         except UnknownVersion as error:
@@ -79,7 +88,10 @@ class Executor:
             why = f"no job {envelope.job!r:.200} here; is its module in --import?"
             return self._absent.ending(queue, message, envelope.job, why, envelope.headers)
         if envelope.options is not None:
-            job = job.overridden(envelope.options)
+            try:
+                job = job.overridden(envelope.options)
+            except ConfigError as error:
+                return self._absent.unreadable(queue, message, str(error))
         return Call(
             job,
             message,

@@ -100,10 +100,20 @@ class Job(Generic[P, R]):
         )
 
     def overridden(self, overrides: Overrides) -> Self:
-        """A copy with what one message changes."""
+        """A copy with what one message changes. ConfigError for a message that contradicts itself.
+
+        The job may declare other timeouts than when the message was made. Where its own ones and those of
+        the message can't both hold, those of the message do.
+        """
         changes = {name: getattr(overrides, name) for name in TRAVELLING}
+        changes = {name: value for name, value in changes.items() if value is not UNSET}
+        settings = {**self.settings, **changes}
+        if _contradict(settings):
+            for one, other in (("timeout", "hard_timeout"), ("hard_timeout", "timeout")):
+                if one in changes and other not in changes:
+                    settings[other] = None
         changed = copy.copy(self)
-        changed._settle({**self.settings, **{k: v for k, v in changes.items() if v is not UNSET}})
+        changed._settle(settings)
         return changed
 
     def decide(self, failures: int, error: BaseException) -> Decision:
@@ -127,11 +137,12 @@ class Job(Generic[P, R]):
         self.hard_timeout: float | None = settings.get("hard_timeout")
         self.result_ttl: float | None = settings.get("result_ttl")
         self.stores_result = self.result_ttl is not None
-        self.result_ttl_ms = round((self.result_ttl or 0) * 1000)
+        # The server keeps nothing for less than a millisecond.
+        self.result_ttl_ms = max(1, round(self.result_ttl * 1000)) if self.result_ttl else 0
         self.queue_options = {
             name: settings[name] for name in _TO_QUEUE if settings.get(name) is not None
         }
-        if self.timeout and self.hard_timeout and self.hard_timeout <= self.timeout:
+        if self.timeout and self.hard_timeout and _contradict(settings):
             raise ConfigError(
                 f"hard_timeout={self.hard_timeout:g} ends {self.name} before timeout={self.timeout:g} can; "
                 "make it longer"
@@ -183,6 +194,12 @@ def job(function: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
     """Make a function a job: `@job`, `@job(queue="low", retries=3)`, or `job(queue="low")(function)`."""
     decorator = Decorator(declared)  # type: ignore[arg-type]
     return decorator if function is None else decorator(function)
+
+
+def _contradict(settings: Mapping[str, Any]) -> bool:
+    """Whether the hard timeout ends the job before its timeout can."""
+    timeout, hard_timeout = settings.get("timeout"), settings.get("hard_timeout")
+    return bool(timeout and hard_timeout and hard_timeout <= timeout)
 
 
 def _check_function(function: Any) -> None:

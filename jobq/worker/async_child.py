@@ -111,14 +111,17 @@ class AsyncChild(Child):
         self.turns.found(index, bool(messages) or dequeued.sleep_ms == 0)
         if not messages and dequeued.sleep_ms:
             self._nap_ms = min(self._nap_ms or dequeued.sleep_ms, dequeued.sleep_ms)
-        for message in messages:
-            self._begin(index, message, deadline)
+        taken = [(self._free.pop(), message) for message in messages]
+        for slot, message in taken:
+            self.slots.add(slot, index, message, deadline)
+        self.slots.words[slots.SUSPECT] = 0
+        for slot, message in taken:
+            self._begin(slot, index, message)
         return bool(messages)
 
-    def _begin(self, index: int, message: Message, deadline: int) -> None:
-        slot = self._free.pop()
-        self.slots.add(slot, index, message, deadline)
-        call = self.executor.resolve(self.queues[index].name, message)
+    def _begin(self, slot: int, index: int, message: Message) -> None:
+        call = self.resolve(slot, index, message)
+        self.slots.words[slots.SUSPECT] = 0
         if isinstance(call, Ending):
             self._end(slot, index, call)
         elif message.ncrashes and self._running:
@@ -282,6 +285,7 @@ class AsyncChild(Child):
         if not (self.leaving() or self.quiet):
             self._took(self.turns.next() or 0, dequeued, self._ahead_until)
         else:
+            self.slots.words[slots.SUSPECT] = 0
             self.release(0, [Hold(message.mid, message.token) for message in dequeued.messages])
 
     def _on_signal(self) -> None:

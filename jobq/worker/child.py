@@ -82,7 +82,7 @@ class SyncChild(Child):
 
     def _run_one(self, slot: int, message: Message) -> bool:
         """Run a message to its outcome; whether the batch goes on."""
-        call = self.executor.resolve(self.queues[self._index].name, message)
+        call = self.resolve(slot, self._index, message)
         limit = kill_after_s(call.job) if isinstance(call, Call) else None
         if not self.slots.start(slot, limit):
             return bool(self.slots.lost[slot])

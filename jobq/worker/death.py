@@ -21,6 +21,8 @@ from jobq.worker.clock import boot_ns
 from jobq.worker.slots import Held, Slots
 
 _FOLLOWS = {"ok": "; it runs again", "dead": "; it is dead, having crashed too often"}
+#: In place of a slot, of a message that was handed out and has none: `UNREAD + 1 == slots.ALL_HANDED`.
+UNREAD = slots.ALL_HANDED - 1
 #: Killed for these, a running job is not to blame: it is given back.
 BLAMELESS = frozenset(("shutdown", "lease"))
 
@@ -36,6 +38,7 @@ class Death(NamedTuple):
     ran_us: int
     killed_for: str = ""
     hard_slots: frozenset[int] = frozenset()
+    suspect: int = 0
 
     @property
     def how(self) -> str:
@@ -87,7 +90,8 @@ def examined(pid: int, status: int, usage: resource.struct_rusage, memory: Slots
     started_at = memory.words[slots.STARTED_AT]
     ran_us = max(0, boot_ns() - started_at) // 1000 if started_at else 0
     why = "lease" if os.waitstatus_to_exitcode(status) == exits.FENCED else ""
-    return Death(pid, status, usage, memory.caller, memory.held(taken=True), ran_us, why)
+    held, suspect = memory.held(taken=True), memory.words[slots.SUSPECT]
+    return Death(pid, status, usage, memory.caller, held, ran_us, why, suspect=suspect)
 
 
 def bury(death: Death, queues: list[Queue], crash_limit: int, worker: str) -> list[Crash]:
@@ -100,20 +104,28 @@ def bury(death: Death, queues: list[Queue], crash_limit: int, worker: str) -> li
         handed = queue.close_caller(death.caller) if death.caller else []
         mine = [held for held in death.held if held.queue == index]
         known = {held.token for held in mine}
-        endings = [_ending(queue, death, held, worker) for held in mine]
-        endings += [
-            Ending(mid=mid, token=token, outcome="release")
+        crashed += _ended(
+            queue, [_ending(queue, death, held, worker) for held in mine], crash_limit
+        )
+        unread = [
+            Held(UNREAD, slots.FREE, index, mid, token)
             for mid, token in handed
             if token not in known
         ]
-        replies = queue.finish(endings, crash_limit=crash_limit).replies if endings else []
+        # Where it was one of many, each is marked, runs alone from now on, and dies of a crash of its own only.
+        limit = crash_limit if len(unread) == 1 else 0
+        crashed += _ended(queue, [_ending(queue, death, held, worker) for held in unread], limit)
         queue.collect(1, crash_limit=crash_limit)
-        crashed += [
-            _crash(queue, ending, reply)
-            for ending, reply in zip(endings, replies, strict=True)
-            if ending.outcome == "crashed"
-        ]
     return crashed
+
+
+def _ended(queue: Queue, endings: list[Ending], crash_limit: int) -> list[Crash]:
+    replies = queue.finish(endings, crash_limit=crash_limit).replies if endings else []
+    return [
+        _crash(queue, ending, reply)
+        for ending, reply in zip(endings, replies, strict=True)
+        if ending.outcome == "crashed"
+    ]
 
 
 def _crash(queue: Queue, ending: Ending, reply: str) -> Crash:
@@ -126,9 +138,11 @@ def _crash(queue: Queue, ending: Ending, reply: str) -> Crash:
 def _ending(queue: Queue, death: Death, held: Held, worker: str) -> Ending:
     if held.state == slots.ENDED:
         return Ending(mid=held.mid, token=held.token, record=_record(queue, death, held, worker))
-    if held.state != slots.RUNNING or not _to_blame(death, held):
+    if not _to_blame(death, held):
         return Ending(mid=held.mid, token=held.token, outcome="release")
     reason = death.how
+    if held.state != slots.RUNNING:
+        reason = f"before its job began, as it was read; {reason}"
     if held.slot in death.hard_slots:
         reason = f"ran past its hard timeout; {reason}"
     return Ending(
@@ -138,9 +152,15 @@ def _ending(queue: Queue, death: Death, held: Held, worker: str) -> Ending:
 
 
 def _to_blame(death: Death, held: Held) -> bool:
+    running = held.state == slots.RUNNING
     if death.killed_for == "hard timeout":
-        return held.slot in death.hard_slots
-    return death.killed_for not in BLAMELESS
+        return running and held.slot in death.hard_slots
+    if death.killed_for in BLAMELESS:
+        return False
+    if death.suspect:
+        # Known exactly: jobs that run beside it are not to blame.
+        return held.slot + 1 == death.suspect and held.state in (slots.HELD, slots.FREE)
+    return running
 
 
 def _record(queue: Queue, death: Death, held: Held, worker: str, error: str = "") -> str:
@@ -150,7 +170,7 @@ def _record(queue: Queue, death: Death, held: Held, worker: str, error: str = ""
         name, enqueued_at, trace = one_column(call.job), call.enqueued_at, trace_id(call.headers)
     except CodecError:
         name, enqueued_at, trace = "", 0, ""
-    ran_us = death.ran_us if error else 0
+    ran_us = death.ran_us if error and held.state == slots.RUNNING else 0
     attempt = queue.status(held.mid).attempts
     return attempt_record(
         name, attempt, ago_ms(enqueued_at), ran_us, 0, death.rss_kib, worker, error,

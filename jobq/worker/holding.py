@@ -15,10 +15,11 @@ from jobq.config import ServerSettings, WorkerSettings
 from jobq.engine.ahead import Ahead
 from jobq.engine.caller import Caller
 from jobq.engine.connection import Client, connect
-from jobq.engine.message import Dequeued, Ending, Finished, Hold
+from jobq.engine.message import Dequeued, Ending, Finished, Hold, Message
 from jobq.engine.queue import Queue
 from jobq.errors import Full, JobqError, Unavailable
 from jobq.jobs.absent import UnknownJobs
+from jobq.jobs.call import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
 from jobq.jobs.seal import seal_of
@@ -66,7 +67,7 @@ class Child:
         self.quick = [Queue(name, hasty) for name in names]
         self.turns = Turns([weight for _, weight in self.settings.queues], self.settings.strict)
         self.prefetch = [Prefetch(self.settings.prefetch, self.settings.prefetch_ms) for _ in names]
-        self.caller = Caller()
+        self.caller = Caller(self._arrived)
         self.slots.caller = self.caller.id
         self.sleep = Sleep(patient, [queue.wake_key for queue in self.queues])
         self.recycling = Recycling(self.settings)
@@ -97,6 +98,15 @@ class Child:
             seal=seal_of(self.around.client),
             unknown_jobs=UnknownJobs(self.settings.unknown_wait_s, self.settings.unknown_for_s),
         )
+
+    def _arrived(self) -> None:
+        # Whatever in this reply kills this child, the supervisor knows that it was one of these messages.
+        self.slots.words[slots.SUSPECT] = slots.ALL_HANDED
+
+    def resolve(self, slot: int, index: int, message: Message) -> Call | Ending:
+        """What a message asks for; a death in here is that message's."""
+        self.slots.words[slots.SUSPECT] = slot + 1
+        return self.executor.resolve(self.queues[index].name, message)
 
     def loop(self) -> None:
         """Take and run messages until told to leave."""

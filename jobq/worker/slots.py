@@ -26,10 +26,13 @@ STATE = 2
 STARTED_AT = 3  # of the job begun last, boot_ns
 FINISHED = 4  # how many jobs ended
 CONTROL = 5
+SUSPECT = 6  # what this child reads: a slot's number + 1, ALL_HANDED or 0
 HARD = 32  # one per slot: kill at this boot_ns, 0 never
 UNTIL = HARD + COUNT  # one per slot: until when it is surely held, boot_ns
 
 NEVER = 2**62
+#: SUSPECT while the last reply is read and nothing in it has a slot yet.
+ALL_HANDED = -1
 # STATE
 BOOTING, WORKING, IDLE, LEAVING = range(4)
 # CONTROL, a set
@@ -87,6 +90,7 @@ class Slots:
                 self._write(slot, queue, message)
             self.states[: len(messages)] = _ALL_HELD[: len(messages)]
             self.words[UNTIL : UNTIL + len(messages)] = array("q", [deadline]) * len(messages)
+            self.words[SUSPECT] = 0
 
     def add(self, slot: int, queue: int, message: Message, deadline: int) -> None:
         """One more message."""
@@ -101,6 +105,7 @@ class Slots:
         words = self.words
         with self.lock:
             now = boot_ns()
+            words[SUSPECT] = 0
             if self.states[slot] != HELD or self.lost[slot] or now >= words[UNTIL + slot]:
                 return False
             words[STARTED_AT] = now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,12 +11,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jobq.engine.message import Ending, Message
-from jobq.errors import Dead, JobAborted, JobTimeout, Retry, Snooze
+from jobq.errors import ConfigError, Dead, JobAborted, JobTimeout, Retry, Snooze
 from jobq.events import Event, decode
 from jobq.jobs import retry
 from jobq.jobs.absent import UnknownJobs
+from jobq.jobs.call import Call
 from jobq.jobs.codec import encode
 from jobq.jobs.decision import Decision
 from jobq.jobs.executor import Executor
@@ -361,3 +365,70 @@ def test_log_handler_that_fails_costs_no_message_its_ending(registry: Registry, 
         assert run(raising(registry, ValueError())).outcome == "retry"
     finally:
         logging.getLogger("jobq").removeHandler(handler)
+
+
+SECONDS = st.sampled_from([None, 1e-9, 30, 60, 120, 3_153_600_000])
+OPTIONS = st.dictionaries(
+    st.sampled_from(["retries", "timeout", "hard_timeout", "result_ttl", "other"]),
+    SECONDS | st.floats(1e-12, 1e10) | st.sampled_from([-1, "5m", [], 10**30]),
+)
+CALLS = st.fixed_dictionaries(
+    {"job": st.just("jobs.limited"), "options": OPTIONS},
+    optional={"args": st.just([1]), "v": st.integers(-1, 3), "enqueued_at": st.integers()},
+)
+STRANGE = st.fixed_dictionaries(
+    {
+        "job": st.sampled_from(["jobs.absent", "", 7]),
+        "headers": st.dictionaries(st.text(), st.text()),
+    }
+)
+CONTENTS = (CALLS | STRANGE).map(lambda call: json.dumps(call).encode()) | st.binary()
+
+
+@settings(max_examples=400)
+@given(CONTENTS, SECONDS, SECONDS, st.integers(0, 100))
+def test_whatever_a_message_holds_ends_in_an_outcome_of_it(
+    content: bytes, timeout: Any, hard_timeout: Any, unknowns: int
+):
+    registry = Registry()
+    declared = {"timeout": timeout, "hard_timeout": hard_timeout}
+    try:
+        job(name="jobs.limited", registry=registry, **declared)(lambda: 1)
+    except ConfigError:
+        return  # refused where it is declared
+    executor = Executor(registry)
+    message = Message("mid-1", content, 1, 0, 7, "life", "token", 0, unknowns)
+    call = executor.resolve("low", message)
+    ended = executor.run(call) if isinstance(call, Call) else call
+    assert (ended.mid, ended.token) == ("mid-1", "token")
+    assert (ended.result is None) == (ended.result_ttl_ms == 0)
+    assert 0 <= (ended.backoff_ms or 0) <= 3_153_600_000_000
+    assert (ended.outcome == "dead") <= bool(ended.reason)
+
+
+@pytest.mark.parametrize(
+    ("of_the_job", "of_the_message", "timeout", "hard_timeout"),
+    [
+        ({"timeout": 120}, {"hard_timeout": 60}, None, 60),
+        ({"hard_timeout": 60}, {"timeout": 120}, 120, None),
+        ({"timeout": 120, "hard_timeout": 180}, {"hard_timeout": 60, "timeout": None}, None, 60),
+        ({"timeout": 30, "hard_timeout": 90}, {"hard_timeout": 60}, 30, 60),
+    ],
+)
+def test_option_of_a_message_holds_when_the_job_was_declared_anew(
+    registry: Registry, of_the_job: Any, of_the_message: Any, timeout: Any, hard_timeout: Any
+):
+    job(name="jobs.f", registry=registry, **of_the_job)(lambda: 1)
+    content = json.dumps({"job": "jobs.f", "options": of_the_message}).encode()
+    call = Executor(registry).resolve("low", Message("m", content, 1, 0, 7, "life", "token", 0))
+    assert isinstance(call, Call)
+    assert (call.job.timeout, call.job.hard_timeout) == (timeout, hard_timeout)
+
+
+def test_message_that_contradicts_itself_is_dead_with_the_reason(registry: Registry):
+    job(name="jobs.f", registry=registry)(lambda: 1)
+    content = b'{"job":"jobs.f","options":{"timeout":60,"hard_timeout":30}}'
+    ended = Executor(registry).resolve("low", Message("m", content, 1, 0, 7, "life", "token", 0))
+    assert isinstance(ended, Ending)
+    assert ended.outcome == "dead"
+    assert ended.reason.startswith("hard_timeout=30 ends jobs.f before timeout=60 can")

@@ -7,6 +7,7 @@ import resource
 
 import pytest
 
+from jobq.engine.caller import Caller
 from jobq.events import columns_of
 from jobq.jobs.codec import encode
 from jobq.worker import slots
@@ -53,3 +54,56 @@ def test_crash_names_no_job_when_the_mid_was_cancelled_and_is_another_life_s(que
     crash = died("m", message.token)
     assert (crash.job, crash.attempt, crash.follows) == ("", 0, "")
     assert crash.what == f"m of queue {queue.name}"
+
+
+@pytest.fixture
+def read_and_died(queue):
+    """read_and_died(suspect, states): a child killed with these states of its slots, for a reason if given."""
+
+    def die(suspect, states, status=9, **more):
+        caller = Caller()
+        messages = queue.dequeue(len(states), caller=caller).messages
+        held = [
+            Held(slot, state, 0, message.mid, message.token)
+            for slot, (message, state) in enumerate(zip(messages, states, strict=True))
+            if state != slots.FREE
+        ]
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        death = Death(os.getpid(), status, usage, caller.id, held, 5, suspect=suspect, **more)
+        return [crash.mid for crash in bury(death, [queue], 3, "w")]
+
+    for mid in "abc":
+        queue.enqueue(encode("f"), mid=mid)
+    return die
+
+
+HELD, RUNNING, TAKEN, ENDED, FREE = (
+    slots.HELD, slots.RUNNING, slots.TAKEN, slots.ENDED, slots.FREE
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("suspect", "states", "charged"),
+    [
+        (0, (HELD, RUNNING, HELD), "b"),
+        (3, (RUNNING, ENDED, HELD), "c"),
+        (3, (RUNNING, HELD, TAKEN), ""),
+        (slots.ALL_HANDED, (RUNNING, FREE, FREE), "bc"),
+        (0, (RUNNING, FREE, FREE), "a"),
+    ],
+)
+def test_death_charges_what_was_read_if_anything_was(read_and_died, suspect, states, charged):
+    assert "".join(read_and_died(suspect, states)) == charged
+
+
+@pytest.mark.parametrize("why", ["lease", "shutdown", "hard timeout"])
+def test_death_that_the_supervisor_caused_charges_no_reader(read_and_died, why):
+    assert read_and_died(3, (RUNNING, HELD, HELD), killed_for=why) == []
+    assert read_and_died(slots.ALL_HANDED, (FREE, FREE, FREE), killed_for=why) == []
+
+
+def test_message_among_many_unread_ones_is_not_dead_of_their_death(queue, read_and_died):
+    assert read_and_died(slots.ALL_HANDED, (FREE, FREE, FREE)) == ["a", "b", "c"]
+    assert queue.dead() == []
+    assert [queue.status(mid).ncrashes for mid in "abc"] == [1, 1, 1]
+    assert len(queue.dequeue(9).messages) == 1, "each comes alone from now on"
