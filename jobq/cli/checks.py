@@ -9,6 +9,7 @@ import click
 from jobq.cli import exits, output
 from jobq.cli.options import command, option, queues_option, yes_option
 from jobq.cli.session import Session
+from jobq.errors import ScriptError, Unavailable
 
 if TYPE_CHECKING:
     from jobq.engine.diagnosis import Finding
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 #: A key of another type hides what it held, so that a repair may uncover more.
 REPAIRS = 3
+NOT_A_NAME = "not a queue's name"
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -70,20 +72,49 @@ def fsck(session: Session, queues: str | None, repairs: bool, yes: bool) -> int:
     be a message id and entries among the dead that hold no message, and renames keys of another type.
     Exit code 1: something doesn't hold, and wasn't repaired.
     """
-    left = 0
-    for queue in session.queues(queues):
-        violations = _checked(session, queue)
-        for violation in violations:
-            record = {"queue": queue.name, "rule": violation.rule, "mid": violation.mid}
-            session.say(record, f"{queue.name}: {violation.rule}: {violation.mid}")
-        if violations and repairs:
-            session.confirmed(f"Repair {len(violations)} of queue {queue.name}?", yes)
-            left += _repaired(session, queue, violations)
-        elif violations:
-            left += len(violations)
-        else:
-            session.say({"queue": queue.name, "rule": None, "mid": None}, f"{queue.name}: clean")
+    left = 0 if queues else _names(session, repairs, yes)
+    judged = session.from_each(
+        queues, lambda queue: [_judged(session, queue, repairs, yes)], strange=False
+    )
+    left += sum(judged)
     return exits.NO if left else exits.OK
+
+
+def _names(session: Session, repairs: bool, yes: bool) -> int:
+    """How many names in the list of queues can't be a queue's, and were left there."""
+    from jobq.engine.directory import forget_queue, strange_queue_names
+
+    try:
+        strange = strange_queue_names(session.client)
+    except Unavailable:
+        return 0  # a problem of its own, if there is a Cluster: it has other nodes
+    if not strange:
+        return 0
+    shown = [name.decode("utf-8", "backslashreplace") for name in strange]
+    for text in shown:
+        session.say({"queue": None, "rule": NOT_A_NAME, "mid": text}, f"{NOT_A_NAME}: {text}")
+    if not repairs:
+        return len(strange)
+    session.confirmed(f"Remove {len(strange)} from the list of queues?", yes)
+    for name, text in zip(strange, shown, strict=True):
+        forget_queue(session.client, name)
+        record = {"queue": None, "rule": NOT_A_NAME, "mid": text, "repair": "removed"}
+        session.say(record, f"{NOT_A_NAME}: {text}: removed")
+    return 0
+
+
+def _judged(session: Session, queue: Queue, repairs: bool, yes: bool) -> int:
+    """How many don't hold, after the repair if there is one."""
+    violations = _checked(session, queue)
+    for violation in violations:
+        record = {"queue": queue.name, "rule": violation.rule, "mid": violation.mid}
+        session.say(record, f"{queue.name}: {violation.rule}: {violation.mid}")
+    if not violations:
+        session.say({"queue": queue.name, "rule": None, "mid": None}, f"{queue.name}: clean")
+    elif repairs:
+        session.confirmed(f"Repair {len(violations)} of queue {queue.name}?", yes)
+        return _repaired(session, queue, violations)
+    return len(violations)
 
 
 def _repaired(session: Session, queue: Queue, violations: list[Violation]) -> int:
@@ -106,7 +137,10 @@ def _checked(session: Session, queue: Queue) -> list[Violation]:
     from jobq.engine.fsck import PARTS, steps
 
     found: list[Violation] = []
-    length = len(PARTS) + sum(queue.counts()[:-1]) // 500
+    try:
+        length = len(PARTS) + sum(queue.counts()[:-1]) // 500
+    except ScriptError:
+        length = len(PARTS)  # a key of another type, which the check itself names
     with output.progress(length, f"fsck {queue.name}", quiet=session.as_json) as bar:
         for violations in steps(queue):
             found += violations

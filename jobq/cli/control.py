@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import click
 
 from jobq.cli import output
 from jobq.cli.options import command, yes_option
 from jobq.cli.session import Session
+from jobq.engine.queue import Queue
 
 names_argument = click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
 
@@ -15,18 +18,28 @@ names_argument = click.argument("names", metavar="QUEUE...", nargs=-1, required=
 @names_argument
 def pause(session: Session, names: tuple[str, ...]) -> None:
     """Hand out nothing from QUEUE... until resume. Running jobs go on; enqueueing still works."""
-    for queue in session.queues(names):
-        queue.pause()
-        session.say({"queue": queue.name, "paused": True}, f"{queue.name}: paused")
+    _set(session, names, Queue.pause, {"paused": True}, "paused")
 
 
 @command("resume", examples="jobq resume low")
 @names_argument
 def resume(session: Session, names: tuple[str, ...]) -> None:
     """End a pause of QUEUE..."""
-    for queue in session.queues(names):
-        queue.resume()
-        session.say({"queue": queue.name, "paused": False}, f"{queue.name}: resumed")
+    _set(session, names, Queue.resume, {"paused": False}, "resumed")
+
+
+def _set(
+    session: Session, names: tuple[str, ...], act: Callable[[Queue], None], facts: dict[str, bool],
+    word: str,
+) -> None:  # fmt: skip
+    """All of them first, then the words: a reader that goes away changes nothing."""
+
+    def one(queue: Queue) -> Iterator[str]:
+        act(queue)
+        yield queue.name
+
+    for name in list(session.from_each(names, one)):
+        session.say({"queue": name, **facts}, f"{name}: {word}")
 
 
 @command("clear", examples="jobq clear low\njobq clear low --yes --json")

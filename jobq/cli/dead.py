@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -47,11 +47,12 @@ dead.examples = "jobq dead list\njobq dead show resize:a.jpg\njobq dead revive -
 @option("--all", "everything", is_flag=True, help="Show all from --offset on.")
 def list_(session: Session, queues: str | None, offset: int, limit: int, everything: bool) -> None:
     """List the dead, newest first, with the reason."""
-    found = (
-        _record(session, queue.name, message)
-        for queue in session.queues(queues)
-        for message in islice(queue.every_dead(offset), None if everything else limit)
-    )
+
+    def page(queue: Queue) -> Iterator[dict[str, Any]]:
+        for message in islice(queue.every_dead(offset), None if everything else limit):
+            yield _record(session, queue.name, message)
+
+    found = session.from_each(queues, page)
     fields = ("queue", "dead_id", "job", "died_at", "attempts", "ncrashes", "reason")
     session.say_all(found, {field.replace("_", " "): field for field in fields})
 
@@ -64,14 +65,14 @@ def list_(session: Session, queues: str | None, offset: int, limit: int, everyth
 @queues_option
 def show(session: Session, dead_id: str, queues: str | None) -> int:
     """Show one dead message whole, content included. Exit code 1: there is none."""
-    for queue in session.queues(queues):
-        message = _find(queue, dead_id)
-        if message:
-            record = _record(session, queue.name, message, content=True)
-            text = [f"{key}: {output.indented(str(value))}" for key, value in record.items()]
-            click.echo(output.json_line(record) if session.as_json else "\n".join(text))
-            return exits.OK
-    session.say({"dead_id": dead_id, "status": "nil"}, f"{dead_id}: not among the dead")
+    for queue, message in _found(session, dead_id, queues):
+        record = _record(session, queue.name, message, content=True)
+        text = [f"{key}: {output.indented(str(value))}" for key, value in record.items()]
+        click.echo(output.json_line(record) if session.as_json else "\n".join(text))
+        return exits.OK
+    # A queue that can't be read may have it.
+    if not session.problems:
+        session.say({"dead_id": dead_id, "status": "nil"}, f"{dead_id}: not among the dead")
     return exits.NO
 
 
@@ -137,9 +138,7 @@ def _check(ids: tuple[str, ...], queues: str | None, which: dict[str, Any]) -> N
 def _one(
     session: Session, dead_id: str, queues: str | None, act: Callable[[Queue, list[str]], list[str]]
 ) -> str:
-    found = [
-        (queue, message) for queue in session.queues(queues) if (message := _find(queue, dead_id))
-    ]
+    found = list(_found(session, dead_id, queues))
     if len(found) > 1:
         raise ConfigError(
             f"{dead_id!r} is dead in {', '.join(q.name for q, _ in found)}; say which by --queues"
@@ -177,6 +176,19 @@ def _all(
     told = ", ".join(f"{number:,} {word}" for word, number in counted.items()) or "none dead"
     session.say({"queue": queue.name, **counted}, f"{queue.name}: {told}")
     return words
+
+
+def _found(
+    session: Session, dead_id: str, names: str | None
+) -> Iterator[tuple[Queue, DeadMessage]]:
+    """In each queue the dead message of this id, where there is one."""
+
+    def one(queue: Queue) -> Iterator[tuple[Queue, DeadMessage]]:
+        message = _find(queue, dead_id)
+        if message:
+            yield queue, message
+
+    yield from session.from_each(names, one)
 
 
 def _find(queue: Queue, dead_id: str) -> DeadMessage | None:

@@ -31,7 +31,9 @@ def status(session: Session, mid: str, queues: str | None) -> int:
     That is so (nil) for what was never enqueued, and for what is done or cancelled and was collected.
     """
     found = [record for record in _statuses(session, mid, queues) if record["status"] != UNKNOWN]
-    for record in found or [{"mid": mid, "queue": None, "status": UNKNOWN}]:
+    # A queue that can't be read may know it.
+    nowhere = [] if session.problems else [{"mid": mid, "queue": None, "status": UNKNOWN}]
+    for record in found or nowhere:
         session.say(record, _sentence(record))
     return exits.OK if found else exits.NO
 
@@ -47,24 +49,11 @@ def _sentence(record: dict[str, Any]) -> str:
 
 
 def _statuses(session: Session, mid: str, names: str | None) -> Iterator[dict[str, Any]]:
-    for queue in session.queues(names):
-        word, *rest = queue.status(mid)
-        fields = (
-            "attempts",
-            "ncrashes",
-            "not_before",
-            "lock_at",
-            "generation",
-            "dead_id",
-            "progress",
-            "unknowns",
-        )
-        yield {
-            "mid": mid,
-            "queue": queue.name,
-            "status": word,
-            **dict(zip(fields, rest, strict=True)),
-        }
+    def one(queue: Queue) -> Iterator[dict[str, Any]]:
+        facts = queue.status(mid)._asdict()
+        yield {"mid": mid, "queue": queue.name, "status": facts.pop("word"), **facts}
+
+    yield from session.from_each(names, one)
 
 
 @command(
@@ -108,12 +97,11 @@ def messages(
         if place == "circle"
         else {}
     )
-    found = (
-        record
-        for queue in session.queues(queues)
-        for record in _listed(
+    found = session.from_each(
+        queues,
+        lambda queue: _listed(
             session, queue, cast("Place", place), offset, None if everything else limit, content
-        )
+        ),
     )
     session.say_all(found, columns | ({"content": "content"} if content else {}))
 
@@ -157,12 +145,12 @@ def cancel(session: Session, mids: tuple[str, ...], queues: str | None) -> int:
 
 
 def _cancelled(session: Session, mid: str, names: str | None) -> str:
-    asked = session.queues(names)
-    holding = (
-        asked
-        if len(asked) == 1
-        else [q for q in asked if q.status(mid).word not in (UNKNOWN, "dead")]
-    )
+    def holder(queue: Queue) -> Iterator[Queue]:
+        if queue.status(mid).word not in (UNKNOWN, "dead"):
+            yield queue
+
+    asked = session.readable(names)
+    holding = asked if len(asked) == 1 else list(session.from_each([q.name for q in asked], holder))
     if len(holding) > 1:
         both = ", ".join(queue.name for queue in holding)
         raise ConfigError(f"mid {mid!r} is in {both}; say which by --queues")

@@ -172,7 +172,8 @@ def command(
 
     def declare(function: Function) -> Command:
         def call(url: str | None, namespace: str | None, as_json: bool, **given: Any) -> object:
-            return function(Session(url=url, namespace=namespace, as_json=as_json), **given)
+            session = Session(url=url, namespace=namespace, as_json=as_json)
+            return session.code(function(session, **given))
 
         call.__doc__ = function.__doc__
         call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]

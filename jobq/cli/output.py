@@ -17,6 +17,9 @@ import click
 from jobq.observe.escape import escaped as escaped
 
 STRETCH = 500
+#: A day within the years 1 and 9999, whatever the zone.
+EARLIEST_MS = -62_135_510_400_000
+LATEST_MS = 253_402_214_400_000
 
 
 def indented(text: str) -> str:
@@ -86,9 +89,11 @@ def _padded(text: str, width: int, right: bool) -> str:
 
 
 def moment(at_ms: int) -> str:
-    """A time in the user's zone, '' for none."""
+    """A time in the user's zone, '' for none; what is beyond the calendar as it is."""
     if not at_ms:
         return ""
+    if not EARLIEST_MS <= at_ms <= LATEST_MS:
+        return f"{at_ms} ms"
     return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 

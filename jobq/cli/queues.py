@@ -6,14 +6,18 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stderr
+from io import StringIO
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from jobq.cli.options import DURATION, command, option, queues_option
 from jobq.cli.session import Session
+
+if TYPE_CHECKING:
+    from jobq.engine.queue import Queue
 
 COLUMNS = ("ready", "delayed", "locked", "requeued", "done", "deduped", "dead", "messages")
 EXAMPLES = """
@@ -39,7 +43,7 @@ def queues(
     """
     if not watch:
         found = list(rows(session, queues))
-        if not found:
+        if not found and not session.problems:
             session.note(
                 "no queue was ever used here; enqueue something, or check --url and --namespace"
             )
@@ -50,15 +54,26 @@ def queues(
         for look in range(times) if times else count():
             if look:
                 time.sleep(every)
-            (_draw if live else _print)(lines(session, list(rows(session, queues))))
+            # On a screen of its own, what stderr would get stands below the table, as long as it is so.
+            told = StringIO()
+            with redirect_stderr(told) if live else nullcontext():
+                shown = lines(session, list(rows(session, queues)))
+            if live:
+                _draw([*shown, *told.getvalue().splitlines()])
+                session.problems.clear()
+            else:
+                _print(shown)
 
 
 def rows(session: Session, names: str | None) -> Iterator[dict[str, Any]]:
-    """One record per queue."""
-    for queue in session.queues(names):
+    """One record per queue that can be read."""
+
+    def row(queue: Queue) -> Iterator[dict[str, Any]]:
         counts = queue.counts()
         numbers = {column: getattr(counts, column) for column in COLUMNS}
         yield {"queue": queue.name, **numbers, "paused": counts.paused}
+
+    yield from session.from_each(names, row)
 
 
 def lines(session: Session, found: list[dict[str, Any]]) -> Iterable[str]:

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from jobq.cli import output
+from jobq.cli import exits, output
 from jobq.config import ServerSettings, parse_queues, settings_from_env
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, JobqError, ScriptError, Unavailable
 
 if TYPE_CHECKING:
     from jobq.engine.connection import Client
     from jobq.engine.queue import Queue
 
+T = TypeVar("T")
+#: The client's patience with a Cluster once a queue's node didn't answer within the whole of it.
+NEXT_PATIENCE_S = 1.0
+
 
 @dataclass(frozen=True)
 class Session:
-    """One command line. `namespace` and `url`: None = as the environment says, else the default."""
+    """One command line. `namespace` and `url`: None = as the environment says, else the default.
+
+    problems: by what can't be read, a queue mostly, the error of it.
+    """
 
     url: str | None
     namespace: str | None
     as_json: bool
+    problems: dict[str, JobqError] = field(default_factory=dict, compare=False)
 
     @cached_property
     def settings(self) -> ServerSettings:
@@ -54,6 +63,65 @@ class Session:
         if isinstance(names, str):
             names = [name for name, _ in parse_queues(names)]
         return [self.queue(name) for name in names or queue_names(self.client)]
+
+    def from_each(
+        self,
+        names: str | Iterable[str] | None,
+        read: Callable[[Queue], Iterable[T]],
+        *,
+        strange: bool = True,
+    ) -> Iterator[T]:
+        """What `read` gives of each queue, queue by queue; one that can't be read costs the others nothing."""
+        for queue in self.readable(names, strange=strange):
+            with self.tolerating(queue.name):
+                yield from read(queue)
+
+    def readable(self, names: str | Iterable[str] | None, *, strange: bool = True) -> list[Queue]:
+        """The same as `queues`; names out of reach, and if `strange` what can't be a queue's name, are problems."""
+        from jobq.engine.directory import queue_names_by_keys, strange_queue_names
+
+        if names:
+            return self.queues(names)
+        try:
+            for name in strange_queue_names(self.client) if strange else ():
+                remedy = "can't be a queue's name; jobq fsck --repair removes it"
+                self.problem(f"{name!r} in the list of queues", JobqError(remedy))
+            return self.queues(None)
+        except Unavailable as error:
+            found = queue_names_by_keys(self.client) if self.client.is_cluster else []
+            if not found:
+                raise
+            self.problem("the list of queues", error)
+            return [self.queue(name) for name in found]
+
+    @contextmanager
+    def tolerating(self, queue: str) -> Iterator[None]:
+        """Make what the server refuses, or a Cluster's node that is away, a problem of this queue alone."""
+        try:
+            yield
+        except ScriptError as error:
+            remedy = f"; jobq fsck --queues {queue} names the damage"
+            told = f"{error}{remedy if 'WRONGTYPE' in str(error) else ''}"
+            self.problem(f"queue {queue}", ScriptError(told))
+        except Unavailable as error:
+            if not self.client.is_cluster:
+                raise
+            self.problem(f"queue {queue}", error)
+
+    def problem(self, what: str, error: JobqError) -> None:
+        """One line on stderr, once, and an exit code that isn't 0."""
+        if what not in self.problems:
+            click.echo(f"jobq: {output.escaped(what)}: {output.escaped(str(error))}", err=True)
+        self.problems[what] = error
+        if isinstance(error, Unavailable):
+            # Other queues of that node cost as long again.
+            patience_s = min(NEXT_PATIENCE_S, self.client.settings.patience_s)
+            self.client.settings = replace(self.client.settings, patience_s=patience_s)
+
+    def code(self, answer: object) -> object:
+        """How the command ends: as `answer` says, unless there was a problem."""
+        codes = [exits.code_of(error) for error in self.problems.values()]
+        return codes[0] if codes else answer
 
     def only(self, names: str | None, place: str) -> Queue:
         """The one queue that a command works on."""

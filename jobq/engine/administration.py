@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from jobq.engine.binding import PER_CALL, Binding, checked_mid, moment
 from jobq.engine.caller import Caller
 from jobq.engine.message import Counts, DeadMessage, Entry, Page, Place, Status, Violation
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, ScriptError
 from jobq.events import LEVELS, MAXLENS
 
 #: Most messages in a page.
 PAGE = 1_000
+#: That the Lua of a server counts to without rounding.
+MAX_NUMBER = 2**53
 
 
 class Administration(Binding):
@@ -89,13 +91,7 @@ class Administration(Binding):
         With `mid` the newest of that one only. `attempts` is -1 for an entry whose record is damaged.
         """
         _check_page(offset, limit)
-        return [
-            DeadMessage(
-                text_of(row[0]), text_of(row[0]).rpartition("#")[0], int(row[1]), int(row[2]), int(row[3]),
-                text_of(row[4]), row[5],
-            )
-            for row in _rows(self._run("dead", mid, offset, limit), 6)
-        ]  # fmt: skip
+        return [_dead_message(row) for row in _rows(self._run("dead", mid, offset, limit), 6)]
 
     def every_dead(self, offset: int = 0) -> Iterator[DeadMessage]:
         """All the dead from `offset` on, newest first, page by page.
@@ -152,7 +148,14 @@ class Administration(Binding):
         least, most = MAXLENS
         if length is not None and not least <= length <= most:
             raise ConfigError(f"maxlen={length!r} is out of range; take {least:,} to {most:,}")
-        return int(self._run("level", "", "" if length is None else length)[1])
+        kept = self._run("level", "", "" if length is None else length)[1]
+        number = _number(kept)
+        if number is None:
+            raise ScriptError(
+                f"queue {self.name!r} keeps {text_of(kept)!r} as the length of its event stream, "
+                "which is no number; set one"
+            )
+        return number
 
 
 def _check_page(offset: int, limit: int) -> None:
@@ -163,6 +166,25 @@ def _check_page(offset: int, limit: int) -> None:
 def text_of(value: bytes) -> str:
     """Bytes to be read by people; what isn't UTF-8 shows as escapes."""
     return value.decode("utf-8", "backslashreplace")
+
+
+def _dead_message(row: Sequence[bytes]) -> DeadMessage:
+    dead_id, numbers = text_of(row[0]), [_number(word) for word in row[1:4]]
+    died_at, attempts, ncrashes = (0 if number is None else number for number in numbers)
+    if None in numbers:
+        attempts = -1
+    return DeadMessage(
+        dead_id, dead_id.rpartition("#")[0], died_at, attempts, ncrashes, text_of(row[4]), row[5]
+    )
+
+
+def _number(word: bytes) -> int | None:
+    """A number as the scripts write it; None for what is something else, whoever wrote it there."""
+    try:
+        found = float(word)
+    except ValueError:
+        return None
+    return int(found) if abs(found) <= MAX_NUMBER else None
 
 
 def _rows(items: Sequence[object], width: int) -> list[tuple]:  # type: ignore[type-arg]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from jobq.engine import keys
@@ -12,6 +13,8 @@ from jobq.errors import ConfigError
 if TYPE_CHECKING:
     from jobq.engine.connection import Client
 
+#: Of topics and of other protocols, keys have other names or none of these.
+_OF_A_QUEUE = re.compile(rb":\{([^{}]+)\}:(?:messages|dead|meta|events)$")
 _registered: set[tuple[int, str, str, str]] = set()
 
 
@@ -31,6 +34,31 @@ def queue_names(client: Client) -> list[str]:
 def strange_queue_names(client: Client) -> list[bytes]:
     """What somebody put among the names of queues and can't be one, sorted."""
     return sorted(name for name in _listed(client) if not _is_name(name))
+
+
+def queue_names_by_keys(client: Client) -> list[str]:
+    """The names of queues by the keys of all nodes that answer, sorted: for when the list of names is out of reach.
+
+    Reads the names of all keys there are, a bounded part at a time.
+    """
+    from redis.exceptions import ResponseError
+
+    from jobq.engine.connection import PASSING, exchange
+
+    pattern = keys.key(f"{client.namespace}:{{*}}:", "*")
+    found: set[bytes] = set()
+    for connection in client.open_everywhere():
+        try:
+            cursor = b""
+            while cursor != b"0":
+                words = ("SCAN", cursor or "0", "MATCH", pattern, "COUNT", 1_000)
+                cursor, names = exchange(connection, words)
+                found.update(match[1] for name in names if (match := _OF_A_QUEUE.search(name)))
+        except (*PASSING, ResponseError):
+            continue
+        finally:
+            connection.disconnect()
+    return sorted(name.decode() for name in found if _is_name(name))
 
 
 def _listed(client: Client) -> list[bytes]:
