@@ -28,7 +28,7 @@ def tracked(*patterns: str) -> list[Path]:
         if not path.relative_to(ROOT).parts[0].startswith(".")
     ]
     assert found, f"no file is {' or '.join(patterns)}"
-    return [path for path in found if path.is_file()]
+    return [path for path in found if path.is_file() or path.is_symlink()]
 
 
 @pytest.mark.parametrize("word", BANNED)
@@ -76,3 +76,9 @@ def test_public_functions_have_docstrings():
             if public and not overload and node.name[0] != "_" and not ast.get_docstring(node):
                 bare.append(f"{path.relative_to(ROOT)}: {node.name}")
     assert not bare, "\n".join(bare)
+
+
+def test_no_symbolic_link_leads_out_of_the_project():
+    links = [path for path in tracked() if path.is_symlink()]
+    assert not [path for path in links if not path.resolve().is_relative_to(ROOT)]
+    assert not [path for path in links if path.readlink().is_absolute()]
