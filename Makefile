@@ -15,7 +15,7 @@ OTHERS ?= 3.11 3.12 3.13
 SELF = $(MAKE) --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline test test-pythons check docs bench chaos soak clean
+.PHONY: help demo pipeline test test-pythons check lock docs bench chaos soak clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,10 @@ check: $(VENV)/.checked ## ruff, mypy, pyright, bandit, pip-audit, layers, Lua h
 	$(BIN)/python -m tests.security.audit
 	$(BIN)/python -m pytest -q -p no:xdist tests/test_layers.py tests/test_lua_headers.py tests/test_house.py
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+
+lock: $(VENV)/.checked ## write the versions installed here to .ci/constraints.txt, which CI installs
+	{ echo '# The versions that CI installs, for each Python: `make lock` writes them anew.'; \
+		$(BIN)/python -m pip freeze --exclude-editable; } > .ci/constraints.txt
 
 docs: $(VENV)/.checked ## build the documentation into docs/_build/html
 	$(BIN)/sphinx-build -W -b html docs docs/_build/html

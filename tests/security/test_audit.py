@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from itertools import chain
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-from tests.security.audit import judged
+from tests.security.audit import ROOT, judged, lowest
 
 
 def listed(*dependencies):
@@ -35,3 +39,30 @@ BAD = {"name": "redis", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions"
 )
 def test_output_becomes_a_verdict(out, err, verdict):
     assert judged(out, err) == verdict
+
+
+def test_lowest_versions_are_those_of_every_dependency_that_users_install():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = chain(project["dependencies"], *project["optional-dependencies"].values())
+    named = {Requirement(line).name for line in asked} - {"jobq"}
+    assert lowest().keys() == named
+
+
+def test_lock_file_holds_a_version_of_every_dependency_within_its_bounds():
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project, groups = pyproject["project"], pyproject["dependency-groups"]
+    lines = chain(
+        project["dependencies"], *project["optional-dependencies"].values(), *groups.values()
+    )
+    asked = [Requirement(line) for line in lines if isinstance(line, str)]
+    locked = {
+        canonicalize_name(one.name): str(one.specifier).removeprefix("==")
+        for one in map(Requirement, (ROOT / ".ci" / "constraints.txt").read_text().splitlines()[1:])
+    }
+    wrong = [
+        str(one)
+        for one in asked
+        if one.name != "jobq"
+        and not one.specifier.contains(locked.get(canonicalize_name(one.name), "0"))
+    ]
+    assert wrong == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +17,8 @@ from jobq.pipeline.report.run import Result
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 NOTHING = "–"
 #: A spreadsheet takes a text that begins so for a formula, and runs it.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@")
+_CONTROL = ("\t", "\r", "\n")
 
 
 def duration(us: float) -> str:
@@ -105,9 +107,23 @@ def spreadsheet(result: Result) -> str:
 
 
 def _cell(value: Any) -> Any:
-    if isinstance(value, str) and value.startswith(_FORMULA):
+    if isinstance(value, str) and _may_run(value):
         return "'" + value
     return _plain(value) if isinstance(value, datetime) else value
+
+
+def _may_run(text: str) -> bool:
+    """Whether some spreadsheet may take it for a formula.
+
+    Some skip what doesn't show at the beginning, and some take full-width signs for the plain ones (OWASP, "CSV
+    Injection").
+    """
+    shown = "".join(
+        one for one in text if not one.isspace() and unicodedata.category(one) not in ("Cc", "Cf")
+    )
+    return unicodedata.normalize("NFKC", shown[:1]).startswith(_FORMULA) or text.startswith(
+        _CONTROL
+    )
 
 
 def _plain(value: Any) -> str:
