@@ -56,7 +56,7 @@ class Crew:
     def start(self, children: int = 2) -> None:
         """One more worker."""
         command = [
-            sys.executable, "-m", "jobq", "worker", "--import", "jobq.chaos.workload",
+            sys.executable, "-P", "-m", "jobq", "worker", "--import", "jobq.chaos.workload",
             "--queues", "chaos", "--processes", str(children), "--lease", f"{self.lease_s}s",
             "--crash-limit", str(self.crash_limit), "--log-level", "warning",
         ]  # fmt: skip

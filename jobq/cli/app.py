@@ -73,12 +73,15 @@ def app(ctx: click.Context) -> None:
     """jobq: background jobs on Redis or Valkey, each run at least once.
 
     Every option can be set by its variable, named in the help, and in [tool.jobq] of the nearest
-    pyproject.toml; a flag wins over a variable, a variable over the file.
+    pyproject.toml; a flag wins over a variable, a variable over the file. The file and its folder must be
+    yours or root's, and nobody else may be able to write to them; JOBQ_PYPROJECT names another.
     """
     ctx.color = output.wants_color()
-    path = project.nearest(Path.cwd())
-    if path:
-        section = project.checked(project.read(path), COMMANDS, path)
+    found, refused = project.nearest(Path.cwd())
+    for reason in refused:
+        click.echo(f"jobq: {output.escaped(reason)}", err=True)
+    if found:
+        section = project.checked(project.read(found), COMMANDS, found.path)
         ctx.meta[SHARED_DEFAULTS] = project.shared_defaults(section)
         ctx.default_map = project.command_defaults(section)
 

@@ -7,16 +7,23 @@ from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 
-from jobq.cli import project
+import click
+
+from jobq.cli import output, project
+from jobq.engine import trust
 from jobq.errors import ConfigError
 
 
 def load(modules: Iterable[str]) -> None:
     """Import them. The working folder is on the path, and the folder of the nearest pyproject.toml.
 
-    ConfigError where there is no such module; what goes wrong inside one comes through as it is.
+    A working folder that everybody can write to isn't: files there could pose as any module. ConfigError
+    where there is no such module; what goes wrong inside one comes through as it is.
     """
-    _extend_path()
+    modules = list(modules)
+    left_out = _extend_path()
+    if left_out and modules:
+        click.echo(f"jobq: {output.escaped(left_out)}", err=True)
     for name in modules:
         try:
             import_module(name)
@@ -29,9 +36,20 @@ def load(modules: Iterable[str]) -> None:
             ) from error
 
 
-def _extend_path() -> None:
+def _extend_path() -> str:
+    """Why the working folder was left out; empty: it wasn't."""
     here = Path.cwd()
-    path = project.nearest(here)
-    for folder in filter(None, (path and path.parent, here)):
+    found = project.nearest(here).found
+    folders = [found.path.parent] if found else []
+    left_out = ""
+    if not trust.writable_by_all(here):
+        folders.append(here)
+    elif here not in folders:
+        left_out = (
+            f"no module is imported from {here}: everybody can write to it; work in a folder of yours, or "
+            "name it in PYTHONPATH"
+        )
+    for folder in folders:
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
+    return left_out

@@ -15,33 +15,30 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from jobq.engine import trust
 from jobq.errors import ConfigError
 
 #: Key in [tool.jobq] -> the option it is the default of, in every command that has it.
 SHARED = {"url": "url", "namespace": "namespace", "queues": "queues", "imports": "import"}
 
 
-def nearest(folder: Path) -> Path | None:
-    """The pyproject.toml of `folder` or of the nearest folder above it."""
-    return next(
-        (
-            f / "pyproject.toml"
-            for f in (folder, *folder.parents)
-            if (f / "pyproject.toml").is_file()
-        ),
-        None,
-    )
+def nearest(folder: Path) -> trust.Search:
+    """The pyproject.toml of `folder` or of the nearest folder above it, and why others aren't read."""
+    try:
+        return trust.project(folder)
+    except OSError as error:
+        raise ConfigError(f"{error.filename} can't be read: {error.strerror}") from error
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(found: trust.Project) -> dict[str, Any]:
     """Its [tool.jobq], {} without one."""
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        parsed = tomllib.loads(found.text.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{path} can't be read: {error}; mend it, or work from another folder"
+            f"{found.path} can't be read: {error}; mend it, or work from another folder"
         ) from error
-    section = found.get("tool", {}).get("jobq", {})
+    section = parsed.get("tool", {}).get("jobq", {})
     return section if isinstance(section, dict) else {}
 
 

@@ -129,7 +129,14 @@ def _watch(where: Place, socket: Path, idle_s: float) -> None:
         return
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
-    command = [sys.executable, "-m", "jobq.engine.embedded_watch", str(where.data), str(socket)]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "jobq.engine.embedded_watch",
+        str(where.data),
+        str(socket),
+    ]
     subprocess.run(
         [*command, str(idle_s)], check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL, cwd=where.data, env={**os.environ, "PYTHONPATH": path},

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from jobq.engine.trust import project
 from jobq.errors import EmbeddedError
 
 FOLDER = ".jobq"
@@ -53,14 +54,15 @@ class Place(NamedTuple):
 
 
 def data_folder(given: str | None, working: Path) -> Path:
-    """`given`, else `.jobq` beside the nearest pyproject.toml, else in the working folder."""
+    """`given`, else `.jobq` beside the nearest pyproject.toml that is trusted, else in the working folder."""
     if given:
         return Path(given).expanduser().resolve()
     working = working.resolve()
-    for folder in (working, *working.parents):
-        if (folder / "pyproject.toml").is_file():
-            return folder / FOLDER
-    return working / FOLDER
+    try:
+        found = project(working).found
+    except OSError:
+        found = None
+    return (found.path.parent.resolve() if found else working) / FOLDER
 
 
 def place(data: Path) -> Place:

@@ -71,7 +71,7 @@ def build(java: Java) -> Path:
 
 def _rehearse(java: Java, draft: Path) -> None:
     write = "AOTCacheOutput" if java.major >= AHEAD_OF_TIME else "ArchiveClassesAtExit"
-    command = [sys.executable, "-m", "jobq.pipeline.rehearsal", f"-XX:{write}={draft}"]
+    command = [sys.executable, "-P", "-m", "jobq.pipeline.rehearsal", f"-XX:{write}={draft}"]
     done = subprocess.run(
         command, env={**os.environ, SWITCH: "off"}, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, errors="replace", timeout=_BUILD_S, check=False,

@@ -64,7 +64,14 @@ class Slot(NamedTuple):
         name = f"{executor}/{order.drain}.{attempt}"
         if order.until and time.time() >= order.until:
             return Ended(executor, name, 0, 0.0, "")
-        command = [sys.executable, "-m", "jobq.pipeline.tether", str(order.until), *order.args]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "jobq.pipeline.tether",
+            str(order.until),
+            *order.args,
+        ]
         # Whatever ends this block lets go of the tether.
         with subprocess.Popen(
             [*command, "--name", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -110,7 +110,7 @@ def _started(args: list[str], said: int) -> int:
             os.dup2(number, standard)
         # The kernel's promise outlives exec.
         die_with(parent)
-        os.execv(sys.executable, [sys.executable, "-m", "jobq", *args])
+        os.execv(sys.executable, [sys.executable, "-P", "-m", "jobq", *args])
     finally:
         os._exit(127)
 

@@ -114,4 +114,5 @@ def test_mistake_in_the_file_is_named(bare: Path, line: Any, text: str, words: s
 def test_file_without_a_section_says_nothing(bare: Path) -> None:
     path = bare / "pyproject.toml"
     path.write_text('[project]\nname = "x"')
-    assert project.read(path) == {}
+    found = project.nearest(bare).found
+    assert found and project.read(found) == {}

@@ -21,6 +21,8 @@ FILE = "_jobq.lock"
 #: Who waits looks so often, and who lets others go first waits twice as long.
 LOOK_S = 0.05
 PAUSE_S = 2 * LOOK_S
+#: What is a link may name any file of ours, which taking the lock would empty.
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Busy(LakeError):
@@ -36,7 +38,7 @@ def held(
         yield
         return
     with told(lake.store):
-        handle = os.open(os.path.join(lake.store.uri, FILE), os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(os.path.join(lake.store.uri, FILE), _FLAGS, 0o644)
     try:
         _take(handle, lake, time.monotonic() + wait_s, enough)
         os.truncate(handle, 0)

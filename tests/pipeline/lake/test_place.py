@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from jobq.errors import ConfigError, LakeError
@@ -61,6 +63,15 @@ def test_lake_is_named_by_its_variable(tmp_path, monkeypatch):
 def test_unknown_table_is_refused_with_the_nearest_name(lake):
     with pytest.raises(ConfigError, match="did you mean 'events'"):
         lake.table("event")
+
+
+def test_lock_leaves_the_file_alone_when_it_is_a_link_to_one(lake, tmp_path):
+    ours = tmp_path / "ours"
+    ours.write_text("kept")
+    os.symlink(ours, os.path.join(lake.store.uri, lock.FILE))
+    with pytest.raises(LakeError, match="symbolic links"), lock.held(lake):
+        pass
+    assert ours.read_text() == "kept"
 
 
 def test_lock_is_refused_while_another_has_it_and_free_afterwards(lake):

@@ -1,0 +1,176 @@
+"""Whose files jobq takes settings and code from: yours and root's, in folders where nobody else can write.
+
+A file of somebody else changes nothing: it is passed over, and a sentence says why.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import re
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+PROJECT = "pyproject.toml"
+#: Names the file to read, whoever owns it.
+NAMED_BY = "JOBQ_PYPROJECT"
+_SECTION = re.compile(rb"\btool\s*\.\s*[\"']?jobq\b")
+_LOOK_BYTES = 1 << 20
+
+
+class Project(NamedTuple):
+    """A pyproject.toml and its text."""
+
+    path: Path
+    text: bytes
+
+
+class Search(NamedTuple):
+    """The pyproject.toml that counts, and why others with a [tool.jobq] were not read."""
+
+    found: Project | None
+    refused: list[str]
+
+
+class Untrusted(Exception):
+    """Somebody else owns it or can write to it; the text says who."""
+
+
+def project(working: Path) -> Search:
+    """The nearest pyproject.toml at or above `working` that is trusted, up to your home or the mount.
+
+    The file that JOBQ_PYPROJECT names counts as it is. Raises OSError for a trusted file that can't be read.
+    """
+    named = os.environ.get(NAMED_BY)
+    if named:
+        path = Path(named).expanduser().absolute()
+        return Search(Project(path, path.read_bytes()), [])
+    refused: list[str] = []
+    boundary = ""
+    for folder in (working, *working.parents):
+        path = folder / PROJECT
+        try:
+            text = None if boundary else _trusted_text(folder)
+            reason = boundary
+        except Untrusted as error:
+            text, reason = None, str(error)
+        if text is not None:
+            return Search(Project(path, text), refused)
+        if reason and _has_section(path):
+            refused.append(
+                f"{path} isn't read: {reason}; if you trust it, set {NAMED_BY}={path}"
+            )  # fmt: skip
+        boundary = boundary or _boundary(folder)
+    return Search(None, refused)
+
+
+def fault(found: os.stat_result, *, has_acl: bool = False) -> str:
+    """Why a file or folder isn't to be trusted: who owns it or can write to it. Empty: it is.
+
+    A sticky folder counts as writable: others can't replace a file there, but they can put one.
+    """
+    if found.st_uid not in (os.geteuid(), 0):
+        return f"it belongs to {_name(found.st_uid)}, not to you or root"
+    if found.st_mode & stat.S_IWOTH:
+        return "everybody can write to it"
+    if found.st_mode & stat.S_IWGRP and (has_acl or not _own_group(found.st_gid)):
+        return f"the group {_group_name(found.st_gid)} can write to it"
+    return ""
+
+
+def writable_by_all(folder: Path) -> bool:
+    """Whether everybody can put files there, as in a temporary folder."""
+    try:
+        return bool(folder.stat().st_mode & stat.S_IWOTH)
+    except OSError:
+        return False
+
+
+def _trusted_text(folder: Path) -> bytes | None:
+    """None: there is no such file. What is looked at and what is read are the same, also if somebody renames."""
+    try:
+        place = _opened(folder)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.stat(PROJECT, dir_fd=place).st_mode):
+            return None
+        if reason := _fault_of(place):
+            raise Untrusted(f"of its folder, {reason}")
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        with open(os.open(PROJECT, flags, dir_fd=place), "rb") as file:
+            if reason := _fault_of(file.fileno()):
+                raise Untrusted(reason)
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    finally:
+        os.close(place)
+
+
+def _opened(folder: Path) -> int:
+    flags = os.O_DIRECTORY | os.O_CLOEXEC
+    try:
+        return os.open(folder, os.O_RDONLY | flags)
+    except PermissionError:
+        # One may be passed through that can't be listed.
+        return os.open(folder, getattr(os, "O_PATH", os.O_RDONLY) | flags)
+
+
+def _fault_of(descriptor: int) -> str:
+    return fault(os.fstat(descriptor), has_acl=_has_acl(descriptor))
+
+
+def _has_acl(descriptor: int) -> bool:
+    """Where rights of single users are set, the group's bits say what they may at most."""
+    try:
+        return "system.posix_acl_access" in os.listxattr(descriptor)
+    except (AttributeError, OSError):
+        return False
+
+
+def _boundary(folder: Path) -> str:
+    """Why nothing above this folder is read; empty: it isn't where the search ends."""
+    home = os.path.realpath(os.path.expanduser("~"))
+    if str(folder) == home:
+        return f"it is above your home, {folder}"
+    if folder != folder.parent and os.path.ismount(folder):
+        return f"it is above the mount point {folder}"
+    return ""
+
+
+def _has_section(path: Path) -> bool:
+    """Whether a file that isn't read seems to have a [tool.jobq]: else nobody misses it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    with open(descriptor, "rb") as file:
+        regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        return regular and bool(_SECTION.search(file.read(_LOOK_BYTES)))
+
+
+def _own_group(gid: int) -> bool:
+    """Whether only you are in a group, as in those that systems make for each user, or only root is."""
+    try:
+        group, you = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return False
+    named = group.gr_name == you.pw_name and gid == you.pw_gid
+    return (named or gid == 0) and set(group.gr_mem) <= {you.pw_name, "root"}
+
+
+def _name(uid: int) -> str:
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return f"with gid {gid}"

@@ -1,0 +1,217 @@
+"""T17: on a machine with other users, none of their files is settings or code of yours."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobq.cli import project
+from jobq.engine import trust
+from jobq.engine.embedded_place import data_folder
+from tests.security.strangers import STRANGER, given_away, needs_root, ran, run_as
+
+EVIL = """
+[tool.jobq]
+url = "redis://stranger.invalid"
+imports = ["evil"]
+"""
+MARK = "the stranger's code ran"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder elsewhere, and no file that a variable names."""
+    monkeypatch.delenv("JOBQ_PYPROJECT", raising=False)
+    monkeypatch.delenv("JOBQ_IMPORT", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def trap(tmp_path: Path, home: Path) -> Path:
+    """A folder with a pyproject.toml that names the module `evil` beside it, and a folder in it to work in."""
+    return trapped(tmp_path)
+
+
+def trapped(where: Path) -> Path:
+    """See `trap`."""
+    folder = where / "open"
+    (folder / "mine").mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(EVIL)
+    (folder / "evil.py").write_text(f"import sys\nprint({MARK!r}, file=sys.stderr)\n")
+    return folder
+
+
+@pytest.fixture
+def reachable(home: Path) -> Iterator[Path]:
+    """A folder that every user of the machine can pass through, unlike those that pytest makes."""
+    folder = Path(tempfile.mkdtemp(prefix="jobq-", dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def refusal(folder: Path) -> str:
+    """The one sentence on the file that isn't read."""
+    found, refused = project.nearest(folder)
+    assert found is None
+    [reason] = refused
+    return reason
+
+
+@needs_root
+@pytest.mark.parametrize("command", [("worker", "--burst"), ("enqueue", "evil.job"), ("queues",)])
+def test_file_of_a_stranger_changes_nothing_when_a_command_runs_below_it(
+    trap: Path, client: Any, command: tuple[str, ...]
+) -> None:
+    given_away(trap)
+    ended = ran("-m", "jobq", *command, cwd=trap / "mine", JOBQ_URL=client.url)
+    assert MARK not in ended.stderr
+    assert f"jobq: {trap}/pyproject.toml isn't read: " in ended.stderr
+    assert f"belongs to uid {STRANGER}" in ended.stderr
+    assert "JOBQ_PYPROJECT=" in ended.stderr
+
+
+@needs_root
+def test_file_of_root_is_read_and_that_of_another_user_is_not_when_you_are_not_root(
+    reachable: Path,
+) -> None:
+    trap, home = trapped(reachable), str(reachable)
+    imports = "from pathlib import Path; from jobq.cli import project"
+    code = "found, refused = project.nearest(Path.cwd()); print(found and str(found.path), refused)"
+    said = run_as(STRANGER, imports, code, cwd=trap / "mine", HOME=home)
+    assert said.stdout == f"{trap}/pyproject.toml []\n", said.stderr
+    given_away(trap, STRANGER + 1)
+    said = run_as(STRANGER, imports, code, cwd=trap / "mine", HOME=home)
+    assert said.stdout.startswith("None [") and f"uid {STRANGER + 1}" in said.stdout, said.stderr
+
+
+@needs_root
+def test_link_of_yours_to_a_file_of_a_stranger_is_refused(trap: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs.toml"
+    theirs.write_text(EVIL)
+    given_away(theirs)
+    (trap / "pyproject.toml").unlink()
+    (trap / "pyproject.toml").symlink_to(theirs)
+    found, refused = project.nearest(trap / "mine")
+    assert (found, refused) == (None, [])
+    theirs.unlink()
+    theirs.write_text(EVIL)
+    assert project.nearest(trap / "mine").found
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o757])
+def test_file_of_yours_is_refused_when_everybody_can_write_to_its_folder(
+    trap: Path, mode: int
+) -> None:
+    trap.chmod(mode)
+    assert "of its folder, everybody can write to it" in refusal(trap / "mine")
+
+
+@pytest.mark.parametrize(("mode", "words"), [(0o666, "everybody can"), (0o602, "everybody can")])
+def test_file_of_yours_is_refused_when_others_can_write_to_it(
+    trap: Path, mode: int, words: str
+) -> None:
+    (trap / "pyproject.toml").chmod(mode)
+    assert words in refusal(trap / "mine")
+
+
+@needs_root
+def test_folder_is_refused_when_a_group_with_others_can_write_to_it(trap: Path) -> None:
+    trap.chmod(0o775)
+    assert project.nearest(trap).found  # root's own group has nobody else
+    os.chown(trap, 0, STRANGER)
+    assert f"the group with gid {STRANGER} can write" in refusal(trap)
+    trap.chmod(0o755)
+    assert project.nearest(trap).found
+
+
+def test_file_without_a_section_is_passed_over_in_silence(trap: Path) -> None:
+    (trap / "pyproject.toml").write_text("[project]\nname = 'x'\ndependencies = ['jobq']\n")
+    trap.chmod(0o777)
+    assert project.nearest(trap / "mine") == (None, [])
+
+
+def test_file_further_up_is_read_when_a_nearer_one_is_refused(trap: Path, tmp_path: Path) -> None:
+    trap.chmod(0o777)
+    (tmp_path / "pyproject.toml").write_text("[tool.jobq]\nqueues = 'low'\n")
+    found, refused = project.nearest(trap / "mine")
+    assert found and found.path == tmp_path / "pyproject.toml"
+    assert len(refused) == 1
+
+
+def test_nothing_above_your_home_is_read(trap: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = trap / "mine"
+    (home / "app").mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    assert f"it is above your home, {home}" in refusal(home / "app")
+    (home / "pyproject.toml").touch()
+    found = project.nearest(home / "app").found
+    assert found and found.path == home / "pyproject.toml"
+
+
+def test_nothing_above_a_mount_is_read(trap: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A real mount needs rights that tests mustn't ask for.
+    mount = trap / "mine"
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == mount)
+    (mount / "app").mkdir()
+    assert f"it is above the mount point {mount}" in refusal(mount / "app")
+
+
+def test_pipe_in_place_of_the_file_holds_nobody_up(trap: Path) -> None:
+    (trap / "pyproject.toml").unlink()
+    os.mkfifo(trap / "pyproject.toml")
+    assert project.nearest(trap / "mine") == (None, [])
+
+
+def test_file_that_a_variable_names_is_read_whoever_can_write_to_it(
+    trap: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trap.chmod(0o777)
+    monkeypatch.setenv("JOBQ_PYPROJECT", str(trap / "pyproject.toml"))
+    found = project.nearest(trap / "mine").found
+    assert found and project.read(found)["imports"] == ["evil"]
+
+
+def test_data_do_not_go_beside_a_file_that_is_refused(trap: Path) -> None:
+    assert data_folder(None, trap / "mine") == trap / ".jobq"
+    trap.chmod(0o777)
+    assert data_folder(None, trap / "mine") == trap / "mine" / ".jobq"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_no_module_is_imported_from_a_working_folder_that_everybody_can_write_to(
+    trap: Path, client: Any, mode: int
+) -> None:
+    def command(*args: str) -> subprocess.CompletedProcess[str]:
+        # As the `jobq` script runs: with `python -m` Python itself would put the folder on the path.
+        return ran("-P", "-m", "jobq", *args, "--import", "evil", cwd=trap, JOBQ_URL=client.url)
+
+    trap.chmod(mode)
+    for args in (("worker", "--burst"), ("enqueue", "evil.job")):
+        ended = command(*args)
+        assert (ended.returncode, MARK in ended.stderr) == (2, False), ended.stderr
+        assert f"no module is imported from {trap}: everybody can write to it" in ended.stderr
+    trap.chmod(0o700)
+    assert MARK in command("enqueue", "evil.job").stderr
+
+
+def test_trust_names_each_fault() -> None:
+    def found(mode: int, uid: int, gid: int = 0) -> os.stat_result:
+        return os.stat_result((stat.S_IFREG | mode, 1, 1, 1, uid, gid, 0, 0, 0, 0))
+
+    you = os.geteuid()
+    assert trust.fault(found(0o644, you)) == trust.fault(found(0o644, 0)) == ""
+    assert "everybody" in trust.fault(found(0o646, you))
+    assert "belongs to uid 54322" in trust.fault(found(0o600, 54322))
+    assert "group" in trust.fault(found(0o660, you, 54322))
+    # The group's bits are then what single users, whom they don't name, may do at most.
+    assert "group" in trust.fault(found(0o660, you, os.getegid()), has_acl=True)
