@@ -1,4 +1,4 @@
--- clock: now_us and now_ms, read once.
+-- clock: now_us and now_ms, read once; `now` was checked.
 -- needs: now
 local now_us = tonumber(now)
 if not now_us then

@@ -1,5 +1,5 @@
 -- delete: pairs of id and receipt from ARGV[first] on, each unless it was received again since; their words.
--- needs: messages attributes
+-- needs: messages attributes is_setting
 local function delete(first)
   local ids, asked, words, gone, fields, seen = {}, {}, {}, {}, {}, {}
   for i = first, #ARGV, 2 do
@@ -11,7 +11,7 @@ local function delete(first)
   local values = redis.call('HMGET', attributes, unpack(asked))
   for i, id in ipairs(ids) do
     local receipt, body, received = ARGV[first + 2 * i - 1], values[2 * i - 1], values[2 * i]
-    local there = scores[i] and not seen[id]
+    local there = scores[i] and not seen[id] and (#id > 9 or not is_setting(id))
     words[i] = 'absent'
     if there and receipt ~= '' and (received or '0') ~= receipt then
       words[i] = 'stale'

@@ -1,6 +1,6 @@
 -- visible: adds up to `limit` messages that may be received to the reply, in order: id, body, times received, first
 -- received at, ms; removes phantoms, which have no body.
--- needs: messages attributes now_ms limit reply
+-- needs: messages attributes now_ms limit reply times is_setting
 local PHANTOMS, WRITING_MS, now_text = 1000, 5000, string.format('%.0f', now_ms)
 local ids, first_time = {}, {}
 local taken, passed, removed, n = 0, 0, 0, #reply
@@ -14,8 +14,8 @@ repeat
   local values = found[1] and redis.call('HMGET', attributes, unpack(fields))
   for i = 1, #found do
     local id, body = found[i], values[3 * i - 2]
-    if body then
-      local received = math.floor(tonumber(values[3 * i - 1]) or 0) + 1
+    if body and (#id > 9 or not is_setting(id)) then
+      local received = times(values[3 * i - 1]) + 1
       taken = taken + 1
       ids[taken], first_time[taken] = id, received == 1
       reply[n + 1], reply[n + 2], reply[n + 3] = id, body, received
@@ -37,6 +37,8 @@ local nothing
 if taken == 0 and removed > PHANTOMS then
   nothing = {'again'}
 elseif taken == 0 then
-  local score = redis.call('ZRANGE', messages, 0, 0, 'WITHSCORES')[2]
-  nothing = {'empty', score and string.format('%.0f', math.max(passed > 0 and 100 or 1, score - now_ms)) or ''}
+  local score = tonumber(redis.call('ZRANGE', messages, 0, 0, 'WITHSCORES')[2])
+  -- One at infinity never becomes visible.
+  local waits = score and score < 9007199254740991
+  nothing = {'empty', waits and string.format('%.0f', math.max(passed > 0 and 100 or 1, score - now_ms)) or ''}
 end

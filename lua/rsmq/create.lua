@@ -17,11 +17,20 @@ WRITES   attributes and queues; messages that a deleted queue left behind belong
 local messages, attributes, queues = unpack(KEYS)
 local now, name, vt, delay, maxsize = unpack(ARGV)
 
+--@include shared/_arguments
+keys_are(3)
+arguments_are(5)
+if #name > 160 or not string.find(name, '^[%w_-]+$') or name == 'QUEUES' then
+  refuse('name', '1 to 160 letters, digits, _ and -, and not QUEUES')
+end
+whole('vt', vt, 0, 9999999)
+whole('delay', delay, 0, 9999999)
+if maxsize ~= '-1' then whole('maxsize', maxsize, 1024, 65536) end
+whole_or_none('now', now, 0, 9007199254740991)
 --@include _clock
-
--- A key of another type refuses here, before anything is written.
-redis.call('ZCARD', messages)
-redis.call('SISMEMBER', queues, name)
+probe('ZCARD', messages)
+probe('HLEN', attributes)
+probe('SCARD', queues)
 
 local added = redis.call('HSETNX', attributes, 'vt', vt)
 if added == 1 then

@@ -13,6 +13,16 @@ WRITES   nothing for a stale one; fields without a message are removed and count
 ]]
 local messages, attributes = unpack(KEYS)
 
+-- The usual call passes without the functions that say what is wrong with one.
+local find = string.find
+if not (#KEYS == 2 and #ARGV == 2 and (ARGV[2] == '' or (#ARGV[2] <= 6 and not find(ARGV[2], '%D')))) then
+--@include shared/_arguments
+keys_are(2)
+arguments_are(0, 0, 1000, 2)
+for i = 2, #ARGV, 2 do whole_or_none('receipt', ARGV[i], 0, 9007199254740991) end
+end
+
+--@include _reserved
 --@include _delete
 
 local words = delete(1)

@@ -14,6 +14,10 @@ WRITES   nothing
 local messages, attributes = unpack(KEYS)
 local now = unpack(ARGV)
 
+--@include shared/_arguments
+keys_are(2)
+arguments_are(1)
+whole_or_none('now', now, 0, 9007199254740991)
 --@include _clock
 --@include _described
 

@@ -18,30 +18,41 @@ WRITES   nothing for a queue that isn't there
 local messages, attributes, queues = unpack(KEYS)
 local now, name, ids_cursor, fields_cursor, limit = unpack(ARGV)
 
+--@include shared/_arguments
+keys_are(3)
+arguments_are(5)
+if name == '' or #name > 640 or string.find(name, '[%c:]') then refuse('name', '1 to 160 printable characters without :') end
+limit = whole('limit', limit, 1, 1000)
+whole_or_none('now', now, 0, 9007199254740991)
 --@include _clock
 --@include _settings
+--@include _reserved
 
 if not exists then return {'not_found'} end
-redis.call('ZCARD', messages)
+probe('SCARD', queues)
+-- Both walks read before anything is written: a cursor that is none raises.
+local ids_page = ids_cursor ~= '' and redis.call('ZSCAN', messages, ids_cursor, 'COUNT', limit)
+local fields_page = fields_cursor ~= '' and redis.call('HSCAN', attributes, fields_cursor, 'COUNT', limit)
+probe('ZCARD', messages)
 redis.call('SADD', queues, name)
 
 local function after(cursor) return cursor == '0' and '' or cursor end
 
 local phantoms, fields = 0, 0
-if ids_cursor ~= '' then
-  local cursor, found = unpack(redis.call('ZSCAN', messages, ids_cursor, 'COUNT', limit))
+if ids_page then
+  local cursor, found = unpack(ids_page)
   for i = 1, #found, 2 do
     -- What may be on its way, a member whose body follows, stays; see _visible.
     local settled = #found[i] == 32 or found[i + 1] + 5000 < now_ms
-    if settled and redis.call('HEXISTS', attributes, found[i]) == 0 then
+    if is_setting(found[i]) or (settled and redis.call('HEXISTS', attributes, found[i]) == 0) then
       redis.call('ZREM', messages, found[i])
       phantoms = phantoms + 1
     end
   end
   ids_cursor = after(cursor)
 end
-if fields_cursor ~= '' then
-  local cursor, found = unpack(redis.call('HSCAN', attributes, fields_cursor, 'COUNT', limit))
+if fields_page then
+  local cursor, found = unpack(fields_page)
   for i = 1, #found, 2 do
     local id = string.match(found[i], '^(.*):[rf][cr]$') or found[i]
     local known = (#id == 32 or #id == 22) and string.match(id, '^[%w:]+$')

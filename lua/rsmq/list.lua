@@ -10,6 +10,10 @@ WRITES   nothing
 ]]
 local queues = unpack(KEYS)
 
+--@include shared/_arguments
+keys_are(1)
+arguments_are(0)
+
 local reply = redis.call('SMEMBERS', queues)
 table.insert(reply, 1, 'ok')
 return reply

@@ -15,18 +15,27 @@ WRITES   nothing for one that is absent or stale, or if the other queue isn't th
 local messages, attributes, to_messages, to_attributes = unpack(KEYS)
 local now, channel = unpack(ARGV, 1, 2)
 
+--@include shared/_arguments
+keys_are(4)
+arguments_are(2, 0, 1000, 2)
+if messages == to_messages or attributes == to_attributes then refuse('the other queue', 'another') end
+whole_or_none('now', now, 0, 9007199254740991)
+--@include _channel
+for i = 4, #ARGV, 2 do whole_or_none('receipt', ARGV[i], 0, 9007199254740991) end
 --@include _clock
+--@include _settings
+--@include _reserved
 --@include _held
 
-local vt, delay, maxsize, total = unpack(redis.call('HMGET', to_attributes, 'vt', 'delay', 'maxsize', 'totalsent'))
-if not (vt and delay and maxsize) then return {'not_found'} end
-redis.call('ZCARD', to_messages)
+local to_vt, to_delay, to_maxsize, to_total = unpack(redis.call('HMGET', to_attributes, 'vt', 'delay', 'maxsize', 'totalsent'))
+if not (to_vt and to_delay and to_maxsize) then return {'not_found'} end
+probe('ZCARD', messages, to_messages)
 
 local reply, moved = {'ok'}, 0
 for i = 3, #ARGV, 2 do
   local id = ARGV[i]
   local body, word = redis.call('HGET', attributes, id), refusal(id, ARGV[i + 1])
-  if not word and body then
+  if not word and body and not is_setting(id) then
     redis.call('ZADD', to_messages, now_ms, id)
     redis.call('HSET', to_attributes, id, body)
     redis.call('ZREM', messages, id)
@@ -36,7 +45,5 @@ for i = 3, #ARGV, 2 do
   end
   reply[#reply + 1] = word or 'absent'
 end
--- A total that is no whole number would refuse HINCRBY, after the messages were moved.
-local sent = tonumber(string.match(total or '', '^%d+') or 0)
-if moved > 0 then redis.call('HSET', to_attributes, 'totalsent', string.format('%.0f', sent + moved)) end
+if moved > 0 then redis.call('HSET', to_attributes, 'totalsent', added(to_total, moved)) end
 return reply

@@ -17,12 +17,25 @@ WRITES   nothing for a stale one, nor for a queue that isn't there
 local messages, attributes = unpack(KEYS)
 local now, vt, limit = unpack(ARGV, 1, 3)
 
+-- The usual call passes without the functions that say what is wrong with one.
+local find = string.find
+if not (#KEYS == 2 and #ARGV == 5 and now == '' and (vt == '' or (#vt <= 6 and not find(vt, '%D'))) and #limit <= 3 and find(limit, '^[1-9]%d*$')
+  and (ARGV[5] == '' or (#ARGV[5] <= 6 and not find(ARGV[5], '%D')))) then
+--@include shared/_arguments
+keys_are(2)
+arguments_are(3, 0, 1000, 2)
+whole_or_none('now', now, 0, 9007199254740991)
+whole_or_none('vt', vt, 0, 9999999)
+whole('limit', limit, 1, 1000)
+for i = 5, #ARGV, 2 do whole_or_none('receipt', ARGV[i], 0, 9007199254740991) end
+end
+vt, limit = tonumber(vt), tonumber(limit)
 --@include _clock
 --@include _settings
+--@include _reserved
 --@include _delete
 
 if not exists then return {'not_found'} end
-limit = tonumber(limit)
 local words = delete(4)
 local reply = {'ok', words}
 

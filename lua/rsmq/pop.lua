@@ -14,11 +14,21 @@ WRITES   nothing when nothing is visible, but that phantoms are removed
 local messages, attributes = unpack(KEYS)
 local now, limit = unpack(ARGV)
 
+-- The usual call passes without the functions that say what is wrong with one.
+local find = string.find
+if not (#KEYS == 2 and #ARGV == 2 and now == '' and #limit <= 3 and find(limit, '^[1-9]%d*$')) then
+--@include shared/_arguments
+keys_are(2)
+arguments_are(2)
+whole_or_none('now', now, 0, 9007199254740991)
+whole('limit', limit, 1, 1000)
+end
+limit = tonumber(limit)
 --@include _clock
 --@include _settings
+--@include _reserved
 
 if not exists then return {'not_found'} end
-limit = tonumber(limit)
 local reply, fields = {'ok'}, {}
 
 --@include _visible

@@ -13,7 +13,12 @@ WRITES   messages and attributes; nothing for a queue that isn't there
 local messages, attributes = unpack(KEYS)
 local limit = unpack(ARGV)
 
+--@include shared/_arguments
+keys_are(2)
+arguments_are(1)
+limit = whole('limit', limit, 1, 1000)
 --@include _settings
+--@include _reserved
 
 if not exists then return {'not_found'} end
 local ids = redis.call('ZRANGE', messages, 0, limit - 1)
@@ -21,7 +26,7 @@ if #ids == 0 then return {'ok', 0} end
 
 local fields = {}
 for i, id in ipairs(ids) do
-  fields[3 * i - 2], fields[3 * i - 1], fields[3 * i] = id, id .. ':rc', id .. ':fr'
+  fields[3 * i - 2], fields[3 * i - 1], fields[3 * i] = is_setting(id) and '' or id, id .. ':rc', id .. ':fr'
 end
 redis.call('ZREM', messages, unpack(ids))
 redis.call('HDEL', attributes, unpack(fields))

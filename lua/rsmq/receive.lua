@@ -16,11 +16,22 @@ WRITES   nothing when nothing is visible, but that phantoms are removed
 local messages, attributes = unpack(KEYS)
 local now, vt, limit = unpack(ARGV)
 
+-- The usual call passes without the functions that say what is wrong with one.
+local find = string.find
+if not (#KEYS == 2 and #ARGV == 3 and now == '' and (vt == '' or (#vt <= 6 and not find(vt, '%D'))) and #limit <= 3 and find(limit, '^[1-9]%d*$')) then
+--@include shared/_arguments
+keys_are(2)
+arguments_are(3)
+whole_or_none('now', now, 0, 9007199254740991)
+whole_or_none('vt', vt, 0, 9999999)
+whole('limit', limit, 1, 1000)
+end
+vt, limit = tonumber(vt), tonumber(limit)
 --@include _clock
 --@include _settings
+--@include _reserved
 
 if not exists then return {'not_found'} end
-limit = tonumber(limit)
 local reply = {'ok'}
 
 --@include _visible

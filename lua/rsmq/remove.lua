@@ -13,7 +13,10 @@ WRITES   all keys
 local messages, attributes, queues = unpack(KEYS)
 local name = unpack(ARGV)
 
-redis.call('SISMEMBER', queues, name)
+--@include shared/_arguments
+keys_are(3)
+arguments_are(1)
+probe('SCARD', queues)
 
 local gone = redis.call('UNLINK', messages) + redis.call('UNLINK', attributes)
 redis.call('SREM', queues, name)

@@ -16,6 +16,21 @@ WRITES   messages and attributes; nothing when one of them is refused
 local messages, attributes = unpack(KEYS)
 local now, delay, channel = unpack(ARGV, 1, 3)
 
+-- The usual call passes without the functions that say what is wrong with one.
+local find = string.find
+if not (#KEYS == 2 and #ARGV == 5 and now == '' and delay == '' and channel == ''
+  and #ARGV[4] == 22 and not find(ARGV[4], '%W')) then
+--@include shared/_arguments
+keys_are(2)
+arguments_are(3, 1, 1000, 2)
+whole_or_none('now', now, 0, 9007199254740991)
+whole_or_none('delay', delay, 0, 9999999)
+for i = 4, #ARGV, 2 do
+  if #ARGV[i] ~= 22 or string.find(ARGV[i], '%W') then refuse('the end of an id', '22 letters and digits') end
+end
+--@include _channel
+end
+delay = tonumber(delay)
 --@include _clock
 --@include _settings
 
@@ -38,14 +53,14 @@ local function minted(at_us, random)
 end
 
 if not exists then return {'not_found'} end
-local maxsize = whole(maxsize_text, 65536)
+local maxsize = whole_part(maxsize_text, 65536)
 for i = 5, #ARGV, 2 do
   if maxsize ~= -1 and #ARGV[i] > maxsize then return {'too_long', maxsize} end
 end
 local before = channel ~= '' and redis.call('ZCARD', messages)
 
 local reply, scored, bodies = {'ok'}, {}, {}
-local visible_at = string.format('%.0f', now_ms + 1000 * (tonumber(delay) or whole(delay_text, 0)))
+local visible_at = string.format('%.0f', now_ms + 1000 * (delay or whole_part(delay_text, 0)))
 for i = 4, #ARGV, 2 do
   local id = minted(now_us + i / 2 - 2, ARGV[i])
   reply[i / 2] = id
@@ -54,12 +69,8 @@ for i = 4, #ARGV, 2 do
 end
 local n = #bodies
 bodies[n + 1], bodies[n + 2] = 'totalsent', added(totalsent_text, #reply - 1)
-for first = 1, #scored, 2000 do
-  redis.call('ZADD', messages, unpack(scored, first, math.min(#scored, first + 1999)))
-end
-for first = 1, #bodies, 2000 do
-  redis.call('HSET', attributes, unpack(bodies, first, math.min(#bodies, first + 1999)))
-end
+redis.call('ZADD', messages, unpack(scored))
+redis.call('HSET', attributes, unpack(bodies))
 for sent = 1, channel == '' and 0 or #reply - 1 do
   redis.call('PUBLISH', channel, string.format('%.0f', before + sent))
 end

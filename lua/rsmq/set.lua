@@ -16,12 +16,19 @@ WRITES   attributes; nothing for a queue that isn't there
 local messages, attributes = unpack(KEYS)
 local now, vt, delay, maxsize = unpack(ARGV)
 
+--@include shared/_arguments
+keys_are(2)
+arguments_are(4)
+whole_or_none('vt', vt, 0, 9999999)
+whole_or_none('delay', delay, 0, 9999999)
+if maxsize ~= '-1' then whole_or_none('maxsize', maxsize, 1024, 65536) end
+whole_or_none('now', now, 0, 9007199254740991)
 --@include _clock
 --@include _settings
 --@include _described
 
 if not exists then return {'not_found'} end
-redis.call('ZCARD', messages)
+probe('ZCARD', messages)
 
 redis.call('HSET', attributes, 'modified', string.format('%.0f', math.floor(now_ms / 1000)))
 if vt ~= '' then redis.call('HSET', attributes, 'vt', vt) end

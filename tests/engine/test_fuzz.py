@@ -10,25 +10,21 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from redis import exceptions as refused
 
 from jobq.engine.functions import scripts
 from jobq.engine.message import Ending, Hold
 from jobq.engine.queue import Queue
 from jobq.engine.script import Script
+from tests import hostile
+from tests.hostile import CORRUPT, Corruption, Raw
 
 ENGINE = {script.name: script for script in scripts() if script.area == "engine"}
 NOW = 1_700_000_000_000
 CALLER = "fuzzfuzzfuzzfuzz"
-#: What no number, word or mid may be.
-HOSTILE: tuple[Any, ...] = (
-    "", " ", "-1", "-0", "0", "1.5", "1500.5", "1e3", "1e300", "inf", "-inf", "nan", "0x10", "１", "bogus", "9" * 16,
-    "9" * 400, b"\xff", b"\xff\xfe", "a\x00b", "a\nb", "\x1f\x1e\x1d", "x" * 70_000, str(2**63), str(-(2**63)),
-)  # fmt: skip
 
 
 class Call(NamedTuple):
-    """A call that the script takes, on the queue as `alive` leaves it."""
+    """A call that the script takes, on the queue as `alive` leaves it; extra_keys follow those that it binds."""
 
     args: tuple[Any, ...]
     extra_keys: tuple[str, ...] = ()
@@ -89,50 +85,23 @@ def alive(queue: Queue, at: Callable[[int], int], end: Any) -> tuple[Hold, str]:
     return Hold("held", held.token), queue.dead()[0].dead_id
 
 
-class Raw:
-    """Calls scripts as another program would, without any of the client's checks."""
-
-    def __init__(self, redis: Any, queue: Queue) -> None:
-        self._redis, self._queue = redis, queue
-        self._known: set[str] = set()
-
-    def keys(self, script: Script) -> list[str]:
-        names = self._queue._bind(script.name)[1]
-        return [
-            *names,
-            *([f"{self._queue.prefix}call:{CALLER}"] if "last_call" in script.keys else []),
-        ]
-
-    def __call__(self, script: Script, keys: list[str], args: tuple[Any, ...]) -> bool:
-        """Whether the script took it."""
-        try:
-            self._redis.evalsha(self._loaded(script), len(keys), *keys, *args)
-        except (refused.ResponseError, refused.OutOfMemoryError):
-            return False
-        return True
-
-    def state(self) -> dict[bytes, Any]:
-        """Every key, and whether it expires."""
-        names = self._redis.keys("*{*")
-        pipe = self._redis.pipeline(transaction=False)
-        for name in names:
-            pipe.dump(name).pttl(name)
-        replies = pipe.execute()
-        return {
-            name: (value, ttl >= 0)
-            for name, value, ttl in zip(names, replies[::2], replies[1::2], strict=True)
-        }
-
-    def _loaded(self, script: Script) -> str:
-        if script.sha not in self._known:
-            self._known.add(script.sha)
-            self._redis.script_load(script.source)
-        return script.sha
+@pytest.fixture
+def raw(redis: Any) -> Raw:
+    return Raw(redis)
 
 
 @pytest.fixture
-def raw(redis: Any, queue: Queue) -> Raw:
-    return Raw(redis, queue)
+def good(queue: Queue, alive: tuple[Hold, str]) -> dict[str, hostile.Call]:
+    """A good call of each script, with its keys."""
+    return {
+        name: hostile.Call((*_keys(queue, ENGINE[name]), *call.extra_keys), call.args)
+        for name, call in calls(queue, *alive).items()
+    }
+
+
+def _keys(queue: Queue, script: Script) -> list[str]:
+    own = [f"{queue.prefix}call:{CALLER}"] if "last_call" in script.keys else []
+    return [*queue._bind(script.name)[1], *own]
 
 
 def _still_works(queue: Queue) -> None:
@@ -147,99 +116,28 @@ def _still_works(queue: Queue) -> None:
     raise AssertionError("a sane message is never handed out")
 
 
-def test_every_script_of_the_engine_has_a_good_call(queue: Queue, alive: Any, raw: Raw):
-    good = calls(queue, *alive)
+def test_every_script_of_the_engine_has_a_good_call(raw: Raw, good: dict[str, hostile.Call]):
     assert set(good) == set(ENGINE)
-    for name in sorted(set(good) - {"clear"}):
-        script, call = ENGINE[name], good[name]
-        assert raw(script, [*raw.keys(script), *call.extra_keys], call.args), name
+    for name, call in good.items():
+        assert hostile.takes(raw, ENGINE[name], call), name
 
 
 @pytest.mark.parametrize("name", sorted(ENGINE))
-def test_script_changes_nothing_when_it_refuses_an_argument(
-    queue: Queue, alive: Any, raw: Raw, name: str
+def test_script_changes_nothing_when_it_refuses_its_arguments_or_keys(
+    queue: Queue, raw: Raw, good: dict[str, hostile.Call], name: str
 ):
-    script, call = ENGINE[name], calls(queue, *alive)[name]
-    keys = [*raw.keys(script), *call.extra_keys]
-    for args in _spoilt(call.args):
-        before = raw.state()
-        if not raw(script, keys, args):
-            assert raw.state() == before, f"{name}{args!r:.300} was refused and changed something"
+    hostile.refuses_whole(raw, ENGINE[name], good[name], stays=True)
     _still_works(queue)
-
-
-def _spoilt(args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    for place in range(len(args)):
-        for value in HOSTILE:
-            yield (*args[:place], value, *args[place + 1 :])
-        yield (*args[:place], *args[place + 1 :])
-    yield ()
-    yield (*args, "more")
-    yield (*args, *args)
-
-
-@pytest.mark.parametrize("name", sorted(ENGINE))
-def test_script_changes_nothing_when_a_key_is_missing_or_one_too_many(
-    queue: Queue, alive: Any, raw: Raw, name: str
-):
-    script, call = ENGINE[name], calls(queue, *alive)[name]
-    keys = [*raw.keys(script), *call.extra_keys]
-    for some in ([], keys[1:], keys[:-1], [*keys, f"{queue.prefix}more"]):
-        before = raw.state()
-        if not raw(script, some, call.args):
-            assert raw.state() == before
-
-
-def _of_another_type(redis: Any, key: str) -> Iterator[None]:
-    """Every other type in turn, under the same name."""
-    kind, saved = redis.type(key), redis.dump(key)
-    for other, make in {
-        b"string": lambda: redis.set(key, "7"),
-        b"hash": lambda: redis.hset(key, "held", "7"),
-        b"list": lambda: redis.rpush(key, "held"),
-        b"set": lambda: redis.sadd(key, "held"),
-        b"zset": lambda: redis.zadd(key, {"held": 7}),
-        b"stream": lambda: redis.xadd(key, {"a": "b"}),
-    }.items():
-        if other != kind:
-            redis.delete(key)
-            make()
-            yield
-    redis.delete(key)
-    if saved:
-        redis.restore(key, 0, saved)
 
 
 @pytest.mark.parametrize("name", sorted(ENGINE))
 def test_script_changes_nothing_when_it_refuses_a_key_of_another_type(
-    queue: Queue, alive: Any, raw: Raw, redis: Any, name: str
+    queue: Queue, raw: Raw, good: dict[str, hostile.Call], name: str
 ):
-    script, call = ENGINE[name], calls(queue, *alive)[name]
-    keys = [*raw.keys(script), *call.extra_keys]
-    whole = {key: redis.dump(key) for key in redis.keys("*{*")}
-    for key in keys:
-        for _ in _of_another_type(redis, key):
-            before = raw.state()
-            if raw(script, keys, call.args):
-                _put_back(redis, whole)
-            else:
-                assert raw.state() == before, (
-                    f"{name} changed something where {key} is of another type"
-                )
-    _put_back(redis, whole)
+    hostile.refuses_keys_of_another_type(raw, ENGINE[name], good[name])
     _still_works(queue)
 
 
-def _put_back(redis: Any, whole: dict[bytes, bytes]) -> None:
-    pipe = redis.pipeline(transaction=False)
-    pipe.delete(*redis.keys("*{*"))
-    for key, value in whole.items():
-        pipe.restore(key, 0, value)
-    pipe.execute()
-
-
-#: Bytes where a script expects a number, a time, options or a record.
-CORRUPT = (b"bogus", b"", b"-5", b"1e400", b"nan", b"\xff\xfe")
 FIELDS = (
     "locks", "tokens", "backoffs", "nattempts", "ncrashes", "nunknowns", "generations", "requeue", "options",
     "progress", "dead-messages", "last-dead",
@@ -304,38 +202,28 @@ def _corruptions(queue: Queue, redis: Any) -> Iterator[tuple[str, Callable[[], A
 
 
 def test_no_script_raises_after_a_write_when_stored_values_are_corrupt(
+    queue: Queue, raw: Raw, redis: Any, good: dict[str, hostile.Call]
+):
+    called = {ENGINE[name]: call for name, call in good.items()}
+    hostile.raises_before_it_writes(raw, called, hostile.corruptions_of(redis))
+    written = (Corruption(what, "", make) for what, make in _corruptions(queue, redis))
+    hostile.raises_before_it_writes(raw, called, written)
+
+
+def test_messages_are_handed_out_whatever_stands_beside_them(
     queue: Queue, alive: Any, raw: Raw, redis: Any
 ):
-    good = calls(queue, *alive)
-    whole = {key: redis.dump(key) for key in redis.keys("*{*")}
-    for what, corrupt in _corruptions(queue, redis):
-        for name, call in good.items():
-            script = ENGINE[name]
-            keys = [*raw.keys(script), *call.extra_keys]
-            corrupt()
-            refused_it = not raw(script, keys, call.args)
-            _put_back(redis, whole)
-            if refused_it:
-                corrupt()
-                before = raw.state()
-                assert not raw(script, keys, call.args)
-                assert raw.state() == before, f"{what}: {name} raised and changed something"
-                _put_back(redis, whole)
-
-
-def test_messages_are_handed_out_whatever_stands_beside_them(queue: Queue, alive: Any, redis: Any):
-    whole = {key: redis.dump(key) for key in redis.keys("*{*")}
+    whole = raw.state()
     for what, corrupt in _corruptions(queue, redis):
         corrupt()
         try:
             _still_works(queue)
         except AssertionError:
             pytest.fail(what)
-        _put_back(redis, whole)
+        raw.put_back(whole)
 
 
-def test_limits_are_kept_by_the_scripts_themselves(queue: Queue, alive: Any, raw: Raw):
-    good = calls(queue, *alive)
+def test_limits_are_kept_by_the_scripts_themselves(raw: Raw, good: dict[str, hostile.Call]):
     for name, place in {
         "content": 2,
         "dead": 2,
@@ -347,7 +235,4 @@ def test_limits_are_kept_by_the_scripts_themselves(queue: Queue, alive: Any, raw
         script, args = ENGINE[name], list(good[name].args)
         for limit in (1_001, 10**9, -1):
             args[place] = limit
-            assert not raw(script, [*raw.keys(script), *good[name].extra_keys], tuple(args)), (
-                name,
-                limit,
-            )
+            assert not raw(script, good[name].keys, args), (name, limit)

@@ -157,7 +157,7 @@ class AsyncRsmq:
     async def peek(
         self, qname: str, place: str = "visible", offset: int = 0, limit: int = 100
     ) -> list[Peeked]:
-        return await self._run(self.requests.peek(qname, place, offset, limit))
+        return await self._drive(steps.peek(self.requests, qname, place, offset, limit))
 
     async def purge(self, qname: str) -> int:
         return await self._drive(steps.purge(self.requests, qname))

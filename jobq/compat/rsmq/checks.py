@@ -25,7 +25,7 @@ RESERVED = "QUEUES"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,160}")
 _FOREIGN_NAME = re.compile("[^:\x00-\x1f\x7f\ud800-\udfff]{1,160}")
 _ID = re.compile(r"[a-zA-Z0-9:]{32}")
-_FOREIGN_ID = re.compile(r"[!-~]{1,160}")
+_LONGEST_ID = 512
 #: Blanks are those of JavaScript.
 _WHOLE = re.compile(
     "[\t-\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff]*([+-]?[0-9]+)"
@@ -58,12 +58,25 @@ def is_regular_name(value: Any) -> bool:
 
 
 def message_id(value: Any) -> str:
-    """An id that a message may have; some clients make ids that Node refuses."""
+    """An id that a message may have; some clients make ids that Node refuses, and anybody can write any bytes."""
     if not value:
         raise MissingParameter("id")
-    if not isinstance(value, str) or not _FOREIGN_ID.fullmatch(value):
+    if not isinstance(value, str) or not 0 < len(bytes_of(value)) <= _LONGEST_ID:
         raise InvalidFormat("id")
     return value
+
+
+def text_of(written: bytes) -> str:
+    """A name or an id as text, from which `bytes_of` makes the same bytes again, whatever they are."""
+    return written.decode("utf-8", "surrogateescape")
+
+
+def bytes_of(text: str) -> bytes:
+    """What is written for a name or an id; nothing for what can't be written."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return b""  # half a surrogate pair
 
 
 def is_regular_id(value: str) -> bool:

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from jobq.compat.rsmq.checks import ANY_SIZE, MOST_SIZE, is_regular_id, whole
+from jobq.compat.rsmq.checks import ANY_SIZE, MOST_SIZE, is_regular_id, text_of, whole
 
 VT_S, DELAY_S = 30, 0
 _MILLISECONDS_FROM = 1e11
+#: What is never visible has the score of infinity, which is no int.
+LATEST_MS = 1 << 53
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -90,6 +92,13 @@ class Received(NamedTuple):
     next_s: float | None = None
 
 
+class Page(NamedTuple):
+    """What one look showed of the ids that it passed; the others have no body."""
+
+    passed: int
+    messages: list[Peeked]
+
+
 class Healed(NamedTuple):
     """What was removed: ids without a body, and fields without a message."""
 
@@ -101,18 +110,19 @@ def read_messages(reply: list[Any]) -> list[Message]:
     """Messages of a reply, behind its word."""
     if len(reply) == 5:  # one, as a rule: worth a shorter way
         _, id_, body, rc, fr = reply
-        return [Message(_text(id_), body, rc, _number(fr))]
+        return [Message(text_of(id_), body, rc, _number(fr))]
     four = zip(reply[1::4], reply[2::4], reply[3::4], reply[4::4], strict=True)
-    return [Message(_text(id_), body, rc, _number(fr)) for id_, body, rc, fr in four]
+    return [Message(text_of(id_), body, rc, _number(fr)) for id_, body, rc, fr in four]
 
 
-def read_peeked(reply: list[Any]) -> list[Peeked]:
+def read_peeked(reply: list[Any]) -> Page:
     """The same of peek."""
-    five = zip(reply[1::5], reply[2::5], reply[3::5], reply[4::5], reply[5::5], strict=True)
-    return [
-        Peeked(_text(id_), body, _number(rc), _number(fr), int(float(score)))
+    five = zip(reply[2::5], reply[3::5], reply[4::5], reply[5::5], reply[6::5], strict=True)
+    found = [
+        Peeked(text_of(id_), body, rc, _number(fr), _score(score))
         for id_, body, rc, fr, score in five
     ]
+    return Page(reply[1], found)
 
 
 def read_attributes(reply: list[Any], *, as_node: bool = False) -> Attributes:
@@ -136,7 +146,7 @@ def epoch_s(text: str) -> int | None:
     except ValueError:
         try:
             return int(datetime.fromisoformat(text).timestamp())
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
     if number != number or abs(number) == float("inf"):
         return None
@@ -150,6 +160,10 @@ def _text(value: bytes) -> str:
 def _whole(text: str, otherwise: int) -> int:
     found = whole(text)
     return otherwise if found is None else found
+
+
+def _score(value: bytes) -> int:
+    return int(min(LATEST_MS, max(-LATEST_MS, float(value))))
 
 
 def _number(value: int | bytes) -> int:

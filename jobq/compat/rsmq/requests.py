@@ -23,7 +23,7 @@ from jobq.compat.rsmq.message import (
     Attributes,
     Healed,
     Message,
-    Peeked,
+    Page,
     Received,
     read_attributes,
     read_messages,
@@ -162,7 +162,7 @@ class Requests:
         args = (self._now(), seconds, *_pairs(checked))
         return Request(load("rsmq", "visibility"), self._own(name), args, read)
 
-    def peek(self, qname: str, place: str, offset: int, limit: int) -> Request[list[Peeked]]:
+    def peek(self, qname: str, place: str, offset: int, limit: int) -> Request[Page]:
         name = checks.existing_name(qname)
         if place not in PLACES:
             raise ConfigError(f"place {place!r} is unknown; take one of {', '.join(PLACES)}")
@@ -238,7 +238,11 @@ def _check_limit(limit: int) -> None:
 
 
 def _pairs(held: Sequence[Held]) -> list[Argument]:
-    return [part for id_, receipt in held for part in (id_, "" if receipt is None else receipt)]
+    return [
+        part
+        for id_, receipt in held
+        for part in (checks.bytes_of(id_), "" if receipt is None else receipt)
+    ]
 
 
 def _existing(
@@ -294,7 +298,7 @@ def _created(reply: list[Any]) -> int:
 
 
 def _names(reply: list[bytes]) -> list[str]:
-    return sorted(name.decode("utf-8", "replace") for name in reply[1:])
+    return sorted(checks.text_of(name) for name in reply[1:])
 
 
 def _sent(reply: list[Any]) -> list[str]:

@@ -179,7 +179,7 @@ class Rsmq:
         self, qname: str, place: str = "visible", offset: int = 0, limit: int = 100
     ) -> list[Peeked]:
         """Look at messages without receiving them: 'visible', 'hidden' or 'all', the next first."""
-        return self._run(self.requests.peek(qname, place, offset, limit))
+        return self._drive(steps.peek(self.requests, qname, place, offset, limit))
 
     def purge(self, qname: str) -> int:
         """Remove the messages that are there, hidden ones too; how many. Settings and totals stay."""

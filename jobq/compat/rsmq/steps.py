@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from jobq.compat.rsmq import batches
 from jobq.compat.rsmq.errors import MessageTooLong
-from jobq.compat.rsmq.message import Healed, Message, too_long
+from jobq.compat.rsmq.message import Healed, Message, Peeked, too_long
 from jobq.compat.rsmq.requests import PER_CALL, Held, Requests
 from jobq.engine.request import Request
 
@@ -50,6 +50,20 @@ def purge(requests: Requests, qname: str) -> Steps[int]:
     return removed
 
 
+def peek(
+    requests: Requests, qname: str, place: str, offset: int, limit: int
+) -> Steps[list[Peeked]]:
+    """As many looks as the messages take, each of about 256 KiB."""
+    found: list[Peeked] = []
+    end = offset + limit
+    while True:
+        page = yield requests.peek(qname, place, offset, end - offset)
+        found += page.messages
+        offset += page.passed
+        if offset >= end or not page.passed:
+            return found
+
+
 def redrive(requests: Requests, qname: str, target: str, limit: int | None) -> Steps[int]:
     """What is visible in one queue, to another; what others receive meanwhile stays with them."""
     yield requests.describe(target)
@@ -58,9 +72,12 @@ def redrive(requests: Requests, qname: str, target: str, limit: int | None) -> S
     wanted, moved, passed = unseen if limit is None else limit, 0, 0
     while unseen > 0 and moved < wanted:
         looked = min(PER_CALL, unseen, wanted - moved)
-        some = yield requests.peek(qname, "visible", passed, looked)
+        page = yield requests.peek(qname, "visible", passed, looked)
+        if not page.passed:
+            break
+        some = page.messages
         # Ids without a body aren't shown, and stay where they are.
-        unseen, passed = unseen - looked, passed + looked - len(some)
+        unseen, passed = unseen - page.passed, passed + page.passed - len(some)
         held = [(one.id, one.receipt) for one in some]
         moved += sum((yield requests.move(qname, target, held))) if held else 0
     return moved

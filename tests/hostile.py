@@ -1,0 +1,280 @@
+"""Scripts called as no client of ours calls them, on data that none of ours writes: an error changed nothing.
+
+Programs in any language call the scripts and write the keys. The server has no way back from a script's first write;
+therefore whatever a script can't use must be found before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from redis import exceptions as refused
+
+from jobq.engine.functions import flags
+from jobq.engine.script import Script
+
+#: What no number, word or id may be.
+HOSTILE: tuple[Any, ...] = (
+    "", " ", "-1", "-0", "0", "1.5", "1500.5", "1e3", "1e300", "inf", "-inf", "nan", "0x10", "１", "bogus", "9" * 16,
+    "9" * 400, b"\xff", b"\xff\xfe", "a\x00b", "a\nb", "\x1f\x1e\x1d", "x" * 70_000, str(2**63), str(-(2**63)),
+)  # fmt: skip
+#: Those of them that no argument which is a number may be.
+NO_NUMBERS = frozenset(HOSTILE) - {"", "-1", "-0", "0", "9" * 16, str(2**63), str(-(2**63))}
+#: Bytes where a script expects a number, a time, options or a record.
+CORRUPT = (b"bogus", b"", b"-5", b"1e400", b"nan", b"\xff\xfe")
+SCORES = ("-inf", "inf", "-5", "1.5", "1e300")
+LAST_ID = "18446744073709551615-18446744073709551615"
+#: Of the whole server, but for how long keys still live.
+_DIGEST = """
+local names, parts = redis.call('KEYS', '*'), {}
+table.sort(names)
+for i, name in ipairs(names) do
+  parts[i] = name .. redis.call('DUMP', name) .. tostring(redis.call('PTTL', name) >= 0)
+end
+return redis.sha1hex(table.concat(parts))
+"""
+
+
+class Call(NamedTuple):
+    """A call that a script takes. numbers: the places of the arguments that are numbers."""
+
+    keys: tuple[str, ...]
+    args: tuple[Any, ...] = ()
+    numbers: tuple[int, ...] = ()
+
+
+class Raw:
+    """Calls scripts as another program would, without any of the client's checks."""
+
+    def __init__(self, redis: Any) -> None:
+        self.redis = redis
+        self._known: set[str] = set()
+
+    def __call__(self, script: Script, keys: Iterable[str], args: Iterable[Any]) -> bool:
+        """Whether the script took it."""
+        keys = tuple(keys)
+        try:
+            self.redis.evalsha(self._loaded(script), len(keys), *keys, *args)
+        except (refused.ResponseError, refused.OutOfMemoryError):
+            return False
+        return True
+
+    def digest(self) -> bytes:
+        """The same as long as nothing changes."""
+        found: bytes = self.redis.eval(_DIGEST, 0)
+        return found
+
+    def state(self) -> dict[bytes, tuple[bytes, int]]:
+        """Every key, and how long it lives."""
+        names = self.redis.keys()
+        pipe = self.redis.pipeline(transaction=False)
+        for name in names:
+            pipe.dump(name).pttl(name)
+        replies = pipe.execute()
+        return dict(zip(names, zip(replies[::2], replies[1::2], strict=True), strict=True))
+
+    def put_back(self, state: Mapping[bytes, tuple[bytes, int]]) -> None:
+        """Make it so again."""
+        pipe = self.redis.pipeline(transaction=False)
+        pipe.flushall()
+        for name, (value, ttl) in state.items():
+            pipe.restore(name, max(0, ttl), value)
+        pipe.execute()
+
+    def _loaded(self, script: Script) -> str:
+        if script.sha not in self._known:
+            self._known.add(script.sha)
+            self.redis.script_load(script.source)
+        return script.sha
+
+
+def takes(raw: Raw, script: Script, call: Call) -> bool:
+    """Whether a script takes a call; all is as before then."""
+    whole = raw.state()
+    taken = raw(script, call.keys, call.args)
+    raw.put_back(whole)
+    return taken
+
+
+def refuses_whole(raw: Raw, script: Script, call: Call, *, stays: bool = False) -> None:
+    """Arguments that are none, and too few or too many of them or of the keys.
+
+    stays: what the script takes after all stays, for a look at what that did.
+    """
+    spoilt_calls = [
+        *((call.keys, args) for args in spoilt(call.args)),
+        *((keys, call.args) for keys in ((), call.keys[1:], call.keys[:-1], (*call.keys, "more"))),
+    ]
+    reads = "no-writes" in flags(script)
+    whole, before = raw.state(), raw.digest()
+    for keys, args in spoilt_calls:
+        if not raw(script, keys, args):
+            assert raw.digest() == before, (
+                f"{script.name}{args!r:.300} with {len(keys)} keys was refused and changed something"
+            )
+        elif not reads:
+            if not stays:
+                raw.put_back(whole)
+            before = raw.digest()
+
+
+def refuses_what_is_no_number(raw: Raw, script: Script, call: Call) -> None:
+    """In each place of a number."""
+    for place in call.numbers:
+        for value in NO_NUMBERS:
+            args = (*call.args[:place], value, *call.args[place + 1 :])
+            assert not raw(script, call.keys, args), (
+                f"{script.name} took {value!r:.20} in place {place}"
+            )
+
+
+def spoilt(args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """Good arguments with something wrong in each place, or in their number."""
+    for place in range(len(args)):
+        for value in HOSTILE:
+            yield (*args[:place], value, *args[place + 1 :])
+        yield (*args[:place], *args[place + 1 :])
+    yield ()
+    yield (*args, "more")
+    yield (*args, *args)
+
+
+def refuses_keys_of_another_type(raw: Raw, script: Script, call: Call) -> None:
+    """Each key in turn, in each of the other types."""
+    whole = raw.state()
+    for key in dict.fromkeys(call.keys):
+        for kind in of_another_type(raw.redis, key):
+            before = raw.digest()
+            if raw(script, call.keys, call.args):
+                raw.put_back(whole)
+            else:
+                assert raw.digest() == before, (
+                    f"{script.name} changed something though {key} is a {kind}"
+                )
+    raw.put_back(whole)
+
+
+def of_another_type(redis: Any, key: str) -> Iterator[str]:
+    """Every other type in turn, under the same name."""
+    kind, saved = redis.type(key), redis.dump(key)
+    for other, make in {
+        "string": lambda: redis.set(key, "7"),
+        "hash": lambda: redis.hset(key, "held", "7"),
+        "list": lambda: redis.rpush(key, "held"),
+        "set": lambda: redis.sadd(key, "held"),
+        "zset": lambda: redis.zadd(key, {"held": 7}),
+        "stream": lambda: redis.xadd(key, {"a": "b"}),
+    }.items():
+        if other.encode() != kind:
+            redis.delete(key)
+            make()
+            yield other
+    redis.delete(key)
+    if saved:
+        redis.restore(key, 0, saved)
+
+
+class Corruption(NamedTuple):
+    """Something that somebody else may write to a key, '' for any of those that scripts know."""
+
+    what: str
+    key: str
+    make: Callable[[], Any]
+
+
+def raises_before_it_writes(
+    raw: Raw, calls: Mapping[Script, Call], corruptions: Iterable[Corruption]
+) -> None:
+    """Whatever stands in the keys: a script that raises changed nothing."""
+    whole = raw.state()
+    for one in corruptions:
+        one.make()
+        corrupt, before = raw.state(), raw.digest()
+        for script, call in calls.items():
+            if one.key and one.key not in call.keys:
+                continue
+            if not raw(script, call.keys, call.args):
+                assert raw.digest() == before, (
+                    f"{one.what}: {script.name} raised and changed something"
+                )
+            elif "no-writes" not in flags(script):
+                raw.put_back(corrupt)
+                before = raw.digest()
+        raw.put_back(whole)
+
+
+def corruptions_of(redis: Any) -> Iterator[Corruption]:
+    """Of every key that there is, by its type. Each is made on what is there now."""
+    by_type = {
+        b"hash": _of_hash,
+        b"list": _of_list,
+        b"set": _of_set,
+        b"zset": _of_zset,
+        b"stream": _of_stream,
+    }
+    for name in sorted(redis.keys()):
+        found = by_type.get(redis.type(name), _of_string)
+        yield from found(redis, name.decode())
+
+
+def _of_string(redis: Any, key: str) -> Iterator[Corruption]:
+    for value in CORRUPT:
+        yield Corruption(f"{key}={value!r}", key, lambda value=value: redis.set(key, value))
+
+
+def _of_hash(redis: Any, key: str) -> Iterator[Corruption]:
+    fields = redis.hkeys(key)
+    for value in CORRUPT:
+        yield Corruption(
+            f"{key} all={value!r}",
+            key,
+            lambda value=value: redis.hset(key, mapping=dict.fromkeys(fields, value)),
+        )
+        for field in fields:
+            yield Corruption(
+                f"{key} {field!r}={value!r}",
+                key,
+                lambda field=field, value=value: redis.hset(key, field, value),
+            )
+    for field in fields:
+        yield Corruption(
+            f"{key} without {field!r}", key, lambda field=field: redis.hdel(key, field)
+        )
+    yield Corruption(f"{key} foreign", key, lambda: redis.hset(key, b"\xff", b"\xff"))
+
+
+def _of_list(redis: Any, key: str) -> Iterator[Corruption]:
+    for value in (*CORRUPT, b"a\nb", b"x" * 70_000):
+        yield Corruption(
+            f"{key} begins with {value!r:.20}", key, lambda value=value: redis.lpush(key, value)
+        )
+    yield Corruption(f"no {key}", key, lambda: redis.delete(key))
+
+
+def _of_set(redis: Any, key: str) -> Iterator[Corruption]:
+    yield Corruption(f"{key} foreign", key, lambda: redis.sadd(key, *CORRUPT))
+    yield Corruption(f"no {key}", key, lambda: redis.delete(key))
+
+
+def _of_zset(redis: Any, key: str) -> Iterator[Corruption]:
+    members = redis.zrange(key, 0, -1)
+    for score in SCORES:
+        yield Corruption(
+            f"{key} scores {score}",
+            key,
+            lambda score=score: redis.zadd(key, dict.fromkeys(members, score)),
+        )
+        yield Corruption(
+            f"{key} foreign at {score}",
+            key,
+            lambda score=score: redis.zadd(key, dict.fromkeys(CORRUPT, score)),
+        )
+    yield Corruption(f"no {key}", key, lambda: redis.delete(key))
+
+
+def _of_stream(redis: Any, key: str) -> Iterator[Corruption]:
+    yield Corruption(f"{key} foreign", key, lambda: redis.xadd(key, {b"\xff": b"\xff"}))
+    yield Corruption(f"{key}, ids used up", key, lambda: redis.xadd(key, {"m": "x"}, id=LAST_ID))
+    yield Corruption(f"{key} emptied", key, lambda: redis.xtrim(key, maxlen=0, approximate=False))
+    yield Corruption(f"no {key}", key, lambda: redis.delete(key))
