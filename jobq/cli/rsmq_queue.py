@@ -23,8 +23,16 @@ queue.examples = "jobq rsmq queue list\njobq rsmq queue create -n mails -t 60"
 @command("list", examples="jobq rsmq queue list\njobq rsmq queue list --ns '{rsmq}'")
 @ns_option
 def list_(session: Session, ns: str) -> None:
-    """Names of the queues, a JSON array."""
-    click.echo(output.json_text(opened(session, ns).list_queues()))
+    """Names of the queues, a JSON array. What somebody wrote there and can't be one is told on stderr."""
+    from jobq.compat.rsmq.checks import can_name
+
+    with telling("Failed to list the queues"):
+        names = opened(session, ns).list_queues()
+    click.echo(output.json_text([name for name in names if can_name(name)]))
+    for name in names:
+        if not can_name(name):
+            text = f"{name!r} is listed and can't be a queue's name; queue delete -n takes it off the list"
+            click.echo(output.escaped(text), err=True)
 
 
 @command("create", examples="jobq rsmq queue create -n mails -t 60 -d 5 -m -1")

@@ -196,3 +196,34 @@ def test_namespace_is_chosen_by_flag_and_variable(ctl, client):
 def test_queue_name_reaches_the_terminal_harmless(ctl):
     ended = ctl("queue", "describe", "-n", "a\x1b[2J")
     assert "\x1b" not in ended.err and ended.code == 1
+
+
+def test_hostile_names_and_ids_are_shown_and_deleted_by_their_own_verbs(ctl, rsmq, redis):
+    redis.sadd("rsmq:QUEUES", b"\xff", "a:Q", "QUEUES", b"x" * 700)
+    ended = ctl("queue", "list")
+    assert (ended.code, ended.out) == (0, '["q"]\n')
+    assert len(ended.err.splitlines()) == 4
+    for name in ("\udcff", "a:Q", "QUEUES", "x" * 700):
+        assert ctl("queue", "delete", "-n", name).code == 0
+    assert ctl("queue", "list") == (0, '["q"]\n', "")
+    redis.zadd("rsmq:q", {b"\xff": 1, "vt": 2, "never": "inf"})
+    redis.hset("rsmq:q:Q", mapping={b"\xff": b"\xfe", "never": "x"})
+    shown = ctl("message", "peek", "-n", "q", "--place", "all").records
+    assert [one["id"] for one in shown] == ["\udcff", "never"]
+    assert ctl("message", "receive", "-n", "q").records[0]["id"] == "\udcff"
+    assert ctl("message", "delete", "-n", "q", "-i", "\udcff").code == 0
+    assert ctl("queue", "heal", "-n", "q").code == 0
+    assert redis.zrange("rsmq:q", 0, -1) == [b"never"]
+    assert ctl("queue", "describe", "-n", "q").records[0]["vt"] == 30
+
+
+@pytest.mark.parametrize("key", ["rsmq:q", "rsmq:q:Q"])
+def test_queue_whose_key_has_another_type_is_told_and_deleted(ctl, rsmq, redis, key):
+    redis.delete(key)
+    redis.rpush(key, "somebody else's")
+    for verb in (("queue", "describe"), ("message", "peek"), ("message", "receive")):
+        ended = ctl(*verb, "-n", "q")
+        assert ended.code == 4 and len(ended.err.splitlines()) <= 2, ended
+    assert ctl("queue", "list") == (0, '["q"]\n', "")
+    assert ctl("queue", "delete", "-n", "q").code == 0
+    assert redis.keys() == []

@@ -47,9 +47,14 @@ def queue_name(value: Any) -> str:
 
 def existing_name(value: Any) -> str:
     """A name that a queue may have; PyRSMQ gives queues names that Node refuses."""
-    if isinstance(value, str) and value != RESERVED and _FOREIGN_NAME.fullmatch(value):
+    if isinstance(value, str) and can_name(value):
         return value
     return queue_name(value)
+
+
+def can_name(name: str) -> bool:
+    """Whether a queue may be called so; anybody can put any bytes on the list of queues."""
+    return name != RESERVED and _FOREIGN_NAME.fullmatch(name) is not None
 
 
 def is_regular_name(value: Any) -> bool:

@@ -66,9 +66,21 @@ class Requests:
         return Request(load("rsmq", "list"), (self.keys.queues,), (), _names)
 
     def remove(self, qname: str) -> Request[int]:
-        name = checks.existing_name(qname)
+        try:
+            name = checks.existing_name(qname)
+        except InvalidFormat:
+            return self._unlisted(qname)
         read = _existing(name, lambda _: 1)
         return Request(load("rsmq", "remove"), self._listed(name), (name,), read, repeatable=False)
+
+    def _unlisted(self, qname: Any) -> Request[int]:
+        """What can't be a queue's name leaves the list, where somebody put it."""
+        written = checks.bytes_of(qname) if isinstance(qname, str) else b""
+        if not written:
+            raise InvalidFormat("qname")
+        # Its keys, if there are such, may be another queue's.
+        script, keys = load("rsmq", "unlist"), (self.keys.queues,)
+        return Request(script, keys, (written,), _unlisted, repeatable=False)
 
     def describe(self, qname: str, *, as_node: bool = False) -> Request[Attributes]:
         name = checks.existing_name(qname)
@@ -294,6 +306,12 @@ def _refuse_irregular(held: Sequence[Held]) -> None:
 def _created(reply: list[Any]) -> int:
     if reply[0] == b"exists":
         raise QueueExists
+    return 1
+
+
+def _unlisted(reply: list[Any]) -> int:
+    if reply[0] == b"not_found":
+        raise InvalidFormat("qname")
     return 1
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from jobq.compat.rsmq import Healed, InvalidFormat, QueueExists, QueueNotFound, Rsmq
 from jobq.compat.rsmq.message import epoch_s
+from jobq.engine.connection import connect
 from jobq.errors import ScriptError
 from tests.compat.rsmq.conftest import BEGINNING_US
 
@@ -236,3 +237,54 @@ def test_move_to_a_half_made_queue_is_refused(rsmq, q, redis, stored, field):
     with pytest.raises(QueueNotFound):
         rsmq.move_messages(q, "to", held)
     assert stored() == before
+
+
+def test_consumer_handles_a_message_whose_id_is_no_text(rsmq, q, redis, clock):
+    rsmq.send_message(q, "x")
+    redis.zadd("rsmq:q", {b"\xff\n": 1})
+    redis.hset("rsmq:q:Q", b"\xff\n", "hostile")
+    handled = []
+    done = rsmq.consume(q, lambda message: handled.append(message.message), burst=True)
+    assert (done.done, handled) == (2, ["hostile", "x"])
+    assert redis.zcard("rsmq:q") == 0
+
+
+def test_message_under_the_name_of_a_setting_takes_no_setting_with_it(rsmq, q, redis, clock):
+    names = ["vt", "delay", "maxsize", "totalsent"]
+    for call in (
+        lambda: rsmq.pop_message(q), lambda: rsmq.receive_message(q), lambda: rsmq.purge(q),
+        lambda: [rsmq.delete_message(q, name) for name in names], lambda: rsmq.heal(q),
+        lambda: rsmq.move_messages(q, "to", [(name, None) for name in names]), lambda: rsmq.peek(q),
+    ):  # fmt: skip
+        redis.delete("rsmq:to", "rsmq:to:Q")
+        rsmq.create_queue("to")
+        redis.zadd("rsmq:q", dict.fromkeys(names, 1))
+        try:
+            assert not call() or redis.zcard("rsmq:to") == 0
+        except InvalidFormat:
+            pass  # no such message, and no id that Node takes
+        assert rsmq.get_queue_attributes(q).vt == 30
+        rsmq.send_message("to", "still there")
+        assert rsmq.counts("to") == (1, 0)
+
+
+def test_peek_ends_a_page_at_256_kib_and_reads_on(rsmq, redis, client):
+    rsmq.create_queue("big", maxsize=-1)
+    sent = rsmq.send_messages("big", ["x" * 100_000] * 10)
+    redis.hdel("rsmq:big:Q", sent[0])
+    page = rsmq.requests.peek("big", "all", 0, 10).run(client)
+    assert (page.passed, len(page.messages)) == (4, 3)
+    assert [one.id for one in rsmq.peek("big", "all", 1, 8)] == sent[1:9]
+    rsmq.create_queue("to", maxsize=-1)
+    assert rsmq.redrive("big", "to") == 9
+
+
+def test_send_without_the_right_to_publish_changes_nothing(rsmq, q, client, server, redis, stored):
+    redis.execute_command("ACL", "SETUSER", "mute", "on", ">x", "~*", "+@all", "resetchannels")
+    mute = connect(f"unix://mute:x@{server.socket}")
+    before = stored()
+    with pytest.raises(ScriptError, match="channel"):
+        Rsmq(mute, realtime=True).send_message(q, "x")
+    assert stored() == before
+    mute.close()
+    redis.execute_command("ACL", "DELUSER", "mute")

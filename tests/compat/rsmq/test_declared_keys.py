@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobq.compat.rsmq import Rsmq
+from jobq.compat.rsmq import InvalidFormat, Rsmq
 from jobq.config import ServerSettings
 from jobq.engine.connection import Client, connect
 from jobq.engine.functions import load_library
@@ -61,6 +61,8 @@ def every_call(rsmq: Rsmq) -> None:
     rsmq.peek("q", "all")
     rsmq.heal("q")
     rsmq.list_queues()
+    with pytest.raises(InvalidFormat):
+        rsmq.delete_queue("not:listed")
     rsmq.purge("q")
     rsmq.delete_queue("q")
     assert b.message == "b"

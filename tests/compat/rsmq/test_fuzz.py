@@ -34,6 +34,7 @@ def good(rsmq: Rsmq, redis: Any) -> dict[str, Call]:
         "describe": Call(own, (now,), (0,)),
         "heal": Call(listed, (now, "q", "0", "0", 100), (0, 2, 3, 4)),
         "list": Call(("rsmq:QUEUES",)),
+        "unlist": Call(("rsmq:QUEUES",), ("q",)),
         "move": Call((*own, "rsmq:to", "rsmq:to:Q"), (now, "rsmq:rt:to", *done), (0, 3, 5)),
         "next": Call(own, (now, 30, 3, *done), (0, 1, 2, 4, 6)),
         "peek": Call(own, (now, "all", 0, 10), (0, 2, 3)),
