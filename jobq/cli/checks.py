@@ -34,7 +34,8 @@ COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 def doctor(session: Session, strict: bool) -> int:
     """Judge the server: can jobq work there, and what would be lost when.
 
-    Refuses eviction policies that lose jobs. Exit code 1: something failed.
+    Every node of a Cluster is judged, and replicas that a Cluster or Sentinels may promote. Refuses eviction
+    policies that lose jobs. Exit code 1: something failed.
     """
     from jobq.engine.doctor import findings
 
@@ -53,7 +54,8 @@ def show(session: Session, finding: Finding) -> None:
     level = click.style(
         f"{finding.level:4}", fg=COLORS[finding.level], bold=finding.level == "fail"
     )
-    click.echo(f"{level}  {finding.check:11}  {output.escaped(finding.value)}")
+    of = f"{finding.node}: " if finding.node else ""
+    click.echo(f"{level}  {finding.check:11}  {output.escaped(of + finding.value)}")
     if finding.remedy:
         click.echo(f"{'':19}→ {output.escaped(finding.remedy)}")
 

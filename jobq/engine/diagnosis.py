@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, NamedTuple
@@ -21,20 +21,26 @@ FIXED: dict[str, dict[tuple[int, int], int]] = {
 
 
 class Finding(NamedTuple):
-    """One thing looked at. `remedy` is '' when all is well."""
+    """One thing looked at. `remedy` is '' when all is well; `node` where it isn't true of every node asked."""
 
     check: str
     level: Level
     value: str
     remedy: str = ""
+    node: str = ""
 
 
 @dataclass(kw_only=True)
 class Facts:
     """What one server answered; `refused` is key -> commands.
 
-    A part that it refused to show is absent, its words are in `unknown`.
+    A part that it refused to show is absent, its words are in `unknown`. node: which of several it is; `away`:
+    why it didn't answer. is_replica: it was asked as what a failover would promote.
     """
+
+    node: str = ""
+    away: str = ""
+    is_replica: bool = False
 
     url: str = ""
     namespace: str = "jobq"
@@ -54,7 +60,31 @@ class Facts:
 
 def judge(facts: Facts) -> list[Finding]:
     """Every finding, in the order a person wants to read them."""
-    return [finding for check in CHECKS for finding in check(facts)]
+    if facts.away:
+        remedy = "start it, or fail over to a replica; the queues of its slots stand still"
+        if facts.is_replica:
+            remedy = "start it, or remove it; nothing can be said of what a failover to it loses"
+        level: Level = "warn" if facts.is_replica else "fail"
+        return [Finding("server", level, f"no answer: {facts.away}", remedy)]
+    checks = [check for check in CHECKS if not (facts.is_replica and check in OF_PRIMARIES)]
+    return [finding for check in checks for finding in check(facts)]
+
+
+def judge_all(nodes: Sequence[Facts]) -> list[Finding]:
+    """The findings of several nodes by check; one that holds for every node is there once, without their names."""
+    found: dict[Finding, list[str]] = {}
+    for facts in nodes:
+        for finding in judge(facts):
+            found.setdefault(finding, []).append(facts.node)
+    order = {name: place for place, name in enumerate(dict.fromkeys(f.check for f in found))}
+    asked = {
+        check: [facts.node for facts in nodes if any(f.check == check for f in judge(facts))]
+        for check in order
+    }
+    return [
+        finding if named == asked[finding.check] else finding._replace(node=", ".join(named))
+        for finding, named in sorted(found.items(), key=lambda item: order[item[0].check])
+    ]
 
 
 def version(facts: Facts) -> Iterator[Finding]:
@@ -218,6 +248,20 @@ def clock(facts: Facts) -> Iterator[Finding]:
         yield Finding("clock", "warn", value, "run NTP on both; delays by at= are off by as much")
 
 
+def coverage(facts: Facts) -> Iterator[Finding]:
+    """Whether the nodes of a Cluster go on without a shard that is gone."""
+    setting = facts.settings.get("cluster-require-full-coverage")
+    if facts.info.get("cluster_enabled") != "1" or setting is None:
+        return
+    if setting == "no":
+        yield Finding("coverage", "ok", "a shard that is gone stops its own queues alone")
+    else:
+        yield Finding(
+            "coverage", "warn", "a shard that is gone stops the queues of every other one",
+            "CONFIG SET cluster-require-full-coverage no, on every node and in its configuration",
+        )  # fmt: skip
+
+
 def latency(facts: Facts) -> Iterator[Finding]:
     """A round trip: every enqueue waits one."""
     if not facts.pings_ms:
@@ -284,5 +328,8 @@ def _why(facts: Facts, part: str) -> str:
 
 ASK_ADMIN = "ask with the URL of a user who may: jobq doctor --url …"
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    version, patched, eviction, memory, persistence, replicas, connections, clock, latency, rights, exposure,
+    version, patched, eviction, memory, persistence, replicas, coverage, connections, clock, latency, rights,
+    exposure,
 )  # fmt: skip
+#: A replica runs no scripts, and says itself that it is one.
+OF_PRIMARIES = (replicas, rights, exposure)
