@@ -22,6 +22,7 @@ from jobq.jobs.call import Call
 from jobq.jobs.codec import UnknownVersion, decode
 from jobq.jobs.context import Context, ReportProgress, running
 from jobq.jobs.ending import STOPS, failed_ending
+from jobq.jobs.forks import Home
 from jobq.jobs.metered import Meter, metered
 from jobq.jobs.registry import Registry
 from jobq.jobs.result import encode_result
@@ -63,6 +64,8 @@ class Executor:
         self._seal = seal
         self._everywhere = middleware.everywhere
         middleware.settle_awaited()
+        #: Where jobs run: what they fork never gets out of `run` or `arun`.
+        self.home = Home()
         self._rss_kib = 0
         self._runs = 0
 
@@ -114,10 +117,12 @@ class Executor:
                 value = middleware.around_run(layers, context, lambda: self._limited(call))()
             else:
                 value = job.function(*call.args, **call.kwargs)
+            self.home.only()
             result = encode_result(value, job.name) if job.stores_result else None
-        except STOPS:
-            raise
         except BaseException as error:
+            self.home.only(error)
+            if isinstance(error, STOPS):
+                raise
             return self._failed(context, call, error, started, thread_time_ns() - cpu)
         finally:
             running.reset(entered)
@@ -134,10 +139,12 @@ class Executor:
             value = await middleware.around_arun(
                 layers, context, lambda: self._alimited(call, meter)
             )()
+            self.home.only()
             result = encode_result(value, call.job.name) if call.job.stores_result else None
-        except STOPS:
-            raise
         except BaseException as error:
+            self.home.only(error)
+            if isinstance(error, STOPS):
+                raise
             if _cancelled_from_outside(error):
                 raise
             return self._failed(context, call, error, started, meter.ns)
@@ -148,13 +155,23 @@ class Executor:
     def _limited(self, call: Call) -> Any:
         job = call.job
         if job.timeout is None or self._soft_timeout is None:
-            value = job.function(*call.args, **call.kwargs)
+            value = self._called(call)
         else:
             with self._soft_timeout(job.timeout):
-                value = job.function(*call.args, **call.kwargs)
+                value = self._called(call)
         if job.stores_result:
             # Here too, so that middleware sees a result that can't be stored as the failure it is.
             encode_result(value, job.name)
+        return value
+
+    def _called(self, call: Call) -> Any:
+        """Within middleware, which is not to see what the job forks."""
+        try:
+            value = call.job.function(*call.args, **call.kwargs)
+        except BaseException as error:
+            self.home.only(error)
+            raise
+        self.home.only()
         return value
 
     async def _alimited(self, call: Call, meter: Meter) -> Any:
@@ -164,7 +181,7 @@ class Executor:
         limit = asyncio.timeout(job.timeout)
         try:
             async with limit:
-                value = await metered(job.function(*call.args, **call.kwargs), meter)
+                value = await metered(job.function(*call.args, **call.kwargs), meter, self.home)
         except TimeoutError as error:
             if limit.expired():
                 raise JobTimeout(f"ran past its timeout of {job.timeout:g} s") from error
@@ -193,7 +210,9 @@ class Executor:
     ) -> Ending:
         run_us = (perf_counter_ns() - started) // 1000
         figures = (run_us, cpu_ns // 1000, self._peak_rss_kib(run_us), self.worker)
-        return failed_ending(context, call, error, figures)
+        ending = failed_ending(context, call, error, figures)
+        self.home.only()  # a policy may fork too
+        return ending
 
     def _peak_rss_kib(self, run_us: int) -> int:
         if run_us >= LONG_US or self._runs % RSS_EVERY == 0:

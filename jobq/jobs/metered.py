@@ -7,6 +7,10 @@ from collections.abc import Coroutine, Generator
 from time import thread_time_ns
 from typing import Any
 
+from jobq.jobs.forks import Home, NotHere
+
+ELSEWHERE = NotHere()
+
 
 class Meter:
     """CPU time in nanoseconds."""
@@ -18,18 +22,26 @@ class Meter:
 
 
 @types.coroutine
-def metered(coroutine: Coroutine[Any, Any, Any], meter: Meter) -> Generator[Any, Any, Any]:
-    """Await `coroutine`, adding to `meter` what its own steps cost."""
+def metered(
+    coroutine: Coroutine[Any, Any, Any], meter: Meter, home: Home
+) -> Generator[Any, Any, Any]:
+    """Await `coroutine`, adding to `meter` what its own steps cost. A process forked in a step ends with it."""
     step: Any = coroutine.send
     value: Any = None
     while True:
+        home.only(ELSEWHERE)
         started = thread_time_ns()
         try:
             awaited = step(value)
         except StopIteration as end:
+            home.only()
             return end.value
+        except BaseException as error:
+            home.only(error)
+            raise
         finally:
             meter.ns += thread_time_ns() - started
+        home.only(ELSEWHERE)
         try:
             value, step = (yield awaited), coroutine.send
         except BaseException as error:  # cancellation, and closing, belong to the coroutine

@@ -16,6 +16,7 @@ from jobq.engine.ahead import Ahead
 from jobq.engine.message import Dequeued, Ending, Hold, Message
 from jobq.errors import JobAborted, JobqError
 from jobq.jobs.call import Call
+from jobq.jobs.forks import NotHere, leave
 from jobq.worker import slots
 from jobq.worker.clock import boot_ns
 from jobq.worker.hard import kill_after_s
@@ -53,13 +54,14 @@ class AsyncChild(Child):
         self._ahead: Ahead | None = None
         self._ahead_until = 0
         self._sync_slot: int | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def take_and_run(self) -> None:
         """On an event loop."""
         asyncio.run(self._main())
 
     async def _main(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         loop.add_reader(self.around.woken, self._on_signal)
         loop.add_reader(self.around.alive, self.hear)
@@ -339,6 +341,13 @@ class AsyncChild(Child):
         for slot in list(self._running):
             if now >= self.slots.words[slots.UNTIL + slot]:
                 self._cancel(slot, "lost")
+
+    def forked(self) -> None:
+        """Where a job forked: of this loop nothing runs there but the end, once the job's step is over."""
+        if self._loop is not None:
+            for handle in getattr(self._loop, "_ready", ()):
+                handle.cancel()
+            self._loop.call_soon(leave, NotHere())
 
     def look_around(self, now: int) -> float:
         """While a sync job holds the loop up."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from jobq.config import WorkerSettings
 from jobq.engine.connection import Client
+from jobq.jobs.forks import Home, flush
 from jobq.jobs.registry import Registry
 from jobq.worker import exits, slots
 from jobq.worker.async_child import AsyncChild
@@ -59,19 +60,27 @@ def _life(plan: Plan, memory: Slots, parent: int) -> int:
     os.close(plan.alive_write)
     die_with(parent)
     reseed()
+    home = Home()
     told: list[Callable[[], None]] = []
-    woken = _listen(memory, told)
+    forked: list[Callable[[], None]] = []
+    woken = _listen(memory, told, forked, home)
     try:
         plan.hooks.start()
+        home.only()
         child = _made(plan, memory, parent, woken)
-    except Exception:
+    except Exception as error:
+        home.only(error)
         logger.exception("a child can't start")
         return exits.CHILD_BOOT
     told.append(child.told)
+    forked.append(child.forked)
     child.timers.install()
     memory.words[slots.STATE] = slots.WORKING
     try:
         child.loop()
+    except BaseException as error:
+        home.only(error)
+        raise
     finally:
         memory.words[slots.STATE] = slots.LEAVING
         _say_goodbye(plan.hooks)
@@ -104,8 +113,10 @@ def reseed() -> None:
         numpy.random.seed()
 
 
-def _listen(memory: Slots, told: list[Callable[[], None]]) -> int:
-    """Handle signals; the end of a pipe that becomes readable after each.
+def _listen(
+    memory: Slots, told: list[Callable[[], None]], forked: list[Callable[[], None]], home: Home
+) -> int:
+    """Handle signals; the end of a pipe that becomes readable after each. `forked`: called in what jobs fork.
 
     What the supervisor handles for the whole pool is ignored here by a handler, not by SIG_IGN, which
     programs started by jobs would inherit.
@@ -116,6 +127,10 @@ def _listen(memory: Slots, told: list[Callable[[], None]]) -> int:
     signal.set_wakeup_fd(filled, warn_on_full_buffer=False)
 
     def hear(number: int, _: object) -> None:
+        if os.getpid() != home.pid:  # forked by a library, which Python doesn't know of
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
         if number == signal.SIGTERM:
             memory.words[slots.CONTROL] |= slots.DRAIN
         for each in told:
@@ -126,13 +141,13 @@ def _listen(memory: Slots, told: list[Callable[[], None]]) -> int:
     for number in (signal.SIGUSR2, signal.SIGTERM):
         signal.signal(number, hear)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    _let_jobs_fork()
+    _let_jobs_fork(forked)
     faulthandler.register(signal.SIGTTIN, all_threads=True, chain=False)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     return woken
 
 
-def _let_jobs_fork() -> None:
+def _let_jobs_fork(forked: list[Callable[[], None]]) -> None:
     """In a process that a job forks TERM ends it. What a terminal sends to all stays the supervisor's.
 
     A signal that came between the fork and its default handling would be Python's to handle here: lost, or
@@ -152,14 +167,7 @@ def _let_jobs_fork() -> None:
         for number in ours:
             signal.signal(number, signal.SIG_DFL)
         let_go()
+        for each in forked:
+            each()
 
     os.register_at_fork(before=hold_back, after_in_parent=let_go, after_in_child=become_ordinary)
-
-
-def flush() -> None:
-    """Write out what was printed; os._exit doesn't."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError, AttributeError):
-            pass  # closed, or never there

@@ -147,8 +147,12 @@ class Child:
         """How many messages to ask for."""
         return self.recycling.left(self.prefetch[index].size, self.slots.words[slots.FINISHED])
 
+    def forked(self) -> None:
+        """Called in a process that a job forked from this one."""
+
     def dequeue(self, index: int, limit: int) -> tuple[Dequeued, int]:
         """Ask one queue; what it gave, and until when that is surely held."""
+        self.executor.home.only()
         asked_at = boot_ns()
         settings = self.settings
         dequeued = self.queues[index].dequeue(
@@ -160,6 +164,7 @@ class Child:
         self, index: int, endings: Sequence[Ending], dequeue: int = 0
     ) -> tuple[Dequeued | None, int]:
         """End attempts and, if asked, dequeue; as `dequeue`."""
+        self.executor.home.only()
         asked_at = boot_ns()
         settings = self.settings
         self._reporting = True
@@ -175,6 +180,7 @@ class Child:
 
     def release(self, index: int, holds: Sequence[Hold]) -> None:
         """Give back what wasn't started."""
+        self.executor.home.only()
         if holds:
             self.queues[index].release(holds)
 

@@ -15,6 +15,7 @@ from jobq.config import WorkerSettings
 from jobq.engine.connection import Client, switch_off_buffers
 from jobq.engine.functions import check_library
 from jobq.errors import ConfigError
+from jobq.jobs.forks import Home
 from jobq.jobs.registry import Registry
 from jobq.worker import exits
 from jobq.worker.birth import Hooks, Plan
@@ -63,9 +64,10 @@ def run_worker(
 
 
 def _loaded(load: Callable[[], object], registry: Registry) -> bool:
-    before = set(threading.enumerate())
+    before, home = set(threading.enumerate()), Home()
     try:
         load()
+        home.only()
     except ConfigError:
         raise
     except (Exception, SystemExit):

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from jobq.config import WorkerSettings
+from jobq.jobs.forks import flush
 from jobq.worker import exits, slots
-from jobq.worker.birth import flush, reseed
+from jobq.worker.birth import reseed
 from jobq.worker.clock import boot_ns
 from jobq.worker.log import logger
 from jobq.worker.member import BACKOFF_S, LONGEST_BACKOFF_S, SETTLED_S, Member
