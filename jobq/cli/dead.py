@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from jobq.cli import exits, output
-from jobq.cli.described import content_facts
+from jobq.cli.described import content_facts, job_name
 from jobq.cli.options import DURATION, Group, command, option, queues_option, yes_option
 from jobq.cli.session import Session
 from jobq.errors import ConfigError
@@ -22,12 +23,56 @@ if TYPE_CHECKING:
 PER_CALL = 500
 
 older_option = option(
-    "--older-than", type=DURATION, metavar="DURATION", help="With --all: dead for so long."
+    "--older-than",
+    type=DURATION,
+    metavar="DURATION",
+    help="With --all or --where: dead for so long.",
 )
+
+
+class Conditions(click.types.StringParamType):
+    """A variable holds one a line: patterns have blanks."""
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        return rv.splitlines()
+
+
+where_option = option(
+    "--where", "conditions", type=Conditions(), multiple=True, metavar="FIELD=PATTERN",
+    help="Only those whose reason, job or mid matches; * stands for any text. Repeat: all must match. "
+    "Of a reason its first line counts.",
+)  # fmt: skip
 ids_argument = click.argument("ids", metavar="[ID...]", nargs=-1)
 all_option = option(
     "--all", "everything", is_flag=True, help="All the dead of the one queue in --queues."
 )
+
+
+class Where:
+    """What --where asks of a dead message: for each condition a field and the pattern of all its text."""
+
+    FIELDS: ClassVar[dict[str, Callable[[DeadMessage], str]]] = {
+        "reason": lambda message: message.reason.partition("\n")[0],
+        "job": lambda message: job_name(message.content),
+        "mid": lambda message: message.mid,
+    }
+
+    def __init__(self, conditions: Sequence[str]) -> None:
+        self._asked = [self._read(condition) for condition in conditions]
+
+    def _read(self, condition: str) -> tuple[Callable[[DeadMessage], str], re.Pattern[str]]:
+        field, equals, pattern = condition.partition("=")
+        if field not in self.FIELDS or not equals:
+            known = " or ".join(f"{name}=PATTERN" for name in self.FIELDS)
+            raise ConfigError(f"--where {condition!r} can't be read; give {known}")
+        parts = (re.escape(part) for part in re.split(r"\*+", pattern))
+        return self.FIELDS[field], re.compile(".*".join(parts), re.DOTALL)
+
+    def __bool__(self) -> bool:
+        return bool(self._asked)
+
+    def __call__(self, message: DeadMessage) -> bool:
+        return all(pattern.fullmatch(field(message)) for field, pattern in self._asked)
 
 
 @click.group("dead", cls=Group)
@@ -45,11 +90,17 @@ dead.examples = "jobq dead list\njobq dead show resize:a.jpg\njobq dead revive -
     "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Show so many."
 )
 @option("--all", "everything", is_flag=True, help="Show all from --offset on.")
-def list_(session: Session, queues: str | None, offset: int, limit: int, everything: bool) -> None:
+@where_option
+def list_(
+    session: Session, queues: str | None, offset: int, limit: int, everything: bool,
+    conditions: tuple[str, ...],
+) -> None:  # fmt: skip
     """List the dead, newest first, with the reason."""
+    where = Where(conditions)
 
     def page(queue: Queue) -> Iterator[dict[str, Any]]:
-        for message in islice(queue.every_dead(offset), None if everything else limit):
+        found = filter(where, queue.every_dead(offset))
+        for message in islice(found, None if everything else limit):
             yield _record(session, queue.name, message)
 
     found = session.from_each(queues, page)
@@ -76,9 +127,17 @@ def show(session: Session, dead_id: str, queues: str | None) -> int:
     return exits.NO
 
 
-@command("revive", examples="jobq dead revive resize:a.jpg\njobq dead revive --all --queues low")
+@command(
+    "revive",
+    examples="""
+        jobq dead revive resize:a.jpg
+        jobq dead revive --all --queues low
+        jobq dead revive --where 'reason=no job *' --where 'job=app.mail.*'
+    """,
+)
 @ids_argument
 @all_option
+@where_option
 @older_option
 @queues_option
 def revive(session: Session, ids: tuple[str, ...], queues: str | None, **which: Any) -> int:
@@ -96,6 +155,7 @@ def revive(session: Session, ids: tuple[str, ...], queues: str | None, **which: 
 )
 @ids_argument
 @all_option
+@where_option
 @older_option
 @queues_option
 @yes_option
@@ -104,7 +164,9 @@ def purge(
 ) -> int:
     """Forget dead messages for good. Exit code 1: one wasn't there."""
     _check(ids, queues, which)
-    session.confirmed(f"Forget {', '.join(ids) or f'all the dead of {queues}'}?", yes)
+    those = f" where {' and '.join(which['conditions'])}" if which["conditions"] else ""
+    of = f"all the dead of {queues or 'all queues'}{those}"
+    session.confirmed(f"Forget {', '.join(ids) or of}?", yes)
     words = _each(session, ids, queues, which, "purging", _purged)
     return exits.OK if all(word == "purged" for word in words) else exits.NO
 
@@ -118,21 +180,29 @@ def _each(
     session: Session, ids: tuple[str, ...], queues: str | None, which: dict[str, Any], label: str,
     act: Callable[[Queue, list[str]], list[str]],
 ) -> list[str]:  # fmt: skip
-    """Do one thing to the dead named, or to all of one queue; the word for each."""
+    """Do one thing to the dead named, to all of one queue, or to those that match; the word for each."""
     _check(ids, queues, which)
     if ids:
         return [_one(session, dead_id, queues, act) for dead_id in ids]
-    return _all(session, session.only(queues, "--all"), which["older_than"] or 0, label, act)
+    where, older_s = Where(which["conditions"]), which["older_than"] or 0
+    names = [session.only(queues, "--all").name] if which["everything"] else queues
+    return list(
+        session.from_each(names, lambda queue: _all(session, queue, older_s, where, label, act))
+    )
 
 
 def _check(ids: tuple[str, ...], queues: str | None, which: dict[str, Any]) -> None:
-    if bool(ids) == which["everything"]:
-        given = "IDs and --all" if ids else "neither IDs nor --all"
+    many = which["everything"] or bool(which["conditions"])
+    Where(which["conditions"])
+    if bool(ids) == many:
+        given = "IDs and --all or --where" if ids else "neither IDs nor --all nor --where"
         raise ConfigError(f"{given} were given; give one of them")
     if which["everything"] and not queues:
         raise ConfigError("--all says nothing of the queue; give --queues NAME")
     if which["older_than"] is not None and ids:
-        raise ConfigError(f"--older-than {which['older_than']:g}s goes with --all; leave it out")
+        raise ConfigError(
+            f"--older-than {which['older_than']:g}s goes with --all or --where; leave it out"
+        )
 
 
 def _one(
@@ -158,13 +228,16 @@ def _all(
     session: Session,
     queue: Queue,
     older_s: float,
+    where: Where,
     label: str,
     act: Callable[[Queue, list[str]], list[str]],
 ) -> list[str]:
     # Named first, then changed: a revived message that dies at once isn't met again.
     until = time.time() * 1000 - older_s * 1000
     ids = [
-        message.dead_id for message in queue.every_dead() if message.died_at <= until or not older_s
+        message.dead_id
+        for message in filter(where, queue.every_dead())
+        if message.died_at <= until or not older_s
     ]
     words: list[str] = []
     with output.progress(len(ids), label, quiet=session.as_json) as bar:

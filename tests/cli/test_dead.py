@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from jobq.engine.queue import Queue
 
 
@@ -89,3 +91,76 @@ def test_id_dead_in_two_queues_needs_a_queue(cli: Any, client: Any, kill_message
         kill_message(Queue(name, client), "m")
     assert cli("dead", "purge", "m", "--yes").code == 2
     assert cli("dead", "purge", "m", "--yes", "--queues", "high").code == 0
+
+
+@pytest.fixture
+def after_a_deploy(client: Any, kill_message: Callable[..., str]) -> dict[str, Queue]:
+    """Two queues with dead messages of an old worker, and others between them."""
+    queues = {name: Queue(name, client) for name in ("low", "high")}
+    for name, queue in queues.items():
+        kill_message(queue, f"{name}-1", "no job 'a.b' here; is its module in --import?\n\nmore")
+        kill_message(
+            queue, f"{name}-2", "ValueError: no job 'a.b' here; is its module in --import?"
+        )
+        kill_message(queue, f"{name}-3", "no job 'a.b' here; is its module in --import?")
+    return queues
+
+
+def test_revive_where_brings_the_dead_of_one_reason_back_together(
+    cli: Any, after_a_deploy: dict[str, Queue]
+) -> None:
+    condition = "reason=no job *"
+    listed = cli("dead", "list", "--where", condition, "--json").records
+    assert {record["mid"] for record in listed} == {"low-1", "low-3", "high-1", "high-3"}
+    ended = cli("dead", "revive", "--where", condition)
+
+    assert (ended.code, ended.out) == (0, "high: 2 revived\nlow: 2 revived\n")
+    for name, queue in after_a_deploy.items():
+        assert [dead.mid for dead in queue.dead()] == [f"{name}-2"]
+    again = cli("dead", "revive", "--where", condition)
+    assert (again.code, again.out) == (0, "high: none dead\nlow: none dead\n")
+
+
+def test_where_takes_those_that_match_every_condition(
+    cli: Any, after_a_deploy: dict[str, Queue]
+) -> None:
+    def mids(*conditions: str) -> set[str]:
+        words = [word for one in conditions for word in ("--where", one)]
+        return {record["mid"] for record in cli("dead", "list", "--json", *words).records}
+
+    assert mids("mid=low-*") == {"low-1", "low-2", "low-3"}
+    assert mids("mid=low-*", "reason=*Error:*") == {"low-2"}
+    assert mids("job=a.b", "mid=*1") == {"low-1", "high-1"}
+    assert mids("job=a?b") == mids("job=") == mids("mid=low") == mids("reason=[n]o *") == set()
+    assert mids("reason=*more*") == set()  # below its first line
+    assert len(mids("reason=*")) == 6
+    variable = {"JOBQ_DEAD_LIST_WHERE": "reason=no job *\nmid=low-*"}
+    assert len(cli("dead", "list", "--json", env=variable).records) == 2
+
+
+def test_where_keeps_to_the_queues_named_and_to_the_age(
+    cli: Any, after_a_deploy: dict[str, Queue]
+) -> None:
+    condition = ("--where", "reason=no job *")
+    young = cli("dead", "revive", *condition, "--older-than", "1h")
+    assert (young.code, young.out) == (0, "high: none dead\nlow: none dead\n")
+    cli("dead", "revive", *condition, "--queues", "low")
+    assert (after_a_deploy["low"].counts().ready, after_a_deploy["high"].counts().ready) == (2, 0)
+    gone = cli("dead", "purge", *condition, "--all", "--queues", "high", "--yes", "--json")
+    assert gone.records == [{"queue": "high", "purged": 2}]
+    refused = cli("dead", "purge", *condition, given="n\n")
+    assert (
+        refused.code == 1
+        and "Forget all the dead of all queues where reason=no job *?" in refused.err
+    )
+
+
+@pytest.mark.parametrize("condition", ["reason", "content=x", "=x", "", "REASON=x"])
+def test_where_that_names_no_field_is_refused(cli: Any, queue: Queue, condition: str) -> None:
+    for verb in ("list", "revive", "purge"):
+        ended = cli("dead", verb, "--where", condition)
+        assert ended.code == 2 and "reason=PATTERN or job=PATTERN or mid=PATTERN" in ended.err
+
+
+def test_where_excludes_ids(cli: Any) -> None:
+    assert cli("dead", "revive", "m", "--where", "mid=m").code == 2
