@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jobq.chaos.ledger import Ledger
+from jobq.chaos.records import RECORD
 from jobq.errors import JobqError
 
 PACKAGE = Path(__file__).resolve().parents[2]
@@ -35,14 +36,15 @@ class Crew:
 
     def __init__(
         self, folder: Path, url: str, namespace: str, lease_s: float, crash_limit: int,
-        side: str = "", loops: bool = False,
+        side: str = "", loops: bool = False, queues: Sequence[str] = ("chaos",),
+        record_s: float = 0.0,
     ) -> None:  # fmt: skip
         self.lease_s, self.crash_limit = lease_s, crash_limit
         self.ledger = Ledger(str(folder / "ledger"))
         self.living: list[subprocess.Popen[bytes]] = []
         self.aside: list[subprocess.Popen[bytes]] = []
         self._leaving: list[subprocess.Popen[bytes]] = []
-        self._side, self._loops = side, loops
+        self._side, self._loops, self._queues = side, loops, ",".join(queues)
         self._folder = folder
         self._begun = 0
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("JOBQ", "REDIS"))}
@@ -51,13 +53,15 @@ class Crew:
             **kept, "PYTHONPATH": path, "JOBQ_CHAOS_LEDGER": self.ledger.folder, "JOBQ_URL": url,
             "JOBQ_NAMESPACE": namespace,
         }  # fmt: skip
+        if record_s:
+            self._env[RECORD] = str(record_s)
         Path(self.ledger.folder).mkdir()
 
     def start(self, children: int = 2) -> None:
         """One more worker."""
         command = [
             sys.executable, "-P", "-m", "jobq", "worker", "--import", "jobq.chaos.workload",
-            "--queues", "chaos", "--processes", str(children), "--lease", f"{self.lease_s}s",
+            "--queues", self._queues, "--processes", str(children), "--lease", f"{self.lease_s}s",
             "--crash-limit", str(self.crash_limit), "--log-level", "warning",
         ]  # fmt: skip
         self._begun += 1
@@ -87,6 +91,11 @@ class Crew:
         self.drop(process)
         self._leaving.append(process)
         process.terminate()
+
+    def exited(self) -> tuple[str, ...]:
+        """Workers that left although nobody had them leave, with their exit codes."""
+        ended = ((process, process.poll()) for process in self.living)
+        return tuple(f"{process.pid}: {code}" for process, code in ended if code is not None)
 
     def stop(self) -> None:
         """Drain all; Stuck when one doesn't leave."""

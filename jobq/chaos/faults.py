@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.chaos import load
+from jobq.chaos import load, outage
 from jobq.chaos import network_faults as network
 from jobq.chaos import server_faults as server
 from jobq.chaos import worker_faults as workers
@@ -85,6 +85,8 @@ FAULTS = {
         Fault("half-open", "connections die without a word", network.half_open, PROXY, SLOW, SHORT_S, bounds=FENCED),
         Fault("partition", "a worker cut off for two leases, then heard late", network.partition, SIDE, SLOW, SHORT_S,
               bounds=FENCED),
+        Fault("long-outage", "the server is away for longer than a call is repeated (2 s here)", outage.long_outage,
+              SIDE, SLOW, SHORT_S, record_s=outage.RECORD_S),
         Fault("latency", "up to 30 ms per KB each way", network.latency, PROXY),
         Fault("slow", "up to 200 ms per KB each way, 64 KB/s at most", network.slow, PROXY),
         Fault("poison", "messages that take along whoever runs them", poison, (), (0.1, 0.3), crash_limit=3),

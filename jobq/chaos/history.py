@@ -152,23 +152,30 @@ def _enqueue(history: History, line: Line) -> None:
 def _run(history: History, line: Line, running: dict[tuple[str, int, int], Run]) -> None:
     name = (line["mid"], line["fence"], line["pid"])
     point = (line["at"], line["left"])
-    if line["word"] == "start":
+    if line["word"] == "start" or name not in running:
+        # A fork may end what its parent began: that is a run by itself.
         run = Run(*name, start=line["at"], points=[point], loop=line.get("loop", False))
         running[name] = run
         history.runs.append(run)
         history.started[run.mid].append(run)
-        return
-    run = running[name]
-    run.points.append(point)
+        if line["word"] == "start":
+            return
+    else:
+        run = running[name]
+        run.points.append(point)
     if line["word"] == "end":
         run.ended = True
         history.ended[run.mid] += 1
 
 
 def _endings(line: Line, reply: Line | None) -> Iterator[Ending]:
+    # Another number of replies: two processes read from one connection, so this isn't the answer.
+    if reply is not None and len(reply["replies"]) != len(line["endings"]):
+        reply = None
     replies = reply["replies"] if reply else ["info"] * len(line["endings"])
     answered = reply["at"] if reply else FOREVER
-    for (mid, token, outcome), word in zip(line["endings"], replies, strict=True):
+    for (mid, token, outcome), said in zip(line["endings"], replies, strict=True):
+        word = "info" if said == "unknown" else said
         yield Ending(mid, token, outcome, word, line["at"], answered)
 
 

@@ -12,13 +12,23 @@ from jobq.chaos.poison import HARD_TIMEOUT_S, KINDS
 from jobq.config import ServerSettings
 from jobq.engine.connection import connect
 from jobq.engine.queue import Queue
-from jobq.errors import CodecError, ConfigError, Full, JobqError, NotDurable, ScriptError
+from jobq.errors import (
+    CodecError,
+    ConfigError,
+    Full,
+    JobqError,
+    NotDurable,
+    ScriptError,
+    Unavailable,
+)
 
 QUEUE = "chaos"
 #: Refused before anything was changed. All else that goes wrong leaves the outcome unknown.
 FAILED = (Full, ScriptError, CodecError, ConfigError)
 #: How long a mid of a durable enqueue isn't taken anew after its end.
 DEDUPE_S = 5.0
+#: How long a producer waits for its outage buffer, and between two looks at it.
+FLUSH_S, LOOK_S = 120.0, 1.0
 #: One in so many runs so long that faults find it running.
 LONG_EVERY, LONG_S, SHORT_S = 25, 0.4, 0.01
 
@@ -39,6 +49,7 @@ class Producer(threading.Thread):
         self._pause_s = seconds / max(1, count)
         self._random = random.Random(f"{seed} {name}")
         self._stopped = threading.Event()
+        self._buffered: list[str] = []
 
     def run(self) -> None:
         """Until all are attempted, or it is stopped."""
@@ -47,6 +58,7 @@ class Producer(threading.Thread):
             if self._stopped.wait(max(0.0, began + number * self._pause_s - time.monotonic())):
                 break
             self._one(f"{self.name}-{number}", number)
+        self._flush()
         self._client.close()
 
     def stop(self) -> None:
@@ -59,12 +71,32 @@ class Producer(threading.Thread):
             kind = list(KINDS)[number // self._poison_every % len(KINDS)]
             deadly(self._queue, self._ledger, f"{mid}-{kind}", kind, self._crash_limit)
         seconds = LONG_S if number % LONG_EVERY == 0 else self._random.uniform(0, SHORT_S)
-        enqueue(self._queue, self._ledger, mid, seconds)
+        if enqueue(self._queue, self._ledger, mid, seconds) == "buffered":
+            self._buffered.append(mid)
+
+    def _flush(self) -> None:
+        """Wait until the outage buffer is empty, and note what became of what was in it."""
+        unknown: set[str] = set()
+        deadline = time.monotonic() + FLUSH_S
+        while self._buffered and time.monotonic() < deadline and not self._stopped.is_set():
+            try:
+                self._client.flush(LOOK_S)
+                break
+            except Unavailable as error:
+                unknown |= {*error.mids}
+        if self._client.nbuffered:
+            return
+        for mid in self._buffered:
+            known = mid not in unknown
+            self._ledger.write(
+                "enqueued", mid=mid, outcome="ok" if known else "info",
+                action="added" if known else "", again=False,
+            )  # fmt: skip
 
 
-def enqueue(queue: Queue, ledger: Ledger, mid: str, seconds: float, padding: int = 0) -> None:
-    """One attempt at a job that takes so long, and how it came out."""
-    offer(queue, ledger, mid, contents(mid, seconds, padding))
+def enqueue(queue: Queue, ledger: Ledger, mid: str, seconds: float, padding: int = 0) -> str:
+    """One attempt at a job that takes so long, and how it came out; the action, if any."""
+    return offer(queue, ledger, mid, contents(mid, seconds, padding))
 
 
 def deadly(queue: Queue, ledger: Ledger, mid: str, kind: str, limit: int) -> None:
@@ -76,15 +108,18 @@ def deadly(queue: Queue, ledger: Ledger, mid: str, kind: str, limit: int) -> Non
     offer(queue, ledger, mid, json.dumps(call).encode())
 
 
-def offer(queue: Queue, ledger: Ledger, mid: str, content: bytes) -> None:
-    """One attempt, and how it came out. What isn't durable as asked is enqueued again under its mid."""
+def offer(queue: Queue, ledger: Ledger, mid: str, content: bytes) -> str:
+    """One attempt, and how it came out. What isn't durable as asked is enqueued again under its mid.
+
+    What is only buffered is unknown so far.
+    """
     again = False
     ledger.write("enqueue", mid=mid)
     while True:
         outcome, action = "info", ""
         try:
             action = queue.enqueue(content, mid=mid, dedupe=_dedupe(queue)).action
-            outcome = "ok"
+            outcome = "info" if action == "buffered" else "ok"
         except NotDurable:
             ledger.write("enqueued", mid=mid, outcome=outcome, action=action, again=again)
             again = True
@@ -96,6 +131,7 @@ def offer(queue: Queue, ledger: Ledger, mid: str, content: bytes) -> None:
             pass
         break
     ledger.write("enqueued", mid=mid, outcome=outcome, action=action, again=again)
+    return action
 
 
 def contents(mid: str, seconds: float, padding: int = 0) -> bytes:

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from jobq.chaos.place import Place, keys_of
 from jobq.chaos.producing import QUEUE, Producer
 from jobq.chaos.proxy import Proxy
 from jobq.chaos.pulse import Pulse
+from jobq.chaos.records import short_lived
 from jobq.chaos.schedule import schedule
 from jobq.chaos.stage import Fault, Stage
 from jobq.chaos.verdict import Final, Verdict, judge
@@ -27,6 +29,8 @@ WORKERS, PRODUCERS = 2, 2
 DRAIN_S = 60.0
 #: Of producers: a failover takes a while.
 PATIENCE_S = 60.0
+#: How long a producer with an outage buffer waits for a reply.
+QUICK_S = 0.3
 #: Messages per second: a drain slower than that has come to a halt.
 SLOWEST = 25
 #: What may stay for good: the two listings, the queue's settings and history, one marker that wakes.
@@ -49,9 +53,18 @@ class Plan(NamedTuple):
 def play(place: Place, plan: Plan, folder: Path) -> Verdict:
     """The whole round; `folder` keeps the ledger and the logs."""
     namespace, fault = f"chaos-{secrets.token_hex(4)}", plan.fault
-    with _proxied(place, plan) as (proxies, (url, side)):
+    with short_lived(fault.record_s), _proxied(place, plan) as (proxies, (url, side)):
         client = place.client(namespace)
-        crew = Crew(folder, url, namespace, fault.lease_s, fault.crash_limit, side, fault.loops)
+        crew = Crew(
+            folder,
+            url,
+            namespace,
+            fault.lease_s,
+            fault.crash_limit,
+            side,
+            fault.loops,
+            fault.queues,
+        )
         proxy, side_road = [*proxies, None, None][:2]
         stage = Stage(crew, place, client, proxy, side_road)
         queue = Queue(QUEUE, client)
@@ -62,9 +75,10 @@ def play(place: Place, plan: Plan, folder: Path) -> Verdict:
             producers = _producers(url, namespace, crew, plan)
             _work(stage, plan, producers)
             waiting = _drained(queue, plan.jobs)
+            exited = crew.exited()
             crew.stop()
             crew.ledger.write("late", most=pulse.stop())
-            verdict = judge(crew.ledger.lines(), _final(queue, crew, waiting))
+            verdict = judge(crew.ledger.lines(), _final(queue, crew, waiting, exited))
             return verdict._replace(audited=Audit(queue).result() if plan.events == "all" else None)
         finally:
             pulse.stop()
@@ -111,6 +125,8 @@ def _producers(url: str, namespace: str, crew: Crew, plan: Plan) -> list[Produce
     settings = ServerSettings(
         url=url, namespace=namespace, durability=plan.durability, patience_s=PATIENCE_S
     )
+    if plan.fault.record_s:
+        settings = replace(settings, outage_buffer=plan.jobs, socket_timeout_s=QUICK_S)
     crowd = plan.fault.crowd
     share, seconds = (
         plan.jobs // PRODUCERS,
@@ -163,13 +179,13 @@ def _drained(queue: Queue, jobs: int) -> frozenset[str]:
     return frozenset(entry.mid for entry in left if not entry.status.startswith("done"))
 
 
-def _final(queue: Queue, crew: Crew, waiting: frozenset[str]) -> Final:
+def _final(queue: Queue, crew: Crew, waiting: frozenset[str], exited: tuple[str, ...]) -> Final:
     while any(queue.collect(1000)) and not waiting:
         time.sleep(0.01)
     dead = frozenset(one.mid for one in queue.every_dead())
     broken = tuple(f"{one.rule}: {one.mid}" for one in queue.fsck())
     leaked = tuple(_leaked(queue.client, bool(dead)))
-    return Final(waiting, dead, leaked, broken, crew.tracebacks())
+    return Final(waiting, dead, leaked, broken, crew.tracebacks(), exited)
 
 
 def _leaked(client: Client, dead: bool) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from jobq.chaos.crew import Crew
 from jobq.chaos.figures import Bound
 from jobq.chaos.place import Place
+from jobq.chaos.producing import QUEUE
 from jobq.chaos.proxy import Proxy
 from jobq.engine.connection import Client
 
@@ -62,13 +63,14 @@ class Stage(NamedTuple):
 
 class Fault(NamedTuple):
     """`needs`: "proxy"; "side", one more for every other worker; "own", a server that may be killed; "alone",
-    since it disturbs everybody on the server.
+    since it disturbs everybody on the server; "queues", workers that serve more than the queue under test.
 
     `pause_s`: between strokes. `lease_s`, `crash_limit`: of the workers. `bounds`: on what is measured.
     `per_second`: how many are enqueued.
     `crowd`: all is enqueued before the workers start, and one in so many is poison, 0 for none; None: at a
     steady pace while they work. `beside`: the clean fault to whose rate this one's is compared.
-    `loops`: of half of the workers, children have an event loop.
+    `loops`: of half of the workers, children have an event loop. `queues`: what the workers serve; the first is
+    the one under test. `record_s`: how long records of calls live, 0 as usual; producers then have an outage buffer.
     """
 
     name: str
@@ -83,3 +85,5 @@ class Fault(NamedTuple):
     crowd: int | None = None
     beside: str = ""
     loops: bool = True
+    queues: tuple[str, ...] = (QUEUE,)
+    record_s: float = 0.0

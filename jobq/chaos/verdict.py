@@ -14,13 +14,17 @@ from jobq.engine.audited import Audited
 
 
 class Final(NamedTuple):
-    """What is left on the server after the drain; `tracebacks`: logs of workers that have one."""
+    """What is left on the server after the drain; `tracebacks`: logs of workers that have one.
+
+    `exited`: workers that left although nobody had them leave.
+    """
 
     waiting: frozenset[str] = frozenset()
     dead: frozenset[str] = frozenset()
     leaked: tuple[str, ...] = ()
     fsck: tuple[str, ...] = ()
     tracebacks: tuple[str, ...] = ()
+    exited: tuple[str, ...] = ()
 
 
 class Verdict(NamedTuple):
@@ -118,6 +122,7 @@ def _broken(
     yield "leaked", final.leaked
     yield "fsck", final.fsck
     yield "tracebacks", final.tracebacks
+    yield "exited", final.exited
 
 
 def _acknowledged(history: History) -> set[str]:

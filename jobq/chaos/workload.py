@@ -15,6 +15,7 @@ from typing import Any
 from jobq.chaos.ledger import Ledger
 from jobq.chaos.poison import AMPLE_S, KINDS
 from jobq.chaos.producing import QUEUE
+from jobq.chaos.records import as_told
 from jobq.engine.ahead import Ahead
 from jobq.engine.message import Dequeued, Ending, Finished
 from jobq.engine.queue import Queue
@@ -24,6 +25,7 @@ from jobq.jobs.job import job
 
 FOLDER, LOOP = "JOBQ_CHAOS_LEDGER", "JOBQ_CHAOS_LOOP"
 
+as_told()
 ledger = Ledger(os.environ.get(FOLDER, ""))
 _finish = Queue.finish
 _dequeue = Queue.dequeue

@@ -84,7 +84,7 @@ def suitable(url: str | None) -> list[Fault]:
     """Those that a server may be put to without being asked by name."""
     if url is None:
         return list(FAULTS.values())
-    able = {"proxy", "side"} if Place(url).target else set[str]()
+    able = {"queues", "proxy", "side"} if Place(url).target else {"queues"}
     return [fault for fault in FAULTS.values() if able.issuperset(fault.needs)]
 
 

@@ -145,11 +145,30 @@ def test_two_ends_accepted_are_one_too_many(story):
 
 def test_what_is_left_on_the_server_counts(story):
     story.say("orphan", pid=7)
-    verdict = story.judged(leaked=("jobq:x",), fsck=("ready without message a",), tracebacks=("w",))
+    verdict = story.judged(
+        leaked=("jobq:x",), fsck=("ready without message a",), tracebacks=("w",), exited=("9: 70",)
+    )
     assert broken(verdict) == {
         "orphans": ["7"], "leaked": ["jobq:x"], "fsck": ["ready without message a"],
-        "tracebacks": ["w"],
+        "tracebacks": ["w"], "exited": ["9: 70"],
     }  # fmt: skip
+
+
+def test_run_that_a_fork_took_up_is_a_second_one(story):
+    story.enqueue("a")
+    story.whole("a", 1)
+    story.run("end", "a", 1, pid=2)
+    assert broken(story.judged()) == {"unexplained": ["a"]}
+
+
+def test_answer_that_belongs_to_another_call_is_none(story):
+    story.enqueue("a")
+    story.hand("a", 1)
+    story.run("start", "a", 1)
+    story.run("end", "a", 1)
+    story.say("finish", call="c", endings=[["a", "t1", "done"]], pid=1)
+    story.say("finished", call="c", replies=[], pid=1)
+    assert story.judged().holds
 
 
 def test_ledger_gives_back_what_was_written_and_leaves_out_a_torn_line(tmp_path):
@@ -177,6 +196,7 @@ PLANTED = {
     "leaked": lambda story: {"leaked": ("jobq:x",)},
     "fsck": lambda story: {"fsck": ("ready without message: a",)},
     "tracebacks": lambda story: {"tracebacks": ("worker1.log",)},
+    "exited": lambda story: {"exited": ("9: 70",)},
 }
 
 
