@@ -84,7 +84,9 @@ def ago_ms(enqueued_at: int) -> int:
 
 
 def in_utc(at_ms: int) -> str:
-    """`2026-11-21T08:00:00.000Z`: a moment as people and --since write it."""
+    """`2026-11-21T08:00:00.000Z`: a moment as people and --since write it; the bare number beyond year 9999."""
+    if not 0 <= at_ms <= _MOMENT:
+        return f"{at_ms} ms"
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -142,6 +144,23 @@ def decode(value: bytes, version: bytes = SCHEMA.encode()) -> Event:
     if isinstance(enqueued, int) and enqueued < ABSOLUTE:
         found["enqueued_at"] = int(found["finished_at"]) - enqueued
     return Event(**found)  # type: ignore[arg-type]
+
+
+def named(value: bytes, version: bytes, at_ms: int) -> Event | None:
+    """Kind, mid and error of a record of which another column can't be read; None where these can't be either.
+
+    at_ms: when its entry was written, which is then taken for the time that it tells.
+    """
+    if version != SCHEMA.encode():
+        return None
+    try:
+        fields = value.decode().split(SEPARATOR)
+    except UnicodeDecodeError:
+        return None
+    found = dict(zip(COLUMNS, fields))
+    if len(fields) > len(COLUMNS) or found["kind"] not in KINDS:
+        return None
+    return Event(found["kind"], found.get("mid", ""), at_ms, error=found.get("error", ""))
 
 
 def _checked(name: str, text: str) -> str | int:

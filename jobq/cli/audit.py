@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from jobq.chaos.audit import Audit
     from jobq.engine.audited import Audited
     from jobq.engine.queue import Queue
+
+    #: A time of the command line, by a queue's server.
+    Moment = Callable[[Queue], int | None]
 
 READ_EVERY_S = 0.5
 TOLD_MIDS = 20
@@ -53,43 +57,68 @@ def audit(
 ) -> int:
     """Count by the events what was accepted in a time range, and what became of it, while it goes on.
 
-    Needs 'jobq events level all' before the range. Exit code 1: something is lost; 2: the events don't
-    tell.
+    Needs 'jobq events level all' before the range. Exit code 1: something is lost; 2: the events of a queue
+    don't tell, and why. The other queues are audited all the same.
     """
-    from jobq.chaos.audit import Audit, server_ms
-
     if following is not None and (since or until):
         raise ConfigError(f"--for {following:g} s starts now; leave out --since and --until")
-    found: list[Audit] = []
-    for queue in session.queues(queues):
-        start = server_ms(queue) + 1 if following is not None else _moment(queue, since)
-        found.append(Audit(queue, start, _moment(queue, until)))
-    _follow(found, following or 0)
-    results = [one.result() for one in found]
-    for result in results:
-        show(session, result)
-    return exits.NO if any(result.lost for result in results) else exits.OK
+    first, last = _moment(since), _moment(until)
+    found: list[tuple[Queue, Audit]] = []
+    for queue in session.readable(queues):
+        with _tolerating(session, queue):
+            found.append((queue, _begun(queue, first, last, following)))
+    _follow(session, found, following or 0)
+    lost = False
+    for queue, one in found:
+        with _tolerating(session, queue):
+            result = one.result()
+            show(session, result)
+            lost = lost or bool(result.lost)
+    return exits.NO if lost else exits.OK
 
 
-def _moment(queue: Queue, text: str | None) -> int | None:
+@contextmanager
+def _tolerating(session: Session, queue: Queue) -> Iterator[None]:
+    """As the session's own; events that don't tell are a problem of their queue alone, too."""
+    try:
+        with session.tolerating(queue.name):
+            yield
+    except ConfigError as error:
+        text = str(error).removeprefix(f"queue {queue.name!r}: ")
+        session.problem(f"queue {queue.name}", ConfigError(text))
+
+
+def _begun(queue: Queue, since: Moment, until: Moment, following: float | None) -> Audit:
+    from jobq.chaos.audit import Audit
+
+    if following is not None:
+        return Audit(queue, following=True)
+    return Audit(queue, since(queue), until(queue))
+
+
+def _moment(text: str | None) -> Moment:
+    """What it stands for by the clock of a queue's server, epoch ms."""
     from jobq.chaos.audit import server_ms
 
     if text is None:
-        return None
+        return lambda queue: None
     try:
         at = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
-        return server_ms(queue) - round(duration_s(text) * 1000)
+        ago_ms = round(duration_s(text) * 1000)
+        return lambda queue: server_ms(queue) - ago_ms
     if at.tzinfo is None:
         raise ConfigError(f"{text!r} has no time zone; append Z for UTC, or +01:00")
-    return round(at.timestamp() * 1000)
+    at_ms = round(at.timestamp() * 1000)
+    return lambda queue: at_ms
 
 
-def _follow(found: list[Audit], seconds: float) -> None:
+def _follow(session: Session, found: list[tuple[Queue, Audit]], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
-        for one in found:
-            one.read()
+        for queue, one in found:
+            with _tolerating(session, queue):
+                one.read()
         time.sleep(min(left, READ_EVERY_S))
 
 
@@ -101,10 +130,15 @@ def show(session: Session, result: Audited, more: Mapping[str, int] | None = Non
     )
     counts = {
         **(more or {}), "waiting or running": result.live, "superseded by newer content": result.superseded,
-        "finished of earlier ones": result.earlier,
+        "finished of earlier ones": result.earlier, "unreadable records": result.unreadable,
     }  # fmt: skip
     rest = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
     session.say(asdict(result), f"{told} ({rest})" if rest else told)
+    if result.clock_jumps:
+        session.note(
+            f"{result.queue}: the server's clock was set back in the range (clock_jump events: "
+            f"{result.clock_jumps:,}), so some times came twice; what --since and --until leave out is not exact"
+        )
     if not session.as_json:
         for mid in result.lost_mids[:TOLD_MIDS]:
             session.say({}, f"  lost: {mid}")

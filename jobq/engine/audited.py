@@ -16,7 +16,8 @@ class Audited:
 
     finished: done, dead, cancelled or cleared. duplicates: ran, or may have run, once more since a worker
     died or a lease was lost. superseded: newer content came in its place. earlier: endings of messages
-    accepted before the range.
+    accepted before the range. unreadable: records of events of which a column can't be read; what kind and mid
+    they tell counts. clock_jumps: how often the server's clock was set back, so that times come twice.
     """
 
     queue: str
@@ -29,4 +30,6 @@ class Audited:
     live: int = 0
     superseded: int = 0
     earlier: int = 0
+    unreadable: int = 0
+    clock_jumps: int = 0
     lost_mids: list[str] = field(default_factory=list)

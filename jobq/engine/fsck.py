@@ -72,6 +72,12 @@ def steps(queue: Binding, *, limit: int = LIMIT) -> Iterator[list[Violation]]:
         yield _confirmed(queue, f"note_{place}", alone, limit)
 
 
+def unplaced(queue: Binding, mids: Iterable[str], *, limit: int = LIMIT) -> set[str]:
+    """Of these mids those that have content and are in no place, so that nobody will ever run them."""
+    suspects = _unseen(queue, {mid.encode() for mid in mids}, limit)
+    return {violation.mid for violation in _confirmed(queue, "at", suspects, limit)}
+
+
 def repair(queue: Binding, violations: Sequence[Violation]) -> Iterator[tuple[Violation, str]]:
     """Repair what a check found; each violation with what was done about it.
 

@@ -27,12 +27,16 @@ Lives = Callable[[str, str], bool]
 
 
 class Recorded(NamedTuple):
-    """What the lake has of a queue: from when on events, from when on enqueues (None: none), up to when."""
+    """What the lake has of a queue: from when on events, from when on enqueues (None: none), up to when.
+
+    jumps: of each time that the server's clock was set back, when its entry and when itself, epoch ms.
+    """
 
     queue: str
     first_ms: int
     first_enqueued_ms: int | None
     last_ms: int
+    jumps: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +59,10 @@ class LakeAudit:
     def __init__(self, spark: SparkSession, events: DataFrame) -> None:
         self._spark, self._events = spark, events
         rows = self._sql("audit_record", events=events).collect()
-        self.recorded = {row["queue"]: Recorded(**row.asDict()) for row in rows}
+        self.recorded = {
+            row["queue"]: Recorded(**{**row.asDict(), "jumps": tuple(map(tuple, row["jumps"]))})
+            for row in rows
+        }
 
     def run(
         self, since_ms: int | None, until_ms: int | None, queues: Collection[str] = (),
@@ -116,7 +123,14 @@ class LakeAudit:
     def _told(
         self, queue: str, start: int, until: int, found: Mapping[str, Any], losses: Iterable[Loss]
     ) -> LakeAudited:
-        whole = {**found, "queue": queue, "since_ms": start, "until_ms": until}
+        jumps = sum(start <= entry and at <= until for entry, at in self.recorded[queue].jumps)
+        whole = {
+            **found,
+            "queue": queue,
+            "since_ms": start,
+            "until_ms": until,
+            "clock_jumps": jumps,
+        }
         result = LakeAudited(**whole)
         return replace(result, notes=list(_notes(result, self.recorded[queue], losses)))
 

@@ -35,11 +35,11 @@ SCHEMA = (
 )
 
 
-def row(queue, at, seq, kind, mid=None, error=None, enqueued_at=None):
+def row(queue, at, seq, kind, mid=None, error=None, enqueued_at=None, entry_at=None):
     def moment(ms):
         return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
-    return (queue, kind, mid, error, moment(enqueued_at), moment(at), moment(at), seq)
+    return (queue, kind, mid, error, moment(enqueued_at), moment(at), moment(entry_at or at), seq)
 
 
 def stories(queue, *events):
@@ -87,6 +87,13 @@ HISTORIES = {
     "ten": stories("ten", *(("enqueued", f"m{n}") for n in range(10))),
     "late": stories("late", ("done", "a"), ("done", "b"), ("enqueued", "c"), ("done", "c")),
     "attempts": stories("attempts", ("done", "a")),
+    "back": [
+        row("back", START, 0, "enqueued", "a"),
+        row("back", START + 60_000, 0, "enqueued", "b"),
+        row("back", START + 1_000, 1, "clock_jump", error="59000", entry_at=START + 60_000),
+        row("back", START + 2_000, 2, "enqueued", "c", entry_at=START + 60_000),
+        row("back", START + 9_000, 3, "done", "c", entry_at=START + 60_000),
+    ],
     "gaps": [
         *stories("gaps", ("enqueued", "a")),
         row("gaps", START + 200_000, 0, "done", "b", enqueued_at=START + 100_000),
@@ -136,6 +143,12 @@ def test_range_begins_within_and_other_queues_are_left_out(audit):
     assert (one.accepted, one.open) == (5, 5)
     with pytest.raises(ConfigError, match="did you mean 'ten'"):
         audit.run(None, None, ["tne"])
+
+
+def test_range_is_counted_by_the_clock_and_says_so_when_that_was_set_back(audit):
+    for until, accepted, jumps in ((START + 2_000, 2, 1), (START + 500, 1, 0), (None, 3, 1)):
+        [one] = audit.run(START, until, ["back"])
+        assert (one.accepted, one.clock_jumps) == (accepted, jumps)
 
 
 def test_what_the_figures_leave_out_is_said(audit):

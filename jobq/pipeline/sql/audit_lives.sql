@@ -1,5 +1,6 @@
 -- What became of the messages of each mid: jobq.chaos.tally as a fold, a row per queue and mid.
--- events: the view `events`. starts: queue, since_ms. :until_ms: acceptances after it don't count.
+-- events: the view `events`. starts: queue, since_ms. :until_ms: acceptances after it don't count, by the time that
+-- an event tells: after a clock was set back, the times of entries run ahead.
 --
 -- moves: 1 accepted, 2 newer content for after the run, 3 done, 4 dead, 5 cancelled, 6 goes on, 7 runs again,
 -- 8 superseded, 9 cleared. Most mids are accepted once and end once, or go on: sums alone judge these. The fold
@@ -19,7 +20,7 @@ WITH told AS (
       WHEN kind = 'superseded' THEN 8
       WHEN kind = 'cleared' THEN 9
     END AS move,
-    CASE WHEN unix_millis(e.entry_at) <= :until_ms THEN 1 ELSE 0 END AS counted,
+    CASE WHEN unix_millis(e.finished_at) <= :until_ms THEN 1 ELSE 0 END AS counted,
     CASE WHEN kind IN ('done', 'dead') THEN unix_millis(e.enqueued_at) END AS asked_ms
   FROM {events} e JOIN {starts} s ON e.queue = s.queue AND unix_millis(e.entry_at) >= s.since_ms
 ),
