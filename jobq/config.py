@@ -7,12 +7,12 @@ import binascii
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from typing import Literal, cast, get_args
 
 from jobq.durations import Duration, seconds_of
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, masked
 
 _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,40}")
 
@@ -161,6 +161,11 @@ class ServerSettings:
         _at_least("durable_within_s", self.durable_within_s, 0.001)
         _at_least("outage_buffer", self.outage_buffer, 0)
         parse_durability(self.durability)
+
+    def __repr__(self) -> str:
+        shown = {each.name: getattr(self, each.name) for each in fields(self)}
+        shown["url"] = masked(self.url) if self.url else self.url
+        return f"ServerSettings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

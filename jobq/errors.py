@@ -35,23 +35,58 @@
     JobTimeout           both pass a handler's ``except Exception``
     JobAborted
 
-A docstring is the default message. A message says what is wrong, the value, and the remedy.
+A docstring is the default message. A message says what is wrong, the value, and the remedy; no password
+of a URL reaches it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jobq.durations import Duration
 
+#: To the next blank or quotation mark, without what ends a sentence or a bracket.
+_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:[^\s'\"]*[^\s'\",;:.)\]>}])?")
+_QUERY_KEY = re.compile(r"[?&;]([^=&?;]*)=")
+_SECRET_KEY = re.compile(r"pass|secret|token", re.IGNORECASE)
+_HOSTS = re.compile(r"(?:(?:\[[0-9A-Fa-f:.]*\]|[^:,]*)(?::\d{1,5})?(?:,|$))*")
+
+
+def masked(url: str) -> str:
+    """A URL as jobq shows it: without user and password, and without what follows a key like `password`.
+
+    Masked is all before the last `@`, and all behind such a key, since a password may hold `/ : @ # ? &`.
+    """
+    from urllib.parse import unquote
+
+    for key in _QUERY_KEY.finditer(url):
+        if _SECRET_KEY.search(unquote(key[1])):
+            url = url[: key.end()] + "***"
+            break
+    scheme, colon, rest = url.partition("://")
+    if "@" in url:
+        # "redis:/:secret@host" and ":secret@host" are mistakes that an error quotes.
+        before, _, rest = (rest if colon else url).rpartition("@")
+        rest = "***@" + rest if before or not colon else "@" + rest
+    elif not _HOSTS.fullmatch(re.split("[/?#]", rest)[0]):
+        # What follows a colon and is no port: a password whose host was forgotten.
+        rest = rest.partition(":")[0] + ":***"
+    return f"{scheme}://{rest}" if colon else rest
+
+
+def masked_text(text: str) -> str:
+    """A text in which every URL is masked."""
+    return _IN_TEXT.sub(lambda found: masked(found[0]), text) if "://" in text else text
+
 
 class JobqError(Exception):
     """jobq failed."""
 
     def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
+        super().__init__(masked_text(message or (type(self).__doc__ or "").strip().splitlines()[0]))
 
 
 class ConfigError(JobqError):

@@ -18,8 +18,7 @@ import summary
 from census_jobs import census
 
 import jobq
-from jobq.engine.address import masked
-from jobq.errors import JobqError
+from jobq.errors import JobqError, masked
 from jobq.jobs.codec import decode
 
 SHOWN = 8

@@ -17,8 +17,7 @@ from line_jobs import measured
 from telling import Figures, Steps
 
 import jobq
-from jobq.engine.address import masked
-from jobq.errors import ConfigError, JobqError, PipelineError
+from jobq.errors import ConfigError, JobqError, PipelineError, masked
 from jobq.pipeline import doctor
 
 if TYPE_CHECKING:

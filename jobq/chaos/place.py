@@ -15,7 +15,7 @@ from jobq.chaos.crew import START_S, Stuck, until
 from jobq.config import ServerSettings
 from jobq.engine.connection import Client, connect
 from jobq.engine.embedded_process import program
-from jobq.errors import ConfigError, JobqError
+from jobq.errors import ConfigError, JobqError, masked
 
 SCAN = 1000
 
@@ -43,11 +43,11 @@ class Place:
 
     def restart(self) -> None:
         """Kill it and start it again on the same data."""
-        raise ConfigError(f"{self.url} isn't ours to restart; leave out --url")
+        raise ConfigError(f"{masked(self.url)} isn't ours to restart; leave out --url")
 
     def fill_disk(self) -> None:
         """None of its files may grow any more."""
-        raise ConfigError(f"the disk of {self.url} isn't ours to fill; leave out --url")
+        raise ConfigError(f"the disk of {masked(self.url)} isn't ours to fill; leave out --url")
 
     def free_disk(self) -> None:
         """They may again, and it has noticed."""

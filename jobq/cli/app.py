@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -13,7 +14,7 @@ import click
 from jobq import __version__
 from jobq.cli import exits, output, project
 from jobq.cli.options import SHARED_DEFAULTS, LazyGroup
-from jobq.errors import JobqError
+from jobq.errors import JobqError, masked_text
 
 #: Verb -> module and name of its command.
 COMMANDS = {
@@ -96,7 +97,10 @@ def run(args: Sequence[str] | None = None) -> int:
         click.echo(f"jobq: {output.escaped(str(error))}", err=True)
         return exits.code_of(error)
     except click.ClickException as error:
-        error.show()
+        # Some quote an argument, which may be a URL that lacks its --url.
+        shown = io.StringIO()
+        error.show(shown)
+        click.echo(masked_text(shown.getvalue()), err=True, nl=False)
         return error.exit_code
     except click.Abort:
         click.echo("jobq: not done", err=True)
@@ -108,6 +112,5 @@ def run(args: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.PIPE_CLOSED
     except Exception:
-        traceback.print_exc()
-        sys.stderr.flush()
+        click.echo(masked_text(traceback.format_exc()), err=True, nl=False)
         return exits.FAILED

@@ -30,7 +30,7 @@ class Session:
     problems: by what can't be read, a queue mostly, the error of it.
     """
 
-    url: str | None
+    url: str | None = field(repr=False)
     namespace: str | None
     as_json: bool
     problems: dict[str, JobqError] = field(default_factory=dict, compare=False)

@@ -7,11 +7,10 @@ two with ``rediss+`` for TLS. Options of redis-py's connections may follow after
 
 from __future__ import annotations
 
-import re
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, masked
 
 Host = tuple[str, int]
 
@@ -25,7 +24,6 @@ _KINDS = {
     "rediss+cluster": ("cluster", "rediss"),
 }
 _PORTS = {"single": 6379, "sentinel": 26379, "cluster": 6379}
-_SECRET = re.compile(r"(?<=:)[^:@/]*(?=@)|(?<=[?&]password=)[^&]*")
 
 
 class Address(NamedTuple):
@@ -36,10 +34,13 @@ class Address(NamedTuple):
     hosts: list[Host]
     service: str = ""
 
+    def __repr__(self) -> str:
+        return f"Address({self.kind!r}, {masked(self.plain)!r}, {self.hosts!r}, {self.service!r})"
+
 
 def parse(url: str) -> Address:
     """Read a URL; ConfigError names what can't be read, without its password."""
-    parts = urlsplit(url)
+    parts = _split(url)
     kind, scheme, query = _kind(url, parts)
     if scheme == "unix":
         return Address("single", f"unix://{parts.netloc}{parts.path}{query}", [])
@@ -58,6 +59,22 @@ def parse(url: str) -> Address:
     host, port = found[0]
     shown = f"[{host}]" if ":" in host else host
     return Address(kind, f"{scheme}://{credentials}{at}{shown}:{port}{path}{query}", found, service)
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = None
+    # A path of a socket may hold an @; anywhere else, the password ends where nobody meant it to end.
+    a_path = parts is not None and parts.scheme == "unix" and not parts.netloc
+    if parts is None or ("@" in parts.path + parts.query + parts.fragment and not a_path):
+        # Not `from`: what Python says of it quotes the password.
+        raise ConfigError(
+            f"url {masked(url)!r} can't be read; in user and password, write / as %2F, ? as %3F, # as %23, "
+            "[ as %5B, ] as %5D and @ as %40"
+        )
+    return parts
 
 
 def _kind(url: str, parts: SplitResult) -> tuple[str, str, str]:
@@ -79,13 +96,8 @@ def connection_options(plain: str) -> tuple[Any, dict[str, Any]]:
     try:
         options: dict[str, Any] = dict(parse_url(plain))
     except ValueError as error:
-        raise ConfigError(f"url {masked(plain)!r} can't be read: {error}") from error
+        raise ConfigError(f"url {masked(plain)!r} can't be read: {masked(str(error))}") from None
     return options.pop("connection_class", Connection), options
-
-
-def masked(url: str) -> str:
-    """The URL without its password, for messages and logs."""
-    return _SECRET.sub("***", url)
 
 
 def _host(url: str, text: str, port: int) -> Host:
@@ -93,5 +105,5 @@ def _host(url: str, text: str, port: int) -> Host:
     if not colon or text.endswith("]"):
         host, number = text, str(port)
     if not number.isdigit() or not 0 < int(number) < 65536:
-        raise ConfigError(f"url {masked(url)!r} has no port of 1 to 65535 in {text!r}")
+        raise ConfigError(f"url {masked(url)!r} has no port of 1 to 65535")
     return host.strip("[]") or "localhost", int(number)

@@ -23,13 +23,12 @@ from redis import exceptions as refused
 
 from jobq.config import ServerSettings, settings_from_env
 from jobq.engine import caller
-from jobq.engine.address import masked
 from jobq.engine.caller import Tries
 from jobq.engine.functions import called, called_by_sha
 from jobq.engine.keys import checked_name
 from jobq.engine.script import Script
 from jobq.engine.topology import Cluster, Topology, topology
-from jobq.errors import ConfigError, Full, ScriptError, Unavailable
+from jobq.errors import ConfigError, Full, ScriptError, Unavailable, masked
 
 if TYPE_CHECKING:
     from redis.connection import Connection

@@ -42,7 +42,7 @@ class Facts:
     away: str = ""
     is_replica: bool = False
 
-    url: str = ""
+    url: str = field(default="", repr=False)
     namespace: str = "jobq"
     user: str = ""
     info: dict[str, str] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """What is kept of an error: its class, a fingerprint, and text for the person who looks at the dead.
 
-Never local variables, and no values but those in the error's own message.
+Never local variables, and no values but those in the error's own message; passwords in URLs are masked.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import traceback
 from hashlib import blake2b
 from pathlib import PurePath
 from types import CodeType, TracebackType
+
+from jobq.errors import masked_text
 
 MAX_TEXT = 4096
 FRAMES = 5
@@ -42,7 +44,7 @@ def summary(error: BaseException) -> str:
     except Exception:  # a broken __str__ must not cost the message its ending
         message = "(its message can't be shown)"
     text = f"{class_name(error)}: {message}" if message else class_name(error)
-    return clean(text.replace("\n", " ⏎ "))[:500]
+    return clean(masked_text(text).replace("\n", " ⏎ "))[:500]
 
 
 def reason(error: BaseException, why: str = "") -> str:
@@ -89,4 +91,4 @@ def _traceback(error: BaseException) -> str:
         lines = traceback.format_exception(type(error), error, start, limit=-20)
     except Exception:
         return ""
-    return clean("".join(lines)).strip()
+    return clean(masked_text("".join(lines))).strip()

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from jobq.errors import masked_text
 from jobq.observe.escape import escaped
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created).strftime("%H:%M:%S.%f")[:-3]
-        lines = record.getMessage().split("\n") + _traceback(self, record)
+        lines = _message(record).split("\n") + _traceback(self, record)
         return f"{moment} {record.process} {record.levelname:7} " + "\n    ".join(
             map(escaped, lines)
         )
@@ -93,7 +94,7 @@ class JsonFormatter(logging.Formatter):
         fields: dict[str, Any] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(), "logger": record.name, "pid": record.process,
-            "message": record.getMessage(),
+            "message": _message(record),
         }  # fmt: skip
         fields |= {k: v for k, v in record.__dict__.items() if k not in _STANDARD}
         if record.exc_info:
@@ -104,11 +105,21 @@ class JsonFormatter(logging.Formatter):
 _STANDARD = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"}
 
 
+def _message(record: logging.LogRecord) -> str:
+    return _shown(record, record.getMessage())
+
+
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
-    lines = formatter.formatException(record.exc_info).split("\n") if record.exc_info else []
+    error = formatter.formatException(record.exc_info) if record.exc_info else ""
+    lines = _shown(record, error).split("\n") if error else []
     return lines + (
         formatter.formatStack(record.stack_info).split("\n") if record.stack_info else []
     )
+
+
+def _shown(record: logging.LogRecord, text: str) -> str:
+    """What jobq itself logs quotes no password of a URL; the application's own lines stay as they are."""
+    return masked_text(text) if record.name.partition(".")[0] == "jobq" else text
 
 
 class Logging:
