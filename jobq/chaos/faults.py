@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.chaos import load, outage
+from jobq.chaos import forks, load, outage
 from jobq.chaos import network_faults as network
 from jobq.chaos import server_faults as server
 from jobq.chaos import worker_faults as workers
@@ -90,6 +90,8 @@ FAULTS = {
         Fault("latency", "up to 30 ms per KB each way", network.latency, PROXY),
         Fault("slow", "up to 200 ms per KB each way, 64 KB/s at most", network.slow, PROXY),
         Fault("poison", "messages that take along whoever runs them", poison, (), (0.1, 0.3), crash_limit=3),
+        Fault("fork", "jobs that fork; the fork leaves by return, sys.exit, an exception or _exit", forks.fork, (),
+              (0.1, 0.3)),
         Fault("crowd", "nothing: all is there before the workers", calm, crowd=0, loops=False),
         Fault("poisoned-crowd", "as crowd, and one in a hundred is deadly", calm, crash_limit=3, crowd=100,
               beside="crowd", bounds=CROWDED, loops=False),

@@ -18,7 +18,7 @@ fault     name, pids (none = everybody), until, cuts: whether it explains a seco
           not of what had ended there
 late      most: seconds by which this machine was late to wake somebody who had asked for it
 poison    mid, limit: after so many runs it must be dead
-orphan    pid: a child that outlived its supervisor
+orphan    pid: a child that outlived its supervisor, or the fork of a job that went on working
 ========  =====================================================================
 """
 

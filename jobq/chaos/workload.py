@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from jobq.chaos.forks import LOOK_S, WAYS, gone, outlived
 from jobq.chaos.ledger import Ledger
 from jobq.chaos.poison import AMPLE_S, KINDS
 from jobq.chaos.producing import QUEUE
@@ -63,6 +64,35 @@ def poison(mid: str, kind: str) -> None:
     """Take the child along."""
     _note("start")
     KINDS[kind]()
+
+
+def fork(mid: str, way: str) -> None:
+    """Fork, leave the fork in its way, and go on until it has left."""
+    _note("start")
+    pid, began = os.fork(), time.monotonic()
+    if pid == 0:
+        return WAYS[way]()
+    while not gone(pid):
+        if outlived(pid, began):
+            ledger.write("orphan", pid=pid)
+        time.sleep(LOOK_S)
+    return _note("end")
+
+
+async def fork_on_loop(mid: str, way: str) -> None:
+    """The same beside others."""
+    _note("start")
+    pid, began = os.fork(), time.monotonic()
+    if pid == 0:
+        return WAYS[way]()
+    while not gone(pid):
+        if outlived(pid, began):
+            ledger.write("orphan", pid=pid)
+        await asyncio.sleep(LOOK_S)
+    return _note("end")
+
+
+job(name="jobq.chaos.fork", queue=QUEUE)(fork_on_loop if os.environ.get(LOOP) else fork)
 
 
 def _note(word: str) -> None:
