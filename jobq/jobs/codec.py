@@ -16,11 +16,14 @@ from msgspec import UNSET, Meta, UnsetType
 
 from jobq.errors import CodecError
 from jobq.jobs.plain import MAX_DEPTH, check, depth
+from jobq.jobs.refusal import read_refusal
 
 VERSION = 1
 LIMIT = 256 * 1024
 HARD_LIMIT = 1024 * 1024
 MAX_NAME = 200
+#: Characters of a refusal's reason that are passed on.
+MOST_WHY = 1_000
 
 _Retries = Annotated[int, Meta(ge=0, le=10_000)]
 _Seconds = Annotated[float, Meta(gt=0, le=3_153_600_000)]
@@ -121,7 +124,9 @@ def decode_any(content: bytes) -> Any:
     """Any JSON value; only CodecError escapes."""
     try:
         return _read_any(content)
-    except (ValueError, RecursionError, OverflowError, MemoryError) as error:
+    except RecursionError as error:
+        raise CodecError("it nests too deep to be read") from error
+    except (ValueError, OverflowError, MemoryError) as error:
         raise CodecError(f"no JSON: {error}") from error
 
 
@@ -145,4 +150,6 @@ def _explained(content: bytes, error: Exception) -> CodecError:
         return UnknownVersion(
             f"content is of envelope version {version}, this jobq reads {VERSION}; upgrade it"
         )
-    return CodecError(f"content is no call of a job: {str(error) or type(error).__name__}")
+    refused = read_refusal(content)
+    why = refused.why[:MOST_WHY] if refused else str(error) or type(error).__name__
+    return CodecError(f"content is no call of a job: {why}")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from jobq.errors import CodecError
+
 WRAPPERS = frozenset(
     (
         "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper",
@@ -28,16 +30,21 @@ class RubyCall(NamedTuple):
 
 
 def unwrapped(name: str, args: list[Any]) -> RubyCall:
-    """The call itself; a job that isn't ActiveJob's is its own."""
+    """The call itself; a job that isn't ActiveJob's is its own. CodecError for arguments that are no list.
+
+    The caller sees to it that `args` nests no deeper than Ruby's JSON may.
+    """
     inner = args[0] if name in WRAPPERS and len(args) == 1 else None
     if not isinstance(inner, dict) or not isinstance(inner.get("job_class"), str):
         return RubyCall(name, args, {})
-    given = inner.get("arguments")
-    arguments = given if isinstance(given, list) else []
+    arguments = inner.get("arguments")
+    arguments = [] if arguments is None else arguments
+    if not isinstance(arguments, list):
+        raise CodecError(f"the arguments of {inner['job_class']:.200} are no list")
     kwargs: dict[str, Any] = {}
     if arguments and isinstance(arguments[-1], dict) and _KEYWORDS in arguments[-1]:
         *arguments, last = arguments
-        kwargs = _plain(last)
+        kwargs = _without_marks(last)
     return RubyCall(inner["job_class"], [_plain(item) for item in arguments], kwargs)
 
 
@@ -50,4 +57,8 @@ def _plain(value: Any) -> Any:
         return value["_aj_globalid"]
     if "_aj_serialized" in value and "value" in value:
         return _plain(value["value"])
+    return _without_marks(value)
+
+
+def _without_marks(value: dict[str, Any]) -> dict[str, Any]:
     return {key: _plain(item) for key, item in value.items() if key not in _MARKS}

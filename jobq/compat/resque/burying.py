@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from jobq.compat.resque.activejob import WRAPPERS
 from jobq.compat.resque.places import Place
 from jobq.compat.resque.pushing import append
-from jobq.compat.resque.reading import epoch_ms
+from jobq.compat.resque.reading import UNREADABLE, epoch_ms, read_fields
+from jobq.errors import CodecError
 
 if TYPE_CHECKING:
     from jobq.engine.connection import Client
@@ -23,6 +25,8 @@ logger = logging.getLogger("jobq")
 #: As Sidekiq keeps its dead by default.
 MOST_DEAD = 10_000
 LONGEST_S = 180 * 86_400
+#: The class of error of a job that no call could be made of.
+REFUSED = "jobq.errors.CodecError"
 _write = msgspec.json.Encoder().encode
 
 
@@ -52,15 +56,72 @@ def bury_raw(client: Client, namespace: str, job: bytes, at: float | None = None
 def refuse(client: Client, place: Place, raw: bytes, why: str, once: str) -> None:
     """Keep a job that no queue of jobq can hold where Ruby keeps what it gave up."""
     logger.error("a job of %s can't be taken in: %s; it is kept with what Ruby gave up", place, why)
+    bury_refused(client, place, raw, why, once)
+
+
+def bury_refused(
+    client: Client, place: Place, raw: bytes, why: str, once: str, at: float | None = None
+) -> None:
+    """Show Ruby a job that no call could be made of, and why. Repeating it adds nothing: `once` names the job."""
     if place.system == "sidekiq":
-        bury_raw(client, place.namespace, raw)
+        bury_raw(client, place.namespace, with_reason(raw, place.queue, once, why), at)
         return
-    record = {
-        "failed_at": _resque_time(time.time()), "payload": {"class": "", "args": []},
-        "exception": "jobq", "error": why, "backtrace": [], "worker": "jobq",
-        "queue": place.queue, "raw": raw.decode("utf-8", "backslashreplace"),
+    text = raw.decode("utf-8", "backslashreplace")
+    fields = _fields(raw)
+    whole = _is_call(fields)
+    record: dict[str, Any] = {
+        "failed_at": _resque_time(at or time.time()),
+        "payload": fields if whole else {"class": UNREADABLE, "args": [text]},
+        "exception": REFUSED, "error": why, "backtrace": [], "worker": "jobq",
+        "queue": place.queue, "raw": text,
     }  # fmt: skip
     append(client, place.key("failed"), "RIGHT", [_write(record)], once=once)
+
+
+def with_reason(raw: bytes, queue: str, jid: str, why: str) -> bytes:
+    """A Sidekiq job and why it was refused: else byte for byte what it was, so that it can be retried.
+
+    One that Sidekiq's API and web interface couldn't show is the only argument of a job that they can; queue
+    and jid are those of that one.
+    """
+    noted = _write({"error_class": REFUSED, "error_message": why})
+    fields = _fields(raw)
+    if _is_call(fields) and _shows(fields):
+        # Behind the others: where a name comes twice, the last counts.
+        return raw.rstrip()[:-1] + b"," + noted[1:]
+    text = raw.decode("utf-8", "backslashreplace")
+    shown = {"class": UNREADABLE, "args": [text], "jid": jid, "retry": False}
+    return _write(shown | ({"queue": queue} if queue else {}))[:-1] + b"," + noted[1:]
+
+
+def _fields(raw: bytes) -> dict[str, Any]:
+    try:
+        return read_fields(raw)
+    except CodecError:
+        return {}
+
+
+def _is_call(fields: dict[str, Any]) -> bool:
+    name = fields.get("class")
+    return isinstance(name, str) and bool(name) and isinstance(fields.get("args"), list)
+
+
+def _shows(fields: dict[str, Any]) -> bool:
+    """Whether Ruby's API can show it: one job that it can't keeps its web page from showing any."""
+    if fields["class"] in WRAPPERS:
+        inner = fields["args"][0] if fields["args"] else None
+        if not isinstance(inner, dict) or not isinstance(inner.get("arguments"), list):
+            return False
+        if str(fields.get("wrapped")).startswith("ActionMailer::"):
+            return False
+    moments = (fields.get(name, 0) for name in ("created_at", "enqueued_at", "failed_at"))
+    texts = (fields.get(name, "") for name in ("jid", "queue"))
+    return (
+        all(type(moment) in (int, float) and abs(moment) < 2**53 for moment in moments)
+        and all(isinstance(text, str) for text in texts)
+        and isinstance(fields.get("tags") or [], list)
+        and not fields.keys() & {"error_backtrace", "display_class", "encrypt"}
+    )
 
 
 def _sidekiq_job(fields: dict[str, Any], kind: str, text: str, died: DeadMessage) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from jobq.compat.resque.places import Place, beside
@@ -69,15 +69,23 @@ class Claims:
         claim_id = reply.decode()
         return Claim(claim_id, self.client.command("LRANGE", self._taken(claim_id), 0, -1))
 
-    def deliver(self, claim: Claim, contents: Sequence[tuple[str, bytes]], queue: Queue) -> None:
+    def deliver(
+        self,
+        claim: Claim,
+        contents: Sequence[tuple[str, bytes]],
+        queue: Queue,
+        when_taken: Callable[[int], None],
+    ) -> None:
         """Enqueue what was made of a claim's jobs, once, and settle the claim.
 
-        Who waits under the same mid gets the newer content; who runs is followed by it.
+        Nothing that lives is replaced: when_taken(index) has to see to the content whose mid lives already.
         """
         caller = Caller()
         caller.id = claim.claim_id
-        if contents:
-            queue.enqueue_at_once(contents, caller, can_update=True, can_requeue=True)
+        done = queue.enqueue_at_once(contents, caller) if contents else []
+        for index, one in enumerate(done):
+            if one.action == "exists":
+                when_taken(index)
         self.settle(claim.claim_id)
 
     def settle(self, claim_id: str) -> None:

@@ -10,12 +10,12 @@ import logging
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from jobq.compat.resque.burying import bury_raw
+from jobq.compat.resque.burying import bury_raw, with_reason
 from jobq.compat.resque.places import Place
 from jobq.compat.resque.pushing import push
+from jobq.compat.resque.reading import read_fields
 from jobq.engine.script import load
 from jobq.errors import CodecError
-from jobq.jobs.codec import decode_any
 
 if TYPE_CHECKING:
     from jobq.engine.connection import Client
@@ -41,14 +41,16 @@ def promote(client: Client, namespace: str) -> float:
 
 
 def _promote(client: Client, namespace: str, waiting: str, job: bytes, due_at: bytes) -> None:
-    fields = _fields(job)
-    queue = fields.get("queue")
-    if not isinstance(queue, str) or not queue:
-        bury_raw(client, namespace, job)
+    try:
+        fields = read_fields(job)
+        queue = fields.get("queue")
+        if not isinstance(queue, str) or not queue:
+            raise CodecError("it names no queue")
+    except CodecError as error:
+        jid = blake2b(job, digest_size=12).hexdigest()
+        bury_raw(client, namespace, with_reason(job, "", jid, str(error)))
         client.command("ZREM", waiting, job)
-        logger.error(
-            "a job in %s can't be read or names no queue; it is in the dead set now", waiting
-        )
+        logger.error("a job in %s can't be moved: %s; it is in the dead set now", waiting, error)
         return
     place = Place("sidekiq", namespace, queue)
     pushed = _stamped(client, job, fields)
@@ -63,17 +65,9 @@ def _promote(client: Client, namespace: str, waiting: str, job: bytes, due_at: b
     client.command("ZREM", waiting, job)
 
 
-def _fields(job: bytes) -> dict[str, Any]:
-    try:
-        found = decode_any(job)
-    except CodecError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _stamped(client: Client, job: bytes, fields: dict[str, Any]) -> bytes:
     """With its time of enqueueing, in its own unit; everything else stays byte for byte."""
-    if "enqueued_at" in fields or not fields:
+    if "enqueued_at" in fields:
         return job
     seconds, micros = client.command("TIME")
     in_ms = isinstance(fields.get("created_at"), int)

@@ -2,6 +2,7 @@
 
 Whatever made a message dead counts: errors, crashes, an unknown job, content that can't be read. Showing one twice
 changes nothing; what was shown is remembered per queue, so that one that a person deletes over there stays so.
+What can't be shown costs the others nothing: the log has it, and jobq's dead.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from jobq.compat.resque.burying import bury
-from jobq.compat.resque.reading import read_back
-from jobq.errors import CodecError
+from jobq.compat.resque.burying import bury, bury_refused
+from jobq.compat.resque.reading import read_back, refused_back
+from jobq.engine.administration import text_of
+from jobq.engine.keys import key
+from jobq.errors import CodecError, JobqError, ScriptError
 from jobq.jobs.seal import opened, seal_of
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("jobq")
 PAGE = 100
+#: Through the pages, until what comes and goes in between leaves none unread.
+PASSES = 20
 
 
 class Graves:
@@ -31,18 +36,17 @@ class Graves:
     def __init__(self, ruby: Client, queues: Sequence[Queue]) -> None:
         self._ruby, self._queues = ruby, queues
 
+    def __str__(self) -> str:
+        return ", ".join(queue.name for queue in self._queues)
+
     def fill(self) -> int:
         """Show what died since the last time; how many."""
         return sum(self._fill(queue) for queue in self._queues)
 
     def _fill(self, queue: Queue) -> int:
-        key = f"{queue.prefix}shown-to-ruby"
-        until, shown_then = json.loads(queue.client.command("GET", key) or b"[-1,[]]")
-        fresh = [
-            died
-            for died in self._newest(queue, until)
-            if died.died_at > until or died.dead_id not in shown_then
-        ]
+        name = f"{queue.prefix}shown-to-ruby"
+        until, shown_then = _noted(queue.client.command("GET", name))
+        fresh = self._died_since(queue, until, shown_then)
         if not fresh:
             return 0
         fresh.sort(key=_moment, reverse=True)
@@ -52,39 +56,74 @@ class Graves:
         ids = [died.dead_id for died in fresh if died.died_at == latest]
         if latest == until:
             ids += shown_then
-        queue.client.command("SET", key, json.dumps([latest, ids]))
+        queue.client.command("SET", name, json.dumps([latest, ids]))
         return len(fresh)
 
-    def _newest(self, queue: Queue, until: int) -> Iterator[DeadMessage]:
-        """The dead from the newest back to those of the moment `until`, each once.
+    def _died_since(self, queue: Queue, until: int, shown: Sequence[str]) -> list[DeadMessage]:
+        """The dead from the moment `until` on but for those shown, each once.
 
-        Others add to them and take away meanwhile, which moves every page: each must begin with one that is known.
+        Others add to the dead and take away in between, which moves the pages. So their ids are asked for first,
+        and the pages are gone through until none of these is left unread.
         """
-        seen: set[str] = set()
-        offset = 0
-        while True:
-            page = queue.dead(offset, PAGE)
-            if offset and not any(died.dead_id in seen for died in page):
-                offset = max(0, offset - PAGE + 1)
-                continue
-            for died in page:
-                if died.died_at < until:
-                    return
-                if died.dead_id not in seen:
-                    seen.add(died.dead_id)
-                    yield died
-            if len(page) < PAGE:
-                return
-            offset += PAGE - 1
+        wanted = self._ids(queue, until) - set(shown)
+        found: dict[str, DeadMessage] = {}
+        for _ in range(PASSES):
+            if not wanted - found.keys():
+                break
+            for died in _pages(queue, until):
+                found.setdefault(died.dead_id, died)
+            wanted &= self._ids(queue, until)
+        else:
+            raise ScriptError(f"the dead of {queue.name} change faster than they can be read")
+        return [died for dead_id, died in found.items() if dead_id not in shown]
+
+    def _ids(self, queue: Queue, until: int) -> set[str]:
+        dead = key(queue.prefix, "dead")
+        return {
+            text_of(one) for one in queue.client.command("ZRANGE", dead, until, "+inf", "BYSCORE")
+        }
 
     def _show(self, queue: Queue, died: DeadMessage) -> None:
         try:
             content = opened(seal_of(queue.client), queue.name, died.mid, died.content)
+            shown = self._shown(content, died)
         except CodecError:
             return
-        found = read_back(content)
-        if found and bury(self._ruby, *found, died):
+        except JobqError:
+            raise
+        except Exception:
+            logger.exception("%s can't be shown among Ruby's dead; jobq dead list has it", died.mid)
+            return
+        if shown:
             logger.info("%s is shown among Ruby's dead too", died.mid)
+
+    def _shown(self, content: bytes, died: DeadMessage) -> bool:
+        if found := read_back(content):
+            return bury(self._ruby, *found, died)
+        if refused := refused_back(content):
+            bury_refused(self._ruby, *refused, died.dead_id, died.died_at / 1000)
+            return True
+        return False
+
+
+def _pages(queue: Queue, until: int) -> Iterator[DeadMessage]:
+    """The dead from the newest back to those of the moment `until`."""
+    offset = 0
+    while page := queue.dead(offset, PAGE):
+        for died in page:
+            if died.died_at < until:
+                return
+            yield died
+        offset += len(page)
+
+
+def _noted(stored: bytes | None) -> tuple[int, list[str]]:
+    """Up to when the dead were shown, and which of the last moment; bytes that say neither count as none."""
+    try:
+        until, shown = json.loads(stored or b"[-1,[]]")
+        return int(until), [str(one) for one in shown]
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return -1, []
 
 
 def _moment(died: DeadMessage) -> int:

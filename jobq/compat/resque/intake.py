@@ -22,9 +22,10 @@ from jobq.compat.resque.due import promote
 from jobq.compat.resque.graves import Graves
 from jobq.compat.resque.places import Place
 from jobq.compat.resque.presence import ResquePresence, SidekiqPresence
-from jobq.compat.resque.reading import Arrival, read_job
+from jobq.compat.resque.reading import read_job
 from jobq.compat.resque.rules import Tally
 from jobq.compat.resque.settings import IntakeSettings
+from jobq.compat.resque.shared_jids import SharedJids
 from jobq.compat.resque.waiting import Sleep
 from jobq.compat.resque.watch import Watch
 from jobq.engine.connection import Client, connect
@@ -53,6 +54,7 @@ class Line:
         self.claims = Claims(ruby, place, settings.lease_ms)
         self._ruby = ruby
         self._seal = seal_of(queue.client)
+        self._shared = SharedJids(place, queue, self._seal)
         #: Whether nothing might be taken when this was last asked.
         self.full = False
         self._owed: Claim | None = None
@@ -96,26 +98,32 @@ class Line:
         return 0 if self.full else min(LIMIT, room)
 
     def _deliver(self, claim: Claim) -> None:
-        contents = []
+        arrivals = []
         for index, raw in enumerate(claim.jobs):
-            arrival = read_job(self.place, raw, f"{claim.claim_id}.{index}", self.settings.names)
+            own = f"{claim.claim_id}.{index}"
+            arrival = read_job(self.place, raw, own, self.settings.names)
             try:
-                content = self._sealed(arrival)
+                self._sealed(arrival.mid, arrival.content)
             except CodecError as error:
                 # The first fault it has.
-                why = arrival.fault or str(error)
-                refuse(self._ruby, self.place, raw, why, once=f"{claim.claim_id}.{index}")
+                refuse(self._ruby, self.place, raw, arrival.fault or str(error), once=own)
                 continue
             if arrival.fault:
                 logger.error("%s: %s will be dead: %s", self.place, arrival.mid, arrival.fault)
-            contents.append((arrival.mid, content))
-        self.claims.deliver(claim, contents, self.queue)
+            arrivals.append((own, arrival))
+        arrivals = self._shared.apart(arrivals)
+        contents = [(one.mid, self._sealed(one.mid, one.content)) for _, one in arrivals]
 
-    def _sealed(self, arrival: Arrival) -> bytes:
+        def settle(index: int) -> None:
+            (own, (mid, plain, _)), (_, sealed) = arrivals[index], contents[index]
+            self._shared.settle(own, mid, plain, sealed, self._sealed(own, plain))
+
+        self.claims.deliver(claim, contents, self.queue, settle)
+
+    def _sealed(self, mid: str, content: bytes) -> bytes:
         """What is enqueued. Raises CodecError for what no queue takes."""
-        content = arrival.content
         if self._seal is not None:
-            content = self._seal.close(self.queue.name, arrival.mid, content)
+            content = self._seal.close(self.queue.name, mid, content)
         if len(content) > MAX_CONTENT:
             raise CodecError(f"it takes {len(content):,} bytes of the {MAX_CONTENT:,} allowed")
         return content
@@ -133,7 +141,8 @@ class Intake:
         self.lines = [Line(ruby, place, queues[place.queue], settings) for place in settings.places]
         self._namespaces = sorted({p.namespace for p in settings.places if p.system == "sidekiq"})
         self._sleep = Sleep(ruby, settings.places)
-        self._graves = Graves(ruby, list(queues.values())) if settings.ruby_dead else None
+        shown = queues.values() if settings.ruby_dead else ()
+        self._graves = [Graves(ruby, [queue]) for queue in shown]
         self._presences = [
             (SidekiqPresence if system == "sidekiq" else ResquePresence)(
                 ruby, list(group), watch, tally
@@ -156,8 +165,8 @@ class Intake:
         """Show Ruby the last of it. The worker's children are gone by now."""
         self._sleep.close()
         try:
-            if self._graves:
-                self._graves.fill()
+            for graves in self._graves:
+                graves.fill()
             for presence in self._presences:
                 presence.leave()
         except JobqError as error:
@@ -210,11 +219,15 @@ class Intake:
         """What fails for one queue is tried again in a later round, and holds no other up."""
         try:
             return do()
-        except JobqError as error:
+        except Exception as error:
             self._troubled = True
             if time.monotonic() >= self._complain_at.get(what, 0.0):
                 self._complain_at[what] = time.monotonic() + COMPLAIN_S
-                logger.warning("%s: nothing is taken in for now: %s", what, error)
+                # Where it is no error of the server's or of settings, somebody has to see where it comes from.
+                unforeseen = None if isinstance(error, JobqError) else error
+                logger.warning(
+                    "%s: nothing is taken in for now: %s", what, error, exc_info=unforeseen
+                )
             return otherwise
 
     def _all_done(self) -> bool:
@@ -226,9 +239,10 @@ class Intake:
         return True
 
     def _look_after(self) -> None:
-        if self._graves and time.monotonic() >= self._fill_at:
+        if time.monotonic() >= self._fill_at:
             self._fill_at = time.monotonic() + IDLE_S
-            self._attempt("Ruby's dead", self._graves.fill, 0)
+            for graves in self._graves:
+                self._attempt(f"Ruby's dead of {graves}", graves.fill, 0)
         if time.monotonic() >= self._beat_at or self._was_quiet != self._watch.quiet():
             self._was_quiet = self._watch.quiet()
             self._beat_at = time.monotonic() + BEAT_S

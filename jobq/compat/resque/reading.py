@@ -1,7 +1,8 @@
 """A job as Ruby wrote it -> a message of jobq. Pure: no server, no clock.
 
 A Sidekiq job's jid becomes the mid. Its other fields travel in the header `ruby-fields`, so that what comes of
-the job can be shown to Ruby again; its tags in `ruby-tags`, as JSON.
+the job can be shown to Ruby again; its tags in `ruby-tags`, as JSON. What no call can be made of becomes a
+refusal, never a message of its own bytes: they might read as a call of jobq's that Ruby may not make.
 """
 
 from __future__ import annotations
@@ -15,18 +16,24 @@ from jobq.compat.resque.activejob import unwrapped
 from jobq.compat.resque.places import Place, System, parse_place
 from jobq.errors import CodecError, ConfigError
 from jobq.jobs.codec import HARD_LIMIT, MAX_NAME, Overrides, decode, decode_any, encode
+from jobq.jobs.plain import depth
+from jobq.jobs.refusal import read_refusal, refusal
 
 #: Sidekiq's own, where a job says `retry: true`.
 RETRIES = 25
 MOST_RETRIES = 10_000
 ORIGIN, FIELDS, TAGS = "ruby", "ruby-fields", "ruby-tags"
+#: As deep as Ruby's JSON reads and writes.
+DEEPEST = 100
+#: The class under which Ruby is shown a job that it can't read itself; the only argument is what was pushed.
+UNREADABLE = "(unreadable job)"
 _TRACES = ("sentry-trace", "baggage", "traceparent", "tracestate")
 _MS = 100_000_000_000
 _write = msgspec.json.Encoder().encode
 
 
 class Arrival(NamedTuple):
-    """One job that was taken in. With a `fault` no job can be made of it: `content` is what Ruby wrote."""
+    """One job that was taken in. With a `fault` no call can be made of it, and `content` is a refusal."""
 
     mid: str
     content: bytes
@@ -34,16 +41,42 @@ class Arrival(NamedTuple):
 
 
 def read_job(place: Place, raw: bytes, otherwise: str, names: Mapping[str, str]) -> Arrival:
-    """The message in `raw`. otherwise: its mid if it has no jid. names: Ruby's name -> the job's."""
+    """The message in `raw`, whatever that is. otherwise: its mid if it has no jid. names: Ruby's -> the job's."""
     mid = otherwise
     try:
-        fields = decode_any(raw)
-        if not isinstance(fields, dict):
-            raise CodecError("it is JSON, but no object")
+        fields = read_fields(raw)
         mid = _mid(fields.get("jid"), otherwise)
+        if fields.get("class") == UNREADABLE:
+            raw = _shown_before(fields.get("args"))
+            fields = read_fields(raw)
         return Arrival(mid, _message(place, fields, names))
     except (CodecError, ConfigError) as error:
-        return Arrival(mid, raw, str(error))
+        fault = str(error)
+    except Exception as error:  # it must not cost the jobs beside it their run
+        fault = f"it can't be read: {error!r:.200}"
+    return Arrival(mid, refusal(fault, raw, {ORIGIN: _named(place)}), fault)
+
+
+def read_fields(raw: bytes) -> dict[str, Any]:
+    """The fields of a job, or CodecError."""
+    fields = decode_any(raw)
+    if not isinstance(fields, dict):
+        raise CodecError("it is JSON, but no object")
+    if depth(fields, DEEPEST) > DEEPEST:
+        raise CodecError(f"it nests deeper than {DEEPEST} levels, which is Ruby's own limit")
+    return fields
+
+
+def _shown_before(args: object) -> bytes:
+    """What was pushed, of a job that Ruby was shown as unreadable and that comes again from there."""
+    match args:
+        case [str(text)]:
+            return text.encode()
+    raise CodecError(f"a job of class {UNREADABLE} holds no text")
+
+
+def _named(place: Place) -> str:
+    return f"{place.system} {place.namespace}:{place.queue}"
 
 
 def _message(place: Place, fields: dict[str, Any], names: Mapping[str, str]) -> bytes:
@@ -60,7 +93,7 @@ def _message(place: Place, fields: dict[str, Any], names: Mapping[str, str]) -> 
     if call.name != name:
         fields["args"] = args  # the wrapper's, which couldn't be made again
     headers = {
-        ORIGIN: f"{place.system} {place.namespace}:{place.queue}",
+        ORIGIN: _named(place),
         FIELDS: _write(fields).decode(),
         **_traces(fields.get("trace_propagation_headers")),
     }
@@ -93,12 +126,16 @@ def allowed_retries(fields: Mapping[str, Any]) -> int | None:
 def origin(headers: Mapping[str, str]) -> tuple[Place, dict[str, Any]] | None:
     """Where a message came from, and what Ruby had noted on it; None for one of jobq's own."""
     try:
-        system, _, text = headers[ORIGIN].partition(" ")
         fields = decode_any(headers[FIELDS].encode())
-        known: System = "resque" if system == "resque" else "sidekiq"
-        return parse_place(known, text), fields if isinstance(fields, dict) else {}
+        return _place_of(headers), fields if isinstance(fields, dict) else {}
     except (KeyError, CodecError, ConfigError):
         return None
+
+
+def _place_of(headers: Mapping[str, str]) -> Place:
+    system, _, text = headers[ORIGIN].partition(" ")
+    known: System = "resque" if system == "resque" else "sidekiq"
+    return parse_place(known, text)
 
 
 def read_back(content: bytes) -> tuple[Place, dict[str, Any]] | None:
@@ -113,6 +150,24 @@ def read_back(content: bytes) -> tuple[Place, dict[str, Any]] | None:
     place, fields = found
     fields.setdefault("args", envelope.args)
     return place, fields
+
+
+def refused_back(content: bytes) -> tuple[Place, bytes, str] | None:
+    """Where it came from, its bytes and why it was refused, of a Ruby job that no call could be made of."""
+    found = read_refusal(content)
+    try:
+        return found and (_place_of(found.headers), found.raw, found.why)
+    except (KeyError, ConfigError):
+        return None
+
+
+def call_of(content: bytes) -> bytes:
+    """Equal for messages that call the same job with the same arguments; a refusal is equal to itself alone."""
+    try:
+        envelope = decode(content)
+    except CodecError:
+        return content
+    return _write((envelope.job, envelope.args, envelope.kwargs))
 
 
 def _mid(jid: object, otherwise: str) -> str:

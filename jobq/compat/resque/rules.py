@@ -20,6 +20,7 @@ from jobq.compat.resque.places import System
 from jobq.compat.resque.reading import ORIGIN, epoch_ms, origin
 from jobq.errors import JobAborted, JobqError, Outcome
 from jobq.jobs.decision import Decision
+from jobq.jobs.retry import LONGEST_S
 
 if TYPE_CHECKING:
     from jobq.engine.connection import Client
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("jobq")
 _CELLS, _WORDS = 4096, 4
 _DAY_MS = 86_400_000
+_MOST_COUNT = 10_000
 
 
 class Tally:
@@ -89,6 +91,7 @@ class RubyRules:
             return
         window_s = fields.get("retry_for")
         if isinstance(window_s, int | float) and not isinstance(window_s, bool):
+            window_s = min(max(0.0, window_s), LONGEST_S)
             began = self._first_failure(context, error, fields, window_s)
             if began + window_s * 1000 < time.time() * 1000:
                 why = f"attempt {context.failures}, retry_for of {window_s:g} s is over"
@@ -108,7 +111,7 @@ class RubyRules:
             return known
         now = round(time.time() * 1000)
         key = f"{self._client.namespace}:first-failure:{context.generation}"
-        kept_ms = round(min(max(0.0, window_s), 3.2e9) * 1000) + _DAY_MS
+        kept_ms = round(window_s * 1000) + _DAY_MS
         try:
             self._client.command("SET", key, now, "NX", "PX", kept_ms)
             return int(self._client.command("GET", key) or now)
@@ -121,4 +124,6 @@ class RubyRules:
 
 def wait_s(count: int, draw: Callable[[], float] = random.random) -> float:
     """Sidekiq's wait after the `count`-th retry, 0 for the first failure: 15 s, growing to weeks."""
-    return float(count**4 + 15 + int(draw() * 10) * (count + 1))
+    # A job may say that it was retried any number of times; no queue waits longer than that.
+    count = min(max(0, count), _MOST_COUNT)
+    return min(float(count**4 + 15 + int(draw() * 10) * (count + 1)), LONGEST_S)

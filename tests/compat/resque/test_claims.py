@@ -73,7 +73,7 @@ def test_job_runs_once_when_a_holder_comes_back_after_its_claim_was_delivered(
     assert run_all(default) == ["a"]
     while default.status("a").word != "nil":
         default.collect()
-    claims.deliver(paused, [("a", b"{}")], default)
+    claims.deliver(paused, [("a", b"{}")], default, never)
     assert run_all(default) == []
 
 
@@ -112,7 +112,7 @@ def test_call_that_is_repeated_takes_nothing_when_its_claim_was_delivered_by_ano
     pushed("b")
     # What it took now would go by the number of a call that was made, and be settled unseen.
     repeated = repeat(slow, "sixteen_letters_", monkeypatch)
-    slow.deliver(repeated, [(a.mid, a.content) for a in read_all(repeated)], default)
+    slow.deliver(repeated, [(a.mid, a.content) for a in read_all(repeated)], default, never)
     assert run_all(default) == ["a"]
     assert line().carry(greedy=False) == 1
     assert run_all(default) == ["b"]
@@ -140,26 +140,6 @@ def test_jid_that_comes_again_runs_again_when_the_first_is_done(line, default, p
         pushed("a")
         line().carry(greedy=False)
         assert run_all(default) == ["a"]
-
-
-def test_jid_that_comes_again_runs_after_the_run_that_goes_on(line, default, pushed, run_all):
-    pushed("a", [1])
-    line().carry(greedy=False)
-    [running] = default.dequeue().messages
-    pushed("a", [2])
-    line().carry(greedy=False)
-    assert default.status("a").word == "locked-with-requeue"
-    assert b"[1]" in running.content
-
-
-def test_jid_that_comes_twice_before_it_runs_runs_once_with_the_newer_content(
-    line, default, pushed
-):
-    pushed("a", [1])
-    pushed("a", [2])
-    line().carry(greedy=False)
-    [message] = default.dequeue(10).messages
-    assert b"[2]" in message.content
 
 
 def test_nothing_is_taken_while_the_queue_is_paused_or_has_a_backlog(redis, line, default, pushed):
@@ -197,9 +177,9 @@ def test_claim_of_much_content_is_delivered_in_one_call_which_may_be_repeated(
     contents = [(one.mid, one.content) for one in arrivals]
     expire(redis, claims)
     rescued = claims.rescue()
-    claims.deliver(claim, contents, default)
+    claims.deliver(claim, contents, default, never)
     assert run_all(default) == list("abcdefg")
-    claims.deliver(rescued, contents, default)
+    claims.deliver(rescued, contents, default, never)
     assert run_all(default) == []
     assert not left(redis)
 
@@ -256,6 +236,11 @@ def repeat(claims, claim_id, monkeypatch):
         return claims.take()
 
 
+def never(index: int) -> None:
+    """No jid of these tests is shared."""
+    raise AssertionError(index)
+
+
 def read_all(claim):
     """The messages of its jobs."""
     return [read_job(PLACE, raw, "x", {}) for raw in claim.jobs]
@@ -266,4 +251,4 @@ def enqueue_as(queue, claim) -> None:
     caller = Caller()
     caller.id = claim.claim_id
     contents = [(a.mid, a.content) for a in read_all(claim)]
-    queue.enqueue_many(contents, can_update=True, can_requeue=True, caller=caller)
+    queue.enqueue_many(contents, caller=caller)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
@@ -71,7 +72,13 @@ def test_more_than_a_hundred_go_in_turns(redis, client):
 def test_job_that_cant_be_moved_is_among_sidekiqs_dead(redis, client, broken):
     redis.zadd("schedule", {broken: 1})
     promote(client, "")
-    assert redis.zrange("dead", 0, -1) == [broken]
+    [shown] = map(json.loads, redis.zrange("dead", 0, -1))
+    assert shown["error_class"] == "jobq.errors.CodecError"
+    assert re.search("no JSON|no object|names no queue", shown["error_message"])
+    if shown["class"] != "A":
+        assert (shown["class"], shown["args"]) == (
+            "(unreadable job)", [broken.decode("utf-8", "backslashreplace")],
+        )  # fmt: skip
     assert not redis.exists("schedule")
 
 

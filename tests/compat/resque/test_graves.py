@@ -6,10 +6,14 @@ import json
 
 import pytest
 
+from jobq.compat.resque import graves
 from jobq.compat.resque.graves import Graves
 from jobq.compat.resque.places import Place
 from jobq.engine.message import Ending
 from jobq.engine.queue import Queue
+from jobq.jobs.executor import Executor
+from jobq.jobs.registry import Registry
+from tests.compat.resque.conftest import PLACE
 
 
 @pytest.fixture
@@ -119,6 +123,104 @@ def test_each_is_shown_once_when_others_die_between_two_pages(
     assert graves.fill() == 150
     assert graves.fill() == 5
     assert redis.zcard("dead") == 155
+
+
+UNREADABLE = {
+    b"{bad": "no JSON",
+    b'{"class":"A","args":{}}': "the args of A are no list",
+    b'{"job":"own","args":[]}': "it names no class",
+    b'{"class":"A","args":[18446744073709551616],"jid":"j"}': "an int outside 64 bits",
+    b'{"class":"A","args":[' + b"[" * 70 + b"]" * 70 + b"]}": "nests deeper than 64 levels",
+    b'{"class":"A","args":[' + b"[" * 600 + b"]" * 600 + b"]}": "Ruby's own limit",
+    b"\xff\xfe": "no JSON",
+}
+
+
+@pytest.fixture
+def refused(redis, line, default):
+    """refused(raw, …): jobs that no call can be made of are dead here, as a worker ends them."""
+
+    def kill(*raws, place=PLACE):
+        for raw in raws:
+            redis.lpush(place.list_key, raw)
+        one = line(place)
+        one.carry(greedy=True)
+        executor = Executor(Registry())
+        for message in one.queue.dequeue(100).messages:
+            one.queue.finish([executor.resolve(one.queue.name, message)])
+        return one.queue
+
+    return kill
+
+
+def test_unreadable_jobs_are_shown_with_the_true_reason(redis, client, default, refused):
+    refused(*UNREADABLE)
+    assert len(default.dead()) == len(UNREADABLE)
+    for _ in range(2):  # what is shown twice is shown once
+        assert Graves(client, [default]).fill() == len(UNREADABLE)
+        redis.delete("jobq:{default}:shown-to-ruby")
+    shown = [json.loads(job) for job in redis.zrange("dead", 0, -1)]
+    assert len(shown) == len(UNREADABLE)
+    for raw, why in UNREADABLE.items():
+        text = raw.decode("utf-8", "backslashreplace")
+        [job] = [
+            one for one in shown
+            if one["args"] == [text] or (raw.startswith(b'{"class"') and raw[:-1] in _dump(one))
+        ]  # fmt: skip
+        assert why in job["error_message"]
+        assert job["error_class"] == "jobq.errors.CodecError"
+    assert all(
+        why in " ".join(died.reason for died in default.dead()) for why in UNREADABLE.values()
+    )
+
+
+def _dump(job):
+    return json.dumps(job, separators=(",", ":")).encode()
+
+
+def test_unreadable_job_of_resque_is_in_its_failed_list_with_the_true_reason(
+    redis, client, refused
+):
+    queue = refused(b"{bad", place=Place("resque", "resque", "low"))
+    Graves(client, [queue]).fill()
+    [failed] = map(json.loads, redis.lrange("resque:failed", 0, -1))
+    assert failed["payload"] == {"class": "(unreadable job)", "args": ["{bad"]}
+    assert "no JSON" in failed["error"]
+    assert failed["queue"] == "low"
+
+
+def test_all_are_shown_when_each_fills_a_page(redis, client, default, die):
+    for number in range(5):
+        die(str(number), args=["x" * 300_000])
+    assert Graves(client, [default]).fill() == 5
+    assert redis.zcard("dead") == 5
+
+
+@pytest.mark.parametrize("noted", [b"bogus", b"[]", b"[1e999,[]]", b'{"a":1,"b":2}', b"\xff"])
+def test_what_was_shown_is_shown_again_when_nobody_can_read_up_to_when(
+    redis, client, default, die, noted
+):
+    die("a")
+    redis.set("jobq:{default}:shown-to-ruby", noted)
+    assert Graves(client, [default]).fill() == 1
+
+
+def test_dead_that_cant_be_shown_keeps_no_other_from_it(
+    redis, client, default, die, monkeypatch, caplog
+):
+    for jid in ("a", "broken", "c"):
+        die(jid)
+    real = graves.bury
+
+    def bury(ruby, place, fields, died):
+        if died.mid == "broken":
+            raise ZeroDivisionError
+        return real(ruby, place, fields, died)
+
+    monkeypatch.setattr(graves, "bury", bury)
+    Graves(client, [default]).fill()
+    assert {json.loads(job)["jid"] for job in redis.zrange("dead", 0, -1)} == {"a", "c"}
+    assert "broken can't be shown among Ruby's dead" in caplog.text
 
 
 def test_dead_of_jobqs_own_are_left_out(redis, client, default):

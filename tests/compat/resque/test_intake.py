@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from dataclasses import replace
@@ -18,6 +19,7 @@ from jobq.config import CodecSettings, ServerSettings
 from jobq.engine.connection import connect
 from jobq.engine.queue import Queue
 from jobq.errors import CodecError, ConfigError
+from jobq.jobs.codec import decode
 from jobq.jobs.seal import opened, seal_of
 from tests.compat.resque.conftest import PLACE
 
@@ -67,6 +69,52 @@ def test_trouble_with_one_queue_holds_no_other_up(redis, client, intake, caplog)
     assert "sidekiq queue:default: nothing is taken in for now" in caplog.text
 
 
+DEEP = b"[" * 600 + b"]" * 600
+WRAPPED = (
+    b'{"class":"Sidekiq::ActiveJob::Wrapper","args":[{"job_class":"B","arguments":%b}],"jid":"%b"}'
+)
+HOSTILE = (
+    WRAPPED % (DEEP, b"deep"), b'{"class":"A","args":' + DEEP + b"}", b"[" * 100_000, b"", b"\xff", b"null",
+    WRAPPED % (b'[{"_aj_ruby2_keywords":1,"_aj_globalid":"x"}]', b"kw"), b'{"class":"A","args":[1e999]}',
+    b'{"class":"A","args":[],"x":' + b"9" * 5_000 + b"}", b'{"class":"A","args":["\\ud800"]}',
+    b'{"job":"HardWorker","args":["never"]}', b'{"job":"HardWorker","args":["never"],"class":7}',
+)  # fmt: skip
+
+
+def test_no_job_keeps_those_that_were_claimed_with_it_from_running(
+    redis, client, default, intake, pushed, run_all
+):
+    for number, job in enumerate(HOSTILE):
+        redis.lpush("queue:default", job)
+        pushed(f"beside {number}")
+    intake()._round()
+    assert redis.llen("queue:default") == 0
+    messages = default.dequeue(100).messages
+    mids = {message.mid for message in messages}
+    assert mids >= {f"beside {number}" for number in range(len(HOSTILE))}
+    for message in messages:
+        if not message.mid.startswith("beside"):
+            with contextlib.suppress(CodecError):
+                assert "never" not in decode(message.content).args
+    assert not redis.exists("jobq:intake:{queue:default}:claims")
+
+
+def test_unforeseen_trouble_with_one_queue_holds_no_other_up(
+    redis, client, intake, caplog, monkeypatch
+):
+    redis.lpush("queue:default", b'{"class":"A","args":[]}')
+    redis.rpush("resque:queue:low", b'{"class":"A","args":[]}')
+    one = intake(PLACE, LOW)
+
+    def broken(claim):
+        raise ZeroDivisionError("unforeseen")
+
+    monkeypatch.setattr(one.lines[0], "_deliver", broken)
+    one._round()
+    assert Queue("low", client).counts().ready == 1
+    assert "ZeroDivisionError: unforeseen" in caplog.text
+
+
 def test_nothing_is_taken_while_quiet(redis, watch, intake, pushed, monkeypatch):
     pushed("a")
     watch.is_quiet = True
@@ -108,8 +156,8 @@ def test_calls_are_sealed_where_the_queue_asks_for_it(server, redis, watch, push
     settings = IntakeSettings(places=(PLACE,))
     Intake(client, client, settings, watch, Tally())._round()
     for message in Queue("default", client).dequeue(3).messages:
-        call = opened(seal_of(client), "default", message.mid, message.content)
-        assert call == b"{bad" or json.loads(call)["job"] == "HardWorker"
+        call = json.loads(opened(seal_of(client), "default", message.mid, message.content))
+        assert call.get("raw") == "{bad" or call["job"] == "HardWorker"
         with pytest.raises(CodecError):
             opened(seal_of(client), "default", "another", message.content)
     client.close()
@@ -126,7 +174,11 @@ def test_job_that_is_too_long_once_sealed_is_kept_with_the_dead_and_holds_nobody
     pushed("after")
     Intake(client, client, IntakeSettings(places=(PLACE,)), watch, Tally())._round()
     assert run_all(Queue("default", client)) == ["after"]
-    assert redis.zrange("dead", 0, -1) == [long]
+    [kept] = redis.zrange("dead", 0, -1)
+    assert kept.startswith(long[:-1])
+    noted = json.loads(kept)
+    assert noted["error_class"] == "jobq.errors.CodecError"
+    assert "bytes of the 1,048,576 allowed" in noted["error_message"]
     client.close()
 
 

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobq.compat.resque.places import Place
-from jobq.compat.resque.reading import allowed_retries, epoch_ms, read_back, read_job
+from jobq.compat.resque.reading import (
+    UNREADABLE,
+    allowed_retries,
+    call_of,
+    epoch_ms,
+    read_back,
+    read_job,
+    refused_back,
+)
+from jobq.errors import CodecError
 from jobq.jobs.codec import decode
 
 PLACE = Place("sidekiq", "", "default")
+WRAPPER = "Sidekiq::ActiveJob::Wrapper"
 RESQUE = Place("resque", "resque", "low")
 
 
@@ -121,7 +132,76 @@ def test_message_of_jobqs_own_is_no_ruby_job():
 def test_fault_says_what_is_wrong_and_the_bytes_are_kept(raw, fault):
     arrival = read_job(PLACE, raw, "otherwise", {})
     assert fault in arrival.fault
-    assert arrival.content == raw
+    assert refused_back(arrival.content) == (PLACE, raw, arrival.fault)
+    with pytest.raises(CodecError, match=re.escape(arrival.fault)):
+        decode(arrival.content)
+
+
+def activejob(*arguments):
+    return {"class": WRAPPER, "args": [{"job_class": "B", "arguments": list(arguments)}]}
+
+
+def nested(levels):
+    value = "innermost"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [({"class": "A", "args": nested(600)}, "deeper than 100 levels, which is Ruby's own limit"),
+     (activejob(nested(600)), "deeper than 100 levels"), (activejob(nested(96)), "deeper than 64 levels"),
+     ({"class": "A", "args": [], "x": nested(600)}, "deeper than 100 levels"),
+     ({"class": "A", "args": nested(99)}, "deeper than 64 levels"), (activejob(2**64), "outside 64 bits"),
+     ({"job": "app.jobs.delete", "args": [1]}, "it names no class"),
+     ({"job": "app.jobs.delete", "args": [1], "class": ["A"]}, "it names no class"),
+     ({"class": WRAPPER, "args": [{"job_class": "B", "arguments": "x"}]}, "arguments of B are no list"),
+     ({"class": UNREADABLE, "args": []}, "holds no text")],
+    ids=str,
+)  # fmt: skip
+def test_job_that_cant_be_called_is_refused_in_words_and_can_never_run(fields, fault):
+    raw = json.dumps(fields).encode()
+    arrival = read_job(PLACE, raw, "otherwise", {})
+    assert fault in arrival.fault
+    assert refused_back(arrival.content)[1] == raw
+    with pytest.raises(CodecError):
+        decode(arrival.content)
+
+
+def test_job_of_thousands_of_levels_is_refused():
+    raw = b'{"class":"A","args":' + b"[" * 50_000 + b"]" * 50_000 + b"}"
+    assert "nests too deep" in read_job(PLACE, raw, "o", {}).fault
+
+
+@pytest.mark.parametrize(
+    "mark", [{"_aj_globalid": "gid://app/User/1"}, {"_aj_serialized": "S", "value": 5}]
+)
+def test_keyword_arguments_are_keyword_arguments_whatever_marks_are_among_them(mark):
+    _, envelope = read(activejob({**mark, "_aj_ruby2_keywords": []}))
+    assert envelope.kwargs == mark
+
+
+def test_numbers_as_long_as_64_bits_arrive_whole_and_longer_ones_beside_the_args_do_no_harm():
+    numbers = [2**64 - 1, -(2**63)]
+    _, envelope = read({"class": "A", "args": numbers, "x": 2**70, "retry_count": -(2**90)})
+    assert envelope.args == numbers
+
+
+def test_job_that_was_shown_as_unreadable_is_read_anew_when_it_comes_again():
+    inner = json.dumps({"class": "A", "args": [1], "jid": "inner"})
+    mid, envelope = read({"class": UNREADABLE, "args": [inner], "jid": "outer"})
+    assert (mid, envelope.job, envelope.args) == ("outer", "A", [1])
+    again = read_job(PLACE, json.dumps({"class": UNREADABLE, "args": ["{bad"]}).encode(), "o", {})
+    assert refused_back(again.content)[1] == b"{bad"
+
+
+def test_calls_are_equal_when_job_and_arguments_are():
+    one, same, other = (
+        read_job(PLACE, json.dumps({"class": "A", **fields}).encode(), "o", {}).content
+        for fields in ({"args": [1], "retry": 3}, {"args": [1]}, {"args": [True]})
+    )
+    assert call_of(one) == call_of(same) != call_of(other)
 
 
 json_values = st.recursive(
@@ -129,22 +209,33 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
+#: What a program that knows the formats would put there to do harm.
+traps = st.sampled_from(
+    [nested(600), nested(99), 2**64, -(2**200), "x" * 300, "\x1b[2J", WRAPPER, UNREADABLE, [UNREADABLE],
+     [{"job_class": "B", "arguments": [nested(300)]}], [{"job_class": ["B"]}], [{"job_class": "", "arguments": 5}],
+     [{"job_class": "B", "arguments": [{"_aj_ruby2_keywords": 5, "_aj_globalid": []}]}]]
+)  # fmt: skip
 names = st.sampled_from(
     ["class", "args", "jid", "retry", "retry_count", "created_at", "enqueued_at", "tags", "wrapped",
-     "trace_propagation_headers", "retry_for", "job_class", "arguments"]
+     "trace_propagation_headers", "retry_for", "job_class", "arguments", "job", "refused", "raw", "v"]
 )  # fmt: skip
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(st.dictionaries(names, json_values))
+@given(st.dictionaries(names, json_values | traps))
 def test_no_object_makes_reading_fail(fields):
     raw = json.dumps(fields).encode()
     arrival = read_job(PLACE, raw, "otherwise", {})
     assert 0 < len(arrival.mid) <= 128
     if not arrival.fault:
+        assert decode(arrival.content).headers["ruby"] == "sidekiq :default"
+        assert fields["class"] in (WRAPPER, decode(arrival.content).job)
+        return
+    assert refused_back(arrival.content) == (PLACE, raw, arrival.fault)
+    with pytest.raises(CodecError):
         decode(arrival.content)
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_make_reading_fail(raw):
-    read_job(PLACE, raw, "otherwise", {})
+    assert refused_back(read_job(PLACE, raw, "otherwise", {}).content)[1] == raw

@@ -6,12 +6,14 @@ import asyncio
 import json
 import time
 
+import msgspec
 import pytest
 
 from jobq.compat.resque.places import Place
 from jobq.compat.resque.reading import read_job
 from jobq.compat.resque.rules import RubyRules, Tally, wait_s
 from jobq.engine.message import Message
+from jobq.engine.queue import Queue
 from jobq.errors import Retry, Unavailable
 from jobq.jobs import retry
 from jobq.jobs.executor import Executor
@@ -54,6 +56,30 @@ def attempt(client, tally):
 def test_wait_grows_as_sidekiqs_does(count, least, most):
     assert wait_s(count, lambda: 0.0) == least
     assert wait_s(count, lambda: 0.999) == most
+
+
+@pytest.mark.parametrize("count", [9_999, 10**400, -5, -(10**400)])
+def test_wait_is_one_that_a_queue_can_keep_however_often_a_job_says_it_was_retried(count):
+    assert 15 <= wait_s(count) <= 315_360_000
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"retry": 10_000, "retry_count": 9_000}, {"retry": True, "retry_count": -(10**30)},
+     {"retry": True, "retry_for": 10**400}, {"retry": True, "retry_for": -(10**400)},
+     {"retry": True, "retry_for": -(10**400), "failed_at": 5}],
+    ids=str,
+)  # fmt: skip
+def test_failure_has_an_ending_that_the_queue_takes_whatever_the_job_notes(attempt, client, fields):
+    ending = attempt(fields, error=ValueError("its own"))
+    queue = Queue("default", client)
+    queue.enqueue(b"x", mid="j")
+    [message] = queue.dequeue().messages
+    assert queue.finish([msgspec.structs.replace(ending, token=message.token)]).replies[0] in (
+        "ok",
+        "dead",
+    )
+    assert "ValueError" in ending.record
 
 
 def test_first_failure_waits_as_in_sidekiq(attempt):

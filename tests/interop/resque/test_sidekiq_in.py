@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from jobq.jobs.refusal import read_refusal
 from tests.interop.resque.conftest import until
 
 
@@ -133,12 +136,72 @@ def test_content_that_is_no_job_is_dead_with_the_reason_and_holds_nobody_up(
     one = worker("--sidekiq", "default")
     until(lambda: ledger.lines(name="after"))
     dead = until(lambda: len(found := default.dead()) == 5 and found)
-    assert {died.content for died in dead} == {
+    assert {read_refusal(died.content).raw for died in dead} == {
         b"{bad", b"[1]", b'{"class":"HardWorker"}', b'{"args":[]}', b"\xff\xfe",
     }  # fmt: skip
-    assert all(died.reason for died in dead)
+    reasons = " ".join(died.reason for died in dead)
+    assert "it names no class" in reasons and "args of HardWorker are no list" in reasons
     assert "it names no class" in one.log
     assert "args of HardWorker are no list" in one.log
+
+
+def test_nothing_runs_that_names_no_ruby_class_and_deep_jobs_stop_nobody(
+    ruby, redis, worker, ledger, default
+):
+    deep = "[" * 600 + "]" * 600
+    inner = f'{{"job_class":"A","arguments":{deep}}}'
+    redis.lpush(
+        "queue:default", f'{{"class":"Sidekiq::ActiveJob::Wrapper","args":[{inner}],"jid":"d"}}'
+    )
+    redis.lpush(
+        "queue:default", json.dumps({"job": "mail.welcome", "args": [str(ledger.path), "x"]})
+    )
+    ruby("async", args=[str(ledger.path), "after"])
+    one = worker("--sidekiq", "default", "--ruby-dead")
+    until(lambda: ledger.lines(name="after"))
+    shown = until(lambda: len(found := ruby("set", name="dead")) == 2 and found)
+    assert len(default.dead()) == 2
+    assert ledger.path.read_text().count("\n") == 1
+    assert one.log.count("exited") == 0
+    reasons = " ".join(entry["item"]["error_message"] for entry in shown)
+    assert "deeper than 100 levels, which is Ruby's own limit" in reasons
+    assert "it names no class" in reasons
+    page = ruby("page", path="/morgue")
+    assert page["status"] == 200
+    assert "it names no class" in page["body"]
+    assert ruby("retry", name="dead") == 2
+    until(lambda: len(default.dead()) == 4)
+
+
+@pytest.mark.parametrize(("deep", "runs"), [(64, True), (90, False)])
+def test_deep_values_and_long_numbers_run_or_are_refused_in_words(ruby, worker, ledger, deep, runs):
+    value = 1
+    for _ in range(deep):
+        value = [value]
+    ruby("async", args=[str(ledger.path), "nested", "run", value])
+    ruby("async", args=[str(ledger.path), "long", "run", 2**64 - 1, -(2**63)])
+    ruby("async", args=[str(ledger.path), "longer", "run", 2**64])
+    worker("--sidekiq", "default", "--ruby-dead")
+    refused = {"longer": "outside 64 bits"} | ({} if runs else {"nested": "deeper than 64 levels"})
+    shown = until(lambda: len(found := ruby("set", name="dead")) == len(refused) and found)
+    for entry in shown:
+        assert refused[entry["args"][1]] in entry["item"]["error_message"]
+    ran = {"long", "nested"} - set(refused)
+    until(lambda: {line["name"] for line in ledger.lines()} == ran)
+
+
+def test_jobs_of_one_jid_run_each_when_they_differ_and_once_when_they_are_equal(
+    ruby, worker, ledger
+):
+    for name in ("a", "a", "b"):
+        ruby(
+            "push",
+            fields={"class": "HardWorker", "args": [str(ledger.path), name], "jid": "j" * 24},
+        )
+    one = worker("--sidekiq", "default", "--burst")
+    assert one.process.wait(200) == 0
+    assert sorted(line["name"] for line in ledger.lines()) == ["a", "b"]
+    assert "is also that of a job with another class or other arguments" in one.log
 
 
 def test_job_that_no_queue_can_hold_is_kept_in_sidekiqs_dead_set(ruby, redis, worker, ledger):
