@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jobq.config import ServerSettings
-from jobq.engine.embedded_place import Place, data_folder, place, prepare
+from jobq.engine.embedded_place import (
+    Place,
+    check,
+    data_folder,
+    is_own_socket,
+    opened,
+    place,
+    prepare,
+)
 from jobq.engine.embedded_process import (
     answers,
     client_of,
@@ -63,6 +71,7 @@ def start_or_join(settings: ServerSettings) -> str:
 def status(settings: ServerSettings) -> EmbeddedStatus:
     """Whether it runs, and what it says of itself."""
     where = _where(settings)
+    check(where)
     socket = running(where)
     if socket is None:
         return EmbeddedStatus(False, str(where.data))
@@ -78,6 +87,7 @@ def status(settings: ServerSettings) -> EmbeddedStatus:
 def stop(settings: ServerSettings) -> bool:
     """End it and wait until it is gone; whether there was one. Its data stay."""
     where = _where(settings)
+    check(where)
     if not where.data.is_dir():
         return False
     with locked(where.lock):
@@ -89,12 +99,19 @@ def stop(settings: ServerSettings) -> bool:
 
 def running(where: Place) -> Path | None:
     """The socket of a server that works on these data, wherever it listens."""
-    known = where.known_socket
-    noted = [Path(os.fsdecode(known.read_bytes()))] if known.is_file() else []
-    for socket in dict.fromkeys([*noted, where.socket]):
-        if answers(socket, where.data):
+    for socket in dict.fromkeys([*_noted(where.known_socket), where.socket]):
+        # Whoever else listens could claim to work on these data.
+        if is_own_socket(socket) and answers(socket, where.data):
             return socket
     return None
+
+
+def _noted(known: Path) -> list[Path]:
+    try:
+        with open(opened(known, os.O_RDONLY), "rb") as file:
+            return [Path(os.fsdecode(file.read()))]
+    except FileNotFoundError:
+        return []
 
 
 def _where(settings: ServerSettings) -> Place:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobq.engine.embedded_place import Place
+from jobq.engine.embedded_place import Place, opened, write
 from jobq.errors import EmbeddedError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ TORN = "Truncating the AOF"
 def locked(path: Path) -> Iterator[None]:
     """Alone, among processes and threads."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = opened(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         except OSError:
@@ -52,7 +52,7 @@ def locked(path: Path) -> Iterator[None]:
 def held(path: Path) -> bool:
     """Whether a process lives that keeps this lock."""
     try:
-        descriptor = os.open(path, os.O_RDWR)
+        descriptor = opened(path, os.O_RDWR)
     except FileNotFoundError:
         return False
     try:
@@ -135,11 +135,11 @@ def launch(where: Place) -> None:
         # Else the first half of a transaction may stay in the file, and count at the next start.
         with client_of(where.socket) as client:
             client.bgrewriteaof()
-    where.known_socket.write_bytes(os.fsencode(where.socket))
+    write(where.known_socket, os.fsencode(where.socket))
 
 
 def _spawned(where: Place) -> subprocess.CompletedProcess[str]:
-    lock = os.open(where.server_lock, os.O_RDWR | os.O_CREAT, 0o600)
+    lock = opened(where.server_lock, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         # The lock stays with the server, which inherits the descriptor, and only with it.
@@ -151,6 +151,7 @@ def _spawned(where: Place) -> subprocess.CompletedProcess[str]:
                 "--maxmemory-policy", "noeviction", "--pidfile", str(where.pid_file),
             ],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, pass_fds=[lock],
+            umask=0o077,
         )  # fmt: skip
     finally:
         os.close(lock)

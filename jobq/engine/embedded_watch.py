@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobq.engine.embedded import running
-from jobq.engine.embedded_place import Place
+from jobq.engine.embedded_place import Place, opened
 from jobq.engine.embedded_process import client_of, folder_of, locked, same, shut_down
 from jobq.errors import EmbeddedError
 
@@ -37,7 +37,7 @@ BUSY = Use(2, 0)
 def main(data: str, socket: str, idle_s: str) -> None:
     """Watch, unless somebody does."""
     where, limit_s = Place(Path(data), Path(socket)), float(idle_s)
-    mine = os.open(where.watch_lock, os.O_RDWR | os.O_CREAT, 0o600)
+    mine = opened(where.watch_lock, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -72,7 +72,7 @@ def fault(found: os.stat_result, *, has_acl: bool = False) -> str:
     A sticky folder counts as writable: others can't replace a file there, but they can put one.
     """
     if found.st_uid not in (os.geteuid(), 0):
-        return f"it belongs to {_name(found.st_uid)}, not to you or root"
+        return f"it belongs to {user_name(found.st_uid)}, not to you or root"
     if found.st_mode & stat.S_IWOTH:
         return "everybody can write to it"
     if found.st_mode & stat.S_IWGRP and (has_acl or not _own_group(found.st_gid)):
@@ -162,7 +162,8 @@ def _own_group(gid: int) -> bool:
     return (named or gid == 0) and set(group.gr_mem) <= {you.pw_name, "root"}
 
 
-def _name(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """Who that is, with the number."""
     try:
         return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
     except KeyError:

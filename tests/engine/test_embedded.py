@@ -184,7 +184,8 @@ def test_missing_package_is_named_with_its_remedy(settings, monkeypatch):
 
 def test_server_that_cannot_start_is_quoted(settings):
     data = Path(settings.data_dir)
-    (data / "appendonlydir").mkdir(parents=True)
+    data.mkdir(mode=0o700)
+    (data / "appendonlydir").mkdir()
     (data / "appendonlydir" / "appendonly.aof.manifest").write_text("no manifest\n")
     with pytest.raises(EmbeddedError, match="AOF"):
         embedded.start_or_join(settings)
@@ -277,7 +278,7 @@ def test_server_ends_when_its_data_folder_is_removed_and_nobody_comes(settings):
 
 def test_start_heals_when_pid_file_and_noted_socket_are_stale(settings, tmp_path):
     data = Path(settings.data_dir)
-    data.mkdir()
+    data.mkdir(mode=0o700)
     (data / "server.pid").write_text(f"{os.getpid()}\n")
     (data / "server.lock").touch()
     (data / "socket").write_text(str(tmp_path / "gone.sock"))
