@@ -36,7 +36,7 @@ whoever owns it. `--import` takes no module from a working folder that everybody
 Further variables: `JOBQ_PATIENCE` (how long a call is repeated while the server is away, 10s;
 one that may have arrived: 5 minutes at most), `JOBQ_DATA` (where the embedded server
 keeps its data), `JOBQ_EMBEDDED_IDLE` (after how long without clients it ends, 10m), `JOBQ_FUNCTIONS=1` (call functions that
-`jobq functions load` brought), `JOBQ_CODEC`, `JOBQ_CODEC_KEYS` and `JOBQ_CODEC_ACCEPT_PLAIN` (signed and encrypted calls, [security](security.md)), `JOBQ_DURABILITY`,
+`jobq functions load` brought), `JOBQ_CODEC`, `JOBQ_CODEC_KEYS`, `JOBQ_CODEC_VALID` and `JOBQ_CODEC_ACCEPT_PLAIN` (signed and encrypted calls, [security](security.md)), `JOBQ_DURABILITY`,
 `JOBQ_DURABLE_WITHIN` and `JOBQ_OUTAGE_BUFFER` ([what must hold before an enqueue returns](durability.md)), `NO_COLOR`.
 """
 

@@ -14,6 +14,7 @@ from typing import Literal, cast, get_args
 from jobq.durations import Duration, seconds_of
 from jobq.errors import ConfigError, masked
 
+VALID_S, LONGEST_VALID_S = 7 * 86_400.0, 366 * 86_400.0
 _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,40}")
 
 
@@ -104,16 +105,22 @@ class CodecSettings:
     """How calls are sealed, so that nobody without a key can forge them (sign) or read them (encrypt).
 
     keys: ids with secrets of 32 bytes or more; the first seals, all open. accept_plain: run calls without
-    a seal too, while producers are being changed over.
+    a seal too, while producers are being changed over. valid_s: how long after it is due a sealed call may run;
+    workers remember for as long which calls are done, so that none of them runs again.
     """
 
     keys: tuple[tuple[str, bytes], ...] = field(repr=False)
     mode: CodecMode = "sign"
     accept_plain: bool = False
+    valid_s: float = VALID_S
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(CodecMode):
             raise ConfigError(f"codec {self.mode!r} is none; take sign or encrypt")
+        if not 1 <= self.valid_s <= LONGEST_VALID_S:
+            raise ConfigError(
+                f"a sealed call can't be valid for {self.valid_s:g} s; take 1 s to 366 days"
+            )
         if not self.keys:
             raise ConfigError(f"codec {self.mode} has no key; set JOBQ_CODEC_KEYS=id:secret")
         for key_id, secret in self.keys:
@@ -232,7 +239,7 @@ def settings_from_env(environ: Mapping[str, str] | None = None) -> ServerSetting
     JOBQ_FUNCTIONS.
 
     Of what makes an enqueue durable JOBQ_DURABILITY, JOBQ_DURABLE_WITHIN and JOBQ_OUTAGE_BUFFER; of the
-    codec JOBQ_CODEC, JOBQ_CODEC_KEYS and JOBQ_CODEC_ACCEPT_PLAIN.
+    codec JOBQ_CODEC, JOBQ_CODEC_KEYS, JOBQ_CODEC_ACCEPT_PLAIN and JOBQ_CODEC_VALID.
     """
     env = os.environ if environ is None else environ
     codec = None
@@ -241,6 +248,7 @@ def settings_from_env(environ: Mapping[str, str] | None = None) -> ServerSetting
             mode=cast("CodecMode", env.get("JOBQ_CODEC") or "sign"),
             keys=parse_codec_keys(env.get("JOBQ_CODEC_KEYS") or ""),
             accept_plain=env.get("JOBQ_CODEC_ACCEPT_PLAIN") == "1",
+            valid_s=duration_s(env.get("JOBQ_CODEC_VALID") or VALID_S),
         )
     return ServerSettings(
         url=env.get("JOBQ_URL") or env.get("REDIS_URL") or None,

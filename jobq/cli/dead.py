@@ -99,7 +99,7 @@ def list_(
     where = Where(conditions)
 
     def page(queue: Queue) -> Iterator[dict[str, Any]]:
-        found = filter(where, queue.every_dead(offset))
+        found = filter(where, _opened(session, queue, offset))
         for message in islice(found, None if everything else limit):
             yield _record(session, queue.name, message)
 
@@ -236,7 +236,7 @@ def _all(
     until = time.time() * 1000 - older_s * 1000
     ids = [
         message.dead_id
-        for message in filter(where, queue.every_dead())
+        for message in filter(where, _opened(session, queue))
         if message.died_at <= until or not older_s
     ]
     words: list[str] = []
@@ -249,6 +249,13 @@ def _all(
     told = ", ".join(f"{number:,} {word}" for word, number in counted.items()) or "none dead"
     session.say({"queue": queue.name, **counted}, f"{queue.name}: {told}")
     return words
+
+
+def _opened(session: Session, queue: Queue, offset: int = 0) -> Iterator[DeadMessage]:
+    """All the dead from `offset` on, with their reasons opened where those are sealed."""
+    for message in queue.every_dead(offset):
+        reason = session.shown("reason", queue.name, message.mid, message.reason)
+        yield message._replace(reason=reason)
 
 
 def _found(
@@ -278,12 +285,14 @@ def _find(queue: Queue, dead_id: str) -> DeadMessage | None:
 def _record(
     session: Session, queue: str, message: DeadMessage, *, content: bool = False
 ) -> dict[str, Any]:
+    reason = session.shown("reason", queue, message.mid, message.reason)
     facts = {key: value for key, value in message._asdict().items() if key != "content"}
+    facts["reason"] = reason
     record = {"queue": queue, **facts, **content_facts(message.content, content)}
     if not session.as_json:
         # The traceback below the first line is for `show`.
         record |= {"died_at": output.moment(message.died_at)} | (
-            {} if content else {"reason": message.reason.partition("\n")[0]}
+            {} if content else {"reason": reason.partition("\n")[0]}
         )
     return record
 

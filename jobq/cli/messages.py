@@ -51,6 +51,7 @@ def _sentence(record: dict[str, Any]) -> str:
 def _statuses(session: Session, mid: str, names: str | None) -> Iterator[dict[str, Any]]:
     def one(queue: Queue) -> Iterator[dict[str, Any]]:
         facts = queue.status(mid)._asdict()
+        facts["progress"] = session.shown("progress", queue.name, mid, facts["progress"])
         yield {"mid": mid, "queue": queue.name, "status": facts.pop("word"), **facts}
 
     yield from session.from_each(names, one)

@@ -17,6 +17,7 @@ from jobq.errors import ConfigError, JobqError, ScriptError, Unavailable
 if TYPE_CHECKING:
     from jobq.engine.connection import Client
     from jobq.engine.queue import Queue
+    from jobq.jobs.seal import Purpose
 
 T = TypeVar("T")
 #: The client's patience with a Cluster once a queue's node didn't answer within the whole of it.
@@ -49,6 +50,12 @@ class Session:
         from jobq.engine.connection import connect
 
         return connect(settings=self.settings)
+
+    def shown(self, purpose: Purpose, queue: str, mid: str, text: str) -> str:
+        """A progress or a reason, opened where it is sealed."""
+        from jobq.jobs.seal import seal_for, shown_text
+
+        return shown_text(seal_for(self.settings.codec), purpose, queue, mid, text)
 
     def queue(self, name: str) -> Queue:
         """The queue `name`."""

@@ -88,6 +88,11 @@ def queue_names(namespace: str) -> str:
     return f"{namespace}:queues"
 
 
+def spent(namespace: str, queue: str) -> str:
+    """Sorted set of the sealed calls that are done; in the queue's slot, and outside the keys of its producers."""
+    return f"{namespace}:spent:{{{queue}}}"
+
+
 def workers(namespace: str) -> str:
     """Hash of running workers, name -> JSON."""
     return f"{namespace}:workers"

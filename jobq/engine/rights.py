@@ -37,13 +37,15 @@ class Role(NamedTuple):
     """One kind of user.
 
     scripts: those it calls. queue: what it sends to a queue's keys itself. names, workers: and to the two
-    keys outside every queue. verbs: and without a key. reads: it writes nothing at all.
+    keys outside every queue. spent: and to the record of its sealed calls that are done. verbs: and without a key.
+    reads: it writes nothing at all.
     """
 
     scripts: tuple[str, ...]
     queue: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     workers: tuple[str, ...] = ()
+    spent: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ()
     reads: bool = False
 
@@ -56,7 +58,7 @@ ROLES = {
     "worker": Role(
         (*_PRODUCER, "close", "collect", "counts", "dequeue", "extend", "finish", "progress", "release"),
         (*_RESULTS, "blpop", "hget"), ("sadd", "smembers"), ("hset", "hdel"),
-        ("function|list", "client|unblock"),
+        ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("function|list", "client|unblock"),
     ),
     "dashboard": Role(
         _LOOKING, ("exists", "lindex", "ttl", "xlen", "xinfo|stream", "xrange", "xrevrange"),
@@ -98,6 +100,7 @@ def rights(role: str, namespace: str = "jobq", queues: Sequence[str] = ()) -> li
         "resetchannels", *allowed_for(called, asked.queue, (*calls, *asked.verbs)),
         *_selector(mark + literal(keys.queue_names(namespace)), asked.names),
         *_selector(mark + literal(keys.workers(namespace)), asked.workers),
+        *_selector(" ".join(mark + one for one in _spent(namespace, queues)), asked.spent),
     ]  # fmt: skip
 
 
@@ -121,6 +124,12 @@ def _patterns(namespace: str, queues: Sequence[str]) -> list[str]:
     if queues:
         return [f"{literal(keys.prefix(namespace, queue))}*" for queue in queues]
     return [f"{literal(keys.checked_name('namespace', namespace))}:{{*"]
+
+
+def _spent(namespace: str, queues: Sequence[str]) -> list[str]:
+    if queues:
+        return [literal(keys.spent(namespace, queue)) for queue in queues]
+    return [literal(keys.spent(namespace, "")).removesuffix("}") + "*"]
 
 
 def literal(text: str) -> str:

@@ -15,7 +15,7 @@ else:
 
 
 class Call(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """One hand-out of one job, ready to run."""
+    """One hand-out of one job, ready to run. sealed: what is said about it is to be sealed as it was."""
 
     job: Job[..., Any]
     message: Message
@@ -24,6 +24,7 @@ class Call(msgspec.Struct, frozen=True, gc=False, eq=False):
     kwargs: dict[str, Any]
     headers: dict[str, str]
     enqueued_at: int
+    sealed: bool = False
 
     def __repr__(self) -> str:
         # As with Message: arguments and headers are for the job alone.

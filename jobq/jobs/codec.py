@@ -2,7 +2,8 @@
 
 ``{"job":"mail.send","args":["a@b"],"kwargs":{"retry":true},"enqueued_at":1700000000000}``
 
-Fields at their default are left out: args, kwargs, headers, options, enqueued_at 0, v 1. Whatever the
+Fields at their default are left out: args, kwargs, headers, options, enqueued_at 0, v 1. Sealed calls have
+`not_after` and `nonce` too. Whatever the
 bytes are, only CodecError escapes from decode.
 """
 
@@ -43,7 +44,10 @@ class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One call. `enqueued_at` is epoch ms by the producer's clock, 0 when it didn't say."""
+    """One call. `enqueued_at` is epoch ms by the producer's clock, 0 when it didn't say.
+
+    `not_after`: epoch ms from when on a sealed call isn't run any more, 0 = never. `nonce` makes equal calls differ.
+    """
 
     job: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
     args: list[Any] = []
@@ -52,6 +56,8 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     headers: dict[str, str] = {}
     options: Overrides | None = None
     v: int = VERSION
+    not_after: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    nonce: str = ""
 
 
 class _Version(msgspec.Struct):

@@ -8,14 +8,17 @@ it. Everything else that a job raises, SystemExit included, is a failure that en
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
+from msgspec import structs
+
 from jobq.engine.message import Ending, Message
 from jobq.errors import CodecError, ConfigError, JobTimeout
-from jobq.events import ago_ms, attempt_record, trace_id
+from jobq.events import ago_ms, attempt_record, in_utc, trace_id
 from jobq.jobs import middleware
 from jobq.jobs.absent import Absent, UnknownJobs
 from jobq.jobs.call import Call
@@ -31,6 +34,8 @@ from jobq.jobs.seal import Seal, opened
 #: Peak memory only ever grows, so it needn't be asked for after each of a thousand short jobs.
 RSS_EVERY = 64
 LONG_US = 5_000
+#: Bytes of a progress that is sealed: with its seal it fits into the 1,000 that the server keeps.
+PROGRESS_ROOM = 600
 
 SoftTimeout = Callable[[float], AbstractContextManager[None]]
 
@@ -85,7 +90,10 @@ class Executor:
         except UnknownVersion as error:
             return self._absent.ending(queue, message, "", str(error))
         except CodecError as error:
-            return self._absent.unreadable(queue, message, str(error))
+            return self.refuse(queue, message, str(error))
+        if self._seal is not None and 0 < envelope.not_after < time.time() * 1000:
+            why = f"the sealed call was valid until {in_utc(envelope.not_after)}; enqueue it again (JOBQ_CODEC_VALID)"
+            return self.refuse(queue, message, why)
         job = self.registry.find(envelope.job)
         if job is None:
             why = f"no job {envelope.job!r:.200} here; is its module in --import?"
@@ -94,7 +102,7 @@ class Executor:
             try:
                 job = job.overridden(envelope.options)
             except ConfigError as error:
-                return self._absent.unreadable(queue, message, str(error))
+                return self.refuse(queue, message, str(error))
         return Call(
             job,
             message,
@@ -103,11 +111,17 @@ class Executor:
             envelope.kwargs,
             envelope.headers,
             envelope.enqueued_at,
+            # Producers of earlier versions say no not_after, and read plain results only.
+            self._seal is not None and envelope.not_after > 0,
         )
+
+    def refuse(self, queue: str, message: Message, why: str) -> Ending:
+        """The ending of a message that must not run: dead at once."""
+        return self._absent.unreadable(queue, message, why)
 
     def run(self, call: Call) -> Ending:
         """Run a sync job to its outcome."""
-        context = Context(call, self._report, self._lease_deadline, self.worker)
+        context = Context(call, self._reporting(call), self._lease_deadline, self.worker)
         job = call.job
         layers = self._everywhere.layers + self.registry.middleware.layers
         entered = running.set(context)
@@ -123,14 +137,16 @@ class Executor:
             self.home.only(error)
             if isinstance(error, STOPS):
                 raise
-            return self._failed(context, call, error, started, thread_time_ns() - cpu)
+            return self._sealed(
+                call, self._failed(context, call, error, started, thread_time_ns() - cpu)
+            )
         finally:
             running.reset(entered)
-        return self._done(call, result, started, thread_time_ns() - cpu)
+        return self._sealed(call, self._done(call, result, started, thread_time_ns() - cpu))
 
     async def arun(self, call: Call) -> Ending:
         """Run an async job to its outcome, as one of many on this thread's event loop."""
-        context = Context(call, self._report, self._lease_deadline, self.worker)
+        context = Context(call, self._reporting(call), self._lease_deadline, self.worker)
         layers = self._everywhere.layers + self.registry.middleware.layers
         meter = Meter()
         entered = running.set(context)
@@ -147,10 +163,10 @@ class Executor:
                 raise
             if _cancelled_from_outside(error):
                 raise
-            return self._failed(context, call, error, started, meter.ns)
+            return self._sealed(call, self._failed(context, call, error, started, meter.ns))
         finally:
             running.reset(entered)
-        return self._done(call, result, started, meter.ns)
+        return self._sealed(call, self._done(call, result, started, meter.ns))
 
     def _limited(self, call: Call) -> Any:
         job = call.job
@@ -213,6 +229,32 @@ class Executor:
         ending = failed_ending(context, call, error, figures)
         self.home.only()  # a policy may fork too
         return ending
+
+    def _sealed(self, call: Call, ending: Ending) -> Ending:
+        """The ending, with what it says of the job's values sealed where calls are."""
+        if self._seal is None or not call.sealed:
+            return ending
+        where = (call.queue, ending.mid)
+        changes: dict[str, Any] = {}
+        if ending.result is not None:
+            seal = self._seal.of("result")
+            changes["result"] = seal.close(*where, ending.result, call.message.content)
+        if ending.reason:
+            seal = self._seal.of("reason")
+            changes["reason"] = seal.close_text(*where, ending.reason, call.message.content)
+        return structs.replace(ending, **changes) if changes else ending
+
+    def _reporting(self, call: Call) -> ReportProgress | None:
+        report, seal = self._report, self._seal
+        if report is None or seal is None or not call.sealed:
+            return report
+
+        def sealed(queue: str, mid: str, token: str, text: str) -> bool:
+            text = text.encode("utf-8", "replace")[:PROGRESS_ROOM].decode("utf-8", "ignore")
+            text = seal.of("progress").close_text(queue, mid, text, call.message.content)
+            return report(queue, mid, token, text)
+
+        return sealed
 
     def _peak_rss_kib(self, run_us: int) -> int:
         if run_us >= LONG_US or self._runs % RSS_EVERY == 0:

@@ -85,6 +85,10 @@ def _calls(job: Job[..., Any], arguments: Iterator[Sequence[Any]]) -> Iterator[A
         yield item, {}
 
 
+def _due_ms(now_ms: int, delay_s: float | None, at_s: float | None) -> float:
+    return at_s * 1000 if at_s is not None else now_ms + (delay_s or 0) * 1000
+
+
 def _deliver(outgoing: Outgoing) -> list[Receipt[Any]]:
     job, settings = outgoing.job, outgoing.job.settings
     queue = queue_of(outgoing.queue, settings.get("client"))
@@ -96,8 +100,9 @@ def _deliver(outgoing: Outgoing) -> list[Receipt[Any]]:
     ]
     if (seal := seal_of(queue.client)) is not None:
         mids = [mid or new_mid() for mid, _ in contents]
+        due_ms = _due_ms(now, settings.get("delay"), settings.get("at"))
         contents = [
-            (mid, seal.close(queue.name, mid, content))
+            (mid, seal.close_call(queue.name, mid, content, due_ms))
             for mid, (_, content) in zip(mids, contents, strict=True)
         ]
     outgoing.size = sum([len(content) for _, content in contents])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from jobq.errors import JobFailed, NoResult, ResultTimeout
 from jobq.jobs.result import decode_result
+from jobq.jobs.seal import Purpose, opened, seal_of, shown_text
 from jobq.jobs.waiting import wait_for_item
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class Receipt(Generic[R]):
 
     def status(self) -> Status:
         """Where the message is now, with attempts and progress."""
-        return self._queue.status(self.mid)
+        found = self._queue.status(self.mid)
+        return found._replace(progress=self._shown("progress", found.progress))
 
     def cancel(self) -> bool:
         """Call the message off; False when there was nothing left to cancel.
@@ -70,7 +72,8 @@ class Receipt(Generic[R]):
         """What the job returned, waiting up to `timeout` seconds for it; None waits without end.
 
         Raises NoResult when the job stores none or it has expired, JobFailed when the message is dead,
-        ResultTimeout when time is up. Blocks on a connection of its own, so it doesn't poll.
+        ResultTimeout when time is up, CodecError where calls are sealed and this result isn't. Blocks on a
+        connection of its own, so it doesn't poll.
         """
         if not self._job.stores_result:
             raise NoResult(f"{self.job} stores no results; declare it with @job(result_ttl=…)")
@@ -83,6 +86,8 @@ class Receipt(Generic[R]):
             if left <= 0:
                 raise ResultTimeout(f"no result of {self.job} {self.mid} within {timeout:g} s")
             content = wait_for_item(self._queue.client, key, min(left, LOOK_EVERY_S))
+        seal = seal_of(self._queue.client)
+        content = opened(seal and seal.of("result"), self.queue, self.mid, content)
         return cast("R", decode_result(content, self.job, self.mid))
 
     async def aresult(self, timeout: float | None = None) -> R:
@@ -95,13 +100,17 @@ class Receipt(Generic[R]):
         status = self.status()
         if status.word == "dead":
             died = self._queue.dead(mid=self.mid)
-            why = died[0].reason.partition("\n")[0] if died else "its reason was purged"
+            why = self._shown("reason", died[0].reason) if died else "its reason was purged"
+            why = why.partition("\n")[0]
             raise JobFailed(f"{self.job} {self.mid} is dead: {why}")
         # Stored by the same script that ends the attempt: once it is over, a result is there or never.
         if status.word in _GONE and self._queue.client.command("EXISTS", key) == 0:
             raise NoResult(
                 f"{self.job} {self.mid} is over, and no result is kept (cancelled, or expired)"
             )
+
+    def _shown(self, purpose: Purpose, text: str) -> str:
+        return shown_text(seal_of(self._queue.client), purpose, self.queue, self.mid, text)
 
     def __repr__(self) -> str:
         reason = f", reason={self.reason!r}" if self.reason else ""

@@ -91,7 +91,9 @@ class ToQueue:
                 f"message {one.index} of topic {self._source!r} can't be an argument of {self._job}: {error}; "
                 "take --as base64, or leave out --job to enqueue contents as they are"
             ) from error
-        return mid, call if self._seal is None else self._seal.close(self._queue.name, mid, call)
+        return mid, call if self._seal is None else self._seal.close_call(
+            self._queue.name, mid, call
+        )
 
 
 def _base64(content: bytes) -> str:

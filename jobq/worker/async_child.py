@@ -20,7 +20,7 @@ from jobq.jobs.forks import NotHere, leave
 from jobq.worker import slots
 from jobq.worker.clock import boot_ns
 from jobq.worker.hard import kill_after_s
-from jobq.worker.holding import Child, Surroundings, aged, tell_refused
+from jobq.worker.holding import Child, Surroundings, aged
 from jobq.worker.idle import GRACE_S
 from jobq.worker.log import logger
 
@@ -235,7 +235,7 @@ class AsyncChild(Child):
             endings, limit = _endings(ended), self.settings.crash_limit
             try:
                 if endings:
-                    tell_refused(endings, self.quick[index].finish(endings, crash_limit=limit))
+                    self.heard(index, endings, self.quick[index].finish(endings, crash_limit=limit))
             except JobqError:
                 return  # the loop tries again, with all patience
             self._ended = [one for one in self._ended if one.queue != index]

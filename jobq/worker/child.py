@@ -164,11 +164,12 @@ class SyncChild(Child):
         if not endings:
             return
         try:
-            self.quick[self._index].finish(
+            finished = self.quick[self._index].finish(
                 aged(endings, ended_at), crash_limit=self.settings.crash_limit
             )
         except JobqError:
             return  # the end of the batch tries again, with all patience
+        self.heard(self._index, endings, finished)
         del self._pending[: len(endings)], self._ended_at[: len(endings)]
         for slot, state in enumerate(bytes(self.slots.states)):
             if state == slots.ENDED:

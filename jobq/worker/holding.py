@@ -30,6 +30,7 @@ from jobq.worker.log import logger
 from jobq.worker.prefetch import Prefetch
 from jobq.worker.recycle import Recycling
 from jobq.worker.slots import Slots
+from jobq.worker.spent import Spent
 from jobq.worker.timers import Timers
 from jobq.worker.turns import Turns
 
@@ -74,6 +75,8 @@ class Child:
         self.timers = Timers(2 * self.settings.prefetch_ms / 1000, self.look_around)
         # Not those of `quick`: an alarm may come in the middle of a job's report of its progress.
         self.executor = self._executor({name: Queue(name, quick) for name in names})
+        seal = seal_of(around.client)
+        self.spent = None if seal is None else Spent(hasty, seal)
         self.lease_ns, self.margin_ns = lease_and_margin(self.settings.lease_ms)
         self.draining = self._reporting = False
         self.abort = ""
@@ -106,7 +109,11 @@ class Child:
     def resolve(self, slot: int, index: int, message: Message) -> Call | Ending:
         """What a message asks for; a death in here is that message's."""
         self.slots.words[slots.SUSPECT] = slot + 1
-        return self.executor.resolve(self.queues[index].name, message)
+        name = self.queues[index].name
+        if self.spent is not None and self.spent.holds(message):
+            why = "this sealed call has been done already; somebody put it back"
+            return self.executor.refuse(name, message, why)
+        return self.executor.resolve(name, message)
 
     def loop(self) -> None:
         """Take and run messages until told to leave."""
@@ -158,6 +165,7 @@ class Child:
         dequeued = self.queues[index].dequeue(
             limit, lease_ms=settings.lease_ms, crash_limit=settings.crash_limit, caller=self.caller
         )
+        self._arrivals(index, dequeued)
         return dequeued, asked_at + self.lease_ns - self.margin_ns
 
     def finish(
@@ -175,8 +183,19 @@ class Child:
             )  # fmt: skip
         finally:
             self._reporting = False
-        tell_refused(endings, finished)
+        self.heard(index, endings, finished)
+        self._arrivals(index, finished.dequeued)
         return finished.dequeued, asked_at + self.lease_ns - self.margin_ns
+
+    def heard(self, index: int, endings: Sequence[Ending], finished: Finished) -> None:
+        """What the server said of endings."""
+        tell_refused(endings, finished)
+        if self.spent is not None:
+            self.spent.note(self.queues[index].name, endings, finished.replies)
+
+    def _arrivals(self, index: int, dequeued: Dequeued | None) -> None:
+        if self.spent is not None and dequeued is not None and dequeued.messages:
+            self.spent.look(self.queues[index].name, dequeued.messages)
 
     def release(self, index: int, holds: Sequence[Hold]) -> None:
         """Give back what wasn't started."""
@@ -229,7 +248,9 @@ class Child:
     def answer(self, ahead: Ahead) -> Dequeued:
         """What the dequeue behind the wait gave; asked for again where that isn't known."""
         reply, self.sleep.reply = self.sleep.reply, None
-        return ahead.again() if reply is None else ahead.read(reply)
+        dequeued = ahead.again() if reply is None else ahead.read(reply)
+        self._arrivals(0, dequeued)
+        return dequeued
 
     def rest(self, seconds: float | None, ahead: Ahead | None = None) -> None:
         """Sleep until woken by a message (None: not by one), a signal or the supervisor's end."""

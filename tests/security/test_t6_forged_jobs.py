@@ -11,16 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from freezegun import freeze_time
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from jobq import current
+from jobq.cli import main
 from jobq.config import CodecSettings, ServerSettings, parse_codec_keys, settings_from_env
+from jobq.engine import rights
 from jobq.engine.connection import connect
 from jobq.engine.queue import Queue
-from jobq.errors import CodecError, ConfigError, JobqError
+from jobq.errors import CodecError, ConfigError, JobFailed, JobqError
 from jobq.jobs.codec import HARD_LIMIT, decode, encode
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
+from jobq.jobs.registry import Registry
 from jobq.jobs.seal import Seal, opened, seal_for, unverified
 from tests.security.conftest import NEW, OLD
 
@@ -260,6 +265,253 @@ def test_worker_runs_sealed_calls_alone(server, redis, registry, ring, mode, tmp
     assert reasons["plain"].startswith("no signature") and reasons["moved"].startswith("bad s")
     assert "forged@b" not in ran.stderr + str(reasons)
     client.close()
+
+
+# -- results, progress and reasons
+
+
+PURPOSES = ("call", "result", "progress", "reason")
+
+
+@MODES
+def test_sealed_thing_opens_for_its_purpose_alone(ring, mode):
+    for made in PURPOSES:
+        sealed = Seal(ring(mode), made).close("low", "m", CALL)
+        for asked in PURPOSES:
+            if asked == made:
+                assert Seal(ring(mode), asked).open("low", "m", sealed) == CALL
+            else:
+                with pytest.raises(CodecError, match=r"^bad s"):
+                    Seal(ring(mode), asked).open("low", "m", sealed)
+
+
+@MODES
+@given(text=st.text(min_size=1, max_size=300))
+def test_text_is_read_back_and_no_change_of_it_is_taken_for_true(mode, text):
+    seal = Seal(CodecSettings(mode=mode, keys=(NEW,)), "reason")
+    sealed = seal.close_text("low", "m", text)
+    assert seal.open_text("low", "m", sealed) == text
+    for forged in (sealed[:-1], sealed + "x", sealed.replace("2026", "2027"), sealed[:20]):
+        with pytest.raises(CodecError):
+            seal.open_text("low", "m", forged)
+
+
+class Sealed:
+    """A producer with keys, and workers that share them."""
+
+    def __init__(self, url, ring, mode, folder):
+        self.url, self.folder = url, folder
+        self.client = connect(settings=ServerSettings(url=url, codec=ring(mode, OLD)))
+        self.queue = Queue("low", self.client)
+        registry = Registry()
+        options = {"registry": registry, "queue": "low", "result_ttl": 60, "retries": 0}
+        self.work = job(name="work", **options)(lambda what: "").options(client=self.client)
+        (folder / "done").touch()
+        (folder / "jobs.py").write_text(
+            "import os\nfrom jobq import current, job\n"
+            "@job(name='work', queue='low', result_ttl=60, retries=0)\n"
+            "def work(what):\n"
+            "    current().progress(1.0, 'half of the TREASURE')\n"
+            "    if what == 'die' and not os.path.exists('healed'): raise ValueError('no TREASURE')\n"
+            "    open('done', 'a').write(what + '\\n')\n"
+            "    return 'the TREASURE'\n"
+        )
+        self.env = {
+            "PYTHONPATH": str(ROOT),
+            "JOBQ_URL": url,
+            "JOBQ_CODEC": mode,
+            "JOBQ_CODEC_KEYS": ",".join(
+                f"{i}:{base64.b64encode(s).decode()}" for i, s in (NEW, OLD)
+            ),
+        }
+
+    def jobq(self, *words, **env):
+        ran = subprocess.run(
+            [sys.executable, "-m", "jobq", *words], cwd=self.folder, env={**os.environ, **self.env, **env},
+            capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+    def drain(self, **env):
+        words = ("--burst", "--processes", "1", "--import", "jobs", "--queues", "low")
+        self.jobq("worker", *words, **env)
+        return (self.folder / "done").read_text().split()
+
+
+@pytest.fixture
+def sealed(server, redis, ring, tmp_path):
+    """sealed("encrypt"): a queue whose calls are sealed."""
+    made = []
+
+    def begin(mode):
+        made.append(Sealed(server.url, ring, mode, tmp_path))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        one.client.close()
+
+
+@MODES
+def test_results_progress_and_reasons_are_sealed_where_calls_are(sealed, redis, mode):
+    place = sealed(mode)
+    receipt, died = place.work.enqueue("live"), place.work.enqueue("die")
+    assert place.drain() == ["live"]
+
+    assert receipt.result(timeout=5) == "the TREASURE"
+    with pytest.raises(JobFailed, match="no TREASURE"):
+        died.result(timeout=5)
+    kept = [
+        redis.lindex(f"jobq:{{low}}:result:{receipt.mid}", 0),
+        *redis.hvals("jobq:{low}:dead-messages"),
+    ]
+    mark = {"sign": b"jobq-s1 2026-05 ", "encrypt": b"jobq-e1 2026-05\n"}[mode]
+    assert all(mark in one for one in kept)
+    assert any(b"TREASURE" in one for one in kept) == (mode == "sign")
+    assert "no TREASURE" in place.jobq("dead", "list")
+    assert died.mid in place.jobq("dead", "list", "--where", "reason=*no TREASURE*")
+    assert "set JOBQ_CODEC_KEYS" in place.jobq("dead", "list", JOBQ_CODEC="", JOBQ_CODEC_KEYS="")
+
+
+@MODES
+def test_progress_is_sealed_and_shown_to_those_with_keys(sealed, redis, ring, registry, mode):
+    place = sealed(mode)
+    told = []
+    job(name="work", registry=registry)(lambda what: current().progress(1.0, "at " + "ü" * 2_000))
+    runner = Executor(
+        registry, seal=seal_for(ring(mode)), report_progress=lambda *said: told.append(said) is None
+    )
+    receipt = place.work.enqueue("live")
+    (message,) = place.queue.dequeue(1).messages
+    runner.run(runner.resolve("low", message))
+
+    ((_, mid, token, text),) = told
+    assert len(text.encode()) <= 1_000
+    assert place.queue.progress(mid, token, text)
+    assert redis.hget("jobq:{low}:progress", mid).startswith(b"jobq-")
+    assert receipt.status().progress.startswith("1 at üü")
+    assert "at üü" in place.jobq("status", mid)
+
+
+@MODES
+def test_result_is_refused_when_somebody_without_a_key_wrote_it(sealed, redis, mode):
+    place = sealed(mode)
+    first, second = place.work.enqueue("one"), place.work.enqueue("two")
+    place.drain()
+    key = "jobq:{{low}}:result:{}".format
+    others = redis.lindex(key(second.mid), 0)
+    call = place.queue.content("ready").entries
+    assert call == []
+    for forged in (
+        b'{"ok":"forged"}',
+        others,
+        seal_for(place.client.settings.codec).close("low", first.mid, b'{"ok":1}'),
+    ):
+        redis.delete(key(first.mid))
+        redis.rpush(key(first.mid), forged)
+        with pytest.raises(CodecError):
+            first.result(timeout=5)
+    assert second.result(timeout=5) == "the TREASURE"
+
+
+# -- calls that are put back
+
+
+def put_back(redis, mid, content):
+    """As somebody does who may write to the queue's keys."""
+    redis.hset("jobq:{low}:messages", mid, content)
+    redis.rpush("jobq:{low}:ready", mid)
+
+
+@MODES
+def test_done_call_does_not_run_again_when_it_is_put_back(sealed, redis, mode):
+    place = sealed(mode)
+    receipt = place.work.enqueue("once")
+    content = redis.hget("jobq:{low}:messages", receipt.mid)
+    assert place.drain() == ["once"]
+    for _ in range(2):
+        place.queue.collect()
+        put_back(redis, receipt.mid, content)
+        assert place.drain() == ["once"]
+    assert {one.reason for one in place.queue.dead()} == {
+        "this sealed call has been done already; somebody put it back"
+    }
+    # The same call once more is another one.
+    place.work.options(mid=receipt.mid).enqueue("once")
+    assert place.drain() == ["once", "once"]
+
+
+def test_dead_call_runs_when_it_is_revived(sealed):
+    place = sealed("sign")
+    place.work.enqueue("die")
+    assert place.drain() == []
+    (place.folder / "healed").touch()
+    place.queue.revive(*(one.dead_id for one in place.queue.dead()))
+    assert place.drain() == ["die"]
+
+
+def test_call_is_dead_when_it_comes_after_its_time(ring, registry, attempt):
+    job(name="mail.send", registry=registry)(lambda *args, **options: None)
+    seal = Seal(ring("sign", valid_s=3_600))
+    with freeze_time("2026-11-22T10:00:00Z"):
+        sealed_call = seal.close_call("low", "m", CALL)
+        late = seal.close_call("low", "m", CALL, due_ms=(time.time() + 86_400) * 1000)
+    with freeze_time("2026-11-22T10:59:59Z"):
+        assert attempt(sealed_call, seal=seal).outcome == "done"
+    with freeze_time("2026-11-22T11:00:01Z"):
+        ended = attempt(sealed_call, seal=seal)
+        assert (ended.outcome, ended.reason) == (
+            "dead",
+            "the sealed call was valid until 2026-11-22T11:00:00.000Z; enqueue it again (JOBQ_CODEC_VALID)",
+        )
+        assert attempt(late, seal=seal).outcome == "done"
+
+
+def test_call_is_valid_from_when_it_is_due(sealed, redis):
+    place = sealed("sign")
+    day_ms = 86_400_000
+    now, valid_ms = time.time() * 1000, place.client.settings.codec.valid_s * 1000
+    for options, due in (
+        ({}, 0),
+        ({"delay": 86_400}, day_ms),
+        ({"at": now / 1000 + 86_400}, day_ms),
+    ):
+        receipt = place.work.options(**options).enqueue("x")
+        content = redis.hget("jobq:{low}:messages", receipt.mid)
+        until = decode(
+            opened(seal_for(place.client.settings.codec), "low", receipt.mid, content)
+        ).not_after
+        assert now + due + valid_ms - 1_000 <= until <= now + due + valid_ms + 60_000
+
+
+def test_record_of_done_calls_is_out_of_a_producers_reach_and_ends(sealed, redis):
+    place = sealed("sign")
+    place.work.enqueue("once")
+    place.drain(JOBQ_CODEC_VALID="1h")
+    key = "jobq:spent:{low}"
+    assert redis.zcard(key) == 1
+    assert 3_600 < redis.ttl(key) <= 7_200
+    assert main(["acl"]) == 0
+    for role, may in (("producer", False), ("worker", True)):
+        redis.execute_command("ACL", "SETUSER", role, *rights.rights(role))
+        for command in (
+            ("ZADD", key, "1", "x"),
+            ("ZMSCORE", key, "x"),
+            ("ZREMRANGEBYSCORE", key, "-inf", "1"),
+        ):
+            reply = redis.execute_command("ACL", "DRYRUN", role, *command)
+            assert (reply in (b"OK", True)) == may, (role, command)
+        for command in (("DEL", key), ("RENAME", key, "jobq:{low}:x"), ("SET", key, "x")):
+            assert redis.execute_command("ACL", "DRYRUN", role, *command) not in (b"OK", True)
+        redis.execute_command("ACL", "DELUSER", role)
+
+
+def test_worker_goes_on_when_the_record_of_done_calls_is_damaged(sealed, redis):
+    place = sealed("sign")
+    redis.set("jobq:spent:{low}", "no sorted set")
+    place.work.enqueue("once")
+    assert place.drain() == ["once"]
 
 
 def test_worker_without_keys_runs_nothing_sealed(ring, registry, attempt):

@@ -17,7 +17,7 @@ from jobq.compat.resque.reading import read_back, refused_back
 from jobq.engine.administration import text_of
 from jobq.engine.keys import key
 from jobq.errors import CodecError, JobqError, ScriptError
-from jobq.jobs.seal import opened, seal_of
+from jobq.jobs.seal import opened, seal_of, shown_text
 
 if TYPE_CHECKING:
     from jobq.engine.connection import Client
@@ -84,8 +84,11 @@ class Graves:
         }
 
     def _show(self, queue: Queue, died: DeadMessage) -> None:
+        seal = seal_of(queue.client)
+        reason = shown_text(seal, "reason", queue.name, died.mid, died.reason)
+        died = died._replace(reason=reason)
         try:
-            content = opened(seal_of(queue.client), queue.name, died.mid, died.content)
+            content = opened(seal, queue.name, died.mid, died.content)
             shown = self._shown(content, died)
         except CodecError:
             return

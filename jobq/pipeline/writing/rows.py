@@ -84,7 +84,7 @@ class Rows:
             mid = self._ids.id(f"{queue}\0{when}\0".encode() + call)
         content = call[:-1] + stamp
         if self._seal is not None:
-            content = self._seal.close(queue, mid, content)
+            content = self._seal.close_call(queue, mid, content, _due_ms(when))
         return Message(queue, when, mid, content)
 
     def _args(self, value: Any) -> Sequence[Any]:
@@ -130,6 +130,13 @@ def _when(value: Any) -> str:
     if not isfinite(seconds) or not 0 <= seconds < LONGEST_S:
         raise BadRecord(f"a delay of {value} seconds is out of range; take 0 to 100 years")
     return f"d{round(seconds * 1000)}"
+
+
+def _due_ms(when: str) -> float:
+    """Epoch ms of what `_when` gave."""
+    if not when:
+        return 0
+    return int(when[1:]) + (time.time() * 1000 if when[0] == "d" else 0)
 
 
 def _arguments_of(kind: str) -> Callable[[Any], Sequence[Any]]:

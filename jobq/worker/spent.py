@@ -1,0 +1,94 @@
+"""Which sealed calls are done, so that one put back by somebody without a key doesn't run again.
+
+Kept in a sorted set per queue, `jobq:spent:{low}`: a digest of the sealed call -> epoch ms from when on no call that is
+done now is valid any more. Producers' users may not write there (docs/security.md). It is written once the server has
+taken an ending: of a worker that is killed in between a call may run once more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from hashlib import blake2b
+from itertools import islice
+
+from jobq.engine import keys
+from jobq.engine.connection import Client
+from jobq.engine.message import Ending, Message
+from jobq.errors import JobqError
+from jobq.jobs.seal import Seal, is_sealed
+from jobq.worker.log import logger
+
+#: Digests of messages that were handed out; those given back are never asked for again.
+MOST = 10_000
+TIDY_EVERY_S = 30.0
+
+
+class Spent:
+    """What one child knows and tells of done calls."""
+
+    def __init__(self, client: Client, seal: Seal) -> None:
+        self._client = client
+        self._valid_ms = round(seal.settings.valid_s * 1000)
+        self._digests: dict[str, bytes] = {}
+        self._done: set[str] = set()
+        self._tidied: dict[str, float] = {}
+        self._failed = False
+
+    def look(self, queue: str, messages: Sequence[Message]) -> None:
+        """Learn which of what was handed out is done already: one command for all."""
+        sealed = {m.token: _digest(m) for m in messages if is_sealed(m.content)}
+        if not sealed:
+            return
+        try:
+            scores = self._client.command("ZMSCORE", self._key(queue), *sealed.values())
+        except JobqError as error:
+            self._tell(error)
+            scores = [None] * len(sealed)
+        self._done |= {token for token, score in zip(sealed, scores, strict=True) if score}
+        self._digests |= sealed
+        for token in list(islice(self._digests, max(0, len(self._digests) - MOST))):
+            del self._digests[token]
+
+    def holds(self, message: Message) -> bool:
+        """Whether it was done before it was handed out this time."""
+        return message.token in self._done
+
+    def note(self, queue: str, endings: Sequence[Ending], replies: Sequence[str]) -> None:
+        """Keep what the server took as done."""
+        self._done.difference_update(ending.token for ending in endings)
+        done = [
+            digest
+            for ending, reply in zip(endings, replies, strict=False)
+            if (digest := self._digests.pop(ending.token, None))
+            and ending.outcome == "done"
+            and reply == "ok"
+        ]
+        if not done:
+            return
+        key, now_ms = self._key(queue), time.time_ns() // 1_000_000
+        until = now_ms + self._valid_ms
+        try:
+            self._client.command("ZADD", key, *[word for one in done for word in (until, one)])
+            if time.monotonic() - self._tidied.get(queue, -TIDY_EVERY_S) >= TIDY_EVERY_S:
+                self._tidied[queue] = time.monotonic()
+                self._client.command("ZREMRANGEBYSCORE", key, "-inf", now_ms)
+                self._client.command("PEXPIRE", key, 2 * self._valid_ms)
+            self._failed = False
+        except JobqError as error:
+            self._tell(error)
+
+    def _key(self, queue: str) -> str:
+        return keys.spent(self._client.namespace, queue)
+
+    def _tell(self, error: JobqError) -> None:
+        if not self._failed:
+            logger.warning(
+                "which sealed calls are done isn't known, so one that is put back may run again: %s",
+                error,
+            )
+        self._failed = True
+
+
+def _digest(message: Message) -> bytes:
+    return blake2b(b"%b\0%b" % (message.mid.encode(), message.content), digest_size=12).digest()
