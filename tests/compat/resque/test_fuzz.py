@@ -8,30 +8,30 @@ import pytest
 
 from jobq.compat.resque.claims import Claims
 from jobq.compat.resque.due import promote
-from jobq.compat.resque.places import Place
 from jobq.compat.resque.pushing import push
 from jobq.engine.functions import scripts
-from jobq.engine.queue import Queue
-from tests.engine.test_fuzz import Call, Raw, _of_another_type, _put_back, _spoilt
+from tests import hostile
+from tests.compat.resque.conftest import PLACE
+from tests.hostile import Call, Raw
 
-RUBY = {script.name: script for script in scripts() if script.area == "resque"}
+SCRIPTS = {script.name: script for script in scripts() if script.area == "resque"}
 NOW = 1_700_000_000_000
-#: All its keys have a tag, so `Raw` sees them.
-PLACE = Place("sidekiq", "{app}", "default")
 LIST, SCHEDULE = PLACE.list_key, PLACE.key("schedule")
 CLAIMS, TAKEN, FRESH, LAST_CALL, PUSHED = (
-    f"jobq:intake:{LIST}:{name}"
+    f"jobq:intake:{{{LIST}}}:{name}"
     for name in ("claims", "taken:held", "taken:fresh", "call:fuzz", "pushed:fuzz")
 )
 DUE = b'{"class":"A","args":[],"jid":"due","queue":"default"}'
 GOOD = {
-    "ruby_claim": Call(("", "fresh", 3, 15_000, 2, 1_000_000, "RIGHT"), (LIST, CLAIMS, FRESH, LAST_CALL)),
-    "ruby_due": Call((NOW, 10), (SCHEDULE,)),
-    "ruby_promote": Call((DUE, DUE, "default"), (SCHEDULE, LIST, PLACE.key("queues"))),
-    "ruby_push": Call(("LEFT", "job 1", "job 2"), (LIST, PUSHED)),
-    "ruby_rescue": Call((NOW, 15_000), (CLAIMS,)),
-    "ruby_return": Call(("held", "RIGHT"), (LIST, CLAIMS, TAKEN)),
-    "ruby_settle": Call(("held",), (CLAIMS, TAKEN)),
+    "ruby_claim": Call(
+        (LIST, CLAIMS, FRESH, LAST_CALL), ("", "fresh", 3, 15_000, 2, 1_000_000, "RIGHT"), (0, 2, 3, 4, 5)
+    ),
+    "ruby_due": Call((SCHEDULE,), (NOW, 10), (0, 1)),
+    "ruby_promote": Call((SCHEDULE, LIST, PLACE.key("queues")), (DUE, DUE, "default")),
+    "ruby_push": Call((LIST, PUSHED), ("LEFT", "job 1", "job 2")),
+    "ruby_rescue": Call((CLAIMS,), (NOW, 15_000), (0, 1)),
+    "ruby_return": Call((LIST, CLAIMS, TAKEN), ("held", "RIGHT")),
+    "ruby_settle": Call((CLAIMS, TAKEN), ("held",)),
 }  # fmt: skip
 
 
@@ -44,80 +44,51 @@ def raw(redis: Any, client: Any) -> Raw:
     redis.rpush(TAKEN, "taken 1", "taken 2")
     redis.zadd(CLAIMS, {"held": NOW - 5})
     redis.set(LAST_CALL, "2")
-    return Raw(redis, Queue("default", client))
+    return Raw(redis)
 
 
-def _still_works(redis: Any, client: Any) -> None:
-    redis.delete(LIST)
-    claims = Claims(client, PLACE)
-    push(client, PLACE, [b"sane"])
-    promote(client, PLACE.namespace)
-    taken = claims.take(1_000)
-    assert b"sane" in taken.jobs
-    claims.give_back(taken.claim_id)
-    assert redis.llen(LIST) == len(taken.jobs)
-
-
-def test_every_script_has_a_good_call(raw: Raw):
-    assert set(GOOD) == set(RUBY)
+def test_every_script_has_a_good_call(raw):
+    assert set(GOOD) == set(SCRIPTS)
     for name, call in GOOD.items():
-        assert raw(RUBY[name], [*call.extra_keys], call.args), name
+        assert hostile.takes(raw, SCRIPTS[name], call), name
 
 
-@pytest.mark.parametrize("name", sorted(RUBY))
-def test_script_changes_nothing_when_it_refuses_an_argument(
-    raw: Raw, redis: Any, client: Any, name: str
-):
-    call = GOOD[name]
-    nrefused = 0
-    whole = {key: redis.dump(key) for key in redis.keys("*")}
-    for args in _spoilt(call.args):
-        before = raw.state()
-        if raw(RUBY[name], [*call.extra_keys], args):
-            _put_back(redis, whole)
-        else:
-            nrefused += 1
-            assert raw.state() == before, f"{name}{args!r:.300} was refused and changed something"
-    assert nrefused
-    _still_works(redis, client)
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
+def test_script_changes_nothing_when_it_refuses_its_arguments_or_keys(raw, name):
+    hostile.refuses_whole(raw, SCRIPTS[name], GOOD[name])
+    hostile.refuses_what_is_no_number(raw, SCRIPTS[name], GOOD[name])
+    hostile.refuses_keys_of_another_type(raw, SCRIPTS[name], GOOD[name])
 
 
-@pytest.mark.parametrize("name", sorted(RUBY))
-def test_script_changes_nothing_when_keys_are_missing_or_too_many(raw: Raw, name: str):
-    call = GOOD[name]
-    keys = [*call.extra_keys]
-    for some in ([], keys[1:], keys[:-1], [*keys, f"{LIST}:more"]):
-        if some == keys:
-            continue
-        before = raw.state()
-        assert not raw(RUBY[name], some, call.args)
-        assert raw.state() == before
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
+def test_script_takes_no_key_of_another_type(raw, redis, name):
+    for key in GOOD[name].keys:
+        there = redis.exists(key)
+        taken = [
+            kind
+            for kind in hostile.of_another_type(redis, key)
+            if hostile.takes(raw, SCRIPTS[name], GOOD[name])
+        ]
+        # Of a key that isn't there one type is the right one.
+        assert len(taken) == 1 - there, f"{name} takes a {taken} for {key}"
 
 
-@pytest.mark.parametrize("name", sorted(RUBY))
-def test_script_changes_nothing_when_a_key_is_of_another_type(
-    raw: Raw, redis: Any, client: Any, name: str
-):
-    call = GOOD[name]
-    whole = {key: redis.dump(key) for key in redis.keys("*")}
-    for key in call.extra_keys:
-        nrefused = 0
-        for _ in _of_another_type(redis, key):
-            before = raw.state()
-            if raw(RUBY[name], [*call.extra_keys], call.args):
-                _put_back(redis, whole)
-            else:
-                nrefused += 1
-                assert raw.state() == before, f"{name} changed something where {key} is no such key"
-        # A key that isn't there yet is once of the right type.
-        assert nrefused == 5, f"{name} takes a key of another type for {key}"
-    _put_back(redis, whole)
-    _still_works(redis, client)
+def test_no_script_raises_after_a_write_when_stored_values_are_corrupt(raw, redis):
+    calls = {SCRIPTS[name]: call for name, call in GOOD.items()}
+    hostile.raises_before_it_writes(raw, calls, hostile.corruptions_of(redis))
 
 
-def test_claim_that_no_intake_can_have_made_keeps_no_other_from_being_rescued(
-    raw: Raw, redis: Any, client: Any
-):
+def test_jobs_are_taken_and_moved_whatever_stands_beside_them(raw, redis, client):
+    whole = raw.state()
+    for one in list(hostile.corruptions_of(redis)):
+        one.make()
+        push(client, PLACE, [b"sane"])
+        promote(client, PLACE.namespace)
+        assert b"sane" in Claims(client, PLACE).take(1_000).jobs, one.what
+        raw.put_back(whole)
+
+
+def test_claim_that_no_intake_can_have_made_keeps_no_other_from_being_rescued(raw, redis, client):
     redis.zadd(CLAIMS, {b"\xff": "-inf", "": 1, "no id": 2, "x" * 65: 3})
     claims = Claims(client, PLACE)
     assert [one.claim_id for one in claims.waiting()] == ["held"]
