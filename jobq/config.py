@@ -55,7 +55,8 @@ def parse_durability(text: str) -> tuple[str, int]:
     if word == "replicas" and number.isdecimal() and 1 <= int(number) <= 100:
         return word, int(number)
     raise ConfigError(
-        f"durability={text!r} is no level; take memory, disk or replicas=1 (to replicas=100)"
+        f"durability={text!r} is no level; take memory, disk or replicas=1 (to replicas=100; "
+        "run one replica more than that)"
     )
 
 
@@ -144,7 +145,7 @@ class ServerSettings:
     data_dir: where the embedded server keeps its data; None = `.jobq` beside the nearest pyproject.toml.
     codec: how calls that go there are sealed; None = not at all. functions: call scripts as functions that
     `jobq functions load` brought there.
-    durability: what must hold before an enqueue returns: memory, disk, replicas=n. durable_within_s: how
+    durability: what must hold before an enqueue returns: memory, disk, replicas=n (run n + 1). durable_within_s: how
     long it may take to hold, at most four fifths of socket_timeout_s. outage_buffer: how many messages
     wait in memory while the server is away; 0 = none, enqueue raises Unavailable.
     """

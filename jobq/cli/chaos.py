@@ -44,7 +44,7 @@ ALWAYS = ("--appendfsync", "always")
 @option("--seed", type=int, help="Strike as an earlier run did.  [default: another each time]")
 @option("--server", metavar="PROGRAM", default="", help="Of the own server.  [default: Valkey]")
 @option("--durability", metavar="LEVEL", default="memory", show_default=True,
-        help="What producers ask for: memory, disk or replicas=N.")  # fmt: skip
+        help="What producers ask for: memory, disk or replicas=N, which wants N + 1 of them.")  # fmt: skip
 def chaos(
     session: Session, names: tuple[str, ...], jobs: int, seed: int | None, server: str,
     durability: str,

@@ -352,10 +352,10 @@ def connect(
 ) -> Client:
     """A client for `url`, else JOBQ_URL, else REDIS_URL, else the embedded server.
 
-    durability: what must hold before an enqueue returns: memory, disk or replicas=n; else
-    JOBQ_DURABILITY, else memory. outage_buffer: how many messages may wait in memory while the server is
-    away; else JOBQ_OUTAGE_BUFFER, else 0. It connects at the first call. Raises ConfigError for a URL
-    that can't be read.
+    durability: what must hold before an enqueue returns: memory, disk or replicas=n (of n + 1, so that one
+    may be away); else JOBQ_DURABILITY, else memory. outage_buffer: how many messages may wait in memory
+    while the server is away; else JOBQ_OUTAGE_BUFFER, else 0. It connects at the first call. Raises
+    ConfigError for a URL that can't be read.
     """
     settings = settings or settings_from_env()
     return Client(

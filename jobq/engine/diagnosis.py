@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, NamedTuple
 
+from jobq.config import parse_durability
+
 Level = Literal["ok", "warn", "fail"]
 GIB = 1024**3
 #: By release line, the first with the fixes of CVE-2025-49844, -46817, -46818 and -46819.
@@ -35,9 +37,11 @@ class Facts:
     """What one server answered; `refused` is key -> commands.
 
     A part that it refused to show is absent, its words are in `unknown`. node: which of several it is; `away`:
-    why it didn't answer. is_replica: it was asked as what a failover would promote.
+    why it didn't answer. durability: what the client's enqueues ask for.
+    is_replica: it was asked as what a failover would promote.
     """
 
+    durability: str = "memory"
     node: str = ""
     away: str = ""
     is_replica: bool = False
@@ -216,6 +220,7 @@ def replicas(facts: Facts) -> Iterator[Finding]:
         )
         return
     followers = [v for k, v in facts.info.items() if re.fullmatch(r"slave\d+", k)]
+    yield from _confirming(facts, sum("state=online" in line for line in followers))
     late = [f for f in followers if "state=online" not in f or _lag(f) > 10]
     if late:
         yield Finding(
@@ -232,6 +237,20 @@ def replicas(facts: Facts) -> Iterator[Finding]:
         yield Finding("replicas", "ok", f"{len(followers)} online{told}")
     elif "role" in facts.info:
         yield Finding("replicas", "ok", "none")
+
+
+def _confirming(facts: Facts, online: int) -> Iterator[Finding]:
+    """Whether enqueues that wait for replicas are confirmed, also while one of them is away."""
+    word, needed = parse_durability(facts.durability)
+    if word != "replicas" or "role" not in facts.info or online > needed:
+        return
+    remedy = f"run {needed + 1} replicas, or ask for a lower durability"
+    if online < needed:
+        value = f"{facts.durability} is never confirmed: {online} online"
+        yield Finding("durability", "fail", value, remedy)
+    else:
+        value = f"{facts.durability} isn't confirmed while a replica is away or after a failover: {online} online"
+        yield Finding("durability", "warn", value, remedy)
 
 
 def _lag(line: str) -> int:

@@ -38,6 +38,7 @@ class Asked(Protocol):
 
     url: str
     namespace: str
+    durability: str
 
     def command(self, *args: Argument) -> Any:
         """One plain command; the raw reply. Raises Unavailable or ScriptError."""
@@ -53,6 +54,7 @@ class Node:
 
     def __init__(self, client: Client, place: Hashable, *, is_replica: bool = False) -> None:
         self.url, self.namespace, self.is_replica = client.url, client.namespace, is_replica
+        self.durability = client.durability
         self._client, self.place = client, place
         self._connection = client._topology.open(place)
         self.name = f"{self._connection.host}:{self._connection.port}"
@@ -129,7 +131,7 @@ def _replicas(found: Facts) -> Iterator[tuple[str, int]]:
 
 def facts(client: Asked) -> Facts:
     """What the server says of itself. A part that it refuses to show is noted as unknown."""
-    found = Facts(url=client.url, namespace=client.namespace)
+    found = Facts(url=client.url, namespace=client.namespace, durability=client.durability)
     _try(found, "info", lambda: found.info.update(_info(client)))
     _try(found, "settings", lambda: found.settings.update(_settings(client)))
     _try(found, "commands", lambda: found.missing.extend(_missing(client)))

@@ -102,7 +102,10 @@ class Confirmation:
             return
         self._missing = ""
         if self._word == "replicas" and reply < self._replicas:
-            self._missing = f"{reply} of {self._replicas} replicas had it within {within_s:g} s"
+            self._missing = (
+                f"{reply} of {self._replicas} replicas had it within {within_s:g} s "
+                f"(run {self._replicas + 1}, so that one may be away)"
+            )
         elif self._word == "disk" and reply[0] < 1:
             self._missing = f"no fsync within {within_s:g} s"
 

@@ -144,3 +144,22 @@ def test_rights_that_lack_come_with_the_words_that_grant_them() -> None:
     finding = found("rights", refused=lacks, user="app")
     assert finding.value == "user app may not send XADD, GET on jobq:{doctor}:messages"
     assert finding.remedy == "ACL SETUSER app ~jobq:* +get +xadd"
+
+
+@pytest.mark.parametrize(
+    ("durability", "online", "level"),
+    [
+        ("replicas=1", 0, "fail"), ("replicas=1", 1, "warn"), ("replicas=1", 2, ""), ("replicas=2", 1, "fail"),
+        ("replicas=2", 2, "warn"), ("replicas=2", 3, ""), ("disk", 0, ""), ("memory", 0, ""),
+    ],
+)  # fmt: skip
+def test_durability_by_replicas_wants_one_more_of_them(
+    durability: str, online: int, level: str
+) -> None:
+    info = {f"slave{n}": "ip=h,port=1,state=online,lag=0" for n in range(online)}
+    info["slave9"] = "ip=h,port=1,state=wait_bgsave,lag=0"
+    found = judge(Facts(info={"role": "master", **info}, durability=durability))
+    told = [finding for finding in found if finding.check == "durability"]
+    assert [finding.level for finding in told] == ([level] if level else [])
+    if level:
+        assert f"run {int(durability[-1]) + 1} replicas" in told[0].remedy
