@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -16,6 +17,8 @@ from jobq.cli import exits, output, project
 from jobq.cli.options import SHARED_DEFAULTS, LazyGroup
 from jobq.errors import JobqError, masked_text
 
+#: What shells set that ask for completions.
+COMPLETION = "_JOBQ_COMPLETE"
 #: Verb -> module and name of its command.
 COMMANDS = {
     "worker": "worker:worker",
@@ -89,28 +92,49 @@ def app(ctx: click.Context) -> None:
 
 def run(args: Sequence[str] | None = None) -> int:
     """Run one command line; every way it can end becomes an exit code."""
+    output.open_standard_streams()
+    code = _ended(args)
+    # Python would fail at exit, and loudly, where the last lines find nobody who reads them.
+    gone = output.silence_closed_pipes()
+    return exits.PIPE_CLOSED if gone and code == exits.OK else code
+
+
+def _ended(args: Sequence[str] | None) -> int:
     try:
-        code = app.main(args, prog_name="jobq", standalone_mode=False)
-        sys.stdout.flush()
+        code = _invoked(args)
         return code if isinstance(code, int) else exits.OK
     except JobqError as error:
-        click.echo(f"jobq: {output.escaped(str(error))}", err=True)
+        _complain(f"jobq: {output.escaped(str(error))}")
         return exits.code_of(error)
     except click.ClickException as error:
         # Some quote an argument, which may be a URL that lacks its --url.
         shown = io.StringIO()
         error.show(shown)
-        click.echo(masked_text(shown.getvalue()), err=True, nl=False)
+        _complain(shown.getvalue())
         return error.exit_code
+    except click.exceptions.Exit as asked:
+        return asked.exit_code
     except click.Abort:
-        click.echo("jobq: not done", err=True)
+        _complain("jobq: not done")
         return exits.NO
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     except BrokenPipeError:
-        # Python would fail once more when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.PIPE_CLOSED
     except Exception:
-        click.echo(masked_text(traceback.format_exc()), err=True, nl=False)
+        _complain(traceback.format_exc())
         return exits.FAILED
+
+
+def _invoked(args: Sequence[str] | None) -> object:
+    """click's own `main` makes 1 of a closed pipe, which is an answer of ours."""
+    if COMPLETION in os.environ:
+        return app.main(args, prog_name="jobq", standalone_mode=False)
+    words = sys.argv[1:] if args is None else list(args)
+    with app.make_context("jobq", words) as ctx:
+        return app.invoke(ctx)
+
+
+def _complain(text: str) -> None:
+    with suppress(BrokenPipeError):
+        click.echo(masked_text(text), err=True, nl=not text.endswith("\n"))

@@ -62,6 +62,7 @@ def show(session: Session, finding: Finding) -> None:
 
 @command(
     "fsck",
+    changes=True,
     examples="jobq fsck\njobq fsck --queues low,high --json\njobq fsck --queues low --repair",
 )
 @queues_option

@@ -129,6 +129,7 @@ def show(session: Session, dead_id: str, queues: str | None) -> int:
 
 @command(
     "revive",
+    changes=True,
     examples="""
         jobq dead revive resize:a.jpg
         jobq dead revive --all --queues low
@@ -151,6 +152,7 @@ def revive(session: Session, ids: tuple[str, ...], queues: str | None, **which: 
 
 @command(
     "purge",
+    changes=True,
     examples="jobq dead purge resize:a.jpg\njobq dead purge --all --queues low --older-than 7d --yes",
 )
 @ids_argument

@@ -30,7 +30,7 @@ EXAMPLES = """
 """
 
 
-@command("enqueue", examples=EXAMPLES)
+@command("enqueue", changes=True, examples=EXAMPLES)
 @click.argument("job")
 @click.argument("words", metavar="[ARG|NAME=ARG]...", nargs=-1)
 @option(

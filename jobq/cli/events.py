@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -79,7 +78,7 @@ def tail(session: Session, count: int, follow: bool, queues: str | None) -> int:
         _show(session, entry)
     try:
         while follow:
-            time.sleep(LOOK_EVERY_S)
+            output.pause(LOOK_EVERY_S)
             for entry in sorted(_read(session, streams, _Stream.following)):
                 _show(session, entry)
     except KeyboardInterrupt:

@@ -132,6 +132,7 @@ def _record(
 
 @command(
     "cancel",
+    changes=True,
     examples="jobq cancel resize:a.jpg\njobq cancel resize:a.jpg resize:b.jpg --queues low --json",
 )
 @click.argument("mids", metavar="MID...", nargs=-1, required=True)

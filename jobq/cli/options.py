@@ -163,16 +163,17 @@ _EVERYWHERE = (
 
 
 def command(
-    name: str, *, examples: str, takes_negatives: bool = False
+    name: str, *, examples: str, takes_negatives: bool = False, changes: bool = False
 ) -> Callable[[Function], Command]:
     """A command with --url, --namespace and --json, which reach the function as its Session.
 
     takes_negatives: `-2` is an argument; so is any option that nobody knows, which the command refuses.
+    changes: it changes one thing after the other, and goes on where nobody reads what it says.
     """
 
     def declare(function: Function) -> Command:
         def call(url: str | None, namespace: str | None, as_json: bool, **given: Any) -> object:
-            session = Session(url=url, namespace=namespace, as_json=as_json)
+            session = Session(url=url, namespace=namespace, as_json=as_json, changes=changes)
             return session.code(function(session, **given))
 
         call.__doc__ = function.__doc__

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import select
 import sys
+import time
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,6 +20,7 @@ import click
 from jobq.observe.escape import escaped as escaped
 
 STRETCH = 500
+STDOUT, STDERR = 1, 2
 #: A day within the years 1 and 9999, whatever the zone.
 EARLIEST_MS = -62_135_510_400_000
 LATEST_MS = 253_402_214_400_000
@@ -95,6 +99,44 @@ def moment(at_ms: int) -> str:
     if not EARLIEST_MS <= at_ms <= LATEST_MS:
         return f"{at_ms} ms"
     return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def open_standard_streams() -> None:
+    """Where one was closed by whoever started the process, write to nowhere; nor may a socket get its number."""
+    while (nowhere := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        pass
+    os.close(nowhere)
+    for name, number in (("stdout", STDOUT), ("stderr", STDERR)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w", closefd=False))
+
+
+def silence_closed_pipes() -> bool:
+    """Flush; what nobody reads any more goes nowhere from here on. Whether that is so of anything."""
+    gone = False
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            gone = True
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+    return gone
+
+
+def pause(seconds: float) -> None:
+    """Sleep. Raises BrokenPipeError once whoever read stdout has stopped, though there is nothing to print."""
+    watch = select.poll()
+    try:
+        watch.register(sys.stdout.fileno(), 0)
+    except (OSError, ValueError):  # no file
+        time.sleep(seconds)
+        return
+    for _, found in watch.poll(round(seconds * 1000)):
+        if found & (select.POLLERR | select.POLLHUP):
+            raise BrokenPipeError(errno.EPIPE, "stdout is read no more")
+        time.sleep(seconds)  # a device that can't be watched
 
 
 def progress(length: int | None, label: str, *, quiet: bool) -> AbstractContextManager[Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobq.cli import output
 from jobq.cli.options import DURATION, command, option, queues_option
 from jobq.cli.session import Session
 
@@ -53,7 +54,7 @@ def queues(
     with _screen() if live else nullcontext():
         for look in range(times) if times else count():
             if look:
-                time.sleep(every)
+                output.pause(every)
             # On a screen of its own, what stderr would get stands below the table, as long as it is so.
             told = StringIO()
             with redirect_stderr(told) if live else nullcontext():

@@ -28,13 +28,17 @@ NEXT_PATIENCE_S = 1.0
 class Session:
     """One command line. `namespace` and `url`: None = as the environment says, else the default.
 
+    changes: it changes one thing after the other; then whoever stops reading doesn't end it half done.
     problems: by what can't be read, a queue mostly, the error of it.
     """
 
     url: str | None = field(repr=False)
     namespace: str | None
     as_json: bool
+    changes: bool = False
     problems: dict[str, JobqError] = field(default_factory=dict, compare=False)
+    #: The lines at which a reader was found to be gone.
+    unread: list[str] = field(default_factory=list, compare=False)
 
     @cached_property
     def settings(self) -> ServerSettings:
@@ -118,7 +122,7 @@ class Session:
     def problem(self, what: str, error: JobqError) -> None:
         """One line on stderr, once, and an exit code that isn't 0."""
         if what not in self.problems:
-            click.echo(f"jobq: {output.escaped(what)}: {output.escaped(str(error))}", err=True)
+            self._echo(f"jobq: {output.escaped(what)}: {output.escaped(str(error))}", err=True)
         self.problems[what] = error
         if isinstance(error, Unavailable):
             # Other queues of that node cost as long again.
@@ -128,7 +132,9 @@ class Session:
     def code(self, answer: object) -> object:
         """How the command ends: as `answer` says, unless there was a problem."""
         codes = [exits.code_of(error) for error in self.problems.values()]
-        return codes[0] if codes else answer
+        if codes or not self.unread:
+            return codes[0] if codes else answer
+        return answer or exits.PIPE_CLOSED
 
     def only(self, names: str | None, place: str) -> Queue:
         """The one queue that a command works on."""
@@ -141,12 +147,21 @@ class Session:
 
     def say(self, record: dict[str, Any], text: str) -> None:
         """One fact: a JSON line, or `text` with what it quotes made harmless."""
-        click.echo(output.json_line(record) if self.as_json else output.escaped(text))
+        self._echo(output.json_line(record) if self.as_json else output.escaped(text))
 
     def say_all(self, records: Iterable[dict[str, Any]], columns: dict[str, str]) -> None:
         """Many: a JSON line each, or a table; `columns` is heading -> field."""
         for line in self.lines(records, columns):
-            click.echo(line)
+            self._echo(line)
+
+    def _echo(self, line: str, *, err: bool = False) -> None:
+        try:
+            click.echo(line, err=err)
+        except BrokenPipeError:
+            if not self.changes:
+                raise
+            output.silence_closed_pipes()
+            self.unread.append(line)
 
     def lines(self, records: Iterable[dict[str, Any]], columns: dict[str, str]) -> Iterable[str]:
         """What say_all prints."""
@@ -158,7 +173,7 @@ class Session:
     def note(self, text: str) -> None:
         """A remark for a person, on stderr; none with --json."""
         if not self.as_json:
-            click.echo(output.escaped(text), err=True)
+            self._echo(output.escaped(text), err=True)
 
     def confirmed(self, question: str, yes: bool) -> None:
         """Go on only with --yes or after a person agrees."""
