@@ -89,7 +89,7 @@ def _ingest(
             due = rollup_due.Due(lake, rollup, session.note)
             for found in service.rounds(
                 work, every, lambda batch: _progress(session, batch), ending,
-                lambda found: due.refresh(runner.spark, ending), wait,
+                lambda found: due.refresh(runner, ending), wait,
             ):  # fmt: skip
                 lost = lost or bool(found.lost)
                 _say(session, work, found, quiet=every is not None)

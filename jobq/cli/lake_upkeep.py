@@ -11,6 +11,7 @@ from jobq.cli.lake_place import lake_options, opened
 from jobq.cli.options import DURATION, command, option, yes_option
 from jobq.cli.session import Session
 from jobq.cli.spark import master_option
+from jobq.errors import PipelineError
 
 if TYPE_CHECKING:
     from jobq.pipeline.lake.maintain import Compacted
@@ -100,12 +101,17 @@ def _roll_up(session: Session, lake: Lake, master: str | None) -> None:
     from jobq.pipeline.lake import rollup
     from jobq.pipeline.lake.runner import Runner
     from jobq.pipeline.lake.tables import JOB_RUNS
+    from jobq.pipeline.sessions import failures, words_of
 
     if not (rollup.stale(lake) or rollup.stale(lake, JOB_RUNS)):
         return
     runner = Runner(master=master)
     try:
         made = rollup.refresh(lake, runner.spark())
+    except failures() as error:
+        raise PipelineError(
+            f"job_runs and rollup_hourly stay as they were, the days are compact: {words_of(error)}"
+        ) from error
     finally:
         runner.close()
     for name, rows in made.items():

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from jobq.errors import BadRecord
-from jobq.events import ABSOLUTE, COLUMNS, LIMITS, SCHEMA, SEPARATOR, columns_of
+from jobq.events import ABSOLUTE, COLUMNS, LIMITS, SCHEMA, SEPARATOR, columns_of, in_utc
 from jobq.pipeline.schema import events_schema
 
 #: So few, when the CSV reader refuses them, are read one by one instead of halved to find the culprit.
@@ -46,6 +46,36 @@ class Bad(NamedTuple):
     reason: str
 
 
+class Bounds(NamedTuple):
+    """Between what a time can be, epoch ms: `finished_at` is within, `enqueued_at` not after.
+
+    How long before its end a message was enqueued has no bound: it may have been delayed, or taken over.
+    """
+
+    first: int
+    last: int
+
+    def check(self, finished_at: int, enqueued_at: int | None) -> None:
+        """BadRecord for times outside."""
+        if enqueued_at is not None and enqueued_at < ABSOLUTE:
+            enqueued_at = finished_at - enqueued_at
+        for name, at in (("finished_at", finished_at), ("enqueued_at", enqueued_at)):
+            if at is not None and (at > self.last or (at < self.first and name == "finished_at")):
+                raise BadRecord(
+                    f"{name} {in_utc(at)} can't be: jobq's first use here and now, a day more on either side, "
+                    f"are {in_utc(self.first)} and {in_utc(self.last)}"
+                )
+
+    def hold(self, found: pa.Table) -> bool:
+        """Whether all rows' times are inside."""
+        finished, enqueued = found["finished_at"], found["enqueued_at"]
+        is_ago = pc.less(enqueued, pa.scalar(ABSOLUTE))
+        at = pc.if_else(is_ago, pc.subtract(finished, enqueued), enqueued)
+        ends: Any = pc.min_max(finished).as_py()
+        newest: int | None = pc.max(at).as_py()
+        return bool(self.first <= ends["min"] and max(ends["max"], newest or 0) <= self.last)
+
+
 class Decoded(NamedTuple):
     """`batch` has the columns of the view `events`; rows in the order given, without the bad ones."""
 
@@ -65,18 +95,19 @@ def columns(reply: Sequence[Any]) -> tuple[list[bytes], list[bytes], list[bytes]
 
 
 def decode(
-    queue: str, ids: Sequence[bytes], versions: Sequence[bytes], values: Sequence[bytes]
-) -> Decoded:
-    """Records as rows, and what is none as Bad."""
+    queue: str, ids: Sequence[bytes], versions: Sequence[bytes], values: Sequence[bytes],
+    bounds: Bounds | None = None,
+) -> Decoded:  # fmt: skip
+    """Records as rows, and what is none, or tells times out of `bounds`, as Bad."""
     bad: list[Bad] = []
     batches: list[pa.RecordBatch] = []
     if versions.count(VERSION) != len(versions):
         known = [i for i, version in enumerate(versions) if version == VERSION]
         others = [i for i, version in enumerate(versions) if version != VERSION]
         for i in others:
-            _one_by_one(queue, ids[i : i + 1], values[i : i + 1], batches, bad, versions[i])
+            _one_by_one(queue, ids[i : i + 1], values[i : i + 1], batches, bad, bounds, versions[i])
         ids, values = [ids[i] for i in known], [values[i] for i in known]
-    _halved(queue, ids, values, batches, bad)
+    _halved(queue, ids, values, batches, bad, bounds)
     if len(batches) == 1:
         return Decoded(batches[0], bad)
     whole = pa.Table.from_batches(batches, _SCHEMA).combine_chunks().to_batches()
@@ -85,22 +116,25 @@ def decode(
 
 def _halved(
     queue: str, ids: Sequence[bytes], values: Sequence[bytes], batches: list[pa.RecordBatch], bad: list[Bad],
+    bounds: Bounds | None,
 ) -> None:  # fmt: skip
     """By the CSV reader, in halves of what it refuses: one bad row doesn't slow down thousands."""
     if not ids:
         return
-    batch = _together(queue, ids, values)
+    batch = _together(queue, ids, values, bounds)
     if batch is not None:
         batches.append(batch)
     elif len(ids) <= FEW:
-        _one_by_one(queue, ids, values, batches, bad)
+        _one_by_one(queue, ids, values, batches, bad, bounds)
     else:
         middle = len(ids) // 2
-        _halved(queue, ids[:middle], values[:middle], batches, bad)
-        _halved(queue, ids[middle:], values[middle:], batches, bad)
+        _halved(queue, ids[:middle], values[:middle], batches, bad, bounds)
+        _halved(queue, ids[middle:], values[middle:], batches, bad, bounds)
 
 
-def _together(queue: str, ids: Sequence[bytes], values: Sequence[bytes]) -> pa.RecordBatch | None:
+def _together(
+    queue: str, ids: Sequence[bytes], values: Sequence[bytes], bounds: Bounds | None
+) -> pa.RecordBatch | None:
     """All of them, or None when one needs a closer look."""
     gaps = [_SEP * missing for missing in range(len(COLUMNS))]
     try:
@@ -119,6 +153,8 @@ def _together(queue: str, ids: Sequence[bytes], values: Sequence[bytes]) -> pa.R
     if not whole or found["kind"].null_count or found["finished_at"].null_count:
         return None
     if not all(_within(found[name], limit) for name, limit in LIMITS.items()):
+        return None
+    if bounds and not bounds.hold(found):
         return None
     return (
         _batch(queue, entries, found)
@@ -158,13 +194,15 @@ def _within(column: pa.ChunkedArray[Any], limit: int) -> bool:
 
 def _one_by_one(
     queue: str, ids: Sequence[bytes], values: Sequence[bytes], batches: list[pa.RecordBatch], bad: list[Bad],
-    version: bytes = VERSION,
+    bounds: Bounds | None, version: bytes = VERSION,
 ) -> None:  # fmt: skip
     entries: list[dict[str, int]] = []
     rows: list[dict[str, str | int]] = []
     for entry_id, value in zip(ids, values, strict=True):
         try:
             row, entry = columns_of(value, version), _id_of(entry_id)
+            if bounds:
+                bounds.check(row["finished_at"], row.get("enqueued_at"))  # type: ignore[arg-type]
         except BadRecord as error:
             bad.append(Bad(entry_id, version, value, str(error)))
         else:

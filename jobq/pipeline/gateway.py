@@ -80,6 +80,23 @@ def start(settings: Mapping[str, str]) -> None:
         SparkContext._ensure_initialized(gateway=made, conf=conf)
 
 
+def forget() -> None:
+    """Give up a JVM that has died or doesn't answer, with its session; the next `start` makes another."""
+    from pyspark.core.context import SparkContext
+    from pyspark.sql import SparkSession
+    from pyspark.sql.context import SQLContext
+
+    with _starting:
+        made: Any = SparkContext._gateway
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+        SQLContext._instantiatedContext = None
+    process = getattr(made, "proc", None)
+    if process is not None:
+        process.kill()
+        process.wait(_END_S)
+
+
 def end(timeout_s: float = _END_S) -> None:
     """End this process's JVM, after its sessions; PySpark itself leaves that to the process's end."""
     from pyspark.core.context import SparkContext

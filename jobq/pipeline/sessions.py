@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobq.config import processors
-from jobq.errors import PipelineError
+from jobq.errors import JobqError, PipelineError
 from jobq.pipeline import archive, distribution, gateway, interpreter
 from jobq.pipeline.java import Java, find_java
 from jobq.pipeline.memory import asked, checked
@@ -51,6 +51,21 @@ def session(
     with _environment(_variables(java, master)):
         gateway.start(settings)
         return _built(SparkSession, name, master, settings)
+
+
+def words_of(error: BaseException) -> str:
+    """What failed, without the JVM's traceback."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else ""
+    return text if isinstance(error, JobqError) else f"{type(error).__name__}: {text}"
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """What PySpark raises when a query fails, or the JVM has died."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return PySparkException, Py4JError, ConnectionError
 
 
 #: What every session of jobq has; these can be set while one runs.

@@ -7,16 +7,20 @@ next batch begins where the last commit ended, and files without a commit count 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from jobq.compat.topic.binding import topic_names
 from jobq.engine.directory import queue_names
 from jobq.pipeline import offsets
+from jobq.pipeline.decode import Bounds
 from jobq.pipeline.lake import quarantine
 from jobq.pipeline.lake.commit import Overtaken, State, commit, state_of, taken_back
+from jobq.pipeline.lake.live import live
 from jobq.pipeline.lake.place import Lake
 from jobq.pipeline.lake.portion import Answer, raised
 from jobq.pipeline.lake.runner import Runner
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from jobq.pipeline.decode import Bad
 
 MAX_ROWS = 1_000_000
+DAY_MS = 86_400_000
 
 
 class Batch(NamedTuple):
@@ -103,13 +108,23 @@ class Ingest:
         store = self.lake.below(table.name)
         self.lake.made(table.name)
         found = {one.queue: self._first(one, tails[one.queue]) for one in plan.ranges}
-        todo = portions(table.name, settings, store, plan.ranges, found, self._portion)
+        bounds = self._bounds(tails) if table is EVENTS else None
+        todo = portions(table.name, settings, store, plan.ranges, found, self._portion, bounds)
         answers = self.runner.run(todo, sum(one.expected for one in plan.ranges))
         for answer in answers:
             if answer.failed:
                 _forget(store, answers)
                 raised(answer)
         return answers
+
+    def _bounds(self, tails: Mapping[str, Tail]) -> Bounds:
+        """From a day before jobq's first use here, as far as streams and lake tell, to a day after now."""
+        seconds, _ = self.client.command("TIME")
+        now = (int(seconds) * 1000, time.time_ns() // 1_000_000)
+        oldest = [offsets.parsed(one.first_id)[0] for one in tails.values() if one.length]
+        for file in live(self.lake.table(EVENTS.name))[:1]:
+            oldest.append(round(datetime.fromisoformat(f"{file.dt}T00Z").timestamp() * 1000))
+        return Bounds(max(0, min(*oldest, *now) - DAY_MS), max(now) + DAY_MS)
 
     def _first(self, one: Range, now: Tail) -> Tail:
         """The tail with the id of the first entry after the place, where the range is cut by that."""

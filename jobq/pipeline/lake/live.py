@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 
+#: No day that a date can be is after it.
+LAST_DAY = "9999-12-31"
+
+
 class Live(NamedTuple):
     """A file of a table, as its log describes it. dt: its partition, YYYY-MM-DD."""
 
@@ -24,7 +28,7 @@ class Live(NamedTuple):
     dt: str
 
 
-def live(delta: DeltaTable | None, since: str = "", until: str = "9") -> list[Live]:
+def live(delta: DeltaTable | None, since: str = "", until: str = LAST_DAY) -> list[Live]:
     """The files of days from `since` to `until`, both included, by day."""
     if delta is None:
         return []

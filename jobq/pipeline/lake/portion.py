@@ -7,6 +7,7 @@ travel in the answer, so that a full disk isn't tried three times more and says 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from jobq.config import ServerSettings
 from jobq.engine.connection import Client
 from jobq.errors import JobqError, PipelineError
 from jobq.pipeline import collector
-from jobq.pipeline.decode import Bad, columns, decode
+from jobq.pipeline.decode import Bad, Bounds, columns, decode
 from jobq.pipeline.lake.files import Writer, Written
 from jobq.pipeline.lake.store import Store
 from jobq.pipeline.lake.tables import TABLES, to_lake
@@ -41,12 +42,16 @@ class Stretch(NamedTuple):
 
 
 class Portion(NamedTuple):
-    """What one task reads, one stretch after the other, and the table it writes to."""
+    """What one task reads, one stretch after the other, and the table it writes to.
+
+    bounds: events that tell times outside are no records.
+    """
 
     table: str
     settings: ServerSettings
     store: Store
     stretches: tuple[Stretch, ...]
+    bounds: Bounds | None = None
 
 
 class Read(NamedTuple):
@@ -95,7 +100,7 @@ def raised(answer: Answer) -> None:
 
 def _work(portion: Portion, client: Client, writer: Writer) -> Answer:
     reads, bad = [], []
-    source = _topic if portion.table == "topics" else _events
+    source = _topic if portion.table == "topics" else partial(_events, bounds=portion.bounds)
     for stretch in portion.stretches:
         read = Read(stretch)
         for found in source(client, stretch):
@@ -120,9 +125,9 @@ class _Chunk(NamedTuple):
     lost: int = 0
 
 
-def _events(client: Client, stretch: Stretch) -> Iterator[_Chunk]:
+def _events(client: Client, stretch: Stretch, bounds: Bounds | None) -> Iterator[_Chunk]:
     for entries in _chunks(client, stretch):
-        found = decode(stretch.name, *columns(entries))
+        found = decode(stretch.name, *columns(entries), bounds)
         yield _Chunk(to_lake(found.batch), len(entries), entries[-1][0].decode(), found.bad)
 
 

@@ -110,7 +110,8 @@ def _with_older(lake: Lake, spark: SparkSession, rows: DataFrame, born: list[str
 
 
 def _view(lake: Lake, spark: SparkSession, first: str, last: str | None = None) -> DataFrame:
-    until = None if last is None else date.fromisoformat(last) + timedelta(days=1)
+    end = None if last is None else date.fromisoformat(last)
+    until = None if end in (None, date.max) else end + timedelta(days=1)
     return read(spark, lake, EVENTS.name, since=date.fromisoformat(first), until=until)
 
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from jobq.errors import JobqError
 from jobq.pipeline.lake.place import Lake
+from jobq.pipeline.sessions import words_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from jobq.pipeline.lake.runner import Runner
 
 
 class Due:
@@ -20,8 +20,8 @@ class Due:
         self._lake, self._every_s, self._told = lake, every_s, told
         self._next = 0.0
 
-    def refresh(self, spark: Callable[[], SparkSession], enough: Callable[[], bool]) -> None:
-        """Do it if it is time."""
+    def refresh(self, runner: Runner, enough: Callable[[], bool]) -> None:
+        """Do it if it is time. After a failure the runner's session is given up: its JVM may have died."""
         if not self._every_s or enough() or time.time() < self._next:
             return
         from jobq.pipeline.lake import rollup
@@ -31,6 +31,9 @@ class Due:
             return
         self._next = time.time() + self._every_s
         try:
-            rollup.refresh(self._lake, spark())
-        except JobqError as error:
-            self._told(f"job_runs and rollup_hourly stay as they were: {error}")
+            rollup.refresh(self._lake, runner.spark())
+        except Exception as error:  # Spark, its JVM and storage fail in many classes
+            runner.close()
+            self._told(
+                f"job_runs and rollup_hourly stay as they were, next try in {self._every_s:g} s: {words_of(error)}"
+            )

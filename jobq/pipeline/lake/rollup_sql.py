@@ -42,11 +42,13 @@ SELECT * EXCEPT (lives), to_date(coalesce(life_at, finished_at)) AS born FROM (
 """
 
 # The newest event's kind, as a number behind its place in the stream: text would force a sort.
+# Kinds that a later jobq adds say nothing of an outcome; they count in nevents alone. Without a known one newest is
+# null, for which element_at gives the last name.
 _CODES = " ".join(f"WHEN '{kind}' THEN {number}L" for number, kind in enumerate(KINDS))
 _NAMES = ", ".join(f"'{kind}'" for kind in KINDS)
 _NEWEST = (
     "max(unix_millis(entry_at) * 1048576L + least(CAST(entry_seq AS BIGINT), 65535L) * 16L"
-    f" + CASE kind {_CODES} ELSE 15L END)"
+    f" + CASE kind {_CODES} END)"
 )
 
 JOB_RUNS_SQL = f"""
@@ -63,7 +65,7 @@ WITH runs AS (
 ),
 jobs AS (SELECT DISTINCT job, xxhash64(job) AS job_hash FROM lake_events WHERE job IS NOT NULL)
 SELECT queue, mid, jobs.job, life_at AS enqueued_at, coalesce(life_at, first_event) AS first_at, started_at, last_at,
-  element_at(array({_NAMES}), CAST(newest % 16L AS INT) + 1) AS outcome,
+  CASE WHEN newest IS NOT NULL THEN element_at(array({_NAMES}), CAST(newest % 16L AS INT) + 1) END AS outcome,
   attempts, retries, ncrashes, done,
   CASE WHEN started_at IS NOT NULL AND life_at IS NOT NULL
     THEN greatest(0L, unix_millis(started_at) - unix_millis(life_at)) END AS wait_ms,

@@ -6,6 +6,7 @@ worth it, and then kept for as long as the ingest runs.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -57,10 +58,20 @@ class Runner:
         return answers
 
     def close(self) -> None:
-        """Stop the session, if this made one."""
-        if self._spark is not None:
-            self._spark.stop()
-            self._spark = None
+        """Stop the session, if this made one; one whose JVM has died is forgotten, so that a next one can start."""
+        from jobq.pipeline import gateway
+        from jobq.pipeline.sessions import failures
+
+        spark, self._spark = self._spark, None
+        if spark is None:
+            return
+        with warnings.catch_warnings():
+            # PySpark warns of a JVM that has died, and then fails all the same.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            try:
+                spark.stop()
+            except failures():
+                gateway.forget()
 
 
 def _session(master: str | None) -> SparkSession:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from jobq.config import ServerSettings
 from jobq.pipeline import offsets
+from jobq.pipeline.decode import Bounds
 from jobq.pipeline.lake.portion import Answer, Portion, Read, Stretch
 from jobq.pipeline.lake.store import Store
 from jobq.pipeline.offsets import Range, Tail
@@ -42,7 +43,7 @@ class Done(NamedTuple):
 
 def portions(
     table: str, settings: ServerSettings, store: Store, ranges: Sequence[Range],
-    tails: Mapping[str, Tail], size: int = ENTRIES,
+    tails: Mapping[str, Tail], size: int = ENTRIES, bounds: Bounds | None = None,
 ) -> list[Portion]:  # fmt: skip
     """Tasks for the ranges: each of about `size` entries."""
     found: list[Portion] = []
@@ -51,14 +52,14 @@ def portions(
     for one in sorted(ranges, key=_count):
         if _count(one) > size:
             parts = _parts(one, tails[one.queue], size)
-            found += [Portion(table, settings, store, (part,)) for part in parts]
+            found += [Portion(table, settings, store, (part,), bounds) for part in parts]
             continue
         waiting += _whole(one)
         entries += _count(one)
         if entries >= size:
-            found.append(Portion(table, settings, store, tuple(waiting)))
+            found.append(Portion(table, settings, store, tuple(waiting), bounds))
             waiting, entries = [], 0
-    return found + ([Portion(table, settings, store, tuple(waiting))] if waiting else [])
+    return found + ([Portion(table, settings, store, tuple(waiting), bounds)] if waiting else [])
 
 
 def _whole(one: Range) -> list[Stretch]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time, timedelta
 from typing import NamedTuple
 
+from jobq.pipeline.lake.live import LAST_DAY
 from jobq.pipeline.options import parsed_moment
 
 Moment = datetime | date | str | None
@@ -24,7 +25,9 @@ class Span(NamedTuple):
     @property
     def last_day(self) -> str:
         """The last one."""
-        return (self.until - timedelta(microseconds=1)).date().isoformat() if self.until else "9"
+        return (
+            (self.until - timedelta(microseconds=1)).date().isoformat() if self.until else LAST_DAY
+        )
 
 
 def span(since: Moment = None, until: Moment = None) -> Span:

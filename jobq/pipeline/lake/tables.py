@@ -45,7 +45,11 @@ JOB_RUN_COLUMNS: Columns = (
     Column("first_at", "timestamp", "When it was enqueued, else its first event."),
     Column("started_at", "timestamp", "Start of its first attempt; null without one."),
     Column("last_at", "timestamp", "When its newest event happened."),
-    Column("outcome", "string", "Kind of its newest event: done, dead, retry …"),
+    Column(
+        "outcome",
+        "string",
+        "Newest kind of its events, of those in docs/events.md; null without one.",
+    ),
     Column("attempts", "int64", "Ends of attempts, snoozes left out."),
     Column("retries", "int64", "Attempts that failed and are tried again."),
     Column("ncrashes", "int64", "Attempts that crashed or were recovered."),

@@ -19,8 +19,9 @@ from click.testing import CliRunner
 
 from jobq.cli import lake_upkeep, main
 from jobq.pipeline import offsets
-from jobq.pipeline.lake import lock, maintain, service
+from jobq.pipeline.lake import lock, maintain, rollup_due, service
 from jobq.pipeline.lake.place import Lake
+from jobq.pipeline.lake.runner import Runner
 from tests.pipeline.lake.conftest import DAY, FOLDER, mids, rows
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -152,6 +153,52 @@ def test_term_ends_a_staying_ingest_after_its_round(line, write, lake):
         _, err = staying.communicate(timeout=600)
     assert (staying.returncode, err) == (0, "")
     assert sum(mids(lake).values()) == 5
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("no room\n\tat java"), ConnectionRefusedError("gone")]
+)
+def test_rollup_that_fails_is_told_and_tried_again_by_a_staying_ingest(lake, ingest, write, error):
+    """Whatever Spark raises: events go on."""
+    sessions: list[str] = []
+
+    def session() -> None:
+        sessions.append("made")
+        raise error
+
+    write("low", 5)
+    told: list[str] = []
+    due = rollup_due.Due(lake, 1e-6, told.append)
+    ingest.runner = Runner("never", session=session)
+    ending = service.Ending()
+    rounds = service.rounds(
+        ingest, 0.001, lambda batch: None, ending, lambda found: due.refresh(ingest.runner, ending)
+    )
+    for number in (1, 2, 3):
+        next(rounds)
+        assert (len(sessions), len(told)) == (number, number)
+    ending.set()
+    assert told[0].endswith(f"{type(error).__name__}: {error.args[0].splitlines()[0]}")
+    assert sum(mids(lake).values()) == 5
+
+
+def test_compaction_ends_with_1_and_a_line_when_spark_fails_in_the_rollups(
+    line, write, monkeypatch
+):
+    from pyspark.errors import PySparkException
+
+    def fails(*args: object, **options: object) -> None:
+        raise PySparkException("[NO_ROOM] on the device")
+
+    monkeypatch.setattr("jobq.pipeline.lake.runner._session", fails)
+    write("low", 5)
+    line("ingest", "--once", "--rollup", "0")
+    code, out, err = line("compact")
+    assert (code, "5 rows, 1 files to 1" in out) == (1, True)
+    assert err == (
+        "jobq: job_runs and rollup_hourly stay as they were, the days are compact: PySparkException: "
+        "[NO_ROOM] on the device\n"
+    )
 
 
 def test_lake_is_compacted_between_the_rounds_of_a_staying_ingest(line, write, lake):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 from jobq.compat.topic import Record, Topic
 from jobq.errors import LakeError, Unavailable
 from jobq.pipeline import offsets
-from jobq.pipeline.lake import portion
+from jobq.pipeline.decode import Bounds
+from jobq.pipeline.lake import inspection, maintain, portion
 from jobq.pipeline.lake.commit import Overtaken, state_of
-from jobq.pipeline.lake.ingest import Ingest
+from jobq.pipeline.lake.ingest import DAY_MS, Ingest
 from jobq.pipeline.lake.runner import Runner
 from jobq.pipeline.lake.tables import EVENTS
 from tests.pipeline.lake.conftest import DAY, batches, mids, rows
@@ -174,6 +176,80 @@ def test_undecodable_entries_are_kept_with_bytes_and_reason(ingest, write, lake,
     assert "finished_at" in first["reason"]
     assert (second["version"], second["content"]) == ("9", b"\xff\x00")
     assert ingest.events().bad == 0
+
+
+YEAR_9999 = 253_402_300_799_000
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        f"done\x1fm\x1f{YEAR_9999}",
+        "done\x1fm\x1f1",
+        f"done\x1fm\x1f{DAY - 2 * DAY_MS}",
+        f"done\x1fm\x1f{{now}}\x1fapp.x\x1f1\x1f{YEAR_9999}",
+        "done\x1fm\x1f{later}",
+        "done\x1fm\x1f{now}\x1fapp.x\x1f1\x1f{later}",
+        f"rested\x1fm\x1f{YEAR_9999}",
+    ],
+)
+def test_event_of_a_time_that_cannot_be_is_quarantined_and_breaks_nothing(
+    ingest, write, lake, valkey_client, value
+):
+    write("low", 30)
+    now = round(time.time() * 1000)
+    told = value.format(now=now, later=now + DAY_MS + 3_600_000)
+    valkey_client.command("XADD", offsets.events_key("jobq", "low"), f"{DAY + 31}-0", "1", told)
+    write("low", 5, first=32)
+    batch = ingest.events()
+    assert (batch.rows, batch.bad) == (35, 1)
+    [kept] = rows(lake, "quarantine")
+    assert (kept["content"], "can't be: jobq's first use" in kept["reason"]) == (
+        told.encode(),
+        True,
+    )
+    assert [one.level for one in inspection.check(lake)].count("fail") == 0
+
+
+def test_event_is_no_less_true_when_its_message_was_delayed_or_its_entry_is_ahead(
+    ingest, write, lake, valkey_client
+):
+    """After a hostile id all ids of a stream run ahead; a message may be older than its queue's history."""
+    write("low", 1)
+    key = offsets.events_key("jobq", "low")
+    old = f"done\x1fold\x1f{DAY + 9}\x1fapp.x\x1f1\x1f{DAY - 400 * DAY_MS}"
+    valkey_client.command("XADD", key, f"{DAY + 9}-0", "1", old)
+    valkey_client.command("XADD", key, f"{YEAR_9999}-0", "1", f"done\x1fm\x1f{DAY + 10}")
+    valkey_client.command("XADD", key, "*", "1", f"done\x1fafter\x1f{DAY + 11}")
+    assert (ingest.events().bad, sorted(mids(lake))) == (0, ["after", "m", "m1", "old"])
+
+
+def test_late_event_reaches_an_old_day_when_the_lake_has_such(ingest, write, lake, valkey_client):
+    write("old", 1, at=DAY - 60 * DAY_MS)
+    ingest.events()
+    write("low", 1)
+    late = f"done\x1flate\x1f{DAY - 50 * DAY_MS}"
+    valkey_client.command("XADD", offsets.events_key("jobq", "low"), f"{DAY + 9}-0", "1", late)
+    assert ingest.events().bad == 0
+
+
+def test_lake_that_has_an_event_of_the_year_9999_is_checked_compacted_and_counted(
+    lake, valkey_client, write
+):
+    """An earlier release took such events."""
+
+    class Earlier(Ingest):
+        def _bounds(self, tails: object) -> Bounds:
+            return Bounds(0, YEAR_9999)
+
+    write("low", 3)
+    value = f"done\x1fm\x1f{YEAR_9999}"
+    valkey_client.command("XADD", offsets.events_key("jobq", "low"), f"{DAY + 31}-0", "1", value)
+    Earlier(lake, valkey_client, Runner("never")).events()
+    maintain.compact(lake)
+    assert [one.text for one in inspection.check(lake) if one.level == "fail"] == []
+    [stats] = inspection.stats(lake)
+    assert (stats.rows, stats.last_day) == (4, "9999-12-31")
 
 
 def test_quarantine_has_an_entry_once_when_its_batch_is_made_again(

@@ -168,6 +168,25 @@ def test_late_events_reach_the_rows_of_older_days(spark, lake, ingest, tell):
     assert not rollup.stale(lake, JOB_RUNS)
 
 
+def test_rollups_count_events_of_kinds_that_are_added_later_and_take_no_outcome_from_them(
+    spark, lake, ingest, tell
+):
+    tell("done", "a", DAY + 1_000, "app.a", enqueued_at=DAY, run_us=1_000)
+    tell("rested", "a", DAY + 2_000)
+    tell("rested", "b", DAY + 3_000)
+    ingest.events()
+    assert set(mids(lake)) == {"a", "b"}, "kept as they are"
+    maintain.compact(lake)
+    rollup.refresh(lake, spark)
+    runs = read(spark, lake, "job_runs").orderBy("mid").collect()
+    assert [(row["mid"], row["outcome"], row["nevents"]) for row in runs] == [
+        ("a", "done", 2),
+        ("b", None, 1),
+    ]
+    hours = read(spark, lake, "rollup_hourly").selectExpr("sum(nevents)", "sum(done)").collect()
+    assert tuple(hours[0]) == (3, 1)
+
+
 def test_rollups_stay_when_their_events_expire(spark, lake, ingest, tell):
     tell("retry", "a", DAY + 1_000, "app.a", enqueued_at=DAY, run_us=1_000)
     tell("done", "b", DAY + 1_000, "app.a", enqueued_at=DAY, run_us=1_000)
