@@ -33,7 +33,7 @@ everybody can write to, such as `/tmp`, is never trusted. Nothing above your hom
 `[tool.jobq]` that isn't read changes nothing, and stderr says why. `JOBQ_PYPROJECT=/srv/app/pyproject.toml` names the file to read,
 whoever owns it. `--import` takes no module from a working folder that everybody can write to.
 
-Further variables: `JOBQ_PATIENCE` (how long a call is repeated while the server is away, 10s;
+Further variables: `JOBQ_PATIENCE` (how long a call is repeated while the server is away or silent, 10s;
 one that may have arrived: 5 minutes at most), `JOBQ_DATA` (where the embedded server
 keeps its data), `JOBQ_EMBEDDED_IDLE` (after how long without clients it ends, 10m), `JOBQ_FUNCTIONS=1` (call functions that
 `jobq functions load` brought), `JOBQ_CODEC`, `JOBQ_CODEC_KEYS`, `JOBQ_CODEC_VALID` and `JOBQ_CODEC_ACCEPT_PLAIN` (signed and encrypted calls, [security](security.md)), `JOBQ_DURABILITY`,

@@ -141,7 +141,8 @@ class CodecSettings:
 class ServerSettings:
     """How to reach the server.
 
-    url: None = the embedded server. patience_s: how long one call is tried again over lost connections.
+    url: None = the embedded server. patience_s: how long one call is tried, over lost connections and a silent
+    server; its first try has socket_timeout_s even so.
     data_dir: where the embedded server keeps its data; None = `.jobq` beside the nearest pyproject.toml.
     codec: how calls that go there are sealed; None = not at all. functions: call scripts as functions that
     `jobq functions load` brought there.
@@ -244,6 +245,8 @@ def settings_from_env(environ: Mapping[str, str] | None = None) -> ServerSetting
     """
     env = os.environ if environ is None else environ
     codec = None
+    patience_s = duration_s(env.get("JOBQ_PATIENCE") or 10.0)
+    durable_within_s = duration_s(env.get("JOBQ_DURABLE_WITHIN") or 2.0)
     if env.get("JOBQ_CODEC") or env.get("JOBQ_CODEC_KEYS"):
         codec = CodecSettings(
             mode=cast("CodecMode", env.get("JOBQ_CODEC") or "sign"),
@@ -254,13 +257,15 @@ def settings_from_env(environ: Mapping[str, str] | None = None) -> ServerSetting
     return ServerSettings(
         url=env.get("JOBQ_URL") or env.get("REDIS_URL") or None,
         namespace=env.get("JOBQ_NAMESPACE") or "jobq",
-        patience_s=duration_s(env.get("JOBQ_PATIENCE") or 10.0),
+        patience_s=patience_s,
+        # A server that is silent must not take longer than one that is gone.
+        socket_timeout_s=min(5.0, max(1.0, patience_s, 1.25 * durable_within_s)),
         embedded_idle_s=duration_s(env.get("JOBQ_EMBEDDED_IDLE") or 600.0),
         data_dir=env.get("JOBQ_DATA") or None,
         codec=codec,
         functions=env.get("JOBQ_FUNCTIONS") == "1",
         durability=env.get("JOBQ_DURABILITY") or "memory",
-        durable_within_s=duration_s(env.get("JOBQ_DURABLE_WITHIN") or 2.0),
+        durable_within_s=durable_within_s,
         outage_buffer=_whole("JOBQ_OUTAGE_BUFFER", env.get("JOBQ_OUTAGE_BUFFER") or "0"),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from jobq.engine.binding import PER_CALL, Binding, checked_mid, moment
 from jobq.engine.caller import Caller
-from jobq.engine.message import Counts, DeadMessage, Entry, Page, Place, Status, Violation
+from jobq.engine.message import Counts, DeadMessage, Entry, Page, Place, Status, Upkeep, Violation
 from jobq.errors import ConfigError, ScriptError
 from jobq.events import LEVELS, MAXLENS
 
@@ -82,8 +82,12 @@ class Administration(Binding):
 
         Returns how many mids are left in the circle and in due.
         """
-        _, circle, due, _ = self._run("collect", moment(now), crash_limit, limit)
-        return circle, due
+        left = self.upkeep(limit, crash_limit=crash_limit, now=now)
+        return left.circle, left.due
+
+    def upkeep(self, limit: int = 100, *, crash_limit: int = 3, now: int | None = None) -> Upkeep:
+        """As `collect`; what is left, the quarantine too."""
+        return Upkeep(*self._run("collect", moment(now), crash_limit, limit)[1:])
 
     def dead(self, offset: int = 0, limit: int = 100, *, mid: str = "") -> list[DeadMessage]:
         """One page of the dead, newest first: at most 1,000, and about 256 KiB, so perhaps fewer than asked for.

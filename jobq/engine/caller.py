@@ -56,9 +56,9 @@ class Caller:
 
     __slots__ = ("arrived", "id", "number")
 
-    def __init__(self, arrived: Callable[[], None] = _nothing) -> None:
+    def __init__(self, arrived: Callable[[], None] = _nothing, caller_id: str = "") -> None:
         self.arrived = arrived
-        self.id = secrets.token_urlsafe(12)
+        self.id = caller_id or secrets.token_urlsafe(12)
         self.number = 0
 
     def next(self) -> int:

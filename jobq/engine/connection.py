@@ -57,6 +57,8 @@ _PLACE_IN_SCRIPT = re.compile(r",? script: \S+, on @?\w+:-?\d+\.$")
 #: One command as the bytes to send.
 packed = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)
 LOADS = 10
+#: A try that is made is given so much time, however little is left.
+LEAST_WAIT_S = 0.05
 
 
 class Client:
@@ -133,18 +135,25 @@ class Client:
         """
         deadline, pause = time.monotonic() + self.settings.patience_s, 0.0
         while True:
+            node: Hashable | None = None
             try:
-                connection = self._topology.open(self._topology.locate(key), blocking=blocking)
+                node = self._topology.locate(key)
+                connection = self._topology.open(node, blocking=blocking)
                 connection.connect()
                 return connection
             except PASSING as error:
-                self._topology.forget()
+                self._topology.forget(node)
                 self._give_up(error, deadline)
                 pause = _wait(pause, deadline)
 
     def open_everywhere(self) -> Iterator[Connection]:
         """A connection to every node that serves keys, not yet connected; the caller disconnects them."""
         return map(self._topology.open, self._topology.nodes())
+
+    def shares_node(self, key: str, other: str) -> bool:
+        """Whether the same server served both when last that was known; nobody is asked."""
+        home = self._topology.last_home(key)
+        return home is not None and home == self._topology.last_home(other)
 
     def look_again(self) -> None:
         """Ask anew where to call: who answers may be a master that was replaced and doesn't know."""
@@ -196,26 +205,29 @@ class Client:
         anew: Callable[[], tuple[Argument, ...]] | None = None,
     ) -> Any:
         by = by or exchange
-        deadline, pause, unknown = 0.0, 0.0, False
+        deadline, pause, unknown = time.monotonic() + self.settings.patience_s, 0.0, False
+        left_s: float | None = None
         asked: Hashable | None = None
         while True:
+            node: Hashable | None = None
             try:
                 node = asked or self._topology.locate(key)
-                return self._once(node, command, script, bool(asked), by, tries)
+                return self._once(node, command, script, bool(asked), by, tries, left_s)
             except (*PASSING, refused.ResponseError) as error:
                 for_now = str(error).startswith(FOR_NOW)
                 # Full after a try whose reply was lost tells nothing of that try: ask until it is known.
                 if not for_now and not (unknown and isinstance(error, refused.OutOfMemoryError)):
                     refuse(error, command, script)
                 unknown = unknown or not for_now
-                deadline = deadline or time.monotonic() + self.settings.patience_s
+                asked = self._elsewhere(error, node)
                 if tries is not None and tries.over:
                     if anew is None:
                         raise self._unknown(error) from error
                     command, tries = anew(), Tries()
                 self._give_up(error, deadline, unknown)
-                asked = self._elsewhere(error)
                 pause = _wait(pause, deadline)
+                # The first try has the whole time of a socket; the others end with the caller's patience.
+                left_s = deadline - time.monotonic()
 
     def _once(
         self,
@@ -225,7 +237,9 @@ class Client:
         asking: bool,
         by: Exchange,
         tries: Tries | None,
+        left_s: float | None,
     ) -> Any:
+        hurried = False
         idle = self._idle.get(node)
         if idle is None:
             idle = self._idle.setdefault(node, [])
@@ -233,6 +247,9 @@ class Client:
             connection = idle.pop()
         except IndexError:
             connection = self._topology.open(node)
+            hurried = left_s is not None and left_s < self.settings.socket_timeout_s
+            if hurried:
+                _wait_at_most(connection, max(LEAST_WAIT_S, left_s or 0.0))
         if tries is not None:
             if connection._sock is None:
                 # First, since a server that doesn't take connections can't have got the call either.
@@ -255,18 +272,23 @@ class Client:
             if tries is not None:
                 tries.refused()
             raise
+        finally:
+            if hurried:
+                _wait_at_most(connection, self.settings.socket_timeout_s)
         idle.append(connection)
         return reply
 
-    def _elsewhere(self, error: Exception) -> Hashable | None:
-        """After a passing error: the node that a Cluster names for this once, if it does."""
+    def _elsewhere(self, error: Exception, node: Hashable | None) -> Hashable | None:
+        """After a passing error of `node`: the one that a Cluster names for this once, if it does."""
         if isinstance(error, refused.AskError) and not isinstance(error, refused.MovedError):
             return (error.host, error.port)
+        broken = not isinstance(error, refused.ResponseError)
         if not isinstance(error, refused.TryAgainError):
-            self._topology.forget()
-        if not isinstance(error, refused.ResponseError) or isinstance(error, refused.ReadOnlyError):
+            self._topology.forget(node if broken else None)
+        if broken or isinstance(error, refused.ReadOnlyError):
             # One connection is broken: the others to that place are, or will be soon.
-            self.close()
+            for connection in self._idle.pop(node, []):
+                connection.disconnect()
         return None
 
     def _unknown(self, error: Exception) -> Unavailable:
@@ -306,6 +328,12 @@ def exchange(connection: Connection, command: tuple[Argument, ...], asking: bool
         # Half an exchange is on the wire: a later call would read this one's reply.
         connection.disconnect()
         raise
+
+
+def _wait_at_most(connection: Connection, seconds: float) -> None:
+    connection.socket_timeout = connection.socket_connect_timeout = seconds
+    if connection._sock is not None:
+        connection._sock.settimeout(seconds)
 
 
 def refuse(error: Exception, command: tuple[Argument, ...], script: Script | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jobq.engine import keys
@@ -15,13 +16,20 @@ if TYPE_CHECKING:
 
 #: Of topics and of other protocols, keys have other names or none of these.
 _OF_A_QUEUE = re.compile(rb":\{([^{}]+)\}:(?:messages|dead|meta|events)$")
+PER_CALL = 500
 _registered: set[tuple[int, str, str, str]] = set()
 
 
-def register_queue(client: Client, name: str, *, again: bool = False) -> None:
-    """Make `name` known to those who list queues: once per process, and `again` when workers heal it."""
+def register_queues(client: Client, names: Sequence[str]) -> None:
+    """Make them known again, should somebody have lost them."""
+    for first in range(0, len(names), PER_CALL):
+        client.command("SADD", keys.queue_names(client.namespace), *names[first : first + PER_CALL])
+
+
+def register_queue(client: Client, name: str) -> None:
+    """Make `name` known to those who list queues, once per process."""
     known = (os.getpid(), client.url, client.namespace, name)
-    if again or known not in _registered:
+    if known not in _registered:
         client.command("SADD", keys.queue_names(client.namespace), keys.checked_name("queue", name))
         _registered.add(known)
 

@@ -122,6 +122,14 @@ class Counts(NamedTuple):
     quarantined: int = 0
 
 
+class Upkeep(NamedTuple):
+    """What upkeep left: mids in the circle and in due, and how many bytes that are no mid are set aside."""
+
+    circle: int
+    due: int
+    quarantined: int
+
+
 class Entry(NamedTuple):
     """One message as a page of content shows it."""
 

@@ -8,6 +8,7 @@ time, without its retries: the caller knows which calls are safe to repeat.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +17,8 @@ from jobq.engine.address import Address, Host, connection_options, parse
 
 if TYPE_CHECKING:
     from redis.connection import Connection
+
+SILENT_S = 30.0
 
 
 class Topology(Protocol):
@@ -29,12 +32,16 @@ class Topology(Protocol):
         """Every node that serves keys."""
         ...
 
+    def last_home(self, key: str) -> Hashable | None:
+        """The node that served `key` when last it was known; nobody is asked."""
+        ...
+
     def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
         """A connection to `node`, not yet connected; `blocking`: reads on it never time out."""
         ...
 
-    def forget(self) -> None:
-        """The node found last may have moved."""
+    def forget(self, silent: Hashable | None = None) -> None:
+        """The node found last may have moved; `silent`: this one didn't answer."""
 
 
 def topology(settings: ServerSettings) -> Topology:
@@ -93,7 +100,10 @@ class Single(_Opening):
     def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
         return self._connection(str(node), blocking)
 
-    def forget(self) -> None:
+    def last_home(self, key: str) -> Hashable | None:
+        return ""
+
+    def forget(self, silent: Hashable | None = None) -> None:
         self._url = None
 
 
@@ -117,7 +127,10 @@ class Sentinel(_Opening):
         host: Host = node  # type: ignore[assignment]
         return self._connection(self._address.plain, blocking, host)
 
-    def forget(self) -> None:
+    def last_home(self, key: str) -> Hashable | None:
+        return ""
+
+    def forget(self, silent: Hashable | None = None) -> None:
         self._master = None
 
     def _ask(self) -> Host:
@@ -141,22 +154,27 @@ class Cluster(_Opening):
         super().__init__(settings)
         self._address = address
         self._slots: list[tuple[int, int, Host]] = []
+        self._last: list[tuple[int, int, Host]] = []
         self._known: list[Host] = list(address.hosts)
+        # Until when who didn't answer is asked last: others know as much, and answer at once.
+        self._silent: dict[Hashable, float] = {}
 
     def locate(self, key: str) -> Hashable:
         if not self._slots:
-            self._slots = self._ask()
+            self._slots = self._last = self._ask()
         if not key:
-            return random.choice(self._slots)[2]
-        from redis.crc import key_slot
-        from redis.exceptions import ClusterDownError
+            hosts = [host for _, _, host in self._slots]
+            return random.choice([host for host in hosts if not self._is_silent(host)] or hosts)
+        host = _home(key, self._slots)
+        if host is None:
+            from redis.exceptions import ClusterDownError
 
-        slot = key_slot(key.encode())
-        for first, last, host in self._slots:
-            if first <= slot <= last:
-                return host
-        self.forget()
-        raise ClusterDownError(f"no node serves slot {slot}")
+            self.forget()
+            raise ClusterDownError(f"no node serves the slot of {key}")
+        return host
+
+    def last_home(self, key: str) -> Hashable | None:
+        return _home(key, self._slots or self._last)
 
     def nodes(self) -> list[Hashable]:
         return list(dict.fromkeys(host for _, _, host in self._ask()))
@@ -165,27 +183,42 @@ class Cluster(_Opening):
         host: Host = node  # type: ignore[assignment]
         return self._connection(self._address.plain, blocking, host)
 
-    def forget(self) -> None:
+    def forget(self, silent: Hashable | None = None) -> None:
         self._slots = []
+        if silent is not None:
+            self._silent[silent] = time.monotonic() + SILENT_S
+
+    def _is_silent(self, host: Hashable) -> bool:
+        return self._silent.get(host, 0.0) > time.monotonic()
 
     def _ask(self) -> list[tuple[int, int, Host]]:
         from redis.exceptions import ConnectionError, RedisError
 
         last: Exception | None = None
-        for host in dict.fromkeys([*self._known, *self._address.hosts]):
+        known = dict.fromkeys([*self._known, *self._address.hosts])
+        for host in sorted(known, key=self._is_silent):
             connection = self.open(host)
             try:
                 connection.send_command("CLUSTER", "SLOTS")
                 slots = [_stretch(row, host) for row in connection.read_response()]
-            except RedisError as error:
+            except (RedisError, OSError) as error:
                 last = error
+                self._silent[host] = time.monotonic() + SILENT_S
                 continue
             finally:
                 connection.disconnect()
+            self._silent.pop(host, None)
             if slots:
                 self._known = list({node for _, _, node in slots})
                 return slots
         raise ConnectionError(f"no node of the cluster told its slots: {last}")
+
+
+def _home(key: str, slots: list[tuple[int, int, Host]]) -> Host | None:
+    from redis.crc import key_slot
+
+    slot = key_slot(key.encode())
+    return next((host for first, last, host in slots if first <= slot <= last), None)
 
 
 def _stretch(row: Any, asked: Host) -> tuple[int, int, Host]:

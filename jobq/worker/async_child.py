@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from time import monotonic_ns
 from typing import NamedTuple, TypeVar
 
@@ -14,7 +15,7 @@ from redis.exceptions import RedisError
 
 from jobq.engine.ahead import Ahead
 from jobq.engine.message import Dequeued, Ending, Hold, Message
-from jobq.errors import JobAborted, JobqError
+from jobq.errors import JobAborted, JobqError, Unavailable
 from jobq.jobs.call import Call
 from jobq.jobs.forks import NotHere, leave
 from jobq.worker import slots
@@ -22,6 +23,7 @@ from jobq.worker.clock import boot_ns
 from jobq.worker.hard import kill_after_s
 from jobq.worker.holding import Child, Surroundings, aged
 from jobq.worker.idle import GRACE_S
+from jobq.worker.line import Unheard
 from jobq.worker.log import logger
 
 Answer = TypeVar("Answer")
@@ -41,13 +43,17 @@ class AsyncChild(Child):
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
-        self._free = list(range(self.settings.concurrency))
+        # More than may be used at once: what can't be reported now keeps its slot.
+        self._free = list(range(slots.COUNT))
+        self._nparked = 0
         self._running: dict[int, asyncio.Task[None]] = {}
         self._why: dict[int, str] = {}
         self._ended: list[Ended] = []
         # A message with a crash on record, which waits until it can run alone.
         self._alone: tuple[int, int, Call] | None = None
+        self._sleeping = False
         self._asleep: list[int] = []
+        self._pay_alarm: asyncio.TimerHandle | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._nap_ms: int | None = None
         # A dequeue behind the wait for a message, and until when what it gives is held.
@@ -70,13 +76,15 @@ class AsyncChild(Child):
             self._changed.clear()
             self._fenced(self._report)
             self._fenced(self._take_ahead)
+            if self.owing:
+                self._pay_on_time()
             if self.leaving() and not self._held():
                 break
-            if self._may_take() and not self._asleep:
+            if self._may_take() and not self._sleeping:
                 if self._fenced(self._take):
                     await asyncio.sleep(0)
                     continue
-                if self.settings.burst and not self._held():
+                if self.settings.burst and not self._held() and not self.waits_for_server():
                     break
                 self._fenced(self._fall_asleep)
             await self._changed.wait()
@@ -84,14 +92,29 @@ class AsyncChild(Child):
         self._take_ahead()
         watch.cancel()
 
+    def _pay_on_time(self) -> None:
+        self._fenced(self.pay)
+        if self.owing and self._pay_alarm is None:
+            loop = asyncio.get_running_loop()
+            self._pay_alarm = loop.call_later(self.wait_to_pay_s(), self._pay_again)
+
+    def _pay_again(self) -> None:
+        self._pay_alarm = None
+        self._changed.set()
+
     def _held(self) -> bool:
         return bool(self._running or self._ended or self._alone)
+
+    def _vacant(self) -> int:
+        """How many slots may still be used."""
+        used = slots.COUNT - len(self._free) - self._nparked
+        return min(len(self._free), self.settings.concurrency - used)
 
     def _room(self) -> int:
         return self.settings.concurrency - len(self._running)
 
     def _may_take(self) -> bool:
-        crowded = not self._free or self._alone is not None or self._has_loner()
+        crowded = self._vacant() <= 0 or self._alone is not None or self._has_loner()
         return not (crowded or self.quiet or self.leaving())
 
     def _has_loner(self) -> bool:
@@ -100,7 +123,7 @@ class AsyncChild(Child):
     def _take(self) -> bool:
         """Ask the queues in their turns until one gives something; False once all are empty."""
         while (index := self.turns.next()) is not None:
-            dequeued, deadline = self.dequeue(index, min(len(self._free), self._left()))
+            dequeued, deadline = self.dequeue(index, min(self._vacant(), self._left()))
             if self._took(index, dequeued, deadline):
                 return True
         return False
@@ -219,9 +242,14 @@ class AsyncChild(Child):
     def _report_queue(self, index: int, ended: list[Ended], take: bool) -> None:
         endings = _endings(ended)
         room = 0
-        if take and endings and self._may_take() and not self._asleep and self.turns.stays(index):
-            room = min(len(self._free) + len(ended), self._left())
-        dequeued, deadline = self.finish(index, endings, room) if endings else (None, 0)
+        if take and endings and self._may_take() and not self._sleeping and self.turns.stays(index):
+            room = min(self._vacant() + len(ended), self._left())
+        try:
+            dequeued, deadline = self.finish(index, endings, room) if endings else (None, 0)
+        except Unheard:
+            self._nparked += len(ended)
+            self.lines[index].when_paid(partial(self._unpark, ended))
+            return
         self._free_all(ended)
         if dequeued is not None:
             self._took(index, dequeued, deadline)
@@ -231,6 +259,8 @@ class AsyncChild(Child):
         for index in {one.queue for one in self._ended}:
             if self.slots.deadline() - boot_ns() <= self.quick_ns:
                 return
+            if self.in_trouble(index):
+                continue
             ended = [one for one in self._ended if one.queue == index]
             endings, limit = _endings(ended), self.settings.crash_limit
             try:
@@ -240,6 +270,10 @@ class AsyncChild(Child):
                 return  # the loop tries again, with all patience
             self._ended = [one for one in self._ended if one.queue != index]
             self._free_all(ended)
+
+    def _unpark(self, ended: list[Ended]) -> None:
+        self._nparked -= len(ended)
+        self._free_all(ended)
 
     def _free_all(self, ended: list[Ended]) -> None:
         for one in ended:
@@ -252,20 +286,28 @@ class AsyncChild(Child):
             self.slots.words[slots.STATE] = slots.IDLE
         nap_s, self._nap_ms = (self._nap_ms or 1) / 1000, None
         if not self._held():
-            limit = min(len(self._free), self._left())
+            limit = min(self._vacant(), self._left())
             self._ahead, self._ahead_until = self.ask_ahead(0, limit, nap_s)
         try:
-            self._asleep = self.sleep.begin(nap_s, self._ahead and self._ahead.command)
-        except (RedisError, OSError):
+            self._asleep = self.sleep.begin(
+                nap_s, self._ahead and self._ahead.command, self.passed_over()
+            )
+        except (RedisError, OSError, Unavailable):
             self._wake_up(())
             return
+        finally:
+            self.note_silence()
+        self._sleeping = True
         loop = asyncio.get_running_loop()
         for file in self._asleep:
             loop.add_reader(file, self._wake_up, (file,))
         self._alarm = loop.call_later(nap_s, self._overslept)
 
     def _overslept(self) -> None:
-        self._fenced(self.sleep.cut_short)
+        for file in self._fenced(self.sleep.cut_short):
+            asyncio.get_running_loop().remove_reader(file)
+            self._asleep.remove(file)
+        self.note_silence()
         self._alarm = asyncio.get_running_loop().call_later(GRACE_S, self._wake_up, ())
 
     def _wake_up(self, ready: tuple[int, ...]) -> None:
@@ -273,17 +315,17 @@ class AsyncChild(Child):
             self._alarm.cancel()
         for file in self._asleep:
             asyncio.get_running_loop().remove_reader(file)
-        self._asleep = []
+        self._asleep, self._sleeping = [], False
         self.sleep.end(ready)
         self.slots.words[slots.STATE] = slots.WORKING
         self._changed.set()
 
     def _take_ahead(self) -> None:
         """What the dequeue behind a wait gave, once that is over. Not from a callback: errors must end the child."""
-        if self._ahead is None or self._asleep:
+        if self._ahead is None or self._sleeping:
             return
         ahead, self._ahead = self._ahead, None
-        dequeued = self.answer(ahead)
+        dequeued = self.answer(ahead, self._ahead_until)
         if not (self.leaving() or self.quiet):
             self._took(self.turns.next() or 0, dequeued, self._ahead_until)
         else:
@@ -293,7 +335,7 @@ class AsyncChild(Child):
     def _on_signal(self) -> None:
         self.hear()
         self._obey()
-        if self._asleep and (self.quiet or self.leaving()):
+        if self._sleeping and (self.quiet or self.leaving()):
             self._wake_up(())
             self.pass_on_wake()
         self._changed.set()

@@ -21,6 +21,7 @@ from jobq.worker.child import SyncChild
 from jobq.worker.holding import Child, Surroundings
 from jobq.worker.log import logger
 from jobq.worker.slots import Slots
+from jobq.worker.standing import Standing
 from jobq.worker.tie import die_with
 
 
@@ -40,6 +41,7 @@ class Plan(NamedTuple):
     hooks: Hooks
     alive_read: int
     alive_write: int
+    standing: Standing
 
 
 def live(plan: Plan, memory: Slots, parent: int) -> NoReturn:
@@ -86,8 +88,8 @@ def _life(plan: Plan, memory: Slots, parent: int) -> int:
         _say_goodbye(plan.hooks)
     if child.recycling.reason:
         logger.info("child %d is replaced %s", os.getpid(), child.recycling.reason)
-        return exits.RECYCLED
-    return exits.OK
+        return child.exit_code or exits.RECYCLED
+    return child.exit_code
 
 
 def _say_goodbye(hooks: Hooks) -> None:
@@ -99,7 +101,14 @@ def _say_goodbye(hooks: Hooks) -> None:
 
 def _made(plan: Plan, memory: Slots, parent: int, woken: int) -> Child:
     around = Surroundings(
-        plan.settings, plan.client, plan.registry, memory, parent, plan.alive_read, woken
+        plan.settings,
+        plan.client,
+        plan.registry,
+        memory,
+        parent,
+        plan.alive_read,
+        woken,
+        plan.standing,
     )
     concurrent = any(job.is_async for job in plan.registry)
     return AsyncChild(around) if concurrent else SyncChild(around)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from time import monotonic, monotonic_ns
 
 from jobq.engine.message import Dequeued, Ending, Hold, Message
@@ -12,6 +13,7 @@ from jobq.worker import slots
 from jobq.worker.clock import boot_ns
 from jobq.worker.hard import kill_after_s
 from jobq.worker.holding import Child, Surroundings, aged
+from jobq.worker.line import Unheard
 from jobq.worker.log import logger
 
 
@@ -26,20 +28,26 @@ class SyncChild(Child):
         self._pending: list[Ending] = []
         self._ended_at: list[int] = []
         self._nap_ms: int | None = None
+        # Whether the queue of this batch can't be told how it ended.
+        self._unheard = False
 
     def take_and_run(self) -> None:
         """One batch after another."""
         while not self.leaving():
             if self.quiet:
-                self.rest(None)
+                self._rest_quietly()
                 continue
             index = self.turns.next()
             if index is not None:
                 self._work(index, *self.dequeue(index, self.batch_size(index)))
-            elif self.settings.burst:
+            elif self.settings.burst and not self.waits_for_server():
                 break
             else:
                 self._sleep()
+
+    def _rest_quietly(self) -> None:
+        self.pay()
+        self.rest(self.wait_to_pay_s() if self.owing else None, woken=False)
 
     def _sleep(self) -> None:
         nap_s, self._nap_ms = (self._nap_ms or 1) / 1000, None
@@ -48,7 +56,7 @@ class SyncChild(Child):
         if ahead is None:
             return
         index = self.turns.next() or 0
-        dequeued = self.answer(ahead)
+        dequeued = self.answer(ahead, deadline)
         if not (self.leaving() or self.quiet):
             self._work(index, dequeued, deadline)
         elif self._took(index, dequeued, deadline):
@@ -96,7 +104,11 @@ class SyncChild(Child):
         else:
             # Until the server knows, this isn't ended: a death here must count neither as done nor as a crash.
             self.slots.states[slot] = slots.REPORTING
-            self.finish(self._index, self._take_pending())
+            try:
+                self.finish(self._index, self._take_pending())
+            except Unheard:
+                self._unheard = True
+                return False
             self.slots.states[slot] = slots.FREE
         return True
 
@@ -129,15 +141,27 @@ class SyncChild(Child):
         return asyncio.run(self.executor.arun(call))
 
     def _end_batch(self, index: int) -> tuple[Dequeued | None, int]:
-        if not self._unstarted() and not (self.leaving() or self.quiet) and self.turns.stays(index):
-            return self.finish(index, self._take_pending(), self.batch_size(index))
+        if not (
+            self._unheard or self._unstarted() or self.leaving() or self.quiet
+        ) and self.turns.stays(index):
+            try:
+                return self.finish(index, self._take_pending(), self.batch_size(index))
+            except Unheard:
+                self._unheard = True
         if self._pending:
-            self.finish(index, self._take_pending())
+            try:
+                self.finish(index, self._take_pending())
+            except Unheard:
+                self._unheard = True
         with self.slots.lock:
             unstarted = self._unstarted()
             for held in unstarted:
                 self.slots.states[held.slot] = slots.TAKEN
-        self.release(index, [Hold(held.mid, held.token) for held in unstarted])
+        told = self.release(index, [Hold(held.mid, held.token) for held in unstarted])
+        if self._unheard or not told:
+            # It stays in the shared memory, so that leases are renewed and a death is cleared up after.
+            self._unheard = False
+            self.lines[index].when_paid(partial(self.slots.unpark, self.slots.park()))
         self.slots.publish(index, (), 0)
         return None, 0
 
@@ -161,7 +185,7 @@ class SyncChild(Child):
 
     def _report_ended(self) -> None:
         endings, ended_at = list(self._pending), list(self._ended_at)
-        if not endings:
+        if not endings or self.in_trouble(self._index):
             return
         try:
             finished = self.quick[self._index].finish(

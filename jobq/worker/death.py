@@ -94,28 +94,22 @@ def examined(pid: int, status: int, usage: resource.struct_rusage, memory: Slots
     return Death(pid, status, usage, memory.caller, held, ran_us, why, suspect=suspect)
 
 
-def bury(death: Death, queues: list[Queue], crash_limit: int, worker: str) -> list[Crash]:
-    """End what it held; what is to blame for it. May be repeated whole after an error.
+def bury(death: Death, index: int, queue: Queue, crash_limit: int, worker: str) -> list[Crash]:
+    """End what it held of one queue; what is to blame for it. May be repeated whole after an error.
 
     Its caller is closed first, so that a dequeue of its that arrives later hands out nothing.
     """
-    crashed: list[Crash] = []
-    for index, queue in enumerate(queues):
-        handed = queue.close_caller(death.caller) if death.caller else []
-        mine = [held for held in death.held if held.queue == index]
-        known = {held.token for held in mine}
-        crashed += _ended(
-            queue, [_ending(queue, death, held, worker) for held in mine], crash_limit
-        )
-        unread = [
-            Held(UNREAD, slots.FREE, index, mid, token)
-            for mid, token in handed
-            if token not in known
-        ]
-        # Where it was one of many, each is marked, runs alone from now on, and dies of a crash of its own only.
-        limit = crash_limit if len(unread) == 1 else 0
-        crashed += _ended(queue, [_ending(queue, death, held, worker) for held in unread], limit)
-        queue.collect(1, crash_limit=crash_limit)
+    handed = queue.close_caller(death.caller) if death.caller else []
+    mine = [held for held in death.held if held.queue == index]
+    known = {held.token for held in mine}
+    crashed = _ended(queue, [_ending(queue, death, held, worker) for held in mine], crash_limit)
+    unread = [
+        Held(UNREAD, slots.FREE, index, mid, token) for mid, token in handed if token not in known
+    ]
+    # Where it was one of many, each is marked, runs alone from now on, and dies of a crash of its own only.
+    limit = crash_limit if len(unread) == 1 else 0
+    crashed += _ended(queue, [_ending(queue, death, held, worker) for held in unread], limit)
+    queue.collect(1, crash_limit=crash_limit)
     return crashed
 
 

@@ -6,6 +6,8 @@ import os
 import select
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from time import monotonic_ns
 from typing import NamedTuple
 
@@ -24,19 +26,23 @@ from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
 from jobq.jobs.seal import seal_of
 from jobq.worker import exits, slots
-from jobq.worker.clock import boot_ns
+from jobq.worker.clock import boot_ns, lease_and_margin
 from jobq.worker.idle import Sleep
+from jobq.worker.line import Line, LineCaller, Unheard, tell_refused
 from jobq.worker.log import logger
 from jobq.worker.prefetch import Prefetch
 from jobq.worker.recycle import Recycling
 from jobq.worker.slots import Slots
 from jobq.worker.spent import Spent
+from jobq.worker.standing import AWAY, BROKEN, Standing
 from jobq.worker.timers import Timers
 from jobq.worker.turns import Turns
 
 #: A child has nothing better to do than to wait for its server.
 FOR_EVER_S = 1e9
 QUICK_S = 0.5
+#: Of a Cluster: until a node passes for one that is away, and for being sent on to another one.
+ANSWER_S, REDIRECTED_S = 1.0, 0.1
 
 
 class Surroundings(NamedTuple):
@@ -49,6 +55,7 @@ class Surroundings(NamedTuple):
     parent: int
     alive: int  # readable once the supervisor is gone
     woken: int  # readable after any signal
+    standing: Standing
 
 
 class Child:
@@ -58,9 +65,7 @@ class Child:
         self.around = around
         self.settings, self.slots = around.settings, around.slots
         server = replace(around.client.settings, url=around.client.url)
-        patient = connect(settings=replace(server, patience_s=FOR_EVER_S))
-        # A child that is to leave waits for a lost server only to report what it ran.
-        patient.enough = lambda: self._told_to_leave() and not self._reporting
+        patient = self._patient(server)
         hasty = self._hasty(server)
         quick = connect(settings=replace(server, patience_s=QUICK_S))
         names = [name for name, _ in self.settings.queues]
@@ -68,8 +73,25 @@ class Child:
         self.quick = [Queue(name, hasty) for name in names]
         self.turns = Turns([weight for _, weight in self.settings.queues], self.settings.strict)
         self.prefetch = [Prefetch(self.settings.prefetch, self.settings.prefetch_ms) for _ in names]
-        self.caller = Caller(self._arrived)
-        self.slots.caller = self.caller.id
+        self.standing = around.standing
+        caller_id, numbers = Caller().id, count(1)
+        self.slots.caller = caller_id
+        self.lines = [
+            Line(
+                index,
+                queue,
+                LineCaller(self._arrived, caller_id, numbers),
+                self.standing,
+                self.settings,
+            )
+            for index, queue in enumerate(self.queues)
+        ]
+        for line in self.lines:
+            line.heard = partial(self.heard, line.index)
+            line.neighbours = partial(neighbours, self.queues, line.index)
+        #: Those that are to be told something once they can be.
+        self.owing: list[Line] = []
+        self.exit_code = exits.OK
         self.sleep = Sleep(patient, [queue.wake_key for queue in self.queues])
         self.recycling = Recycling(self.settings)
         self.timers = Timers(2 * self.settings.prefetch_ms / 1000, self.look_around)
@@ -81,6 +103,19 @@ class Child:
         self.draining = self._reporting = False
         self.abort = ""
         self._aborted_at = 0
+
+    def _patient(self, server: ServerSettings) -> Client:
+        """For calls with nothing else to do meanwhile."""
+        client = connect(settings=replace(server, patience_s=FOR_EVER_S))
+        if client.is_cluster:
+            # There is: the queues of the other nodes.
+            timeout_s = min(server.socket_timeout_s, ANSWER_S)
+            return connect(
+                settings=replace(server, patience_s=REDIRECTED_S, socket_timeout_s=timeout_s)
+            )
+        # A child that is to leave waits for a lost server only to report what it ran.
+        client.enough = lambda: self._told_to_leave() and not self._reporting
+        return client
 
     def _hasty(self, server: ServerSettings) -> Client:
         """For calls amid a job: a silent server must not hold it up, least of all past its deadline."""
@@ -119,6 +154,7 @@ class Child:
         """Take and run messages until told to leave."""
         try:
             self.take_and_run()
+            self.settle()
             self.pass_on_wake()
         except (Unavailable, Full) as error:
             if not self._told_to_leave():
@@ -152,7 +188,16 @@ class Child:
 
     def batch_size(self, index: int) -> int:
         """How many messages to ask for."""
-        return self.recycling.left(self.prefetch[index].size, self.slots.words[slots.FINISHED])
+        size = min(self.prefetch[index].size, self.slots.room)
+        return self.recycling.left(size, self.slots.words[slots.FINISHED])
+
+    def in_trouble(self, index: int) -> bool:
+        """Whether this queue is passed over."""
+        return bool(self.standing.words[0] and self.standing.state(index))
+
+    def waits_for_server(self) -> bool:
+        """Whether there may be work that only a lost server keeps back."""
+        return any(self.standing.state(index) == AWAY for index in range(len(self.queues)))
 
     def forked(self) -> None:
         """Called in a process that a job forked from this one."""
@@ -160,32 +205,28 @@ class Child:
     def dequeue(self, index: int, limit: int) -> tuple[Dequeued, int]:
         """Ask one queue; what it gave, and until when that is surely held."""
         self.executor.home.only()
-        asked_at = boot_ns()
-        settings = self.settings
-        dequeued = self.queues[index].dequeue(
-            limit, lease_ms=settings.lease_ms, crash_limit=settings.crash_limit, caller=self.caller
-        )
-        self._arrivals(index, dequeued)
-        return dequeued, asked_at + self.lease_ns - self.margin_ns
+        line = self.lines[index]
+        found = line.dequeue(limit)
+        if not found[1]:
+            self._note(line)
+        self._arrivals(index, found[0])
+        return found
 
     def finish(
         self, index: int, endings: Sequence[Ending], dequeue: int = 0
     ) -> tuple[Dequeued | None, int]:
-        """End attempts and, if asked, dequeue; as `dequeue`."""
+        """End attempts and, if asked, dequeue; as `dequeue`. Unheard: they will be ended later."""
         self.executor.home.only()
-        asked_at = boot_ns()
-        settings = self.settings
         self._reporting = True
         try:
-            finished = self.queues[index].finish(
-                endings, dequeue=dequeue, lease_ms=settings.lease_ms,
-                crash_limit=settings.crash_limit, caller=self.caller,
-            )  # fmt: skip
+            finished = self.lines[index].finish(endings, dequeue)
+        except Unheard:
+            self._note(self.lines[index])
+            raise
         finally:
             self._reporting = False
-        self.heard(index, endings, finished)
-        self._arrivals(index, finished.dequeued)
-        return finished.dequeued, asked_at + self.lease_ns - self.margin_ns
+        self._arrivals(index, finished[0])
+        return finished
 
     def heard(self, index: int, endings: Sequence[Ending], finished: Finished) -> None:
         """What the server said of endings."""
@@ -197,11 +238,50 @@ class Child:
         if self.spent is not None and dequeued is not None and dequeued.messages:
             self.spent.look(self.queues[index].name, dequeued.messages)
 
-    def release(self, index: int, holds: Sequence[Hold]) -> None:
-        """Give back what wasn't started."""
+    def release(self, index: int, holds: Sequence[Hold]) -> bool:
+        """Give back what wasn't started; False: that will be done later."""
         self.executor.home.only()
-        if holds:
-            self.queues[index].release(holds)
+        done = not holds or self.lines[index].release(holds)
+        if not done:
+            self._note(self.lines[index])
+        return done
+
+    def _note(self, line: Line) -> None:
+        if line.owes and line not in self.owing:
+            self.owing.append(line)
+
+    def pay(self) -> None:
+        """Tell each queue what waits to be said there, where it may be asked now.
+
+        For when nothing is taken: what a call hands out that is made again then is given back.
+        """
+        for line in self.owing:
+            if line.owes and self.standing.may_ask(line.index):
+                try:
+                    handed, _ = line.pay()
+                except Unheard:
+                    continue
+                if handed is not None:
+                    self.slots.words[slots.SUSPECT] = 0
+                    line.release([Hold(one.mid, one.token) for one in handed.messages])
+        self.owing = [line for line in self.owing if line.owes]
+
+    def wait_to_pay_s(self) -> float:
+        """Until a queue that is to be told something may be asked again."""
+        return min(self.standing.wait_ms(line.index) for line in self.owing) / 1000
+
+    def settle(self) -> None:
+        """Before leaving: wait for the servers that haven't heard how runs ended here."""
+        self.pay()
+        while not self.slots.words[slots.CONTROL] & slots.HURRY and any(
+            line.has_endings and self.standing.state(line.index) != BROKEN for line in self.owing
+        ):
+            self.rest(self.wait_to_pay_s(), woken=False)
+            self.pay()
+        if self.owing:
+            # What it holds, and what an unheard call may have handed out, is the supervisor's to give back.
+            logger.warning("left with %d queues that couldn't be told what ran", len(self.owing))
+            self.exit_code = exits.FENCED
 
     def fence(self, now: int, stop: Callable[[], None]) -> None:
         """Past the deadline `stop` what runs; a while later end the process."""
@@ -237,32 +317,54 @@ class Child:
         counts from when it was sent.
         """
         settings = self.settings
-        if len(self.queues) > 1 or nap_s * 3000 > settings.lease_ms:
+        if len(self.queues) > 1 or nap_s * 3000 > settings.lease_ms or self.standing.words[0]:
             return None, 0
         asked_at = boot_ns()
         ahead = self.queues[index].dequeue_ahead(
-            limit, lease_ms=settings.lease_ms, crash_limit=settings.crash_limit, caller=self.caller
-        )
+            limit, lease_ms=settings.lease_ms, crash_limit=settings.crash_limit,
+            caller=self.lines[index].caller,
+        )  # fmt: skip
         return ahead, asked_at + self.lease_ns - self.margin_ns
 
-    def answer(self, ahead: Ahead) -> Dequeued:
+    def answer(self, ahead: Ahead, deadline: int) -> Dequeued:
         """What the dequeue behind the wait gave; asked for again where that isn't known."""
         reply, self.sleep.reply = self.sleep.reply, None
-        dequeued = ahead.again() if reply is None else ahead.read(reply)
+        if reply is not None:
+            dequeued = ahead.read(reply)
+        else:
+            dequeued = self.lines[0].answer(ahead, deadline - self.lease_ns + self.margin_ns)
         self._arrivals(0, dequeued)
         return dequeued
 
-    def rest(self, seconds: float | None, ahead: Ahead | None = None) -> None:
-        """Sleep until woken by a message (None: not by one), a signal or the supervisor's end."""
+    def rest(
+        self, seconds: float | None, ahead: Ahead | None = None, *, woken: bool = True
+    ) -> None:
+        """Sleep until woken by a message (only if `woken`), a signal or the supervisor's end; None: no other end."""
         around = self.around
         self.slots.words[slots.STATE] = slots.IDLE
-        if seconds is None:
-            select.select([around.alive, around.woken], [], [])
+        if seconds is None or not woken:
+            select.select([around.alive, around.woken], [], [], seconds)
         else:
             behind = ahead.command if ahead is not None else None
-            self.sleep.wait(seconds, (around.alive, around.woken), behind)
+            self.sleep.wait(seconds, (around.alive, around.woken), behind, self.passed_over())
+            self.note_silence()
         self.hear()
         self.slots.words[slots.STATE] = slots.WORKING
+
+    def passed_over(self) -> frozenset[int]:
+        """Queues in trouble."""
+        if not self.standing.words[0]:
+            return frozenset()
+        return frozenset(index for index in range(len(self.queues)) if self.standing.state(index))
+
+    def note_silence(self) -> None:
+        """Queues whose server couldn't be asked to wake this child, are away."""
+        for index, asked_at in self.sleep.silent:
+            if self.queues[index].client.is_cluster:
+                self.standing.failed(
+                    self.lines[index].neighbours(), AWAY, "no answer when asked to wait", asked_at
+                )
+        self.sleep.silent.clear()
 
     def hear(self) -> None:
         """Empty the pipe that signals fill."""
@@ -275,16 +377,15 @@ class Child:
 
     def pass_on_wake(self) -> None:
         """A marker may have come as this child stopped waiting: have the engine push it again."""
-        try:
-            for queue in self.quick:
+        for index, queue in enumerate(self.quick):
+            if self.in_trouble(index):
+                continue
+            try:
                 queue.collect(1, crash_limit=self.settings.crash_limit)
-        except JobqError as error:
-            logger.warning("left without a word to the server: %s", error)
-
-
-def lease_and_margin(lease_ms: int) -> tuple[int, int]:
-    """In ns: a lease, and how long before its end a child must have stopped."""
-    return lease_ms * 1_000_000, min(lease_ms * 100_000, 500_000_000)
+            except JobqError as error:
+                logger.warning("left without a word to the server: %s", error)
+                if not queue.client.is_cluster:
+                    return
 
 
 def aged(endings: list[Ending], ended_at: list[int]) -> list[Ending]:
@@ -298,13 +399,11 @@ def aged(endings: list[Ending], ended_at: list[int]) -> list[Ending]:
     ]
 
 
-def tell_refused(endings: Sequence[Ending], finished: Finished) -> None:
-    """Log the endings that came too late."""
-    if "stale" not in finished.replies:
-        return
-    for ending, reply in zip(endings, finished.replies, strict=True):
-        if reply == "stale":
-            logger.warning(
-                "%s: outcome %r refused, its lock was lost or it was cancelled",
-                ending.mid, ending.outcome,
-            )  # fmt: skip
+def neighbours(queues: Sequence[Queue], index: int) -> list[int]:
+    """The queues on the same node as this one, as far as is known; this one in any case."""
+    key, client = queues[index].wake_key, queues[index].client
+    return [
+        other
+        for other, queue in enumerate(queues)
+        if other == index or client.shares_node(key, queue.wake_key)
+    ]

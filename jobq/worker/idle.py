@@ -7,13 +7,14 @@ lets the engine's collect push it again.
 from __future__ import annotations
 
 import select
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError, ResponseError
 
 from jobq.engine.connection import Argument, Client, exchange, packed
 from jobq.errors import JobqError, Unavailable
+from jobq.worker.clock import boot_ns
 
 #: After the server's own limit: a connection that died without a word answers never.
 GRACE_S = 2.0
@@ -27,28 +28,49 @@ class Sleep:
 
     def __init__(self, client: Client, wake_keys: Sequence[str]) -> None:
         self._client = client
-        self._groups = [[key] for key in wake_keys] if client.is_cluster else [list(wake_keys)]
+        self._keys = list(wake_keys)
+        everything = list(range(len(wake_keys)))
+        self._groups = [[index] for index in everything] if client.is_cluster else [everything]
         self._waiting: dict[int, Connection] = {}
         self._ids: dict[int, int] = {}
         self._may_unblock = True
         self._behind = False
         #: To the command behind the wait that `end` ended, if that was sent and answered.
         self.reply: Any = None
+        #: Queues whose server couldn't be asked, and when it was (boot_ns).
+        self.silent: list[tuple[int, int]] = []
 
-    def begin(self, seconds: float, behind: tuple[Argument, ...] | None = None) -> list[int]:
+    def begin(
+        self,
+        seconds: float,
+        behind: tuple[Argument, ...] | None = None,
+        passed_over: Collection[int] = (),
+    ) -> list[int]:
         """Ask to be woken within so many seconds; the files that become readable then, if all goes well.
 
         behind: a command that the server carries out as soon as the wait is over; only where there is one
-        queue. Raises RedisError, OSError or Unavailable.
+        queue. passed_over: queues not to wait for. Raises RedisError, OSError or Unavailable where nobody can
+        be asked.
         """
         self._behind, self.reply = behind is not None, None
         for number, group in enumerate(self._groups):
-            if number not in self._waiting:
-                self._open(number, group[0])
-            words = packed(("BLPOP", *group, f"{max(seconds, 0.001):.3f}"))
-            if behind is not None:
-                words += packed(behind)
-            self._waiting[number].send_packed_command((words,))
+            keys = [self._keys[index] for index in group if index not in passed_over]
+            if not keys:
+                self._drop(number)
+                continue
+            asked_at = boot_ns()
+            try:
+                if number not in self._waiting:
+                    self._open(number, keys[0])
+                words = packed(("BLPOP", *keys, f"{max(seconds, 0.001):.3f}"))
+                if behind is not None:
+                    words += packed(behind)
+                self._waiting[number].send_packed_command((words,))
+            except (RedisError, OSError, Unavailable):
+                self._drop(number)
+                self.silent.append((group[0], asked_at))
+                if len(self._groups) == 1:
+                    raise
         return [self._client.fileno(connection) for connection in self._waiting.values()]
 
     def _open(self, number: int, key: str) -> None:
@@ -60,17 +82,31 @@ class Sleep:
         except ResponseError:
             self._may_unblock = False
 
-    def cut_short(self) -> None:
-        """Have the server end the waits now: by itself it looks only every 100 ms whose time is over."""
-        for number, group in enumerate(self._groups):
-            if not (self._may_unblock and number in self._waiting):
-                return
+    def _drop(self, number: int) -> None:
+        connection = self._waiting.pop(number, None)
+        if connection is not None:
+            connection.disconnect()
+
+    def cut_short(self) -> list[int]:
+        """Have the server end the waits now: by itself it looks only every 100 ms whose time is over.
+
+        The files of those waits whose server doesn't answer: they are given up.
+        """
+        given_up = []
+        for number, connection in list(self._waiting.items()):
+            if not self._may_unblock:
+                break
+            asked_at = boot_ns()
+            key = self._keys[self._groups[number][0]]
             try:
-                self._client.command("CLIENT", "UNBLOCK", self._ids[number], routed_by=group[0])
+                self._client.command("CLIENT", "UNBLOCK", self._ids[number], routed_by=key)
             except Unavailable:
-                return
+                given_up.append(self._client.fileno(connection))
+                self._drop(number)
+                self.silent.append((self._groups[number][0], asked_at))
             except JobqError:
                 self._may_unblock = False  # this user may not: the server's own time must do
+        return given_up
 
     def end(self, ready: Iterable[int]) -> bool:
         """Read what came on these files; whether all waits are over. Else they are dropped."""
@@ -86,17 +122,20 @@ class Sleep:
             except (RedisError, OSError, Unavailable):
                 pass  # it was closed when it couldn't be written to
             whole = False
-            connection.disconnect()
-            del self._waiting[number]
+            self._drop(number)
         return whole
 
     def wait(
-        self, seconds: float, others: Iterable[int], behind: tuple[Argument, ...] | None = None
+        self,
+        seconds: float,
+        others: Iterable[int],
+        behind: tuple[Argument, ...] | None = None,
+        passed_over: Collection[int] = (),
     ) -> bool:
         """Sleep; True if woken or the time is over, False if one of `others` became readable."""
         try:
-            files = self.begin(seconds, behind)
-        except (RedisError, OSError):
+            files = self.begin(seconds, behind, passed_over)
+        except (RedisError, OSError, Unavailable):
             self.end(())
             return True
         polled = select.poll()
@@ -104,8 +143,9 @@ class Sleep:
             polled.register(file, select.POLLIN)
         found = polled.poll(1000 * seconds)
         if not found:
-            self.cut_short()
-            found = polled.poll(1000 * GRACE_S)
+            for number in self.cut_short():
+                polled.unregister(number)
+            found = polled.poll(1000 * GRACE_S) if self._waiting else []
         ready = [file for file, _ in found]
         woken = not ready or any(file in files for file in ready)
         self.end(ready)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from jobq.config import WorkerSettings
 from jobq.engine.message import Hold
 from jobq.engine.queue import Queue
-from jobq.errors import JobqError
 from jobq.worker import slots
-from jobq.worker.clock import boot_ns
-from jobq.worker.holding import lease_and_margin
+from jobq.worker.clock import boot_ns, lease_and_margin
 from jobq.worker.log import logger
 from jobq.worker.member import Member
 from jobq.worker.slots import Held
 
 PER_CALL = 500
+
+#: Makes a queue's calls; whether they succeeded.
+Ask = Callable[[int, Callable[[], object]], bool]
 
 
 class Leases:
@@ -30,23 +32,34 @@ class Leases:
         self._owed: list[Held] = []
         self._slow_ns = 2 * settings.prefetch_ms * 1_000_000
 
-    def renew(self, members: Iterable[Member]) -> None:
-        """One call per queue and 500 locks. JobqError: not confirmed, try again soon."""
-        if self._owed:
-            self.pay()
-        held = {member: self._snapshot(member) for member in members if member.pid}
-        asked_at = boot_ns()
-        lost: dict[Member, list[Held]] = {}
-        for index in range(len(self._queues)):
-            mine = [(m, h) for m, holds in held.items() for h in holds or () if h.queue == index]
-            for start in range(0, len(mine), PER_CALL):
-                for member, one in self._extend(index, mine[start : start + PER_CALL]):
-                    lost.setdefault(member, []).append(one)
-        for member, holds in held.items():
-            if holds:
-                self._confirm(member, asked_at, holds, lost.get(member, []))
+    def renew(self, members: Iterable[Member], ask: Ask) -> bool:
+        """One call per queue and 500 locks, confirmed queue by queue; whether all were.
 
-    def take_back(self, member: Member) -> None:
+        ask: makes the calls of one queue, and says whether they succeeded.
+        """
+        if self._owed:
+            self.pay(ask)
+        held = {member: self._snapshot(member) for member in members if member.pid}
+        by_queue: dict[int, list[tuple[Member, Held]]] = {}
+        for member, holds in held.items():
+            for one in holds or ():
+                by_queue.setdefault(one.queue, []).append((member, one))
+        outcomes = [
+            ask(index, partial(self._renew_queue, index, mine)) for index, mine in by_queue.items()
+        ]
+        return all(outcomes)
+
+    def _renew_queue(self, index: int, mine: list[tuple[Member, Held]]) -> None:
+        asked_at = boot_ns()
+        lost: list[tuple[Member, Held]] = []
+        for start in range(0, len(mine), PER_CALL):
+            lost += self._extend(index, mine[start : start + PER_CALL])
+        for member in dict.fromkeys(member for member, _ in mine):
+            holds = [held for other, held in mine if other is member]
+            gone = [held for other, held in lost if other is member]
+            self._confirm(member, asked_at, holds, gone)
+
+    def take_back(self, member: Member, ask: Ask) -> None:
         """Release what waits behind a job that turned out slow."""
         memory = member.slots
         if slots.RUNNING not in bytes(memory.states) or slots.HELD not in bytes(memory.states):
@@ -62,7 +75,7 @@ class Leases:
         finally:
             memory.lock.release()
         self._owed += taken
-        self.pay()
+        self.pay(ask)
 
     def enforce(self, member: Member) -> None:
         """Kill for a hard timeout, or for a lease that ended while the job goes on."""
@@ -106,28 +119,29 @@ class Leases:
             return
         try:
             until = asked_at + self._lease_ns - self._margin_ns
-            still = {(held.slot, held.token): held for held in memory.held()}
-            told = [one for one in lost if (one.slot, one.token) in still]
+            # Tokens are one queue's: those of two queues may be alike.
+            still = {(held.slot, held.queue, held.token): held for held in memory.held()}
+            told = [one for one in lost if (one.slot, one.queue, one.token) in still]
             for one in holds:
-                if (one.slot, one.token) in still and one not in told:
+                if (one.slot, one.queue, one.token) in still and one not in told:
                     memory.words[slots.UNTIL + one.slot] = until
             for one in told:
                 memory.lost[one.slot] = 1
         finally:
             memory.lock.release()
         for one in told:
-            if still[one.slot, one.token].state == slots.RUNNING:
+            if still[one.slot, one.queue, one.token].state == slots.RUNNING:
                 logger.warning("%s: its lock is lost or it was cancelled; stopping it", one.mid)
         if told:
             member.send(signal.SIGUSR2)
 
-    def pay(self) -> None:
-        """Release what was taken from children; again with the next renewal if the server is away."""
-        try:
-            for index in {one.queue for one in self._owed}:
-                holds = [Hold(one.mid, one.token) for one in self._owed if one.queue == index]
-                for start in range(0, len(holds), PER_CALL):
-                    self._queues[index].release(holds[start : start + PER_CALL])
-            self._owed.clear()
-        except JobqError as error:
-            logger.warning("%d messages can't be given back yet: %s", len(self._owed), error)
+    def pay(self, ask: Ask) -> None:
+        """Release what was taken from children; again with the next renewal where that fails."""
+        for index in {one.queue for one in self._owed}:
+            holds = [Hold(one.mid, one.token) for one in self._owed if one.queue == index]
+            if ask(index, partial(self._release, index, holds)):
+                self._owed = [one for one in self._owed if one.queue != index]
+
+    def _release(self, index: int, holds: list[Hold]) -> None:
+        for start in range(0, len(holds), PER_CALL):
+            self._queues[index].release(holds[start : start + PER_CALL])

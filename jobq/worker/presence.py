@@ -10,7 +10,7 @@ from typing import Any
 from jobq.config import WorkerSettings
 from jobq.engine import directory
 from jobq.engine.connection import Client
-from jobq.errors import JobqError
+from jobq.errors import JobqError, ScriptError
 from jobq.worker import slots
 from jobq.worker.log import logger
 from jobq.worker.member import Member
@@ -25,6 +25,7 @@ class Presence:
         self._client, self._settings, self._queues = client, settings, queues
         self._started_at = round(time.time() * 1000)
         self._list_at = 0.0
+        self._untold = True
 
     def show(self, members: list[Member]) -> None:
         """A sign of life; now and then the queues' names, should somebody have lost them."""
@@ -35,11 +36,22 @@ class Presence:
             "lease_ms": self._settings.lease_ms, "started_at": self._started_at,
             "seen_at": round(time.time() * 1000),
         }  # fmt: skip
-        directory.put_worker(self._client, self._settings.name, facts)
-        if time.monotonic() >= self._list_at:
-            self._list_at = time.monotonic() + LIST_EVERY_S
-            for name in self._queues:
-                directory.register_queue(self._client, name, again=True)
+        try:
+            directory.put_worker(self._client, self._settings.name, facts)
+            if time.monotonic() >= self._list_at:
+                directory.register_queues(self._client, self._queues)
+                self._list_at = time.monotonic() + LIST_EVERY_S
+        except JobqError as error:
+            if not isinstance(error, ScriptError) and not self._client.is_cluster:
+                raise
+            self._tell(error)
+            return
+        self._untold = True
+
+    def _tell(self, error: JobqError) -> None:
+        if self._untold:
+            logger.warning("this worker can't enter itself in the list of workers: %s", error)
+        self._untold = False
 
     def leave(self) -> None:
         """Strike the entry out; one that stays is old by its `seen_at`."""

@@ -21,6 +21,7 @@ from jobq.worker import exits
 from jobq.worker.birth import Hooks, Plan
 from jobq.worker.log import logger
 from jobq.worker.source import Source
+from jobq.worker.standing import Standing
 from jobq.worker.supervisor import Supervisor
 
 HEARD = (
@@ -54,7 +55,8 @@ def run_worker(
         check_library(client)
     client.close()
     alive_read, alive_write = os.pipe()
-    plan = Plan(settings, client, registry, hooks or Hooks(), alive_read, alive_write)
+    standing = Standing(len(settings.queues))
+    plan = Plan(settings, client, registry, hooks or Hooks(), alive_read, alive_write, standing)
     with _signals() as woken:
         try:
             return Supervisor(plan, woken, source).run()

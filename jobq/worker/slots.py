@@ -66,6 +66,8 @@ class Slots:
         self.states = memory[_STATES:_LOST]
         self.lost = memory[_LOST : _LOST + COUNT]
         self.lock = get_context("fork").Lock()
+        # The child's own: slots from here on are parked, and no batch touches them.
+        self._top = COUNT
 
     def reset(self) -> None:
         """For the next child; the last one is dead."""
@@ -82,10 +84,10 @@ class Slots:
         self._memory[:16] = caller_id.encode().ljust(16, b"\0")
 
     def publish(self, queue: int, messages: Sequence[Message], deadline: int) -> None:
-        """The child's whole holding from now on: these, none of them begun."""
+        """The child's holding from now on, beside what is parked: these, none of them begun."""
         with self.lock:
-            self.states[:] = _ALL_FREE
-            self.lost[:] = _ALL_FREE
+            self.states[: self._top] = _ALL_FREE[: self._top]
+            self.lost[: self._top] = _ALL_FREE[: self._top]
             for slot, message in enumerate(messages):
                 self._write(slot, queue, message)
             self.states[: len(messages)] = _ALL_HELD[: len(messages)]
@@ -99,6 +101,35 @@ class Slots:
             self.lost[slot] = 0
             self.words[UNTIL + slot] = deadline
             self.states[slot] = HELD
+
+    @property
+    def room(self) -> int:
+        """How many messages a batch may have."""
+        return self._top
+
+    def park(self) -> list[int]:
+        """Keep what the batch holds, under slots that no later batch touches; which ones."""
+        parked = []
+        with self.lock:
+            for slot in range(self._top):
+                if self.states[slot] == FREE:
+                    continue
+                to = next(
+                    n for n in range(COUNT - 1, slot - 1, -1) if not self.states[n] or n == slot
+                )
+                if to != slot:
+                    self._copy(slot, to)
+                parked.append(to)
+            self._top = min([self._top, *parked])
+        return parked
+
+    def unpark(self, parked: Sequence[int]) -> None:
+        """Free what was parked."""
+        with self.lock:
+            for slot in parked:
+                self.states[slot] = FREE
+            used = (slot for slot in range(self._top, COUNT) if self.states[slot] != FREE)
+            self._top = min(used, default=COUNT)
 
     def start(self, slot: int, kill_after_s: float | None = None) -> bool:
         """Begin a message, unless it was taken back, lost, or its lease may be over."""
@@ -143,6 +174,14 @@ class Slots:
     def busy(self) -> bool:
         """Whether anything is held."""
         return any(state in _HOLDING for state in bytes(self.states))
+
+    def _copy(self, slot: int, to: int) -> None:
+        start, end = _RECORDS + slot * _RECORD, _RECORDS + to * _RECORD
+        self._memory[end : end + _RECORD] = self._memory[start : start + _RECORD]
+        self.words[UNTIL + to] = self.words[UNTIL + slot]
+        self.lost[to] = self.lost[slot]
+        self.states[to] = self.states[slot]
+        self.states[slot] = FREE
 
     def _write(self, slot: int, queue: int, message: Message) -> None:
         mid, token = message.mid.encode(), message.token.encode()

@@ -12,6 +12,7 @@ import select
 import signal
 import time
 from dataclasses import replace
+from functools import partial
 
 from jobq.engine.connection import connect
 from jobq.engine.queue import Queue
@@ -19,11 +20,14 @@ from jobq.errors import JobqError
 from jobq.worker import exits, slots
 from jobq.worker.birth import Plan
 from jobq.worker.death import Death, bury, examined
+from jobq.worker.holding import ANSWER_S, REDIRECTED_S
 from jobq.worker.leases import Leases
+from jobq.worker.line import REFUSED
 from jobq.worker.log import logger
 from jobq.worker.member import Member
 from jobq.worker.presence import Presence
 from jobq.worker.source import Feeder, Source
+from jobq.worker.upkeep import Upkeep
 
 PATIENCE_S = 1.0
 LEAST_TIMEOUT_S = 0.2
@@ -31,6 +35,8 @@ BUSY_POLL_S = 0.05
 IDLE_POLL_S = 0.25
 #: From telling children to hurry until killing them.
 HURRY_S = 2.0
+#: Leases that couldn't be renewed are tried again after so many times what that took.
+SELDOM = 4
 
 
 class Supervisor:
@@ -43,6 +49,9 @@ class Supervisor:
         patience_s = min(PATIENCE_S, settings.lease_ms / 6000)
         # While it waits for an answer nobody ends a job whose time is over.
         timeout_s = min(given.socket_timeout_s, max(LEAST_TIMEOUT_S, settings.lease_ms / 6000))
+        if plan.client.is_cluster:
+            # The other nodes' leases wait meanwhile.
+            patience_s, timeout_s = min(patience_s, REDIRECTED_S), min(timeout_s, ANSWER_S)
         server = replace(
             given, url=plan.client.url, patience_s=patience_s, socket_timeout_s=timeout_s
         )
@@ -51,8 +60,11 @@ class Supervisor:
         self.members = [Member(index) for index in range(settings.processes)]
         self.feeder = Feeder(source, settings, self.members)
         self.leases = Leases(settings, self.queues)
-        self.presence = Presence(self.client, settings, [queue.name for queue in self.queues])
-        self.unburied: list[Death] = []
+        names = [queue.name for queue in self.queues]
+        self.presence = Presence(self.client, settings, names)
+        self.upkeep = Upkeep(self.queues, settings, plan.standing)
+        #: With the queues in which that is still to be done.
+        self.unburied: list[tuple[Death, list[int]]] = []
         self.code: int | None = None
         self.stopping = 0
         self.quiet = False
@@ -60,7 +72,7 @@ class Supervisor:
         self.booted = False
         self.stop_at = 0.0
         self.restarting: list[tuple[Member, int]] = []
-        self._renew_at = 0.0
+        self._renew_at = self._collect_at = 0.0
 
     def run(self) -> int:
         """Until all children have left; the exit code."""
@@ -90,11 +102,16 @@ class Supervisor:
         return done and not self.unburied and not self._ready()
 
     def _ready(self) -> bool:
-        try:
-            counts = [queue.counts() for queue in self.queues]
-        except JobqError:
-            return True
-        return any(count.ready and not count.paused for count in counts)
+        for queue in self.queues:
+            try:
+                count = queue.counts()
+            except REFUSED:
+                continue
+            except JobqError:
+                return True
+            if count.ready and not count.paused:
+                return True
+        return False
 
     def _respawn(self) -> None:
         if self.stopping:
@@ -192,51 +209,73 @@ class Supervisor:
         if not clean:
             logger.warning("%s; it held %s", death.how, death.had)
         if not clean or death.held:
-            self.unburied.append(death)
+            self.unburied.append((death, list(range(len(self.queues)))))
             self._bury()
         if code == exits.CHILD_BOOT and not self.stopping and not self.booted:
             self.stop(exits.CHILD_BOOT)
 
     def _bury(self) -> None:
-        while self.unburied:
-            death = self.unburied[0]
+        for death, left in list(self.unburied):
             try:
-                crashed = bury(death, self.queues, self.settings.crash_limit, self.settings.name)
+                left[:] = [
+                    index
+                    for index in left
+                    if not self.upkeep.ask(index, partial(self._bury_in, death, index))
+                ]
             except JobqError as error:
                 logger.warning("what child %d held can't be given back yet: %s", death.pid, error)
-                self.unburied.append(self.unburied.pop(0))
                 return
-            self.unburied.pop(0)
-            for crash in crashed:
-                logger.error(
-                    "%s crashed: %s%s", crash.what, death.how, crash.follows, extra=crash._asdict()
-                )
+            if not left:
+                self.unburied.remove((death, left))
+
+    def _bury_in(self, death: Death, index: int) -> None:
+        settings = self.settings
+        for crash in bury(death, index, self.queues[index], settings.crash_limit, settings.name):
+            logger.error(
+                "%s crashed: %s%s", crash.what, death.how, crash.follows, extra=crash._asdict()
+            )
 
     def _look_after(self) -> None:
         for member in self.members:
             self.booted = self.booted or (bool(member.pid) and not member.booting)
             if member.pid:
-                self.leases.take_back(member)
+                self._take_back(member)
                 self.leases.enforce(member)
         now = time.monotonic()
         if now >= self._renew_at:
             self._renew_at = now + self.settings.lease_ms / 3000
             self._renew()
+        self.upkeep.tell()
         if self.stopping and now >= self.stop_at:
             self.stopping += 1
             self._escalate()
         self._restart()
 
+    def _take_back(self, member: Member) -> None:
+        try:
+            self.leases.take_back(member, self.upkeep.ask)
+        except JobqError as error:
+            logger.warning("what waits behind a slow job can't be given back yet: %s", error)
+
     def _renew(self) -> None:
+        began = time.monotonic()
         try:
             self._bury()
-            self.leases.renew(self.members)
+            done = self.leases.renew(self.members, self.upkeep.ask)
             self.presence.show(self.members)
-            for queue in self.queues:
-                queue.collect(crash_limit=self.settings.crash_limit)
+            if began >= self._collect_at:
+                self._collect_at = began + self.settings.lease_ms / 3000
+                self.upkeep.collect()
         except JobqError as error:
-            logger.warning("leases not renewed: %s", error)
-            self._renew_at = time.monotonic() + min(0.5, self.settings.lease_ms / 12_000)
+            done = False
+            holding = any(member.slots.busy for member in self.members if member.pid)
+            what = "leases not renewed" if holding else "waiting for the server"
+            logger.warning("%s: %s", what, error)
+        if not done:
+            now = time.monotonic()
+            soon_s = min(0.5, self.settings.lease_ms / 12_000)
+            self._renew_at = min(self._renew_at, now + max(soon_s, SELDOM * (now - began)))
+        self.upkeep.tell()
 
     def _restart(self) -> None:
         while self.restarting and not self.stopping:
@@ -254,8 +293,8 @@ class Supervisor:
         until = time.monotonic() + min(5.0, self.settings.lease_ms / 1000)
         while self.unburied and time.monotonic() < until:
             self._bury()
+            time.sleep(BUSY_POLL_S * bool(self.unburied))
         try:
-            for queue in self.queues:
-                queue.collect(1000, crash_limit=self.settings.crash_limit)
+            self.upkeep.collect(1000)
         except JobqError as error:
             logger.warning("what is done waits to be collected by the next worker: %s", error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 
 import pytest
@@ -92,6 +93,34 @@ def test_call_waits_for_a_server_that_is_paused(make, server):
     assert queue.counts().messages == 2
 
 
+def test_call_ends_with_its_patience_when_the_server_is_silent():
+    """No try may begin after that, nor go on."""
+    tries = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(0.05)
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        client = connect(settings=ServerSettings(url=url, socket_timeout_s=0.2, patience_s=0.3))
+        done = threading.Event()
+
+        def accept():
+            while not done.is_set():
+                try:
+                    tries.append(silent.accept())
+                except TimeoutError:
+                    pass
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        with pytest.raises(Unavailable, match=r"within 0\.3 s"):
+            client.command("PING")
+        done.set()
+        thread.join()
+        for connection, _ in tries:
+            connection.close()
+    # The first has 0.2 s, the second what is left.
+    assert 1 <= len(tries) <= 2
+
+
 def test_busy_server_is_waited_for(make, redis):
     client = make(patience_s=20)
     redis.config_set("busy-reply-threshold", 10)
@@ -170,6 +199,7 @@ def test_settings_come_from_the_environment():
     env = {"REDIS_URL": "redis://r", "JOBQ_NAMESPACE": "n", "JOBQ_PATIENCE": "3s"}
     settings = settings_from_env(env)
     assert (settings.url, settings.namespace, settings.patience_s) == ("redis://r", "n", 3.0)
+    assert settings.socket_timeout_s == 3.0
     assert settings_from_env({**env, "JOBQ_URL": "redis://j"}).url == "redis://j"
 
 

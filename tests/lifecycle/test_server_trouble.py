@@ -122,7 +122,8 @@ def test_term_ends_an_idle_worker_while_the_server_is_away(own, start):
     until(lambda: own_clients(own) >= 4)
     own.process.send_signal(signal.SIGKILL)
     own.process.wait()
-    until(lambda: "not renewed" in worker.log)
+    until(lambda: "waiting for the server" in worker.log)
+    assert "lease" not in worker.log
     began = time.monotonic()
     assert worker.stop() == 0
     # Far below the 30 s that TERM allows running jobs.
@@ -162,20 +163,22 @@ def test_writes_refused_for_a_while_crash_nobody(redis, queue, start, send, ledg
 
 
 @pytest.mark.loop
-def test_child_that_the_server_refuses_as_it_wakes_ends_and_another_goes_on(
+def test_child_that_the_server_refuses_as_it_wakes_waits_until_that_is_mended(
     redis, queue, start, send, ledger
 ):
-    worker = start("--processes", "1")
+    worker = start("--processes", "1", "--lease", "1500ms")
     until(lambda: redis.info("clients")["blocked_clients"])
     meta = keys.key(queue.prefix, "meta")
     redis.rename(meta, f"{meta}-kept")
     redis.set(meta, "not what a script can read")
     redis.lpush(queue.wake_key, "1")
-    until(lambda: "exited with" in worker.log)
+    until(lambda: "queue low: the server refuses its calls" in worker.log)
     redis.rename(f"{meta}-kept", meta)
     send("quick", "a")
     until(lambda: ledger.lines("end", "a"))
+    until(lambda: "queue low: back after" in worker.log)
     assert worker.stop() == 0
+    assert "exited with" not in worker.log
 
 
 def test_term_ends_a_worker_while_writes_are_refused(redis, start):
@@ -183,7 +186,7 @@ def test_term_ends_a_worker_while_writes_are_refused(redis, start):
     until(lambda: worker.log.count("born") == 2)
     redis.config_set("min-replicas-to-write", 1)
     try:
-        until(lambda: "not renewed" in worker.log)
+        until(lambda: "waiting for the server" in worker.log)
         assert worker.stop() == 0
     finally:
         redis.config_set("min-replicas-to-write", 0)

@@ -22,7 +22,7 @@ def died(queue):
     def bury_it(mid, token):
         held = [Held(0, slots.RUNNING, 0, mid, token)]
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        [crash] = bury(Death(os.getpid(), 9, usage, "", held, 5), [queue], 3, "w")
+        [crash] = bury(Death(os.getpid(), 9, usage, "", held, 5), 0, queue, 3, "w")
         return crash
 
     return bury_it
@@ -70,7 +70,7 @@ def read_and_died(queue):
         ]
         usage = resource.getrusage(resource.RUSAGE_SELF)
         death = Death(os.getpid(), status, usage, caller.id, held, 5, suspect=suspect, **more)
-        return [crash.mid for crash in bury(death, [queue], 3, "w")]
+        return [crash.mid for crash in bury(death, 0, queue, 3, "w")]
 
     for mid in "abc":
         queue.enqueue(encode("f"), mid=mid)

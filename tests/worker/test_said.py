@@ -14,6 +14,7 @@ from jobq.engine.connection import Client
 from jobq.jobs.registry import Registry
 from jobq.worker import slots
 from jobq.worker.birth import Hooks, Plan
+from jobq.worker.standing import Standing
 from jobq.worker.supervisor import Supervisor
 
 
@@ -22,7 +23,8 @@ def supervisor(client: Client) -> Iterator[Supervisor]:
     """Of two children that aren't born."""
     woken, waking = os.pipe()
     settings = WorkerSettings(queues=(("low", 1),), processes=2)
-    made = Supervisor(Plan(settings, client, Registry(), Hooks(), woken, waking), woken)
+    plan = Plan(settings, client, Registry(), Hooks(), woken, waking, Standing(1))
+    made = Supervisor(plan, woken)
     yield made
     made.client.close()
     os.close(woken)

@@ -114,3 +114,19 @@ def test_what_was_to_be_given_back_is_told_after_a_death_only(memory):
     memory.states[0], memory.states[1] = slots.TAKEN, slots.REPORTING
     assert [held.mid for held in memory.held()] == ["b"]
     assert [held.mid for held in memory.held(taken=True)] == ["a", "b"]
+
+
+def test_what_is_parked_outlasts_the_next_batches(memory):
+    memory.publish(0, [message("a"), message("b"), message("c")], boot_ns() + LATER)
+    memory.states[0] = slots.ENDED
+    memory.states[1] = slots.FREE
+    memory.states[2] = slots.TAKEN
+    parked = memory.park()
+    memory.publish(1, [message("d")], boot_ns() + LATER)
+    assert [(held.mid, held.state) for held in memory.held(taken=True)] == [
+        ("d", slots.HELD), ("c", slots.TAKEN), ("a", slots.ENDED),
+    ]  # fmt: skip
+    assert memory.room == slots.COUNT - 2
+    memory.unpark(parked)
+    assert [held.mid for held in memory.held(taken=True)] == ["d"]
+    assert memory.room == slots.COUNT

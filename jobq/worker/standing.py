@@ -1,0 +1,105 @@
+"""Which queues answer, as all processes of a worker know it: memory that they share.
+
+A queue whose server is away, or whose calls the server refuses, is passed over until its pause is over; then one
+process asks again. The pause doubles, and is long beside what asking takes: the other queues keep their rate.
+The writers need no lock: at worst two processes ask at once, or one asks early.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from jobq.worker.clock import boot_ns
+
+FINE, AWAY, BROKEN = range(3)
+FIRST_PAUSE_NS = 50_000_000
+LONGEST_PAUSE_NS = 5_000_000_000
+#: A pause is at least so many times as long as the try before it took.
+RARELY = 20
+
+# Words of a queue.
+_STATE, _SINCE, _AGAIN, _PAUSE, _LENGTH, _WORDS = 0, 1, 2, 3, 4, 5
+_TEXT = 400
+
+
+class Trouble(NamedTuple):
+    """Why a queue is passed over, and since when (boot_ns)."""
+
+    state: int
+    since: int
+    why: str
+
+
+class Standing:
+    """Made before the first fork; queues by their index."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        words = 8 * (1 + _WORDS * count)
+        memory = memoryview(mmap.mmap(-1, words + _TEXT * count))
+        #: The first is 1 where any queue is in trouble: what a healthy worker looks at, and nothing more.
+        self.words = memory[:words].cast("q")
+        self._texts = memory[words:]
+
+    def may_ask(self, index: int) -> bool:
+        """Whether to ask this queue now. True to one of those who want to, where it is in trouble."""
+        at = 1 + _WORDS * index
+        if self.words[at + _STATE] == FINE:
+            return True
+        now = boot_ns()
+        if now < self.words[at + _AGAIN]:
+            return False
+        self.words[at + _AGAIN] = now + max(FIRST_PAUSE_NS, self.words[at + _PAUSE])
+        return True
+
+    def wait_ms(self, index: int) -> int:
+        """Until the queue may be asked again; at least 1."""
+        return max(1, (self.words[1 + _WORDS * index + _AGAIN] - boot_ns()) // 1_000_000)
+
+    def failed(self, indexes: Iterable[int], state: int, why: object, asked_at: int) -> None:
+        """These queues don't answer; `asked_at`: since when (boot_ns) the first of them was asked in vain."""
+        now = boot_ns()
+        text = str(why).encode()[:_TEXT]
+        for index in indexes:
+            at = 1 + _WORDS * index
+            pause = max(2 * self.words[at + _PAUSE], FIRST_PAUSE_NS)
+            pause = max(min(pause, LONGEST_PAUSE_NS), RARELY * (now - asked_at))
+            self._texts[_TEXT * index : _TEXT * index + len(text)] = text
+            self.words[at + _LENGTH] = len(text)
+            self.words[at + _PAUSE], self.words[at + _AGAIN] = pause, now + pause
+            if self.words[at + _STATE] == FINE:
+                self.words[at + _SINCE] = asked_at
+            self.words[at + _STATE] = state
+        self.words[0] = 1
+
+    def answered(self, index: int) -> None:
+        """This queue answers."""
+        self.words[1 + _WORDS * index + _STATE] = self.words[1 + _WORDS * index + _PAUSE] = FINE
+
+    def server_answered(self, indexes: Iterable[int]) -> None:
+        """The server of these answers: none of them is away."""
+        for index in indexes:
+            if self.state(index) == AWAY:
+                self.answered(index)
+
+    def state(self, index: int) -> int:
+        """FINE, AWAY or BROKEN."""
+        return self.words[1 + _WORDS * index]
+
+    def troubles(self) -> dict[int, Trouble]:
+        """All there are. For the supervisor: it alone notes that there are none."""
+        if not self.words[0]:
+            return {}
+        self.words[0] = 0
+        found = {index: self._trouble(index) for index in range(self.count) if self.state(index)}
+        if found:
+            self.words[0] = 1
+        return found
+
+    def _trouble(self, index: int) -> Trouble:
+        at = 1 + _WORDS * index
+        start = _TEXT * index
+        why = bytes(self._texts[start : start + self.words[at + _LENGTH]]).decode(errors="replace")
+        return Trouble(self.words[at + _STATE], self.words[at + _SINCE], why)

@@ -1,0 +1,93 @@
+"""Which queues are passed over, and for how long."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from jobq.worker import standing as module
+from jobq.worker.outages import Outages
+from jobq.worker.standing import AWAY, BROKEN, Standing
+
+SECOND = 1_000_000_000
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """clock.now, in ns, moves only by hand."""
+
+    class Clock:
+        now = 1_000 * SECOND
+
+    monkeypatch.setattr(module, "boot_ns", lambda: Clock.now)
+    monkeypatch.setattr("jobq.worker.outages.boot_ns", lambda: Clock.now)
+    return Clock
+
+
+def test_one_of_all_asks_again_when_the_pause_is_over(clock):
+    standing = Standing(3)
+    standing.failed([1], AWAY, "gone", clock.now)
+    assert [standing.may_ask(index) for index in range(3)] == [True, False, True]
+    clock.now += SECOND
+    assert standing.may_ask(1)
+    assert not standing.may_ask(1)
+
+
+def test_pauses_double_up_to_five_seconds(clock):
+    standing = Standing(1)
+    waits = []
+    for _ in range(12):
+        standing.failed([0], BROKEN, "no", clock.now)
+        waits.append(standing.wait_ms(0))
+        clock.now += waits[-1] * 1_000_000
+    assert waits[:3] == [50, 100, 200]
+    assert waits[-1] == 5_000
+
+
+def test_pause_is_long_beside_a_try_that_took_long(clock):
+    standing = Standing(1)
+    asked_at = clock.now
+    clock.now += SECOND
+    standing.failed([0], AWAY, "silent", asked_at)
+    assert standing.wait_ms(0) == 20_000
+
+
+def test_nothing_is_left_of_trouble_that_is_over(clock):
+    standing = Standing(2)
+    standing.failed([0, 1], AWAY, "gone", clock.now)
+    standing.server_answered([0, 1])
+    assert standing.troubles() == {}
+    assert not standing.words[0]
+    standing.failed([0], AWAY, "gone", clock.now)
+    assert standing.wait_ms(0) == 50
+
+
+def test_answer_of_the_server_mends_no_broken_queue(clock):
+    standing = Standing(2)
+    standing.failed([0], BROKEN, "wrong type", clock.now)
+    standing.server_answered([0, 1])
+    assert standing.troubles()[0].why == "wrong type"
+
+
+def test_log_has_one_line_for_an_outage_and_one_for_its_end(clock, caplog):
+    caplog.set_level(logging.INFO, logger="jobq")
+    standing, outages = Standing(9), Outages([f"q{index}" for index in range(9)])
+
+    def look():
+        caplog.clear()
+        outages.tell(standing.troubles())
+        return [record.getMessage() for record in caplog.records]
+
+    standing.failed([1], AWAY, "no answer", clock.now)
+    assert look() == []
+    clock.now += 12 * SECOND
+    assert look() == [
+        "queue q1: server away since 12 s; 8 other queues go on: no answer",
+    ]
+    standing.failed([1], AWAY, "no answer", clock.now)
+    assert look() == []
+    clock.now += 48 * SECOND
+    standing.answered(1)
+    assert look() == ["queue q1: back after 60 s"]
+    assert look() == []
