@@ -150,6 +150,10 @@ class Context:
         """For middleware: if this attempt ends with `error`, that becomes of it."""
         self._decision = (error, decision)
 
+    def is_of(self, call: Call) -> bool:
+        """Whether this is an attempt at just that call."""
+        return self._call is call
+
     @property
     def own_policy(self) -> bool:
         """Whether the job declares how long to wait before a retry."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from jobq.engine.message import Ending
-from jobq.errors import Dead, JobAborted
+from jobq.errors import Dead
 from jobq.events import ago_ms, attempt_record, trace_id
 from jobq.jobs import failure, log
 from jobq.jobs.call import Call
@@ -16,25 +17,29 @@ from jobq.jobs.result import encode_failure
 
 #: run_us, cpu_us, rss_kib, worker
 Figures = tuple[int, int, int, str]
+Stops = Callable[[BaseException], bool]
 
 
-#: What stops the child's work on a message without an outcome, whoever's code it meets.
-STOPS = (KeyboardInterrupt, JobAborted)
+def failed_ending(
+    context: Context, call: Call, error: BaseException, figures: Figures, stops: Stops
+) -> Ending:
+    """The ending of an attempt that raised `error`. Total: what else raises here leads to the default policy.
 
-
-def failed_ending(context: Context, call: Call, error: BaseException, figures: Figures) -> Ending:
-    """The ending of an attempt that raised `error`. Total: what else raises here leads to the default policy."""
+    stops(raised): whether that must escape.
+    """
     try:
-        return _ending(context, call, error, figures)
-    except STOPS:
-        raise
+        return _ending(context, call, error, figures, stops)
     except BaseException as broken:
+        if stops(broken):
+            raise
         # A log handler or an error with broken attributes, say: that too must not cost the message its ending.
         return _plain_ending(call, broken, figures)
 
 
-def _ending(context: Context, call: Call, error: BaseException, figures: Figures) -> Ending:
-    decision = _decision(context, call, error)
+def _ending(
+    context: Context, call: Call, error: BaseException, figures: Figures, stops: Stops
+) -> Ending:
+    decision = _decision(context, call, error, stops)
     # The error's traceback leads to frames that hold the context: don't close the circle.
     context.forget_decision()
     message = call.message
@@ -78,12 +83,12 @@ def _plain_ending(call: Call, broken: BaseException, figures: Figures) -> Ending
     return Ending(outcome="retry", backoff_ms=round(decision.after_s * 1000), **ending)
 
 
-def _decision(context: Context, call: Call, error: BaseException) -> Decision:
+def _decision(context: Context, call: Call, error: BaseException, stops: Stops) -> Decision:
     try:
         return checked(context.decide(error))
-    except STOPS:
-        raise
-    except BaseException:
+    except BaseException as broken:
+        if stops(broken):
+            raise
         # A broken policy must not cost the message its ending: the default ones don't break.
         log.job_logger(context, log.failures).exception(
             "the retry rules of %s failed; %s ends by the default policy", context.job, context.mid

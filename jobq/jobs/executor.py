@@ -17,14 +17,14 @@ from typing import Any
 from msgspec import structs
 
 from jobq.engine.message import Ending, Message
-from jobq.errors import CodecError, ConfigError, JobTimeout
+from jobq.errors import CodecError, ConfigError, JobAborted, JobTimeout
 from jobq.events import ago_ms, attempt_record, in_utc, trace_id
 from jobq.jobs import middleware
 from jobq.jobs.absent import Absent, UnknownJobs
 from jobq.jobs.call import Call
 from jobq.jobs.codec import UnknownVersion, decode
 from jobq.jobs.context import Context, ReportProgress, running
-from jobq.jobs.ending import STOPS, failed_ending
+from jobq.jobs.ending import failed_ending
 from jobq.jobs.forks import Home
 from jobq.jobs.metered import Meter, metered
 from jobq.jobs.registry import Registry
@@ -37,6 +37,7 @@ LONG_US = 5_000
 #: Bytes of a progress that is sealed: with its seal it fits into the 1,000 that the server keeps.
 PROGRESS_ROOM = 600
 
+Asked = Callable[[], bool]
 SoftTimeout = Callable[[float], AbstractContextManager[None]]
 
 
@@ -119,8 +120,11 @@ class Executor:
         """The ending of a message that must not run: dead at once."""
         return self._absent.unreadable(queue, message, why)
 
-    def run(self, call: Call) -> Ending:
-        """Run a sync job to its outcome."""
+    def run(self, call: Call, told_to_stop: Asked | None = None) -> Ending:
+        """Run a sync job to its outcome.
+
+        told_to_stop(): whether the worker has asked it to. A JobAborted that it didn't ask for is a failure.
+        """
         context = Context(call, self._reporting(call), self._lease_deadline, self.worker)
         job = call.job
         layers = self._everywhere.layers + self.registry.middleware.layers
@@ -135,17 +139,21 @@ class Executor:
             result = encode_result(value, job.name) if job.stores_result else None
         except BaseException as error:
             self.home.only(error)
-            if isinstance(error, STOPS):
+            if _stops(error, told_to_stop):
                 raise
+            cpu_ns = thread_time_ns() - cpu
             return self._sealed(
-                call, self._failed(context, call, error, started, thread_time_ns() - cpu)
+                call, self._failed(context, call, error, started, cpu_ns, told_to_stop)
             )
         finally:
             running.reset(entered)
         return self._sealed(call, self._done(call, result, started, thread_time_ns() - cpu))
 
-    async def arun(self, call: Call) -> Ending:
-        """Run an async job to its outcome, as one of many on this thread's event loop."""
+    async def arun(self, call: Call, told_to_stop: Asked | None = None) -> Ending:
+        """Run an async job to its outcome, as one of many on this thread's event loop.
+
+        told_to_stop(): as in `run`, for cancellation too: a job that cancels itself has failed.
+        """
         context = Context(call, self._reporting(call), self._lease_deadline, self.worker)
         layers = self._everywhere.layers + self.registry.middleware.layers
         meter = Meter()
@@ -159,11 +167,11 @@ class Executor:
             result = encode_result(value, call.job.name) if call.job.stores_result else None
         except BaseException as error:
             self.home.only(error)
-            if isinstance(error, STOPS):
+            if _stops(error, told_to_stop) or _cancelled_from_outside(error, told_to_stop):
                 raise
-            if _cancelled_from_outside(error):
-                raise
-            return self._sealed(call, self._failed(context, call, error, started, meter.ns))
+            return self._sealed(
+                call, self._failed(context, call, error, started, meter.ns, told_to_stop)
+            )
         finally:
             running.reset(entered)
         return self._sealed(call, self._done(call, result, started, meter.ns))
@@ -222,11 +230,19 @@ class Executor:
         )  # fmt: skip
 
     def _failed(
-        self, context: Context, call: Call, error: BaseException, started: int, cpu_ns: int
+        self,
+        context: Context,
+        call: Call,
+        error: BaseException,
+        started: int,
+        cpu_ns: int,
+        told_to_stop: Asked | None,
     ) -> Ending:
         run_us = (perf_counter_ns() - started) // 1000
         figures = (run_us, cpu_ns // 1000, self._peak_rss_kib(run_us), self.worker)
-        ending = failed_ending(context, call, error, figures)
+        ending = failed_ending(
+            context, call, error, figures, lambda raised: _stops(raised, told_to_stop)
+        )
         self.home.only()  # a policy may fork too
         return ending
 
@@ -266,7 +282,13 @@ class Executor:
         return self._rss_kib
 
 
-def _cancelled_from_outside(error: BaseException) -> bool:
+def _stops(error: BaseException, told_to_stop: Asked | None) -> bool:
+    if isinstance(error, JobAborted) and told_to_stop is not None:
+        return told_to_stop()
+    return isinstance(error, KeyboardInterrupt | JobAborted)
+
+
+def _cancelled_from_outside(error: BaseException, told_to_stop: Asked | None) -> bool:
     import asyncio
 
     try:
@@ -276,8 +298,8 @@ def _cancelled_from_outside(error: BaseException) -> bool:
     if isinstance(error, GeneratorExit):
         # Outside any step the coroutine is being closed; inside one the job raised it itself.
         return current is None
-    return (
-        isinstance(error, asyncio.CancelledError)
-        and current is not None
-        and current.cancelling() > 0
-    )
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    if told_to_stop is not None:
+        return told_to_stop()
+    return current is not None and current.cancelling() > 0

@@ -23,6 +23,7 @@ from jobq.worker.clock import boot_ns
 from jobq.worker.hard import kill_after_s
 from jobq.worker.holding import Child, Surroundings, aged
 from jobq.worker.idle import GRACE_S
+from jobq.worker.job_run import JobRun
 from jobq.worker.line import Unheard
 from jobq.worker.log import logger
 
@@ -46,7 +47,7 @@ class AsyncChild(Child):
         # More than may be used at once: what can't be reported now keeps its slot.
         self._free = list(range(slots.COUNT))
         self._nparked = 0
-        self._running: dict[int, asyncio.Task[None]] = {}
+        self._running: dict[int, JobRun] = {}
         self._why: dict[int, str] = {}
         self._ended: list[Ended] = []
         # A message with a crash on record, which waits until it can run alone.
@@ -61,6 +62,7 @@ class AsyncChild(Child):
         self._ahead_until = 0
         self._sync_slot: int | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._over = False
 
     def take_and_run(self) -> None:
         """On an event loop."""
@@ -72,25 +74,35 @@ class AsyncChild(Child):
         loop.add_reader(self.around.woken, self._on_signal)
         loop.add_reader(self.around.alive, self.hear)
         watch = loop.create_task(self._watch())
-        while True:
-            self._changed.clear()
-            self._fenced(self._report)
-            self._fenced(self._take_ahead)
-            if self.owing:
-                self._pay_on_time()
-            if self.leaving() and not self._held():
-                break
-            if self._may_take() and not self._sleeping:
-                if self._fenced(self._take):
-                    await asyncio.sleep(0)
-                    continue
-                if self.settings.burst and not self._held() and not self.waits_for_server():
-                    break
-                self._fenced(self._fall_asleep)
-            await self._changed.wait()
+        while not self._over:
+            try:
+                await self._turn()
+            except asyncio.CancelledError:
+                # By a job that cancels all tasks of its loop: nobody else does.
+                _stay()
         self._wake_up(())
         self._take_ahead()
         watch.cancel()
+
+    async def _turn(self) -> None:
+        """Report, take, and wait until there is something to do."""
+        self._changed.clear()
+        self._fenced(self._report)
+        self._fenced(self._take_ahead)
+        if self.owing:
+            self._pay_on_time()
+        if self.leaving() and not self._held():
+            self._over = True
+            return
+        if self._may_take() and not self._sleeping:
+            if self._fenced(self._take):
+                await asyncio.sleep(0)
+                return
+            if self.settings.burst and not self._held() and not self.waits_for_server():
+                self._over = True
+                return
+            self._fenced(self._fall_asleep)
+        await self._changed.wait()
 
     def _pay_on_time(self) -> None:
         self._fenced(self.pay)
@@ -156,12 +168,12 @@ class AsyncChild(Child):
 
     def _start(self, slot: int, index: int, call: Call) -> None:
         name = "alone" if call.message.ncrashes else call.message.mid
-        made = asyncio.create_task(self._run(slot, index, call), name=name)
+        made = JobRun(self._run(slot, index, call), call, name)
         self._running[slot] = made
         # Cancelled before its first step, its coroutine never runs.
         made.add_done_callback(lambda _: self._never_ran(slot, index, call, made))
 
-    def _never_ran(self, slot: int, index: int, call: Call, made: asyncio.Task[None]) -> None:
+    def _never_ran(self, slot: int, index: int, call: Call, made: JobRun) -> None:
         if self._running.get(slot) is not made:
             return
         del self._running[slot]
@@ -186,7 +198,7 @@ class AsyncChild(Child):
             if not self.slots.start(slot, kill_after_s(call.job)):
                 self.release(index, [Hold(call.message.mid, call.message.token)])
             elif call.job.is_async:
-                ending = await self.executor.arun(call)
+                ending = await self.executor.arun(call, lambda: slot in self._why)
             else:
                 ending = self._run_sync(slot, call)
         except (asyncio.CancelledError, JobAborted) as stopped:
@@ -206,9 +218,9 @@ class AsyncChild(Child):
         self.timers.arm()
         try:
             self.timers.in_job = True
-            return self.executor.run(call)
+            return self.executor.run(call, lambda: bool(self.abort))
         finally:
-            self.timers.in_job = False
+            self.timers.job_over()
             self._sync_slot = None
 
     def _end(self, slot: int, index: int, ending: Ending | None) -> None:
@@ -360,7 +372,12 @@ class AsyncChild(Child):
     async def _watch(self) -> None:
         """Look around while jobs run; also the age and memory of this child."""
         while True:
-            await asyncio.sleep(self.next_look_s())
+            try:
+                await asyncio.sleep(self.next_look_s())
+            except asyncio.CancelledError:
+                if self._over:
+                    raise
+                _stay()
             self.check_parent()
             self._fence_running()
             if self.leaving():
@@ -418,6 +435,13 @@ class AsyncChild(Child):
         if self.slots.words[slots.CONTROL] & slots.HURRY:
             self.abort = "hurry"
             raise JobAborted("the worker must leave now")
+
+
+def _stay() -> None:
+    """Take back the cancellation of the task that runs."""
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()
 
 
 def _endings(ended: list[Ended]) -> list[Ending]:

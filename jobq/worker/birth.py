@@ -20,6 +20,7 @@ from jobq.worker.async_child import AsyncChild
 from jobq.worker.child import SyncChild
 from jobq.worker.holding import Child, Surroundings
 from jobq.worker.log import logger
+from jobq.worker.signals import Signals
 from jobq.worker.slots import Slots
 from jobq.worker.standing import Standing
 from jobq.worker.tie import die_with
@@ -65,11 +66,11 @@ def _life(plan: Plan, memory: Slots, parent: int) -> int:
     home = Home()
     told: list[Callable[[], None]] = []
     forked: list[Callable[[], None]] = []
-    woken = _listen(memory, told, forked, home)
+    woken, signals = _listen(memory, told, forked, home)
     try:
         plan.hooks.start()
         home.only()
-        child = _made(plan, memory, parent, woken)
+        child = _made(plan, memory, parent, woken, signals)
     except Exception as error:
         home.only(error)
         logger.exception("a child can't start")
@@ -99,7 +100,7 @@ def _say_goodbye(hooks: Hooks) -> None:
         logger.exception("the exit hook fails")
 
 
-def _made(plan: Plan, memory: Slots, parent: int, woken: int) -> Child:
+def _made(plan: Plan, memory: Slots, parent: int, woken: int, signals: Signals) -> Child:
     around = Surroundings(
         plan.settings,
         plan.client,
@@ -109,6 +110,7 @@ def _made(plan: Plan, memory: Slots, parent: int, woken: int) -> Child:
         plan.alive_read,
         woken,
         plan.standing,
+        signals,
     )
     concurrent = any(job.is_async for job in plan.registry)
     return AsyncChild(around) if concurrent else SyncChild(around)
@@ -124,7 +126,7 @@ def reseed() -> None:
 
 def _listen(
     memory: Slots, told: list[Callable[[], None]], forked: list[Callable[[], None]], home: Home
-) -> int:
+) -> tuple[int, Signals]:
     """Handle signals; the end of a pipe that becomes readable after each. `forked`: called in what jobs fork.
 
     What the supervisor handles for the whole pool is ignored here by a handler, not by SIG_IGN, which
@@ -133,7 +135,7 @@ def _listen(
     woken, filled = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(filled, False)
-    signal.set_wakeup_fd(filled, warn_on_full_buffer=False)
+    signals = Signals(filled)
 
     def hear(number: int, _: object) -> None:
         if os.getpid() != home.pid:  # forked by a library, which Python doesn't know of
@@ -145,15 +147,20 @@ def _listen(
         for each in told:
             each()
 
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTSTP, signal.SIGALRM):
-        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGALRM, _ignore)  # until the timers have it
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTSTP):
+        signals.handle(number, _ignore)
     for number in (signal.SIGUSR2, signal.SIGTERM):
-        signal.signal(number, hear)
+        signals.handle(number, hear)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _let_jobs_fork(forked)
     faulthandler.register(signal.SIGTTIN, all_threads=True, chain=False)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    return woken
+    return woken, signals
+
+
+def _ignore(number: int, _: object) -> None:
+    pass
 
 
 def _let_jobs_fork(forked: list[Callable[[], None]]) -> None:

@@ -115,13 +115,13 @@ class SyncChild(Child):
     def _outcome(self, slot: int, call: Call) -> Ending | None:
         """None: it was stopped, and its lock is lost or has been given back."""
         timers = self.timers
-        self._running = slot
+        self._running, self.abort = slot, ""
         timers.arm()
         try:
             timers.in_job = True
             if call.job.is_async:
                 return self._outcome_async(call)
-            return self.executor.run(call)
+            return self.executor.run(call, self._told_to_stop)
         except JobAborted as aborted:
             timers.in_job = False
             logger.warning("%s %s stopped: %s", call.job.name, call.message.mid, aborted)
@@ -131,14 +131,17 @@ class SyncChild(Child):
             self.settled()
             return None
         finally:
-            timers.in_job = False
+            timers.job_over()
             self._running = None
+
+    def _told_to_stop(self) -> bool:
+        return bool(self.abort)
 
     def _outcome_async(self, call: Call) -> Ending:
         """A job registered only after this child had begun as a sync one."""
         import asyncio
 
-        return asyncio.run(self.executor.arun(call))
+        return asyncio.run(self.executor.arun(call, self._told_to_stop))
 
     def _end_batch(self, index: int) -> tuple[Dequeued | None, int]:
         if not (

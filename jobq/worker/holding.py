@@ -32,6 +32,7 @@ from jobq.worker.line import Line, LineCaller, Unheard, tell_refused
 from jobq.worker.log import logger
 from jobq.worker.prefetch import Prefetch
 from jobq.worker.recycle import Recycling
+from jobq.worker.signals import Signals
 from jobq.worker.slots import Slots
 from jobq.worker.spent import Spent
 from jobq.worker.standing import AWAY, BROKEN, Standing
@@ -56,6 +57,7 @@ class Surroundings(NamedTuple):
     alive: int  # readable once the supervisor is gone
     woken: int  # readable after any signal
     standing: Standing
+    signals: Signals
 
 
 class Child:
@@ -199,12 +201,17 @@ class Child:
         """Whether there may be work that only a lost server keeps back."""
         return any(self.standing.state(index) == AWAY for index in range(len(self.queues)))
 
+    def _before_call(self) -> None:
+        """Before each call to the server: what jobs did to this process ends here."""
+        self.executor.home.only()
+        self.around.signals.restore()
+
     def forked(self) -> None:
         """Called in a process that a job forked from this one."""
 
     def dequeue(self, index: int, limit: int) -> tuple[Dequeued, int]:
         """Ask one queue; what it gave, and until when that is surely held."""
-        self.executor.home.only()
+        self._before_call()
         line = self.lines[index]
         found = line.dequeue(limit)
         if not found[1]:
@@ -216,7 +223,7 @@ class Child:
         self, index: int, endings: Sequence[Ending], dequeue: int = 0
     ) -> tuple[Dequeued | None, int]:
         """End attempts and, if asked, dequeue; as `dequeue`. Unheard: they will be ended later."""
-        self.executor.home.only()
+        self._before_call()
         self._reporting = True
         try:
             finished = self.lines[index].finish(endings, dequeue)

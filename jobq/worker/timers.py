@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 from jobq.errors import JobTimeout
 from jobq.worker.clock import boot_ns
+from jobq.worker.signals import getsignal
 
 
 class Timers:
@@ -21,17 +23,32 @@ class Timers:
         self.armed = False
         self._first_s = first_s
         self._look_around = look_around
+        # One object, so that it is known again where a job has set another.
+        self._handler = self._alarm
+        self._due_at = 0.0
         self._soft_at = 0
         self._limit_s = 0.0
 
     def install(self) -> None:
-        """Take over the signal."""
-        signal.signal(signal.SIGALRM, self._alarm)
+        """Take over the signal, from a job too that handles or blocks it."""
+        signal.signal(signal.SIGALRM, self._handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
 
     def arm(self) -> None:
-        """See that the next look happens; free while one is due anyway."""
+        """See that the next look happens; next to free while one is due anyway."""
         if not self.armed:
             self._set(self._first_s)
+        elif monotonic() > self._due_at:
+            # Late, blocked, or a job has stopped the timer.
+            self.install()
+            self._set(self._first_s)
+
+    def job_over(self) -> None:
+        """After each job: nothing is raised any more, and the signal is this timer's again."""
+        self.in_job = False
+        if getsignal(signal.SIGALRM) is not self._handler:
+            self.install()
+            self.armed = False
 
     def soft_timeout(self, seconds: float) -> Timers:
         """A context in which JobTimeout is raised after so many seconds."""
@@ -40,6 +57,7 @@ class Timers:
 
     def __enter__(self) -> None:
         self._soft_at = boot_ns() + round(self._limit_s * 1e9)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
         self._set(min(self._limit_s, self._first_s))
 
     def __exit__(self, *_: object) -> None:
@@ -62,4 +80,5 @@ class Timers:
 
     def _set(self, seconds: float) -> None:
         self.armed = True
+        self._due_at = monotonic() + seconds
         signal.setitimer(signal.ITIMER_REAL, max(0.001, seconds))

@@ -69,3 +69,27 @@ def test_what_look_around_raises_reaches_the_job(timers):
     with pytest.raises(JobAborted):
         wait_for(lambda: False)
     assert timers.armed
+
+
+def test_alarm_is_taken_back_after_a_job_that_handled_it(timers):
+    timers.in_job = True
+    timers.arm()
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    timers.job_over()
+    timers.in_job = True
+    timers.arm()
+    wait_for(lambda: timers.looks)
+
+
+def test_timer_that_a_job_stopped_or_blocked_goes_on_with_the_next_one(timers):
+    timers.in_job = True
+    for meddle in (
+        lambda: signal.alarm(0),
+        lambda: signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGALRM,)),
+    ):
+        timers.arm()
+        meddle()
+        timers.job_over()
+        timers.in_job = True
+        seen = len(timers.looks)
+        wait_for(lambda seen=seen: timers.arm() or len(timers.looks) > seen)

@@ -1,0 +1,136 @@
+"""Jobs that meddle with what their child lives by: its event loop's tasks, its signals."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from typing import Any
+
+from jobq import JobAborted, current, job
+from tests.lifecycle.jobs_at_work import HERE, agated, ajob, note, quick
+
+__all__ = ["agated", "quick"]
+
+
+async def _rest() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+
+
+def _in_thread() -> None:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    thread = threading.Thread(target=loop.call_soon_threadsafe, args=(task.cancel,))
+    thread.start()
+    thread.join()
+
+
+def _itself() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+def _all() -> None:
+    for task in asyncio.all_tasks():
+        task.cancel()
+
+
+CANCELLING: dict[str, Any] = {"itself": _itself, "in-thread": _in_thread, "all": _all}
+
+
+@ajob(name="cancels", queue="low", retries=0)
+async def cancels(ledger: str, name: str, how: str) -> None:
+    """Cancels, and awaits."""
+    note(ledger, name, "start")
+    CANCELLING[how]()
+    await _rest()
+    note(ledger, name, "end")
+
+
+@ajob(name="cancels_and_returns", queue="low", retries=0)
+async def cancels_and_returns(ledger: str, name: str, how: str) -> None:
+    """Cancels, and awaits nothing more."""
+    CANCELLING[how]()
+    note(ledger, name, "end")
+
+
+@ajob(name="cancels_and_goes_on", queue="low", retries=0)
+async def cancels_and_goes_on(ledger: str, name: str, how: str) -> None:
+    """Takes no notice."""
+    for _ in range(3):
+        CANCELLING[how]()
+        try:
+            await _rest()
+        except asyncio.CancelledError:
+            note(ledger, name, "ignored")
+    note(ledger, name, "end")
+
+
+@ajob(name="gathers", **HERE)
+async def gathers(ledger: str, name: str) -> None:
+    """A neighbour with tasks of its own."""
+    note(ledger, name, "start", attempt=current().attempt)
+    await asyncio.gather(*(asyncio.sleep(0.2) for _ in range(3)))
+    note(ledger, name, "end")
+
+
+@job(name="aborts", queue="low", retries=0)
+def aborts(ledger: str, name: str) -> None:
+    """Raises what its worker raises."""
+    raise JobAborted("by itself")
+
+
+@ajob(name="aaborts", queue="low", retries=0)
+async def aaborts(ledger: str, name: str) -> None:
+    """The same on the event loop."""
+    raise JobAborted("by itself")
+
+
+def _own(*_: object) -> None:
+    pass
+
+
+MEDDLING: dict[str, Any] = {
+    "default": lambda: signal.signal(signal.SIGALRM, signal.SIG_DFL),
+    "ignore": lambda: signal.signal(signal.SIGALRM, signal.SIG_IGN),
+    "own": lambda: signal.signal(signal.SIGALRM, _own),
+    "stop": lambda: signal.alarm(0),
+    "block": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGALRM,)),
+    "others": lambda: [
+        signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGUSR2)
+    ],
+    "wakeup": lambda: signal.set_wakeup_fd(-1),
+}
+
+
+@job(name="meddles", **HERE)
+def meddles(ledger: str, name: str, how: str) -> None:
+    """Leaves signals otherwise than it found them."""
+    MEDDLING[how]()
+    note(ledger, name, "end")
+
+
+@job(name="meddles_and_hangs", queue="low", retries=0, timeout=0.1, hard_timeout=0.5)
+def meddles_and_hangs(ledger: str, name: str, how: str) -> None:
+    """Is deaf to its timeout."""
+    note(ledger, name, "start")
+    MEDDLING[how]()
+    while True:
+        time.sleep(0.01)
+
+
+@job(name="lasts", **HERE)
+def lasts(ledger: str, name: str) -> None:
+    """Longer than the alarm that the job before it left."""
+    time.sleep(0.15)
+    note(ledger, name, "end")
+
+
+@job(name="limited", queue="low", retries=0, timeout=0.1)
+def limited(ledger: str, name: str) -> None:
+    """Past its soft timeout."""
+    note(ledger, name, "start")
+    time.sleep(60)

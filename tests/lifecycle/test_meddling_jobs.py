@@ -1,0 +1,94 @@
+"""A job meddles with its child's event loop or signals: it ends by its own rules, and no other job suffers."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from .conftest import until
+from .jobs_that_meddle import CANCELLING, MEDDLING
+
+MODULE = "tests.lifecycle.jobs_that_meddle"
+
+
+@pytest.mark.loop
+def test_job_that_cancels_itself_or_all_tasks_fails_and_its_neighbours_run_on(
+    queue, start, send, ledger
+):
+    worker = start("--processes", "1", "--concurrency", "20", "--lease", "1h", module=MODULE)
+    neighbours = ["a", "b", "c"]
+    for name in neighbours:
+        send("agated", name)
+    send("gathers", "gathers")
+    until(lambda: len(ledger.lines("start")) == 4)
+    for how in CANCELLING:
+        send("cancels", f"{how}-awaits", how)
+        send("cancels_and_returns", f"{how}-returns", how)
+        send("cancels_and_goes_on", f"{how}-goes-on", how)
+    send("aborts", "aborts")
+    send("aaborts", "aaborts")
+    failed = {f"{how}-awaits" for how in CANCELLING} | {"aborts", "aaborts"}
+    until(lambda: {one.mid for one in queue.dead()} == failed)
+    until(lambda: all(ledger.lines("end", f"{how}-goes-on") for how in CANCELLING))
+    send("quick", "after")
+    until(lambda: ledger.lines("end", "after"))
+    for name in neighbours:
+        ledger.gate(name).touch()
+    until(lambda: queue.counts().messages == 0)
+
+    reasons = {one.mid: one.reason for one in queue.dead()}
+    assert set(reasons) == failed
+    for mid, reason in reasons.items():
+        assert ("JobAborted" if "aborts" in mid else "CancelledError") in reason
+    for name in neighbours:
+        assert len(ledger.lines("start", name)) == 1
+        assert not ledger.lines("aborted", name)
+    assert len(ledger.lines("end", "gathers")) == 1
+    assert worker.log.count(" born") == 1
+    assert worker.stop() == 0
+
+
+@pytest.mark.loop
+def test_job_is_still_stopped_by_its_worker_when_another_one_cancelled_all_tasks(
+    queue, start, send, ledger
+):
+    worker = start("--processes", "1", "--concurrency", "5", "--lease", "600ms", module=MODULE)
+    send("agated", "a")
+    until(lambda: ledger.lines("start"))
+    send("cancels", "all", "all")
+    until(queue.dead)
+    queue.cancel("a")
+    until(lambda: ledger.lines("aborted", "a"))
+    assert worker.stop() == 0
+
+
+def test_job_that_changes_signals_takes_them_from_no_other_job(queue, start, send, ledger):
+    for how in MEDDLING:
+        send("meddles", how, how)
+        send("lasts", f"{how}-lasts")
+        send("meddles", f"{how}-again", how)
+        send("limited", f"{how}-limited")
+    worker = start("--processes", "1", module=MODULE)
+    until(lambda: len(queue.dead()) == len(MEDDLING) and queue.counts().messages == 0)
+    for dead in queue.dead():
+        assert dead.mid.endswith("-limited")
+        assert "timeout of 0.1 s" in dead.reason
+        assert dead.ncrashes == 0
+    assert len(ledger.lines("end")) == 3 * len(MEDDLING)
+    worker.send(signal.SIGTSTP)  # heard while it sleeps
+    until(lambda: "quiet" in worker.log)
+    assert worker.stop() == 0
+    assert worker.log.count(" born") == 1, worker.log
+    assert "crashed" not in worker.log
+
+
+def test_timeout_holds_for_a_job_that_is_deaf_to_it(queue, start, send, ledger):
+    deaf = [how for how in MEDDLING if how not in ("default", "others", "wakeup")]
+    for how in deaf:
+        send("meddles_and_hangs", how, how)
+    worker = start("--processes", "4", "--crash-limit", "1", module=MODULE)
+    until(lambda: len(queue.dead()) == len(deaf))
+    assert all("hard timeout" in one.reason for one in queue.dead())
+    assert len(ledger.lines("start")) == len(deaf)
+    assert worker.stop() == 0
