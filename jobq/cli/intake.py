@@ -26,7 +26,7 @@ _OPTIONS = (
            help="Run this Ruby class by that job; else by the one of the same name."),
     option("--ruby-url", metavar="URL", help="Server of the Ruby lists.  [default: the worker's own]"),
     option("--ruby-backlog", type=click.IntRange(1, 1_000_000), default=1000, show_default=True,
-           help="Take in nothing for a queue while so many messages are ready in it."),
+           help="Hold at most so many ready messages of a queue; about a second's work where that is less."),
     option("--ruby-dead", is_flag=True,
            help="Show what died in Sidekiq's dead set, Resque's failed list, too."),
 )  # fmt: skip

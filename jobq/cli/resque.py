@@ -83,11 +83,13 @@ def push(
 @namespaces_options[0]
 @namespaces_options[1]
 def queues(session: Session, sidekiq_namespace: str, resque_namespace: str) -> None:
-    """Show Ruby's queues: jobs that wait, and jobs that an intake has taken and not delivered yet."""
+    """Show Ruby's queues: jobs that wait, jobs that an intake has taken and not delivered yet, and what jobq holds.
+
+    Held are the messages of the jobq queue of that name that wait, run or wait for a retry. Ruby sees none of these.
+    """
     found = _queues(session, sidekiq_namespace, resque_namespace)
-    session.say_all(
-        found, {"system": "system", "queue": "queue", "waiting": "waiting", "taken": "taken"}
-    )
+    columns = ("system", "queue", "waiting", "taken", "held")
+    session.say_all(found, {name: name for name in columns})
 
 
 @command(
@@ -209,7 +211,20 @@ def _queues(session: Session, sidekiq: str, resque: str) -> Iterator[dict[str, A
             place = first._replace(queue=name.decode("utf-8", "backslashreplace"))
             taken = sum(claim.njobs for claim in Claims(session.client, place).waiting())
             waiting = session.client.command("LLEN", place.list_key)
-            yield {"system": place.system, "queue": place.queue, "waiting": waiting, "taken": taken}
+            yield {
+                "system": place.system, "queue": place.queue, "waiting": waiting, "taken": taken,
+                "held": _held(session, place.queue),
+            }  # fmt: skip
+
+
+def _held(session: Session, name: str) -> int:
+    from jobq.engine.queue import Queue
+
+    try:
+        counts = Queue(name, session.client).counts()
+    except ConfigError:  # a name that no queue of jobq can have
+        return 0
+    return counts.ready + counts.delayed + counts.locked
 
 
 def _workers(session: Session, sidekiq: str, resque: str) -> Iterator[dict[str, Any]]:

@@ -8,6 +8,7 @@ import pytest
 
 from jobq.compat.resque.claims import Claims
 from jobq.compat.resque.places import Place
+from jobq.engine.queue import Queue
 
 PLACE = Place("sidekiq", "", "default")
 
@@ -63,8 +64,20 @@ def test_queues_shows_what_waits_and_what_is_taken(cli, redis, client):
     cli("resque", "push", "--resque", "low", "Archive")
     Claims(client, PLACE).take(2)
     assert cli("resque", "queues", "--json").records == [
-        {"system": "sidekiq", "queue": "default", "waiting": 1, "taken": 2},
-        {"system": "resque", "queue": "low", "waiting": 1, "taken": 0},
+        {"system": "sidekiq", "queue": "default", "waiting": 1, "taken": 2, "held": 0},
+        {"system": "resque", "queue": "low", "waiting": 1, "taken": 0, "held": 0},
+    ]
+
+
+def test_queues_shows_what_jobq_holds_of_a_ruby_queue(cli, redis, client):
+    redis.sadd("queues", "default", "no {queue} of jobq")
+    held = Queue("default", client)
+    held.enqueue_many([b"waits", b"runs"])
+    held.enqueue(b"later", delay=60)
+    held.dequeue()
+    assert [(one["queue"], one["held"]) for one in cli("resque", "queues", "--json").records] == [
+        ("default", 3),
+        ("no {queue} of jobq", 0),
     ]
 
 

@@ -1,8 +1,9 @@
 """The intake: one loop that moves Ruby's jobs into queues of jobq while a worker runs them.
 
 Each round, for every Ruby queue in turn: take over what a dead intake left, take up to 100 jobs, deliver them. While a
-jobq queue is paused or has a backlog nothing is taken for it, so Ruby's workers may go on. With nothing to do the
-loop sleeps until a list holds something or the next scheduled job is due. Single-threaded, in a process of its own.
+jobq queue is paused or holds about a second's work nothing is taken for it: the rest stays where Ruby sees it. With
+nothing to do the loop sleeps until a list holds something or the next scheduled job is due. Single-threaded, in a
+process of its own.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from jobq.compat.resque.settings import IntakeSettings
 from jobq.compat.resque.shared_jids import SharedJids
 from jobq.compat.resque.waiting import Sleep
 from jobq.compat.resque.watch import Watch
+from jobq.compat.resque.window import Window
 from jobq.engine.connection import Client, connect
 from jobq.engine.message import MAX_CONTENT
 from jobq.engine.queue import Queue
@@ -55,6 +57,7 @@ class Line:
         self._ruby = ruby
         self._seal = seal_of(queue.client)
         self._shared = SharedJids(place, queue, self._seal)
+        self._window = Window(settings.backlog)
         #: Whether nothing might be taken when this was last asked.
         self.full = False
         self._owed: Claim | None = None
@@ -63,9 +66,10 @@ class Line:
     def carry(self, greedy: bool) -> int:
         """Take and deliver once; how many jobs. greedy: as many as there are, whatever the backlog."""
         moved = self._carry_owed()
-        room = LIMIT if greedy else self._room()
+        ready, room = (0, LIMIT) if greedy else self._room()
         if room:
             self._owed = self.claims.take(room)
+            self._window.took(ready, room, len(self._owed.jobs), time.monotonic())
             moved += self._carry_owed()
         return moved
 
@@ -90,12 +94,12 @@ class Line:
         self._owed = None
         return moved
 
-    def _room(self) -> int:
+    def _room(self) -> tuple[int, int]:
+        """How many messages are ready, and how many jobs to take."""
         counts = self.queue.counts()
-        room = self.settings.backlog - counts.ready
-        # Not job by job, as each message ends.
-        self.full = counts.paused or room < max(1, min(LIMIT, self.settings.backlog // 4))
-        return 0 if self.full else min(LIMIT, room)
+        room = 0 if counts.paused else self._window.room(counts.ready, time.monotonic())
+        self.full = not room
+        return counts.ready, room
 
     def _deliver(self, claim: Claim) -> None:
         arrivals = []

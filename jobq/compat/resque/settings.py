@@ -14,9 +14,10 @@ from jobq.jobs.registry import checked_job_name
 class IntakeSettings:
     """Which Ruby queues to empty, and how.
 
-    places: the queues; each goes to the jobq queue of its name. names: a Ruby class's name -> the job's. backlog: take
-    no more while so many messages are ready in the jobq queue. ruby_dead: show dead messages in Sidekiq's
-    dead set, Resque's failed list, too. lease_ms: when others take over what an intake has taken and not delivered.
+    places: the queues; each goes to the jobq queue of its name. names: a Ruby class's name -> the job's. backlog:
+    at most so many messages are ready in the jobq queue; about a second's work where that is less. ruby_dead: show
+    dead messages in Sidekiq's dead set, Resque's failed list, too. lease_ms: when others take over what an intake
+    has taken and not delivered.
     """
 
     places: tuple[Place, ...]

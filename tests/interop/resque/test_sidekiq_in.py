@@ -55,6 +55,14 @@ def test_each_job_runs_once_when_ruby_pushed_hundreds_at_a_time(ruby, worker, le
     assert sorted(line["mid"] for line in ledger.lines()) == sorted(jids)
 
 
+def test_backlog_of_slow_jobs_stays_where_sidekiqs_api_sees_it(ruby, worker, ledger, default):
+    ruby("bulk", fields={"args": [[str(ledger.path), str(n), "wait"] for n in range(300)]})
+    worker("--sidekiq", "default")
+    until(lambda: len(ledger.lines("start")) == 2 and default.counts().ready)
+    assert len(ruby("queue", name="default")) >= 270
+    assert default.counts().messages <= 30
+
+
 def test_equal_jobs_run_each(ruby, worker, ledger):
     ruby("bulk", fields={"args": [[str(ledger.path), "same"]] * 20})
     worker("--sidekiq", "default")
