@@ -73,9 +73,9 @@ class Upkeep:
         self._quarantined[index] = quarantined
         if more > 0:
             logger.warning(
-                "queue %s: %d entries that can't be message ids were set aside, %d in all; "
-                "jobq fsck %s shows them",
-                queue.name, more, quarantined, queue.name,
+                "queue %s: %d entr%s that can't be message ids were set aside, %d in all; "
+                "jobq fsck shows them",
+                queue.name, more, "y" if more == 1 else "ies", quarantined,
             )  # fmt: skip
 
     def tell(self) -> None:
