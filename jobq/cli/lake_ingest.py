@@ -79,7 +79,15 @@ def _ingest(
 
     names = [name for name, _ in parse_queues(queues)] if queues else None
     runner = Runner(when, master=master)
-    work = Ingest(lake, session.client, runner, names=names, max_rows=max_rows, trim=trim)
+    work = Ingest(
+        lake,
+        session.client,
+        runner,
+        names=names,
+        max_rows=max_rows,
+        trim=trim,
+        problem=session.problem,
+    )
     lost = False
     with service.ended_by_signals() as ending:
         try:

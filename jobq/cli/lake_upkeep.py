@@ -39,7 +39,9 @@ def stats(session: Session, path: str | None, storage: tuple[str, ...], backlog:
         session.note("an empty lake; jobq lake ingest fills it")
     session.say_all(rows, {name.replace("_", " "): name for name in inspection.Stats._fields})
     if backlog:
-        behind = [one._asdict() for one in inspection.backlog(lake, session.client)]
+        behind = [
+            one._asdict() for one in inspection.backlog(lake, session.client, session.tolerating)
+        ]
         session.say_all(behind, {name: name for name in inspection.Backlog._fields})
 
 

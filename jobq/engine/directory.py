@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jobq.engine import keys
-from jobq.errors import ConfigError
 
 if TYPE_CHECKING:
     from jobq.engine.connection import Client
@@ -74,11 +73,7 @@ def _listed(client: Client) -> list[bytes]:
 
 
 def _is_name(name: bytes) -> bool:
-    try:
-        keys.checked_name("queue", name.decode())
-    except (UnicodeDecodeError, ConfigError):
-        return False
-    return True
+    return keys.is_name("queue", name)
 
 
 def forget_queue(client: Client, name: str | bytes) -> None:

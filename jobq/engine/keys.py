@@ -53,6 +53,15 @@ _SUFFIX = {
 }
 
 
+def is_name(kind: str, name: bytes) -> bool:
+    """Whether the server's bytes can be such a name."""
+    try:
+        checked_name(kind, name.decode())
+    except (UnicodeDecodeError, ConfigError):
+        return False
+    return True
+
+
 def checked_name(kind: str, name: str) -> str:
     """`name` itself, or ConfigError for what can't stand in a key: braces, white space, nothing."""
     if (

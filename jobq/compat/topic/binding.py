@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobq.compat.topic import keys
 from jobq.engine.caller import Caller, Callers
+from jobq.engine.keys import is_name
 from jobq.engine.script import Script, load
 from jobq.errors import LockLost
 
@@ -92,7 +93,6 @@ class Binding:
 
 
 def topic_names(client: Client) -> list[str]:
-    """The names of all topics ever used here, sorted."""
-    return sorted(
-        name.decode() for name in client.command("SMEMBERS", keys.topic_names(client.namespace))
-    )
+    """The names of all topics ever used here, sorted. What can't be a topic's name is left out."""
+    listed = client.command("SMEMBERS", keys.topic_names(client.namespace))
+    return sorted(name.decode() for name in listed if is_name("topic", name))

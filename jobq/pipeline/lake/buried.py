@@ -6,7 +6,8 @@ newest that the table has, and takes whatever id isn't there yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 
 from jobq.engine import keys
 from jobq.errors import JobqError
+from jobq.pipeline.lake.clock import latest
 from jobq.pipeline.lake.commit import Overtaken, State, commit, state_of, taken_back
 from jobq.pipeline.lake.files import Writer, Written
 from jobq.pipeline.lake.live import live, tables
@@ -28,42 +30,58 @@ from jobq.pipeline.schema import DEAD_COLUMNS
 if TYPE_CHECKING:
     from jobq.engine.connection import Client
 
+#: Entered with the name of what is read; what it does not raise leaves that one out.
+Tolerating = Callable[[str], AbstractContextManager[object]]
 #: How far a server's clock may have stepped back between two deaths.
 OVERLAP_MS = 3_600_000
 
 
-def keep(lake: Lake, client: Client, queues: Iterable[str]) -> int:
-    """Take the dead that aren't in the lake yet; how many that were. Overtaken when another did meanwhile."""
+def keep(
+    lake: Lake, client: Client, queues: Iterable[str], tolerating: Tolerating = nullcontext
+) -> int:
+    """Take the dead that aren't in the lake yet; how many that were. Overtaken when another did meanwhile.
+
+    Those that died after tomorrow are no dead of jobq's. tolerating: entered with a queue's name in words; what it
+    doesn't raise leaves that queue out.
+    """
     delta = lake.table(DEAD.name)
     state = state_of(delta, DEAD.app)
-    newest = {queue: at for queue in queues if (at := _newest(client, queue))}
-    since = {queue: _since(state, queue) for queue in newest}
+    upto, newest = latest(client), dict[str, int]()
+    for queue in queues:
+        with tolerating(f"dead of queue {queue}"):
+            at = _newest(client, queue, upto)
+            newest |= {queue: at} if at else {}
+    since = {queue: _since(state, queue, upto) for queue in newest}
     # Where the newest were purged, all that is left is known.
     todo = {queue: at for queue, at in newest.items() if at >= since[queue]}
     if not todo:
         return 0
     there = _known(lake, min(since[queue] for queue in todo), delta is None)
+    spans = {queue: (since[queue], at) for queue, at in todo.items()}
+    files, kept = _written(lake, client, spans, there, tolerating)
     # The newest may have been revived or purged since; places only go forward.
     places = {
-        queue: Place(str(max(at, int(state.places.get(queue, Place("0")).id))), 0)
-        for queue, at in todo.items()
+        queue: Place(str(max(todo[queue], _place(state, queue, upto) or 0)), 0) for queue in kept
     }
-    files = _written(lake, client, {queue: (since[queue], at) for queue, at in todo.items()}, there)
     if files:
         _commit(lake, files, state, places)
     return sum(file.rows for file in files)
 
 
 def _written(
-    lake: Lake, client: Client, spans: Mapping[str, tuple[int, int]], there: pa.Array[Any]
-) -> list[Written]:
+    lake: Lake, client: Client, spans: Mapping[str, tuple[int, int]], there: pa.Array[Any],
+    tolerating: Tolerating,
+) -> tuple[list[Written], list[str]]:  # fmt: skip
+    """The files, and the queues that were read to their end."""
     request = Request(view="dead", settings=client.settings, columns=DEAD_COLUMNS)
-    writer = Writer(lake.below(DEAD.name), DEAD)
+    writer, kept = Writer(lake.below(DEAD.name), DEAD), []
     try:
         for queue, (since, upto) in spans.items():
-            for found in dead(request, Shelf(queue, 0, since, upto), client):
-                writer.add(_new(pa.Table.from_batches([found]), there))
-        return writer.finish()
+            with tolerating(f"dead of queue {queue}"):
+                for found in dead(request, Shelf(queue, 0, since, upto), client):
+                    writer.add(_new(pa.Table.from_batches([found]), there))
+                kept.append(queue)
+        return writer.finish(), kept
     except JobqError:
         writer.abandon()
         raise
@@ -81,18 +99,25 @@ def _commit(
         commit(lake, DEAD.name, now, [file.action() for file in files], after)
 
 
-def _newest(client: Client, queue: str) -> int:
+def _newest(client: Client, queue: str, upto: int) -> int:
     key = keys.key(keys.prefix(client.namespace, queue), "dead")
-    found = client.command("ZRANGE", key, 0, 0, "REV", "WITHSCORES")
+    found = client.command("ZRANGE", key, upto, 0, "BYSCORE", "REV", "LIMIT", 0, 1, "WITHSCORES")
     return int(float(found[1])) if found else 0
 
 
-def _since(state: State, queue: str) -> int:
+def _place(state: State, queue: str, upto: int) -> int | None:
+    """Up to when its dead were looked at; None for never, and for a time that can't be."""
+    at = int(state.places[queue].id) if queue in state.places else None
+    return None if at is None or at > upto else at
+
+
+def _since(state: State, queue: str, upto: int) -> int:
     """From when on to look. What expired would come back else: the server may hold it for longer."""
     if queue not in state.places:
         return 0
     kept_from = datetime.fromisoformat(f"{state.before or '1970-01-01'}T00Z")
-    return max(int(state.places[queue].id) - OVERLAP_MS, round(kept_from.timestamp() * 1000))
+    looked_at = _place(state, queue, upto) or 0
+    return max(looked_at - OVERLAP_MS, round(kept_from.timestamp() * 1000))
 
 
 def _known(lake: Lake, since_ms: int, none: bool) -> pa.Array[Any]:

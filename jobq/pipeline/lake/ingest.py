@@ -7,18 +7,21 @@ next batch begins where the last commit ended, and files without a commit count 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from jobq.compat.topic import keys as topic_keys
 from jobq.compat.topic.binding import topic_names
 from jobq.engine.directory import queue_names
+from jobq.errors import JobqError, ScriptError
 from jobq.pipeline import offsets
 from jobq.pipeline.decode import Bounds
 from jobq.pipeline.lake import quarantine
+from jobq.pipeline.lake.clock import DAY_MS, clocks
 from jobq.pipeline.lake.commit import Overtaken, State, commit, state_of, taken_back
 from jobq.pipeline.lake.live import live
 from jobq.pipeline.lake.place import Lake
@@ -34,7 +37,8 @@ if TYPE_CHECKING:
     from jobq.pipeline.decode import Bad
 
 MAX_ROWS = 1_000_000
-DAY_MS = 86_400_000
+#: What can't be read, and why.
+Problem = Callable[[str, JobqError], None]
 
 
 class Batch(NamedTuple):
@@ -52,21 +56,25 @@ class Batch(NamedTuple):
 class Ingest:
     """From one server into one lake. names: these queues alone, and no topics; None = all there are.
 
-    portion: entries of one task. trim: once committed, entries are dropped from their streams.
+    portion: entries of one task. trim: once committed, entries are dropped from their streams. problem: is told
+    what the server refuses to read, a key of another type mostly, and the rest is read; without it that raises.
     """
 
     def __init__(
         self, lake: Lake, client: Client, runner: Runner, *, names: Sequence[str] | None = None,
-        max_rows: int = MAX_ROWS, trim: bool = False, portion: int = ENTRIES,
+        max_rows: int = MAX_ROWS, trim: bool = False, portion: int = ENTRIES, problem: Problem | None = None,
     ) -> None:  # fmt: skip
+        self._problem = problem
         self.lake, self.client, self.runner = lake, client, runner
         self.names, self._max_rows, self._trim, self._portion = names, max_rows, trim, portion
 
     def events(self) -> Batch:
         """One batch of events."""
         state = state_of(self.lake.table(EVENTS.name), EVENTS.app)
-        names = self.names or sorted({*queue_names(self.client), *state.places})
-        tails = {name: self._tail(name) for name in names}
+        tails = {}
+        for name in self.names or sorted({*self.queues(), *state.places}):
+            with self.tolerating(f"events of queue {name}"):
+                tails[name] = self._tail(name)
         batch = self._batch(EVENTS, state, tails)
         if self._trim:
             self._drop(tails)
@@ -75,9 +83,39 @@ class Ingest:
     def topics(self) -> Batch:
         """One batch of topics."""
         state = state_of(self.lake.table(TOPICS.name), TOPICS.app)
-        names = sorted({*topic_names(self.client), *state.places}) if self.names is None else []
-        tails = {name: offsets.topic_tail(self.client, name) for name in names}
+        names: set[str] = set()
+        if self.names is None:
+            names.update(state.places)
+            with self.tolerating("the list of topics"):
+                names.update(topic_names(self.client))
+        tails = {}
+        for name in sorted(names):
+            with self.tolerating(f"topic {name}"):
+                found = offsets.topic_tail(self.client, name)
+                # The tail is told by another key than these, which tasks read.
+                start = topic_keys.base(self.client.namespace, name)
+                for part in ("log", "base"):
+                    self.client.command("XRANGE", f"{start}{part}", "0-0", "0-0")
+                tails[name] = found
         return self._batch(TOPICS, state, tails)
+
+    def queues(self) -> list[str]:
+        """Those it reads, as far as the server lists them."""
+        found = list(self.names or ())
+        if not found:
+            with self.tolerating("the list of queues"):
+                found = queue_names(self.client)
+        return found
+
+    @contextmanager
+    def tolerating(self, what: str) -> Iterator[None]:
+        """What the server refuses to read is a problem of this alone."""
+        try:
+            yield
+        except ScriptError as error:
+            if self._problem is None:
+                raise
+            self._problem(what, error)
 
     def _tail(self, queue: str) -> Tail:
         return offsets.tail(self.client, offsets.events_key(self.client.namespace, queue))
@@ -119,12 +157,11 @@ class Ingest:
 
     def _bounds(self, tails: Mapping[str, Tail]) -> Bounds:
         """From a day before jobq's first use here, as far as streams and lake tell, to a day after now."""
-        seconds, _ = self.client.command("TIME")
-        now = (int(seconds) * 1000, time.time_ns() // 1_000_000)
+        earlier, later = clocks(self.client)
         oldest = [offsets.parsed(one.first_id)[0] for one in tails.values() if one.length]
         for file in live(self.lake.table(EVENTS.name))[:1]:
             oldest.append(round(datetime.fromisoformat(f"{file.dt}T00Z").timestamp() * 1000))
-        return Bounds(max(0, min(*oldest, *now) - DAY_MS), max(now) + DAY_MS)
+        return Bounds(max(0, min(*oldest, earlier) - DAY_MS), later + DAY_MS)
 
     def _first(self, one: Range, now: Tail) -> Tail:
         """The tail with the id of the first entry after the place, where the range is cut by that."""

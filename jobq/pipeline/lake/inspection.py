@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.parquet as pq
@@ -79,14 +80,22 @@ class Backlog(NamedTuple):
     dropped: int
 
 
-def backlog(lake: Lake, client: Client) -> list[Backlog]:
-    """What is still to be read, by queue."""
+def backlog(
+    lake: Lake,
+    client: Client,
+    tolerating: Callable[[str], AbstractContextManager[object]] = nullcontext,
+) -> list[Backlog]:
+    """What is still to be read, by queue. tolerating: entered for each; what it doesn't raise leaves that one out."""
     from jobq.engine.directory import queue_names
 
     places = state_of(lake.table(EVENTS.name), EVENTS.app).places
     found = []
     for queue in sorted({*queue_names(client), *places}):
-        now = offsets.tail(client, offsets.events_key(client.namespace, queue))
+        now = None
+        with tolerating(queue):
+            now = offsets.tail(client, offsets.events_key(client.namespace, queue))
+        if now is None:
+            continue
         place = places.get(queue, offsets.Place())
         if offsets.is_remade(place, now):
             place = now.oldest

@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from jobq.engine.directory import queue_names
 from jobq.pipeline.lake import buried, lock
 from jobq.pipeline.lake.commit import OVERTAKEN, Overtaken
 from jobq.pipeline.lake.ingest import Batch, Ingest
@@ -63,10 +62,11 @@ def round_of(ingest: Ingest, told: Callable[[Batch], None], enough: Callable[[],
             more, found = batch.more, found.plus(batch)
             told(batch)
     if not enough():
-        names = ingest.names or queue_names(ingest.client)
         # Overtaken: another ingest has just kept them; what it didn't is kept by the next round.
         with suppress(Overtaken):
-            found = found._replace(dead=buried.keep(ingest.lake, ingest.client, names))
+            found = found._replace(
+                dead=buried.keep(ingest.lake, ingest.client, ingest.queues(), ingest.tolerating)
+            )
     return found
 
 

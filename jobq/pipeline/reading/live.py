@@ -15,6 +15,7 @@ import pyarrow as pa
 from jobq.engine import keys
 from jobq.engine.queue import Queue
 from jobq.engine.script import load
+from jobq.events import LIMITS
 from jobq.pipeline import offsets
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 PAGE = 500
 FAR_MS = 2**53
+LATEST_MS = LIMITS["finished_at"]
 _SEP = b"\x1f"
 
 
@@ -55,7 +57,7 @@ def head(content: bytes) -> tuple[str | None, int | None]:
     except (ValueError, RecursionError):
         return None, None
     at = found.enqueued_at
-    return found.job, at if at and 0 < at < 253_402_300_800_000 else None
+    return found.job, at if at and 0 < at <= LATEST_MS else None
 
 
 def queue_rows(client: Client, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -86,7 +88,10 @@ def dead_shelves(client: Client, request: Request, names: Sequence[str]) -> list
     shelves = []
     for name in names:
         key = keys.key(keys.prefix(client.namespace, name), "dead")
-        newest = client.command("ZRANGE", key, 0, 0, "REV", "WITHSCORES")
+        # Not beyond what a time can be: jobq never wrote that.
+        newest = client.command(
+            "ZRANGE", key, LATEST_MS, 0, "BYSCORE", "REV", "LIMIT", 0, 1, "WITHSCORES"
+        )
         if newest:
             upto = int(float(newest[1]))
             if request.until_ms is not None:
@@ -138,13 +143,18 @@ def dead(request: Request, shelf: Shelf, client: Client) -> Iterator[pa.RecordBa
 
 def _dead_row(queue: str, dead_id: bytes, died_at: bytes, stored: bytes) -> dict[str, Any]:
     attempts, ncrashes, _, length, rest = (stored.split(_SEP, 4) + [b""] * 5)[:5]
-    cut = int(length or 0)
+    cut = _number(length)
     row = {
         "queue": queue, "dead_id": text(dead_id), "mid": text(dead_id.rpartition(b"#")[0]),
-        "died_at": int(died_at) * 1000, "attempts": int(attempts or 0), "ncrashes": int(ncrashes or 0),
+        "died_at": int(died_at) * 1000, "attempts": _number(attempts), "ncrashes": _number(ncrashes),
         "reason": text(rest[:cut]),
     }  # fmt: skip
     return row | _of_content(rest[cut:])
+
+
+def _number(text: bytes) -> int:
+    """0 for what jobq never wrote."""
+    return int(text) if text.isdigit() and len(text) < 10 else 0
 
 
 def _of_content(content: bytes | int) -> dict[str, Any]:

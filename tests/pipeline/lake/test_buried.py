@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from jobq.engine.message import Ending
 from jobq.engine.queue import Queue
 from jobq.pipeline.lake import buried, inspection, maintain
@@ -50,6 +52,18 @@ def test_places_of_the_dead_go_forward_when_the_newest_is_revived(lake, valkey_c
     _bury(second, 1)
     assert buried.keep(lake, valkey_client, ["low", "high"]) == 1
     assert not [one for one in inspection.check(lake) if one.level == "fail"]
+
+
+@pytest.mark.parametrize("score", [253_402_300_799_999, 1e17, float("inf")])
+def test_dead_are_kept_when_one_before_them_claims_to_have_died_in_the_far_future(
+    lake, valkey_client, valkey_queue, valkey_redis, score
+):
+    valkey_queue.enqueue_many([b"v"] * 5)
+    _bury(valkey_queue, 2)
+    valkey_redis.zadd("jobq:{low}:dead", {"m#1": score})
+    assert buried.keep(lake, valkey_client, ["low"]) == 2
+    _bury(valkey_queue, 3)
+    assert buried.keep(lake, valkey_client, ["low"]) == 3
 
 
 def _bury(queue: Queue, count: int, now: int | None = None) -> None:

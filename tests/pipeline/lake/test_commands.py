@@ -13,11 +13,13 @@ from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from jobq.cli import lake_upkeep, main
+from jobq.compat.topic import Topic
 from jobq.pipeline import offsets
 from jobq.pipeline.lake import lock, maintain, rollup_due, service
 from jobq.pipeline.lake.place import Lake
@@ -153,6 +155,42 @@ def test_term_ends_a_staying_ingest_after_its_round(line, write, lake):
         _, err = staying.communicate(timeout=600)
     assert (staying.returncode, err) == (0, "")
     assert sum(mids(lake).values()) == 5
+
+
+DAMAGES: dict[str, tuple[Callable[[Any], object], str]] = {
+    "events": (lambda redis: redis.set("jobq:{bad}:events", "x"), "events of queue bad"),
+    "dead": (lambda redis: redis.set("jobq:{bad}:dead", "x"), "dead of queue bad"),
+    "topic": (lambda redis: redis.set("jobq:{bad}:topic:log", "x"), "topic bad"),
+    "names": (lambda redis: redis.sadd("jobq:queues", b"\xff", b"{}", "x" * 9_000), ""),
+    "topic names": (lambda redis: redis.sadd("jobq:topics", b"\xff", b"{}"), ""),
+    "topics": (lambda redis: redis.set("jobq:topics", "x"), "the list of topics"),
+    "dead id": (lambda redis: redis.zadd("jobq:{bad}:dead", {b"\xff": 1}), ""),
+    "dead record": (lambda redis: redis.zadd("jobq:{bad}:dead", {"m#1": 1})
+                    and redis.hset("jobq:{bad}:dead-messages", "m#1", b"a\x1fb\x1fc\x1fd\x1f\xff"), ""),
+    "dead for ever": (lambda redis: redis.zadd("jobq:{bad}:dead", {"m#1": float("inf")}), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_of_one_queue_or_topic_costs_a_line_and_the_others_are_ingested(
+    line, write, lake, valkey_client, valkey_redis, damage
+):
+    write("good", 5)
+    for name in ("bad", "fine"):
+        Topic(name, valkey_client).append(b"x")
+    valkey_redis.sadd("jobq:queues", "bad")
+    damaged, told = DAMAGES[damage]
+    if told:
+        valkey_redis.delete("jobq:topics" if damage == "topics" else "jobq:{bad}:topic:log")
+    assert damaged(valkey_redis)
+    for _ in range(2):
+        code, _, err = line("ingest", "--once", "--spark", "never", "--rollup", "0")
+        assert (code == 0, err.count("\n")) == (not told, int(bool(told)))
+        assert err.startswith(f"jobq: {told}: " if told else "")
+    assert sum(mids(lake).values()) == 5
+    assert damage == "topics" or "fine" in {row["topic"] for row in rows(lake, "topics")}
+    code, out, _ = line("stats", "--backlog", "--json")
+    assert (code == 0, '"queue": "good"' in out) == (damage != "events", True)
 
 
 @pytest.mark.parametrize(

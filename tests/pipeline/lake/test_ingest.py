@@ -14,8 +14,9 @@ from jobq.errors import LakeError, Unavailable
 from jobq.pipeline import offsets
 from jobq.pipeline.decode import Bounds
 from jobq.pipeline.lake import inspection, maintain, portion
+from jobq.pipeline.lake.clock import DAY_MS
 from jobq.pipeline.lake.commit import Overtaken, state_of
-from jobq.pipeline.lake.ingest import DAY_MS, Ingest
+from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.runner import Runner
 from jobq.pipeline.lake.tables import EVENTS
 from tests.pipeline.lake.conftest import DAY, batches, mids, rows
