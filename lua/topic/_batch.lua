@@ -1,10 +1,20 @@
 -- batch: what readers of a group hold: a stretch of indexes under a token, with the end of its lease.
--- needs: held leases batches text
+-- needs: group held leases batches text
+-- Where the end of a stretch is lost it goes up to the next that is held, or to the cursor.
+local function end_of(first)
+  local found = redis.call('ZRANGE', held, '(' .. text(first), '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+  local cursor = tonumber(redis.call('HGET', group, 'cursor'))
+  return math.min(cursor or first, found[2] and tonumber(found[2]) - 1 or math.huge)
+end
+
 local function batch_of(token)
-  local first = redis.call('ZSCORE', held, token)
+  local first = tonumber(redis.call('ZSCORE', held, token))
   if not first then return nil end
-  local last, deliveries = string.match(redis.call('HGET', batches, token), '^(%d+),(%d+)$')
-  return tonumber(first), tonumber(last), tonumber(deliveries)
+  local stored = redis.call('HGET', batches, token)
+  if not (first >= 0 and first <= 9007199254740000) then return nil end
+  local last, deliveries = string.match(stored or '', '^(%d+),(%d+)$')
+  if not last or #stored > 30 then return first, end_of(first), 0 end
+  return first, tonumber(last), tonumber(deliveries)
 end
 
 local function hold(token, first, last, deliveries, lease_at)
@@ -13,21 +23,9 @@ local function hold(token, first, last, deliveries, lease_at)
   redis.call('HSET', batches, token, text(last) .. ',' .. text(deliveries))
 end
 
+-- The types of `held` and `batches` are known by then; of `leases` perhaps not.
 local function let_go(token)
-  redis.call('ZREM', held, token)
   redis.call('ZREM', leases, token)
+  redis.call('ZREM', held, token)
   redis.call('HDEL', batches, token)
-end
-
--- Settle what `token` holds, up to `through` or all of it; 'stale' when it holds nothing any more.
-local function settle(token, through)
-  local first, last = batch_of(token)
-  if not first then return 'stale' end
-  through = tonumber(through) or last
-  if through >= last then
-    let_go(token)
-  elseif through >= first then
-    redis.call('ZADD', held, through + 1, token)
-  end
-  return 'ok'
 end

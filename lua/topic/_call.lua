@@ -1,6 +1,5 @@
 -- call: one caller's calls are numbered; the reply of the last one is replayed, an older number is refused.
 -- needs: last_call number
-if not string.match(number, '^%d+$') then return redis.error_reply('ERR number must count the calls, from 1') end
 local recorded = redis.call('GET', last_call)
 local recorded_number, recorded_reply = string.match(recorded or '', '^(%d+) (.*)$')
 
@@ -15,5 +14,5 @@ end
 local function record_call(reply)
   -- A caller that was given a longer life keeps it.
   local left = recorded and redis.call('PTTL', last_call) or 0
-  redis.call('SET', last_call, number .. ' ' .. reply, 'PX', math.max(600000, left))
+  redis.call('SET', last_call, number .. ' ' .. reply, 'PX', string.format('%.0f', math.min(3153600000000, math.max(600000, left))))
 end

@@ -35,7 +35,14 @@ end
 local function copy(limit)
   local page = entries(state.at, state.cut, limit)
   for _, entry in ipairs(page) do
-    if survives(entry) then redis.call('XADD', clean, entry[1], unpack(entry[2])) end
+    -- More fields than Lua can hand over are no message of ours.
+    if #entry[2] <= 1000 and survives(entry) then
+      -- Where it doesn't take them in order, somebody wrote there: the next step begins anew.
+      if redis.pcall('XADD', clean, entry[1], unpack(entry[2])).err then
+        state.phase = 0
+        return
+      end
+    end
     state.at = index_of(entry) + 1
   end
   if #page == 0 then swap() end

@@ -3,3 +3,4 @@
 local cursor, paused, out_of_range, skipped_before = unpack(
   redis.call('HMGET', group, 'cursor', 'paused', 'out_of_range', 'skipped'))
 cursor = tonumber(cursor)
+if cursor and not (cursor >= 0 and cursor <= 9007199254740000 and cursor % 1 == 0) then cursor = nil end

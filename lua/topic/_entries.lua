@@ -29,12 +29,12 @@ local function size_of(entry)
   return size
 end
 
--- At most `count`, and about 4 MiB, of the messages from `from` to `to`, as XRANGE gives them.
-local function entries(from, to, count)
+-- At most `count`, and about 4 MiB or `most`, of the messages from `from` to `to`, as XRANGE gives them.
+local function entries(from, to, count, most)
   local found, size, longest = {}, 0, math.max(1, state.longest)
   from, to = math.max(from, state.first), math.min(to, state.last)
   while from <= to and #found < count do
-    local room = math.floor((4194304 - size) / longest)
+    local room = math.floor(((most or 4194304) - size) / longest)
     if room < 1 and #found > 0 then break end
     local wanted, compacted = math.max(1, math.min(count - #found, room)), from <= state.base_to
     local page = redis.call('XRANGE', compacted and base or log, text(from),

@@ -1,6 +1,6 @@
 -- find: index_at(time), the lowest index appended then or later; one after the last when there is none.
 -- needs: state entries index_of
-local function at_of(entry) return tonumber(string.match(entry[1], '%d+$')) end
+local function at_of(entry) return math.min(9007199254740991, tonumber(string.match(entry[1], '%d+$'))) end
 
 local function index_at(time)
   local low, high = state.first, state.last + 1

@@ -1,18 +1,27 @@
 -- handout: what a poll gives: a stretch whose lease has ended, else the next after the cursor.
--- needs: state entries index_of batch_of hold let_go leases group cursor out_of_range token count now_ms
+-- needs: state entries index_of batch_of hold let_go leases group cursor out_of_range skipped_before token count now_ms commit log base text
+-- Elsewhere what is handed out was read before the first write.
+local function check_streams()
+  redis.call('XLEN', log)
+  redis.call('XLEN', base)
+end
+
 local function take_over(given)
   for _ = 1, 16 do
-    local old = redis.call('ZRANGE', leases, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, 1)[1]
+    local old, another = unpack(redis.call('ZRANGE', leases, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, 2))
+    if old == commit then old = another end
     if not old then return end
     local first, last, deliveries = batch_of(old)
-    local found = entries(first, last, count)
+    local found = first and entries(first, last, count) or {}
+    local upto = #found > 0 and index_of(found[#found])
+    local more = upto and #entries(upto + 1, last, 1) > 0
+    if not upto then check_streams() end
     let_go(old)
     -- Nothing is left of one that retention or compaction removed meanwhile.
-    if #found > 0 then
+    if upto then
       given.entries, given.first, given.deliveries = found, first, deliveries + 1
       given.last = last
-      local upto = index_of(found[#found])
-      if #entries(upto + 1, last, 1) > 0 then
+      if more then
         given.last = upto
         hold(token .. '+', upto + 1, last, deliveries, now_ms)
       end
@@ -23,7 +32,7 @@ end
 
 local function move_to(index)
   cursor = index
-  redis.call('HSET', group, 'cursor', cursor)
+  redis.call('HSET', group, 'cursor', text(cursor))
 end
 
 -- Whether the cursor is within the topic, by the group's rule if need be.
@@ -31,6 +40,7 @@ local function in_range(given)
   local before = state.first - 1
   if cursor >= before and cursor <= state.last then return true end
   if out_of_range == 'error' then return false end
+  check_streams()
   given.skipped = math.max(0, before - cursor)
   if out_of_range == 'latest' then
     given.skipped = math.max(0, state.last - cursor)
@@ -38,7 +48,11 @@ local function in_range(given)
   else
     move_to(before)
   end
-  if given.skipped > 0 then redis.call('HINCRBY', group, 'skipped', given.skipped) end
+  if given.skipped > 0 then
+    local total = tonumber(skipped_before)
+    if not total or not (total >= 0 and total <= 9007199254740000) then total = 0 end
+    redis.call('HSET', group, 'skipped', text(total + given.skipped))
+  end
   return true
 end
 

@@ -7,12 +7,12 @@ local function allowed_from()
     -- A mark is scored with the bytes before it.
     local mark = redis.call('ZRANGE', marks, state.bytes - state.max_bytes, '+inf', 'BYSCORE', 'LIMIT', 0, 1)[1]
       or redis.call('ZRANGE', marks, 0, 0, 'REV')[1]
-    from = math.max(from, tonumber(mark) or from)
+    from = math.max(from, math.min(tonumber(mark) or from, state.last + 1))
   end
   -- Found by bisection, so not at every append.
   if state.max_age > 0 and math.abs(now_ms - state.aged_at) >= math.min(1000, state.max_age) then
-    redis.call('HSET', meta, 'aged_at', now_ms)
     from = math.max(from, index_at(now_ms - state.max_age))
+    redis.call('HSET', meta, 'aged_at', text(now_ms))
   end
   return from
 end
@@ -23,7 +23,7 @@ local function drop_below(from)
   redis.call('XTRIM', log, 'MINID', text(from))
   if state.base_to >= state.first then redis.call('XTRIM', base, 'MINID', text(from)) end
   for _, mark in ipairs(redis.call('ZRANGE', marks, 0, 99)) do
-    if tonumber(mark) < from then redis.call('ZREM', marks, mark) end
+    if (tonumber(mark) or 0) < from then redis.call('ZREM', marks, mark) end
   end
   redis.call('HSET', meta, 'first', from)
   state.first = from

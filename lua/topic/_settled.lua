@@ -2,5 +2,7 @@
 -- needs: group held
 local function settled()
   local lowest = redis.call('ZRANGE', held, 0, 0, 'WITHSCORES')[2]
-  return lowest and tonumber(lowest) - 1 or tonumber(redis.call('HGET', group, 'cursor')) or 0
+  -- Read after a write, too: a group that is no hash is no reason to raise then.
+  local index = tonumber(lowest and lowest - 1 or redis.pcall('HGET', group, 'cursor'))
+  return index and index >= 0 and index <= 9007199254740000 and index or 0
 end

@@ -1,12 +1,23 @@
--- state: the topic's numbers, 0 where none is kept, and now_ms, which steps back by more than a minute only.
+-- state: the topic's numbers, 0 where none is kept or what is kept is none, and now_ms, which steps back by more than a
+-- minute only.
 -- needs: now meta
 local state = {}
 do
   local names = {'last', 'last_at', 'first', 'base_to', 'longest', 'bytes', 'marked', 'aged_at', 'max_age',
     'max_count', 'max_bytes', 'compact', 'tombstone_ms', 'phase', 'cut', 'at'}
   local values = redis.call('HMGET', meta, unpack(names))
-  for i, name in ipairs(names) do state[name] = tonumber(values[i]) or 0 end
-  state.first = math.max(1, state.first)
+  for i = 1, #names do
+    local number = tonumber(values[i])
+    state[names[i]] = number and number >= 0 and number <= 9007199254740000 and number - number % 1 or 0
+  end
+  if state.phase > 3 then state.phase = 0 end
+  -- Where `last` is lost, the streams tell the others too.
+  if state.last > 0 then
+    if state.first > state.last + 1 then state.first = state.last + 1 end
+    if state.base_to > state.last then state.base_to = state.last end
+    if state.cut > state.last then state.cut = state.last end
+  end
+  if state.first < 1 then state.first = 1 end
 end
 
 local now_ms = tonumber(now)

@@ -17,30 +17,37 @@ WRITES   nothing when memory is full or the call is refused
 local log, base, clean, newest, marks, meta, last_call = unpack(KEYS)
 local caller, number, now = unpack(ARGV, 1, 3)
 
+-- The usual call passes without the functions that say what is wrong with one.
+local find = string.find
+if not (#KEYS == 7 and now == '' and #caller <= 64 and find(caller, '^[!-~]+$') and #number <= 15 and find(number, '^%d+$')) then
+--@include shared/_arguments
+keys_are(7)
+--@include _caller
+whole_or_none('now', now, 0, 253402300799999)
+end
 --@include _call
 --@include _state
 --@include _entries
---@include _find
---@include _retain
---@include _compact
 
 if refused() then return {'closed'} end
 if replayed() then
   local first, last, at = string.match(recorded_reply, '^(%d+) (%d+) (%d+)$')
+  if not first then return redis.error_reply('ERR the record of this call is damaged') end
   return {'ok', tonumber(first), tonumber(last), tonumber(at)}
 end
 
 local SHAPES = {m = 1, mk = 1, mh = 1, mkh = 1, k = 1, kh = 1}
-local place, nmessages = 4, 0
+local place, nmessages, total = 4, 0, 0
 while place <= #ARGV do
   local shape = ARGV[place]
   if not SHAPES[shape] or place + #shape > #ARGV then return redis.error_reply('ERR bad fields of a message') end
   for i = place + 1, place + #shape do
     if #ARGV[i] > 1048576 then return redis.error_reply('ERR message too large') end
+    total = total + #ARGV[i]
   end
   place, nmessages = place + #shape + 1, nmessages + 1
 end
-if nmessages == 0 then return redis.error_reply('ERR no message') end
+if nmessages == 0 or nmessages > 1000 then return redis.error_reply('ERR append takes 1 to 1000 messages') end
 
 if state.healed then
   state.bytes = tonumber(redis.call('ZRANGE', marks, 0, 0, 'REV', 'WITHSCORES')[2]) or 0
@@ -48,6 +55,14 @@ if state.healed then
 end
 local first_new, behind = state.last + 1, '-' .. text(now_ms)
 local stretch = state.max_bytes > 0 and math.min(65536, state.max_bytes / 16) or 65536
+-- A key of another type raises here, where nothing is written yet; the log does so by the first XADD.
+local upkeep = state.max_age + state.max_count + state.max_bytes + state.compact > 0
+if upkeep or state.last == 0 or state.bytes + total - state.marked >= stretch then redis.call('ZCARD', marks) end
+if upkeep then
+  redis.call('XLEN', base)
+  redis.call('XLEN', clean)
+  redis.call('HLEN', newest)
+end
 place = 4
 while place <= #ARGV do
   local shape, size = ARGV[place], #ARGV[place + 1]
@@ -61,17 +76,23 @@ while place <= #ARGV do
     redis.call('XADD', log, text(state.last) .. behind, unpack(fields))
   end
   if state.last == 1 or state.bytes - state.marked >= stretch then
-    redis.call('ZADD', marks, state.bytes, text(state.last))
+    redis.call('ZADD', marks, text(state.bytes), text(state.last))
     state.marked = state.bytes
   end
   state.bytes, state.longest = state.bytes + size, math.max(state.longest, size)
   place = place + #shape + 1
 end
-redis.call('HSET', meta, 'last', state.last, 'last_at', now_ms, 'bytes', state.bytes, 'longest', state.longest,
-  'marked', state.marked)
+redis.call('HSET', meta, 'last', text(state.last), 'last_at', text(now_ms), 'bytes', text(state.bytes),
+  'longest', text(state.longest), 'marked', text(state.marked))
 if state.healed then
-  redis.call('HSET', meta, 'first', state.first, 'base_to', state.base_to)
+  redis.call('HSET', meta, 'first', text(state.first), 'base_to', text(state.base_to))
 end
 record_call(text(first_new) .. ' ' .. text(state.last) .. ' ' .. text(now_ms))
+-- Only where they are needed: to make these functions costs more than a message.
+if upkeep then
+--@include _find
+--@include _retain
+--@include _compact
 --@include _upkeep
+end
 return {'ok', first_new, state.last, now_ms}

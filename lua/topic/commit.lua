@@ -18,11 +18,21 @@ local group, held, leases, batches, last_call = unpack(KEYS)
 local caller, number, token, through = unpack(ARGV)
 local function text(index) return string.format('%.0f', index) end
 
+-- The usual call passes without the functions that say what is wrong with one.
+local find = string.find
+if not (#KEYS == 5 and #ARGV == 4 and through == '' and #token <= 200 and #caller <= 64 and find(caller, '^[!-~]+$') and #number <= 15 and find(number, '^%d+$')) then
+--@include shared/_arguments
+keys_are(5)
+arguments_are(4)
+--@include _caller
+if #token > 200 then refuse('token', '200 bytes at most') end
+whole_or_none('through', through, 0, 9007199254740991)
+end
 --@include _call
 --@include _batch
+--@include _settle
 --@include _settled
 
-if through ~= '' and not tonumber(through) then return redis.error_reply('ERR through must be an index or nothing') end
 if refused() then return {'closed', 0} end
 local word = replayed() and recorded_reply
 if not word then

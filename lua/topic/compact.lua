@@ -15,12 +15,18 @@ WRITES   nothing when there is nothing to compact
 local log, base, clean, newest, meta = unpack(KEYS)
 local now, begin, limit = unpack(ARGV)
 
+--@include shared/_arguments
+keys_are(5)
+arguments_are(3)
+whole_or_none('now', now, 0, 253402300799999)
+one_of('begin', begin, '0', '1')
+limit = whole('limit', limit, 1, 1000)
 --@include _state
 --@include _entries
 --@include _compact
 
-limit = tonumber(limit)
-if not limit or limit < 1 or limit > 1000 then return redis.error_reply('ERR limit must be 1-1000') end
+probe('XLEN', log, base, clean)
+probe('HLEN', newest)
 if begin == '1' then begin_compaction() end
 if state.phase > 0 then compaction_step(limit) end
 return {state.phase > 0 and 1 or 0, state.base_to}

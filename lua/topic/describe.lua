@@ -14,6 +14,10 @@ WRITES   nothing
 local log, base, marks, meta, groups = unpack(KEYS)
 local now = unpack(ARGV)
 
+--@include shared/_arguments
+keys_are(5)
+arguments_are(1)
+whole_or_none('now', now, 0, 253402300799999)
 --@include _state
 --@include _entries
 --@include _find
@@ -26,7 +30,7 @@ local mark = redis.call('ZRANGE', marks, 0, 0, 'WITHSCORES')
 local oldest = entries(state.first, state.last, 1)[1]
 return {
   state.first, state.last, redis.call('XLEN', base) + redis.call('XLEN', log) - twice,
-  math.max(0, state.bytes - (tonumber(mark[2]) or state.bytes)), oldest and at_of(oldest) or 0, state.last_at, state.base_to,
+  math.max(0, state.bytes - math.max(0, tonumber(mark[2]) or state.bytes)), oldest and at_of(oldest) or 0, state.last_at, state.base_to,
   state.phase, state.max_age, state.max_count, state.max_bytes, state.compact, state.tombstone_ms, now_ms,
   redis.call('SMEMBERS', groups),
 }

@@ -14,11 +14,14 @@ WRITES   nothing when stale
 ]]
 local meta, held, leases = unpack(KEYS)
 local now, token, lease_ms = unpack(ARGV)
-lease_ms = tonumber(lease_ms)
 
+--@include shared/_arguments
+keys_are(3)
+arguments_are(3)
+whole_or_none('now', now, 0, 253402300799999)
+lease_ms = whole('lease_ms', lease_ms, 0, 86400000)
 --@include _state
 
-if not lease_ms or lease_ms < 0 then return redis.error_reply('ERR lease_ms must be 0 or more') end
 if not redis.call('ZSCORE', held, token) then return {'stale'} end
-redis.call('ZADD', leases, lease_ms > 0 and now_ms + lease_ms or 0, token)
+redis.call('ZADD', leases, text(lease_ms > 0 and now_ms + lease_ms or 0), token)
 return {'ok'}

@@ -14,10 +14,12 @@ local log, base, meta = unpack(KEYS)
 local time = unpack(ARGV)
 local now = '0'
 
+--@include shared/_arguments
+keys_are(3)
+arguments_are(1)
+time = whole('time', time, -9007199254740991, 9007199254740991)
 --@include _state
 --@include _entries
 --@include _find
 
-time = tonumber(time)
-if not time then return redis.error_reply('ERR time must be epoch ms') end
 return {index_at(time)}

@@ -15,6 +15,10 @@ WRITES   nothing
 local log, base, meta, group, held, leases = unpack(KEYS)
 local now = unpack(ARGV)
 
+--@include shared/_arguments
+keys_are(6)
+arguments_are(1)
+whole_or_none('now', now, 0, 253402300799999)
 --@include _state
 --@include _entries
 --@include _find

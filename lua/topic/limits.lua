@@ -17,11 +17,19 @@ WRITES   meta; nothing when refused
 local meta = unpack(KEYS)
 local max_age, max_count, max_bytes, compact, tombstone_ms = unpack(ARGV)
 
+--@include shared/_arguments
+keys_are(1)
+arguments_are(5)
+whole_or_none('max_age', max_age, 0, 9007199254740000)
+whole_or_none('max_count', max_count, 0, 9007199254740000)
+whole_or_none('max_bytes', max_bytes, 0, 9007199254740000)
+one_of('compact', compact, '', '0', '1')
+whole_or_none('tombstone_ms', tombstone_ms, 0, 9007199254740000)
+
 local names = {'max_age', 'max_count', 'max_bytes', 'compact', 'tombstone_ms'}
 local values, changed = redis.call('HMGET', meta, unpack(names)), {}
 for i, name in ipairs(names) do
   if ARGV[i] ~= '' then
-    if not string.match(ARGV[i], '^%d+$') then return redis.error_reply('ERR limits are whole numbers') end
     values[i] = ARGV[i]
     changed[#changed + 1], changed[#changed + 2] = name, ARGV[i]
   end

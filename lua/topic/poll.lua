@@ -21,18 +21,30 @@ WRITES   nothing when there is nothing to hand out or commit
 ]]
 local log, base, meta, group, held, leases, batches, last_call = unpack(KEYS)
 local caller, number, now, token, count, lease_ms, commit = unpack(ARGV)
-count, lease_ms = tonumber(count), tonumber(lease_ms)
 
+-- The usual call passes without the functions that say what is wrong with one.
+local find = string.find
+if not (#KEYS == 8 and #ARGV == 7 and now == '' and #caller <= 64 and find(caller, '^[!-~]+$') and #number <= 15 and find(number, '^%d+$')
+  and #count <= 3 and find(count, '^[1-9]%d*$') and #lease_ms <= 7 and find(lease_ms, '^%d+$')
+  and #token <= 64 and find(token, '^[!-~]+$') and #commit <= 200) then
+--@include shared/_arguments
+keys_are(8)
+arguments_are(7)
+--@include _caller
+whole_or_none('now', now, 0, 253402300799999)
+if #token > 64 or not find(token, '^[!-~]+$') then refuse('token', '1 to 64 printable ASCII characters without blanks') end
+whole('count', count, 1, 1000)
+whole('lease_ms', lease_ms, 0, 86400000)
+if #commit > 200 then refuse('commit', '200 bytes at most') end
+end
+count, lease_ms = tonumber(count), tonumber(lease_ms)
 --@include _call
 --@include _state
 --@include _entries
---@include _batch
 --@include _cursor
+--@include _batch
 --@include _handout
 
-if #token < 1 or #token > 64 or not count or count < 1 or count > 1000 or not lease_ms or lease_ms < 0 then
-  return redis.error_reply('ERR poll takes a token of 1-64 characters, a count of 1-1000 and lease_ms')
-end
 if refused() then return {'closed'} end
 if not cursor then return {'missing'} end
 if replayed() then
@@ -44,17 +56,25 @@ if replayed() then
     entries(first, last, 1000)}
 end
 
-local committed = commit == '' and '' or settle(commit, '')
+local committed = commit == '' and '' or batch_of(commit) and 'ok' or 'stale'
+-- A key of another type raises here or in the next read, where nothing is written yet.
+if committed ~= 'ok' and lease_ms > 0 then
+  redis.call('ZCARD', held)
+  redis.call('HLEN', batches)
+end
+if paused == '1' then redis.call('ZCARD', leases) end
 local given = {first = 0, last = 0, deliveries = 0, skipped = 0, entries = {}}
 if paused ~= '1' then
   take_over(given)
   if #given.entries == 0 and not in_range(given) then
+    if committed == 'ok' then let_go(commit) end
     if committed ~= '' then record_call(committed .. ' 0 0 0 0') end
     return {'out-of-range', committed, state.first, state.last, 0, 0, 0, cursor + 1, state.last, {}}
   end
   if #given.entries == 0 then take_new(given) end
 end
 
+if committed == 'ok' then let_go(commit) end
 local lease_at = 0
 if #given.entries > 0 and lease_ms > 0 then
   lease_at = now_ms + lease_ms
@@ -65,4 +85,4 @@ if #given.entries > 0 or committed ~= '' then
 end
 local soonest = paused ~= '1' and redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')[2]
 return {paused == '1' and 'paused' or 'ok', committed, given.first, given.last, given.deliveries, lease_at,
-  given.skipped, soonest and math.max(0, tonumber(soonest) - now_ms) or -1, state.last, given.entries}
+  given.skipped, soonest and math.min(9007199254740000, math.max(0, tonumber(soonest) - now_ms)) or -1, state.last, given.entries}

@@ -18,17 +18,23 @@ WRITES   nothing when moved or closed
 local next_index, last_call = unpack(KEYS, 1, 2)
 local caller, number, base, ttl_ms = unpack(ARGV, 1, 4)
 
+--@include shared/_arguments
+if #ARGV < 5 or #ARGV > 1004 then refuse('the number of messages', '1 to 1000') end
+if #KEYS < 2 then refuse('the number of keys', '2 or more') end
+--@include _caller
+base = whole('base', base, 0, 9007199254740000)
+whole_or_none('ttl_ms', ttl_ms, 1, 3153600000000)
 --@include _call
+--@include _counter
 
 if refused() then return {'closed'} end
 if replayed() then
   local first, last = string.match(recorded_reply, '^(%d+) (%d+)$')
+  if not first then return redis.error_reply('ERR the record of this call is damaged') end
   return {'ok', tonumber(first), tonumber(last)}
 end
-base = tonumber(base)
-local last = tonumber(redis.call('GET', next_index)) or 0
+local last = counter(next_index)
 local nmessages, shift = #ARGV - 4, last - base
-if nmessages < 1 then return redis.error_reply('ERR no message') end
 if shift < 0 or 2 + shift + nmessages > #KEYS then return {'moved', last} end
 for i = 1, nmessages do
   if ttl_ms == '' then

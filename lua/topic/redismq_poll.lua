@@ -17,17 +17,22 @@ WRITES   nothing when there is nothing new, moved, closed or out of range by 'er
 ]]
 local next_index, position, last_call = unpack(KEYS, 1, 3)
 local caller, number, base, count, out_of_range = unpack(ARGV)
-base, count = tonumber(base), tonumber(count)
 
+--@include shared/_arguments
+arguments_are(5)
+if #KEYS < 3 then refuse('the number of keys', '3 or more') end
+--@include _caller
+base, count = whole('base', base, 0, 9007199254740000), whole('count', count, 1, 1000)
+one_of('out_of_range', out_of_range, 'earliest', 'latest', 'error')
 --@include _call
+--@include _counter
 
 if refused() then return {'closed'} end
-local at = tonumber(redis.call('GET', position)) or 0
-local last = tonumber(redis.call('GET', next_index)) or 0
+local at, last = counter(position), counter(next_index)
 local upto = math.min(last, base + #KEYS - 3)
 local strayed = at > last and not replayed()
 if replayed() then
-  at, upto = base, tonumber(recorded_reply)
+  at, upto = base, math.min(upto, tonumber(recorded_reply) or base)
 elseif strayed then
   if out_of_range == 'error' then return {'out-of-range', at, last} end
   at = out_of_range == 'latest' and last or 0
@@ -37,8 +42,9 @@ if at ~= base then return {'moved', at, last} end
 local messages, skipped, size = {}, 0, 0
 while at < upto and #messages < 2 * count and size < 4194304 do
   at = at + 1
-  local message = redis.call('GET', KEYS[3 + at - base])
-  if message then
+  -- A key of another type is no message, and no end either.
+  local message = redis.pcall('GET', KEYS[3 + at - base])
+  if type(message) == 'string' then
     messages[#messages + 1], messages[#messages + 2] = at, message
     size = size + #message
   else

@@ -15,6 +15,12 @@ WRITES   group and held and leases and batches; nothing when refused
 local log, base, meta, group, held, leases, batches = unpack(KEYS)
 local now, start, value = unpack(ARGV)
 
+--@include shared/_arguments
+keys_are(7)
+arguments_are(3)
+whole_or_none('now', now, 0, 253402300799999)
+one_of('start', start, 'earliest', 'latest', 'index', 'time')
+if start == 'index' or start == 'time' then whole('value', value, -9007199254740991, 9007199254740991) end
 --@include _state
 --@include _entries
 --@include _find
@@ -22,11 +28,8 @@ local now, start, value = unpack(ARGV)
 
 if redis.call('EXISTS', group) == 0 then return {'missing'} end
 local position = position_of(start, value)
-if position == nil then
-  return redis.error_reply('ERR start must be earliest, latest, or index or time with a number')
-end
 if not position then return {'out-of-range', state.first, state.last} end
-redis.call('HSET', group, 'cursor', position)
+redis.call('HSET', group, 'cursor', text(position))
 redis.call('UNLINK', held)
 redis.call('UNLINK', leases)
 redis.call('UNLINK', batches)

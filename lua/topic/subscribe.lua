@@ -17,21 +17,28 @@ WRITES   nothing when it exists
 local log, base, meta, groups, group = unpack(KEYS)
 local now, name, start, value, out_of_range = unpack(ARGV)
 
+--@include shared/_arguments
+keys_are(5)
+arguments_are(5)
+whole_or_none('now', now, 0, 253402300799999)
+one_of('start', start, 'earliest', 'latest', 'index', 'time')
+if start == 'index' or start == 'time' then whole('value', value, -9007199254740991, 9007199254740991) end
+one_of('out_of_range', out_of_range, 'earliest', 'latest', 'error')
+--@include engine/_text
+if name == '' or #name > 512 or not is_text(name) then
+  refuse('name', '1 to 512 bytes of UTF-8 without control characters')
+end
 --@include _state
 --@include _entries
 --@include _find
 --@include _place
 
-if not ({earliest = 1, latest = 1, error = 1})[out_of_range] then
-  return redis.error_reply('ERR out_of_range must be earliest, latest or error')
-end
-local there = redis.call('HGET', group, 'cursor')
-if there then return {'exists', tonumber(there)} end
+-- One whose place can't be read is made anew.
+local there = tonumber(redis.call('HGET', group, 'cursor'))
+if there and there >= 0 and there <= 9007199254740000 and there % 1 == 0 then return {'exists', there} end
+probe('SCARD', groups)
 local position = position_of(start, value)
-if position == nil then
-  return redis.error_reply('ERR start must be earliest, latest, or index or time with a number')
-end
 if not position then return {'out-of-range', state.first, state.last} end
-redis.call('HSET', group, 'cursor', position, 'out_of_range', out_of_range, 'made_at', now_ms)
+redis.call('HSET', group, 'cursor', text(position), 'out_of_range', out_of_range, 'made_at', text(now_ms))
 redis.call('SADD', groups, name)
 return {'made', position}

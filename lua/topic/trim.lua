@@ -14,13 +14,19 @@ WRITES   nothing when all is within the limits
 local log, base, marks, meta = unpack(KEYS)
 local now, before = unpack(ARGV)
 
+--@include shared/_arguments
+keys_are(4)
+arguments_are(2)
+whole_or_none('now', now, 0, 253402300799999)
+before = whole_or_none('before', before, 0, 9007199254740991)
 --@include _state
 --@include _entries
 --@include _find
 --@include _retain
 
-if before ~= '' and not tonumber(before) then return redis.error_reply('ERR before must be an index') end
+probe('XLEN', log, base)
+probe('ZCARD', marks)
 state.aged_at = 0
-local from = before ~= '' and math.min(tonumber(before), state.last + 1) or allowed_from()
+local from = before and math.min(before, state.last + 1) or allowed_from()
 drop_below(from)
 return {state.first, state.first < from and 1 or 0}

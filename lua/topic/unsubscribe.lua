@@ -13,6 +13,9 @@ WRITES   all keys
 local groups, group, held, leases, batches = unpack(KEYS)
 local name = unpack(ARGV)
 
+--@include shared/_arguments
+keys_are(5)
+arguments_are(1)
 local there = redis.call('EXISTS', group)
 redis.call('SREM', groups, name)
 redis.call('UNLINK', group)

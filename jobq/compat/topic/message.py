@@ -157,12 +157,12 @@ def _encoded_headers(headers: Mapping[str, str]) -> bytes:
 def _decoded_headers(headers: bytes) -> dict[str, str]:
     try:
         found = msgspec.json.decode(headers)
-    except msgspec.DecodeError:
-        found = None
-    if not isinstance(found, dict):
-        # Somebody else's notion of headers is shown, never an end to reading.
-        return {"": headers.decode("utf-8", "replace")}
-    return {str(name): str(value) for name, value in found.items()}
+        if isinstance(found, dict):
+            return {str(name): str(value) for name, value in found.items()}
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    # Somebody else's notion of headers is shown, never an end to reading.
+    return {"": headers.decode("utf-8", "replace")}
 
 
 def place_of(place: Place) -> tuple[str, str | int]:

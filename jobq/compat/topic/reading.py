@@ -1,7 +1,8 @@
 """Detached reading: stretches of a topic by index, without a group.
 
 A page comes by XRANGE straight from the log. It is whole when its indexes follow one another from the one
-asked for; else a script looks, which knows of compaction and of what retention dropped.
+asked for; else a script looks, which knows of compaction and of what retention dropped. Where the topic has messages so
+long that a page by XRANGE could hold the server up, each page comes from the script, which counts bytes.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from datetime import datetime
 from typing import Any
 
 from jobq.compat.topic.binding import Binding
-from jobq.compat.topic.message import Message, Place, decoded, moment_of, place_of
+from jobq.compat.topic.message import LONGEST, Message, Place, decoded, moment_of, place_of
 from jobq.errors import ConfigError, OutOfRange
 
 #: The first page; the following are made as long as PAGE_BYTES lets them be.
 FIRST_PAGE = 64
 LONGEST_PAGE = 5_000
-PAGE_BYTES = 1024 * 1024
+PAGE_BYTES = 256 * 1024
+#: Most that one XRANGE may bring.
+MOST_BYTES = 4 * 1024 * 1024
 
 
 def read(binding: Binding, start: Place, end: Place | None, out_of_range: str) -> Iterator[Message]:
@@ -51,25 +54,32 @@ def _messages(binding: Binding, following: int, upto: int, strict: bool) -> Iter
 
 
 def pages(binding: Binding, following: int, upto: int, strict: bool) -> Iterator[list[Any]]:
-    """Entries as XRANGE gives them, from one index to another, about 1 MiB at a time.
+    """Entries as XRANGE gives them, from one index to another, about 256 KiB at a time.
 
     strict: raises OutOfRange when retention has dropped some; else goes on with the first that is there.
     """
-    count = FIRST_PAGE
+    count, longest = FIRST_PAGE, _longest(binding)
     while following <= upto:
-        page, following = _page(binding, following, upto, count, strict)
+        plain = count * longest <= MOST_BYTES
+        page, following = _page(binding, following, upto, count, strict, plain)
         if page:
             yield page
             size = sum(len(fields[1]) for _, fields in page) // len(page)
             count = max(1, min(LONGEST_PAGE, PAGE_BYTES // (size + 64)))
 
 
+def _longest(binding: Binding) -> int:
+    """Bytes of the topic's longest message; as many as one may have where that isn't known."""
+    found = binding.client.command("HGET", binding.key("meta"), "longest")
+    return int(found) if found and found.isdigit() and len(found) < 10 else LONGEST
+
+
 def _page(
-    binding: Binding, following: int, upto: int, count: int, strict: bool
+    binding: Binding, following: int, upto: int, count: int, strict: bool, plain: bool
 ) -> tuple[list[Any], int]:
     """Entries, and the index after the last of them; `upto` + 1 when there are no more."""
     page: list[Any] = []
-    if following > 0:
+    if plain and following > 0:
         page = binding.client.command("XRANGE", binding.log_key, following, upto, "COUNT", count)
     if page and _index(page[0]) == following and _index(page[-1]) == following + len(page) - 1:
         return page, following + len(page)
