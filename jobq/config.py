@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from typing import Literal, cast, get_args
 
+from jobq import extras
 from jobq.durations import Duration, seconds_of
 from jobq.errors import ConfigError, masked
 
@@ -132,9 +133,7 @@ class CodecSettings:
         if len(dict(self.keys)) < len(self.keys):
             raise ConfigError("two codec keys have one id; give each its own")
         if self.mode == "encrypt" and find_spec("cryptography") is None:
-            raise ConfigError(
-                "codec encrypt needs the package cryptography; pip install 'jobq[crypto]'"
-            )
+            raise ConfigError(f"codec encrypt needs cryptography: {extras.install('crypto')}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

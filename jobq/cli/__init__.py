@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
 from collections.abc import Sequence
 
 __all__ = ["main"]
@@ -12,6 +15,10 @@ __all__ = ["main"]
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code (see jobq.cli.exits)."""
+    words = sys.argv[1:] if args is None else args
+    if "worker" in words[:1] and threading.current_thread() is threading.main_thread():
+        # Until a worker handles it, TTIN would stop the process as if it read from a terminal it may not read.
+        signal.signal(signal.SIGTTIN, signal.SIG_IGN)
     from jobq.cli.app import run
 
     return run(args)

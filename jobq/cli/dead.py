@@ -98,14 +98,21 @@ def list_(
     """List the dead, newest first, with the reason."""
     where = Where(conditions)
 
+    left: list[str] = []
+
     def page(queue: Queue) -> Iterator[dict[str, Any]]:
         found = filter(where, _opened(session, queue, offset))
         for message in islice(found, None if everything else limit):
             yield _record(session, queue.name, message)
+        if next(found, None) is not None:
+            number = "more" if where else f"{max(1, queue.counts().dead - offset - limit):,} more"
+            left.append(f"{queue.name}: {number} not shown; take --all, --limit or --offset")
 
     found = session.from_each(queues, page)
     fields = ("queue", "dead_id", "job", "died_at", "attempts", "ncrashes", "reason")
     session.say_all(found, {field.replace("_", " "): field for field in fields})
+    for line in left:
+        session.note(line)
 
 
 @command(

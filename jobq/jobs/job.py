@@ -18,7 +18,7 @@ from jobq.errors import ConfigError
 from jobq.jobs.codec import Overrides
 from jobq.jobs.decision import DEFAULT_POLICY, DEFAULT_RETRIES, Decision, Rules
 from jobq.jobs.options import TRAVELLING, Declaration, Options, checked_options
-from jobq.jobs.outgoing import queue_of, send, send_many
+from jobq.jobs.outgoing import Args, queue_of, send, send_many
 from jobq.jobs.receipt import Receipt
 from jobq.jobs.registry import checked_job_name, default_registry, job_name
 from jobq.jobs.result import ResultRefused
@@ -70,10 +70,22 @@ class Job(Generic[P, R]):
 
         return await asyncio.to_thread(self.enqueue, *args, **kwargs)
 
-    def enqueue_many(self, arguments: Iterable[Sequence[Any]]) -> list[Receipt[R]]:
-        """Enqueue a call per tuple of positional arguments: `resize.enqueue_many([("a.jpg", 200), …])`.
+    def args(self, *args: P.args, **kwargs: P.kwargs) -> Args[P]:
+        """The arguments of one call, for enqueue_many. Raises TypeError for arguments that don't fit the function."""
+        self._signature.check(args, kwargs)
+        return Args(self.name, args, kwargs)
 
-        One round trip per 250, each whole or not at all; an error leaves earlier ones enqueued.
+    @overload
+    def enqueue_many(self, arguments: Iterable[Args[P]]) -> list[Receipt[R]]: ...
+    @overload
+    def enqueue_many(self, arguments: Iterable[Sequence[Any]]) -> list[Receipt[R]]: ...
+    def enqueue_many(
+        self, arguments: Iterable[Sequence[Any]] | Iterable[Args[P]]
+    ) -> list[Receipt[R]]:
+        """Enqueue many calls: `resize.enqueue_many(resize.args(path, width=200) for path in paths)`.
+
+        Plain tuples of positional arguments do too, which type checkers don't look into. One round trip per 250
+        calls, each whole or not at all; an error leaves earlier ones enqueued.
         """
         return send_many(self, arguments)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec
 
 from jobq.engine.binding import PER_CALL, new_mid
 from jobq.errors import ConfigError
@@ -20,7 +20,20 @@ if TYPE_CHECKING:
     from jobq.jobs.job import Job
 
 
+P = ParamSpec("P")
 Arguments = tuple[Sequence[Any], dict[str, Any]]
+
+
+class Args(Generic[P]):
+    """The arguments of one call, for Job.enqueue_many; made by Job.args."""
+
+    __slots__ = ("args", "job", "kwargs")
+
+    def __init__(self, job: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        self.job, self.args, self.kwargs = job, args, kwargs
+
+    def __repr__(self) -> str:
+        return f"<Args of {self.job}>"
 
 
 class Outgoing:
@@ -47,8 +60,10 @@ def send(job: Job[..., Any], calls: list[Arguments]) -> list[Receipt[Any]]:
     return middleware.around_enqueue(layers, _deliver)(Outgoing(job, calls))
 
 
-def send_many(job: Job[..., Any], arguments: Iterable[Sequence[Any]]) -> list[Receipt[Any]]:
-    """Enqueue a call per tuple of arguments, 250 in a round trip."""
+def send_many(
+    job: Job[..., Any], arguments: Iterable[Sequence[Any] | Args[...]]
+) -> list[Receipt[Any]]:
+    """Enqueue a call per tuple of arguments or Args, 250 in a round trip."""
     if job.settings.get("mid") is not None:
         raise ConfigError(
             f"mid={job.settings['mid']!r} can't be the mid of many messages; enqueue them one by one"
@@ -75,14 +90,23 @@ def _first_queue_of(name: str, client: Client | None) -> Queue:
     return client.queues.get(name) or client.queues.setdefault(name, Queue(name, client))
 
 
-def _calls(job: Job[..., Any], arguments: Iterator[Sequence[Any]]) -> Iterator[Arguments]:
+def _calls(
+    job: Job[..., Any], arguments: Iterator[Sequence[Any] | Args[...]]
+) -> Iterator[Arguments]:
     for item in arguments:
-        if not isinstance(item, tuple | list):
+        if isinstance(item, Args):
+            if item.job != job.name:
+                raise ConfigError(
+                    f"{item!r} can't be enqueued as {job.name}; take {job.name}.args(…)"
+                )
+            yield item.args, item.kwargs
+        elif isinstance(item, tuple | list):
+            job.check_arguments(item, {})
+            yield item, {}
+        else:
             raise ConfigError(
                 f"enqueue_many of {job.name} takes tuples of arguments, not {item!r:.80}; for one argument give (x,)"
             )
-        job.check_arguments(item, {})
-        yield item, {}
 
 
 def _due_ms(now_ms: int, delay_s: float | None, at_s: float | None) -> float:

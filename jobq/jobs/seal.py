@@ -16,6 +16,7 @@ from base64 import b64decode, b64encode
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from jobq import extras
 from jobq.config import CodecSettings
 from jobq.errors import CodecError
 from jobq.jobs.codec import HARD_LIMIT, checked_size
@@ -228,5 +229,5 @@ def _cipher(key: bytes, random: bytes) -> Any:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError as error:
-        raise CodecError("content is encrypted; pip install 'jobq[crypto]' here") from error
+        raise CodecError(f"content is encrypted; {extras.install('crypto')} here") from error
     return AESGCM(hmac.digest(key, random[:_SALT], "sha256"))

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from jobq.errors import masked_text
+from jobq.jobs.context import running
 from jobq.observe.escape import escaped
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
+#: What records inside a job carry.
+FIELDS = ("job", "mid", "attempt", "queue")
 logger = logging.getLogger("jobq.job")
 
 
@@ -63,12 +66,7 @@ def _done(context: Context, began: float) -> None:
 
 
 def _extra(context: Context) -> dict[str, Any]:
-    return {
-        "job": context.job,
-        "mid": context.mid,
-        "attempt": context.attempt,
-        "queue": context.queue,
-    }
+    return {name: getattr(context, name) for name in FIELDS}
 
 
 def spent(seconds: float) -> str:
@@ -76,12 +74,33 @@ def spent(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds * 1000:.1f} ms"
 
 
+class JobFields(logging.Filter):
+    """Gives each record made inside a job `job`, `mid`, `queue` and `attempt`, unless it says them itself.
+
+    `jobq worker` adds it to its own handler and to those that the application put on the root logger.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep every record."""
+        context = running.get(None)
+        if context is not None:
+            for name, value in _extra(context).items():
+                record.__dict__.setdefault(name, value)
+        return True
+
+
 class TextFormatter(logging.Formatter):
-    """`08:15:02.123 4711 INFO message`; further lines are indented, so that no text can pose as an entry."""
+    """`08:15:02.123 4711 INFO message`; further lines are indented, so that no text can pose as an entry.
+
+    Lines of the application inside a job end with `job=… mid=… attempt=… queue=…`.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created).strftime("%H:%M:%S.%f")[:-3]
         lines = _message(record).split("\n") + _traceback(self, record)
+        if "mid" in record.__dict__ and not _is_ours(record):
+            fields = (f"{name}={record.__dict__.get(name)}" for name in FIELDS)
+            lines[0] += f"  {' '.join(fields)}"
         return f"{moment} {record.process} {record.levelname:7} " + "\n    ".join(
             map(escaped, lines)
         )
@@ -119,7 +138,11 @@ def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> list[
 
 def _shown(record: logging.LogRecord, text: str) -> str:
     """What jobq itself logs quotes no password of a URL; the application's own lines stay as they are."""
-    return masked_text(text) if record.name.partition(".")[0] == "jobq" else text
+    return masked_text(text) if _is_ours(record) else text
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.name.partition(".")[0] == "jobq"
 
 
 class Logging:
@@ -128,6 +151,8 @@ class Logging:
     def __init__(self, level: str, form: str = "text") -> None:
         self.handler = logging.StreamHandler(sys.stderr)
         self.handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+        self.fields = JobFields()
+        self.handler.addFilter(self.fields)
         self.own = logging.getLogger("jobq")
         self.own.setLevel(level.upper())
         self.own.addHandler(self.handler)
@@ -142,3 +167,5 @@ class Logging:
         if not root.handlers and not self.own.handlers:
             root.addHandler(self.handler)
             root.setLevel(self.own.level)
+        for handler in root.handlers:
+            handler.addFilter(self.fields)

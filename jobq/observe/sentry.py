@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from jobq import extras
 from jobq.errors import Dead, JobAborted, JobTimeout, Snooze
 from jobq.jobs.middleware import everywhere
 
@@ -209,5 +210,5 @@ def _warn_of_missing_sdk() -> None:
     import logging
 
     logging.getLogger("jobq.observe").warning(
-        'SENTRY_DSN is set, but sentry_sdk is not installed: pip install "jobq[sentry]"'
+        "SENTRY_DSN is set, but sentry_sdk is not installed: %s", extras.install("sentry")
     )

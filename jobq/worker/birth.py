@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import random
 import signal
@@ -22,6 +21,7 @@ from jobq.worker.holding import Child, Surroundings
 from jobq.worker.log import logger
 from jobq.worker.signals import Signals
 from jobq.worker.slots import Slots
+from jobq.worker.stacks import Stacks
 from jobq.worker.standing import Standing
 from jobq.worker.tie import die_with
 
@@ -45,10 +45,11 @@ class Plan(NamedTuple):
     standing: Standing
 
 
-def live(plan: Plan, memory: Slots, parent: int) -> NoReturn:
+def live(plan: Plan, memory: Slots, parent: int, stacks: Stacks) -> NoReturn:
     """The whole life of a child, called right after the fork with all signals blocked."""
     code = exits.FAILED
     try:
+        stacks.register()
         code = _life(plan, memory, parent)
     except BaseException:
         logger.exception("this child fails")
@@ -154,7 +155,6 @@ def _listen(
         signals.handle(number, hear)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _let_jobs_fork(forked)
-    faulthandler.register(signal.SIGTTIN, all_threads=True, chain=False)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     return woken, signals
 

@@ -9,6 +9,7 @@ import time
 from jobq.worker import slots
 from jobq.worker.birth import Plan, live
 from jobq.worker.slots import Slots
+from jobq.worker.stacks import Stacks
 
 BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
@@ -22,6 +23,7 @@ class Member:
     def __init__(self, index: int) -> None:
         self.index = index
         self.slots = Slots()
+        self.stacks = Stacks()
         self.pid = 0
         self.killed_for = ""
         self.hard_slots: set[int] = set()
@@ -34,6 +36,7 @@ class Member:
     def fork(self, plan: Plan, control: int = 0) -> None:
         """Bear a child that is told `control`. The caller is single-threaded. OSError: no process to be had."""
         self.slots.reset()
+        self.stacks.clear()
         self.slots.words[slots.CONTROL] = control
         self.killed_for, self.hard_slots, self.late_since = "", set(), 0
         self.done = False
@@ -43,7 +46,7 @@ class Member:
         try:
             self.pid = os.fork()
             if self.pid == 0:
-                live(plan, self.slots, parent)
+                live(plan, self.slots, parent, self.stacks)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

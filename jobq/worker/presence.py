@@ -14,6 +14,7 @@ from jobq.errors import JobqError, ScriptError
 from jobq.worker import slots
 from jobq.worker.log import logger
 from jobq.worker.member import Member
+from jobq.worker.stacks import seen_together
 
 LIST_EVERY_S = 60.0
 
@@ -61,12 +62,13 @@ class Presence:
             pass
 
     def describe(self, members: list[Member]) -> None:
-        """Log what each child does."""
+        """Log what each child does, child by child, with the stacks of its threads."""
+        stacks = seen_together({m.pid: m.stacks for m in members if m.pid})
         for member in members:
             if member.pid:
                 state = bytes(member.slots.states)
                 logger.info(
-                    "child %d: %d running, %d waiting, %d jobs ended",
+                    "child %d: %d running, %d waiting, %d jobs ended\n%s",
                     member.pid, state.count(slots.RUNNING), state.count(slots.HELD),
-                    member.slots.words[slots.FINISHED],
+                    member.slots.words[slots.FINISHED], stacks[member.pid],
                 )  # fmt: skip

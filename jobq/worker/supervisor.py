@@ -155,8 +155,6 @@ class Supervisor:
             self.restarting = [(member, member.pid) for member in self.members]
         elif number == signal.SIGTTIN:
             self.presence.describe(self.members)
-            for member in self.members:
-                member.send(signal.SIGTTIN)
 
     def stop(self, code: int | None = None) -> None:
         """Drain; said again, hurry; said once more, kill."""

@@ -164,3 +164,15 @@ def test_where_that_names_no_field_is_refused(cli: Any, queue: Queue, condition:
 
 def test_where_excludes_ids(cli: Any) -> None:
     assert cli("dead", "revive", "m", "--where", "mid=m").code == 2
+
+
+def test_list_says_how_many_it_left_out(cli: Any, queue: Queue, kill_message: Any) -> None:
+    for number in range(5):
+        kill_message(queue, f"m{number}")
+    ended = cli("dead", "list", "--limit", "2", "--offset", "1")
+    assert ended.err == "low: 2 more not shown; take --all, --limit or --offset\n"
+    ended = cli("dead", "list", "--limit", "2", "--where", "mid=m*")
+    assert ended.err == "low: more not shown; take --all, --limit or --offset\n"
+    assert cli("dead", "list").err == ""
+    assert cli("dead", "list", "--limit", "5").err == ""
+    assert len(cli("dead", "list", "--limit", "2", "--json").records) == 2

@@ -122,6 +122,21 @@ def test_many_calls_take_few_round_trips(add, queue, redis):
     assert [content["args"] for content in contents] == [[0, 1], [1, 1], [2, 1]]
 
 
+def test_many_calls_may_have_arguments_by_name(add, queue):
+    receipts = add.enqueue_many(add.args(n, b=2) for n in range(3))
+    assert [receipt.action for receipt in receipts] == ["added"] * 3
+    contents = [json.loads(entry.content) for entry in queue.content().entries]
+    assert [content["kwargs"] for content in contents] == [{"b": 2}] * 3
+    with pytest.raises(TypeError, match="missing"):
+        add.args()
+
+
+def test_arguments_of_another_job_are_refused(add, registry):
+    other = job(name="other", registry=registry)(lambda a, b=0: a)
+    with pytest.raises(ConfigError, match=r"take .*add\.args"):
+        add.enqueue_many([other.args(1)])
+
+
 def test_arguments_that_do_not_fit_are_refused_before_anything_is_sent(add, queue):
     with pytest.raises(TypeError, match="missing"):
         add.enqueue()

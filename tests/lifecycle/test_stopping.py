@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 
+import psutil
 import pytest
 
 from .conftest import until
@@ -95,6 +97,57 @@ def test_ttin_dumps_the_stacks_of_running_jobs(start, send, ledger):
     until(lambda: "in gated" in worker.log)
     until(lambda: "1 running" in worker.log)
     ledger.gate("a").touch()
+    assert worker.stop() == 0
+
+
+def test_stacks_of_several_children_stand_apart_when_ttin_comes(start, send, ledger):
+    worker = start("--processes", "3")
+    for number in range(3):
+        send("gated", f"a{number}")
+    until(lambda: len(ledger.lines("start")) == 3)
+    for _ in range(5):
+        worker.send(signal.SIGTTIN)
+    until(lambda: worker.log.count("in gated") >= 3)
+    text = worker.log
+    parts = re.split(r"child (\d+): \d running.*\n", text)[1:]
+    for pid, stacks in zip(parts[::2], parts[1::2], strict=True):
+        assert int(pid) in worker.children()
+        # Every one is whole: it ends in what each child's main thread began with.
+        assert stacks.count("Current thread") + stacks.count("Thread 0x") >= 1
+        assert stacks.count("in gated") == 1
+    for number in range(3):
+        ledger.gate(f"a{number}").touch()
+    assert worker.stop() == 0
+
+
+def test_child_says_that_it_does_not_answer_when_it_is_stopped(start, send, ledger):
+    worker = start("--processes", "1")
+    send("gated", "a")
+    until(lambda: ledger.lines("start"))
+    (child,) = worker.children()
+    os.kill(child, signal.SIGSTOP)
+    worker.send(signal.SIGTTIN)
+    until(lambda: "(it doesn't answer)" in worker.log)
+    os.kill(child, signal.SIGCONT)
+    ledger.gate("a").touch()
+    assert worker.stop() == 0
+
+
+def test_worker_starts_when_ttin_comes_before_it_has_begun(start, send, ledger, tmp_path):
+    """Its jobs' module waits amid its import until TTIN has been sent."""
+    reached, gate = tmp_path / "reached", tmp_path / "go"
+    (tmp_path / "slow_module.py").write_text(
+        f"import pathlib, time\npathlib.Path({str(reached)!r}).touch()\n"
+        f"while not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.005)\n"
+        "from tests.lifecycle.jobs_at_work import quick\n"
+    )
+    worker = start(module="slow_module", env={"PYTHONPATH": str(tmp_path)})
+    until(reached.exists)
+    worker.send(signal.SIGTTIN)
+    assert psutil.Process(worker.pid).status() != psutil.STATUS_STOPPED
+    gate.touch()
+    send("quick", "a")
+    until(lambda: ledger.lines("end", "a"))
     assert worker.stop() == 0
 
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +18,7 @@ import pytest
 
 from jobq.observe import log
 
+ROOT = Path(__file__).resolve().parents[2]
 NASTY = "a\r\n08:00:00.000 1 INFO forged\x1b[2J\x9b"
 
 
@@ -124,3 +129,67 @@ def test_logging_gives_way_to_handlers_of_the_application(loggers: Any) -> None:
     logging.getLogger("jobq.worker").info("once")
     assert stream.getvalue() == "" and theirs.getvalue() == "once\n"
     assert own.handlers == [] and own.propagate
+
+
+LOGGING_JOB = """
+import logging, sys
+from jobq import current, job
+{configured}
+
+def helper():
+    logging.getLogger("app.pages").info("fetched\\nall of it")
+
+@job(name="fetch", queue="low")
+def fetch():
+    helper()
+    logging.getLogger("app.pages").warning("slow", extra={{"job": "its own"}})
+    current().logger.info("by the job's logger")
+"""
+
+
+def logged(server: Any, queue: Any, tmp_path: Any, configured: str, *options: str) -> list[str]:
+    """What a worker wrote whose one job logs through plain loggers."""
+    (tmp_path / "logging_job.py").write_text(LOGGING_JOB.format(configured=configured))
+    queue.enqueue(b'{"job":"fetch"}', mid="m-1")
+    ran = subprocess.run(
+        [sys.executable, "-m", "jobq", "worker", "--burst", "--processes", "1", "--queues", "low",
+         "--import", "logging_job", "--url", server.url, *options],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    return ran.stderr.splitlines()
+
+
+def test_plain_log_lines_name_their_job_when_they_are_text(
+    server: Any, queue: Any, tmp_path: Any
+) -> None:
+    lines = logged(server, queue, tmp_path, "")
+    (first,) = [line for line in lines if "fetched" in line]
+    assert first.endswith("INFO    fetched  job=fetch mid=m-1 attempt=1 queue=low")
+    (own,) = [line for line in lines if "slow" in line]
+    assert own.endswith("WARNING slow  job=its own mid=m-1 attempt=1 queue=low")
+    assert sum("mid=m-1" in line for line in lines) == 3
+    assert any("by the job's logger  job=fetch" in line for line in lines)
+
+
+def test_plain_log_lines_have_their_jobs_fields_when_they_are_json(
+    server: Any, queue: Any, tmp_path: Any
+) -> None:
+    records = [
+        json.loads(line) for line in logged(server, queue, tmp_path, "", "--log-format", "json")
+    ]
+    inside = [one for one in records if one["logger"] in ("app.pages", "fetch")]
+    assert [(one["mid"], one["queue"], one["attempt"]) for one in inside] == [("m-1", "low", 1)] * 3
+    assert [one["job"] for one in inside] == ["fetch", "its own", "fetch"]
+    assert all("mid" not in one for one in records if one["logger"] == "jobq.worker")
+
+
+def test_handlers_of_the_application_get_the_fields_too(
+    server: Any, queue: Any, tmp_path: Any
+) -> None:
+    configured = (
+        "logging.basicConfig(level='INFO', stream=sys.stderr, format='%(message)s / %(mid)s')"
+    )
+    lines = logged(server, queue, tmp_path, configured)
+    assert "all of it / m-1" in lines
+    assert "slow / m-1" in lines

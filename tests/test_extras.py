@@ -1,0 +1,41 @@
+"""What is said where an optional package is missing, and how the documents install jobq."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from jobq import extras
+
+ROOT = Path(__file__).resolve().parents[1]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+@pytest.mark.parametrize("extra", ["embedded", "sentry", "crypto", "spark"])
+def test_remedy_names_the_packages_of_the_extra_and_never_jobq(extra):
+    pip, install, *named = shlex.split(extras.install(extra))
+    assert (pip, install) == ("pip", "install")
+    assert {Requirement(one).name for one in named} == {
+        Requirement(one).name for one in EXTRAS[extra]
+    }
+
+
+def test_remedy_names_the_extra_when_nothing_is_known_of_it():
+    assert "extra 'no such'" in extras.install("no such")
+
+
+def test_documents_install_jobq_from_a_checkout():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    sources = [*(ROOT / "jobq").rglob("*.py")]
+    wrong = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in (*pages, *sources)
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r"pip install [^#`]*(?<![./\\w])[\"']?jobq\b", line)
+    ]
+    assert wrong == []
