@@ -14,6 +14,7 @@ from typing import Literal, cast, get_args
 from jobq import extras
 from jobq.durations import Duration, seconds_of
 from jobq.errors import ConfigError, masked
+from jobq.variables import warn
 
 VALID_S, LONGEST_VALID_S = 7 * 86_400.0, 366 * 86_400.0
 _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,40}")
@@ -140,7 +141,8 @@ class CodecSettings:
 class ServerSettings:
     """How to reach the server.
 
-    url: None = the embedded server. patience_s: how long one call is tried, over lost connections and a silent
+    url: None = the embedded server. embedded: False forbids that, True asks for it; None = it is used with a
+    warning, but not under pytest. patience_s: how long one call is tried, over lost connections and a silent
     server; its first try has socket_timeout_s even so.
     data_dir: where the embedded server keeps its data; None = `.jobq` beside the nearest pyproject.toml.
     codec: how calls that go there are sealed; None = not at all. functions: call scripts as functions that
@@ -154,6 +156,7 @@ class ServerSettings:
     namespace: str = "jobq"
     patience_s: float = 10.0
     socket_timeout_s: float = 5.0
+    embedded: bool | None = None
     embedded_idle_s: float = 600.0
     data_dir: str | None = None
     codec: CodecSettings | None = None
@@ -236,13 +239,14 @@ class WorkerSettings:
 
 
 def settings_from_env(environ: Mapping[str, str] | None = None) -> ServerSettings:
-    """JOBQ_URL (else REDIS_URL), JOBQ_NAMESPACE, JOBQ_PATIENCE, JOBQ_EMBEDDED_IDLE, JOBQ_DATA,
-    JOBQ_FUNCTIONS.
+    """JOBQ_URL (else REDIS_URL), JOBQ_NAMESPACE, JOBQ_PATIENCE, JOBQ_EMBEDDED, JOBQ_EMBEDDED_IDLE,
+    JOBQ_DATA, JOBQ_FUNCTIONS. A JOBQ_… that nothing reads is a warning.
 
     Of what makes an enqueue durable JOBQ_DURABILITY, JOBQ_DURABLE_WITHIN and JOBQ_OUTAGE_BUFFER; of the
     codec JOBQ_CODEC, JOBQ_CODEC_KEYS, JOBQ_CODEC_ACCEPT_PLAIN and JOBQ_CODEC_VALID.
     """
     env = os.environ if environ is None else environ
+    warn(env)
     codec = None
     patience_s = duration_s(env.get("JOBQ_PATIENCE") or 10.0)
     durable_within_s = duration_s(env.get("JOBQ_DURABLE_WITHIN") or 2.0)
@@ -259,6 +263,7 @@ def settings_from_env(environ: Mapping[str, str] | None = None) -> ServerSetting
         patience_s=patience_s,
         # A server that is silent must not take longer than one that is gone.
         socket_timeout_s=min(5.0, max(1.0, patience_s, 1.25 * durable_within_s)),
+        embedded=embedded_from_env(env),
         embedded_idle_s=duration_s(env.get("JOBQ_EMBEDDED_IDLE") or 600.0),
         data_dir=env.get("JOBQ_DATA") or None,
         codec=codec,
@@ -267,6 +272,17 @@ def settings_from_env(environ: Mapping[str, str] | None = None) -> ServerSetting
         durable_within_s=durable_within_s,
         outage_buffer=_whole("JOBQ_OUTAGE_BUFFER", env.get("JOBQ_OUTAGE_BUFFER") or "0"),
     )
+
+
+def embedded_from_env(environ: Mapping[str, str] | None = None) -> bool | None:
+    """JOBQ_EMBEDDED: 1 asks for the embedded server where no URL is set, 0 forbids it; None when it isn't set."""
+    env = os.environ if environ is None else environ
+    text = env.get("JOBQ_EMBEDDED") or ""
+    if text not in ("", "0", "1"):
+        raise ConfigError(
+            f"JOBQ_EMBEDDED={text!r} is neither 0 (forbid the embedded server) nor 1 (use it)"
+        )
+    return bool(int(text)) if text else None
 
 
 def lake_from_env(environ: Mapping[str, str] | None = None) -> str | None:

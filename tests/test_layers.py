@@ -13,14 +13,14 @@ import jobq
 PACKAGE = Path(__file__).parents[1] / "jobq"
 #: Layer by first part of the name; modules of the top package are layers of their own.
 LAYERS = {
-    "durations": 0, "errors": 0, "extras": 0, "config": 0, "events": 0,
+    "durations": 0, "variables": 0, "errors": 0, "extras": 0, "config": 0, "events": 0,
     "engine": 1, "jobs": 2,
     "worker": 3, "compat": 3, "observe": 3,
     "pipeline": 4, "chaos": 4, "web": 4, "testing": 4,
     "cli": 5, "__main__": 6,
 }  # fmt: skip
-#: Layer 0 by itself: durations and extras know nothing, errors take them, the others may raise errors.
-WORDS = ["durations", "errors", "extras", "events", "config"]
+#: Layer 0 by itself: durations, variables and extras know nothing, errors take them, the others may raise errors.
+WORDS = ["durations", "variables", "errors", "extras", "events", "config"]
 
 
 def imports(path: Path) -> Iterator[str]:

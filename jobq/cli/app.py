@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from jobq import __version__
-from jobq.cli import exits, output, project
+from jobq.cli import exits, output, project, variables
 from jobq.cli.options import SHARED_DEFAULTS, LazyGroup
 from jobq.errors import JobqError, masked_text
 
@@ -82,7 +82,7 @@ def app(ctx: click.Context) -> None:
     """
     ctx.color = output.wants_color()
     found, refused = project.nearest(Path.cwd())
-    for reason in refused:
+    for reason in (*refused, *variables.unknown(app, os.environ)):
         click.echo(f"jobq: {output.escaped(reason)}", err=True)
     if found:
         section = project.checked(project.read(found), COMMANDS, found.path)

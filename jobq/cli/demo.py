@@ -69,4 +69,5 @@ def environment(session: Session) -> dict[str, str]:
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
     named = {"JOBQ_URL": session.url} if session.url else {}
-    return {**os.environ, **named, "PYTHONPATH": path}
+    # The demo says itself which server it uses.
+    return {"JOBQ_EMBEDDED": "1", **os.environ, **named, "PYTHONPATH": path}

@@ -33,7 +33,8 @@ MAX_FAILURES = 16
 #: Settings that hold for this machine, or for the workers that run on it, alone.
 _LOCAL = (
     "JOBQ_DATA",
-    "JOBQ_EMBEDDED_IDLE",
+    "JOBQ_EMBEDDED",
+    "JOBQ_PYPROJECT",
     "JOBQ_LAKE",
     "JOBQ_JSON",
     "JOBQ_SPARK_",

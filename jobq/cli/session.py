@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from jobq.jobs.seal import Purpose
 
 T = TypeVar("T")
+embedded_log = logging.getLogger("jobq.server")
 #: The client's patience with a Cluster once a queue's node didn't answer within the whole of it.
 NEXT_PATIENCE_S = 1.0
 
@@ -45,8 +47,17 @@ class Session:
         """How to reach the server."""
         settings = settings_from_env()
         url, namespace = self.url or settings.url, self.namespace or settings.namespace
+        if not url:
+            from jobq.engine import embedded
+
+            embedded.announced_by(self._note_start)
         # A command that says it enqueued has done so.
         return replace(settings, url=url, namespace=namespace, outage_buffer=0)
+
+    def _note_start(self, text: str) -> None:
+        # A worker's log has it, too.
+        if text.startswith("started") and not embedded_log.isEnabledFor(logging.INFO):
+            self.note(f"{text}; set JOBQ_URL for another")
 
     @cached_property
     def client(self) -> Client:

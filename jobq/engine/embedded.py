@@ -11,10 +11,11 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jobq.config import ServerSettings
+from jobq.config import ServerSettings, embedded_from_env
 from jobq.engine.embedded_place import (
     Place,
     check,
@@ -38,6 +39,8 @@ from jobq.errors import EmbeddedError
 logger = logging.getLogger("jobq.server")
 #: How long a server that lives but answers nowhere may take to answer or to end.
 SILENT_S = 10.0
+#: pytest sets them for the tests and for all processes that they start.
+_PYTEST = frozenset(("PYTEST_VERSION", "PYTEST_CURRENT_TEST"))
 
 
 class EmbeddedStatus(NamedTuple):
@@ -54,7 +57,12 @@ class EmbeddedStatus(NamedTuple):
 
 
 def start_or_join(settings: ServerSettings) -> str:
-    """The URL of the running server, started if need be. EmbeddedError says what is missing or wrong."""
+    """The URL of the running server, started if need be. EmbeddedError says what is missing or wrong.
+
+    The first time in a process is a warning, unless the settings ask for it or the command line says it:
+    whoever forgot JOBQ_URL must not look for the messages elsewhere.
+    """
+    asked = _allowed(settings)
     where = _where(settings)
     prepare(where)
     with locked(where.lock):
@@ -64,8 +72,50 @@ def start_or_join(settings: ServerSettings) -> str:
         else:
             word = "joined the"
         _watch(where, socket, settings.embedded_idle_s)
-    logger.info("%s embedded server at %s; data in %s", word, socket, where.data)
+    _announce(f"{word} embedded server at {socket}; data in {where.data}", asked)
     return f"unix://{socket}"
+
+
+def announced_by(say: Callable[[str], object] | None) -> None:
+    """Who says it instead of the warning: the command line. None: nobody."""
+    global _say
+    _say = say
+
+
+_say: Callable[[str], object] | None = None
+_warned = False
+
+
+def _announce(text: str, asked: bool) -> None:
+    global _warned
+    loud = not (asked or _say or _warned)
+    if loud:
+        _warned = True
+        text += (
+            ". JOBQ_URL isn't set: set it for another server, or JOBQ_EMBEDDED=1 to use this one without a "
+            "warning, or 0 to forbid it"
+        )
+    logger.log(logging.WARNING if loud else logging.INFO, "%s", text)
+    if _say:
+        _say(text)
+
+
+def _allowed(settings: ServerSettings) -> bool:
+    """Whether it was asked for; EmbeddedError where it is forbidden, or under pytest not asked for."""
+    by_variable = embedded_from_env()
+    if by_variable is False or settings.embedded is False:
+        said = "JOBQ_EMBEDDED=0 forbids" if by_variable is False else "the settings forbid"
+        raise EmbeddedError(
+            f"no JOBQ_URL or REDIS_URL is set, and {said} the embedded server; set JOBQ_URL=redis://…"
+        )
+    asked = bool(settings.embedded or by_variable)
+    if not asked and not _PYTEST.isdisjoint(os.environ):
+        raise EmbeddedError(
+            "no JOBQ_URL or REDIS_URL is set, and tests don't use the embedded server unasked: they would write "
+            "to the data of the project. Set JOBQ_URL to a server for tests, or JOBQ_EMBEDDED=1 with JOBQ_DATA, "
+            "a temporary folder"
+        )
+    return asked
 
 
 def status(settings: ServerSettings) -> EmbeddedStatus:

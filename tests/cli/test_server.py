@@ -14,6 +14,7 @@ def project(bare: Any, monkeypatch: pytest.MonkeyPatch, line: Any) -> Any:
     """A project folder without a server."""
     runtime = tempfile.mkdtemp(prefix="jobq-", dir="/tmp")
     monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+    monkeypatch.setenv("JOBQ_EMBEDDED", "1")
     (bare / "pyproject.toml").touch()
     yield bare
     line("server", "stop")

@@ -55,7 +55,7 @@ def runtime(monkeypatch):
     """A runtime folder of the test's own."""
     folder = tempfile.mkdtemp(prefix="jobq-", dir="/tmp")
     monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-    for name in ("JOBQ_URL", "REDIS_URL", "JOBQ_DATA"):
+    for name in ("JOBQ_URL", "REDIS_URL", "JOBQ_DATA", "JOBQ_EMBEDDED"):
         monkeypatch.delenv(name, raising=False)
     yield Path(folder)
     shutil.rmtree(folder, ignore_errors=True)
@@ -64,7 +64,7 @@ def runtime(monkeypatch):
 @pytest.fixture
 def settings(runtime, tmp_path):
     """Of a server that ends with the test."""
-    made = ServerSettings(data_dir=str(tmp_path / ".jobq"), embedded_idle_s=60)
+    made = ServerSettings(embedded=True, data_dir=str(tmp_path / ".jobq"), embedded_idle_s=60)
     yield made
     embedded.stop(made)
 
@@ -84,7 +84,7 @@ def test_server_is_started_joined_and_stopped(settings):
 def test_server_is_one_when_six_processes_start_it_at_once(settings):
     script = (
         "import sys; from jobq.config import ServerSettings; from jobq.engine import embedded;"
-        "s = ServerSettings(data_dir=sys.argv[1], embedded_idle_s=60);"
+        "s = ServerSettings(embedded=True, data_dir=sys.argv[1], embedded_idle_s=60);"
         "print(embedded.start_or_join(s), embedded.status(s).pid)"
     )
     command = [sys.executable, "-c", script, settings.data_dir]
@@ -202,7 +202,9 @@ def test_folder_of_somebody_else_is_refused(settings, runtime):
 def test_data_that_cannot_be_made_are_refused(runtime, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(EmbeddedError, match="JOBQ_DATA"):
-        embedded.start_or_join(ServerSettings(data_dir=str(tmp_path / "file" / "data")))
+        embedded.start_or_join(
+            ServerSettings(embedded=True, data_dir=str(tmp_path / "file" / "data"))
+        )
 
 
 def test_data_lie_beside_the_nearest_pyproject(tmp_path):
@@ -220,7 +222,7 @@ def test_socket_is_refused_when_its_path_is_too_long(runtime, tmp_path, monkeypa
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     with pytest.raises(EmbeddedError, match="XDG_RUNTIME_DIR to a folder with a shorter path"):
-        embedded.start_or_join(ServerSettings(data_dir=str(tmp_path / "data")))
+        embedded.start_or_join(ServerSettings(embedded=True, data_dir=str(tmp_path / "data")))
 
 
 def test_start_is_refused_when_a_server_on_these_data_lost_its_socket(settings, monkeypatch):

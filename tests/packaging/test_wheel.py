@@ -102,7 +102,7 @@ def test_installed_wheel_runs_a_job(installed, server, redis, tmp_path):
 
 def test_installed_wheel_starts_its_embedded_server(installed, tmp_path, short_folder):
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("JOBQ", "REDIS"))}
-    env = {**kept, "PYTHONPATH": "", "XDG_RUNTIME_DIR": str(short_folder)}
+    env = {**kept, "PYTHONPATH": "", "XDG_RUNTIME_DIR": str(short_folder), "JOBQ_EMBEDDED": "1"}
 
     def line(*args):
         return subprocess.run(

@@ -28,7 +28,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A runtime folder of the test's own, and no server that a variable names."""
     folder = tempfile.mkdtemp(prefix="jobq-", dir="/tmp")
     monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-    for name in ("JOBQ_URL", "REDIS_URL", "JOBQ_DATA", "JOBQ_PYPROJECT"):
+    for name in ("JOBQ_URL", "REDIS_URL", "JOBQ_DATA", "JOBQ_PYPROJECT", "JOBQ_EMBEDDED"):
         monkeypatch.delenv(name, raising=False)
     yield Path(folder)
     shutil.rmtree(folder, ignore_errors=True)
@@ -43,7 +43,7 @@ def data(runtime: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def settings(data: Path) -> Iterator[ServerSettings]:
     """Of a server that ends with the test."""
-    made = ServerSettings(data_dir=str(data), embedded_idle_s=60)
+    made = ServerSettings(embedded=True, data_dir=str(data), embedded_idle_s=60)
     data.parent.mkdir()
     yield made
     if data.is_dir() and not data.is_symlink():

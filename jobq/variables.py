@@ -1,0 +1,61 @@
+"""Variables of the environment that jobq knows; of any other JOBQ_… a sentence says so, with the nearest name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+
+PREFIX = "JOBQ_"
+#: What settings read, and options that many commands share.
+KNOWN = frozenset(
+    PREFIX + name
+    for name in (
+        "URL", "NAMESPACE", "PATIENCE", "EMBEDDED", "EMBEDDED_IDLE", "DATA", "FUNCTIONS", "DURABILITY",
+        "DURABLE_WITHIN", "OUTAGE_BUFFER", "CODEC", "CODEC_KEYS", "CODEC_ACCEPT_PLAIN", "CODEC_VALID", "LAKE",
+        "PYPROJECT",
+        "QUEUE", "QUEUES", "IMPORT", "JSON",
+    )
+)  # fmt: skip
+#: Switches of single parts, and of jobq's own tests.
+INNER = frozenset(
+    PREFIX + name
+    for name in (
+        "CHAOS_LEDGER", "CHAOS_LOOP", "CHAOS_RECORD", "SPARK_ARCHIVE",
+        "AUDIT", "CHAOS_JOBS", "MODEL", "REQUIRE_TOOLS", "TEST_LEDGER", "TOPIC_MESSAGES",
+    )
+)  # fmt: skip
+#: Every option of a command has a variable that begins with its name: JOBQ_WORKER_PROCESSES.
+COMMANDS = (
+    "worker", "enqueue", "queues", "status", "messages", "cancel", "dead", "pause", "resume", "clear", "events",
+    "doctor", "fsck", "audit", "reliable", "topic", "functions", "acl", "server", "demo", "resque", "chaos", "rsmq",
+    "lake", "report", "spark",
+)  # fmt: skip
+logger = logging.getLogger("jobq.config")
+_said: set[str] = set()
+
+
+def warn(environ: Mapping[str, str]) -> None:
+    """A warning for each name that nothing reads, once per process. Options are checked by their commands."""
+    prefixes = tuple(f"{PREFIX}{command.upper()}_" for command in COMMANDS)
+    names = [name for name in environ if not name.startswith(prefixes)]
+    for sentence in unknown(names, KNOWN):
+        logger.warning("%s", sentence)
+
+
+def unknown(names: Iterable[str], known: Collection[str]) -> list[str]:
+    """A sentence for each JOBQ_… that is none of the known, unless this process has had it."""
+    found = {
+        name for name in names if name.startswith(PREFIX) and name not in {*known, *INNER, *_said}
+    }
+    _said.update(found)
+    return [_sentence(name, known) for name in sorted(found)]
+
+
+def _sentence(name: str, known: Collection[str]) -> str:
+    from difflib import get_close_matches
+
+    # Without what all have in common, which would make any two of them alike.
+    rests = {each.removeprefix(PREFIX): each for each in known}
+    near = get_close_matches(name.removeprefix(PREFIX), rests, n=1)
+    remedy = f"did you mean {rests[near[0]]}?" if near else "docs/cli.md lists those that it reads"
+    return f"jobq doesn't read the variable {name}; {remedy}"
