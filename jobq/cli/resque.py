@@ -11,7 +11,7 @@ from jobq.cli import exits, output
 from jobq.cli.arguments import from_words, moment_of
 from jobq.cli.options import DURATION, Group, command, option, yes_option
 from jobq.cli.session import Session
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, ScriptError
 
 if TYPE_CHECKING:
     from jobq.compat.resque.outgoing import RubyQueue
@@ -207,14 +207,29 @@ def _queues(session: Session, sidekiq: str, resque: str) -> Iterator[dict[str, A
     from jobq.compat.resque.places import Place
 
     for first in (Place("sidekiq", sidekiq, ""), Place("resque", resque, "")):
-        for name in sorted(session.client.command("SMEMBERS", first.key("queues"))):
-            place = first._replace(queue=name.decode("utf-8", "backslashreplace"))
-            taken = sum(claim.njobs for claim in Claims(session.client, place).waiting())
-            waiting = session.client.command("LLEN", place.list_key)
+        for name in _names(session, first.key("queues")):
+            place = first._replace(queue=name)
+            try:
+                taken = sum(claim.njobs for claim in Claims(session.client, place).waiting())
+                waiting = session.client.command("LLEN", place.list_key)
+                held = _held(session, place.queue)
+            except ScriptError as error:
+                session.problem(str(place), error)
+                continue
             yield {
                 "system": place.system, "queue": place.queue, "waiting": waiting, "taken": taken,
-                "held": _held(session, place.queue),
+                "held": held,
             }  # fmt: skip
+
+
+def _names(session: Session, key: str) -> list[str]:
+    from jobq.engine.administration import text_of
+
+    try:
+        return sorted(map(text_of, session.client.command("SMEMBERS", key)))
+    except ScriptError as error:
+        session.problem(key, error)
+        return []
 
 
 def _held(session: Session, name: str) -> int:

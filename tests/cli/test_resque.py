@@ -69,6 +69,20 @@ def test_queues_shows_what_waits_and_what_is_taken(cli, redis, client):
     ]
 
 
+@pytest.mark.parametrize(
+    "broken", ["queue:default", "jobq:intake:{queue:default}:claims", "queues"]
+)
+def test_queues_names_what_cant_be_read_and_shows_the_rest(cli, redis, broken):
+    redis.sadd("resque:queues", "low")
+    if broken != "queues":
+        redis.sadd("queues", "default")
+    redis.set(broken, "of another type")
+    ended = cli("resque", "queues", "--json")
+    assert [one["queue"] for one in ended.records] == ["low"]
+    assert "WRONGTYPE" in ended.err
+    assert ended.code
+
+
 def test_queues_shows_what_jobq_holds_of_a_ruby_queue(cli, redis, client):
     redis.sadd("queues", "default", "no {queue} of jobq")
     held = Queue("default", client)
@@ -107,7 +121,10 @@ def test_claims_are_shown_and_given_back(cli, redis, client):
 
 def test_workers_shows_those_with_a_sign_of_life(cli, redis):
     assert cli("resque", "workers").code == 1
-    redis.sadd("processes", "host:1:a", "host:2:gone")
+    redis.sadd("processes", "host:1:a", "host:2:gone", *"bcd")
+    redis.hset("b", mapping={"info": "[]", "busy": 3})
+    redis.hset("c", mapping={"info": '{"queues":5}', "busy": 3})
+    redis.hset("d", mapping={"info": "{}", "busy": "many"})
     redis.hset("host:1:a", mapping={"info": json.dumps({"queues": ["default"]}), "busy": 3})
     redis.sadd("resque:workers", "host:7:low,high")
     assert cli("resque", "workers", "--json").records == [

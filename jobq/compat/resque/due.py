@@ -15,7 +15,7 @@ from jobq.compat.resque.places import Place
 from jobq.compat.resque.pushing import push
 from jobq.compat.resque.reading import read_fields
 from jobq.engine.script import load
-from jobq.errors import CodecError
+from jobq.errors import CodecError, ScriptError
 
 if TYPE_CHECKING:
     from jobq.engine.connection import Client
@@ -47,16 +47,42 @@ def _promote(client: Client, namespace: str, waiting: str, job: bytes, due_at: b
         if not isinstance(queue, str) or not queue:
             raise CodecError("it names no queue")
     except CodecError as error:
-        jid = blake2b(job, digest_size=12).hexdigest()
-        bury_raw(client, namespace, with_reason(job, "", jid, str(error)))
-        client.command("ZREM", waiting, job)
-        logger.error("a job in %s can't be moved: %s; it is in the dead set now", waiting, error)
+        _give_up(client, namespace, waiting, job, str(error))
         return
     place = Place("sidekiq", namespace, queue)
+    try:
+        _move(client, place, waiting, job, fields, due_at)
+    except ScriptError:
+        if not _of_another_type(client, place):
+            raise
+        # It would keep all that are due later from being moved.
+        _give_up(
+            client, namespace, waiting, job, f"the key {place.list_key} of its queue is no list"
+        )
+
+
+def _of_another_type(client: Client, place: Place) -> bool:
+    try:
+        client.command("LLEN", place.list_key)
+    except ScriptError as error:
+        return "WRONGTYPE" in str(error)
+    return False
+
+
+def _give_up(client: Client, namespace: str, waiting: str, job: bytes, why: str) -> None:
+    jid = blake2b(job, digest_size=12).hexdigest()
+    bury_raw(client, namespace, with_reason(job, "", jid, why))
+    client.command("ZREM", waiting, job)
+    logger.error("a job in %s can't be moved: %s; it is in the dead set now", waiting, why)
+
+
+def _move(
+    client: Client, place: Place, waiting: str, job: bytes, fields: dict[str, Any], due_at: bytes
+) -> None:
     pushed = _stamped(client, job, fields)
     if not client.is_cluster:
         keys = [waiting, place.list_key, place.key("queues")]
-        client.run(load("resque", "ruby_promote"), keys, [job, pushed, queue])
+        client.run(load("resque", "ruby_promote"), keys, [job, pushed, place.queue])
         return
     # Set and list are in two slots, so it is in both for a moment; marked, so that it gets there once. The same
     # job scheduled anew is due at another time.

@@ -32,9 +32,11 @@ def sidekiq_processes(client: Client, namespace: str = "") -> Iterator[Seen]:
             continue
         try:
             facts = decode_any(info)
-        except CodecError:
+            queues = facts.get("queues") or []
+            yield Seen("sidekiq", name, [str(one) for one in queues], int(busy or 0))
+        except (CodecError, AttributeError, TypeError, ValueError):
+            # Somebody else's entry, that no Sidekiq wrote.
             continue
-        yield Seen("sidekiq", name, list(facts.get("queues") or []), int(busy or 0))
 
 
 def resque_workers(client: Client, namespace: str = "resque") -> Iterator[Seen]:

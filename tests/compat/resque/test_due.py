@@ -9,6 +9,7 @@ import time
 import pytest
 
 from jobq.compat.resque.due import promote
+from jobq.errors import ScriptError
 
 
 def later(redis, name="schedule", at=1.0, **fields) -> bytes:
@@ -80,6 +81,26 @@ def test_job_that_cant_be_moved_is_among_sidekiqs_dead(redis, client, broken):
             "(unreadable job)", [broken.decode("utf-8", "backslashreplace")],
         )  # fmt: skip
     assert not redis.exists("schedule")
+
+
+def test_job_whose_queue_is_no_list_keeps_none_that_is_due_later_from_being_moved(redis, client):
+    redis.set("queue:broken", "of another type")
+    redis.zadd("schedule", {'{"class":"A","args":[],"queue":"broken"}': 1})
+    job = later(redis, enqueued_at=5.5)
+    promote(client, "")
+    assert redis.lrange("queue:default", 0, -1) == [job]
+    [shown] = map(json.loads, redis.zrange("dead", 0, -1))
+    assert shown["error_message"] == "the key queue:broken of its queue is no list"
+    assert not redis.exists("schedule")
+
+
+def test_no_job_is_given_up_when_the_server_refuses_to_move_it_for_another_reason(redis, client):
+    redis.set("queues", "of another type")
+    job = later(redis)
+    with pytest.raises(ScriptError):
+        promote(client, "")
+    assert redis.zrange("schedule", 0, -1) == [job]
+    assert not redis.exists("dead")
 
 
 def test_job_that_sidekiqs_poller_took_first_isnt_moved_again(redis, client, monkeypatch):

@@ -17,6 +17,7 @@ from jobq.compat.resque.settings import IntakeSettings, parse_names, parse_place
 from jobq.compat.resque.waiting import Sleep
 from jobq.config import CodecSettings, ServerSettings
 from jobq.engine.connection import connect
+from jobq.engine.message import Ending
 from jobq.engine.queue import Queue
 from jobq.errors import CodecError, ConfigError
 from jobq.jobs.codec import decode
@@ -160,6 +161,22 @@ def test_calls_are_sealed_where_the_queue_asks_for_it(server, redis, watch, push
         assert call.get("raw") == "{bad" or call["job"] == "HardWorker"
         with pytest.raises(CodecError):
             opened(seal_of(client), "default", "another", message.content)
+    client.close()
+
+
+def test_job_that_comes_again_byte_for_byte_is_sealed_as_another_call(server, pushed, redis, watch):
+    """Workers refuse a sealed call that was done, when somebody puts the same bytes back."""
+    codec = CodecSettings(keys=(("k", b"x" * 32),))
+    client = connect(settings=ServerSettings(url=server.url, codec=codec))
+    sealed = set()
+    for _ in range(2):
+        pushed("a")
+        Intake(client, client, IntakeSettings(places=(PLACE,)), watch, Tally())._round()
+        queue = Queue("default", client)
+        [message] = queue.dequeue().messages
+        sealed.add(message.content)
+        queue.finish([Ending(mid="a", token=message.token)])
+    assert len(sealed) == 2
     client.close()
 
 
