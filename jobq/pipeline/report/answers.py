@@ -51,6 +51,8 @@ def from_server(spark: SparkSession, url: str | None, namespace: str) -> Read:
         reader = spark.read.format("jobq").option("view", "events").option("namespace", namespace)
         # Streams are trimmed while a report reads them.
         reader = reader.option("failOnDataLoss", "false")
+        # One bad record must not hide the others; executors log how many they leave out.
+        reader = reader.option("mode", "DROPMALFORMED")
         # It goes by the time of writing, which comes after that of happening.
         reader = reader.option("since", since.isoformat()) if since else reader
         return (reader.option("url", url) if url else reader).load()

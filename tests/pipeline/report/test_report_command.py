@@ -187,10 +187,14 @@ def test_help_of_report_asks_for_a_lake_only_without_live(report):
     assert "[required without --live]" in " ".join(report("--help").out.split())
 
 
-def test_live_report_reads_the_servers_streams(report, valkey_queue, valkey):
+def test_live_report_reads_the_servers_streams_and_leaves_out_what_is_no_record(
+    report, valkey_queue, valkey
+):
     valkey_queue.enqueue(b"{}", mid="a")
     (taken,) = valkey_queue.dequeue(1).messages
     valkey_queue.finish([Ending(mid=taken.mid, token=taken.token, outcome="done")])
+    bad = "done\x1fm\x1f5\x1fapp.x\x1f1\x1f\x1f10\x1f-1"
+    valkey_queue.client.command("XADD", f"{valkey_queue.prefix}events", "*", "1", bad)
     now = datetime.now(UTC)
     ended = report(
         "retries",

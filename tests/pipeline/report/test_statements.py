@@ -42,7 +42,14 @@ def test_statements_answer_their_columns_and_nothing_when_there_are_no_events(sp
 
 def test_statements_bear_events_that_tell_nothing_but_their_kind(spark):
     bare = {"job": None, "run": None, "attempt": None}
-    told = [recovered(), event("dead", **bare), event("enqueued", **bare), event(run=0.0, cpu_us=0)]
+    later = event("rested", **bare)  # of a kind that a later jobq may add
+    told = [
+        recovered(),
+        event("dead", **bare),
+        event("enqueued", **bare),
+        event(run=0.0, cpu_us=0),
+        later,
+    ]
     with viewed(spark, told):
         rows = {report.name: frame(spark, report, ASKED).count() for report in REPORTS}
     assert rows["retries"] == 2 and rows["cost"] == 1 and rows["dead"] == 1
