@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from jobq.pipeline import gateway, session
@@ -84,7 +86,11 @@ class History:
         """`jobq report all --html`, from the begin of this run to now."""
         asked = Asked(since=self.began, until=self._now() + timedelta(seconds=1))
         found, seen = answers(self.spark, from_lake(self.spark, self.lake), named("all"), asked)
-        target.write_text(page(found, asked, seen), encoding="utf-8")
+        # A new file takes the name: in a shared folder, the old one may be a link that somebody else made.
+        with NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as file:
+            file.write(page(found, asked, seen))
+        os.chmod(file.name, 0o644)
+        os.replace(file.name, target)
         return Reported(len(found), seen.events)
 
     def frame(self, rows: Sequence[str], folder: Path) -> DataFrame:

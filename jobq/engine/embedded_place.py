@@ -84,14 +84,19 @@ def place(data: Path) -> Place:
 def runtime_folder() -> Path:
     """A folder for sockets: short, since a socket's path has little room, and the user's own."""
     given = os.environ.get("XDG_RUNTIME_DIR")
-    if (
-        given
-        and os.path.isabs(given)
-        and len(os.fsencode(given)) < 60
-        and os.access(given, os.W_OK)
-    ):
+    if given and os.path.isabs(given) and len(os.fsencode(given)) < 60 and _is_runtime(given):
         return Path(given, "jobq")
     return Path(tempfile.gettempdir(), f"jobq-{os.geteuid()}")
+
+
+def _is_runtime(folder: str) -> bool:
+    """Whether it is yours, as it must be. After `su` it may be that of another user, who could swap what is in it."""
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return False
+    yours = found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    return yours and os.access(folder, os.W_OK)
 
 
 def prepare(place: Place) -> None:

@@ -80,6 +80,22 @@ def fault(found: os.stat_result, *, has_acl: bool = False) -> str:
     return ""
 
 
+def folder_fault(folder: Path, top: Path) -> str:
+    """Why what is run from `folder`, at or below `top`, could be somebody else's; empty: it couldn't."""
+    for each in (folder, *folder.parents):
+        # Of a link, its owner says where it leads.
+        found, leads = each.stat(), each.lstat().st_uid
+        if not stat.S_ISDIR(found.st_mode):
+            return f"{each} is no folder"
+        # Groups are left to the user's umask: the folder is the user's own choice.
+        owned = {found.st_uid, leads} <= {os.geteuid(), 0}
+        if not owned or found.st_mode & stat.S_IWOTH:
+            return f"{each}: {fault(found) or f'it is a link of {user_name(leads)}'}"
+        if each == top:
+            break
+    return ""
+
+
 def writable_by_all(folder: Path) -> bool:
     """Whether everybody can put files there, as in a temporary folder."""
     try:

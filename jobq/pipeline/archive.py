@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from jobq.engine import trust
 from jobq.errors import PipelineError
 from jobq.pipeline.java import Java
 from jobq.pipeline.launcher import cache
@@ -45,6 +46,9 @@ def options(java: Java) -> list[str]:
     found = place(java)
     if os.environ.get(SWITCH) == "off" or not os.access(found, os.R_OK) or " " in str(found):
         return []
+    # The JVM runs what is in it.
+    if trust.fault(found.stat()) or trust.folder_fault(found.parent, cache()):
+        return []
     use = "AOTCache" if java.major >= AHEAD_OF_TIME else "SharedArchiveFile"
     return [f"-XX:{use}={found}", SILENT]
 
@@ -57,6 +61,10 @@ def build(java: Java) -> Path:
     final = place(java)
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
+        if reason := trust.folder_fault(final.parent, cache()):
+            raise PipelineError(
+                f"no archive is made: {reason}; set XDG_CACHE_HOME to a folder of yours"
+            )
         with tempfile.TemporaryDirectory(dir=final.parent) as folder:
             draft = Path(folder) / "archive"
             _rehearse(java, draft)

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from jobq.engine import trust
 from jobq.errors import JavaMissing
 
 ABSENT = "--add-modules=jdk.incubator.vector"
@@ -33,6 +34,16 @@ def cache(environ: Mapping[str, str] | None = None) -> Path:
     return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "jobq"
 
 
+def _settle(folder: Path, top: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if reason := trust.folder_fault(folder, top):
+        # Between its test and its start, whoever can write there could put another program in its place.
+        raise JavaMissing(
+            f"Java isn't started from {folder}: {reason}; set XDG_CACHE_HOME to a folder of yours, or JAVA_HOME "
+            "to a Java 17 or later"
+        )
+
+
 def beside(java: Path, environ: Mapping[str, str] | None = None) -> Path:
     """A JAVA_HOME whose bin/java starts `java` without the argument it can't bear.
 
@@ -42,8 +53,8 @@ def beside(java: Path, environ: Mapping[str, str] | None = None) -> Path:
     home = cache(environ) / "java" / hashlib.sha256(text.encode()).hexdigest()[:16]
     script = home / "bin" / "java"
     try:
+        _settle(script.parent, cache(environ))
         if not (script.is_file() and script.read_text(encoding="utf-8") == text):
-            script.parent.mkdir(parents=True, exist_ok=True)
             descriptor, draft = tempfile.mkstemp(dir=script.parent)
             with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)

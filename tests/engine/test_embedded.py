@@ -225,6 +225,13 @@ def test_socket_is_refused_when_its_path_is_too_long(runtime, tmp_path, monkeypa
         embedded.start_or_join(ServerSettings(embedded=True, data_dir=str(tmp_path / "data")))
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770])
+def test_runtime_folder_that_others_can_write_to_holds_no_socket(runtime, tmp_path, mode):
+    assert place(tmp_path).socket.parent == runtime / "jobq"
+    runtime.chmod(mode)
+    assert place(tmp_path).socket.parent == Path(tempfile.gettempdir(), f"jobq-{os.geteuid()}")
+
+
 def test_start_is_refused_when_a_server_on_these_data_lost_its_socket(settings, monkeypatch):
     url = embedded.start_or_join(settings)
     found = embedded.status(settings)

@@ -62,6 +62,20 @@ def test_archive_is_not_used_when_switched_off(monkeypatch):
     assert archive.options(java()) == []
 
 
+def test_archive_is_not_used_or_made_where_others_can_write():
+    one = java(version="21.0.8")
+    place = made(one)
+    assert archive.options(one)
+    for path in (place, place.parent, place.parent.parent):
+        before = path.stat().st_mode
+        path.chmod(0o777)
+        assert archive.options(one) == []
+        path.chmod(before)
+    place.parent.chmod(0o777)
+    with pytest.raises(PipelineError, match="everybody can write to it"):
+        archive.build(one)
+
+
 def test_failed_warmup_says_why_and_leaves_the_old_archive(tmp_path, monkeypatch):
     home = tmp_path / "java"
     (home / "bin").mkdir(parents=True)

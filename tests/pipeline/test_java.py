@@ -124,3 +124,15 @@ def test_launcher_says_where_it_may_not_write(tmp_path):
     (tmp_path / "jobq").write_text("a file where a folder should be")
     with pytest.raises(JavaMissing, match="set XDG_CACHE_HOME"):
         launcher.beside(Path("/opt/java"), env(XDG_CACHE_HOME=tmp_path))
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_launcher_is_not_used_from_a_folder_that_others_can_write_to(tmp_path, depth):
+    where = env(XDG_CACHE_HOME=tmp_path)
+    script = launcher.beside(Path("/opt/java"), where) / "bin" / "java"
+    folder = script.parents[depth]
+    folder.chmod(0o777)
+    with pytest.raises(JavaMissing, match="everybody can write to it"):
+        launcher.beside(Path("/opt/java"), where)
+    folder.chmod(0o755)
+    assert launcher.beside(Path("/opt/java"), where)
