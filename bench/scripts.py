@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jobq
 from bench.server import info, private_server
 from bench.stage import Row
+from bench.targets import PAGE_HOLDS
 from jobq.config import WorkerSettings
 from jobq.engine import fsck
 from jobq.engine.administration import PAGE
@@ -26,6 +27,8 @@ CONTENT = b'{"v":1,"job":"noop","args":[12345,"short text"]}'
 BATCH = WorkerSettings().prefetch
 #: Nothing expires while this runs.
 LEASE_MS = 600_000
+#: Shorter calls aren't logged, and commands within scripts are shorter.
+SLOW_US, SLOW_CALLS = 100, 10_000
 
 
 class Call(NamedTuple):
@@ -44,6 +47,30 @@ def scripts(_: str) -> Iterator[Row]:
         _filled(queue)
         for call in (*_of_workers(queue), *_of_people(queue)):
             yield from _timed(client, call)
+        yield from _longest_pages(client, queue)
+
+
+def _longest_pages(client: jobq.Client, queue: jobq.Queue) -> Iterator[Row]:
+    """How long one call of the commands that list everything holds the server up: the worst, by its SLOWLOG."""
+    large = jobq.Queue("large", client)
+    for size in (100, 10_000, 100_000):
+        large.enqueue_many([bytes(size)] * 40)
+    client.command("CONFIG", "SET", "slowlog-log-slower-than", SLOW_US)
+    client.command("CONFIG", "SET", "slowlog-max-len", SLOW_CALLS)
+    lists: dict[str, Callable[[jobq.Queue], Iterator[object]]] = {
+        "messages --all": lambda one: one.every_entry("ready"),
+        "messages --place due --all": lambda one: one.every_entry("due"),
+        "messages --place circle --all": lambda one: one.every_entry("circle"),
+        "dead list --all": lambda one: one.every_dead(),
+    }
+    for name, entries in lists.items():
+        client.command("SLOWLOG", "RESET", routed_by="")
+        for one in (queue, large):
+            for _ in entries(one):
+                pass
+        slow = client.command("SLOWLOG", "GET", SLOW_CALLS, routed_by="")
+        longest = max((int(entry[2]) for entry in slow), default=SLOW_US)
+        yield PAGE_HOLDS.format(name), longest / 1000, "ms"
 
 
 def _filled(queue: jobq.Queue) -> None:

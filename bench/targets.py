@@ -12,6 +12,13 @@ NOOP, CPU = "drain no-op, 2 processes", "drain 1 ms CPU, 2 processes"
 SINGLE, BULK = "enqueue one at a time", "enqueue in bulk"
 BESIDE = "drain no-op beside {} delayed"
 DEQUEUE = "dequeue of 64 with {} ready p99"
+PAGE_HOLDS = "longest call of {}"
+LISTS = (
+    "messages --all",
+    "messages --place due --all",
+    "messages --place circle --all",
+    "dead list --all",
+)
 LATE = "due job late beside 1,000,000 delayed, {} p99"
 
 
@@ -74,6 +81,7 @@ TARGETS = (
     Target("import jobq", "≤ 80 ms", 80, _own("import jobq"), "ms"),
     Target("worker's first job after start", "≤ 0.25 s", 0.25, _own("first job after start of the worker"), "s"),
     Target("a killed child's job runs again", "≤ 1 s", 1, _own("killed worker's job runs again"), "s"),
+    *(Target(f"a call of {name}", "≤ 10 ms", 10, _own(PAGE_HOLDS.format(name)), "ms") for name in LISTS),
 )  # fmt: skip
 SCRIPT_MS = 1.0
 

@@ -11,6 +11,7 @@ from jobq.cli import exits, output
 from jobq.cli.described import content_facts
 from jobq.cli.options import command, option, queues_option
 from jobq.cli.session import Session
+from jobq.engine.administration import SHORT_PAGE
 from jobq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -113,7 +114,8 @@ def _listed(
     following: int | None = offset
     end = None if limit is None else offset + limit
     while following is not None and (end is None or following < end):
-        page = queue.content(place, following, min(1000, (end or following + 1000) - following))
+        wanted = SHORT_PAGE if end is None else min(SHORT_PAGE, end - following)
+        page = queue.content(place, following, wanted)
         yield from (_record(session, queue.name, place, entry, content) for entry in page.entries)
         following = page.following
     if following is not None and queue.content(place, following, 1).entries:

@@ -12,6 +12,8 @@ from jobq.events import LEVELS, MAXLENS
 
 #: Most messages in a page.
 PAGE = 1_000
+#: Of those that follow one another: each holds the server up for a few milliseconds at most.
+SHORT_PAGE = 250
 #: That the Lua of a server counts to without rounding.
 MAX_NUMBER = 2**53
 
@@ -102,7 +104,7 @@ class Administration(Binding):
 
         Where others come or go in the meantime, one may be met twice or not at all.
         """
-        while page := self.dead(offset, PAGE):
+        while page := self.dead(offset, SHORT_PAGE):
             yield from page
             offset += len(page)
 
@@ -110,7 +112,7 @@ class Administration(Binding):
         """All the messages of one place from `offset` on, page by page."""
         following: int | None = offset
         while following is not None:
-            page = self.content(place, following, PAGE)
+            page = self.content(place, following, SHORT_PAGE)
             yield from page.entries
             following = page.following
 

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 --[[
-content: one page of the messages in one place, of about 256 KiB of content at most.
+content: one page of the messages in one place, of about 256 KiB of mids and content at most.
 
 KEYS
   messages:hash locks:hash backoffs:hash nattempts:hash ncrashes:hash requeue:hash ready:list due:zset
@@ -29,31 +29,36 @@ offset, limit = whole('offset', offset, 0, 9007199254740991), whole('limit', lim
 --@include _clock
 --@include _status
 local PAGE_BYTES = 262144
+-- Mids read at once: they too may be long where a stranger wrote them.
+local STEP = 25
 
 local list, notes = ready, left_ready
 if place == 'circle' then list, notes = circle, left_circle end
-local mids
-if place == 'due' then
-  mids = redis.call('ZRANGE', due, offset, offset + limit - 1)
-else
-  mids = redis.call('LRANGE', list, offset, offset + limit - 1)
+local function mids_from(first, count)
+  if place == 'due' then return redis.call('ZRANGE', due, first, first + count - 1) end
+  return redis.call('LRANGE', list, first, first + count - 1)
 end
-local page, bytes = {#mids}, 0
+
+local page, looked_at, bytes = {0}, 0, 0
 local function add(item) page[#page + 1] = item end
-for i, mid in ipairs(mids) do
-  if bytes >= PAGE_BYTES then
-    page[1] = i - 1
-    break
+local function look_at(mid)
+  looked_at, bytes = looked_at + 1, bytes + #mid
+  if place ~= 'due' and redis.call('SISMEMBER', notes, mid) == 1 then return end
+  add(mid)
+  add(status(mid))
+  for _, key in ipairs({nattempts, ncrashes, backoffs, locks}) do
+    add(count_of(key, mid))
   end
-  if place == 'due' or redis.call('SISMEMBER', notes, mid) == 0 then
-    add(mid)
-    add(status(mid))
-    for _, key in ipairs({nattempts, ncrashes, backoffs, locks}) do
-      add(count_of(key, mid))
-    end
-    local content = redis.call('HGET', messages, mid) or ''
-    bytes = bytes + #mid + #content
-    add(content)
-  end
+  local content = redis.call('HGET', messages, mid) or ''
+  bytes = bytes + #content
+  add(content)
 end
+
+repeat
+  local mids = mids_from(offset + looked_at, math.min(STEP, limit - looked_at))
+  for _, mid in ipairs(mids) do
+    if bytes < PAGE_BYTES then look_at(mid) end
+  end
+until #mids == 0 or looked_at >= limit or bytes >= PAGE_BYTES
+page[1] = looked_at
 return page

@@ -21,6 +21,8 @@ keys_are(3)
 arguments_are(3)
 offset, limit = whole('offset', offset, 0, 9007199254740991), whole('limit', limit, 1, 1000)
 local PAGE_BYTES = 262144
+-- Ids read at once: they too may be long where a stranger wrote them.
+local STEP = 25
 
 local function row_of(id, stored)
   local died_at = redis.call('ZSCORE', dead, id) or 0
@@ -30,17 +32,23 @@ local function row_of(id, stored)
   return {id, died_at, attempts, ncrashes, reason, string.sub(stored, #head + length + 1)}
 end
 
-local ids
-if mid == '' then
-  ids = redis.call('ZRANGE', dead, offset, offset + limit - 1, 'REV')
-else
-  ids = {redis.call('HGET', last_dead, mid) or nil}
-end
-local page, bytes = {}, 0
-for _, id in ipairs(ids) do
-  if bytes >= PAGE_BYTES then break end
+local page, looked_at, bytes = {}, 0, 0
+local function look_at(id)
   local stored = redis.call('HGET', dead_messages, id) or ''
   for _, item in ipairs(row_of(id, stored)) do page[#page + 1] = item end
-  bytes = bytes + #id + #stored
+  looked_at, bytes = looked_at + 1, bytes + #id + #stored
 end
+
+if mid ~= '' then
+  local id = redis.call('HGET', last_dead, mid)
+  if id then look_at(id) end
+  return page
+end
+repeat
+  local first = offset + looked_at
+  local ids = redis.call('ZRANGE', dead, first, first + math.min(STEP, limit - looked_at) - 1, 'REV')
+  for _, id in ipairs(ids) do
+    if bytes < PAGE_BYTES then look_at(id) end
+  end
+until #ids == 0 or looked_at >= limit or bytes >= PAGE_BYTES
 return page

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from jobq.engine import keys
 from jobq.engine.directory import queue_names, strange_queue_names, workers
 from jobq.engine.fsck import fsck, repair
 from jobq.engine.message import Ending
@@ -272,6 +273,44 @@ def test_pages_end_at_a_quarter_of_a_mebibyte(queue: Queue, at: Any, end: Any):
         end(queue, message, "dead", now=at(2))
     assert len(queue.dead(0, 1_000)) == 3
     assert len(list(queue.every_dead())) == 10
+
+
+@pytest.mark.parametrize("place", ["ready", "circle", "due", "dead"])
+def test_pages_end_soon_when_a_stranger_wrote_long_mids(
+    queue: Queue, redis: Any, at: Any, place: Any
+):
+    long = {b"%03d" % number + bytes(50_000): number for number in range(120)}
+    key = keys.key(queue.prefix, place)
+    redis.zadd(key, long) if place in ("due", "dead") else redis.rpush(key, *long)
+
+    found: list[Any] = []
+    while page := (
+        queue.dead(len(found), 1_000)
+        if place == "dead"
+        else queue.content(place, len(found), 1_000, now=at(1)).entries
+    ):
+        assert len(page) <= 6
+        found += page
+    names = [(one.dead_id if place == "dead" else one.mid)[:3] for one in found]
+    assert sorted(names) == [f"{number:03}" for number in range(120)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 24, 25, 26, 50, 260])
+def test_pages_have_every_message_once_whatever_their_number(
+    queue: Queue, at: Any, end: Any, count: int
+):
+    mids = [f"m{number}" for number in range(count)]
+    for first in range(0, count, 250):
+        queue.enqueue_many([(mid, b"") for mid in mids[first : first + 250]], now=at(0))
+    assert [entry.mid for entry in queue.content("ready", 0, 1_000, now=at(1)).entries] == mids
+    for limit in (1, 24, 25, 26):
+        assert len(queue.content("ready", 0, limit, now=at(1)).entries) == min(limit, count)
+    assert [entry.mid for entry in queue.every_entry("ready")] == mids
+    assert queue.content("ready", count, 100, now=at(1)).following is None
+    for message in queue.dequeue(260, now=at(1)).messages:
+        end(queue, message, "dead", now=at(2))
+    assert sorted(one.mid for one in queue.every_dead()) == sorted(mids)
+    assert len(queue.dead(0, 26)) == min(26, count)
 
 
 def test_job_that_is_unknown_here_costs_no_attempt(queue: Queue, at: Any, end: Any):
