@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.chaos import forks, load, outage
+from jobq.chaos import cluster, forks, load, neighbour, outage
 from jobq.chaos import network_faults as network
 from jobq.chaos import server_faults as server
 from jobq.chaos import worker_faults as workers
@@ -48,10 +48,12 @@ SHORT_S, STORM_S = 2.0, 4.0
 #: So few that half of the children keep up: what comes back after a lease waits behind all that is ready.
 HALF = 60
 PROXY, SIDE, ALONE, OWN = ("proxy",), ("proxy", "side"), ("alone",), ("own",)
+SHARDS = ("own", "shards")
 SOON = (Bound("recovery_p99", 1.0),)
 AFTER_LEASE = (Bound("recovery_max", SHORT_S + 2.0),)
 #: Past the deadline that a child keeps: what is left of the lease then.
 FENCED = (Bound("overrun", lease_and_margin(round(SHORT_S * 1000))[1] / 1e9),)
+UNDISTURBED = (Bound("share", 0.9, least=True),)
 CROWDED = (Bound("share", 0.7, least=True),)
 
 FAULTS = {
@@ -85,13 +87,17 @@ FAULTS = {
         Fault("half-open", "connections die without a word", network.half_open, PROXY, SLOW, SHORT_S, bounds=FENCED),
         Fault("partition", "a worker cut off for two leases, then heard late", network.partition, SIDE, SLOW, SHORT_S,
               bounds=FENCED),
-        Fault("long-outage", "the server is away for longer than a call is repeated (2 s here)", outage.long_outage,
+        Fault("long-outage", "the server is away for longer than a call is repeated (1.5 s here)", outage.long_outage,
               SIDE, SLOW, SHORT_S, record_s=outage.RECORD_S),
         Fault("latency", "up to 30 ms per KB each way", network.latency, PROXY),
         Fault("slow", "up to 200 ms per KB each way, 64 KB/s at most", network.slow, PROXY),
         Fault("poison", "messages that take along whoever runs them", poison, (), (0.1, 0.3), crash_limit=3),
+        Fault("shard-gone", "kill -9 of one shard of three, for good", cluster.shard_gone, SHARDS, lease_s=SHORT_S,
+              bounds=UNDISTURBED, loops=False),
         Fault("fork", "jobs that fork; the fork leaves by return, sys.exit, an exception or _exit", forks.fork, (),
               (0.1, 0.3)),
+        Fault("neighbour", "another queue of the same workers is damaged", neighbour.damage, ("queues",), (0.1, 0.3),
+              beside="none", bounds=UNDISTURBED, queues=(QUEUE, neighbour.NEIGHBOUR)),
         Fault("crowd", "nothing: all is there before the workers", calm, crowd=0, loops=False),
         Fault("poisoned-crowd", "as crowd, and one in a hundred is deadly", calm, crash_limit=3, crowd=100,
               beside="crowd", bounds=CROWDED, loops=False),

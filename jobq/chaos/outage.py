@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from jobq.chaos.stage import Stage
 
 #: The life of a call's record in such a round.
-RECORD_S = 4.0
+RECORD_S = 3.0
 #: How long calls still arrive whose replies don't.
 UNANSWERED_S = 0.5
+#: For everybody to come back, before the next.
+BACK_S = 1.0
 
 
 def long_outage(stage: Stage) -> None:
@@ -40,3 +42,4 @@ def long_outage(stage: Stage) -> None:
                 if not late:
                     road.cut()
                 road.deliver()
+    time.sleep(BACK_S)

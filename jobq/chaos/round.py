@@ -74,7 +74,7 @@ def play(place: Place, plan: Plan, folder: Path) -> Verdict:
         try:
             producers = _producers(url, namespace, crew, plan)
             _work(stage, plan, producers)
-            waiting = _drained(queue, plan.jobs)
+            waiting = drained(queue, plan.jobs)
             exited = crew.exited()
             crew.stop()
             crew.ledger.write("late", most=pulse.stop())
@@ -169,9 +169,9 @@ def _trouble(stage: Stage, plan: Plan, producers: list[Producer]) -> None:
             producer.join()
 
 
-def _drained(queue: Queue, jobs: int) -> frozenset[str]:
-    """Wait until nothing is left to do; what still is when time is over."""
-    deadline = time.monotonic() + DRAIN_S + jobs / SLOWEST
+def drained(queue: Queue, jobs: int, deadline: float | None = None) -> frozenset[str]:
+    """Wait until nothing is left to do; what still is when time is over, by default as many jobs may take."""
+    deadline = deadline or time.monotonic() + DRAIN_S + jobs / SLOWEST
     while queue.counts().messages and time.monotonic() < deadline:
         time.sleep(0.05)
     places = (queue.every_entry(place) for place in ("ready", "due", "circle"))
@@ -179,11 +179,16 @@ def _drained(queue: Queue, jobs: int) -> frozenset[str]:
     return frozenset(entry.mid for entry in left if not entry.status.startswith("done"))
 
 
-def _final(queue: Queue, crew: Crew, waiting: frozenset[str], exited: tuple[str, ...]) -> Final:
-    while any(queue.collect(1000)) and not waiting:
+def collected(queue: Queue, settled: bool) -> tuple[frozenset[str], tuple[str, ...]]:
+    """The mids of the dead, and what is wrong with the queue, once all that is done was collected."""
+    while any(queue.collect(1000)) and settled:
         time.sleep(0.01)
     dead = frozenset(one.mid for one in queue.every_dead())
-    broken = tuple(f"{one.rule}: {one.mid}" for one in queue.fsck())
+    return dead, tuple(f"{one.rule}: {one.mid}" for one in queue.fsck())
+
+
+def _final(queue: Queue, crew: Crew, waiting: frozenset[str], exited: tuple[str, ...]) -> Final:
+    dead, broken = collected(queue, not waiting)
     leaked = tuple(_leaked(queue.client, bool(dead)))
     return Final(waiting, dead, leaked, broken, crew.tracebacks(), exited)
 

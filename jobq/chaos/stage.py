@@ -63,7 +63,8 @@ class Stage(NamedTuple):
 
 class Fault(NamedTuple):
     """`needs`: "proxy"; "side", one more for every other worker; "own", a server that may be killed; "alone",
-    since it disturbs everybody on the server; "queues", workers that serve more than the queue under test.
+    since it disturbs everybody on the server; "queues", workers that serve more than the queue under test;
+    "shards", a Cluster of its own (jobq/chaos/shards.py).
 
     `pause_s`: between strokes. `lease_s`, `crash_limit`: of the workers. `bounds`: on what is measured.
     `per_second`: how many are enqueued.

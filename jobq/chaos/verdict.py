@@ -32,7 +32,7 @@ class Verdict(NamedTuple):
 
     `refused`: ends reported too late. `recoveries`: how often a run that a fault cut short was followed by
     another, the seconds until then below. `overrun`: how long at most a run went on after it knew its lease
-    to be over. `rate`: good messages run per second. `share`: of the rate of a clean round.
+    to be over. `rate`: good messages run per second. `share`: of the rate of a clean round, or of before.
     `late`: by how much this machine woke somebody too late. `audited`: what the server's own events say.
     """
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from jobq.chaos.forks import LOOK_S, WAYS, gone, outlived
 from jobq.chaos.ledger import Ledger
+from jobq.chaos.neighbour import JOB_S, NEIGHBOUR
 from jobq.chaos.poison import AMPLE_S, KINDS
 from jobq.chaos.producing import QUEUE
 from jobq.chaos.records import as_told
@@ -95,6 +96,12 @@ async def fork_on_loop(mid: str, way: str) -> None:
 job(name="jobq.chaos.fork", queue=QUEUE)(fork_on_loop if os.environ.get(LOOP) else fork)
 
 
+@job(name="jobq.chaos.neighbour", queue=NEIGHBOUR)
+def neighbour() -> None:
+    """Run while its queue is damaged. Nobody notes it: what becomes of that queue is not judged."""
+    time.sleep(JOB_S)
+
+
 def _note(word: str) -> None:
     # The moment first: stopped between the two, this must not claim a lease that is over.
     at, context = time.monotonic(), current()
@@ -107,6 +114,8 @@ def _note(word: str) -> None:
 
 def finish(queue: Queue, endings: Sequence[Ending], **options: Any) -> Finished:
     """Queue.finish, noted before and after."""
+    if queue.name == NEIGHBOUR:
+        return _finish(queue, endings, **options)
     if not endings:
         return _noted(_finish(queue, endings, **options))
     call, pid = secrets.token_hex(6), os.getpid()
@@ -119,7 +128,8 @@ def finish(queue: Queue, endings: Sequence[Ending], **options: Any) -> Finished:
 
 def dequeue(queue: Queue, limit: int = 1, **options: Any) -> Dequeued:
     """Queue.dequeue, noted after."""
-    return _hand(_dequeue(queue, limit, **options))
+    dequeued = _dequeue(queue, limit, **options)
+    return dequeued if queue.name == NEIGHBOUR else _hand(dequeued)
 
 
 def dequeue_ahead(queue: Queue, limit: int, **options: Any) -> Ahead:

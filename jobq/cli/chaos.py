@@ -6,20 +6,21 @@ import random
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import click
 
+from jobq.chaos.cluster import OwnCluster
 from jobq.chaos.faults import FAULTS, Fault
 from jobq.chaos.figures import missed
 from jobq.chaos.place import OwnServer, Place
 from jobq.chaos.round import Plan, play
+from jobq.chaos.shards import play_on_shards
 from jobq.chaos.verdict import Verdict
 from jobq.cli import exits
 from jobq.cli.options import command, option
@@ -93,9 +94,7 @@ def _round(session: Session, plan: Plan, server: str, rates: dict[str, float]) -
     kept = True
     try:
         options = ALWAYS if plan.durability == "disk" else ()
-        own = partial(OwnServer, folder, server, options)
-        with closing(Place(session.url) if session.url else own()) as place:
-            verdict = play(place, plan, folder)
+        verdict = _played(plan, folder, session.url, server, options)
         rates[plan.fault.name] = verdict.rate
         if plan.fault.beside:
             clean = rates[plan.fault.beside]
@@ -109,6 +108,18 @@ def _round(session: Session, plan: Plan, server: str, rates: dict[str, float]) -
             session.note(f"the ledger and the logs are in {folder}")
         else:
             shutil.rmtree(folder)
+
+
+def _played(
+    plan: Plan, folder: Path, url: str | None, server: str, options: Sequence[str]
+) -> Verdict:
+    if "shards" in plan.fault.needs:
+        if url:
+            raise ConfigError(f"{plan.fault.name} needs a Cluster of its own; leave out --url")
+        with closing(OwnCluster(folder, server, options)) as cluster:
+            return play_on_shards(cluster, plan, folder)
+    with closing(Place(url) if url else OwnServer(folder, server, options)) as place:
+        return play(place, plan, folder)
 
 
 def _record(plan: Plan, verdict: Verdict, beyond: list[str]) -> dict[str, Any]:
@@ -129,7 +140,7 @@ def _line(plan: Plan, verdict: Verdict, beyond: list[str]) -> str:
         f"faults {verdict.faults:<4} attempts {verdict.attempts:<6} "
         f"acknowledged {verdict.acknowledged:<6} recovered {verdict.recovered:<3} "
         f"hit {verdict.hit:<4} duplicates {verdict.duplicates:<4} refused {verdict.refused:<4} "
-        f"{_times(verdict)}"
+        f"{_times(verdict, 'clean' if plan.fault.beside else 'before')}"
     )
     broken = ((name, found) for name, found in verdict.broken.items() if found)
     return (
@@ -139,10 +150,10 @@ def _line(plan: Plan, verdict: Verdict, beyond: list[str]) -> str:
     )
 
 
-def _times(verdict: Verdict) -> str:
+def _times(verdict: Verdict, than: str) -> str:
     times = [f"{verdict.rate:.0f}/s"]
     if verdict.share is not None:
-        times.append(f"{verdict.share:.0%} of clean")
+        times.append(f"{verdict.share:.0%} of {than}")
     if verdict.recovery_max is not None:
         times.append(
             f"{verdict.recoveries} ran again after p50 {verdict.recovery_p50:.2f} s, "

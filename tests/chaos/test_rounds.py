@@ -11,11 +11,11 @@ from jobq.engine.queue import Queue
 
 from .conftest import JOBS
 
-#: Those of the network are in test_network_rounds.
+#: Those of the network are in test_network_rounds, those of a Cluster in test_shard_gone.
 NUMBERED = [
     pytest.param(number, name, id=name)
     for number, name in enumerate(FAULTS)
-    if "proxy" not in FAULTS[name].needs
+    if not {"proxy", "shards"}.intersection(FAULTS[name].needs)
 ]
 
 
