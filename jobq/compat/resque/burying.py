@@ -40,7 +40,10 @@ def bury(client: Client, place: Place, fields: dict[str, Any], died: DeadMessage
         return append(client, place.key("failed"), "RIGHT", [record], once=died.dead_id)
     if fields.get("dead") is False or fields.get("retry", True) is False:
         return False
-    bury_raw(client, place.namespace, _sidekiq_job(fields, kind, text, died), died.died_at / 1000)
+    job = _sidekiq_job(fields, kind, text, died)
+    if not _shows(fields):
+        job = with_reason(_write(fields), place.queue, died.mid, text, kind)
+    bury_raw(client, place.namespace, job, died.died_at / 1000)
     return True
 
 
@@ -56,21 +59,25 @@ def bury_raw(client: Client, namespace: str, job: bytes, at: float | None = None
 def refuse(client: Client, place: Place, raw: bytes, why: str, once: str) -> None:
     """Keep a job that no queue of jobq can hold where Ruby keeps what it gave up."""
     logger.error("a job of %s can't be taken in: %s; it is kept with what Ruby gave up", place, why)
-    bury_refused(client, place, raw, why, once)
+    _bury_refused(client, place, raw, why, once, once, time.time())
 
 
-def bury_refused(
-    client: Client, place: Place, raw: bytes, why: str, once: str, at: float | None = None
+def bury_refused(client: Client, place: Place, raw: bytes, why: str, died: DeadMessage) -> None:
+    """Show Ruby a job that no call could be made of, and why."""
+    _bury_refused(client, place, raw, why, died.mid, died.dead_id, died.died_at / 1000)
+
+
+def _bury_refused(
+    client: Client, place: Place, raw: bytes, why: str, jid: str, once: str, at: float
 ) -> None:
-    """Show Ruby a job that no call could be made of, and why. Repeating it adds nothing: `once` names the job."""
     if place.system == "sidekiq":
-        bury_raw(client, place.namespace, with_reason(raw, place.queue, once, why), at)
+        bury_raw(client, place.namespace, with_reason(raw, place.queue, jid, why), at)
         return
     text = raw.decode("utf-8", "backslashreplace")
     fields = _fields(raw)
     whole = _is_call(fields)
     record: dict[str, Any] = {
-        "failed_at": _resque_time(at or time.time()),
+        "failed_at": _resque_time(at),
         "payload": fields if whole else {"class": UNREADABLE, "args": [text]},
         "exception": REFUSED, "error": why, "backtrace": [], "worker": "jobq",
         "queue": place.queue, "raw": text,
@@ -78,19 +85,19 @@ def bury_refused(
     append(client, place.key("failed"), "RIGHT", [_write(record)], once=once)
 
 
-def with_reason(raw: bytes, queue: str, jid: str, why: str) -> bytes:
-    """A Sidekiq job and why it was refused: else byte for byte what it was, so that it can be retried.
+def with_reason(raw: bytes, queue: str, jid: str, why: str, kind: str = REFUSED) -> bytes:
+    """A Sidekiq job and why it is given up: else byte for byte what it was, so that it can be retried.
 
     One that Sidekiq's API and web interface couldn't show is the only argument of a job that they can; queue
     and jid are those of that one.
     """
-    noted = _write({"error_class": REFUSED, "error_message": why})
+    noted = _write({"error_class": kind, "error_message": why})
     fields = _fields(raw)
     if _is_call(fields) and _shows(fields):
         # Behind the others: where a name comes twice, the last counts.
         return raw.rstrip()[:-1] + b"," + noted[1:]
     text = raw.decode("utf-8", "backslashreplace")
-    shown = {"class": UNREADABLE, "args": [text], "jid": jid, "retry": False}
+    shown = {"class": UNREADABLE, "args": [text], "jid": jid, "retry": 0}
     return _write(shown | ({"queue": queue} if queue else {}))[:-1] + b"," + noted[1:]
 
 
@@ -108,19 +115,30 @@ def _is_call(fields: dict[str, Any]) -> bool:
 
 def _shows(fields: dict[str, Any]) -> bool:
     """Whether Ruby's API can show it: one job that it can't keeps its web page from showing any."""
-    if fields["class"] in WRAPPERS:
-        inner = fields["args"][0] if fields["args"] else None
-        if not isinstance(inner, dict) or not isinstance(inner.get("arguments"), list):
-            return False
-        if str(fields.get("wrapped")).startswith("ActionMailer::"):
-            return False
-    moments = (fields.get(name, 0) for name in ("created_at", "enqueued_at", "failed_at"))
-    texts = (fields.get(name, "") for name in ("jid", "queue"))
+    args = fields["args"]
+    if fields["class"] in WRAPPERS and not _shows_wrapped(fields.get("wrapped"), args):
+        return False
+    # What Ruby takes for none.
+    given = {
+        name: value for name, value in fields.items() if value is not None and value is not False
+    }
+    moments = (given.get(name, 0) for name in ("created_at", "enqueued_at", "failed_at"))
+    texts = (given.get(name, "") for name in ("jid", "queue", "display_class"))
     return (
         all(type(moment) in (int, float) and abs(moment) < 2**53 for moment in moments)
         and all(isinstance(text, str) for text in texts)
-        and isinstance(fields.get("tags") or [], list)
-        and not fields.keys() & {"error_backtrace", "display_class", "encrypt"}
+        and isinstance(given.get("tags", []), list)
+        and isinstance(given.get("error_backtrace", ""), str | list)
+        and ("encrypt" not in given or bool(args))
+    )
+
+
+def _shows_wrapped(wrapped: object, args: list[Any]) -> bool:
+    arguments = args[0].get("arguments") if args and isinstance(args[0], dict) else None
+    if not isinstance(arguments, list):
+        return False
+    return wrapped != "ActionMailer::MailDeliveryJob" or isinstance(
+        (arguments[3:] or [None])[0], dict
     )
 
 

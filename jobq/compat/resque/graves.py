@@ -104,7 +104,7 @@ class Graves:
         if found := read_back(content):
             return bury(self._ruby, *found, died)
         if refused := refused_back(content):
-            bury_refused(self._ruby, *refused, died.dead_id, died.died_at / 1000)
+            bury_refused(self._ruby, *refused, died)
             return True
         return False
 

@@ -9,6 +9,7 @@ import pytest
 from jobq.compat.resque import graves
 from jobq.compat.resque.graves import Graves
 from jobq.compat.resque.places import Place
+from jobq.compat.resque.reading import read_back
 from jobq.engine.message import Ending
 from jobq.engine.queue import Queue
 from jobq.jobs.executor import Executor
@@ -203,6 +204,42 @@ def test_what_was_shown_is_shown_again_when_nobody_can_read_up_to_when(
     die("a")
     redis.set("jobq:{default}:shown-to-ruby", noted)
     assert Graves(client, [default]).fill() == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"created_at": "x"}, {"created_at": True}, {"enqueued_at": {}}, {"tags": {"a": 1}}, {"queue": 5},
+     {"encrypt": True}, {"error_backtrace": 5}, {"created_at": 2**60}],
+    ids=str,
+)  # fmt: skip
+def test_job_that_rubys_api_cant_show_is_one_that_it_can_and_comes_back_whole(
+    redis, client, default, line, die, fields
+):
+    die("j", **fields)
+    Graves(client, [default]).fill()
+    [shown] = redis.zrange("dead", 0, -1)
+    job = json.loads(shown)
+    assert (job["class"], job["jid"], job["error_class"]) == ("(unreadable job)", "j", "ValueError")
+    redis.lpush("queue:default", shown)
+    line().carry(greedy=True)
+    [message] = default.dequeue().messages
+    _, again = read_back(message.content)
+    assert (message.mid, again["class"]) == ("j", "HardWorker")
+    assert again.items() >= fields.items()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"created_at": None, "tags": None}, {"error_backtrace": "eJw="}, {"display_class": "Shown"},
+     {"class": "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper", "wrapped": "ActionMailer::MailDeliveryJob",
+      "args": [{"job_class": "ActionMailer::MailDeliveryJob", "arguments": ["M", "welcome", "now", {"args": []}]}]}],
+    ids=str,
+)  # fmt: skip
+def test_job_that_rubys_api_can_show_is_shown_as_it_was(redis, client, default, die, fields):
+    die("j", **fields)
+    Graves(client, [default]).fill()
+    [job] = map(json.loads, redis.zrange("dead", 0, -1))
+    assert job.items() >= fields.items()
 
 
 def test_dead_that_cant_be_shown_keeps_no_other_from_it(
