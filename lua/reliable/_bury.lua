@@ -1,8 +1,8 @@
 -- bury: a message that was handed out too often goes to the dead, its content and its count with it.
--- needs: now_ms delivered tokens dead
+-- needs: now_ms delivered tokens dead sane
 local function bury(id)
   local latest = redis.call('ZRANGE', dead, -1, -1, 'WITHSCORES')[2]
-  local died_at = math.max(now_ms, (tonumber(latest) or 0) + 1 / 2048)
+  local died_at = math.max(now_ms, (sane(latest) or 0) + 1 / 2048)
   redis.call('ZREM', delivered, id)
   redis.call('HDEL', tokens, id)
   redis.call('ZADD', dead, string.format('%.17g', died_at), id)

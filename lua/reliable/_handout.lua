@@ -1,6 +1,6 @@
 -- handout: give ids to the caller; each is stamped later than all before, so pending ones keep the order of delivery.
 -- `handed` collects id, content, deliveries and stamp of each.
--- needs: at last delivered messages unacked tokens nunacked ntokens token
+-- needs: at last delivered messages unacked tokens nunacked ntokens token count_of is_id
 local function hand_some(ids, handed)
   local contents = redis.call('HMGET', messages, unpack(ids))
   local counts = nunacked > 0 and redis.call('HMGET', unacked, unpack(ids)) or {}
@@ -10,7 +10,7 @@ local function hand_some(ids, handed)
     local stamp = string.format('%.17g', last)
     stamped[#stamped + 1], stamped[#stamped + 2] = stamp, id
     held[#held + 1], held[#held + 2] = id, token
-    local deliveries = (tonumber(counts[i]) or 0) + 1
+    local deliveries = count_of(counts[i]) + 1
     handed[#handed + 1] = {id = id, content = contents[i] or '', deliveries = deliveries, stamp = stamp}
   end
   redis.call('ZADD', delivered, unpack(stamped))
@@ -21,7 +21,12 @@ local function hand_some(ids, handed)
   end
 end
 
-local function hand_out(ids, handed)
+-- What is no id could never be acknowledged: somebody else wrote it there, and it goes.
+local function hand_out(named, handed)
+  local ids = {}
+  for _, id in ipairs(named) do
+    if is_id(id) then ids[#ids + 1] = id end
+  end
   for first = 1, #ids, 1000 do
     hand_some({unpack(ids, first, math.min(#ids, first + 999))}, handed)
   end

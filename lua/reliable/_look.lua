@@ -1,6 +1,12 @@
 -- look: all that is read of a queue before anything is written, so that a key of a wrong type changes nothing.
 -- `at` is the queue's own time, which no step of the server's clock takes back behind `last`, its last delivery.
 -- needs: now_ms undelivered tickets delivered messages unacked tokens dead meta
+-- What somebody else wrote there may be no number, or one beyond all times.
+local function sane(text)
+  local number = tonumber(text)
+  return number and number >= -253402300799999 and number <= 253402300799999 and number or nil
+end
+
 local exists, last_id, nwaiting, nfree, nunacked, ntokens, last, at, skew, kept_skew, issued_at, max_deliveries
 local function look()
   local tail = redis.call('ZRANGE', delivered, -1, -1, 'WITHSCORES')[2]
@@ -11,8 +17,8 @@ local function look()
   nunacked, ntokens = redis.call('HLEN', unacked), redis.call('HLEN', tokens)
   redis.call('HLEN', messages)
   redis.call('ZCARD', dead)
-  kept_skew, issued_at, max_deliveries = tonumber(facts[1]) or 0, tonumber(facts[2]) or 0, tonumber(facts[3]) or 0
-  last, skew = tonumber(tail) or 0, tail and kept_skew or 0
+  kept_skew, issued_at, max_deliveries = sane(facts[1]) or 0, sane(facts[2]) or 0, sane(facts[3]) or 0
+  last, skew = sane(tail) or 0, tail and kept_skew or 0
   at = now_ms + skew
   if at < math.floor(last) then at, skew = math.floor(last), math.floor(last) - now_ms end
 end

@@ -1,5 +1,5 @@
 -- overdue: hand out again what was delivered so long ago, the longest first, each at most once; too often is dead.
--- needs: at last delivered unacked max_deliveries bury hand_out nunacked
+-- needs: at last delivered unacked max_deliveries bury hand_out nunacked count_one is_id
 local function recover_overdue(wanted, elapsed, handed)
   -- Below what this call itself is going to stamp.
   local till = '(' .. string.format('%.17g', math.min(at - elapsed + 1, last + 1 / 2048))
@@ -10,8 +10,13 @@ local function recover_overdue(wanted, elapsed, handed)
     most = most - #ids
     local alive = {}
     for _, id in ipairs(ids) do
-      local count = redis.call('HINCRBY', unacked, id, 1)
-      if max_deliveries > 0 and count >= max_deliveries then bury(id) else alive[#alive + 1] = id end
+      if not is_id(id) then
+        redis.call('ZREM', delivered, id)
+      elseif count_one(id) >= max_deliveries and max_deliveries > 0 then
+        bury(id)
+      else
+        alive[#alive + 1] = id
+      end
     end
     nunacked = nunacked + #ids
     if #alive > 0 then hand_out(alive, handed) end

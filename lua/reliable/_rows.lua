@@ -1,5 +1,5 @@
 -- rows: what was handed out, as the reply shows it, as the call's record keeps it, and read again from that.
--- needs: undelivered delivered messages unacked
+-- needs: undelivered delivered messages unacked count_of
 local function queue_name()
   local name = string.match(undelivered, '^[^:]*:(.*):undelivered$') or undelivered
   return string.match(name, '^{([^{}]*)}$') or name
@@ -27,7 +27,7 @@ local function held_still(words, turn_to)
     local queue, id, stamp = string.match(word, '^(%d+) (%S+) (%S+)$')
     if turn_to then turn_to(tonumber(queue)) end
     if tonumber(redis.call('ZSCORE', delivered, id)) == tonumber(stamp) then
-      local deliveries = (tonumber(redis.call('HGET', unacked, id)) or 0) + 1
+      local deliveries = count_of(redis.call('HGET', unacked, id)) + 1
       local content = redis.call('HGET', messages, id) or ''
       handed[#handed + 1] = {name = queue_name(), id = id, content = content, deliveries = deliveries}
     end

@@ -14,20 +14,26 @@ WRITES   undelivered and tickets and delivered and messages and unacked and toke
 ]]
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
 
+--@include shared/_arguments
+if #KEYS ~= 8 and #KEYS ~= 9 then refuse('the number of keys', '8 or 9, not ' .. #KEYS) end
 --@include _call
 
 if refused() then return redis.error_reply('ERR usage: a call has a number, no older than the last of its caller, and a time') end
-local whole = ARGV[first_arg] and string.upper(ARGV[first_arg]) == 'QUEUE'
-if ARGV[first_arg + 1] or (ARGV[first_arg] and not whole) then
+local entire = ARGV[first_arg] and string.upper(ARGV[first_arg]) == 'QUEUE'
+if ARGV[first_arg + 1] or (ARGV[first_arg] and not entire) then
   return redis.error_reply('ERR usage: clear takes QUEUE or nothing')
 end
 local before = replayed()
 if before then return tonumber(before[1]) or false end
-if redis.call('EXISTS', meta) == 0 then
+-- The whole queue goes whatever its keys are.
+local places = {undelivered, tickets, delivered, messages, unacked, tokens, dead, meta}
+if not entire then redis.call('HLEN', meta) end
+if redis.call('EXISTS', unpack(entire and places or {meta})) == 0 then
   record_call({'none'})
   return false
 end
-local count = redis.call('HLEN', messages)
+local count = entire and redis.pcall('HLEN', messages) or redis.call('HLEN', messages)
+count = tonumber(count) or 0
 redis.call('UNLINK', undelivered)
 redis.call('UNLINK', tickets)
 redis.call('UNLINK', delivered)
@@ -36,5 +42,5 @@ redis.call('UNLINK', unacked)
 redis.call('UNLINK', tokens)
 redis.call('UNLINK', dead)
 record_call({string.format('%.0f', count)})
-if whole then redis.call('UNLINK', meta) else redis.call('HDEL', meta, 'skew') end
+if entire then redis.call('UNLINK', meta) else redis.call('HDEL', meta, 'skew') end
 return count

@@ -12,9 +12,11 @@ WRITES   meta
 ]]
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta = unpack(KEYS)
 
+--@include shared/_arguments
+keys_are(8)
 --@include _options
 
-local most = whole(ARGV[1])
+local most = whole_word(ARGV[1])
 if not most or ARGV[2] then
   return redis.error_reply('ERR usage: configure takes max_deliveries, a whole number of 0 or more')
 end

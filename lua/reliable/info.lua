@@ -13,6 +13,8 @@ WRITES   nothing
 ]]
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta = unpack(KEYS)
 
+--@include shared/_arguments
+keys_are(8)
 if ARGV[2] or (ARGV[1] and string.upper(ARGV[1]) ~= 'ALL') then
   return redis.error_reply('ERR usage: info takes ALL or nothing')
 end

@@ -10,18 +10,20 @@ ARGV
   then start: how many to pass over, negative: to begin so many before the end; count: how many to show, 1 or more,
              10,000 at most
   [NOW ms]   the epoch ms to go by instead of the server's clock
-RETURNS  {{id, content}, …}, oldest first; with a word {{id, content, at ms, ms since, deliveries}, …};
+RETURNS  {{id, content}, …}, oldest first, perhaps fewer than there are: about 256 KiB of them at most; with a word {{id, content, at ms, ms since, deliveries}, …};
          error EMPTYKEY: there is no such queue
 COST     O(start + count); with a word O(log(n) + count)
 WRITES   nothing
 ]]
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta = unpack(KEYS)
 
+--@include shared/_arguments
+keys_are(8)
 --@include _options
 
 local places, position = read_options({PENDING = true, DEAD = true}, 1)
 position = places and position or #ARGV + 1
-local start, count = string.match(ARGV[position] or '', '^-?%d+$'), whole(ARGV[position + 1])
+local start, count = string.match(ARGV[position] or '', '^-?%d+$'), whole_word(ARGV[position + 1])
 local options, rest = read_options({NOW = 'number'}, position + 2)
 if not start or #start > 15 or not count or count < 1 or (places.PENDING and places.DEAD) or not options or ARGV[rest] then
   return redis.error_reply('ERR usage: inspect takes [PENDING | DEAD] start count [NOW ms]; count is 1 or more')
@@ -30,6 +32,8 @@ local now = options.NOW
 
 --@include _clock
 --@include _look
+--@include _count
+local PAGE_BYTES = 262144
 
 look()
 if not exists then return redis.error_reply('EMPTYKEY nothing was ever pushed there') end
@@ -46,15 +50,16 @@ else
   found = redis.call('LRANGE', undelivered, first, first + count - 1)
 end
 
-local shown = {}
+local shown, bytes = {}, 0
 for i = 1, #found, place and 2 or 1 do
+  if bytes >= PAGE_BYTES then break end
   local id = found[i]
   local row = {id, redis.call('HGET', messages, id) or ''}
   if place then
-    local stamp = math.floor(tonumber(found[i + 1])) - (places.PENDING and skew or 0)
-    local deliveries = (tonumber(redis.call('HGET', unacked, id)) or 0) + (places.PENDING and 1 or 0)
+    local stamp = math.floor(sane(found[i + 1]) or 0) - (places.PENDING and skew or 0)
+    local deliveries = count_of(redis.call('HGET', unacked, id)) + (places.PENDING and 1 or 0)
     row[3], row[4], row[5] = stamp, math.max(0, now_ms - stamp), deliveries
   end
-  shown[#shown + 1] = row
+  shown[#shown + 1], bytes = row, bytes + #id + #row[2]
 end
 return shown

@@ -17,12 +17,15 @@ WRITES   nothing for an id that waits, is dead, unknown or somebody else's; noth
 ]]
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
 
+--@include shared/_arguments
+if #KEYS ~= 8 and #KEYS ~= 9 then refuse('the number of keys', '8 or 9, not ' .. #KEYS) end
 --@include _call
 --@include _clock
 --@include _look
 --@include _options
 --@include _ids
 --@include _held
+--@include _count
 --@include _bury
 --@include _issue
 --@include _line
@@ -40,7 +43,7 @@ if not exists then return false end
 
 local held, alive = held_of(ids, options.TOKEN), {}
 for _, id in ipairs(held) do
-  local count = options.RELEASE and 0 or redis.call('HINCRBY', unacked, id, 1)
+  local count = options.RELEASE and 0 or count_one(id)
   if max_deliveries > 0 and count >= max_deliveries then
     bury(id)
   else

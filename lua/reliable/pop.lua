@@ -28,6 +28,7 @@ local nqueues, token = math.floor(#KEYS / 8), ''
 --@include _tickets
 --@include _take
 --@include _bury
+--@include _count
 --@include _handout
 --@include _overdue
 --@include _rows
@@ -58,6 +59,7 @@ local more, wanted = options.DELIVERIES and 'deliveries', math.min(options.COUNT
 local before = replayed()
 if before then return rows(held_still(before, turn_to), 'name', 'id', 'content', more) end
 
+-- A key of a wrong type raises here, before anything of the queues before it changes.
 for queue = 1, nqueues do turn_to(queue) end
 local handed = {}
 for queue = 1, nqueues do

@@ -14,6 +14,8 @@ WRITES   messages and undelivered and tickets and meta and last_call; nothing at
 ]]
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
 
+--@include shared/_arguments
+if #KEYS ~= 8 and #KEYS ~= 9 then refuse('the number of keys', '8 or 9, not ' .. #KEYS) end
 --@include _call
 --@include _clock
 --@include _look
@@ -26,7 +28,9 @@ if #ARGV < first_arg then return redis.error_reply('ERR wrong number of argument
 
 look()
 local ms, seq = string.match(last_id or '0-0', '^(%d+)-(%d+)$')
-ms, seq = tonumber(ms), tonumber(seq)
+ms, seq = sane(ms), tonumber(seq)
+-- Of an id that somebody else wrote nothing can be said but that those before it are in the past.
+if not ms or seq > 9007199254740990 then ms, seq = now_ms + 1, 0 end
 if now_ms > ms then ms, seq = now_ms, 0 end
 
 local ids = {}

@@ -17,18 +17,21 @@ WRITES   nothing when an argument or the type of a key is wrong
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
 local token = ''
 
+--@include shared/_arguments
+if #KEYS ~= 8 and #KEYS ~= 9 then refuse('the number of keys', '8 or 9, not ' .. #KEYS) end
 --@include _call
 --@include _clock
 --@include _look
 --@include _keep
 --@include _options
 --@include _bury
+--@include _count
 --@include _handout
 --@include _overdue
 --@include _rows
 
 if refused() then return redis.error_reply('ERR usage: a call has a number, no older than the last of its caller, and a time') end
-local count, elapsed = whole(ARGV[first_arg]), whole(ARGV[first_arg + 1])
+local count, elapsed = whole_word(ARGV[first_arg]), whole_word(ARGV[first_arg + 1])
 local options, rest = read_options({TOKEN = 'text', DELIVERIES = true}, first_arg + 2)
 if not count or not elapsed or not options or ARGV[rest] then
   return redis.error_reply('ERR usage: recover takes count, elapsed (0 or more), TOKEN text, DELIVERIES')

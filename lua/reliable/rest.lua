@@ -27,15 +27,21 @@ local now = options.NOW
 --@include _keep
 --@include _tickets
 
-local soonest = -1
-for queue = 1, #KEYS / 8 do
+local function turn_to(queue)
   undelivered, tickets, delivered, messages, unacked, tokens, dead, meta = unpack(KEYS, queue * 8 - 7, queue * 8)
   look()
+end
+
+local soonest = -1
+-- A key of a wrong type raises here, before anything of the queues before it changes.
+for queue = 1, #KEYS / 8 do turn_to(queue) end
+for queue = 1, #KEYS / 8 do
+  if #KEYS > 8 then turn_to(queue) end
   mend_tickets()
   local oldest = options.RECOVER and redis.call('ZRANGE', delivered, 0, 0, 'WITHSCORES')[2]
   if oldest then
     keep_time()
-    local left = math.max(0, math.floor(tonumber(oldest)) + options.RECOVER - at)
+    local left = math.max(0, math.floor(sane(oldest) or 0) + options.RECOVER - at)
     if soonest < 0 or left < soonest then soonest = left end
   end
 end

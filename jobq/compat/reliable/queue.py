@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jobq.compat.reliable.calls import Argument, Calls, at_least
 from jobq.compat.reliable.keys import checked_key
-from jobq.compat.reliable.replies import Dead, Info, Pending, Popped, Recovered, Waiting
+from jobq.compat.reliable.replies import Dead, Info, Pending, Popped, Recovered, Waiting, text_of
 from jobq.compat.reliable.steps import Ask, Steps, drive
 from jobq.compat.reliable.waits import Waiter, recovering
 from jobq.errors import ConfigError, JobqError
@@ -16,6 +16,8 @@ from jobq.errors import ConfigError, JobqError
 if TYPE_CHECKING:
     from jobq.engine.connection import Client
 
+#: The script's pages end there.
+PAGE_BYTES = 262_144
 _ID = re.compile(r"\d+-\d+", re.ASCII)
 
 
@@ -178,11 +180,11 @@ class ReliableQueue:
         """
         if pending:
             return [
-                Pending(id.decode(), *rest)
+                Pending(text_of(id), *rest)
                 for id, *rest in self._inspect(key, start, count, ["PENDING"], now)
             ]
         return [
-            Waiting(id.decode(), content)
+            Waiting(text_of(id), content)
             for id, content in self._inspect(key, start, count, [], now)
         ]
 
@@ -191,17 +193,29 @@ class ReliableQueue:
     ) -> list[Dead]:
         """Messages that were delivered too often, the first to die first. Raises EmptyKey."""
         rows = self._inspect(key, start, count, ["DEAD"], now)
-        return [Dead(id.decode(), *rest) for id, *rest in rows]
+        return [Dead(text_of(id), *rest) for id, *rest in rows]
 
     def _inspect(
         self, key: str, start: int, count: int, place: list[str], now: int | None
     ) -> list[Any]:
         if isinstance(start, bool) or not isinstance(start, int):
             raise ConfigError(f"start={start!r} is no whole number")
-        words: list[Argument] = [*place, start, at_least("count", count, 1)]
-        found: list[Any] = self._calls.ask(
-            "inspect", [checked_key(key)], *words, *(() if now is None else ("NOW", now))
-        )
+        at_least("count", count, 1)
+        found: list[Any] = []
+        while count > 0:
+            words: list[Argument] = [*place, start, count]
+            page = self._calls.ask(
+                "inspect", [checked_key(key)], *words, *(() if now is None else ("NOW", now))
+            )
+            found += page
+            count -= len(page)
+            if sum(len(row[0]) + len(row[1]) for row in page) < PAGE_BYTES:
+                break  # nothing is left out
+            if start < 0:
+                facts = self.info(key)
+                lengths = {"PENDING": facts.delivered, "DEAD": facts.dead}
+                start = max(0, start + lengths.get("".join(place), facts.undelivered))
+            start += len(page)
         return found
 
     def revive(self, key: str, *ids: str, now: int | None = None) -> list[str] | None:
@@ -216,7 +230,7 @@ class ReliableQueue:
         """How many messages are where. Raises EmptyKey."""
         rows = self._calls.ask("info", [checked_key(key)], "ALL")
         facts = dict(zip(rows[::2], rows[1::2], strict=True))
-        facts[b"last_id"] = facts[b"last_id"].decode()
+        facts[b"last_id"] = text_of(facts[b"last_id"])
         return Info(**{name: facts[name.encode()] for name in Info._fields})
 
     def length(self, key: str) -> int:
@@ -286,4 +300,4 @@ def _checked_block(block: int) -> None:
 
 
 def _texts(reply: Sequence[bytes]) -> list[str]:
-    return [text.decode() for text in reply]
+    return [text_of(text) for text in reply]

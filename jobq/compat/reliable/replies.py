@@ -6,6 +6,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
+def text_of(written: bytes) -> str:
+    """A name or an id; what somebody else wrote there may be no text."""
+    return written.decode("utf-8", "backslashreplace")
+
+
 class _Popped(NamedTuple):
     key: str
     id: str
@@ -21,7 +26,7 @@ class Popped(_Popped):
     def read(cls, row: Sequence[Any]) -> Popped:
         """From a reply of four columns."""
         key, id, content, deliveries = row
-        made = cls(key.decode(), id.decode(), content)
+        made = cls(text_of(key), text_of(id), content)
         made.deliveries = deliveries
         return made
 
@@ -40,7 +45,7 @@ class Recovered(_Recovered):
     def read(cls, row: Sequence[Any]) -> Recovered:
         """From a reply of three columns."""
         id, content, deliveries = row
-        made = cls(id.decode(), content)
+        made = cls(text_of(id), content)
         made.deliveries = deliveries
         return made
 
