@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from jobq.engine.queue import Queue
 
 READ = 1_000
+#: Nothing can be appended to a stream after an entry with this id.
+LAST = b"18446744073709551615-18446744073709551615"
 Position = tuple[int, int]
 #: The kinds that tell of one message.
 _OF_ONE = ENDINGS | GOES_ON | {"enqueued", "revived", "superseded"}
@@ -130,7 +132,14 @@ class Audit:
         if not client.command("EXISTS", self._key):
             return {}
         found = client.command("XINFO", "STREAM", self._key, routed_by=self._key)
-        return found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
+        if not isinstance(found, dict):
+            found = dict(zip(found[::2], found[1::2], strict=True))
+        if found[b"last-generated-id"] == LAST:
+            raise ConfigError(
+                f"queue {self._queue.name!r}: the stream's newest entry has the last id there can be, so no event was "
+                f"recorded since; jobq fsck --repair --queues {self._queue.name}, and audit from then on"
+            )
+        return found
 
     def _newest(self) -> Position:
         return position(self._facts().get(b"last-generated-id", b"0-0"))

@@ -433,6 +433,19 @@ def test_range_is_counted_by_the_clock_and_says_so_when_that_was_set_back(record
     assert figures(along.result()) == (2, 0, 0, 0)
 
 
+@pytest.mark.parametrize("following", [True, False])
+def test_stream_to_which_nothing_can_be_appended_is_refused(recorded, redis, following):
+    recorded.enqueue(b"v")
+    key = f"{recorded.prefix}events"
+    for entry_id in ("253402300800000-5", "18446744073709551614-0"):
+        redis.xadd(key, {"1": "new\x1f\x1f5"}, id=entry_id)
+        recorded.enqueue(b"v")
+    assert figures(Audit(recorded).result()) == (3, 0, 0, 0)
+    redis.xadd(key, {"1": "new\x1f\x1f5"}, id="18446744073709551615-18446744073709551615")
+    with pytest.raises(ConfigError, match="no event was recorded since; jobq fsck --repair"):
+        Audit(recorded, following=following).result()
+
+
 def recorded_since(queue):
     return int(queue.client.command("HGET", f"{queue.prefix}meta", "all_since"))
 
