@@ -11,13 +11,19 @@ _KINDS = ",\n  ".join(
     f"count_if(kind = '{c.name}') AS {c.name}" for c in ROLLUP_COLUMNS if c.name in KINDS
 )
 
+
+def _total(column: str) -> str:
+    """The sum, 0 without any; at most what a BIGINT holds, for hostile records must not stop a rollup."""
+    return f"coalesce(try_sum({column}), CASE WHEN count({column}) = 0 THEN 0L ELSE 9223372036854775807L END)"
+
+
 HOURLY = f"""
 SELECT date_trunc('HOUR', finished_at) AS hour, queue, job,
   count(*) AS nevents,
   {_KINDS},
   count(run_us) AS runs,
-  coalesce(sum(run_us), 0L) AS run_us,
-  coalesce(sum(cpu_us), 0L) AS cpu_us,
+  {_total("run_us")} AS run_us,
+  {_total("cpu_us")} AS cpu_us,
   coalesce(sum(CAST(bytes AS BIGINT)), 0L) AS bytes,
   max(rss_kib) AS rss_kib,
   CASE WHEN count(run_us) > 0 THEN kll_sketch_agg_bigint(run_us, {K}) END AS run_us_sketch,
@@ -59,7 +65,8 @@ WITH runs AS (
     {_NEWEST} AS newest,
     count_if(kind IN ('done', 'retry', 'dead', 'crashed', 'recovered')) AS attempts,
     count_if(kind = 'retry') AS retries, count_if(kind IN ('crashed', 'recovered')) AS ncrashes,
-    count_if(kind = 'done') AS done, sum(run_us) AS run_us, sum(cpu_us) AS cpu_us, max(rss_kib) AS rss_kib,
+    count_if(kind = 'done') AS done, {_total("run_us")} AS run_us, {_total("cpu_us")} AS cpu_us,
+    max(rss_kib) AS rss_kib,
     count(*) AS nevents
   FROM lake_lives GROUP BY born, queue, mid, life_at
 ),
@@ -69,6 +76,6 @@ SELECT queue, mid, jobs.job, life_at AS enqueued_at, coalesce(life_at, first_eve
   attempts, retries, ncrashes, done,
   CASE WHEN started_at IS NOT NULL AND life_at IS NOT NULL
     THEN greatest(0L, unix_millis(started_at) - unix_millis(life_at)) END AS wait_ms,
-  coalesce(run_us, 0L) AS run_us, coalesce(cpu_us, 0L) AS cpu_us, rss_kib, nevents, born AS dt
+  run_us, cpu_us, rss_kib, nevents, born AS dt
 FROM runs LEFT JOIN jobs ON runs.job_hash = jobs.job_hash
 """  # noqa: S608  # nosec B608

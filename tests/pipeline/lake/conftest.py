@@ -42,7 +42,7 @@ def write(valkey_client: Client) -> Callable[..., None]:
     """write("low", 3): so many events of finished attempts, a ms apart, from the day's begin on."""
 
     def events(queue: str, count: int, first: int = 1, at: int = DAY) -> None:
-        directory.register_queue(valkey_client, queue, again=True)
+        directory.register_queues(valkey_client, [queue])
         key = offsets.events_key(valkey_client.namespace, queue)
         for number in range(first, first + count):
             run = attempt_record("app.resize", 1, at + number - 50, 20_000, 9_000, 80_000, "host:1")

@@ -10,10 +10,12 @@ from jobq.events import attempt_record
 from jobq.pipeline import offsets
 from jobq.pipeline.lake import Lake, maintain, read, rollup
 from jobq.pipeline.lake.ingest import Ingest
+from jobq.pipeline.lake.rollup_sql import HOURLY, JOB_RUNS_SQL, LIVES
 from jobq.pipeline.lake.runner import Runner
 from jobq.pipeline.lake.tables import JOB_RUNS
 from tests import tools
 from tests.pipeline.lake.conftest import DAY, mids, rows
+from tests.pipeline.report.rows import event, source
 
 testing = tools.library("pyspark.testing")
 BEGIN = datetime.fromtimestamp(DAY / 1000, UTC)
@@ -25,7 +27,7 @@ def tell(valkey_client):
     """tell("done", "m1", at, …): one event in queue low, its entry written when it happened."""
     from jobq.engine import directory
 
-    directory.register_queue(valkey_client, "low", again=True)
+    directory.register_queues(valkey_client, ["low"])
     counter = iter(range(10_000))
 
     def event(kind, mid, at, job="", enqueued_at=0, run_us=0, attempt=1, entry_at=None):
@@ -185,6 +187,15 @@ def test_rollups_count_events_of_kinds_that_are_added_later_and_take_no_outcome_
     ]
     hours = read(spark, lake, "rollup_hourly").selectExpr("sum(nevents)", "sum(done)").collect()
     assert tuple(hours[0]) == (3, 1)
+
+
+@pytest.mark.parametrize("statement", [HOURLY, JOB_RUNS_SQL], ids=["hourly", "job_runs"])
+def test_rollups_are_made_when_the_sum_of_hostile_run_times_is_beyond_a_number(spark, statement):
+    made = source(spark, [event(run_us=2**62, cpu_us=2**62, mid="m", wait=1.0) for _ in range(3)])
+    made.selectExpr("*", "to_date(finished_at) AS dt").createOrReplaceTempView("lake_events")
+    spark.sql(LIVES).createOrReplaceTempView("lake_lives")
+    (row,) = spark.sql(statement).collect()
+    assert (row["run_us"], row["cpu_us"], row["nevents"]) == (2**63 - 1, 2**63 - 1, 3)
 
 
 def test_rollups_stay_when_their_events_expire(spark, lake, ingest, tell):
