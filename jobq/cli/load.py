@@ -45,6 +45,8 @@ def _extend_path() -> str:
     if not trust.writable_by_all(here):
         folders.append(here)
     elif here not in folders:
+        if not sys.flags.safe_path and sys.path[:1] == [str(here)]:
+            del sys.path[0]  # `python -m jobq` put it there
         left_out = (
             f"no module is imported from {here}: everybody can write to it; work in a folder of yours, or "
             "name it in PYTHONPATH"

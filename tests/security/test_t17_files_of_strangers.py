@@ -16,7 +16,7 @@ import pytest
 from jobq.cli import project
 from jobq.engine import trust
 from jobq.engine.embedded_place import data_folder
-from tests.security.strangers import STRANGER, given_away, needs_root, ran, run_as
+from tests.security.strangers import ROOT, STRANGER, given_away, needs_root, ran, run_as
 
 EVIL = """
 [tool.jobq]
@@ -188,12 +188,13 @@ def test_data_do_not_go_beside_a_file_that_is_refused(trap: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777])
+@pytest.mark.parametrize("start", [("-P", "-m"), ("-m",)])
 def test_no_module_is_imported_from_a_working_folder_that_everybody_can_write_to(
-    trap: Path, client: Any, mode: int
+    trap: Path, client: Any, start: tuple[str, ...], mode: int
 ) -> None:
+    # The `jobq` script runs as with -P; without it, Python itself puts the folder on the path.
     def command(*args: str) -> subprocess.CompletedProcess[str]:
-        # As the `jobq` script runs: with `python -m` Python itself would put the folder on the path.
-        return ran("-P", "-m", "jobq", *args, "--import", "evil", cwd=trap, JOBQ_URL=client.url)
+        return ran(*start, "jobq", *args, "--import", "evil", cwd=trap, JOBQ_URL=client.url)
 
     trap.chmod(mode)
     for args in (("worker", "--burst"), ("enqueue", "evil.job")):
@@ -202,6 +203,24 @@ def test_no_module_is_imported_from_a_working_folder_that_everybody_can_write_to
         assert f"no module is imported from {trap}: everybody can write to it" in ended.stderr
     trap.chmod(0o700)
     assert MARK in command("enqueue", "evil.job").stderr
+
+
+def test_module_is_imported_from_there_when_the_user_names_the_folder(
+    trap: Path, client: Any
+) -> None:
+    trap.chmod(0o777)
+    args = ("-P", "-m", "jobq", "enqueue", "evil.job", "--import", "evil")
+    path = os.pathsep.join([str(ROOT), str(trap)])
+    assert MARK in ran(*args, cwd=trap, JOBQ_URL=client.url, PYTHONPATH=path).stderr
+
+
+def test_file_that_a_variable_names_and_that_is_not_there_is_refused(
+    trap: Path, client: Any
+) -> None:
+    gone = str(trap / "gone.toml")
+    ended = ran("-m", "jobq", "queues", cwd=trap, JOBQ_URL=client.url, JOBQ_PYPROJECT=gone)
+    assert ended.returncode == 2
+    assert ended.stderr == f"jobq: {gone} can't be read: No such file or directory\n"
 
 
 def test_trust_names_each_fault() -> None:
