@@ -72,11 +72,11 @@ def fault(found: os.stat_result, *, has_acl: bool = False) -> str:
     A sticky folder counts as writable: others can't replace a file there, but they can put one.
     """
     if found.st_uid not in (os.geteuid(), 0):
-        return f"it belongs to {user_name(found.st_uid)}, not to you or root"
+        return f"belongs to {user_name(found.st_uid)}, not to you or root"
     if found.st_mode & stat.S_IWOTH:
-        return "everybody can write to it"
+        return "can be written by everybody"
     if found.st_mode & stat.S_IWGRP and (has_acl or not _own_group(found.st_gid)):
-        return f"the group {_group_name(found.st_gid)} can write to it"
+        return f"can be written by the group {_group_name(found.st_gid)}"
     return ""
 
 
@@ -90,7 +90,7 @@ def folder_fault(folder: Path, top: Path) -> str:
         # Groups are left to the user's umask: the folder is the user's own choice.
         owned = {found.st_uid, leads} <= {os.geteuid(), 0}
         if not owned or found.st_mode & stat.S_IWOTH:
-            return f"{each}: {fault(found) or f'it is a link of {user_name(leads)}'}"
+            return f"{each} {fault(found) or f'is a link of {user_name(leads)}'}"
         if each == top:
             break
     return ""
@@ -114,11 +114,11 @@ def _trusted_text(folder: Path) -> bytes | None:
         if not stat.S_ISREG(os.stat(PROJECT, dir_fd=place).st_mode):
             return None
         if reason := _fault_of(place):
-            raise Untrusted(f"of its folder, {reason}")
+            raise Untrusted(f"its folder {reason}")
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         with open(os.open(PROJECT, flags, dir_fd=place), "rb") as file:
             if reason := _fault_of(file.fileno()):
-                raise Untrusted(reason)
+                raise Untrusted(f"it {reason}")
             return file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -72,7 +72,7 @@ def test_archive_is_not_used_or_made_where_others_can_write():
         assert archive.options(one) == []
         path.chmod(before)
     place.parent.chmod(0o777)
-    with pytest.raises(PipelineError, match="everybody can write to it"):
+    with pytest.raises(PipelineError, match="can be written by everybody"):
         archive.build(one)
 
 

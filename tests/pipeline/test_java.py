@@ -132,7 +132,7 @@ def test_launcher_is_not_used_from_a_folder_that_others_can_write_to(tmp_path, d
     script = launcher.beside(Path("/opt/java"), where) / "bin" / "java"
     folder = script.parents[depth]
     folder.chmod(0o777)
-    with pytest.raises(JavaMissing, match="everybody can write to it"):
+    with pytest.raises(JavaMissing, match="can be written by everybody"):
         launcher.beside(Path("/opt/java"), where)
     folder.chmod(0o755)
     assert launcher.beside(Path("/opt/java"), where)

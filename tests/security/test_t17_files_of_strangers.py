@@ -113,10 +113,13 @@ def test_file_of_yours_is_refused_when_everybody_can_write_to_its_folder(
     trap: Path, mode: int
 ) -> None:
     trap.chmod(mode)
-    assert "of its folder, everybody can write to it" in refusal(trap / "mine")
+    assert "its folder can be written by everybody" in refusal(trap / "mine")
 
 
-@pytest.mark.parametrize(("mode", "words"), [(0o666, "everybody can"), (0o602, "everybody can")])
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [(0o666, "it can be written by everybody"), (0o602, "it can be written by everybody")],
+)
 def test_file_of_yours_is_refused_when_others_can_write_to_it(
     trap: Path, mode: int, words: str
 ) -> None:
@@ -129,7 +132,7 @@ def test_folder_is_refused_when_a_group_with_others_can_write_to_it(trap: Path) 
     trap.chmod(0o775)
     assert project.nearest(trap).found  # root's own group has nobody else
     os.chown(trap, 0, STRANGER)
-    assert f"the group with gid {STRANGER} can write" in refusal(trap)
+    assert f"its folder can be written by the group with gid {STRANGER}" in refusal(trap)
     trap.chmod(0o755)
     assert project.nearest(trap).found
 

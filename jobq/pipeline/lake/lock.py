@@ -74,7 +74,7 @@ def _take(handle: int, lake: Lake, deadline: float, enough: Callable[[], bool]) 
             return
         except BlockingIOError as error:
             if time.monotonic() >= deadline or enough():
-                holder = os.pread(handle, 32, 0).decode().strip() or "unknown"
+                holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
                 raise Busy(
                     f"another process (pid {holder}) works on the lake at {lake.store.uri}; "
                     "wait for it, or give --wait"
