@@ -14,7 +14,7 @@ import msgspec
 from jobq.compat.resque.activejob import WRAPPERS
 from jobq.compat.resque.places import Place
 from jobq.compat.resque.pushing import append
-from jobq.compat.resque.reading import UNREADABLE, epoch_ms, read_fields
+from jobq.compat.resque.reading import MOST_BYTES, UNREADABLE, epoch_ms, read_fields
 from jobq.errors import CodecError
 
 if TYPE_CHECKING:
@@ -88,9 +88,12 @@ def _bury_refused(
 def with_reason(raw: bytes, queue: str, jid: str, why: str, kind: str = REFUSED) -> bytes:
     """A Sidekiq job and why it is given up: else byte for byte what it was, so that it can be retried.
 
+    One of over 8 MiB stays without the reason, which the log has.
     One that Sidekiq's API and web interface couldn't show is the only argument of a job that they can; queue
     and jid are those of that one.
     """
+    if len(raw) > MOST_BYTES:
+        return raw  # with more around it, it might be longer than a server takes
     noted = _write({"error_class": kind, "error_message": why})
     fields = _fields(raw)
     if _is_call(fields) and _shows(fields):

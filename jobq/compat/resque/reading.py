@@ -25,6 +25,9 @@ MOST_RETRIES = 10_000
 ORIGIN, FIELDS, TAGS = "ruby", "ruby-fields", "ruby-tags"
 #: As deep as Ruby's JSON reads and writes.
 DEEPEST = 100
+#: Longer than any job of which a message can be made. What JSON holds takes many times its bytes once it is read, and
+#: a process that is killed for its memory would take the same job again.
+MOST_BYTES = 8 * 1024 * 1024
 #: The class under which Ruby is shown a job that it can't read itself; the only argument is what was pushed.
 UNREADABLE = "(unreadable job)"
 _TRACES = ("sentry-trace", "baggage", "traceparent", "tracestate")
@@ -59,6 +62,8 @@ def read_job(place: Place, raw: bytes, otherwise: str, names: Mapping[str, str])
 
 def read_fields(raw: bytes) -> dict[str, Any]:
     """The fields of a job, or CodecError."""
+    if len(raw) > MOST_BYTES:
+        raise CodecError(f"it takes {len(raw):,} bytes; a job of over {MOST_BYTES:,} isn't read")
     fields = decode_any(raw)
     if not isinstance(fields, dict):
         raise CodecError("it is JSON, but no object")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -98,6 +99,24 @@ def test_no_job_keeps_those_that_were_claimed_with_it_from_running(
             with contextlib.suppress(CodecError):
                 assert "never" not in decode(message.content).args
     assert not redis.exists("jobq:intake:{queue:default}:claims")
+
+
+def test_job_that_is_too_long_to_be_read_costs_little_memory_and_is_kept(
+    redis, default, intake, pushed, run_all, caplog
+):
+    long = b'{"class":"A","args":[' + b"[]," * 4_000_000 + b"0]}"
+    redis.lpush("queue:default", long)
+    pushed("after")
+    tracemalloc.start()
+    one = intake()
+    one._round()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    one._round()
+    assert run_all(default) == ["after"]
+    assert redis.zrange("dead", 0, -1) == [long]
+    assert "it takes 12,000,024 bytes; a job of over 8,388,608 isn't read" in caplog.text
+    assert peak < 6 * len(long)
 
 
 def test_unforeseen_trouble_with_one_queue_holds_no_other_up(
