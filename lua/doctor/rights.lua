@@ -12,6 +12,8 @@ WRITES   nothing
 ]]
 local key = unpack(KEYS)
 
+--@include shared/_arguments
+keys_are(1)
 local refused = {}
 for _, name in ipairs(ARGV) do
   -- The key in every place: some commands take several, and each place must be one this user may touch.

@@ -1,23 +1,36 @@
 -- batch: accept messages that have each a time of its own before which nobody gets them.
 -- A batch is 8 digits, the length of its head; the head, MessagePack of {mid, when, size, mid, when, size, …}; and the
 -- contents one after the other, of these sizes. (cmsgpack doesn't read bytes that are no text.)
--- needs: write_together write_each write_options put_ready put_due level emit now_ms max_content meta
+-- needs: write_together write_each write_options put_ready put_due level emit now_ms max_content meta refuse is_text probe messages options backoffs ready due LATEST_MS LONGEST_MID
 local times = {}
 
 -- 'd500': in half a second, 'a1700000000000': then, '': now
 local function time_of(when)
-  local number = tonumber(string.sub(when, 2)) or 0
-  return string.sub(when, 1, 1) == 'd' and now_ms + number or number
+  local kind, digits = string.match(when, '^([ad])(%d+)$')
+  if when == '' then return 0 end
+  if not kind or #digits > 15 then refuse('a time of the batch', 'd or a and digits, or nothing') end
+  return math.min(LATEST_MS, kind == 'd' and now_ms + tonumber(digits) or tonumber(digits))
 end
 
 local function unpacked(batch)
-  local pairs_, place = {}, 9 + tonumber(string.sub(batch, 1, 8))
-  local head = cmsgpack.unpack(string.sub(batch, 9, place - 1))
+  local length = string.match(string.sub(batch, 1, 8), '^%d%d%d%d%d%d%d%d$')
+  local pairs_, place = {}, 9 + (tonumber(length) or #batch)
+  local read, head = pcall(cmsgpack.unpack, string.sub(batch, 9, place - 1))
+  if not length or not read or type(head) ~= 'table' or #head % 3 ~= 0 or #head < 3 or #head > 3000 then
+    refuse('the batch', '8 digits, a head of 1 to 1000 messages, and their contents')
+  end
   for i = 1, #head, 3 do
     local mid, size = head[i], head[i + 2]
+    if type(mid) ~= 'string' or mid == '' or #mid > LONGEST_MID or not is_text(mid) then
+      refuse('a mid of the batch', '1 to 512 bytes of UTF-8 without control characters')
+    end
+    if type(size) ~= 'number' or size < 0 or size > 1048576 or size % 1 ~= 0 or type(head[i + 1]) ~= 'string' then
+      refuse('a size of the batch', 'a whole number from 0 to 1048576')
+    end
     pairs_[#pairs_ + 1], pairs_[#pairs_ + 2] = mid, string.sub(batch, place, place + size - 1)
     times[mid], place = times[mid] or time_of(head[i + 1]), place + size
   end
+  if place ~= #batch + 1 then refuse('the contents of the batch', 'as long as its head says') end
   return pairs_
 end
 
@@ -35,6 +48,10 @@ end
 -- Up to 1,000 messages -> the script's reply
 local function accept_batch(batch)
   local given, again, longest = unpacked(batch), {}, max_content
+  -- Keys of another type raise here, where nothing is written yet.
+  probe('LLEN', ready)
+  probe('HLEN', messages, options, backoffs)
+  probe('ZCARD', due)
   local short = #given / 2 * max_content <= 4194304
   local new = (short and write_together or write_each)(given, again)
   if new[1] then place_new(new) end

@@ -8,16 +8,21 @@ ARGV
   score  time of death from which on, epoch ms
   id     of those with exactly that time only greater ids
   upto   time of death of the last, epoch ms
-  count  1-1000
-RETURNS  {per message: dead id, died_at, what dead_messages holds of it}
+  count  1-1000, about 256 KiB in all
+RETURNS  {per message: dead id, died_at, what dead_messages holds of it}, perhaps fewer than there are; nothing at
+         the end
 COST     O(log n + count), and O(n) of those that died in one ms
 WRITES   nothing
 ]]
 local dead, dead_messages = unpack(KEYS)
 local score, id, upto, count = unpack(ARGV)
 
-count = tonumber(count)
-if not count or count < 1 or count > 1000 then return redis.error_reply('ERR dead takes a count of 1-1000') end
+--@include shared/_arguments
+keys_are(2)
+arguments_are(4)
+score, upto = whole('score', score, 0, 9007199254740991), whole('upto', upto, 0, 9007199254740991)
+count = whole('count', count, 1, 1000)
+local PAGE_BYTES = 262144
 
 -- By bytes, as the sorted set does; Lua's own > goes by the server's locale.
 local function follows(one, other)
@@ -28,14 +33,15 @@ local function follows(one, other)
   return false
 end
 
-local page, offset = {}, 0
-while #page < 3 * count do
-  local found = redis.call('ZRANGE', dead, score, upto, 'BYSCORE', 'LIMIT', offset, count, 'WITHSCORES')
+local page, offset, bytes = {}, 0, 0
+while #page < 3 * count and bytes < PAGE_BYTES do
+  local found = redis.call('ZRANGE', dead, string.format('%.0f', score), string.format('%.0f', upto), 'BYSCORE', 'LIMIT', offset, count, 'WITHSCORES')
   for i = 1, #found, 2 do
-    if #page < 3 * count and (tonumber(found[i + 1]) > tonumber(score) or follows(found[i], id)) then
+    if #page < 3 * count and bytes < PAGE_BYTES and (tonumber(found[i + 1]) > score or follows(found[i], id)) then
       page[#page + 1] = found[i]
       page[#page + 1] = string.format('%.0f', found[i + 1])
       page[#page + 1] = redis.call('HGET', dead_messages, found[i]) or ''
+      bytes = bytes + #found[i] + #page[#page]
     end
   end
   if #found < 2 * count then break end

@@ -21,7 +21,10 @@ local caller, number, now, dedupe_ms, batch = unpack(ARGV, 1, 5)
 local not_before, lock_ms = nil, ''
 
 --@include shared/_arguments
+keys_are(13)
+arguments_are(5)
 --@include engine/_stored
+whole_or_none('dedupe_ms', dedupe_ms, 0, MOST_MS)
 --@include engine/_call
 --@include engine/_clock
 --@include engine/_text

@@ -8,7 +8,7 @@ KEYS
 ARGV
   cursor  '0' to begin with, then what the call before returned
   count   about how many, 1-2000; a small queue comes at once
-  whole   '1' = with contents, '' = with their lengths
+  contents_too  '1' = with contents, '' = with their lengths
   now     epoch ms, or '' for the server's clock
 RETURNS  {next cursor, '0' at the end, then lists of the same length: mids, statuses, attempts, crashes,
          not before, locked until, contents or lengths}; false or '' for what a message hasn't got. A mid may
@@ -17,20 +17,22 @@ COST     O(count)
 WRITES   nothing
 ]]
 local messages, locks, backoffs, nattempts, ncrashes, requeue, done, meta, events = unpack(KEYS)
-local cursor, count, whole, now = unpack(ARGV)
+local cursor, count, contents_too, now = unpack(ARGV)
 
 --@include shared/_arguments
+keys_are(9)
+arguments_are(4)
+one_of('contents_too', contents_too, '', '1')
 --@include engine/_stored
 --@include engine/_clock
 --@include engine/_status
 
-count = tonumber(count)
-if not count or count < 1 or count > 2000 then return redis.error_reply('ERR messages takes a count of 1-2000') end
+count = whole('count', count, 1, 2000)
 local reply = redis.call('HSCAN', messages, cursor, 'COUNT', count)
 local pairs_of, mids, contents = reply[2], {}, {}
 for i = 1, #pairs_of, 2 do
   mids[#mids + 1] = pairs_of[i]
-  contents[#contents + 1] = whole == '1' and pairs_of[i + 1] or #pairs_of[i + 1]
+  contents[#contents + 1] = contents_too == '1' and pairs_of[i + 1] or #pairs_of[i + 1]
 end
 
 -- What one command takes on Lua's stack.

@@ -23,7 +23,12 @@ local caller, number, now, dedupe_ms, born, field, ttl_ms = unpack(ARGV, 1, 7)
 local not_before, lock_ms = nil, ''
 
 --@include shared/_arguments
+keys_are(14)
+arguments_are(7)
 --@include engine/_stored
+whole_or_none('dedupe_ms', dedupe_ms, 0, MOST_MS)
+whole('ttl_ms', ttl_ms, 1, MOST_MS)
+if #born > 512 or #field > 512 then refuse('born and field', '512 bytes at most') end
 --@include engine/_call
 --@include engine/_clock
 --@include engine/_text

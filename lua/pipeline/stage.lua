@@ -17,6 +17,14 @@ WRITES   staged; nothing when it was lost or memory is full
 local staged = unpack(KEYS)
 local token, born, field, batch, ttl_ms = unpack(ARGV, 1, 5)
 
+--@include shared/_arguments
+keys_are(1)
+arguments_are(5)
+whole('ttl_ms', ttl_ms, 1, 3153600000000)
+if token == '' or #token > 512 or #born > 512 then refuse('token and born', '512 bytes at most, and a token') end
+if field == '' or field == 'born' or #field > 512 then refuse('field', '1 to 512 bytes, and not born') end
+if #batch < 9 or #batch > 16777216 then refuse('the batch', '9 bytes to 16 MiB') end
+
 local birth = redis.call('HGET', staged, 'born')
 if born ~= '' and birth ~= born then return {'lost'} end
 redis.call('HSET', staged, field, batch, 'born', birth or token)

@@ -15,8 +15,12 @@ WRITES   nothing
 local events = unpack(KEYS)
 local after, upto, count = unpack(ARGV)
 
-count = tonumber(count)
-if not count or count < 1 or count > 2000 then return redis.error_reply('ERR walk takes a count of 1-2000') end
+--@include shared/_arguments
+keys_are(1)
+arguments_are(3)
+count = whole('count', count, 1, 2000)
+if not string.find(after, '^%d+%-?%d*$') then refuse('after', 'the id of an entry') end
+if upto ~= '+' and not string.find(upto, '^%d+%-?%d*$') then refuse('upto', 'the id of an entry, or +') end
 if redis.call('EXISTS', events) == 0 then return {0, 0, 0, '0-0'} end
 
 local facts = {}

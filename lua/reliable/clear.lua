@@ -14,8 +14,7 @@ WRITES   undelivered and tickets and delivered and messages and unacked and toke
 ]]
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
 
---@include shared/_arguments
-if #KEYS ~= 8 and #KEYS ~= 9 then refuse('the number of keys', '8 or 9, not ' .. #KEYS) end
+if #KEYS ~= 8 and #KEYS ~= 9 then return redis.error_reply('ERR usage: the eight keys of a queue, and perhaps last_call') end
 --@include _call
 
 if refused() then return redis.error_reply('ERR usage: a call has a number, no older than the last of its caller, and a time') end

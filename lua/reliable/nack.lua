@@ -17,8 +17,7 @@ WRITES   nothing for an id that waits, is dead, unknown or somebody else's; noth
 ]]
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
 
---@include shared/_arguments
-if #KEYS ~= 8 and #KEYS ~= 9 then refuse('the number of keys', '8 or 9, not ' .. #KEYS) end
+if #KEYS ~= 8 and #KEYS ~= 9 then return redis.error_reply('ERR usage: the eight keys of a queue, and perhaps last_call') end
 --@include _call
 --@include _clock
 --@include _look

@@ -14,8 +14,7 @@ WRITES   messages and undelivered and tickets and meta and last_call; nothing at
 ]]
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
 
---@include shared/_arguments
-if #KEYS ~= 8 and #KEYS ~= 9 then refuse('the number of keys', '8 or 9, not ' .. #KEYS) end
+if #KEYS ~= 8 and #KEYS ~= 9 then return redis.error_reply('ERR usage: the eight keys of a queue, and perhaps last_call') end
 --@include _call
 --@include _clock
 --@include _look

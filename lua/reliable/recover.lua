@@ -17,8 +17,7 @@ WRITES   nothing when an argument or the type of a key is wrong
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
 local token = ''
 
---@include shared/_arguments
-if #KEYS ~= 8 and #KEYS ~= 9 then refuse('the number of keys', '8 or 9, not ' .. #KEYS) end
+if #KEYS ~= 8 and #KEYS ~= 9 then return redis.error_reply('ERR usage: the eight keys of a queue, and perhaps last_call') end
 --@include _call
 --@include _clock
 --@include _look

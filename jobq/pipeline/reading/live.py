@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jobq.pipeline.reading.request import Request
 
 PAGE = 500
+FIRST_PAGE, PAGE_BYTES = 16, 262_144
 FAR_MS = 2**53
 LATEST_MS = LIMITS["finished_at"]
 _SEP = b"\x1f"
@@ -108,15 +109,19 @@ def messages(request: Request, shelf: Shelf, client: Client) -> Iterator[pa.Reco
     whole = "1" if request.wants("content", "job", "enqueued_at") else ""
     seen: set[bytes] = set()
     cursor: bytes | str = "0"
+    # With contents as many as make about 256 KiB, by those that came before.
+    count = FIRST_PAGE if whole else PAGE
     while True:
-        cursor, *lists = client.run(script, names, [cursor, PAGE, whole, ""])
+        cursor, *lists = client.run(script, names, [cursor, count, whole, ""])
+        if whole and lists[0]:
+            count = max(1, min(PAGE, PAGE_BYTES * len(lists[0]) // (1 + sum(map(len, lists[-1])))))
         rows = []
         for mid, word, attempts, crashes, delayed, locked, content in zip(*lists, strict=True):
             if mid not in seen:
                 seen.add(mid)
                 row = {
                     "queue": shelf.name, "mid": text(mid), "status": text(word),
-                    "attempts": int(attempts or 0), "ncrashes": int(crashes or 0),
+                    "attempts": _number(attempts or b""), "ncrashes": _number(crashes or b""),
                     "not_before": _us(delayed), "lock_at": _us(locked),
                 }  # fmt: skip
                 rows.append(row | _of_content(content))
@@ -136,7 +141,7 @@ def dead(request: Request, shelf: Shelf, client: Client) -> Iterator[pa.RecordBa
         rows = [_dead_row(shelf.name, *row) for row in zip(page[::3], page[1::3], page[2::3])]
         if rows:
             yield batch(request, rows)
-        if len(rows) < PAGE:
+        if not rows:
             return
         score, last_id = int(page[-2]), page[-3]
 
@@ -166,7 +171,7 @@ def _of_content(content: bytes | int) -> dict[str, Any]:
 
 
 def _us(ms: bytes | None) -> int | None:
-    return int(ms) * 1000 if ms else None
+    return int(ms) * 1000 if ms and ms.isdigit() and len(ms) < 16 else None
 
 
 def text(value: bytes) -> str:

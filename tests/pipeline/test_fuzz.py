@@ -1,0 +1,99 @@
+"""Whatever arguments and keys a script of the pipeline is given: an error changed nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobq.engine import keys
+from jobq.engine.functions import scripts
+from jobq.engine.queue import Queue
+from jobq.pipeline.writing.outlet import packed
+from jobq.pipeline.writing.rows import Message
+from tests import hostile
+from tests.hostile import Call, Raw
+
+SCRIPTS = {script.name: script for script in scripts() if script.area == "pipeline"}
+PREFIX, NOW = "jobq:{low}:", 1_700_000_100_000
+BATCH = [Message("low", when, f"m{when}", b"{}") for when in ("", "d60000", "a1800000000000")]
+
+
+@pytest.fixture
+def good(queue: Queue, kill_message: Any, redis: Any) -> dict[str, Call]:
+    """A good call of each script, on a queue with something in most places."""
+    queue.events_level("all")
+    for n in range(3):
+        kill_message(queue, f"dead{n}")
+    queue.enqueue_many([("ready", b"v"), ("ready2", b"v")])
+    queue.enqueue(b"v", mid="due", delay=3_600, dedupe=1)
+    queue.cancel("ready")
+    redis.hset(f"{PREFIX}staged:run", mapping={"born": "a", "a.0": packed(BATCH)})
+    args = {
+        "dead": ((0, "", NOW * 2, 10), (0, 2, 3)),
+        "deliver": (("fuzz", 7, NOW, 1_000, packed(BATCH)), (1, 3)),
+        "messages": (("0", 10, "1", NOW), (1,)),
+        "publish": (("fuzz", 7, NOW, 1_000, "a", "a.0", 60_000), (1, 3, 6)),
+        "stage": (("b", "a", "b.0", packed(BATCH), 60_000), (4,)),
+        "walk": (("0-0", "+", 10), (2,)),
+    }
+    return {
+        name: Call(tuple(_key(key) for key in SCRIPTS[name].keys), *given)
+        for name, given in args.items()
+    }
+
+
+def _key(name: str) -> str:
+    return f"{PREFIX}staged:run" if name == "staged" else keys.key(PREFIX, name, "fuzz")
+
+
+@pytest.fixture
+def kill_message() -> Any:
+    """kill_message(queue, mid): enqueue a message and let it die."""
+    from jobq.engine.message import Ending
+
+    def kill(queue: Queue, mid: str) -> None:
+        queue.enqueue(b"v", mid=mid)
+        [message] = queue.dequeue().messages
+        queue.finish([Ending(mid=mid, token=message.token, outcome="dead", reason="why")])
+
+    return kill
+
+
+@pytest.fixture
+def raw(redis: Any) -> Raw:
+    return Raw(redis)
+
+
+def test_every_script_has_a_good_call(raw, good):
+    assert set(good) == set(SCRIPTS)
+    for name, call in good.items():
+        assert hostile.takes(raw, SCRIPTS[name], call), name
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
+def test_script_changes_nothing_when_it_refuses_its_arguments_or_keys(raw, good, name):
+    hostile.refuses_whole(raw, SCRIPTS[name], good[name])
+    hostile.refuses_what_is_no_number(raw, SCRIPTS[name], good[name])
+    hostile.refuses_keys_of_another_type(raw, SCRIPTS[name], good[name])
+
+
+def test_no_script_raises_after_a_write_when_stored_values_are_corrupt(raw, good, redis):
+    calls = {SCRIPTS[name]: call for name, call in good.items()}
+    hostile.raises_before_it_writes(raw, calls, hostile.corruptions_of(redis))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda b: b[:-1], lambda b: b + b"x", lambda b: b[8:], lambda b: b[:8], lambda b: b"99999999" + b[8:],
+        lambda b: b.replace(b"d60000", b"d6000x"), lambda b: b.replace(b"a18", b"axx"),
+        lambda b: b.replace(b"md", b"\xff\xff"), lambda b: b.replace(b"md", b"m\n"),
+    ],
+)  # fmt: skip
+def test_batch_that_is_none_is_refused_whole(raw, good, spoil):
+    before, batch = raw.digest(), spoil(packed(BATCH))
+    assert batch != packed(BATCH)
+    call = good["deliver"]
+    assert not raw(SCRIPTS["deliver"], call.keys, (*call.args[:-1], batch))
+    assert raw.digest() == before
