@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import replace
 
 import pytest
 
 from jobq.pipeline.report.capacity import BEYOND, searched
-from jobq.pipeline.report.simulation import Waits
+from jobq.pipeline.report.simulation import Trace, Waits, simulate
 from tests.pipeline.report.rows import ASKED
 
 EQUAL = {"equal": (1, 1)}
@@ -45,3 +46,18 @@ def test_nothing_between_is_tried_when_no_count_holds():
 def test_counts_asked_for_are_all_that_is_tried():
     asked, pool = replace(ASKED, workers=(2, 40)), Pool(9)
     assert {workers for _, workers in searched(asked, EQUAL, 5, pool)} == {2, 40}
+
+
+def test_bursts_of_two_queues_at_the_same_moments_take_a_worker_for_each_message():
+    arrived = [1_795_219_200_000_000 + burst * 2_000_000 for burst in range(20) for _ in range(40)]
+    n = len(arrived)
+    made = Trace(
+        array("q", [i % 2 for i in range(n)]), array("q", arrived),
+        array("q", [1_000_000] * n), array("q", [1] * n),
+    )  # fmt: skip
+
+    def judged(tries):
+        return {one: simulate(made, one[1], EQUAL["equal"], 500_000) for one in tries}
+
+    found = searched(ASKED, EQUAL, 1, judged)
+    assert min(workers for (_, workers), one in found.items() if one.within == 1) == 40
