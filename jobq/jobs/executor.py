@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from os import getpid
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
@@ -25,7 +26,7 @@ from jobq.jobs.call import Call
 from jobq.jobs.codec import UnknownVersion, decode
 from jobq.jobs.context import Context, ReportProgress, running
 from jobq.jobs.ending import failed_ending
-from jobq.jobs.forks import Home
+from jobq.jobs.forks import Home, leave
 from jobq.jobs.metered import Meter, metered
 from jobq.jobs.registry import Registry
 from jobq.jobs.result import encode_result
@@ -81,40 +82,42 @@ class Executor:
         Total: nothing that a message holds raises here.
         """
         try:
-            return self._resolved(queue, message)
-        except Exception as error:
-            return self._absent.broken(queue, message, error)
-
-    def _resolved(self, queue: str, message: Message) -> Call | Ending:
-        try:
             envelope = decode(opened(self._seal, queue, message.mid, message.content))
-        except UnknownVersion as error:
-            return self._absent.ending(queue, message, "", str(error))
-        except CodecError as error:
-            return self.refuse(queue, message, str(error))
-        if self._seal is not None and 0 < envelope.not_after < time.time() * 1000:
-            why = f"the sealed call was valid until {in_utc(envelope.not_after)}; enqueue it again (JOBQ_CODEC_VALID)"
-            return self.refuse(queue, message, why)
-        job = self.registry.find(envelope.job)
-        if job is None:
-            why = f"no job {envelope.job!r:.200} here; is its module in --import?"
-            return self._absent.ending(queue, message, envelope.job, why, envelope.headers)
-        if envelope.options is not None:
-            try:
+            if self._seal is not None and 0 < envelope.not_after < time.time() * 1000:
+                until = in_utc(envelope.not_after)
+                why = (
+                    f"the sealed call was valid until {until}; enqueue it again (JOBQ_CODEC_VALID)"
+                )
+                return self.refuse(queue, message, why)
+            job = self.registry.find(envelope.job)
+            if job is None:
+                why = f"no job {envelope.job!r:.200} here; is its module in --import?"
+                return self._absent.ending(queue, message, envelope.job, why, envelope.headers)
+            if envelope.options is not None:
                 job = job.overridden(envelope.options)
-            except ConfigError as error:
+            return Call(
+                job,
+                message,
+                queue,
+                envelope.args,
+                envelope.kwargs,
+                envelope.headers,
+                envelope.enqueued_at,
+                # Producers of earlier versions say no not_after, and read plain results only.
+                self._seal is not None and envelope.not_after > 0,
+            )
+        except Exception as error:
+            return self._unresolved(queue, message, error)
+
+    def _unresolved(self, queue: str, message: Message, error: Exception) -> Ending:
+        try:
+            if isinstance(error, UnknownVersion):
+                return self._absent.ending(queue, message, "", str(error))
+            if isinstance(error, CodecError | ConfigError):
                 return self.refuse(queue, message, str(error))
-        return Call(
-            job,
-            message,
-            queue,
-            envelope.args,
-            envelope.kwargs,
-            envelope.headers,
-            envelope.enqueued_at,
-            # Producers of earlier versions say no not_after, and read plain results only.
-            self._seal is not None and envelope.not_after > 0,
-        )
+        except Exception as broken:
+            error = broken
+        return self._absent.broken(queue, message, error)
 
     def refuse(self, queue: str, message: Message, why: str) -> Ending:
         """The ending of a message that must not run: dead at once."""
@@ -135,7 +138,8 @@ class Executor:
                 value = middleware.around_run(layers, context, lambda: self._limited(call))()
             else:
                 value = job.function(*call.args, **call.kwargs)
-            self.home.only()
+            if getpid() != self.home.pid:
+                leave()
             result = encode_result(value, job.name) if job.stores_result else None
         except BaseException as error:
             self.home.only(error)

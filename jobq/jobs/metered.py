@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import types
 from collections.abc import Coroutine, Generator
+from os import getpid
 from time import thread_time_ns
 from typing import Any
 
-from jobq.jobs.forks import Home, NotHere
+from jobq.jobs.forks import Home, NotHere, leave
 
 ELSEWHERE = NotHere()
 
@@ -27,9 +28,11 @@ def metered(
 ) -> Generator[Any, Any, Any]:
     """Await `coroutine`, adding to `meter` what its own steps cost. A process forked in a step ends with it."""
     step: Any = coroutine.send
+    pid = home.pid
     value: Any = None
     while True:
-        home.only(ELSEWHERE)
+        if getpid() != pid:
+            leave(ELSEWHERE)
         started = thread_time_ns()
         try:
             awaited = step(value)
@@ -41,7 +44,8 @@ def metered(
             raise
         finally:
             meter.ns += thread_time_ns() - started
-        home.only(ELSEWHERE)
+        if getpid() != pid:
+            leave(ELSEWHERE)
         try:
             value, step = (yield awaited), coroutine.send
         except BaseException as error:  # cancellation, and closing, belong to the coroutine

@@ -11,6 +11,9 @@ from jobq.errors import JobTimeout
 from jobq.worker.clock import boot_ns
 from jobq.worker.signals import getsignal
 
+#: As a plain number: this is asked after each job.
+_ALARM = int(signal.SIGALRM)
+
 
 class Timers:
     """Acts only while a job runs: `look_around(now)` after `first_s`, then after what it returned.
@@ -46,7 +49,7 @@ class Timers:
     def job_over(self) -> None:
         """After each job: nothing is raised any more, and the signal is this timer's again."""
         self.in_job = False
-        if getsignal(signal.SIGALRM) is not self._handler:
+        if getsignal(_ALARM) is not self._handler:
             self.install()
             self.armed = False
 
