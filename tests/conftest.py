@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,9 @@ from tests import tools
 pytest_configure = tools.pytest_configure
 pytest_collection_modifyitems = tools.pytest_collection_modifyitems
 pytest_runtest_setup = tools.pytest_runtest_setup
+
+# Files that tests write must not be open to a group, whatever the caller's umask: jobq wouldn't read them.
+os.umask(0o022)
 
 # A machine that does something else besides makes no test fail.
 hypothesis.settings.register_profile(

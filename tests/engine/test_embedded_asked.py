@@ -128,12 +128,14 @@ def test_pytest_of_a_project_refuses_it_and_takes_it_when_asked(ran: Run, tmp_pa
         "def test_in_a_process_of_its_own():\n"
         "    subprocess.run([sys.executable, '-m', 'jobq', 'enqueue', 'a.b'], check=True)\n"
     )
+    # Other plugins have no part in it, and take seconds to load.
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path))
-    ended = ran(*command)
+    ended = ran(*command, **alone)
     assert "2 failed" in ended.stdout
     assert "JOBQ_EMBEDDED=1 with JOBQ_DATA" in ended.stdout
     assert not (tmp_path / ".jobq").exists()
-    ended = ran(*command, JOBQ_EMBEDDED="1", JOBQ_DATA=str(tmp_path / "of-tests"))
+    ended = ran(*command, **alone, JOBQ_EMBEDDED="1", JOBQ_DATA=str(tmp_path / "of-tests"))
     assert "2 passed" in ended.stdout, ended.stdout
     ran("-m", "jobq", "server", "stop", JOBQ_DATA=str(tmp_path / "of-tests"))
 
