@@ -33,7 +33,7 @@ everybody can write to, such as `/tmp`, is never trusted. Nothing above your hom
 `[tool.jobq]` that isn't read changes nothing, and stderr says why. `JOBQ_PYPROJECT=/srv/app/pyproject.toml` names the file to read,
 whoever owns it. `--import` takes no module from a working folder that everybody can write to.
 
-Further variables: `JOBQ_PATIENCE` (how long a call is repeated while the server is away or silent, 10s;
+Further variables: `JOBQ_PATIENCE` (how long a call is repeated while the server is away or silent: 10s in these commands, 2s in programs;
 one that may have arrived: 5 minutes at most), `JOBQ_EMBEDDED` (0 forbids the
 embedded server, 1 uses it without a warning and under pytest), `JOBQ_DATA` (where the embedded server
 keeps its data), `JOBQ_EMBEDDED_IDLE` (after how long without clients it ends, 10m), `JOBQ_FUNCTIONS=1` (call functions that

@@ -16,6 +16,8 @@ from jobq.durations import Duration, seconds_of
 from jobq.errors import ConfigError, masked
 from jobq.variables import warn
 
+#: How long a call is tried by default: by a program that may have a person waiting, and by one that stays.
+PATIENCE_S, STAYING_PATIENCE_S = 2.0, 10.0
 VALID_S, LONGEST_VALID_S = 7 * 86_400.0, 366 * 86_400.0
 _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,40}")
 
@@ -154,7 +156,7 @@ class ServerSettings:
 
     url: str | None = None
     namespace: str = "jobq"
-    patience_s: float = 10.0
+    patience_s: float = PATIENCE_S
     socket_timeout_s: float = 5.0
     embedded: bool | None = None
     embedded_idle_s: float = 600.0
@@ -238,17 +240,20 @@ class WorkerSettings:
             raise ConfigError(f"concurrency={self.concurrency!r} is out of range; take 1 to 200")
 
 
-def settings_from_env(environ: Mapping[str, str] | None = None) -> ServerSettings:
+def settings_from_env(
+    environ: Mapping[str, str] | None = None, *, patience_s: float = PATIENCE_S
+) -> ServerSettings:
     """JOBQ_URL (else REDIS_URL), JOBQ_NAMESPACE, JOBQ_PATIENCE, JOBQ_EMBEDDED, JOBQ_EMBEDDED_IDLE,
     JOBQ_DATA, JOBQ_FUNCTIONS. A JOBQ_… that nothing reads is a warning.
 
     Of what makes an enqueue durable JOBQ_DURABILITY, JOBQ_DURABLE_WITHIN and JOBQ_OUTAGE_BUFFER; of the
-    codec JOBQ_CODEC, JOBQ_CODEC_KEYS, JOBQ_CODEC_ACCEPT_PLAIN and JOBQ_CODEC_VALID.
+    codec JOBQ_CODEC, JOBQ_CODEC_KEYS, JOBQ_CODEC_ACCEPT_PLAIN and JOBQ_CODEC_VALID. patience_s: without
+    JOBQ_PATIENCE.
     """
     env = os.environ if environ is None else environ
     warn(env)
     codec = None
-    patience_s = duration_s(env.get("JOBQ_PATIENCE") or 10.0)
+    patience_s = duration_s(env.get("JOBQ_PATIENCE") or patience_s)
     durable_within_s = duration_s(env.get("JOBQ_DURABLE_WITHIN") or 2.0)
     if env.get("JOBQ_CODEC") or env.get("JOBQ_CODEC_KEYS"):
         codec = CodecSettings(

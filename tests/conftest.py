@@ -174,7 +174,7 @@ def emptied(server: Server) -> Iterator[Any]:
 @contextmanager
 def connected(server: Server) -> Iterator[Client]:
     """jobq's client; the default one as long."""
-    client = connect(settings=ServerSettings(url=server.url))
+    client = connect(settings=ServerSettings(url=server.url, patience_s=10))
     set_default_client(client)
     yield client
     set_default_client(None)

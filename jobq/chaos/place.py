@@ -127,7 +127,7 @@ class OwnServer(Place):
         resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
     def _writes(self) -> bool:
-        client = connect(settings=ServerSettings(url=self.url))
+        client = connect(settings=ServerSettings(url=self.url, patience_s=10))
         try:
             return b"aof_last_write_status:ok" in client.command("INFO", "persistence")
         finally:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from jobq.cli import exits, output
-from jobq.config import ServerSettings, parse_queues, settings_from_env
+from jobq.config import STAYING_PATIENCE_S, ServerSettings, parse_queues, settings_from_env
 from jobq.errors import ConfigError, JobqError, ScriptError, Unavailable
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Session:
     @cached_property
     def settings(self) -> ServerSettings:
         """How to reach the server."""
-        settings = settings_from_env()
+        settings = settings_from_env(patience_s=STAYING_PATIENCE_S)
         url, namespace = self.url or settings.url, self.namespace or settings.namespace
         if not url:
             from jobq.engine import embedded

@@ -143,7 +143,7 @@ class Client:
                 return connection
             except PASSING as error:
                 self._topology.forget(node)
-                self._give_up(error, deadline)
+                self._give_up(error, deadline, unknown=False)
                 pause = _wait(pause, deadline)
 
     def open_everywhere(self) -> Iterator[Connection]:
@@ -218,7 +218,9 @@ class Client:
                 # Full after a try whose reply was lost tells nothing of that try: ask until it is known.
                 if not for_now and not (unknown and isinstance(error, refused.OutOfMemoryError)):
                     refuse(error, command, script)
-                unknown = unknown or not for_now
+                # Without a node, or a connection to it, nothing was sent.
+                unsent = node is None or isinstance(error, _Unreached)
+                unknown = unknown or not (for_now or unsent)
                 asked = self._elsewhere(error, node)
                 if tries is not None and tries.over:
                     if anew is None:
@@ -250,10 +252,9 @@ class Client:
             hurried = left_s is not None and left_s < self.settings.socket_timeout_s
             if hurried:
                 _wait_at_most(connection, max(LEAST_WAIT_S, left_s or 0.0))
+        if connection._sock is None:
+            _reach(connection)
         if tries is not None:
-            if connection._sock is None:
-                # First, since a server that doesn't take connections can't have got the call either.
-                connection.connect()
             if tries.over:
                 connection.disconnect()
                 raise refused.TimeoutError("the time to repeat this call is over")
@@ -298,19 +299,37 @@ class Client:
             "it took effect is unknown: look, or call again if twice does no harm"
         )
 
-    def _give_up(self, error: Exception, deadline: float, unknown: bool = True) -> None:
+    def _give_up(self, error: Exception, deadline: float, unknown: bool) -> None:
+        """Raise, if it is time. unknown: the call may have taken effect."""
         if isinstance(error, _LASTING):
             raise ConfigError(
                 f"{masked(self.url)} refused the login ({error}); check user and password in the URL"
             ) from error
         over = time.monotonic() >= deadline or self.enough()
-        if over and not unknown:
+        if over and not unknown and str(error).startswith(FOR_NOW):
             raise Full(f"the server takes no writes now, nothing was changed: {error}") from error
         if over or "CERTIFICATE_VERIFY_FAILED" in str(error):
+            what = "no answer from" if unknown else "no connection to"
+            known = (
+                "whether the last call took effect is unknown" if unknown else "nothing was sent"
+            )
             raise Unavailable(
-                f"no answer from {masked(self.url)} within {self.settings.patience_s:g} s ({error}); "
-                "whether the last call took effect is unknown"
+                f"{what} {masked(self.url)} within {self.settings.patience_s:g} s ({error}); {known}. JOBQ_URL says "
+                "where the server is, JOBQ_PATIENCE how long a call waits for it"
             ) from error
+
+
+class _Unreached(refused.ConnectionError):
+    """No connection came about, so nothing was sent."""
+
+
+def _reach(connection: Connection) -> None:
+    try:
+        connection.connect()
+    except _LASTING:
+        raise
+    except (refused.ConnectionError, refused.TimeoutError, OSError) as error:
+        raise _Unreached(str(error)) from error
 
 
 def exchange(connection: Connection, command: tuple[Argument, ...], asking: bool = False) -> Any:

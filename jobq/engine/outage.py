@@ -33,6 +33,8 @@ logger = logging.getLogger("jobq")
 MAX_BYTES = 64 * 1024 * 1024
 #: How long a call is tried before it waits here: lost connections are opened anew meanwhile.
 FIRST_TRY_S = 0.2
+#: Who asked for a buffer would rather wait than lose what is in it.
+FLUSH_S = 10.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.25
 #: What passes, or what somebody can mend at the server while messages wait.
 _WAITED_FOR = (Unavailable, Full, NotDurable, ConfigError)
@@ -84,11 +86,11 @@ class OutageBuffer:
             return call.buffered()
 
     def flush(self, within_s: float | None = None) -> None:
-        """Wait until nothing waits, by default as long as the client's patience; else Unavailable.
+        """Wait until nothing waits, by default as long as the client's patience and 10 s; else Unavailable.
 
         So too, with their mids, when the outcome of some has become unknown since the last flush.
         """
-        within_s = self._patience_s if within_s is None else within_s
+        within_s = max(self._patience_s, FLUSH_S) if within_s is None else within_s
         with self._changed:
             if not self._changed.wait_for(lambda: not self._waiting, within_s):
                 raise Unavailable(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from jobq.config import ServerSettings, settings_from_env
+from jobq.config import STAYING_PATIENCE_S, ServerSettings, settings_from_env
 from jobq.errors import ConfigError
 
 #: Options of every read and write.
@@ -70,7 +70,7 @@ class Options:
 
     def server(self) -> ServerSettings:
         """The environment's server, but for what PLACE says; nothing waits in the memory of an executor."""
-        settings = settings_from_env()
+        settings = settings_from_env(patience_s=STAYING_PATIENCE_S)
         return replace(
             settings,
             url=self.text("url") or settings.url,

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from jobq.cli.session import Session
 from jobq.config import ServerSettings, settings_from_env
 from jobq.engine.connection import connect, default_client, set_default_client
 from jobq.engine.queue import Queue
@@ -65,7 +66,9 @@ def test_wrong_password_is_a_setting_and_not_tried_for_long(make, redis):
 
 def test_unavailable_is_raised_once_patience_ends(tmp_path):
     client = connect(settings=ServerSettings(url=f"unix://{tmp_path}/none", patience_s=0.05))
-    with pytest.raises(Unavailable, match="unknown"):
+    with pytest.raises(
+        Unavailable, match=r"no connection to .*nothing was sent\. JOBQ_URL .*JOBQ_PATIENCE"
+    ):
         client.command("PING")
     with pytest.raises(Unavailable):
         client.open_connection("k")
@@ -111,7 +114,9 @@ def test_call_ends_with_its_patience_when_the_server_is_silent():
 
         thread = threading.Thread(target=accept)
         thread.start()
-        with pytest.raises(Unavailable, match=r"within 0\.3 s"):
+        with pytest.raises(
+            Unavailable, match=r"within 0\.3 s .* unknown\. JOBQ_URL .*JOBQ_PATIENCE"
+        ):
             client.command("PING")
         done.set()
         thread.join()
@@ -193,6 +198,14 @@ def test_namespace_separates_queues(make, redis):
     assert redis.exists("one:{low}:messages")
     with pytest.raises(ConfigError, match="namespace"):
         make(namespace="a{b")
+
+
+def test_programs_wait_2_s_by_default_and_commands_10():
+    assert settings_from_env({}).patience_s == 2
+    assert settings_from_env({}).socket_timeout_s <= 2.5
+    assert ServerSettings().patience_s == 2
+    assert Session(None, None, False).settings.patience_s == 10
+    assert settings_from_env({"JOBQ_PATIENCE": "3s"}, patience_s=10).patience_s == 3
 
 
 def test_settings_come_from_the_environment():

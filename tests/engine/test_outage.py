@@ -131,7 +131,7 @@ def test_overflow_is_an_error_and_accepts_nothing(stoppable, make):
 def test_batch_beyond_the_bound_is_unavailable_as_without_a_buffer(stoppable, make):
     client = make(outage_buffer=5, patience_s=0.1)
     stoppable.kill()
-    with pytest.raises(Unavailable, match="unknown"):
+    with pytest.raises(Unavailable, match="nothing was sent"):
         Queue("low", client).enqueue_many([b"v"] * 6)
     assert client.nbuffered == 0
     stoppable.start()
