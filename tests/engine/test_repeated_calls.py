@@ -141,6 +141,23 @@ def test_buffered_call_is_not_sent_again_when_its_record_may_be_gone(
     assert "outcome unknown: first for queue low" in told[0]
 
 
+def test_buffered_call_that_was_accepted_is_not_called_unknown(far, proxy, queue, later, caplog):
+    buffered = far(outage_buffer=100)
+    proxy.swallow()
+    # Nobody replicates this server.
+    assert buffered.enqueue(b"v", mid="m", durability="replicas=1").action == "buffered"
+    [call] = buffered.client.outage._waiting
+    proxy.deliver()
+    wait_for(lambda: call.accepted, "it didn't arrive")
+    later()
+    buffered.client.flush(60)
+    told = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+    assert len(told) == 1
+    assert "accepted, and not confirmed to be durable: m for queue low" in told[0]
+    assert queue.status("m").word == "queued"
+    assert queue.counts().messages == 2
+
+
 def test_call_beyond_the_bound_is_unknown_however_long_the_patience(
     far, proxy, queue, redis, later
 ):
