@@ -12,13 +12,15 @@ from jobq.cli.session import Session
 from jobq.errors import ScriptError, Unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jobq.engine.connection import Client
     from jobq.engine.diagnosis import Finding
     from jobq.engine.message import Violation
     from jobq.engine.queue import Queue
 
 #: A key of another type hides what it held, so that a repair may uncover more.
 REPAIRS = 3
-NOT_A_NAME = "not a queue's name"
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -84,25 +86,40 @@ def fsck(session: Session, queues: str | None, repairs: bool, yes: bool) -> int:
 
 
 def _names(session: Session, repairs: bool, yes: bool) -> int:
-    """How many names in the list of queues can't be a queue's, and were left there."""
+    """How many names in the lists of queues and topics can't be one, and were left there."""
+    from jobq.compat.topic.binding import forget_topic, strange_topic_names
     from jobq.engine.directory import forget_queue, strange_queue_names
 
+    return sum(
+        _strange(session, kind, listed, forget if repairs else None, yes)
+        for kind, listed, forget in (
+            ("queue", strange_queue_names, forget_queue),
+            ("topic", strange_topic_names, forget_topic),
+        )
+    )
+
+
+def _strange(
+    session: Session, kind: str, listed: Callable[[Client], list[bytes]],
+    forget: Callable[[Client, bytes], None] | None, yes: bool,
+) -> int:  # fmt: skip
     try:
-        strange = strange_queue_names(session.client)
-    except Unavailable:
-        return 0  # a problem of its own, if there is a Cluster: it has other nodes
-    if not strange:
-        return 0
-    shown = [name.decode("utf-8", "backslashreplace") for name in strange]
+        names = listed(session.client)
+    except (Unavailable, ScriptError) as error:
+        if kind == "topic" and (session.client.is_cluster or isinstance(error, ScriptError)):
+            session.problem("the list of topics", error)
+        return 0  # that of queues is told where they are listed
+    rule = f"not a {kind}'s name"
+    shown = [name.decode("utf-8", "backslashreplace") for name in names]
     for text in shown:
-        session.say({"queue": None, "rule": NOT_A_NAME, "mid": text}, f"{NOT_A_NAME}: {text}")
-    if not repairs:
-        return len(strange)
-    session.confirmed(f"Remove {len(strange)} from the list of queues?", yes)
-    for name, text in zip(strange, shown, strict=True):
-        forget_queue(session.client, name)
-        record = {"queue": None, "rule": NOT_A_NAME, "mid": text, "repair": "removed"}
-        session.say(record, f"{NOT_A_NAME}: {text}: removed")
+        session.say({"queue": None, "rule": rule, "mid": text}, f"{rule}: {text}")
+    if not names or forget is None:
+        return len(names)
+    session.confirmed(f"Remove {len(names)} from the list of {kind}s?", yes)
+    for name, text in zip(names, shown, strict=True):
+        forget(session.client, name)
+        record = {"queue": None, "rule": rule, "mid": text, "repair": "removed"}
+        session.say(record, f"{rule}: {text}: removed")
     return 0
 
 

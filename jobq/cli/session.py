@@ -105,30 +105,37 @@ class Session:
         if names:
             return self.queues(names)
         try:
-            for name in strange_queue_names(self.client) if strange else ():
-                remedy = "can't be a queue's name; jobq fsck --repair removes it"
-                self.problem(f"{name!r} in the list of queues", JobqError(remedy))
+            if strange:
+                self.strange("queue", strange_queue_names(self.client))
             return self.queues(None)
-        except Unavailable as error:
-            found = queue_names_by_keys(self.client) if self.client.is_cluster else []
+        except (Unavailable, ScriptError) as error:
+            # Of one server that is away, no more can be read; a list of another type has keys beside it.
+            lost = isinstance(error, Unavailable) and not self.client.is_cluster
+            found = [] if lost else queue_names_by_keys(self.client)
             if not found:
                 raise
             self.problem("the list of queues", error)
             return [self.queue(name) for name in found]
 
+    def strange(self, kind: str, names: Iterable[bytes]) -> None:
+        """Make a problem of each name in a list that can't be one."""
+        for name in names:
+            told = f"can't be a {kind}'s name; jobq fsck --repair removes it"
+            self.problem(f"{name!r} in the list of {kind}s", JobqError(told))
+
     @contextmanager
-    def tolerating(self, queue: str) -> Iterator[None]:
+    def tolerating(self, name: str, kind: str = "queue") -> Iterator[None]:
         """Make what the server refuses, or a Cluster's node that is away, a problem of this queue alone."""
         try:
             yield
         except ScriptError as error:
-            remedy = f"; jobq fsck --queues {queue} names the damage"
-            told = f"{error}{remedy if 'WRONGTYPE' in str(error) else ''}"
-            self.problem(f"queue {queue}", ScriptError(told))
+            damaged = "WRONGTYPE" in str(error) and kind == "queue"
+            remedy = f"; jobq fsck --queues {name} names the damage" if damaged else ""
+            self.problem(f"{kind} {name}", ScriptError(f"{error}{remedy}"))
         except Unavailable as error:
             if not self.client.is_cluster:
                 raise
-            self.problem(f"queue {queue}", error)
+            self.problem(f"{kind} {name}", error)
 
     def problem(self, what: str, error: JobqError) -> None:
         """One line on stderr, once, and an exit code that isn't 0."""

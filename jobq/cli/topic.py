@@ -222,12 +222,16 @@ def read(session: Session, name: str, start: Any, end: Any, count: int | None, l
     return exits.OK if seen else exits.NO
 
 
+TOPIC_COLUMNS = ("topic", "messages", "first", "last", "bytes", "groups")
+
+
 @command("list", examples="jobq topic list\njobq topic list --json")
 def list_(session: Session) -> None:
     """Show the topics there are, in jobq's layout."""
-    from jobq.compat.topic import topic_names
+    from jobq.compat.topic.binding import strange_topic_names, topic_names
 
     names = topic_names(session.client)
+    session.strange("topic", strange_topic_names(session.client))
     if not names:
         session.note(
             "no topic was ever used here; append something, or check --url and --namespace"
@@ -235,10 +239,11 @@ def list_(session: Session) -> None:
         return
     rows = []
     for name in names:
-        facts = topic_of(session, name).describe()
-        rows.append({"topic": name, "messages": facts.messages, "first": facts.first, "last": facts.last,
-                     "bytes": facts.nbytes, "groups": len(facts.groups)})  # fmt: skip
-    session.say_all(rows, {column: column for column in rows[0]})
+        with session.tolerating(name, "topic"):
+            facts = topic_of(session, name).describe()
+            rows.append({"topic": name, "messages": facts.messages, "first": facts.first, "last": facts.last,
+                         "bytes": facts.nbytes, "groups": len(facts.groups)})  # fmt: skip
+    session.say_all(rows, {column: column for column in TOPIC_COLUMNS})
 
 
 for verb in (list_, append, poll, read, describe, lag, groups, subscribe, unsubscribe, peek, seek, pause, resume,

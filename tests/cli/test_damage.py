@@ -152,6 +152,41 @@ def test_fsck_removes_names_that_cannot_be_queues_when_it_repairs(
     assert cli("queues").code == 0
 
 
+def test_topics_are_listed_and_mended_when_one_or_a_name_is_damaged(cli: Any, redis: Any) -> None:
+    for name in ("a-good", "broken", "z-good"):
+        assert cli("topic", "append", name, "text").code == 0
+    redis.sadd("jobq:topics", *NAMES)
+    redis.delete("jobq:{broken}:topic:log")
+    redis.set("jobq:{broken}:topic:log", "x")
+    ended = cli("topic", "list", "--json")
+
+    assert [record["topic"] for record in ended.records] == ["a-good", "z-good"]
+    assert ended.code == 1
+    assert "jobq: topic broken: " in ended.err
+    assert (
+        ended.err.count("can't be a topic's name") == len(NAMES) == len(ended.err.splitlines()) - 1
+    )
+    redis.delete("jobq:{broken}:topic:log")
+
+    assert cli("fsck").code == 1
+    assert cli("fsck", "--repair", "--yes").code == 0
+    assert redis.smembers("jobq:topics") == {b"a-good", b"broken", b"z-good"}
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_verb_reads_queues_by_their_keys_when_the_list_of_them_is_damaged(
+    cli: Any, filled: Any, redis: Any, verb: tuple[str, ...]
+) -> None:
+    filled("healthy")
+    redis.delete("jobq:queues")
+    redis.set("jobq:queues", "x")
+    ended = cli(*verb)
+
+    assert "healthy" in ended.out
+    assert ended.code == 4
+    assert "jobq: the list of queues: " in ended.err and len(ended.err.splitlines()) == 1
+
+
 def test_fsck_repairs_every_key_of_another_type(cli: Any, broken: list[str]) -> None:
     ended = cli("fsck", "--repair", "--yes")
     assert (ended.code, ended.err) == (0, ""), ended

@@ -94,5 +94,18 @@ class Binding:
 
 def topic_names(client: Client) -> list[str]:
     """The names of all topics ever used here, sorted. What can't be a topic's name is left out."""
-    listed = client.command("SMEMBERS", keys.topic_names(client.namespace))
-    return sorted(name.decode() for name in listed if is_name("topic", name))
+    return sorted(name.decode() for name in _listed(client) if is_name("topic", name))
+
+
+def strange_topic_names(client: Client) -> list[bytes]:
+    """What somebody put among the names of topics and can't be one, sorted."""
+    return sorted(name for name in _listed(client) if not is_name("topic", name))
+
+
+def forget_topic(client: Client, name: str | bytes) -> None:
+    """List `name` no longer; its keys stay."""
+    client.command("SREM", keys.topic_names(client.namespace), name)
+
+
+def _listed(client: Client) -> list[bytes]:
+    return list(client.command("SMEMBERS", keys.topic_names(client.namespace)))
