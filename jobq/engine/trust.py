@@ -18,6 +18,7 @@ PROJECT = "pyproject.toml"
 NAMED_BY = "JOBQ_PYPROJECT"
 _SECTION = re.compile(rb"\btool\s*\.\s*[\"']?jobq\b")
 _LOOK_BYTES = 1 << 20
+_OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
 class Project(NamedTuple):
@@ -48,7 +49,7 @@ def project(working: Path) -> Search:
         path = Path(named).expanduser().absolute()
         return Search(Project(path, path.read_bytes()), [])
     refused: list[str] = []
-    boundary = ""
+    boundary, mounts = "", _mounts()
     for folder in (working, *working.parents):
         path = folder / PROJECT
         try:
@@ -62,7 +63,7 @@ def project(working: Path) -> Search:
             refused.append(
                 f"{path} isn't read: {reason}; if you trust it, set {NAMED_BY}={path}"
             )  # fmt: skip
-        boundary = boundary or _boundary(folder)
+        boundary = boundary or _boundary(folder, mounts)
     return Search(None, refused)
 
 
@@ -147,14 +148,27 @@ def _has_acl(descriptor: int) -> bool:
         return False
 
 
-def _boundary(folder: Path) -> str:
+def _boundary(folder: Path, mounts: set[str]) -> str:
     """Why nothing above this folder is read; empty: it isn't where the search ends."""
     home = os.path.realpath(os.path.expanduser("~"))
     if str(folder) == home:
         return f"it is above your home, {folder}"
-    if folder != folder.parent and os.path.ismount(folder):
+    if folder != folder.parent and (os.path.ismount(folder) or str(folder) in mounts):
         return f"it is above the mount point {folder}"
     return ""
+
+
+def _mounts() -> set[str]:
+    """Where something is mounted, by Linux: also a folder bound elsewhere within one file system."""
+    try:
+        with open("/proc/self/mountinfo", "rb") as file:
+            points = [line.split()[4] for line in file]
+    except (OSError, IndexError):
+        return set()
+    # A blank, a line feed or a backslash in a name is an octal number there.
+    return {
+        os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8)]), point)) for point in points
+    }
 
 
 def _has_section(path: Path) -> bool:

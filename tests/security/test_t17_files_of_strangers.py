@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -161,12 +162,27 @@ def test_nothing_above_your_home_is_read(trap: Path, monkeypatch: pytest.MonkeyP
     assert found and found.path == home / "pyproject.toml"
 
 
-def test_nothing_above_a_mount_is_read(trap: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A real mount needs rights that tests mustn't ask for.
-    mount = trap / "mine"
-    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == mount)
-    (mount / "app").mkdir()
-    assert f"it is above the mount point {mount}" in refusal(mount / "app")
+@needs_root
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="not run: needs unshare")
+@pytest.mark.parametrize("kind", ["-t tmpfs none", "--bind ."])
+@pytest.mark.parametrize("name", ["mine", "of mine"])
+def test_nothing_above_a_mount_is_read(trap: Path, kind: str, name: str) -> None:
+    mount = trap / name
+    mount.mkdir(exist_ok=True)
+    code = (
+        "from pathlib import Path; from jobq.cli import project;"
+        "found, refused = project.nearest(Path.cwd()); print(found, *refused)"
+    )
+    # In a name space of its own, so that nothing stays mounted.
+    script = f'mount {kind} "$1" && mkdir -p "$1/app" && cd "$1/app" && exec "$2" -c "$3"'
+    ended = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script, "sh", str(mount), sys.executable, code], cwd=trap / "mine",
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=300,
+    )  # fmt: skip
+    if "unshare" in ended.stderr or "permission denied" in ended.stderr:
+        pytest.skip(f"not run: this machine lets nobody mount: {ended.stderr}")
+    words = f"None {trap}/pyproject.toml isn't read: it is above the mount point {mount};"
+    assert words in ended.stdout, ended.stderr
 
 
 def test_pipe_in_place_of_the_file_holds_nobody_up(trap: Path) -> None:
