@@ -62,11 +62,22 @@ class AsyncChild(Child):
         self._ahead_until = 0
         self._sync_slot: int | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._over = False
+        self._over = self._failing = False
 
     def take_and_run(self) -> None:
-        """On an event loop."""
-        asyncio.run(self._main())
+        """On an event loop, which goes on where it was if a job stops it."""
+        with asyncio.Runner() as runner:
+            loop = runner.get_loop()
+            main = loop.create_task(self._main())
+            while not main.done():
+                try:
+                    loop.run_until_complete(main)
+                except BaseException as error:
+                    if isinstance(error, RuntimeError) and not main.done() and not loop.is_closed():
+                        continue
+                    # What runs is cancelled now, and stays charged with the death of this child.
+                    self._failing = True
+                    raise
 
     async def _main(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
@@ -78,7 +89,9 @@ class AsyncChild(Child):
             try:
                 await self._turn()
             except asyncio.CancelledError:
-                # By a job that cancels all tasks of its loop: nobody else does.
+                # By a job that cancels all tasks of its loop: nobody else does, while this goes on.
+                if self._failing:
+                    raise
                 _stay()
         self._wake_up(())
         self._take_ahead()
@@ -198,7 +211,7 @@ class AsyncChild(Child):
             if not self.slots.start(slot, kill_after_s(call.job)):
                 self.release(index, [Hold(call.message.mid, call.message.token)])
             elif call.job.is_async:
-                ending = await self.executor.arun(call, lambda: slot in self._why)
+                ending = await self.executor.arun(call, lambda: self._told_to_stop(slot))
             else:
                 ending = self._run_sync(slot, call)
         except (asyncio.CancelledError, JobAborted) as stopped:
@@ -212,6 +225,9 @@ class AsyncChild(Child):
         self._running.pop(slot, None)
         self._why.pop(slot, None)
         self._end(slot, index, ending)
+
+    def _told_to_stop(self, slot: int) -> bool:
+        return slot in self._why or self._failing
 
     def _run_sync(self, slot: int, call: Call) -> Ending:
         self._sync_slot = slot
@@ -375,7 +391,7 @@ class AsyncChild(Child):
             try:
                 await asyncio.sleep(self.next_look_s())
             except asyncio.CancelledError:
-                if self._over:
+                if self._over or self._failing:
                     raise
                 _stay()
             self.check_parent()

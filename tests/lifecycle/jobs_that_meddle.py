@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
 import time
 from typing import Any
@@ -67,6 +68,26 @@ async def cancels_and_goes_on(ledger: str, name: str, how: str) -> None:
         except asyncio.CancelledError:
             note(ledger, name, "ignored")
     note(ledger, name, "end")
+
+
+@ajob(name="stops_loop", queue="low", retries=0)
+async def stops_loop(ledger: str, name: str) -> None:
+    """Stops the event loop it runs on."""
+    note(ledger, name, "start")
+    asyncio.get_running_loop().stop()
+    await _rest()
+    note(ledger, name, "end")
+
+
+@ajob(name="exits_in_task", queue="low", retries=0)
+async def exits_in_task(ledger: str, name: str) -> None:
+    """Leaves in a task of its own, which no event loop survives."""
+    note(ledger, name, "start")
+
+    async def leave() -> None:
+        sys.exit(3)
+
+    await asyncio.create_task(leave())
 
 
 @ajob(name="gathers", **HERE)

@@ -26,11 +26,13 @@ def test_job_that_cancels_itself_or_all_tasks_fails_and_its_neighbours_run_on(
         send("cancels", f"{how}-awaits", how)
         send("cancels_and_returns", f"{how}-returns", how)
         send("cancels_and_goes_on", f"{how}-goes-on", how)
+    send("stops_loop", "stops_loop")
     send("aborts", "aborts")
     send("aaborts", "aaborts")
     failed = {f"{how}-awaits" for how in CANCELLING} | {"aborts", "aaborts"}
     until(lambda: {one.mid for one in queue.dead()} == failed)
     until(lambda: all(ledger.lines("end", f"{how}-goes-on") for how in CANCELLING))
+    until(lambda: ledger.lines("end", "stops_loop"))
     send("quick", "after")
     until(lambda: ledger.lines("end", "after"))
     for name in neighbours:
@@ -47,6 +49,20 @@ def test_job_that_cancels_itself_or_all_tasks_fails_and_its_neighbours_run_on(
     assert len(ledger.lines("end", "gathers")) == 1
     assert worker.log.count(" born") == 1
     assert worker.stop() == 0
+
+
+@pytest.mark.loop
+def test_job_that_ends_its_event_loop_is_charged_with_it(queue, start, send, ledger):
+    start("--processes", "1", "--concurrency", "5", "--crash-limit", "2", module=MODULE)
+    send("agated", "neighbour")
+    until(lambda: ledger.lines("start"))
+    send("exits_in_task", "exits")
+    # From its crash on each of them runs alone.
+    until(lambda: ledger.lines("start", "exits"))
+    ledger.gate("neighbour").touch()
+    until(lambda: queue.counts().messages == 0)
+    assert [(one.mid, one.ncrashes) for one in queue.dead()] == [("exits", 2)]
+    assert ledger.lines("end", "neighbour")
 
 
 @pytest.mark.loop
