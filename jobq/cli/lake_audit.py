@@ -83,6 +83,7 @@ def _audited(
     spark_options: tuple[str | None, str | None],
 ) -> list[LakeAudited]:  # fmt: skip
     from jobq.pipeline.commits import losses
+    from jobq.pipeline.lake import quarantine
     from jobq.pipeline.lake.reading import read
     from jobq.pipeline.lake_audit import LakeAudit
     from jobq.pipeline.sessions import session as spark_session
@@ -92,7 +93,8 @@ def _audited(
     try:
         events = read(spark, lake, "events")
         missed = losses(lake.table("events"))
-        return LakeAudit(spark, events).run(_ms(since), _ms(until), names, lives, missed)
+        audit = LakeAudit(spark, events)
+        return audit.run(_ms(since), _ms(until), names, lives, missed, quarantine.entries(lake))
     finally:
         spark.stop()
 
@@ -106,9 +108,11 @@ def _range(since: str | None, until: str | None) -> tuple[datetime | None, datet
 
 def _lives(session: Session) -> Callable[[str, str], bool]:
     from jobq.engine.audited import LIVE
+    from jobq.engine.fsck import unplaced
 
-    def lives(queue: str, mid: str) -> bool:
-        return session.queue(queue).status(mid).word in LIVE
+    def lives(name: str, mid: str) -> bool:
+        queue = session.queue(name)
+        return queue.status(mid).word in LIVE and not unplaced(queue, [mid])
 
     return lives
 

@@ -29,6 +29,8 @@ PARTS = (
 )  # fmt: skip
 #: Suspects that are asked about one by one; each such question reads whole lists.
 MOST_SUSPECTS = 1_000
+#: So many are asked about one by one without a walk through the queue.
+FEW = 10
 #: Mids of one repair: each takes the server a walk through ready and the circle.
 PER_REPAIR = 10
 
@@ -74,7 +76,9 @@ def steps(queue: Binding, *, limit: int = LIMIT) -> Iterator[list[Violation]]:
 
 def unplaced(queue: Binding, mids: Iterable[str], *, limit: int = LIMIT) -> set[str]:
     """Of these mids those that have content and are in no place, so that nobody will ever run them."""
-    suspects = _unseen(queue, {mid.encode() for mid in mids}, limit)
+    suspects = {mid.encode() for mid in mids}
+    if len(suspects) > FEW:
+        suspects = _unseen(queue, suspects, limit)
     return {violation.mid for violation in _confirmed(queue, "at", suspects, limit)}
 
 

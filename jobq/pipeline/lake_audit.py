@@ -66,12 +66,13 @@ class LakeAudit:
 
     def run(
         self, since_ms: int | None, until_ms: int | None, queues: Collection[str] = (),
-        lives: Lives | None = None, losses: Iterable[Loss] = (),
+        lives: Lives | None = None, losses: Iterable[Loss] = (), unreadable: Iterable[tuple[str, int]] = (),
     ) -> list[LakeAudited]:  # fmt: skip
         """The answer for each of `queues`, all that the lake knows without.
 
         since_ms None: all with enqueues on record. lives: asks the server for what is open. losses: what the
-        ingest missed. Raises ConfigError for a queue that the lake doesn't know, or that tells nothing.
+        ingest missed. unreadable: queue and time of the records that it couldn't read.
+        Raises ConfigError for a queue that the lake doesn't know, or that tells nothing.
         """
         chosen = self._chosen(queues)
         found_starts = {one.queue: _start(one, since_ms, bool(queues)) for one in chosen}
@@ -81,9 +82,12 @@ class LakeAudit:
         if not starts:
             return []
         figures = self._figures(starts, until, lives)
-        misses = list(losses)
+        misses, bad = (
+            list(losses),
+            [one for one in unreadable if until_ms is None or one[1] <= until_ms],
+        )
         return [
-            self._told(queue, start, until, figures.get(queue, {}), misses)
+            self._told(queue, start, until, figures.get(queue, {}), misses, bad)
             for queue, start in sorted(starts.items())
         ]
 
@@ -121,17 +125,13 @@ class LakeAudit:
         return [one for name, one in self.recorded.items() if not queues or name in queues]
 
     def _told(
-        self, queue: str, start: int, until: int, found: Mapping[str, Any], losses: Iterable[Loss]
-    ) -> LakeAudited:
+        self, queue: str, start: int, until: int, found: Mapping[str, Any], losses: Iterable[Loss],
+        unreadable: Iterable[tuple[str, int]],
+    ) -> LakeAudited:  # fmt: skip
         jumps = sum(start <= entry and at <= until for entry, at in self.recorded[queue].jumps)
-        whole = {
-            **found,
-            "queue": queue,
-            "since_ms": start,
-            "until_ms": until,
-            "clock_jumps": jumps,
-        }
-        result = LakeAudited(**whole)
+        bad = sum(name == queue and start <= at for name, at in unreadable)
+        span = {"since_ms": start, "until_ms": until, "clock_jumps": jumps, "unreadable": bad}
+        result = LakeAudited(**{**found, "queue": queue, **span})
         return replace(result, notes=list(_notes(result, self.recorded[queue], losses)))
 
     def _since(self, starts: Mapping[str, int]) -> DataFrame:

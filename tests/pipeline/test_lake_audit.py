@@ -281,16 +281,23 @@ def test_command_ends_with_1_for_losses_and_with_2_when_the_events_do_not_tell(
     assert "no queue with enqueues on record" in err
     queue.events_level("all")
     time.sleep(0.003)
-    queue.enqueue_many([("a", b"v"), ("b", b"v")])
+    queue.enqueue_many([("a", b"v"), ("b", b"v"), ("c", b"v")])
+    queue.client.command("XADD", "jobq:{low}:events", "*", "1", "done\x1fa\x1f-5")
     code, out, _ = command("--format", "json")
-    assert (code, json.loads(out)["accepted"], json.loads(out)["open"]) == (0, 2, 2)
+    told = json.loads(out)
+    assert (code, told["accepted"], told["open"], told["unreadable"]) == (0, 3, 3, 1)
+    queue.enqueue(b"v", mid="d")
     assert command("--since", "1h")[0] == 2, "the level was attempts before"
     valkey_redis.hdel("jobq:{low}:messages", "b")
-    valkey_redis.lrem("jobq:{low}:ready", 0, "b")
+    for mid in ("b", "c"):  # the content of c stays, in no place
+        valkey_redis.lrem("jobq:{low}:ready", 0, mid)
     code, out, _ = command("--ask")
     assert code == 1
-    assert "2 accepted, 0 finished, 0 duplicates, 1 lost (1 waiting or running)" in out
-    assert "lost: b" in out
+    assert (
+        "4 accepted, 0 finished, 0 duplicates, 2 lost (2 waiting or running, 1 unreadable records)"
+        in out
+    )
+    assert "lost: b" in out and "lost: c" in out
     code, _, err = command("--queues", "lov")
     assert code == 2
     assert "did you mean 'low'" in err

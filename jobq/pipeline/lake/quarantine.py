@@ -6,7 +6,7 @@ again and finds its bad entries kept already: the table has its own places.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -44,6 +44,14 @@ def keep(lake: Lake, bad: Sequence[tuple[str, Bad]], remade: Sequence[str]) -> i
     with taken_back(lake.below(QUARANTINE.name), files):
         commit(lake, QUARANTINE.name, delta, [file.action() for file in files], after)
     return len(new)
+
+
+def entries(lake: Lake) -> Iterator[tuple[str, int]]:
+    """Of each entry its queue, and when it was written, epoch ms."""
+    files = live(lake.table(QUARANTINE.name))
+    for rows in tables(lake.below(QUARANTINE.name), files, ["queue", "entry_id"]):
+        for row in rows.to_pylist():
+            yield row["queue"], offsets.parsed(row["entry_id"])[0]
 
 
 def _upto(places: object, queue: str) -> tuple[int, int]:
