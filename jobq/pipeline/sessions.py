@@ -63,7 +63,7 @@ def words_of(error: BaseException) -> str:
 
 def failures() -> tuple[type[Exception], ...]:
     """What PySpark raises when a query fails, or the JVM has died."""
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     return PySparkException, Py4JError, ConnectionError
