@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -13,13 +14,16 @@ from jobq.cli.options import command, option
 from jobq.cli.session import Session
 from jobq.cli.topic_places import (
     PLACE,
+    group_names,
     group_option,
     layout_option,
     name_argument,
     print_message,
     redismq_of,
+    tolerating,
     topic_of,
 )
+from jobq.engine.keys import is_name
 from jobq.errors import ConfigError
 
 POLICIES = ("earliest", "latest", "error")
@@ -31,11 +35,12 @@ def groups(session: Session, name: str) -> None:
     """Show the groups of TOPIC: where each is, what it holds, whether it is paused."""
     topic = topic_of(session, name)
     rows = []
-    for group in topic.groups():
-        lag = topic.group(group).lag()
-        paused: Any = lag.paused if session.as_json else "paused" * lag.paused
-        rows.append({"group": group, "settled": lag.settled, "handed_out": lag.handed_out, "held": lag.held,
-                     "lag": lag.messages, "out_of_range": lag.out_of_range, "paused": paused})  # fmt: skip
+    for group in group_names(session, topic):
+        with tolerating(session, group):
+            lag = topic.group(group).lag()
+            paused: Any = lag.paused if session.as_json else "paused" * lag.paused
+            rows.append({"group": group, "settled": lag.settled, "handed_out": lag.handed_out, "held": lag.held,
+                         "lag": lag.messages, "out_of_range": lag.out_of_range, "paused": paused})  # fmt: skip
     if not rows:
         session.note(
             f"{name} has no group; one is made by its first poll, or by jobq topic subscribe"
@@ -81,8 +86,10 @@ def unsubscribe(session: Session, name: str, group: str, layout: str) -> int:
     if layout == "redismq":
         redismq_of(session, name).reader(group).unsubscribe()
         gone = True
-    else:
+    elif is_name("group", os.fsencode(group)):
         gone = topic_of(session, name).group(group).unsubscribe()
+    else:
+        gone = topic_of(session, name).forget_group(os.fsencode(group))
     session.say(
         {"topic": name, "group": group, "forgotten": gone},
         f"{group}: {'forgotten' if gone else 'no such group'}",

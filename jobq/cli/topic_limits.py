@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobq.cli import output
+from jobq.cli import exits, output
 from jobq.cli.options import DURATION, command, option, yes_option
 from jobq.cli.session import Session
-from jobq.cli.topic_places import layout_option, name_argument, redismq_of, topic_of
+from jobq.cli.topic_places import (
+    group_names,
+    layout_option,
+    name_argument,
+    redismq_of,
+    tolerating,
+    topic_of,
+)
+from jobq.engine.keys import is_name
 
 if TYPE_CHECKING:
     from jobq.compat.topic import Limits
@@ -19,7 +28,9 @@ if TYPE_CHECKING:
 @name_argument
 def describe(session: Session, name: str) -> None:
     """Show what TOPIC holds, what it keeps, and who reads it."""
-    facts = topic_of(session, name).describe()
+    topic = topic_of(session, name)
+    group_names(session, topic)
+    facts = topic.describe()
     record = {"topic": name, **facts._asdict(), "limits": facts.limits._asdict()}
     lines = [
         f"{name}: {facts.messages:,} messages, index {facts.first} to {facts.last}, about {facts.nbytes:,} bytes",
@@ -55,17 +66,20 @@ def lag(session: Session, name: str, group: str | None, layout: str) -> None:
     Where compaction left holes, or messages of redismq expired, the number is an upper bound.
     """
     if layout == "redismq":
-        names = [group] if group else []
-        found = [redismq_of(session, name).reader(one).lag() for one in names]
+        found = [(group, redismq_of(session, name).reader(group).lag())] if group else []
     else:
         topic = topic_of(session, name)
-        names = [group] if group else topic.groups()
-        found = [topic.group(one).lag() for one in names]
+        found = []
+        for one in [group] if group else group_names(session, topic):
+            with tolerating(session, one):
+                found.append((one, topic.group(one).lag()))
     rows = [
         {"group": one, "lag": lag.messages, "age_ms": lag.age_ms, "settled": lag.settled, "last": lag.last,
          "held": lag.held, "expired": lag.expired, "skipped": lag.skipped}
-        for one, lag in zip(names, found, strict=True)
+        for one, lag in found
     ]  # fmt: skip
+    if not rows and session.problems:
+        return
     if not rows:
         session.note(f"{name} has no group that can be listed; name one by --group")
         return
@@ -140,12 +154,22 @@ def compaction(
 @name_argument
 @yes_option
 @layout_option
-def delete(session: Session, name: str, yes: bool, layout: str) -> None:
+def delete(session: Session, name: str, yes: bool, layout: str) -> int:
     """Drop TOPIC for good, with its groups. With redismq's layout, groups keep their positions."""
-    topic = redismq_of(session, name) if layout == "redismq" else topic_of(session, name)
-    session.confirmed(f"Drop topic {name} with all its messages?", yes)
-    topic.delete()
+    written = os.fsencode(name)
+    if layout == "jobq" and not is_name("topic", written):
+        session.confirmed(f"Take {name} off the list of topics?", yes)
+        from jobq.compat.topic.binding import forget_topic
+
+        if not forget_topic(session.client, written):
+            session.say({"topic": name, "deleted": False}, f"{name}: no such topic")
+            return exits.NO
+    else:
+        topic = redismq_of(session, name) if layout == "redismq" else topic_of(session, name)
+        session.confirmed(f"Drop topic {name} with all its messages?", yes)
+        topic.delete()
     session.say({"topic": name, "deleted": True}, f"{name}: deleted")
+    return exits.OK
 
 
 def _kept(limits: Limits) -> str:

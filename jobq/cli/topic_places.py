@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +14,7 @@ from jobq.cli import output
 from jobq.cli.arguments import moment_of
 from jobq.cli.options import option
 from jobq.config import duration_s
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, JobqError, NoGroup
 
 if TYPE_CHECKING:
     from jobq.cli.session import Session
@@ -68,6 +70,24 @@ def redismq_of(session: Session, name: str) -> RedismqTopic:
     from jobq.compat.topic import RedismqTopic
 
     return RedismqTopic(name, session.client)
+
+
+@contextmanager
+def tolerating(session: Session, group: str) -> Iterator[None]:
+    """Make what can't be read a problem of this group alone."""
+    with session.tolerating(group, "group"):
+        try:
+            yield
+        except NoGroup as error:
+            session.problem(f"group {group}", error)
+
+
+def group_names(session: Session, topic: Topic) -> list[str]:
+    """The groups; what is listed and can't be one is a problem."""
+    for strange in topic.strange_groups():
+        remedy = "can't be a group's name; jobq topic unsubscribe removes it"
+        session.problem(f"{strange!r} among the groups of {topic.name}", JobqError(remedy))
+    return topic.groups()
 
 
 def shown(session: Session, message: Message) -> dict[str, Any]:

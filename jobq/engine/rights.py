@@ -17,7 +17,7 @@ from jobq.errors import ConfigError
 #: Words in the scripts that look like commands and are options of some.
 OPTIONS = frozenset(
     (
-        "ALL", "BYSCORE", "COUNT", "LIMIT", "MAXLEN", "MINID", "PX", "QUEUE", "REV", "STREAM", "WITHSCORES",
+        "ALL", "BYSCORE", "COUNT", "LIMIT", "MAXLEN", "MINID", "PX", "QUEUE", "QUEUES", "REV", "STREAM", "WITHSCORES",
     )
 )  # fmt: skip
 _WORD = re.compile(r"'([A-Z]{2,})'")

@@ -250,3 +250,76 @@ def test_follow_goes_on_until_interrupted(server, client, orders):
         process.stdout.close()
     # What it held is given back: a lease that has ended.
     assert orders.group("g").lag().held == orders.group("g").lag().expired
+
+
+def test_names_that_are_no_text_are_told_and_removed(cli, orders, redis):
+    orders.append(b"a")
+    orders.group("g").subscribe()
+    redis.sadd("jobq:topics", b"\xff", "a b")
+    redis.sadd("jobq:{orders}:topic:groups", b"\xfe")
+    ended = cli("topic", "list", "--json")
+    assert [row["topic"] for row in ended.records] == ["orders"]
+    assert ended.code == 1 and len(ended.err.splitlines()) == 2
+    for verb in ("groups", "lag", "describe"):
+        ended = cli("topic", verb, "orders", "--json")
+        assert ended.code == 1 and len(ended.records) == len(ended.err.splitlines()) == 1, verb
+    assert cli("topic", "unsubscribe", "orders", "--group", "\udcfe").code == 0
+    for name in ("\udcff", "a b"):
+        assert cli("topic", "delete", name, "--yes").code == 0
+        assert cli("topic", "delete", name, "--yes").code == 1
+    assert cli("topic", "list").code == cli("topic", "groups", "orders").code == 0
+
+
+def test_topics_and_groups_that_cannot_be_read_cost_the_others_nothing(cli, orders, client, redis):
+    for name in ("bad", "orders"):
+        topic = Topic(name, client)
+        topic.append(b"a")
+        for group in ("g", "h"):
+            topic.group(group).subscribe()
+    for key in ("log", "marks", "meta", "held:g"):
+        redis.delete(f"jobq:{{bad}}:topic:{key}")
+        redis.sadd(f"jobq:{{bad}}:topic:{key}", "somebody else's")
+    redis.hset("jobq:{orders}:topic:group:g", "cursor", "bogus")
+    ended = cli("topic", "list", "--json")
+    assert [row["topic"] for row in ended.records] == ["orders"]
+    assert ended.code == 4 and "bad" in ended.err and len(ended.err.splitlines()) == 1
+    for verb in ("groups", "lag"):
+        ended = cli("topic", verb, "orders", "--json")
+        assert [row["group"] for row in ended.records] == ["h"]
+        assert ended.code != 0 and len(ended.err.splitlines()) == 1
+    assert cli("topic", "delete", "bad", "--yes").code == 0
+    assert all(b":call:" in key for key in redis.keys("jobq:{bad}:topic:*"))
+    # A group whose place can't be read is made anew.
+    assert cli("topic", "poll", "orders", "-g", "g", "--json").records[0]["content"] == "a"
+
+
+def test_foreign_entries_and_times_are_printed(cli, orders, redis):
+    orders.append(b"a")
+    redis.xadd(
+        "jobq:{orders}:topic:log", {b"\xff": b"\xfe", "h": "[" * 5_000}, id="2-99999999999999999"
+    )
+    redis.hset("jobq:{orders}:topic:meta", "last", 2)
+    for words in (("read", "orders"), ("poll", "orders", "-g", "g"), ("describe", "orders"),
+                  ("read", "orders", "--json"), ("peek", "orders", "-g", "g")):  # fmt: skip
+        ended = cli("topic", *words)
+        assert ended.code in (0, 1) and "Traceback" not in ended.err, ended
+
+
+def test_damage_in_the_layout_of_redismq_is_told_and_removed(cli, client, redis):
+    topic = RedismqTopic("old", client)
+    topic.append_many([b"a" * 100_000] * 9)
+    redis.delete("old:messages:3")
+    redis.rpush("old:messages:3", "somebody else's")
+    where = ("--layout", "redismq")
+    assert len(cli("topic", "read", "old", *where, "--json").records) == 8
+    assert len(cli("topic", "poll", "old", "-g", "g", *where, "--json").records) == 8
+    redis.set("old:g:nextIndex", "bogus")
+    for verb in ("lag", "peek", "poll"):
+        ended = cli("topic", verb, "old", "-g", "g", *where)
+        assert ended.code == 4 and len(ended.err.splitlines()) == 1, ended
+    assert cli("topic", "unsubscribe", "old", "-g", "g", *where).code == 0
+    redis.set("old:nextIndex", b"\xff")
+    assert cli("topic", "read", "old", *where).code == 4
+    assert cli("topic", "append", "old", "x", *where).code == 4
+    assert cli("topic", "delete", "old", "--yes", *where).code == 0
+    assert not redis.exists("old:nextIndex")

@@ -46,6 +46,11 @@ def of_topic(start: str) -> list[str]:
     return [start + name for name in ("log", "base", "clean", "newest", "marks", "meta", "groups")]
 
 
+def of_group(start: str, group: str) -> list[str]:
+    """Every key of a group."""
+    return [key(start, name, group) for name in sorted(_OF_GROUPS)]
+
+
 def topic_names(namespace: str) -> str:
     """Set of the names of topics ever used; outside any slot of theirs."""
     return f"{checked_name('namespace', namespace)}:topics"

@@ -24,13 +24,15 @@ from jobq.config import duration_s
 from jobq.engine.binding import BYTES_PER_CALL
 from jobq.engine.caller import Callers
 from jobq.engine.script import load
-from jobq.errors import ConfigError, LockLost, OutOfRange
+from jobq.errors import ConfigError, LockLost, OutOfRange, ScriptError
 
 if TYPE_CHECKING:
     from jobq.engine.connection import Client
 
 PER_CALL = 1_000
-PER_PAGE = 200
+#: Indexes of one page: the first, and the most; about PAGE_BYTES by the pages before.
+FIRST_PAGE, PER_PAGE, PAGE_BYTES = 16, 200, 262_144
+LONGEST_INDEX = 15
 #: How many indexes others may take between a look at the counter and the call.
 SPARE = 64
 #: Holes passed over in one call, and where there were none just now: each costs the call a key's name.
@@ -80,20 +82,41 @@ class RedismqTopic:
     def read(self, start: int = 1, end: int | None = None) -> Iterator[Message]:
         """Messages from `start` to `end` that are there; no position moves. end: None for the last one now."""
         upto = self.last() if end is None else end
-        for first in range(max(1, start), upto + 1, PER_PAGE):
-            indexes = range(first, min(upto + 1, first + PER_PAGE))
+        first, count = max(1, start), FIRST_PAGE
+        while first <= upto:
+            indexes = range(first, min(upto + 1, first + count))
             found = self.client.command("MGET", *map(self.message_key, indexes))
             for index, content in zip(indexes, found, strict=True):
                 if content is not None:
                     yield Message(index, 0, content)
+            first += count
+            size = sum(len(content or b"") for content in found) // len(found)
+            count = max(1, min(PER_PAGE, 2 * count, PAGE_BYTES // (size + 1)))
 
     def last(self) -> int:
         """Index of the last message, 0 when there was none."""
-        return int(self.client.command("GET", self.counter_key) or 0)
+        return self.index_at(self.counter_key)
+
+    def index_at(self, key: str) -> int:
+        """The index kept there, 0 for none. Raises ScriptError where somebody wrote what is none."""
+        found = self.client.command("GET", key)
+        if found and not (found.isdigit() and len(found) <= LONGEST_INDEX):
+            raise ScriptError(
+                f"{key} holds {found[:40]!r}, which is no index; SET it to one, or delete the topic or "
+                "unsubscribe the group that it belongs to"
+            )
+        return int(found or 0)
 
     def delete(self) -> None:
-        """Drop the messages and the counter. Positions of groups stay: unsubscribe them."""
-        for first in range(1, self.last() + 1, PER_CALL):
+        """Drop the messages and the counter. Positions of groups stay: unsubscribe them.
+
+        Where the counter is none any more nobody knows how many messages there are: they stay.
+        """
+        try:
+            last = self.last()
+        except ScriptError:
+            last = 0
+        for first in range(1, last + 1, PER_CALL):
             self.client.command("UNLINK", *map(self.message_key, range(first, first + PER_CALL)))
         self.client.command("UNLINK", self.counter_key)
         self._known = 0
@@ -184,7 +207,7 @@ class RedismqReader:
 
     def lag(self) -> Lag:
         """How far behind the group is; holes count as messages."""
-        position = int(self.topic.client.command("GET", self.position_key) or 0)
+        position = self.topic.index_at(self.position_key)
         last = self.topic.last()
         behind = max(0, last - position)
         return Lag(position, position, last, 1, behind, 0, 0, 0, False, self._out_of_range, 0)

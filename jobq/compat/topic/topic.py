@@ -24,7 +24,8 @@ from jobq.compat.topic.reader import Commit, Reader
 from jobq.compat.topic.reading import read
 from jobq.config import duration_s
 from jobq.engine.binding import BYTES_PER_CALL, moment
-from jobq.errors import ConfigError, NotDurable
+from jobq.engine.keys import is_name
+from jobq.errors import ConfigError, NotDurable, ScriptError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,13 +127,22 @@ class Topic:
         """Names of the groups, sorted."""
         return self.describe().groups
 
+    def strange_groups(self) -> list[bytes]:
+        """What somebody put among the names of groups and can't be one, sorted."""
+        listed = self.client.command("SMEMBERS", self._binding.key("groups"))
+        return sorted(name for name in listed if not is_name("group", name))
+
+    def forget_group(self, name: bytes) -> bool:
+        """Take off the list what can't be a group's name; whether it was there."""
+        return bool(self.client.command("SREM", self._binding.key("groups"), name))
+
     def describe(self, *, now: int | None = None) -> Description:
         """What the topic holds, and its limits."""
         reply = self._binding.run("describe", moment(now))
         first, last, messages, nbytes, oldest_at, newest_at, base_to, phase, age, count, size = (
             reply[:11]
         )
-        names = sorted(name.decode() for name in reply[14])
+        names = sorted(name.decode() for name in reply[14] if is_name("group", name))
         return Description(
             first, last, messages, nbytes, oldest_at, newest_at, base_to, phase > 0,
             Limits(age, count, size, bool(reply[11]), reply[12]), names,
@@ -185,10 +195,16 @@ class Topic:
         return int(reached)
 
     def delete(self) -> None:
-        """Drop the topic with its groups. Who appends to it afterwards begins anew at 1."""
-        for name in self.groups():
-            self.group(name).unsubscribe()
-        self.client.command("UNLINK", *keys.of_topic(self._binding.prefix))
+        """Drop the topic with its groups, whatever its keys are. Who appends to it afterwards begins anew at 1."""
+        prefix = self._binding.prefix
+        try:
+            listed = self.client.command("SMEMBERS", self._binding.key("groups"))
+        except ScriptError:
+            listed = []  # no list of names
+        for name in listed:
+            if is_name("group", name):
+                self.client.command("UNLINK", *keys.of_group(prefix, name.decode()))
+        self.client.command("UNLINK", *keys.of_topic(prefix))
         self.client.command("SREM", keys.topic_names(self.client.namespace), self.name)
         self._binding.forget()
 
