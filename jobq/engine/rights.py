@@ -14,7 +14,7 @@ from jobq.engine import keys
 from jobq.engine.script import Script, folder, load
 from jobq.errors import ConfigError
 
-#: Words in the scripts that look like commands and are options of some.
+#: Words in the scripts that look like commands, and are options of some or part of a key.
 OPTIONS = frozenset(
     (
         "ALL", "BYSCORE", "COUNT", "LIMIT", "MAXLEN", "MINID", "PX", "QUEUE", "QUEUES", "REV", "STREAM", "WITHSCORES",
