@@ -158,7 +158,10 @@ def _to_blame(death: Death, held: Held) -> bool:
 
 
 def _record(queue: Queue, death: Death, held: Held, worker: str, error: str = "") -> str:
-    content = queue.client.command("HGET", keys.key(queue.prefix, "messages"), held.mid) or b""
+    content = b""
+    # What killed the child as it read it must not kill the supervisor too.
+    if held.state in (slots.RUNNING, slots.ENDED):
+        content = queue.client.command("HGET", keys.key(queue.prefix, "messages"), held.mid) or b""
     try:
         call = decode(opened(seal_of(queue.client), queue.name, held.mid, content))
         name, enqueued_at, trace = one_column(call.job), call.enqueued_at, trace_id(call.headers)

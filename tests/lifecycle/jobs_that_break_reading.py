@@ -8,6 +8,7 @@ from typing import Any
 
 from jobq.engine import queue
 from jobq.jobs import executor
+from jobq.worker import death
 from tests.lifecycle.jobs_at_work import agated, gated, quick
 
 __all__ = ["agated", "gated", "quick"]
@@ -33,3 +34,4 @@ def _decode(content: bytes) -> Any:
 
 _message, queue.Message = queue.Message, _take  # type: ignore[assignment,misc]
 _read, executor.decode = executor.decode, _decode
+death.decode = _decode  # type: ignore[attr-defined]
