@@ -82,6 +82,7 @@ QUEUE_COLUMNS: Columns = (
     Column("dead", "int64", "Out of attempts."),
     Column("circle", "int64", "Handed out before: what upkeep walks."),
     Column("paused", "boolean", "Nothing is handed out."),
+    Column("quarantined", "int64", "Bytes set aside that can't be a mid."),
     Column("level", "string", "What the event stream records: off, attempts or all."),
     Column("maxlen", "int64", "About how many events the stream keeps."),
     Column("events", "int64", "How many it holds."),
