@@ -105,7 +105,14 @@ def renewal(
     name: str, caller: Caller, args: Sequence[Argument]
 ) -> Callable[[], tuple[Argument, ...]] | None:
     """The arguments of the same call under the next number, where that does no harm."""
-    return (lambda: (caller.id, caller.next(), *args)) if name in FENCED else None
+    if name not in FENCED:
+        return None
+
+    def renewed() -> tuple[Argument, ...]:
+        caller.renewals += 1
+        return (caller.id, caller.next(), *args)
+
+    return renewed
 
 
 def served(queue: str, caller: Caller, reply: Any) -> Any:

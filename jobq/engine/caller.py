@@ -51,15 +51,16 @@ def _nothing() -> None:
 class Caller:
     """One line of numbered calls. `id` is 96 random bits in 16 characters.
 
-    arrived: called when a reply with hand-outs has come, before anything in it is read.
+    arrived: called when a reply with hand-outs has come, before anything in it is read. `renewals`: how often a call
+    was made anew under the next number, since the lost one could not be repeated any more.
     """
 
-    __slots__ = ("arrived", "id", "number")
+    __slots__ = ("arrived", "id", "number", "renewals")
 
     def __init__(self, arrived: Callable[[], None] = _nothing, caller_id: str = "") -> None:
         self.arrived = arrived
         self.id = caller_id or secrets.token_urlsafe(12)
-        self.number = 0
+        self.number = self.renewals = 0
 
     def next(self) -> int:
         """The number of the call about to be made."""

@@ -190,11 +190,11 @@ class Queue(Administration):
                 result_keys.append(self.result_key(ending.mid))
                 results += (index, ending.result_ttl_ms, ending.result)
         with self._own(caller) as own:
-            number = own.number + 1
+            renewals = own.renewals
             reply = self._call("finish", own, [*args, *results], result_keys)
             replies = [word(item, REPLIES) for item in reply[: len(endings)]]
-            if own.number != number:
-                # Under a new number: it may be the lost call that ended them.
+            if own.renewals != renewals:
+                # It may be the lost call that ended them.
                 replies = ["unknown" if reply == "stale" else reply for reply in replies]
             return Finished(replies, _handed(reply, len(endings), own) if dequeue else None)
 

@@ -263,12 +263,17 @@ def _older(ending: Ending, passed_ns: int) -> Ending:
 
 
 def tell_refused(endings: Sequence[Ending], finished: Finished) -> None:
-    """Log the endings that came too late."""
-    if "stale" not in finished.replies:
+    """Log the endings that came too late, and those of which an outage hides whether they did."""
+    if not {"stale", "unknown"}.intersection(finished.replies):
         return
     for ending, reply in zip(endings, finished.replies, strict=True):
         if reply == "stale":
             logger.warning(
                 "%s: outcome %r refused, its lock was lost or it was cancelled",
+                ending.mid, ending.outcome,
+            )  # fmt: skip
+        elif reply == "unknown":
+            logger.warning(
+                "%s: outcome %r was accepted before a long outage, or refused since its lock was lost meanwhile",
                 ending.mid, ending.outcome,
             )  # fmt: skip

@@ -212,6 +212,16 @@ def test_finish_beyond_the_bound_is_made_anew_and_does_not_call_its_own_end_stal
     assert queue.extend([(following.mid, following.token)]) == [True]
 
 
+def test_end_that_came_too_late_is_stale_whatever_numbers_its_caller_counts_by(queue):
+    class ByTens(Caller):
+        def next(self):
+            self.number += 10
+            return self.number
+
+    ending = Ending(mid="m", token="somebody else's")
+    assert queue.finish([ending], caller=ByTens()).replies == ["stale"]
+
+
 def test_dequeue_behind_a_wait_is_made_anew_beyond_the_bound(queue, later):
     caller = Caller()
     queue.enqueue_many([b"v"] * 2)
