@@ -159,9 +159,11 @@ def delete(session: Session, name: str, yes: bool, layout: str) -> int:
     written = os.fsencode(name)
     if layout == "jobq" and not is_name("topic", written):
         session.confirmed(f"Take {name} off the list of topics?", yes)
-        from jobq.compat.topic.binding import forget_topic
+        from jobq.compat.topic.binding import forget_topic, strange_topic_names
 
-        if not forget_topic(session.client, written):
+        listed = written in strange_topic_names(session.client)
+        forget_topic(session.client, written)
+        if not listed:
             session.say({"topic": name, "deleted": False}, f"{name}: no such topic")
             return exits.NO
     else:

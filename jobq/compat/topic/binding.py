@@ -102,9 +102,9 @@ def strange_topic_names(client: Client) -> list[bytes]:
     return sorted(name for name in _listed(client) if not is_name("topic", name))
 
 
-def forget_topic(client: Client, name: str | bytes) -> bool:
-    """List `name` no longer; its keys stay. Whether it was listed."""
-    return bool(client.command("SREM", keys.topic_names(client.namespace), name))
+def forget_topic(client: Client, name: str | bytes) -> None:
+    """List `name` no longer; its keys stay."""
+    client.command("SREM", keys.topic_names(client.namespace), name)
 
 
 def _listed(client: Client) -> list[bytes]:

@@ -27,6 +27,8 @@ def good(rq: ReliableQueue, at: Any, redis: Any) -> dict[str, Call]:
     for n in (2, 3):
         rq.nack("q", *dead, now=at(n), front=True)
         rq.pop(2, 0, "q", now=at(n))
+    once = [one.id for one in rq.pop(3, 0, "q", now=at(4)) or []]
+    rq.nack("q", *once, now=at(4), front=True)
     held = [one.id for one in rq.pop(3, 0, "q", token="me", now=at(5)) or []]
     rq.extend("q", held[0], now=at(6))
     redis.lpop(f"{prefix('reliable', 'q')}tickets")
