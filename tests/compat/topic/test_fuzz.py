@@ -99,13 +99,15 @@ def test_no_script_raises_after_a_write_when_stored_values_are_corrupt(raw, good
     hostile.raises_before_it_writes(raw, calls, hostile.corruptions_of(redis))
 
 
-@pytest.mark.parametrize("cursor", [12, 99], ids=["at the end", "out of range"])
+@pytest.mark.parametrize("cursor", [12, 0], ids=["at the end", "out of range"])
 def test_poll_raises_before_it_writes_wherever_its_group_is(raw, good, redis, cursor):
     """At the end it takes a stretch over whose lease has ended."""
     call = good["poll"]._replace(args=(*good["poll"].args[:6], ""))
     redis.hset(key(START, "group", "g"), mapping={"cursor": cursor, "skipped": 1})
     redis.delete(key(START, "leases", "g"))
-    if cursor == 12:
+    if cursor == 0:
+        redis.hset(key(START, "meta"), "first", 6)
+    else:
         for name in ("leases", "held"):
             redis.zadd(key(START, name, "g"), {b"gone": 1})
     hostile.raises_before_it_writes(raw, {SCRIPTS["poll"]: call}, hostile.corruptions_of(redis))
