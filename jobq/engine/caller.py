@@ -39,9 +39,14 @@ class Tries:
         self._since = self._before
 
     @property
+    def arrived(self) -> bool:
+        """Whether one of them may have reached the server."""
+        return bool(self._since)
+
+    @property
     def over(self) -> bool:
         """Whether it must not be sent again. Always False while no try can have arrived."""
-        return bool(self._since) and clock.boot_ns() - self._since >= REPEAT_S * 1e9
+        return self.arrived and clock.boot_ns() - self._since >= REPEAT_S * 1e9
 
 
 def _nothing() -> None:

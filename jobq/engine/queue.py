@@ -287,7 +287,7 @@ class Queue(Administration):
             # Before: an error here must not hide that the messages were accepted.
             register_queue(self.client, self.name)
             self._listed = True
-        own = caller or self._callers.take()
+        own, tries = caller or self._callers.take(), tries or Tries()
         try:
             if level == "memory":
                 reply = self._call("enqueue", own, args, tries=tries)
@@ -296,7 +296,7 @@ class Queue(Administration):
                 reply = self._call("enqueue", own, args, (), confirmation.exchange, tries)
                 confirmation.check(mids)
         except Unavailable as error:
-            error.mids = tuple(mids)
+            error.mids = tuple(mids) if tries.arrived else ()
             raise
         if caller is None:
             # Not reached after an error: that call may still arrive, so its caller stays out of use.

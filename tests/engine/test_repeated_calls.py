@@ -183,6 +183,15 @@ def test_call_beyond_the_bound_is_unknown_however_long_the_patience(
     assert queue.status("m").word == "nil"
 
 
+def test_enqueue_that_was_never_sent_names_no_mid_as_unknown(far, proxy):
+    hasty = far(patience_s=0.05)
+    hasty.client.close()
+    proxy.close()
+    with pytest.raises(Unavailable, match="nothing was sent") as away:
+        hasty.enqueue(b"v", mid="m")
+    assert away.value.mids == ()
+
+
 def test_finish_beyond_the_bound_is_made_anew_and_does_not_call_its_own_end_stale(
     far, proxy, queue, redis, later
 ):
