@@ -101,7 +101,7 @@ def _names(session: Session, repairs: bool, yes: bool) -> int:
 
 def _strange(
     session: Session, kind: str, listed: Callable[[Client], list[bytes]],
-    forget: Callable[[Client, bytes], None] | None, yes: bool,
+    forget: Callable[[Client, bytes], object] | None, yes: bool,
 ) -> int:  # fmt: skip
     try:
         names = listed(session.client)

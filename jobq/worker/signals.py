@@ -5,15 +5,18 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobq.worker.log import logger
 
-try:
-    # signal.getsignal makes an enum of each answer, for thirty times the price: this is asked after each job.
-    from _signal import getsignal as getsignal  # type: ignore[import-not-found,unused-ignore]
-except ImportError:
+if TYPE_CHECKING:
     from signal import getsignal as getsignal
+else:
+    try:
+        # signal.getsignal makes an enum of each answer, for thirty times the price: this is asked after each job.
+        from _signal import getsignal as getsignal
+    except ImportError:
+        from signal import getsignal as getsignal
 
 Handler = Callable[[int, FrameType | None], object]
 
