@@ -46,11 +46,15 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class Dequeued(NamedTuple):
-    """What a dequeue gave. With no messages: wait on the wake key for `sleep_ms`, 0 = ask again."""
+    """What a dequeue gave. With no messages: wait on the wake key for `sleep_ms`, 0 = ask again.
+
+    `due_ms`: until the earliest delayed message; 0 = none, or another caller was told.
+    """
 
     messages: list[Message]
     sleep_ms: int
     paused: bool
+    due_ms: int = 0
 
 
 class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -123,11 +127,15 @@ class Counts(NamedTuple):
 
 
 class Upkeep(NamedTuple):
-    """What upkeep left: mids in the circle and in due, and how many bytes that are no mid are set aside."""
+    """What upkeep left: mids in the circle and in due, and how many bytes that are no mid are set aside.
+
+    `due_ms`: until the earliest of due; 0 = none.
+    """
 
     circle: int
     due: int
     quarantined: int
+    due_ms: int
 
 
 class Entry(NamedTuple):

@@ -363,7 +363,7 @@ def _handed(reply: list[Any], start: int, caller: Caller) -> Dequeued:
                 unknowns,
             )
         )
-    return Dequeued(messages, sleep_ms, bool(paused))
+    return Dequeued(messages, sleep_ms, bool(paused), 0 if messages else fence)
 
 
 def _checked_limit(limit: int, least: int = 1) -> int:

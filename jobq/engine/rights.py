@@ -57,7 +57,7 @@ ROLES = {
     "producer": Role(_PRODUCER, _RESULTS, ("sadd",)),
     "worker": Role(
         (*_PRODUCER, "close", "collect", "counts", "dequeue", "extend", "finish", "progress", "release"),
-        (*_RESULTS, "blpop", "hget"), ("sadd", "smembers"), ("hset", "hdel"),
+        (*_RESULTS, "blpop", "hget", "lmpop", "lpop"), ("sadd", "smembers"), ("hset", "hdel"),
         ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("function|list", "client|unblock"),
     ),
     "dashboard": Role(

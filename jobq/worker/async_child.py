@@ -56,7 +56,6 @@ class AsyncChild(Child):
         self._asleep: list[int] = []
         self._pay_alarm: asyncio.TimerHandle | None = None
         self._alarm: asyncio.TimerHandle | None = None
-        self._nap_ms: int | None = None
         # A dequeue behind the wait for a message, and until when what it gives is held.
         self._ahead: Ahead | None = None
         self._ahead_until = 0
@@ -147,6 +146,8 @@ class AsyncChild(Child):
 
     def _take(self) -> bool:
         """Ask the queues in their turns until one gives something; False once all are empty."""
+        if self._running:
+            self.look_for_wakes()
         while (index := self.turns.next()) is not None:
             dequeued, deadline = self.dequeue(index, min(self._vacant(), self._left()))
             if self._took(index, dequeued, deadline):
@@ -158,9 +159,7 @@ class AsyncChild(Child):
 
     def _took(self, index: int, dequeued: Dequeued, deadline: int) -> bool:
         messages = dequeued.messages
-        self.turns.found(index, bool(messages) or dequeued.sleep_ms == 0)
-        if not messages and dequeued.sleep_ms:
-            self._nap_ms = min(self._nap_ms or dequeued.sleep_ms, dequeued.sleep_ms)
+        self.found(index, dequeued)
         taken = [(self._free.pop(), message) for message in messages]
         for slot, message in taken:
             self.slots.add(slot, index, message, deadline)
@@ -270,7 +269,7 @@ class AsyncChild(Child):
     def _report_queue(self, index: int, ended: list[Ended], take: bool) -> None:
         endings = _endings(ended)
         room = 0
-        if take and endings and self._may_take() and not self._sleeping and self.turns.stays(index):
+        if take and endings and self._may_take() and not self._sleeping and self.stays(index):
             room = min(self._vacant() + len(ended), self._left())
         try:
             dequeued, deadline = self.finish(index, endings, room) if endings else (None, 0)
@@ -312,7 +311,7 @@ class AsyncChild(Child):
     def _fall_asleep(self) -> None:
         if not self._held():
             self.slots.words[slots.STATE] = slots.IDLE
-        nap_s, self._nap_ms = (self._nap_ms or 1) / 1000, None
+        nap_s = self.nap_s()
         if not self._held():
             limit = min(self._vacant(), self._left())
             self._ahead, self._ahead_until = self.ask_ahead(0, limit, nap_s)
@@ -345,6 +344,7 @@ class AsyncChild(Child):
             asyncio.get_running_loop().remove_reader(file)
         self._asleep, self._sleeping = [], False
         self.sleep.end(ready)
+        self.wake()
         self.slots.words[slots.STATE] = slots.WORKING
         self._changed.set()
 

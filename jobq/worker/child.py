@@ -27,7 +27,6 @@ class SyncChild(Child):
         # Endings of this batch that the server hasn't heard of, and when each run ended.
         self._pending: list[Ending] = []
         self._ended_at: list[int] = []
-        self._nap_ms: int | None = None
         # Whether the queue of this batch can't be told how it ended.
         self._unheard = False
 
@@ -50,7 +49,7 @@ class SyncChild(Child):
         self.rest(self.wait_to_pay_s() if self.owing else None, woken=False)
 
     def _sleep(self) -> None:
-        nap_s, self._nap_ms = (self._nap_ms or 1) / 1000, None
+        nap_s = self.nap_s()
         ahead, deadline = self.ask_ahead(0, self.batch_size(0), nap_s)
         self.rest(nap_s, ahead)
         if ahead is None:
@@ -73,9 +72,7 @@ class SyncChild(Child):
     def _took(self, index: int, dequeued: Dequeued, deadline: int) -> bool:
         messages = dequeued.messages
         self.slots.publish(index, messages, deadline)
-        self.turns.found(index, bool(messages) or dequeued.sleep_ms == 0)
-        if not messages and dequeued.sleep_ms:
-            self._nap_ms = min(self._nap_ms or dequeued.sleep_ms, dequeued.sleep_ms)
+        self.found(index, dequeued)
         return bool(messages)
 
     def _run_batch(self, index: int, messages: Sequence[Message]) -> None:
@@ -144,9 +141,9 @@ class SyncChild(Child):
         return asyncio.run(self.executor.arun(call, self._told_to_stop))
 
     def _end_batch(self, index: int) -> tuple[Dequeued | None, int]:
-        if not (
-            self._unheard or self._unstarted() or self.leaving() or self.quiet
-        ) and self.turns.stays(index):
+        if not (self._unheard or self._unstarted() or self.leaving() or self.quiet) and self.stays(
+            index
+        ):
             try:
                 return self.finish(index, self._take_pending(), self.batch_size(index))
             except Unheard:

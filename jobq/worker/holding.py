@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from time import monotonic_ns
+from time import monotonic, monotonic_ns
 from typing import NamedTuple
 
 from msgspec import structs
@@ -42,6 +42,10 @@ from jobq.worker.turns import Turns
 #: A child has nothing better to do than to wait for its server.
 FOR_EVER_S = 1e9
 QUICK_S = 0.5
+#: Of several queues: the longest wait for their markers, and until when a child itself asks for what is due.
+LONGEST_NAP_S, NEAR_MS = 30.0, 2_000
+#: How often a busy child looks for markers, for how much of its time on a Cluster, and what it does where it can't.
+LOOK_EVERY_S, LOOK_SHARE, ASK_ALL_EVERY_S = 0.05, 0.1, 2.0
 #: Of a Cluster: until a node passes for one that is away, and for being sent on to another one.
 ANSWER_S, REDIRECTED_S = 1.0, 0.1
 
@@ -94,6 +98,15 @@ class Child:
         #: Those that are to be told something once they can be.
         self.owing: list[Line] = []
         self.exit_code = exits.OK
+        #: Whether queues sleep until their marker wakes this child; a burst asks each in its turn until all are empty.
+        self.many = len(names) > 1 and not self.settings.burst
+        self._nap_ms: int | None = None
+        self._ask_at: dict[int, float] = {}
+        # Those whose marker this child took and that it hasn't asked since.
+        self._unasked: set[int] = set()
+        # Those that something happened in since they were last found empty.
+        self._active: set[int] = set()
+        self._looked_at, self._look_from = 0.0, 0
         self.sleep = Sleep(patient, [queue.wake_key for queue in self.queues])
         self.recycling = Recycling(self.settings)
         self.timers = Timers(2 * self.settings.prefetch_ms / 1000, self.look_around)
@@ -192,6 +205,81 @@ class Child:
         """How many messages to ask for."""
         size = min(self.prefetch[index].size, self.slots.room)
         return self.recycling.left(size, self.slots.words[slots.FINISHED])
+
+    def found(self, index: int, dequeued: Dequeued) -> None:
+        """What asking a queue gave: whose turn is next, and how long to wait when it is nobody's."""
+        something = bool(dequeued.messages) or dequeued.sleep_ms == 0
+        if something or dequeued.due_ms or index in self._active or not self.many:
+            self.standing.touch(index)
+        if not self.many:
+            self.turns.found(index, something)
+            if not something:
+                self._nap_ms = min(self._nap_ms or dequeued.sleep_ms, dequeued.sleep_ms)
+            return
+        self._unasked.discard(index)
+        if something:
+            self._active.add(index)
+            self.turns.found(index, True)
+            return
+        self._active.discard(index)
+        self.turns.sleeps(index)
+        # What is due later, and what time alone brings besides, the supervisor brings about.
+        if 0 < dequeued.due_ms <= NEAR_MS or self.in_trouble(index):
+            self._ask_at[index] = monotonic() + min(dequeued.due_ms, NEAR_MS) / 1000
+
+    def nap_s(self) -> float:
+        """How long to wait for a marker."""
+        if not self.many:
+            nap_s, self._nap_ms = (self._nap_ms or 1) / 1000, None
+            return nap_s
+        # On a Cluster each queue's wait is a command of its own.
+        longest_s = max(LONGEST_NAP_S, float(len(self.queues)))
+        soonest = min(self._ask_at.values(), default=0.0)
+        return min(longest_s, max(0.001, soonest - monotonic())) if soonest else longest_s
+
+    def wake(self) -> None:
+        """After a wait or a look: it is the turn of the queues whose markers came, and whose time has."""
+        if not self.many:
+            return
+        for index in self.sleep.woken:
+            self._unasked.add(index)
+            self._active.add(index)
+            self.turns.wakes(index)
+        self.sleep.woken.clear()
+        if self._ask_at:
+            now = monotonic()
+            for index in [index for index, at in self._ask_at.items() if at <= now]:
+                del self._ask_at[index]
+                self.turns.wakes(index)
+
+    def look_for_wakes(self) -> None:
+        """Amid work: whether a queue that sleeps has something. Idle children are told first."""
+        if not self.many or not self.turns.asleep:
+            return
+        now = monotonic()
+        passed_s = now - self._looked_at
+        if passed_s < LOOK_EVERY_S and not self.settings.strict:
+            return
+        self._looked_at = now
+        asleep = [index for index in self.turns.asleep if not self.in_trouble(index)]
+        if asleep:
+            first = self._look_from % len(asleep)
+            try:
+                self._look_from += self.sleep.look(
+                    asleep if self.settings.strict else asleep[first:] + asleep[:first],
+                    passed_s * LOOK_SHARE,
+                )
+            except JobqError:
+                # One of them is broken, or this user may not: asking each tells.
+                self._looked_at = now + ASK_ALL_EVERY_S
+                for index in asleep:
+                    self.turns.wakes(index)
+        self.wake()
+
+    def stays(self, index: int) -> bool:
+        """Whether the next turn is this queue's too; then it is taken."""
+        self.look_for_wakes()
+        return self.turns.stays(index)
 
     def in_trouble(self, index: int) -> bool:
         """Whether this queue is passed over."""
@@ -355,14 +443,18 @@ class Child:
             behind = ahead.command if ahead is not None else None
             self.sleep.wait(seconds, (around.alive, around.woken), behind, self.passed_over())
             self.note_silence()
+            self.wake()
         self.hear()
         self.slots.words[slots.STATE] = slots.WORKING
 
     def passed_over(self) -> frozenset[int]:
-        """Queues in trouble."""
+        """Queues in trouble. No marker of theirs comes: they are asked again in a while."""
         if not self.standing.words[0]:
             return frozenset()
-        return frozenset(index for index in range(len(self.queues)) if self.standing.state(index))
+        troubled = frozenset(i for i in range(len(self.queues)) if self.standing.state(i))
+        for index in troubled if self.many else ():
+            self._ask_at.setdefault(index, monotonic() + ASK_ALL_EVERY_S)
+        return troubled
 
     def note_silence(self) -> None:
         """Queues whose server couldn't be asked to wake this child, are away."""
@@ -384,9 +476,11 @@ class Child:
 
     def pass_on_wake(self) -> None:
         """A marker may have come as this child stopped waiting: have the engine push it again."""
-        for index, queue in enumerate(self.quick):
+        taken = self._unasked.union(self.sleep.woken) if self.many else range(len(self.quick))
+        for index in taken:
             if self.in_trouble(index):
                 continue
+            queue = self.quick[index]
             try:
                 queue.collect(1, crash_limit=self.settings.crash_limit)
             except JobqError as error:

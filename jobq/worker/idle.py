@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Collection, Iterable, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError, ResponseError
@@ -34,7 +35,11 @@ class Sleep:
         self._waiting: dict[int, Connection] = {}
         self._ids: dict[int, int] = {}
         self._may_unblock = True
+        self._many = len(self._keys) > 1
         self._behind = False
+        self._numbers = {key: index for index, key in enumerate(self._keys)}
+        #: Queues that a marker was got for, or may have been: they are to be asked.
+        self.woken: list[int] = []
         #: To the command behind the wait that `end` ended, if that was sent and answered.
         self.reply: Any = None
         #: Queues whose server couldn't be asked, and when it was (boot_ns).
@@ -53,6 +58,7 @@ class Sleep:
         be asked.
         """
         self._behind, self.reply = behind is not None, None
+        self.woken.clear()
         for number, group in enumerate(self._groups):
             keys = [self._keys[index] for index in group if index not in passed_over]
             if not keys:
@@ -109,21 +115,61 @@ class Sleep:
         return given_up
 
     def end(self, ready: Iterable[int]) -> bool:
-        """Read what came on these files; whether all waits are over. Else they are dropped."""
+        """Read what came on these files, and end the other waits; whether that went well. Else they are dropped."""
         ready = set(ready)
         whole = True
         for number, connection in list(self._waiting.items()):
             try:
-                if self._client.fileno(connection) in ready:
-                    connection.read_response()
+                if self._client.fileno(connection) in ready or self._stopped(number):
+                    reply = connection.read_response()
                     if self._behind:
                         self.reply = connection.read_response()
+                    if reply is not None:
+                        self.woken.append(self._numbers[reply[0].decode()])
                     continue
             except (RedisError, OSError, Unavailable):
                 pass  # it was closed when it couldn't be written to
             whole = False
+            # A marker may have been on its way.
+            self.woken += self._groups[number]
             self._drop(number)
         return whole
+
+    def _stopped(self, number: int) -> bool:
+        """Whether the server ended this wait, so that its reply comes now."""
+        if not self._many or not self._may_unblock or number not in self._ids:
+            return False
+        key, polled = self._keys[self._groups[number][0]], select.poll()
+        polled.register(self._client.fileno(self._waiting[number]), select.POLLIN)
+        # It may hear of the end of the wait before it hears of the wait.
+        for pause_ms in (0, 0, 1, 5, 20, 100):
+            try:
+                if self._client.command("CLIENT", "UNBLOCK", self._ids[number], routed_by=key):
+                    return True
+            except JobqError:
+                return False
+            if polled.poll(pause_ms):
+                return True
+        return False
+
+    def look(self, asleep: Sequence[int], seconds: float) -> int:
+        """Take a marker of these queues if one is there, without waiting; how many of them were looked at.
+
+        On a Cluster that is a command for each, and as many are looked at as so much time allows.
+        """
+        if not self._client.is_cluster:
+            keys = [self._keys[index] for index in asleep]
+            reply = self._client.command("LMPOP", len(keys), *keys, "LEFT", routed_by=keys[0])
+            if reply is not None:
+                self.woken.append(self._numbers[reply[0].decode()])
+            return len(asleep)
+        until = monotonic() + seconds
+        for nlooked, index in enumerate(asleep, 1):
+            if self._client.command("LPOP", self._keys[index]) is not None:
+                self.woken.append(index)
+            if monotonic() >= until:
+                return nlooked
+        return len(asleep)
 
     def wait(
         self,

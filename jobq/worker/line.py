@@ -255,7 +255,8 @@ class Line:
         self._standing.answered(self.index)
 
     def _nothing(self) -> tuple[Dequeued, int]:
-        return Dequeued([], self._standing.wait_ms(self.index), False), 0
+        wait_ms = self._standing.wait_ms(self.index)
+        return Dequeued([], wait_ms, False, wait_ms), 0
 
 
 def _older(ending: Ending, passed_ns: int) -> Ending:

@@ -28,6 +28,10 @@ class Stacks:
         """In the child: write there upon TTIN."""
         faulthandler.register(signal.SIGTTIN, file=self._file, all_threads=True, chain=False)
 
+    def close(self) -> None:
+        """Nobody writes there any more."""
+        self._file.close()
+
     def clear(self) -> None:
         """Forget what was written. The child writes where the supervisor leaves off: they share the position."""
         self._file.truncate(0)

@@ -38,10 +38,26 @@ class Standing:
     def __init__(self, count: int) -> None:
         self.count = count
         words = 8 * (1 + _WORDS * count)
-        memory = memoryview(mmap.mmap(-1, words + _TEXT * count))
+        memory = memoryview(mmap.mmap(-1, words + (_TEXT + 1) * count))
         #: The first is 1 where any queue is in trouble: what a healthy worker looks at, and nothing more.
         self.words = memory[:words].cast("q")
-        self._texts = memory[words:]
+        self._texts = memory[words : words + _TEXT * count]
+        self._touched = memory[words + _TEXT * count :]
+        self._untouched = bytes(count)
+
+    def touch(self, index: int) -> None:
+        """A child asked this queue, so it may owe work that only time brings: the supervisor looks."""
+        self._touched[index] = 1
+
+    def touched(self) -> list[int]:
+        """Those since the last time."""
+        if self._touched == self._untouched:
+            return []
+        seen = bytes(self._touched)
+        found = [index for index, byte in enumerate(seen) if byte]
+        for index in found:
+            self._touched[index] = 0
+        return found
 
     def may_ask(self, index: int) -> bool:
         """Whether to ask this queue now. True to one of those who want to, where it is in trouble."""

@@ -72,7 +72,7 @@ class Supervisor:
         self.booted = False
         self.stop_at = 0.0
         self.restarting: list[tuple[Member, int]] = []
-        self._renew_at = self._collect_at = 0.0
+        self._renew_at = self._look_at = 0.0
 
     def run(self) -> int:
         """Until all children have left; the exit code."""
@@ -132,7 +132,7 @@ class Supervisor:
     def _listen(self) -> None:
         busy = self.stopping or self.restarting or any(m.slots.busy for m in self.members if m.pid)
         waiting = any(not m.pid for m in self.members)
-        poll_s = BUSY_POLL_S if busy or waiting else IDLE_POLL_S
+        poll_s = min(BUSY_POLL_S if busy or waiting else IDLE_POLL_S, self.upkeep.next_s())
         if select.select([self._woken], [], [], poll_s)[0]:
             for number in os.read(self._woken, 4096):
                 self._hear(number)
@@ -243,6 +243,8 @@ class Supervisor:
         if now >= self._renew_at:
             self._renew_at = now + self.settings.lease_ms / 3000
             self._renew()
+        if now >= self._look_at:
+            self._keep_up(time.monotonic())
         self.upkeep.tell()
         if self.stopping and now >= self.stop_at:
             self.stopping += 1
@@ -261,19 +263,24 @@ class Supervisor:
             self._bury()
             done = self.leases.renew(self.members, self.upkeep.ask)
             self.presence.show(self.members)
-            if began >= self._collect_at:
-                self._collect_at = began + self.settings.lease_ms / 3000
-                self.upkeep.collect()
         except JobqError as error:
             done = False
             holding = any(member.slots.busy for member in self.members if member.pid)
             what = "leases not renewed" if holding else "waiting for the server"
             logger.warning("%s: %s", what, error)
         if not done:
-            now = time.monotonic()
-            soon_s = min(0.5, self.settings.lease_ms / 12_000)
-            self._renew_at = min(self._renew_at, now + max(soon_s, SELDOM * (now - began)))
-        self.upkeep.tell()
+            self._renew_at = min(self._renew_at, self._soon(began))
+
+    def _soon(self, began: float) -> float:
+        now = time.monotonic()
+        return now + max(min(0.5, self.settings.lease_ms / 12_000), SELDOM * (now - began))
+
+    def _keep_up(self, began: float) -> None:
+        try:
+            self.upkeep.look()
+        except JobqError:
+            # Whoever renews leases tells.
+            self._look_at = self._soon(began)
 
     def _restart(self) -> None:
         while self.restarting and not self.stopping:
@@ -293,6 +300,6 @@ class Supervisor:
             self._bury()
             time.sleep(BUSY_POLL_S * bool(self.unburied))
         try:
-            self.upkeep.collect(1000)
+            self.upkeep.collect()
         except JobqError as error:
             logger.warning("what is done waits to be collected by the next worker: %s", error)

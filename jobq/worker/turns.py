@@ -1,7 +1,8 @@
 """Whose turn it is among several queues; pure.
 
 By weight, a smooth round robin: with 6:1 the seventh turn is the other queue's, spread out rather than in
-blocks. Strict: always the first. A queue found empty is passed over until another one gives something.
+blocks. Strict: always the first. A queue found empty is passed over until another one gives something; one that
+sleeps, until it is woken.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ class Turns:
         self._strict = strict
         self._credit = [0] * len(self._weights)
         self._dry: set[int] = set()
+        self._awake = dict.fromkeys(range(len(self._weights)))
+        self.asleep: dict[int, None] = {}
         self._upcoming: int | None = None
 
     def next(self) -> int | None:
@@ -36,6 +39,25 @@ class Turns:
         else:
             self._dry.clear()
 
+    def sleeps(self, index: int) -> None:
+        """It was found empty, and somebody will say when it isn't."""
+        if index in self._awake:
+            del self._awake[index]
+            self.asleep[index] = None
+            self._dry.discard(index)
+            if self._upcoming == index:
+                self._upcoming = None
+
+    def wakes(self, index: int) -> None:
+        """It may have something."""
+        if index in self.asleep:
+            del self.asleep[index]
+            self._awake[index] = None
+            self._awake = dict.fromkeys(sorted(self._awake))
+            self._credit[index] = 0
+            if self._strict:
+                self._upcoming = None
+
     def stays(self, index: int) -> bool:
         """Whether the next turn is this queue's too; then it is taken."""
         if self._strict:
@@ -51,10 +73,10 @@ class Turns:
         return self._upcoming
 
     def _first(self) -> int | None:
-        return next((i for i in range(len(self._weights)) if i not in self._dry), None)
+        return next((i for i in self._awake if i not in self._dry), None)
 
     def _richest(self) -> int | None:
-        there = [i for i in range(len(self._weights)) if i not in self._dry]
+        there = [i for i in self._awake if i not in self._dry]
         if not there:
             return None
         for i in there:

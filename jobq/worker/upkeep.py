@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from jobq.config import WorkerSettings
+from jobq.engine import keys
 from jobq.engine.queue import Queue
 from jobq.errors import JobqError
 from jobq.worker.clock import boot_ns
@@ -16,6 +17,10 @@ from jobq.worker.outages import Outages
 from jobq.worker.standing import AWAY, BROKEN, Standing, Trouble
 
 FIRST_PAUSE_NS = 400_000_000
+#: How often a queue is asked that owes work.
+EVERY_NS = 2_000_000_000
+#: How often the others are looked at, so many with one command, if that takes no more than a command in so long.
+SWEEP_NS, SWEEP_PART_NS, PER_COMMAND = 5_000_000_000, 800_000_000, 250
 #: A node that doesn't answer takes at most a fifth of the supervisor's time.
 SELDOM = 4
 
@@ -32,6 +37,14 @@ class Upkeep:
         self._refused: dict[int, Trouble] = {}
         self._not_before: dict[int, int] = {}
         self._quarantined: dict[int, int] = {}
+        # When to ask whom; at first all. The others owe nothing.
+        self._owed = dict.fromkeys(range(len(queues)), 0)
+        self._asked_at: dict[int, int] = {}
+        size = 1 if queues[0].client.is_cluster else PER_COMMAND
+        self._parts = [
+            range(first, min(first + size, len(queues))) for first in range(0, len(queues), size)
+        ]
+        self._next_part, self._sweep_at = 0, boot_ns() + SWEEP_NS
 
     def ask(self, index: int, call: Callable[[], object]) -> bool:
         """Make the calls of one queue; whether they succeeded. JobqError: the one server of all is away."""
@@ -61,22 +74,79 @@ class Upkeep:
         for each in there:
             self._not_before[each] = now + max(FIRST_PAUSE_NS, SELDOM * (now - asked_at))
 
-    def collect(self, limit: int = 100) -> None:
-        """Promote, recover and remove what has come to its time in every queue."""
-        for index in range(len(self._queues)):
-            self.ask(index, partial(self._collect, index, limit))
+    def look(self) -> None:
+        """Ask the queues that owe work by now, and a part of the others whether they do.
 
-    def _collect(self, index: int, limit: int) -> None:
-        queue = self._queues[index]
-        quarantined = queue.upkeep(limit, crash_limit=self._settings.crash_limit).quarantined
-        more = quarantined - self._quarantined.get(index, 0)
-        self._quarantined[index] = quarantined
+        JobqError: the one server of all is away.
+        """
+        now = boot_ns()
+        for index in self._standing.touched():
+            self._owe(index, now)
+        if self._owed and min(self._owed.values()) <= now:
+            for index in [index for index, at in self._owed.items() if at <= now]:
+                if not self.ask(index, partial(self._collect, index)):
+                    self._owed[index] = max(now + EVERY_NS, self._not_before.get(index, 0))
+        if now >= self._sweep_at:
+            self._sweep(now)
+
+    def next_s(self) -> float:
+        """Until a queue is to be asked."""
+        at = min(self._owed.values(), default=self._sweep_at)
+        return max(0.001, (min(at, self._sweep_at) - boot_ns()) / 1e9)
+
+    def collect(self) -> None:
+        """Before leaving: remove what is done where anything may be."""
+        for index in self._standing.touched():
+            self._owed[index] = 0
+        for index in list(self._owed):
+            self.ask(index, partial(self._collect, index, 1_000))
+
+    def _owe(self, index: int, at: int) -> None:
+        at = max(at, self._asked_at.get(index, 0) + EVERY_NS)
+        self._owed[index] = min(at, self._owed.get(index, at))
+
+    def _collect(self, index: int, limit: int = 100) -> None:
+        self._asked_at[index] = now = boot_ns()
+        left = self._queues[index].upkeep(limit, crash_limit=self._settings.crash_limit)
+        self._owed.pop(index, None)
+        if left.circle:
+            self._owe(index, now)
+        elif left.due_ms:
+            self._owe(index, now + left.due_ms * 1_000_000)
+        more = left.quarantined - self._quarantined.get(index, 0)
+        self._quarantined[index] = left.quarantined
         if more > 0:
             logger.warning(
                 "queue %s: %d entr%s that can't be message ids were set aside, %d in all; "
                 "jobq fsck shows them",
-                queue.name, more, "y" if more == 1 else "ies", quarantined,
+                self._queues[index].name, more, "y" if more == 1 else "ies", left.quarantined,
             )  # fmt: skip
+
+    def _sweep(self, now: int) -> None:
+        """Others may have left work behind: a host that died, a marker that was lost with a connection."""
+        part = self._parts[self._next_part]
+        self._next_part = (self._next_part + 1) % len(self._parts)
+        self._sweep_at = now + max(SWEEP_PART_NS, SWEEP_NS // len(self._parts))
+        self._find([index for index in part if index not in self._owed], now)
+
+    def _find(self, indexes: Sequence[int], now: int) -> None:
+        """See that those are asked that hold anything: all that one command says is whether one of them does."""
+        if not indexes:
+            return
+        names = [
+            keys.key(self._queues[index].prefix, place)
+            for index in indexes
+            for place in ("ready", "due", "circle")
+        ]
+        exist = partial(self._queues[indexes[0]].client.command, "EXISTS", *names)
+        found: list[int] = []
+        if not self.ask(indexes[0], lambda: found.append(exist())) or not found[0]:
+            return
+        if len(indexes) == 1:
+            self._owe(indexes[0], now)
+            return
+        self._find(indexes[: len(indexes) // 2], now)
+        self._find(indexes[len(indexes) // 2 :], now)
 
     def tell(self) -> None:
         """Log which queues came into trouble and which left it."""

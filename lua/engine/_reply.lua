@@ -1,7 +1,8 @@
--- reply: the hand-out part of a reply: sleep_ms, paused, fence of the first, then seven items a message.
+-- reply: the hand-out part of a reply: sleep_ms, paused, fence of the first (due_ms where there is none), then seven
+-- items a message.
 -- needs: ready due circle eoq_backoff ndry_runs paused lease_ms now_ms any rarely
 
--- Nothing to hand out: how long to wait, told to every other caller through eoq_backoff.
+-- Nothing to hand out: how long to wait, told to every other caller through eoq_backoff; and due_ms.
 local function rest(lap)
   local runs = math.min(12, stored(redis.call('GET', ndry_runs), 100, 0) + 1)
   redis.call('SET', ndry_runs, runs, 'PX', 60000)
@@ -9,9 +10,10 @@ local function rest(lap)
   local cap = 30000
   if length > 0 then cap = math.max(50, math.floor(2000 * math.min(1, lap / length))) end
   local ms = math.min(cap, 10 * 2 ^ runs)
-  if first[2] then ms = math.min(ms, math.max(1, first[2] - now_ms)) end
+  local due_ms = first[2] and math.max(1, first[2] - now_ms) or 0
+  if first[2] then ms = math.min(ms, due_ms) end
   redis.call('SET', eoq_backoff, string.format('%.0f', now_ms + ms), 'PX', string.format('%.0f', ms))
-  return ms
+  return ms, due_ms
 end
 
 -- A rest is never longer than 30 s: one that seems so was begun before the clock stepped back.
@@ -31,7 +33,7 @@ local function hand_out(limit)
   if mids[1] then lock_up(reply, mids) end
   local more = redis.call('LLEN', ready) > 0 and paused ~= '1'
   if more then wake_up() end
-  if mids[1] or more then redis.call('DEL', ndry_runs) else reply[1] = rest(lap) end
+  if mids[1] or more then redis.call('DEL', ndry_runs) else reply[1], reply[3] = rest(lap) end
   reply[2] = paused == '1' and 1 or 0
   return reply
 end

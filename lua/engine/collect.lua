@@ -11,7 +11,8 @@ ARGV
   now          epoch ms, or '' for the server's clock
   crash_limit  crashes that make a message dead, 0 = never
   limit        mids looked at in due and in the circle, 1-1000
-RETURNS  {'collected', mids left in the circle, mids left in due, how many are quarantined}
+RETURNS  {'collected', mids left in the circle, mids left in due, how many are quarantined, ms until the earliest
+         due one or 0 for none}
 COST     O(limit)
 WRITES   what it finds; running it twice is harmless
 ]]
@@ -54,4 +55,8 @@ if any.due then rarely().promote(limit) end
 walk(limit)
 -- A child may have died between taking the wake marker and its dequeue.
 if paused ~= '1' and redis.call('LLEN', ready) > 0 then wake_up() end
-return {'collected', redis.call('LLEN', circle), redis.call('ZCARD', due), redis.call('HLEN', quarantine)}
+local first = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]
+return {
+  'collected', redis.call('LLEN', circle), redis.call('ZCARD', due), redis.call('HLEN', quarantine),
+  first and math.max(1, first - now_ms) or 0,
+}

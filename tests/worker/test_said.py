@@ -27,6 +27,8 @@ def supervisor(client: Client) -> Iterator[Supervisor]:
     made = Supervisor(plan, woken)
     yield made
     made.client.close()
+    for member in made.members:
+        member.stacks.close()
     os.close(woken)
     os.close(waking)
 
