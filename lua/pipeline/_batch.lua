@@ -48,10 +48,10 @@ end
 -- Up to 1,000 messages -> the script's reply
 local function accept_batch(batch)
   local given, again, longest = unpacked(batch), {}, max_content
-  -- Keys of another type raise here, where nothing is written yet.
+  -- Keys of another type raise here, where nothing is written yet; by commands that a producer may send.
   probe('LLEN', ready)
-  probe('HLEN', messages, options, backoffs)
-  probe('ZCARD', due)
+  for _, key in ipairs({messages, options, backoffs}) do redis.call('HEXISTS', key, '') end
+  redis.call('ZRANK', due, '')
   local short = #given / 2 * max_content <= 4194304
   local new = (short and write_together or write_each)(given, again)
   if new[1] then place_new(new) end
