@@ -185,16 +185,17 @@ class ServerSettings:
 class WorkerSettings:
     """How a worker runs.
 
-    queues: names and weights. strict: drain them in the order given. concurrency: async jobs at once in
-    one child. lease_ms: how long a lock lasts unless renewed. crash_limit: crashes that make a message
-    dead. prefetch: most messages a child takes at once; it takes about prefetch_ms worth of work.
-    max_jobs, max_age_s, max_memory_mb: when a child is replaced. shutdown_timeout_s: how long TERM waits.
+    queues: names and weights; () = those that the registered jobs declare, with equal ones. strict: drain them
+    in the order given. concurrency: async jobs at once in one child. lease_ms: how long a lock lasts unless
+    renewed. crash_limit: crashes that make a message dead. prefetch: most messages a child takes at once; it
+    takes about prefetch_ms worth of work. max_jobs, max_age_s, max_memory_mb: when a child is replaced.
+    shutdown_timeout_s: how long TERM waits.
     unknown_for_s: how long the messages of a job that isn't known here are tried again before they are dead;
     unknown_wait_s: the longest wait between two tries.
     name: in events and logs, '' = host and process id.
     """
 
-    queues: tuple[tuple[str, int], ...] = (("default", 1),)
+    queues: tuple[tuple[str, int], ...] = ()
     strict: bool = False
     processes: int = 0
     concurrency: int = 10
@@ -212,8 +213,6 @@ class WorkerSettings:
     name: str = ""
 
     def __post_init__(self) -> None:
-        if not self.queues:
-            raise ConfigError("a worker needs a queue; give --queues low,high")
         if self.processes == 0:
             object.__setattr__(self, "processes", processors())
         for name in (

@@ -26,9 +26,9 @@ INNER = frozenset(
 )  # fmt: skip
 #: Every option of a command has a variable that begins with its name: JOBQ_WORKER_PROCESSES.
 COMMANDS = (
-    "worker", "enqueue", "queues", "status", "messages", "cancel", "dead", "pause", "resume", "clear", "events",
-    "doctor", "fsck", "audit", "reliable", "topic", "functions", "acl", "server", "demo", "resque", "chaos", "rsmq",
-    "lake", "report", "spark",
+    "worker", "enqueue", "queues", "status", "messages", "cancel", "dead", "pause", "resume", "clear", "forget",
+    "events", "doctor", "fsck", "audit", "reliable", "topic", "functions", "acl", "server", "demo", "resque", "chaos",
+    "rsmq", "lake", "report", "spark",
 )  # fmt: skip
 logger = logging.getLogger("jobq.config")
 _said: set[str] = set()

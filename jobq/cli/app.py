@@ -31,6 +31,7 @@ COMMANDS = {
     "pause": "control:pause",
     "resume": "control:resume",
     "clear": "control:clear",
+    "forget": "control:forget",
     "events": "events:events",
     "doctor": "checks:doctor",
     "fsck": "checks:fsck",

@@ -25,6 +25,11 @@ def find(name: str, *, known: bool) -> Job[..., Any]:
     )
 
 
+def is_known(name: str) -> bool:
+    """Whether a job of this name is registered."""
+    return name in default_registry
+
+
 def deliver(job: Job[..., Any], calls: Iterable[Given]) -> Iterator[list[Receipt[Any]]]:
     """Enqueue in order: calls without a mid a thousand in a round trip, one with its own mid alone."""
     for batch in _batches(_checked(job, calls)):

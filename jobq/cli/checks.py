@@ -12,7 +12,7 @@ from jobq.cli.session import Session
 from jobq.errors import ScriptError, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from jobq.engine.connection import Client
     from jobq.engine.diagnosis import Finding
@@ -42,10 +42,26 @@ def doctor(session: Session, strict: bool) -> int:
     from jobq.engine.doctor import findings
 
     found = findings(session.client)
+    if not any(finding.check == "server" and finding.level == "fail" for finding in found):
+        found += _unserved(session)
     for finding in found:
         show(session, finding)
     bad = {"fail", "warn"} if strict else {"fail"}
     return exits.NO if any(finding.level in bad for finding in found) else exits.OK
+
+
+def _unserved(session: Session) -> Iterator[Finding]:
+    """Queues with ready messages and no worker."""
+    from jobq.engine.diagnosis import Finding
+    from jobq.engine.directory import served
+
+    with session.tolerating("workers", "list of"):
+        workers = served(session.client)
+        counted = session.from_each(None, lambda queue: [(queue.name, queue.counts())])
+        for name, counts in counted:
+            if counts.ready and not counts.paused and name not in workers:
+                value = f"queue {name}: {counts.ready:,} ready, and no worker serves it"
+                yield Finding("workers", "warn", value, f"jobq worker --queues {name}")
 
 
 def show(session: Session, finding: Finding) -> None:

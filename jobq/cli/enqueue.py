@@ -11,8 +11,8 @@ import click
 
 from jobq.cli import output
 from jobq.cli.arguments import from_json, from_lines, from_words, moment_of
-from jobq.cli.calls import deliver, find
-from jobq.cli.load import load
+from jobq.cli.calls import deliver, find, is_known
+from jobq.cli.load import load, module_of
 from jobq.cli.options import DURATION, command, import_option, option
 from jobq.cli.session import Session
 from jobq.errors import ConfigError, JobqError
@@ -45,7 +45,7 @@ EXAMPLES = """
     "--queue",
     metavar="NAME",
     shared=("JOBQ_QUEUE",),
-    help="Where to.  [default: the imported job's, else default]",
+    help="Where to.  [default: what the job declares, else default]",
 )
 @import_option
 @option("--mid", help="The message's id; one that lives already is refused.")
@@ -68,16 +68,19 @@ def enqueue(
     """Have a worker run JOB, at least once.
 
     Each ARG is JSON where it is JSON, else text; NAME=ARG is a keyword argument. With --import the job must
-    be known here, and the arguments must fit it; without, its name is sent as it is.
+    be known here, and the arguments must fit it. Without, the module that its name begins with is imported, if
+    there is one; a job that isn't known then is sent by its name, to the queue default.
     """
-    load(modules)
-    target = find(job, known=bool(modules)).options(client=session.client, **options_of(given))
+    load(modules or module_of(job))
+    known, where = bool(modules) or is_known(job), given["queue"]
+    target = find(job, known=known).options(client=session.client, **options_of(given))
     if file is not None:
         if words or args_json or given["mid"]:
             raise ConfigError(
                 f"--file {_name(file)!r} has arguments and mids in it; leave out ARGs, --args-json and --mid"
             )
         _many(session, target, file)
+        _tell_of_default(session, job, known, where)
         return
     call = from_words(words)
     if args_json:
@@ -86,6 +89,14 @@ def enqueue(
         record = record_of(receipt)
         session.say(
             record, "  ".join(filter(None, [record["mid"], record["action"], record["reason"]]))
+        )
+    _tell_of_default(session, job, known, where)
+
+
+def _tell_of_default(session: Session, job: str, known: bool, queue: str | None) -> None:
+    if not known and not queue:
+        session.note(
+            f"{job} isn't known here, so it went to the queue default; name its module with --import, or give --queue"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -34,6 +35,20 @@ def load(modules: Iterable[str]) -> None:
             raise ConfigError(
                 f"no module {name!r} in {Path.cwd()} or installed; check --import"
             ) from error
+
+
+def module_of(job: str) -> list[str]:
+    """The module that a job's name begins with, if there is one: `app.jobs` of app.jobs.resize."""
+    _extend_path()
+    name = job.rpartition(".")[0]
+    while name:
+        try:
+            if find_spec(name):
+                return [name]
+        except (ImportError, ValueError, AttributeError):
+            pass  # no such package, or one that is no package
+        name = name.rpartition(".")[0]
+    return []
 
 
 def _extend_path() -> str:

@@ -40,7 +40,8 @@ def queues(
     """Show how many messages are where, queue by queue.
 
     ready: to run now; delayed: not before a time; locked: running; requeued: newer content waits for the
-    run to end; done: awaiting collection; deduped: done, refusing its mid; dead: out of attempts.
+    run to end; done: awaiting collection; deduped: done, refusing its mid; dead: out of attempts. Behind them:
+    whether a queue is paused, or has ready messages and no worker that serves it.
     """
     if not watch:
         found = list(rows(session, queues))
@@ -69,10 +70,13 @@ def queues(
 def rows(session: Session, names: str | None) -> Iterator[dict[str, Any]]:
     """One record per queue that can be read."""
 
+    served = _served(session)
+
     def row(queue: Queue) -> Iterator[dict[str, Any]]:
         counts = queue.counts()
         numbers = {column: getattr(counts, column) for column in COLUMNS}
-        yield {"queue": queue.name, **numbers, "paused": counts.paused}
+        workers = None if served is None else served.get(queue.name, 0)
+        yield {"queue": queue.name, **numbers, "paused": counts.paused, "workers": workers}
 
     yield from session.from_each(names, row)
 
@@ -81,8 +85,24 @@ def lines(session: Session, found: list[dict[str, Any]]) -> Iterable[str]:
     """The table, or JSON lines."""
     if session.as_json:
         return session.lines(found, {})
-    shown = [{**record, "paused": "paused" if record["paused"] else ""} for record in found]
-    return session.lines(shown, {"queue": "queue", **{c: c for c in COLUMNS}, "": "paused"})
+    shown = [{**record, "remark": _remark(record)} for record in found]
+    return session.lines(shown, {"queue": "queue", **{c: c for c in COLUMNS}, "": "remark"})
+
+
+def _served(session: Session) -> dict[str, int] | None:
+    """By how many workers each queue is served; None where that can't be read."""
+    from jobq.engine.directory import served
+
+    with session.tolerating("workers", "list of"):
+        return served(session.client)
+    return None
+
+
+def _remark(record: dict[str, Any]) -> str:
+    remarks = ["paused"] if record["paused"] else []
+    if record["ready"] and record["workers"] == 0:
+        remarks.append("no worker")
+    return ", ".join(remarks)
 
 
 def _print(shown: Iterable[str]) -> None:

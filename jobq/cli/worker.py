@@ -36,7 +36,7 @@ def setting(
 
 @command("worker", examples=EXAMPLES)
 @import_option
-@option("-q", "--queues", metavar="NAMES", shared=("JOBQ_QUEUES",), show_default="default",
+@option("-q", "--queues", metavar="NAMES", shared=("JOBQ_QUEUES",), show_default="those that the imported jobs declare",
         help="Queues in turn, low,high, or by weight, high:6,low:1.")  # fmt: skip
 @option("--strict", is_flag=True, help="Drain queues in the order given.")
 @setting("processes", "Children.", int, "one per processor")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 #: Of topics and of other protocols, keys have other names or none of these.
 _OF_A_QUEUE = re.compile(rb":\{([^{}]+)\}:(?:messages|dead|meta|events)$")
 PER_CALL = 500
+#: By so much a worker's clock may be behind the server's.
+CLOCKS_MS = 30_000
 _registered: set[tuple[int, str, str, str]] = set()
 
 
@@ -89,6 +92,21 @@ def put_worker(client: Client, name: str, facts: dict[str, Any]) -> None:
 def forget_worker(client: Client, name: str) -> None:
     """A worker has left."""
     client.command("HDEL", keys.workers(client.namespace), name)
+
+
+def served(client: Client) -> dict[str, int]:
+    """Queue -> how many living workers serve it. One counts as living until three leases after its last sign."""
+    now_ms = int(client.command("TIME")[0]) * 1000
+    found: Counter[str] = Counter()
+    for facts in workers(client).values():
+        seen_at, lease_ms, queues = (facts.get(name) for name in ("seen_at", "lease_ms", "queues"))
+        if not (
+            isinstance(seen_at, int) and isinstance(lease_ms, int) and isinstance(queues, list)
+        ):
+            continue
+        if now_ms - seen_at < 3 * lease_ms + CLOCKS_MS:
+            found.update(name for name in queues if isinstance(name, str))
+    return found
 
 
 def workers(client: Client) -> dict[str, dict[str, Any]]:

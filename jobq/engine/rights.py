@@ -66,7 +66,7 @@ ROLES = {
     ),
     "operator": Role(
         (*_LOOKING, "cancel", "clear", "level", "pause", "purge", "resume", "revive"),
-        (), ("smembers",), ("hgetall",),
+        ("unlink",), ("smembers", "srem"), ("hgetall",),
     ),
 }  # fmt: skip
 DEPLOYER = "deployer"

@@ -5,18 +5,52 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from jobq.config import WorkerSettings
 from jobq.engine import directory
 from jobq.engine.connection import Client
 from jobq.errors import JobqError, ScriptError
+from jobq.jobs.registry import Registry
 from jobq.worker import slots
 from jobq.worker.log import logger
 from jobq.worker.member import Member
 from jobq.worker.stacks import seen_together
 
 LIST_EVERY_S = 60.0
+#: Names in one line of a log; of more, the number.
+MOST_NAMES = 10
+
+
+def declared(registry: Registry) -> list[str]:
+    """The queues that jobs declare, sorted."""
+    return sorted({job.queue for job in registry})
+
+
+def warn_of_unserved(client: Client, registry: Registry, settings: WorkerSettings) -> None:
+    """Log a warning for each queue of a job here that neither this worker nor another one serves."""
+    unserved = set(declared(registry)) - {name for name, _ in settings.queues}
+    if not unserved:
+        return
+    try:
+        unserved -= directory.served(client).keys()
+    except JobqError as error:
+        logger.debug("which queues other workers serve isn't known: %s", error)
+    for queue in sorted(unserved):
+        jobs = sorted(job.name for job in registry if job.queue == queue)
+        logger.warning(
+            "no worker serves queue %s, of %s: start one with --queues %s",
+            queue,
+            listed(jobs),
+            queue,
+        )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a line of a log."""
+    more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 class Presence:

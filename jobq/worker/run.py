@@ -20,6 +20,7 @@ from jobq.jobs.registry import Registry
 from jobq.worker import exits
 from jobq.worker.birth import Hooks, Plan
 from jobq.worker.log import logger
+from jobq.worker.presence import declared, warn_of_unserved
 from jobq.worker.source import Source
 from jobq.worker.standing import Standing
 from jobq.worker.supervisor import Supervisor
@@ -50,7 +51,10 @@ def run_worker(
     switch_off_buffers()
     if not _loaded(load, registry):
         return exits.BOOT
+    if not settings.queues:
+        settings = replace(settings, queues=tuple((name, 1) for name in declared(registry)))
     client.command("PING")
+    warn_of_unserved(client, registry, settings)
     if client.settings.functions:
         check_library(client)
     client.close()

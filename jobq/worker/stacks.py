@@ -11,6 +11,7 @@ import os
 import signal
 import tempfile
 import time
+import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -22,7 +23,9 @@ class Stacks:
     """The file of one place in the pool."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the pool lives
+        with tempfile.TemporaryFile() as file:
+            self._file = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._file)
 
     def register(self) -> None:
         """In the child: write there upon TTIN."""
@@ -34,16 +37,16 @@ class Stacks:
 
     def clear(self) -> None:
         """Forget what was written. The child writes where the supervisor leaves off: they share the position."""
-        self._file.truncate(0)
-        os.lseek(self._file.fileno(), 0, os.SEEK_SET)
+        os.ftruncate(self._file, 0)
+        os.lseek(self._file, 0, os.SEEK_SET)
 
     def size(self) -> int:
         """How much was written."""
-        return os.fstat(self._file.fileno()).st_size
+        return os.fstat(self._file).st_size
 
     def text(self) -> str:
         """What was written."""
-        return os.pread(self._file.fileno(), self.size(), 0).decode("utf-8", "replace").rstrip()
+        return os.pread(self._file, self.size(), 0).decode("utf-8", "replace").rstrip()
 
 
 def seen_together(by_pid: Mapping[int, Stacks]) -> dict[int, str]:

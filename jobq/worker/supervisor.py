@@ -16,7 +16,7 @@ from functools import partial
 
 from jobq.engine.connection import connect
 from jobq.engine.queue import Queue
-from jobq.errors import JobqError
+from jobq.errors import JobqError, masked
 from jobq.worker import exits, slots
 from jobq.worker.birth import Plan
 from jobq.worker.death import Death, bury, examined
@@ -25,7 +25,7 @@ from jobq.worker.leases import Leases
 from jobq.worker.line import REFUSED
 from jobq.worker.log import logger
 from jobq.worker.member import Member
-from jobq.worker.presence import Presence
+from jobq.worker.presence import Presence, listed
 from jobq.worker.source import Feeder, Source
 from jobq.worker.upkeep import Upkeep
 
@@ -78,7 +78,11 @@ class Supervisor:
         """Until all children have left; the exit code."""
         gc.freeze()
         born = "1 child" if len(self.members) == 1 else f"{len(self.members)} children"
-        logger.info("%s starts %s", self.settings.name, born)
+        logger.info(
+            "%s starts %s; queues %s; jobs %s; server %s", self.settings.name, born,
+            listed([f"{name}:{weight}" for name, weight in self.settings.queues]),
+            listed(self.plan.registry.names()), masked(self.plan.client.url),
+        )  # fmt: skip
         while True:
             self.feeder.look_after()
             self._respawn()

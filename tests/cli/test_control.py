@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+import pytest
+
+from jobq.engine import directory
 from jobq.engine.queue import Queue
 
 
@@ -17,7 +21,7 @@ def test_queues_counts_where_messages_are(cli: Any, client: Any) -> None:
     assert high["queue"] == "high" and high["ready"] == 1
     assert found == {
         "queue": "low", "ready": 1, "delayed": 1, "locked": 1, "requeued": 0, "done": 0, "deduped": 0,
-        "dead": 0, "messages": 3, "paused": False,
+        "dead": 0, "messages": 3, "paused": False, "workers": 0,
     }  # fmt: skip
     shown = cli("queues", "--queues", "low").out.splitlines()
     assert shown[0].split()[:3] == ["queue", "ready", "delayed"] and len(shown) == 2
@@ -38,7 +42,9 @@ def test_queues_of_another_namespace_are_other_queues(cli: Any, queue: Queue) ->
     assert cli("queues", "--namespace", "elsewhere", "--json").records == []
 
 
-def test_pause_and_resume(cli: Any, queue: Queue) -> None:
+def test_pause_and_resume(cli: Any, queue: Queue, client: Any) -> None:
+    for name in ("low", "high"):
+        directory.register_queue(client, name)
     assert cli("pause", "low", "high").out == "low: paused\nhigh: paused\n"
     assert queue.counts().paused
     assert "paused" in cli("queues", "--queues", "low").out
@@ -58,3 +64,64 @@ def test_clear_asks_and_drops_live_messages_only(cli: Any, queue: Queue, kill_me
 def test_queue_name_that_no_key_can_hold_is_refused(cli: Any) -> None:
     ended = cli("pause", "a{b")
     assert ended.code == 2 and ended.err.startswith("jobq: queue 'a{b'")
+
+
+@pytest.mark.parametrize("verb", [("pause",), ("resume",), ("clear", "--yes")])
+def test_verb_names_the_nearest_queues_when_there_was_none_of_that_name(
+    cli: Any, client: Any, redis: Any, verb: tuple[str, ...]
+) -> None:
+    Queue("mails", client).enqueue(b"1")
+    before = set(redis.keys())
+    ended = cli(verb[0], "mail", *verb[1:])
+    assert (ended.code, ended.out) == (
+        1, "mail: no queue of that name was ever used here; did you mean mails?\n"
+    )  # fmt: skip
+    assert set(redis.keys()) == before
+    # The others are done all the same.
+    ended = cli(verb[0], "zzz", "mails", *verb[1:], "--json")
+    assert ended.code == 1
+    assert [one["queue"] for one in ended.records] == ["zzz", "mails"]
+
+
+def test_forget_takes_an_empty_queue_off_the_list(cli: Any, client: Any, redis: Any) -> None:
+    queue = Queue("old", client)
+    queue.events_level("all")
+    queue.enqueue(b"1", mid="m")
+    refused = cli("forget", "old")
+    assert refused.code == 1 and "it holds 1 messages" in refused.out
+    assert [one["queue"] for one in cli("queues", "--json").records] == ["old"]
+    queue.cancel("m")
+    fence = int(redis.hget("jobq:{old}:meta", "fence") or 0)
+
+    assert cli("forget", "old").out == "old: forgotten\n"
+    assert cli("queues", "--json").records == []
+    assert not redis.exists("jobq:{old}:events")
+    queue.enqueue(b"2")
+    assert queue.dequeue().messages[0].fence > fence
+
+
+def test_forget_is_refused_while_a_worker_serves_the_queue(cli: Any, client: Any) -> None:
+    Queue("old", client).pause()
+    directory.register_queue(client, "old")
+    facts = {"seen_at": round(time.time() * 1000), "lease_ms": 15_000, "queues": ["old"]}
+    directory.put_worker(client, "host:1", facts)
+    refused = cli("forget", "old")
+    assert refused.code == 1 and "a worker serves it" in refused.out
+
+
+def test_queues_and_doctor_name_ready_queues_that_no_worker_serves(cli: Any, client: Any) -> None:
+    for name in ("served", "lone", "resting"):
+        Queue(name, client).enqueue(b"1")
+    Queue("resting", client).pause()
+    facts = {"seen_at": round(time.time() * 1000), "lease_ms": 15_000, "queues": ["served"]}
+    directory.put_worker(client, "host:1", facts)
+    directory.put_worker(client, "host:2", {**facts, "seen_at": 0, "queues": ["lone"]})
+    directory.put_worker(client, "host:3", {"seen_at": "x", "queues": 7})
+
+    lines = {line.split()[0]: line for line in cli("queues").out.splitlines()}
+    assert lines["lone"].endswith("no worker") and "no worker" not in lines["served"]
+    assert {one["queue"]: one["workers"] for one in cli("queues", "--json").records} == {
+        "served": 1, "lone": 0, "resting": 0,
+    }  # fmt: skip
+    told = [one for one in cli("doctor", "--json").records if one["check"] == "workers"]
+    assert [one["value"] for one in told] == ["queue lone: 1 ready, and no worker serves it"]

@@ -134,3 +134,17 @@ def test_file_and_words_together_are_refused(cli: Any) -> None:
 def test_call_that_json_cannot_carry_has_its_exit_code(cli: Any) -> None:
     ended = cli("enqueue", "a.b", "x" * 300_000)
     assert ended.code == 5 and len(ended.err.splitlines()) == 1
+
+
+def test_enqueue_takes_the_queue_that_the_job_declares_when_its_module_is_here(
+    cli: Any, client: Any, jobs: str
+) -> None:
+    ended = cli("enqueue", "cli_jobs.resize", "a.jpg", "--json")
+    assert (ended.code, ended.err, ended.records[0]["queue"]) == (0, "", "low")
+
+
+def test_enqueue_says_where_to_when_it_knows_no_such_job(cli: Any, client: Any) -> None:
+    ended = cli("enqueue", "nowhere.at.all")
+    assert ended.code == 0
+    assert "went to the queue default; name its module with --import, or give --queue" in ended.err
+    assert cli("enqueue", "nowhere.at.all", "--queue", "low").err == ""
