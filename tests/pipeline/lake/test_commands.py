@@ -377,4 +377,4 @@ def test_server_away_is_told(line, lake, monkeypatch):
     monkeypatch.setenv("JOBQ_PATIENCE", "100ms")
     code, _, err = line("ingest", "--once")
     assert code == 3
-    assert "no answer from" in err
+    assert "no connection to" in err
