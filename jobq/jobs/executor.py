@@ -128,7 +128,8 @@ class Executor:
 
         told_to_stop(): whether the worker has asked it to. A JobAborted that it didn't ask for is a failure.
         """
-        context = Context(call, self._reporting(call), self._lease_deadline, self.worker)
+        report = self._reporting(call) if call.sealed else self._report
+        context = Context(call, report, self._lease_deadline, self.worker)
         job = call.job
         layers = self._everywhere.layers + self.registry.middleware.layers
         entered = running.set(context)
@@ -151,14 +152,16 @@ class Executor:
             )
         finally:
             running.reset(entered)
-        return self._sealed(call, self._done(call, result, started, thread_time_ns() - cpu))
+        ending = self._done(call, result, started, thread_time_ns() - cpu)
+        return self._sealed(call, ending) if call.sealed else ending
 
     async def arun(self, call: Call, told_to_stop: Asked | None = None) -> Ending:
         """Run an async job to its outcome, as one of many on this thread's event loop.
 
         told_to_stop(): as in `run`, for cancellation too: a job that cancels itself has failed.
         """
-        context = Context(call, self._reporting(call), self._lease_deadline, self.worker)
+        report = self._reporting(call) if call.sealed else self._report
+        context = Context(call, report, self._lease_deadline, self.worker)
         layers = self._everywhere.layers + self.registry.middleware.layers
         meter = Meter()
         entered = running.set(context)
@@ -178,7 +181,8 @@ class Executor:
             )
         finally:
             running.reset(entered)
-        return self._sealed(call, self._done(call, result, started, meter.ns))
+        ending = self._done(call, result, started, meter.ns)
+        return self._sealed(call, ending) if call.sealed else ending
 
     def _limited(self, call: Call) -> Any:
         job = call.job
