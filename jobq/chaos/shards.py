@@ -61,7 +61,7 @@ def play_on_shards(place: OwnCluster, plan: Plan, folder: Path) -> Verdict:
         crew.ledger.write("late", most=pulse.stop())
         lines = list(of_queues(crew.ledger.lines(), healthy))
         verdict = judge(lines, _final(queues, crew, waiting, exited))
-        verdict.broken["aborted"] = sorted({x["mid"] for x in lines if x["word"] == "aborted"})
+        verdict.broken["aborted"] = sorted(cut_short(lines))
         return verdict._replace(share=kept_up(lines, killed_at, span_s))
 
 
@@ -147,6 +147,16 @@ def of_queues(lines: Iterable[Line], names: Sequence[str]) -> Iterator[Line]:
         elif "mid" not in line or ours(line["mid"]):
             yield line
     yield from (line for line in finished if line["call"] in calls)
+
+
+def cut_short(lines: Iterable[Line]) -> set[str]:
+    """The mids of runs that began and didn't come to their end."""
+    began, ended = set[tuple[str, int, int]](), set[tuple[str, int, int]]()
+    for line in lines:
+        if line["word"] in ("start", "end"):
+            run = (line["mid"], line["fence"], line["pid"])
+            (began if line["word"] == "start" else ended).add(run)
+    return {mid for mid, *_ in began - ended}
 
 
 def kept_up(lines: Sequence[Line], killed_at: float, span_s: float) -> float:

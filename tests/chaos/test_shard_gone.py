@@ -10,7 +10,7 @@ import pytest
 from jobq.chaos.cluster import OwnCluster
 from jobq.chaos.faults import FAULTS
 from jobq.chaos.round import Plan
-from jobq.chaos.shards import QUEUES, kept_up, of_queues, play_on_shards, queues_on
+from jobq.chaos.shards import QUEUES, cut_short, kept_up, of_queues, play_on_shards, queues_on
 from tests.conftest import binary, kinds
 
 from .conftest import JOBS, SEED
@@ -52,6 +52,16 @@ def test_share_counts_what_ran_soon_after_the_kill():
     ]
     assert kept_up(lines, 10.0, 10.0) == 0.5
     assert kept_up([], 10.0, 10.0) == 0.0
+
+
+def test_run_that_does_not_come_to_its_end_is_cut_short():
+    def line(word, mid, pid=1):
+        return {"word": word, "mid": mid, "fence": 1, "pid": pid, "at": 1.0}
+
+    whole = [line("start", "a"), line("end", "a")]
+    assert cut_short(whole) == set()
+    assert cut_short([*whole, line("start", "b"), line("aborted", "b")]) == {"b"}
+    assert cut_short([*whole, line("start", "a", pid=2)]) == {"a"}
 
 
 def test_lines_of_other_queues_are_left_out():
