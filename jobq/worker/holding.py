@@ -232,6 +232,7 @@ class Child:
         if not self.many:
             nap_s, self._nap_ms = (self._nap_ms or 1) / 1000, None
             return nap_s
+        self.passed_over()  # notes when to ask them again
         # On a Cluster each queue's wait is a command of its own.
         longest_s = max(LONGEST_NAP_S, float(len(self.queues)))
         soonest = min(self._ask_at.values(), default=0.0)

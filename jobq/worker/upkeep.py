@@ -19,6 +19,8 @@ from jobq.worker.standing import AWAY, BROKEN, Standing, Trouble
 FIRST_PAUSE_NS = 400_000_000
 #: How often a queue is asked that owes work.
 EVERY_NS = 2_000_000_000
+#: Asked in a row: children wait for nothing longer than that takes.
+PER_LOOK = 100
 #: How often the others are looked at, so many with one command, if that takes no more than a command in so long.
 SWEEP_NS, SWEEP_PART_NS, PER_COMMAND = 5_000_000_000, 800_000_000, 250
 #: A node that doesn't answer takes at most a fifth of the supervisor's time.
@@ -83,7 +85,8 @@ class Upkeep:
         for index in self._standing.touched():
             self._owe(index, now)
         if self._owed and min(self._owed.values()) <= now:
-            for index in [index for index, at in self._owed.items() if at <= now]:
+            owing = sorted((at, index) for index, at in self._owed.items() if at <= now)
+            for _, index in owing[:PER_LOOK]:
                 if not self.ask(index, partial(self._collect, index)):
                     self._owed[index] = max(now + EVERY_NS, self._not_before.get(index, 0))
         if now >= self._sweep_at:

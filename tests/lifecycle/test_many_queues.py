@@ -71,10 +71,18 @@ def test_message_is_found_when_its_marker_was_lost(idle, redis, client, ledger):
     until(lambda: ledger.lines("end", "a"))
 
 
+@pytest.fixture(params=["+lmpop", "-lmpop"])
+def url(request, server, redis):
+    """Of a user who may look for markers, and of one who may not."""
+    redis.acl_setuser("w", enabled=True, nopass=True, keys=["*"], commands=["+@all", request.param])
+    yield server.url.replace("unix://", "unix://w:any@")
+    redis.acl_deluser("w")
+
+
 def test_queue_that_sleeps_is_woken_while_the_only_child_is_never_idle(
-    redis, client, start, send, ledger
+    redis, client, start, send, ledger, url
 ):
-    worker = start("--processes", "1", queues=",".join(NAMES[:20]))
+    worker = start("--processes", "1", url=url, queues=",".join(NAMES[:20]))
     busy, other = Queue(NAMES[0], client), Queue(NAMES[13], client)
     until(lambda: redis.info("clients")["blocked_clients"] == 1)
     for number in range(400):

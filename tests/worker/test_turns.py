@@ -86,3 +86,29 @@ def test_strict_stays_with_the_first_queue_only():
     turns = Turns([1, 1], strict=True)
     assert turns.stays(0)
     assert not turns.stays(1)
+
+
+def test_queue_that_sleeps_has_no_turn_until_it_is_woken():
+    turns = Turns([1, 1, 1])
+    turns.sleeps(1)
+    assert set(taken(turns, 6)) == {0, 2}
+    assert list(turns.asleep) == [1]
+    turns.wakes(1)
+    assert Counter(taken(turns, 6)) == {0: 2, 1: 2, 2: 2}
+
+
+def test_nobody_has_a_turn_when_all_sleep():
+    turns = Turns([1, 1])
+    turns.sleeps(0)
+    turns.sleeps(1)
+    assert turns.next() is None
+    turns.wakes(1)
+    assert turns.next() == 1
+
+
+def test_strict_asks_a_woken_queue_before_later_ones():
+    turns = Turns([1, 1, 1], strict=True)
+    turns.sleeps(0)
+    assert turns.next() == 1
+    turns.wakes(0)
+    assert turns.next() == 0
