@@ -25,7 +25,7 @@ class Stacks:
     def __init__(self) -> None:
         with tempfile.TemporaryFile() as file:
             self._file = os.dup(file.fileno())
-        weakref.finalize(self, os.close, self._file)
+        self._closing = weakref.finalize(self, os.close, self._file)
 
     def register(self) -> None:
         """In the child: write there upon TTIN."""
@@ -33,7 +33,7 @@ class Stacks:
 
     def close(self) -> None:
         """Nobody writes there any more."""
-        self._file.close()
+        self._closing()
 
     def clear(self) -> None:
         """Forget what was written. The child writes where the supervisor leaves off: they share the position."""

@@ -26,8 +26,6 @@ def supervisor(client: Client) -> Iterator[Supervisor]:
     plan = Plan(settings, client, Registry(), Hooks(), woken, waking, Standing(1))
     made = Supervisor(plan, woken)
     yield made
-    for member in made.members:
-        member.stacks._file.close()
     made.client.close()
     for member in made.members:
         member.stacks.close()
