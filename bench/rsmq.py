@@ -2,12 +2,13 @@
 
 Messages a second that were sent, received and deleted, by one process on one connection. They take turns, a tenth
 of the messages each, so that what else the machine does is shared by all; `x` is the ratio to Node's with one
-call at a time, the median over the runs.
+call at a time, the median over the runs. `AsyncRsmq` is measured by itself, through its own calls.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import shutil
 import statistics
 import subprocess
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from bench.peers.venvs import node_modules
 from bench.server import ROOT, private_server
-from jobq.compat.rsmq import Message, Rsmq
+from jobq.compat.rsmq import AsyncRsmq, Message, Rsmq
 from jobq.engine.connection import Client
 from jobq.engine.inflight import Flights
 
@@ -50,8 +51,8 @@ def main() -> None:
 
 def one_run() -> dict[str, float]:
     """Rates on one server, Node's too where node and npm are there."""
-    with private_server() as client, theirs(client) as node:
-        everybody = node | ours(client)
+    with private_server() as client, theirs(client) as node, asyncio.Runner() as runner:
+        everybody = node | ours(client) | ours_async(client, runner)
         spent: dict[str, float] = defaultdict(float)
         for cycles in everybody.values():
             cycles(BATCH)  # to warm up
@@ -105,6 +106,39 @@ def ours(client: Client) -> dict[str, Timed]:
         "jobq, one at a time, next_messages": timed(made.turns),
         f"jobq, {BATCH:,} in flight": timed(made.in_flight),
         f"jobq, batches of {BATCH:,}": timed(made.batches),
+    }
+
+
+class OursAsync:
+    """AsyncRsmq itself: coroutines that each send, receive and delete one message after another."""
+
+    def __init__(self, client: Client) -> None:
+        self.queue = AsyncRsmq(client)
+        self.queue.plain.create_queue("async")
+
+    async def cycles(self, coroutines: int, count: int) -> None:
+        left = iter(range(count))
+        await asyncio.gather(*(self._cycles(left) for _ in range(coroutines)))
+
+    async def _cycles(self, left: Iterator[int]) -> None:
+        for _ in left:
+            await self.queue.send_message("async", "hello")
+            message = await self.queue.receive_message("async")
+            assert message
+            await self.queue.delete_message("async", message.id, receipt=message.receipt)
+
+
+def ours_async(client: Client, runner: asyncio.Runner) -> dict[str, Timed]:
+    """By how many coroutines call at a time."""
+    made = OursAsync(client)
+
+    def among(coroutines: int) -> Timed:
+        return timed(lambda count: runner.run(made.cycles(coroutines, count)))
+
+    return {
+        "AsyncRsmq, one at a time": among(1),
+        "AsyncRsmq, 100 coroutines": among(100),
+        f"AsyncRsmq, {BATCH:,} coroutines": among(BATCH),
     }
 
 
