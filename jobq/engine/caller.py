@@ -53,6 +53,11 @@ def _nothing() -> None:
     pass
 
 
+def new_id() -> str:
+    """An id that no other caller has."""
+    return secrets.token_urlsafe(12)
+
+
 class Caller:
     """One line of numbered calls. `id` is 96 random bits in 16 characters.
 
@@ -64,7 +69,7 @@ class Caller:
 
     def __init__(self, arrived: Callable[[], None] = _nothing, caller_id: str = "") -> None:
         self.arrived = arrived
-        self.id = caller_id or secrets.token_urlsafe(12)
+        self.id = caller_id or new_id()
         self.number = self.renewals = 0
 
     def next(self) -> int:

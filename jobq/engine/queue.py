@@ -38,7 +38,7 @@ from jobq.engine.message import (
     Hold,
     Message,
 )
-from jobq.errors import CodecError, ConfigError, Unavailable
+from jobq.errors import CodecError, ConfigError, ScriptError, Unavailable
 
 if TYPE_CHECKING:
     from jobq.engine.durability import Confirmation
@@ -51,6 +51,8 @@ _LATEST_S = 253_402_300_799
 CRASH_LIMIT = 3
 #: Endings and hand-outs of one call.
 MOST = 1_000
+#: What the scripts take for a mid at most.
+MOST_MID_BYTES = 512
 
 Content = bytes | tuple[str | None, bytes]
 _NO_OPTIONS: tuple[Argument, ...] = ("", "", "", 0, 0, "", "")
@@ -142,7 +144,7 @@ class Queue(Administration):
         """Up to `limit` messages, each locked for lease_ms. One that crashed before comes alone."""
         args = (moment(now), _checked_lease(lease_ms), crash_limit, _checked_limit(limit))
         with self._own(caller) as own:
-            return _handed(self._call("dequeue", own, args), 1, own)
+            return _handed(self._call("dequeue", own, args), 1, own, limit)
 
     def dequeue_ahead(
         self, limit: int, *, lease_ms: int, crash_limit: int, caller: Caller
@@ -155,7 +157,7 @@ class Queue(Administration):
         tries.sent()
 
         def read(reply: Any) -> Dequeued:
-            return _handed(served(self.name, caller, reply), 1, caller)
+            return _handed(served(self.name, caller, reply), 1, caller, limit)
 
         return Ahead(
             self.client.words(script, keys, numbered),
@@ -196,7 +198,8 @@ class Queue(Administration):
             if own.renewals != renewals:
                 # It may be the lost call that ended them.
                 replies = ["unknown" if reply == "stale" else reply for reply in replies]
-            return Finished(replies, _handed(reply, len(endings), own) if dequeue else None)
+            handed = _handed(reply, len(endings), own, dequeue) if dequeue else None
+            return Finished(replies, handed)
 
     def extend(
         self, holds: Sequence[tuple[str, str]], lease_ms: int = LEASE_MS, *, now: int | None = None
@@ -227,7 +230,8 @@ class Queue(Administration):
         script, names, _ = self._bound.get("close") or self._bind("close")
         reply = self.client.run(script, [*names, f"{self.prefix}call:{caller_id}"], [caller_id])
         texts = [item.decode() for item in reply]
-        return [Hold(mid, token) for mid, token in zip(texts[::2], texts[1::2], strict=True)]
+        held = [Hold(mid, token) for mid, token in zip(texts[::2], texts[1::2], strict=True)]
+        return held[:MOST]  # more hands out nobody but who forged the record
 
     def progress(self, mid: str, token: str, text: str) -> bool:
         """Note how far a running attempt is; False when it no longer holds the message."""
@@ -338,8 +342,10 @@ def _ending_arguments(ending: Ending) -> tuple[Argument, ...]:
     return (ending.mid, ending.token, ending.outcome, detail, ending.age_ms, ending.record)
 
 
-def _handed(reply: list[Any], start: int, caller: Caller) -> Dequeued:
+def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeued:
     caller.arrived()
+    if len(reply) > start + 3 + 7 * limit:
+        raise ScriptError("a script handed out more than was asked for; somebody forged its record")
     sleep_ms, paused, fence = reply[start : start + 3]
     messages = []
     stem = f"{caller.id}.{caller.number}."
@@ -348,6 +354,10 @@ def _handed(reply: list[Any], start: int, caller: Caller) -> Dequeued:
         mid, content, attempt, ncrashes, generation, lock_at, unknowns = row
         if not mid:
             continue
+        if len(mid) > MOST_MID_BYTES:
+            raise ScriptError(
+                f"a script handed out a mid of {len(mid):,} bytes; somebody forged it"
+            )
         token = f"{stem}{index}"
         life = generation.decode("utf-8", "replace") if generation else token
         messages.append(

@@ -425,10 +425,7 @@ class Child:
     def answer(self, ahead: Ahead, deadline: int) -> Dequeued:
         """What the dequeue behind the wait gave; asked for again where that isn't known."""
         reply, self.sleep.reply = self.sleep.reply, None
-        if reply is not None:
-            dequeued = ahead.read(reply)
-        else:
-            dequeued = self.lines[0].answer(ahead, deadline - self.lease_ns + self.margin_ns)
+        dequeued = self.lines[0].answer(ahead, reply, deadline - self.lease_ns + self.margin_ns)
         self._arrivals(0, dequeued)
         return dequeued
 

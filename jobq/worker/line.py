@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from msgspec import structs
 
 from jobq.config import WorkerSettings
 from jobq.engine.ahead import Ahead
-from jobq.engine.caller import REPEAT_S, Caller
+from jobq.engine.caller import REPEAT_S, Caller, new_id
 from jobq.engine.message import Dequeued, Ending, Finished, Hold
 from jobq.engine.queue import MOST, Queue
-from jobq.errors import Full, JobqError, ScriptError, Unavailable
+from jobq.errors import Full, JobqError, LockLost, ScriptError, Unavailable
 from jobq.worker.clock import boot_ns, lease_and_margin
 from jobq.worker.log import logger
 from jobq.worker.standing import AWAY, BROKEN, Standing
 
-#: What concerns one queue: its keys, its settings, what stands in it.
-REFUSED = (ScriptError, ValueError)
+#: What concerns one queue: its keys, its settings, what stands in it, the record of a caller's last call there.
+REFUSED = (ScriptError, LockLost, ValueError)
 
 
 class Unheard(JobqError):
@@ -47,6 +48,13 @@ class LineCaller(Caller):
     def next(self) -> int:
         self.number, self.again = self.again or next(self._numbers), 0
         return self.number
+
+    def start_anew(self) -> None:
+        """Go on under another id. Who may write to the queue can spoil the record of the one before.
+
+        The supervisor closes the first id alone. What another one's lost call handed out comes back by its lease.
+        """
+        self.id, self.again = new_id(), 0
 
 
 class Line:
@@ -147,10 +155,10 @@ class Line:
             return False
         return True
 
-    def answer(self, ahead: Ahead, asked_at: int) -> Dequeued:
-        """What a dequeue sent behind a wait gave, whose reply was lost."""
+    def answer(self, ahead: Ahead, reply: Any, asked_at: int) -> Dequeued:
+        """What a dequeue sent behind a wait gave; None: its reply was lost."""
         try:
-            return ahead.again()
+            return ahead.again() if reply is None else ahead.read(reply)
         except self._passing as error:
             self._unheard = (asked_at, lambda: Finished([], ahead.again()), ())
             self._away(error, boot_ns())
@@ -247,6 +255,7 @@ class Line:
 
     def _broken(self, error: Exception, asked_at: int) -> Refused:
         self._standing.failed((self.index,), BROKEN, error, asked_at)
+        self.caller.start_anew()
         return Refused(str(error))
 
     def _answered(self) -> None:

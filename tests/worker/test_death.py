@@ -107,3 +107,12 @@ def test_message_among_many_unread_ones_is_not_dead_of_their_death(queue, read_a
     assert queue.dead() == []
     assert [queue.status(mid).ncrashes for mid in "abc"] == [1, 1, 1]
     assert len(queue.dequeue(9).messages) == 1, "each comes alone from now on"
+
+
+def test_death_takes_no_more_off_a_forged_record_than_one_call_hands_out(queue, redis):
+    tokens = {f"m{index}": f"gone.5.{index}" for index in range(1_500)}
+    redis.hset(f"{queue.prefix}tokens", mapping=tokens)
+    redis.set(f"{queue.prefix}call:gone", "5\x1e\x1e" + "\x1f".join(["0", "0", "0", "0", *tokens]))
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    bury(Death(os.getpid(), 9, usage, "gone", [], 5), 0, queue, 3, "w")
+    assert redis.hlen(f"{queue.prefix}tokens") == 500

@@ -63,3 +63,41 @@ def test_endings_wait_in_their_order_while_the_queue_is_broken(line, queue, redi
     assert line.pay() == (None, 0)
     assert queue.counts().done == 2
     assert line.release([])
+
+
+FAR = b"9007199254740990"
+
+
+@pytest.mark.parametrize("record", [b"x" + FAR + b"\x1e\x1e", FAR + b"\x1e\x1e", None])
+def test_line_goes_on_under_another_id_when_somebody_spoils_its_record(record, line, queue, redis):
+    """Who may write to a queue reads its callers' ids in the tokens, and can write what the scripts keep of them."""
+    queue.enqueue(b"v", mid="a")
+    queue.enqueue(b"v", mid="b")
+    [held] = line.dequeue(1)[0].messages
+    key = f"{queue.prefix}call:{held.token.split('.')[0]}"
+    redis.delete(key)
+    redis.set(key, record) if record else redis.rpush(key, "x")
+    with pytest.raises(Unheard):
+        line.finish([Ending(mid="a", token=held.token)])
+
+    line.pay()
+
+    assert queue.status("a").word == "done-awaiting-gc"
+    assert [one.mid for one in line.dequeue(1)[0].messages] == ["b"]
+
+
+def forged(redis, queue, caller, number, mids):
+    """The record of a hand-out that the script would repeat."""
+    tokens = {mid: f"{caller}.{number}.{index}" for index, mid in enumerate(mids)}
+    redis.hset(keys.key(queue.prefix, "tokens"), mapping=tokens)
+    redis.hset(keys.key(queue.prefix, "messages"), mapping=dict.fromkeys(mids, b"v"))
+    record = b"%d\x1e\x1e%s" % (number, b"\x1f".join([b"0", b"0", b"7", b"9" * 13, *mids]))
+    redis.set(f"{queue.prefix}call:{caller}", record)
+
+
+@pytest.mark.parametrize("mids", [[b"a", b"b", b"c"], [b"x" * 70_000], [b"\xff"]])
+def test_line_takes_no_more_than_it_asked_for_and_no_mid_that_is_none(mids, line, queue, redis):
+    forged(redis, queue, "caller0123456789", 1, mids)
+    found, _ = line.dequeue(2)
+    assert not found.messages
+    assert line._standing.state(0) == BROKEN
