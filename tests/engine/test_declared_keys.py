@@ -30,7 +30,7 @@ class Confined(Client):
         admin.execute_command("ACL", "SETUSER", "confined", "on", "nopass", "+@all")
         self._user.execute_command("AUTH", "confined", "")
 
-    def run(self, script: Any, keys: Any, args: Any, by: Any = None) -> Any:
+    def run(self, script: Any, keys: Any, args: Any, by: Any = None, **_: Any) -> Any:
         assert len({key_slot(key.encode()) for key in keys}) == 1
         assert all("{low}" in key for key in keys)
         only = [f"~{key}" for key in keys]

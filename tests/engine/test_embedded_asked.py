@@ -65,7 +65,7 @@ def test_library_is_silent_when_the_server_was_asked_for(ran: Run) -> None:
 
 
 def test_command_notes_the_start_and_no_join(ran: Run, tmp_path: Path) -> None:
-    ended = ran("-m", "jobq", "enqueue", "a.b", "--mid", "m")
+    ended = ran("-m", "jobq", "enqueue", "a.b", "--mid", "m", "--queue", "default")
     assert ended.stdout == "m  added\n"
     [line] = ended.stderr.splitlines()
     assert line.startswith("started an embedded server at ")
