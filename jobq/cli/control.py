@@ -98,8 +98,8 @@ def clear(session: Session, names: tuple[str, ...], yes: bool) -> int:
 def forget(session: Session, names: tuple[str, ...]) -> int:
     """List QUEUE... no longer, and drop its events: for a queue that is empty for good.
 
-    Refused while it holds a message, dead ones too, or a worker serves it. It comes back by itself once something
-    is enqueued. A few bytes stay, so that the fences of its jobs never go back.
+    Refused while it holds a message, dead ones too, or a worker serves it. It comes back by itself within
+    a minute of an enqueue. A few bytes stay, so that the fences of its jobs never go back.
     Exit code 1: one was refused, or never used here.
     """
     from jobq.engine.directory import forget_queue, served

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from jobq.engine import keys
+from jobq.engine import clock, keys
 
 if TYPE_CHECKING:
     from jobq.engine.connection import Client
@@ -19,7 +19,10 @@ _OF_A_QUEUE = re.compile(rb":\{([^{}]+)\}:(?:messages|dead|meta|events)$")
 PER_CALL = 500
 #: By so much a worker's clock may be behind the server's.
 CLOCKS_MS = 30_000
-_registered: set[tuple[int, str, str, str]] = set()
+#: How often a process lists a queue that it enqueues to: somebody may have lost the name, or forgotten the queue.
+LIST_EVERY_S = 60.0
+# Until when the queues count as listed that this process enqueues to, boot_ns.
+_registered: dict[tuple[int, str, str, str], int] = {}
 
 
 def register_queues(client: Client, names: Sequence[str]) -> None:
@@ -28,12 +31,14 @@ def register_queues(client: Client, names: Sequence[str]) -> None:
         client.command("SADD", keys.queue_names(client.namespace), *names[first : first + PER_CALL])
 
 
-def register_queue(client: Client, name: str) -> None:
-    """Make `name` known to those who list queues, once per process."""
+def register_queue(client: Client, name: str) -> int:
+    """Make `name` known to those who list queues, now and then; until when (boot_ns) that need not be done again."""
     known = (os.getpid(), client.url, client.namespace, name)
-    if known not in _registered:
+    now = clock.boot_ns()
+    if now >= _registered.get(known, 0):
         client.command("SADD", keys.queue_names(client.namespace), keys.checked_name("queue", name))
-        _registered.add(known)
+        _registered[known] = now + round(LIST_EVERY_S * 1e9)
+    return _registered[known]
 
 
 def queue_names(client: Client) -> list[str]:

@@ -13,6 +13,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from jobq.config import duration_s
+from jobq.engine import clock
 from jobq.engine.administration import Administration
 from jobq.engine.ahead import Ahead
 from jobq.engine.binding import (
@@ -76,7 +77,7 @@ class Queue(Administration):
     Every method takes `now`, epoch ms, in place of the server's clock: for tests.
     """
 
-    _listed = False
+    _listed_until = 0
 
     def enqueue(
         self,
@@ -287,10 +288,9 @@ class Queue(Administration):
         caller: Caller | None,
         tries: Tries | None = None,
     ) -> list[Enqueued]:
-        if not self._listed:
+        if clock.boot_ns() >= self._listed_until:
             # Before: an error here must not hide that the messages were accepted.
-            register_queue(self.client, self.name)
-            self._listed = True
+            self._listed_until = register_queue(self.client, self.name)
         own, tries = caller or self._callers.take(), tries or Tries()
         try:
             if level == "memory":

@@ -18,7 +18,6 @@ from jobq.worker.log import logger
 from jobq.worker.member import Member
 from jobq.worker.stacks import seen_together
 
-LIST_EVERY_S = 60.0
 #: Names in one line of a log; of more, the number.
 MOST_NAMES = 10
 
@@ -75,7 +74,7 @@ class Presence:
             directory.put_worker(self._client, self._settings.name, facts)
             if time.monotonic() >= self._list_at:
                 directory.register_queues(self._client, self._queues)
-                self._list_at = time.monotonic() + LIST_EVERY_S
+                self._list_at = time.monotonic() + directory.LIST_EVERY_S
         except JobqError as error:
             if not isinstance(error, ScriptError) and not self._client.is_cluster:
                 raise

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobq.engine import directory
+from jobq.engine import clock, directory
 from jobq.engine.queue import Queue
 
 
@@ -98,6 +98,19 @@ def test_forget_takes_an_empty_queue_off_the_list(cli: Any, client: Any, redis: 
     assert not redis.exists("jobq:{old}:events")
     queue.enqueue(b"2")
     assert queue.dequeue().messages[0].fence > fence
+
+
+def test_forgotten_queue_is_listed_again_within_a_minute_of_enqueues_by_a_process_that_used_it(
+    cli: Any, client: Any, monkeypatch: Any
+) -> None:
+    queue = Queue("old", client)
+    queue.enqueue(b"1", mid="m")
+    queue.cancel("m")
+    assert cli("forget", "old").code == 0
+    later = clock.boot_ns() + round(directory.LIST_EVERY_S * 1e9)
+    monkeypatch.setattr(clock, "boot_ns", lambda: later)
+    queue.enqueue(b"2")
+    assert [one["queue"] for one in cli("queues", "--json").records] == ["old"]
 
 
 def test_forget_is_refused_while_a_worker_serves_the_queue(cli: Any, client: Any) -> None:
