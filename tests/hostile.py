@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import pytest
 from redis import exceptions as refused
 
 from jobq.engine.functions import flags
@@ -278,3 +279,35 @@ def _of_stream(redis: Any, key: str) -> Iterator[Corruption]:
     yield Corruption(f"{key}, ids used up", key, lambda: redis.xadd(key, {"m": "x"}, id=LAST_ID))
     yield Corruption(f"{key} emptied", key, lambda: redis.xtrim(key, maxlen=0, approximate=False))
     yield Corruption(f"no {key}", key, lambda: redis.delete(key))
+
+
+def tests_of(scripts: Mapping[str, Script]) -> tuple[Callable[..., None], ...]:
+    """What holds of every script of a protocol: three tests, for a module that has the fixtures `raw` and `good`.
+
+    good: a call of each script that it takes, on data that is there.
+    """
+
+    def test_every_script_has_a_good_call(raw: Raw, good: Mapping[str, Call]) -> None:
+        assert set(good) == set(scripts)
+        for name, call in good.items():
+            assert takes(raw, scripts[name], call), name
+
+    @pytest.mark.parametrize("name", sorted(scripts))
+    def test_script_changes_nothing_when_it_refuses_its_arguments_or_keys(
+        raw: Raw, good: Mapping[str, Call], name: str
+    ) -> None:
+        refuses_whole(raw, scripts[name], good[name])
+        refuses_what_is_no_number(raw, scripts[name], good[name])
+        refuses_keys_of_another_type(raw, scripts[name], good[name])
+
+    def test_no_script_raises_after_a_write_when_stored_values_are_corrupt(
+        raw: Raw, good: Mapping[str, Call], redis: Any
+    ) -> None:
+        calls = {scripts[name]: call for name, call in good.items()}
+        raises_before_it_writes(raw, calls, corruptions_of(redis))
+
+    return (
+        test_every_script_has_a_good_call,
+        test_script_changes_nothing_when_it_refuses_its_arguments_or_keys,
+        test_no_script_raises_after_a_write_when_stored_values_are_corrupt,
+    )

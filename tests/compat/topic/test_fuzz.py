@@ -81,22 +81,11 @@ def raw(redis: Any) -> Raw:
     return Raw(redis)
 
 
-def test_every_script_has_a_good_call(raw, good):
-    assert set(good) == set(SCRIPTS)
-    for name, call in good.items():
-        assert hostile.takes(raw, SCRIPTS[name], call), name
-
-
-@pytest.mark.parametrize("name", sorted(SCRIPTS))
-def test_script_changes_nothing_when_it_refuses_its_arguments_or_keys(raw, good, name):
-    hostile.refuses_whole(raw, SCRIPTS[name], good[name])
-    hostile.refuses_what_is_no_number(raw, SCRIPTS[name], good[name])
-    hostile.refuses_keys_of_another_type(raw, SCRIPTS[name], good[name])
-
-
-def test_no_script_raises_after_a_write_when_stored_values_are_corrupt(raw, good, redis):
-    calls = {SCRIPTS[name]: call for name, call in good.items()}
-    hostile.raises_before_it_writes(raw, calls, hostile.corruptions_of(redis))
+(
+    test_every_script_has_a_good_call,
+    test_script_changes_nothing_when_it_refuses_its_arguments_or_keys,
+    test_no_script_raises_after_a_write_when_stored_values_are_corrupt,
+) = hostile.tests_of(SCRIPTS)
 
 
 @pytest.mark.parametrize("cursor", [12, 0], ids=["at the end", "out of range"])
