@@ -220,6 +220,8 @@ class Child:
         if something:
             self._active.add(index)
             self.turns.found(index, True)
+            if self.settings.strict:
+                self.sleep.by_priority()
             return
         self._active.discard(index)
         self.turns.sleeps(index)

@@ -125,7 +125,7 @@ class Sleep:
                     if self._behind:
                         self.reply = connection.read_response()
                     if reply is not None:
-                        self.woken.append(self._numbers[reply[0].decode()])
+                        self._note(number, self._numbers[reply[0].decode()])
                     continue
             except (RedisError, OSError, Unavailable):
                 pass  # it was closed when it couldn't be written to
@@ -134,6 +134,18 @@ class Sleep:
             self.woken += self._groups[number]
             self._drop(number)
         return whole
+
+    def _note(self, number: int, index: int) -> None:
+        """Its marker is the last to be taken next time: one queue's markers without end hide no other's."""
+        self.woken.append(index)
+        if self._many:
+            self._groups[number].remove(index)
+            self._groups[number].append(index)
+
+    def by_priority(self) -> None:
+        """Take the first queue's marker first again."""
+        for group in self._groups:
+            group.sort()
 
     def _stopped(self, number: int) -> bool:
         """Whether the server ended this wait, so that its reply comes now."""

@@ -49,6 +49,7 @@ class Spent:
         self._digests |= sealed
         for token in list(islice(self._digests, max(0, len(self._digests) - MOST))):
             del self._digests[token]
+            self._done.discard(token)
 
     def holds(self, message: Message) -> bool:
         """Whether it was done before it was handed out this time."""
