@@ -20,6 +20,7 @@ from jobq.cli import main
 from jobq.config import CodecSettings, ServerSettings, parse_codec_keys, settings_from_env
 from jobq.engine import rights
 from jobq.engine.connection import connect
+from jobq.engine.message import Ending
 from jobq.engine.queue import Queue
 from jobq.errors import CodecError, ConfigError, JobFailed, JobqError
 from jobq.jobs.codec import HARD_LIMIT, decode, encode
@@ -440,6 +441,18 @@ def test_done_call_does_not_run_again_when_it_is_put_back(sealed, redis, mode):
     # The same call once more is another one.
     place.work.options(mid=receipt.mid).enqueue("once")
     assert place.drain() == ["once", "once"]
+
+
+def test_call_that_somebody_runs_can_be_handed_out_again_as_the_page_says(sealed, redis):
+    place = sealed("sign")
+    receipt = place.work.enqueue("twice")
+    [held] = place.queue.dequeue().messages
+    redis.rpush("jobq:{low}:ready", receipt.mid)
+    assert place.drain() == ["twice"]
+    # Only one of the two may end it.
+    assert place.queue.finish([Ending(mid=held.mid, token=held.token)]).replies == ["stale"]
+    page = (ROOT / "docs" / "security.md").read_text()
+    assert "A call that waits or runs can be handed out once more" in page
 
 
 def test_dead_call_runs_when_it_is_revived(sealed):
