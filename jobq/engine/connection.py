@@ -260,10 +260,7 @@ class Client:
                 raise refused.TimeoutError("the time to repeat this call is over")
             tries.sent()
         try:
-            reply = by(connection, command, asking)
-        except refused.NoScriptError:
-            assert script is not None
-            reply = _load_and_exchange(connection, command, script, asking, by)
+            reply = _exchanged(connection, command, script, asking, by)
         except refused.ResponseError:
             if tries is not None:
                 tries.refused()
@@ -366,13 +363,18 @@ def refuse(error: Exception, command: tuple[Argument, ...], script: Script | Non
         raise ScriptError(f"the server refused {named}: {told}{remedy}") from error
 
 
-def _load_and_exchange(
+def _exchanged(
     connection: Connection,
     command: tuple[Argument, ...],
-    script: Script,
+    script: Script | None,
     asking: bool,
     by: Exchange,
 ) -> Any:
+    """By `by`, also where the server doesn't have the script yet."""
+    try:
+        return by(connection, command, asking)
+    except refused.NoScriptError:
+        assert script is not None
     for _ in range(LOADS):
         exchange(connection, ("SCRIPT", "LOAD", script.source))
         try:

@@ -11,6 +11,7 @@ import pytest
 
 from jobq.cli.session import Session
 from jobq.config import ServerSettings, settings_from_env
+from jobq.engine.caller import Caller, Tries
 from jobq.engine.connection import connect, default_client, set_default_client
 from jobq.engine.queue import Queue
 from jobq.engine.script import load
@@ -251,6 +252,21 @@ def test_refused_write_is_accepted_once_it_may_be(missing, make):
     mended.start()
     assert queue.enqueue(b"v").action == "added"
     mended.join()
+
+
+def test_refused_write_counts_as_not_sent_when_its_script_had_to_be_brought(client, missing):
+    """Else a call that the server refuses for long, after a restart say, would be given up as unknown."""
+    queue = Queue("low", client)
+    queue._listed_until = 2**62
+    missing.script_flush()
+    script, keys, args = queue._next_call(
+        "enqueue", Caller(), ["", "", "", 0, 0, "", "", "m", b"v"]
+    )
+    tries = Tries()
+    client.enough = lambda: True
+    with pytest.raises(Full):
+        client.run(script, keys, args, tries=tries)
+    assert not tries.arrived
 
 
 def test_write_refused_after_a_lost_reply_is_unknown(missing, make):
