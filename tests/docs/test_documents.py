@@ -74,8 +74,8 @@ def test_low_level_example_of_the_tour_runs(server, client):
     subprocess.run(
         [sys.executable, "-c", block], check=True, cwd=ROOT, env={"JOBQ_URL": server.url}
     )
-    assert client.command("HGET", "jobq:{low}:messages", "m") is not None
-    assert client.command("SISMEMBER", "jobq:{low}:done", "m") == 1
+    assert client.command("HGET", "jobq:{bytes}:messages", "m") is not None
+    assert client.command("SISMEMBER", "jobq:{bytes}:done", "m") == 1
 
 
 def test_example_of_the_wire_page_enqueues_what_a_worker_reads(server, queue, client):

@@ -2,84 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.docs import pages
+from tests.docs.pages import ROOT, Shell
+
 GUIDE = (ROOT / "docs" / "migrating.md").read_text()
-DEADLINE_S = 300
 
 
 def blocks(section: str, language: str) -> list[str]:
     """The code blocks of one language in a section."""
     text = re.split(r"^## ", GUIDE, flags=re.MULTILINE)
     found = next(part for part in text if part.startswith(f"{section}\n"))
-    return re.findall(rf"```{language}\n(.*?)```", found, re.DOTALL)
-
-
-class Shell:
-    """A working folder with the files of a section, and a shell in it."""
-
-    def __init__(self, folder: Path, url: str) -> None:
-        self.folder = folder
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("JOBQ", "REDIS"))}
-        self._env = {**kept, "JOBQ_URL": url, "PATH": path, "PYTHONPATH": str(folder)}
-        self._running: list[subprocess.Popen[str]] = []
-
-    def write(self, section: str) -> None:
-        """The files that a section shows."""
-        for text in blocks(section, "python"):
-            name = text.splitlines()[0].removeprefix("# ")
-            path = self.folder / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text)
-
-    def run(self, commands: str) -> str:
-        """One block; what was written so far. What it starts in the background goes on."""
-        with (self.folder / "output").open("a+") as output:
-            process = subprocess.Popen(
-                ["bash", "-e", "-c", commands], cwd=self.folder, env=self._env, text=True,
-                stdout=output, stderr=output, start_new_session=True,
-            )  # fmt: skip
-            self._running.append(process)
-            code = process.wait(DEADLINE_S)
-            output.seek(0)
-            text = output.read()
-        assert code == 0, text
-        return text
-
-    def lines(self, name: str) -> list[str]:
-        """What jobs wrote."""
-        path = self.folder / name
-        return path.read_text().splitlines() if path.exists() else []
-
-    def until(self, name: str, lines: set[str]) -> None:
-        """Wait for what jobs write."""
-        deadline = time.monotonic() + DEADLINE_S
-        while set(self.lines(name)) != lines:
-            assert time.monotonic() < deadline, (
-                self.lines(name),
-                (self.folder / "output").read_text(),
-            )
-            time.sleep(0.02)
-
-    def close(self) -> None:
-        """End what was left in the background."""
-        for process in self._running:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+    return [block.text for block in pages.blocks(found) if block.language == language]
 
 
 @pytest.fixture
@@ -89,7 +29,7 @@ def shell(server: Any, redis: Any, tmp_path: Path) -> Iterator[Callable[[str], S
 
     def make(section: str, url: str = "") -> Shell:
         made.append(Shell(tmp_path, url or server.url))
-        made[0].write(section)
+        made[0].write(blocks(section, "python"))
         return made[0]
 
     yield make

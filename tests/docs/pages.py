@@ -1,0 +1,161 @@
+"""Blocks of pages, and a folder in which they run as they are typed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 120
+#: A first line of Python that is a file's name.
+NAMED = re.compile(r"# ([\w/]+\.py)\n")
+#: Typed into one interpreter, as `python -m asyncio` takes them: blocks end with a NUL, and each is answered by one.
+TYPED = r"""
+import ast, asyncio, inspect, sys
+names = {"__name__": "__main__"}
+with asyncio.Runner() as runner:
+    text = ""
+    while line := sys.stdin.readline():
+        if line != "\0\n":
+            text += line
+            continue
+        done = eval(compile(text, "typed", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+        if inspect.iscoroutine(done):
+            runner.run(done)
+        text = ""
+        print("\0", flush=True)
+"""
+
+
+class Block(NamedTuple):
+    """One fenced block."""
+
+    language: str
+    text: str
+
+    @property
+    def is_commands(self) -> bool:
+        return self.language in {"", "sh"}
+
+    @property
+    def commands(self) -> list[str]:
+        return [line for line in self.text.splitlines() if line and not line.startswith("#")]
+
+
+def blocks(text: str) -> list[Block]:
+    """All blocks, in their order."""
+    return [
+        Block(*found)
+        for found in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    ]
+
+
+class Shell:
+    """A working folder, and terminals in it."""
+
+    def __init__(self, folder: Path, url: str, env: dict[str, str] | None = None) -> None:
+        self.folder = folder
+        #: Where the first terminal is: `cd` moves it.
+        self.here = folder
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        kept = {
+            k: v for k, v in os.environ.items() if not k.startswith(("JOBQ", "REDIS", "PYTHON"))
+        }
+        self.env = {**kept, "JOBQ_URL": url, "PATH": path, "PYTHONUNBUFFERED": "1", **(env or {})}
+        #: What goes on until Ctrl-C, and what ends by itself in the background.
+        self.servers: list[subprocess.Popen[str]] = []
+        self.jobs: list[subprocess.Popen[str]] = []
+        self._running: list[subprocess.Popen[str]] = []
+        self._typed: subprocess.Popen[str] | None = None
+
+    def write(self, texts: Iterable[str]) -> None:
+        """Files whose first line is their name."""
+        for text in texts:
+            named = NAMED.match(text)
+            assert named, text
+            path = self.folder / named[1]
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+
+    def run(self, commands: str) -> str:
+        """Commands of the first terminal; what all wrote so far. What they start in the background goes on."""
+        process = self.start(commands)
+        code = process.wait(DEADLINE_S)
+        assert code == 0, f"{commands}\n{self.output()}"
+        return self.output()
+
+    def start(self, commands: str) -> subprocess.Popen[str]:
+        """Commands of another terminal."""
+        with (self.folder / "output").open("a") as output:
+            process = subprocess.Popen(
+                ["bash", "-e", "-c", commands], cwd=self.here, env=self.env, text=True,
+                stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        self._running.append(process)
+        return process
+
+    def type(self, text: str) -> None:
+        """Python, typed into the interpreter of the second terminal."""
+        if self._typed is None:
+            with (self.folder / "output").open("a") as output:
+                self._typed = subprocess.Popen(
+                    [sys.executable, "-c", TYPED], cwd=self.here, env=self.env, text=True,
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, start_new_session=True,
+                )  # fmt: skip
+            self._running.append(self._typed)
+        assert self._typed.stdin is not None
+        assert self._typed.stdout is not None
+        self._typed.stdin.write(f"{text}\n\0\n")
+        self._typed.stdin.flush()
+        while line := self._typed.stdout.readline():
+            if line == "\0\n":
+                return
+        raise AssertionError(f"{text}\n{self.output()}")
+
+    def output(self) -> str:
+        """What all terminals wrote."""
+        path = self.folder / "output"
+        return path.read_text() if path.exists() else ""
+
+    def await_output(self, pattern: str, after: int = 0) -> None:
+        """Wait until a terminal wrote it, behind the first characters."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not re.search(pattern, self.output()[after:]):
+            assert time.monotonic() < deadline, f"{pattern}\n{self.output()}"
+            time.sleep(0.02)
+
+    def lines(self, name: str) -> list[str]:
+        """What jobs wrote."""
+        path = self.folder / name
+        return path.read_text().splitlines() if path.exists() else []
+
+    def until(self, name: str, lines: set[str]) -> None:
+        """Wait for what jobs write."""
+        deadline = time.monotonic() + DEADLINE_S
+        while set(self.lines(name)) != lines:
+            assert time.monotonic() < deadline, (self.lines(name), self.output())
+            time.sleep(0.02)
+
+    def interrupt(self, process: subprocess.Popen[str]) -> int:
+        """Ctrl-C in its terminal; its exit code."""
+        os.killpg(process.pid, signal.SIGINT)
+        return process.wait(DEADLINE_S)
+
+    def close(self) -> None:
+        """End what was left in the background."""
+        for process in self._running:
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    stream.close()
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait(DEADLINE_S)

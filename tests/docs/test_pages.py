@@ -1,0 +1,176 @@
+"""Every command of every README and every block of the tour runs here, as it is typed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobq.engine.directory import queue_names
+from jobq.engine.queue import Queue
+from tests import tools
+from tests.docs.pages import DEADLINE_S, NAMED, ROOT, Shell, blocks
+from tests.engine.deployments import free_port
+from tests.examples.test_email import Mailbox
+
+READMES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("**/README.md"))
+PAGES = ["README.md", *READMES, "docs/tour.md"]
+
+SPARK = "Spark takes 1.1 GB; tests/pipeline runs it, and examples/spark in test_examples.py there"
+INSTALLS = "the network; tests/packaging installs jobq"
+#: What isn't run here and why, by the page and by how a command or the block begins.
+NOT_RUN = {
+    ("README.md", "make demo"): "tests/examples/test_stdlib_census.py runs the demo",
+    ("README.md", "make pipeline"): SPARK,
+    ("README.md", "make test"): "the whole suite",
+    ("README.md", 'pip install "path/to/jobq[embedded]"'): INSTALLS,
+    ("README.md", "jobq lake ingest"): SPARK,
+    ("README.md", "jobq report all"): SPARK,
+    ("README.md", "events = spark.read"): SPARK,
+    ("examples/spark/README.md", "pip install"): INSTALLS,
+    ("examples/spark/README.md", "export JOBQ_URL"): SPARK,
+    ("examples/spark/README.md", "python examples/spark"): SPARK,
+    ("examples/spark/README.md", "jobq worker"): SPARK,
+    ("examples/spark/README.md", "eval"): SPARK,
+    ("examples/spark/README.md", "spark-submit"): SPARK,
+    ("examples/spark/pipelines/README.md", "pip install"): INSTALLS,
+    ("examples/spark/pipelines/README.md", "cp -r"): SPARK,
+    ("examples/spark/pipelines/README.md", "cd ~/history"): SPARK,
+    ("examples/spark/pipelines/README.md", "sed -i.bak"): SPARK,
+    ("examples/spark/pipelines/README.md", "export JOBQ_URL"): SPARK,
+    ("examples/spark/pipelines/README.md", "eval"): SPARK,
+    ("examples/spark/pipelines/README.md", "spark-pipelines"): SPARK,
+    ("examples/stdlib_census/README.md", "make"): "make installs; the test of the example runs jobq demo",
+    ("examples/stdlib_census/README.md", "jobq demo"): "tests/examples/test_stdlib_census.py runs it",
+    ("examples/topic_node/README.md", "export JOBQ_URL"): "the reader's server; the test has one",
+}  # fmt: skip
+#: What a page needs beyond Python.
+NEEDS = {"examples/topic_node/README.md": "node"}
+#: Messages that a page leaves by queue, other than delayed ones. The tour revives one last.
+LEFT = {"docs/tour.md": {"accounts": 1}}
+#: Commands that go on until Ctrl-C, and what they write once they serve.
+SERVERS = {
+    r"jobq worker (?!.*--burst)": r" starts \d+ children|begins",
+    r"uvicorn ": r"Uvicorn running on",
+    # Both workers name their jobs, and each of three orders sends an invoice.
+    r"honcho start": r"(?s)(shop\.invoice.*){5}",
+}
+
+
+def not_run(page: str, text: str) -> bool:
+    return any(page == where and text.startswith(begins) for where, begins in NOT_RUN)
+
+
+def server_of(command: str) -> str | None:
+    """What it writes when it serves; None if the command ends by itself."""
+    return next((ready for begins, ready in SERVERS.items() if re.match(begins, command)), None)
+
+
+@pytest.fixture
+def walk(server: Any, client: Any, redis: Any, tmp_path: Path) -> Iterator[Callable[[str], Shell]]:
+    """walk(page): all that the page shows, typed in its order in a fresh checkout; what it started still runs."""
+    port, mailbox = free_port(), Mailbox()
+    (tmp_path / ".curlrc").write_text(f'connect-to = "localhost:8000:127.0.0.1:{port}"\n')
+    # The first pip on the path is another Python's where this one's environment was made without.
+    pip = tmp_path / "bin" / "pip"
+    pip.parent.mkdir()
+    pip.write_text(f'#!/bin/sh\nexec {sys.executable} -m pip "$@"\n')
+    pip.chmod(0o755)
+    env = {
+        "CURL_HOME": str(tmp_path), "UVICORN_PORT": str(port), "PIP_NO_INDEX": "1",
+        "SMTP_HOST": "127.0.0.1", "SMTP_PORT": str(mailbox.server_address[1]), "ORDERS": "3", "EVERY_S": "0.05",
+    }  # fmt: skip
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    shell = Shell(tmp_path, server.url, env)
+    shell.env["PATH"] = f"{pip.parent}:{shell.env['PATH']}"
+
+    def typed(page: str) -> Shell:
+        for block in blocks((ROOT / page).read_text()):
+            if block.is_commands:
+                for command in block.commands:
+                    if not not_run(page, command):
+                        _typed_command(shell, command)
+            elif not_run(page, block.text):
+                continue
+            elif NAMED.match(block.text):
+                shell.write([block.text])
+            else:
+                shell.type(block.text)
+        return shell
+
+    yield typed
+    shell.close()
+    mailbox.shutdown()
+    mailbox.server_close()
+    redis.function_flush()
+
+
+def _typed_command(shell: Shell, command: str) -> None:
+    if place := re.match(r"cd (\S+)$", command):
+        shell.here = shell.here / place[1]
+        return
+    written = len(shell.output())
+    if ready := server_of(command):
+        shell.servers.append(shell.start(f"exec {command}"))
+        shell.await_output(ready, written)
+        return
+    if command.partition("#")[0].rstrip().endswith("&"):
+        shell.jobs.append(shell.start(f"{command}\nwait $!"))
+        return
+    shell.run(filled(shell, command))
+
+
+def filled(shell: Shell, command: str) -> str:
+    """The command, with what the page's <id> or <mid> stands for: what the one before it wrote."""
+    written = shell.output() if "<" in command else ""
+    if "<mid>" in command:
+        command = command.replace("<mid>", re.findall(r'"mid":"([^"]+)"', written)[-1])
+    if "<id>" in command:
+        command = command.replace(
+            "<id>", re.findall(r"^accounts +(\S+)", written, re.MULTILINE)[-1]
+        )
+    return command
+
+
+def waiting(client: Any) -> dict[str, int]:
+    """Messages by queue that a worker could end now, and dead ones."""
+    owed = {}
+    for name in queue_names(client):
+        counts = Queue(name, client).counts()
+        if left := counts.ready + counts.locked + counts.requeued + counts.dead:
+            owed[name] = left
+    return owed
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page_runs_as_typed_and_its_workers_serve_what_it_enqueues(page, walk, client):
+    if (needed := NEEDS.get(page)) and (why := tools.missing(needed)):
+        tools.not_run(why)
+    shell = walk(page)
+    for process in shell.jobs:
+        assert process.wait(DEADLINE_S) == 0, shell.output()
+    deadline = time.monotonic() + DEADLINE_S
+    while (left := waiting(client)) != LEFT.get(page, {}):
+        assert time.monotonic() < deadline, (left, shell.output())
+        time.sleep(0.02)
+    for process in shell.servers:
+        assert shell.interrupt(process) in {0, 130, -2}, shell.output()
+    assert "Traceback" not in shell.output()
+
+
+def test_each_exception_begins_something_that_a_page_shows():
+    for page, begins in NOT_RUN:
+        shown = blocks((ROOT / page).read_text())
+        lines = [
+            line
+            for block in shown
+            for line in (block.commands if block.is_commands else [block.text])
+        ]
+        assert any(line.startswith(begins) for line in lines), (page, begins)
+    assert set(NEEDS) | set(LEFT) <= set(PAGES)
