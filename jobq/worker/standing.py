@@ -16,8 +16,10 @@ from jobq.worker.clock import boot_ns
 FINE, AWAY, BROKEN = range(3)
 FIRST_PAUSE_NS = 50_000_000
 LONGEST_PAUSE_NS = 5_000_000_000
-#: A pause is at least so many times as long as the try before it took.
+#: A pause is at least so many times as long as the try before it took, up to the longest one of its kind: a try may
+#: have waited for a server, or slept with the machine, for hours.
 RARELY = 20
+LONGEST_NS = {AWAY: 30_000_000_000, BROKEN: LONGEST_PAUSE_NS}
 
 # Words of a queue.
 _STATE, _SINCE, _AGAIN, _PAUSE, _LENGTH, _WORDS = 0, 1, 2, 3, 4, 5
@@ -81,7 +83,8 @@ class Standing:
         for index in indexes:
             at = 1 + _WORDS * index
             pause = max(2 * self.words[at + _PAUSE], FIRST_PAUSE_NS)
-            pause = max(min(pause, LONGEST_PAUSE_NS), RARELY * (now - asked_at))
+            took = min(RARELY * (now - asked_at), LONGEST_NS[state])
+            pause = max(min(pause, LONGEST_PAUSE_NS), took)
             self._texts[_TEXT * index : _TEXT * index + len(text)] = text
             self.words[at + _LENGTH] = len(text)
             self.words[at + _PAUSE], self.words[at + _AGAIN] = pause, now + pause

@@ -23,8 +23,9 @@ EVERY_NS = 2_000_000_000
 PER_LOOK = 100
 #: How often the others are looked at, so many with one command, if that takes no more than a command in so long.
 SWEEP_NS, SWEEP_PART_NS, PER_COMMAND = 5_000_000_000, 800_000_000, 250
-#: A node that doesn't answer takes at most a fifth of the supervisor's time.
-SELDOM = 4
+#: A node that doesn't answer takes at most a fifth of the supervisor's time. Was the worker itself stopped for an hour
+#: amid a try, it goes on soon all the same.
+SELDOM, LONGEST_PAUSE_NS = 4, 10_000_000_000
 
 
 class Upkeep:
@@ -74,7 +75,8 @@ class Upkeep:
         there, now = neighbours(self._queues, index), boot_ns()
         self._standing.failed(there, AWAY, error, asked_at)
         for each in there:
-            self._not_before[each] = now + max(FIRST_PAUSE_NS, SELDOM * (now - asked_at))
+            pause = min(SELDOM * (now - asked_at), LONGEST_PAUSE_NS)
+            self._not_before[each] = now + max(FIRST_PAUSE_NS, pause)
 
     def look(self) -> None:
         """Ask the queues that owe work by now, and a part of the others whether they do.

@@ -53,6 +53,15 @@ def test_pause_is_long_beside_a_try_that_took_long(clock):
     assert standing.wait_ms(0) == 20_000
 
 
+@pytest.mark.parametrize(("state", "longest_ms"), [(AWAY, 30_000), (BROKEN, 5_000)])
+def test_pause_is_no_longer_when_the_try_waited_for_a_server_for_an_hour(clock, state, longest_ms):
+    standing = Standing(1)
+    asked_at = clock.now
+    clock.now += 3_600 * SECOND
+    standing.failed([0], state, "refused once the server was back", asked_at)
+    assert standing.wait_ms(0) == longest_ms
+
+
 def test_nothing_is_left_of_trouble_that_is_over(clock):
     standing = Standing(2)
     standing.failed([0, 1], AWAY, "gone", clock.now)
