@@ -38,8 +38,14 @@ def load(modules: Iterable[str]) -> None:
 
 
 def module_of(job: str) -> list[str]:
-    """The module that a job's name begins with, if there is one: `app.jobs` of app.jobs.resize."""
+    """The module that a job's name begins with, if there is one: `app.jobs` of app.jobs.resize.
+
+    Nobody asked for it by name, so it is none that somebody else may have put into the working folder.
+    """
     _extend_path()
+    top, _, rest = job.partition(".")
+    if not rest or _of_a_stranger(top):
+        return []
     name = job.rpartition(".")[0]
     while name:
         try:
@@ -49,6 +55,26 @@ def module_of(job: str) -> list[str]:
             pass  # no such package, or one that is no package
         name = name.rpartition(".")[0]
     return []
+
+
+def _of_a_stranger(top: str) -> bool:
+    """Whether this module would come from the working folder, and somebody else could have put it there."""
+    here = Path.cwd()
+    fault = trust.fault(here.stat())
+    if not fault:
+        return False
+    try:
+        spec = find_spec(top)
+    except (ImportError, ValueError, AttributeError):
+        return False
+    places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
+    if not any(place and Path(place).resolve().is_relative_to(here) for place in places):
+        return False
+    click.echo(
+        f"jobq: {output.escaped(f'{top} of {here} is not imported: the folder {fault}; to trust it, give --import')}",
+        err=True,
+    )
+    return True
 
 
 def _extend_path() -> str:

@@ -224,6 +224,26 @@ def test_no_module_is_imported_from_a_working_folder_that_everybody_can_write_to
     assert MARK in command("enqueue", "evil.job").stderr
 
 
+@needs_root
+def test_enqueue_imports_no_module_of_a_strangers_folder_that_nobody_named(
+    redis: Any, server: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    (folder / "mail.py").write_text("open('reached', 'w')")
+    given_away(folder)
+    words = ("enqueue", "mail.send", "a", "--url", server.url)
+    for start in (("-P", "-m", "jobq"), ("-m", "jobq")):
+        ended = ran(*start, *words, cwd=folder)
+        assert ended.returncode == 0, ended.stderr
+        assert f"mail of {folder} is not imported: the folder belongs to" in ended.stderr
+    assert not (folder / "reached").exists()
+    assert redis.llen("jobq:{default}:ready") == 2
+    # Who names the module trusts it.
+    ran("-P", "-m", "jobq", *words, "--import", "mail", cwd=folder)
+    assert (folder / "reached").exists()
+
+
 def test_module_is_imported_from_there_when_the_user_names_the_folder(
     trap: Path, client: Any
 ) -> None:
