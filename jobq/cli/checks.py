@@ -61,7 +61,9 @@ def _unserved(session: Session) -> Iterator[Finding]:
         for name, counts in counted:
             if counts.ready and not counts.paused and name not in workers:
                 value = f"queue {name}: {counts.ready:,} ready, and no worker serves it"
-                yield Finding("workers", "warn", value, f"jobq worker --queues {name}")
+                yield Finding(
+                    "workers", "warn", value, f"jobq worker --import MODULE --queues {name}"
+                )
 
 
 def show(session: Session, finding: Finding) -> None:

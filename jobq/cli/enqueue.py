@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,7 @@ from jobq.cli.load import load, module_of
 from jobq.cli.options import DURATION, command, import_option, option
 from jobq.cli.session import Session
 from jobq.errors import ConfigError, JobqError
+from jobq.jobs.registry import default_registry
 
 if TYPE_CHECKING:
     from jobq.jobs.job import Job
@@ -95,8 +97,11 @@ def enqueue(
 
 def _tell_of_default(session: Session, job: str, known: bool, queue: str | None) -> None:
     if not known and not queue:
+        near = get_close_matches(job, default_registry.names(), 1)
+        meant = f" (did you mean {near[0]}?)" if near else ""
         session.note(
-            f"{job} isn't known here, so it went to the queue default; name its module with --import, or give --queue"
+            f"{job} isn't known here{meant}, so it went to the queue default; name its module with --import, or give "
+            f"--queue"
         )
 
 

@@ -138,3 +138,4 @@ def test_queues_and_doctor_name_ready_queues_that_no_worker_serves(cli: Any, cli
     }  # fmt: skip
     told = [one for one in cli("doctor", "--json").records if one["check"] == "workers"]
     assert [one["value"] for one in told] == ["queue lone: 1 ready, and no worker serves it"]
+    assert [one["remedy"] for one in told] == ["jobq worker --import MODULE --queues lone"]

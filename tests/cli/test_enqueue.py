@@ -148,3 +148,10 @@ def test_enqueue_says_where_to_when_it_knows_no_such_job(cli: Any, client: Any) 
     assert ended.code == 0
     assert "went to the queue default; name its module with --import, or give --queue" in ended.err
     assert cli("enqueue", "nowhere.at.all", "--queue", "low").err == ""
+
+
+@pytest.mark.parametrize("meant", ["cli_jobs.rezise", "cli_jobs.resize_"])
+def test_enqueue_names_the_nearest_job_when_its_module_has_no_such_job(
+    cli: Any, client: Any, jobs: str, meant: str
+) -> None:
+    assert f"{meant} isn't known here (did you mean cli_jobs.resize?)" in cli("enqueue", meant).err
