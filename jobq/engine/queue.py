@@ -6,11 +6,11 @@ handed out until an attempt that still holds its token finishes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 
 from jobq.config import duration_s
 from jobq.engine import clock
@@ -56,6 +56,7 @@ MOST = 1_000
 MOST_MID_BYTES = 512
 
 Content = bytes | tuple[str | None, bytes]
+Read = TypeVar("Read")
 _NO_OPTIONS: tuple[Argument, ...] = ("", "", "", 0, 0, "", "")
 
 
@@ -195,7 +196,7 @@ class Queue(Administration):
         with self._own(caller) as own:
             renewals = own.renewals
             reply = self._call("finish", own, [*args, *results], result_keys)
-            replies = [word(item, REPLIES) for item in reply[: len(endings)]]
+            replies = _read(lambda: [word(item, REPLIES) for item in reply[: len(endings)]])
             if own.renewals != renewals:
                 # It may be the lost call that ended them.
                 replies = ["unknown" if reply == "stale" else reply for reply in replies]
@@ -346,6 +347,18 @@ def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeue
     caller.arrived()
     if len(reply) > start + 3 + 7 * limit:
         raise ScriptError("a script handed out more than was asked for; somebody forged its record")
+    return _read(lambda: _dequeued(reply, start, caller))
+
+
+def _read(read: Callable[[], Read]) -> Read:
+    """What `read` makes of a reply. A script repeats what stands in its caller's record, where anything may stand."""
+    try:
+        return read()
+    except (TypeError, AttributeError, ValueError) as error:
+        raise ScriptError(f"a reply can't be read; somebody forged its record: {error}") from error
+
+
+def _dequeued(reply: list[Any], start: int, caller: Caller) -> Dequeued:
     sleep_ms, paused, fence = reply[start : start + 3]
     messages = []
     stem = f"{caller.id}.{caller.number}."

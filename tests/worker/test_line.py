@@ -101,3 +101,17 @@ def test_line_takes_no_more_than_it_asked_for_and_no_mid_that_is_none(mids, line
     found, _ = line.dequeue(2)
     assert not found.messages
     assert line._standing.state(0) == BROKEN
+
+
+@pytest.mark.parametrize("words", [b"ok\x1fok\x1fok", b"", b"zz", b"\xff"])
+def test_line_is_refused_when_the_words_of_a_forged_record_are_none(words, line, queue, redis):
+    for mid in "ab":
+        queue.enqueue(b"v", mid=mid)
+    [held] = line.dequeue(1)[0].messages
+    record = b"2\x1e%s\x1e%s" % (words, b"\x1f".join([b"0", b"0", b"7", b"9" * 13, b"m"]))
+    redis.set(f"{queue.prefix}call:caller0123456789", record)
+    redis.hset(keys.key(queue.prefix, "tokens"), "m", "caller0123456789.2.0")
+    with pytest.raises(Unheard):
+        line.finish([Ending(mid="a", token=held.token)], 1)
+    line.pay()
+    assert queue.status("a").word == "done-awaiting-gc"
