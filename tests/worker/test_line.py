@@ -29,7 +29,7 @@ def test_one_ending_that_the_server_refuses_holds_up_no_other(line, queue, stand
         queue.enqueue(b"v", mid=mid)
     messages, _ = line.dequeue(3)
     endings = [Ending(mid=one.mid, token=one.token) for one in messages.messages]
-    endings[1] = Ending(mid="b", token=endings[1].token, age_ms=-5)
+    endings[1] = Ending(mid="b", token=endings[1].token, age_ms=-(10**9))
     with pytest.raises(Unheard):
         line.finish(endings)
     assert standing.state(0) == BROKEN
