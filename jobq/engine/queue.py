@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 
@@ -363,7 +362,7 @@ def _dequeued(reply: list[Any], start: int, caller: Caller) -> Dequeued:
     messages = []
     stem = f"{caller.id}.{caller.number}."
     rows = iter(reply[start + 3 :])
-    for index, row in enumerate(iter(lambda: tuple(islice(rows, 7)), ())):
+    for index, row in enumerate(zip(rows, rows, rows, rows, rows, rows, rows, strict=True)):
         mid, content, attempt, ncrashes, generation, lock_at, unknowns = row
         if not mid:
             continue

@@ -90,7 +90,7 @@ def test_missing_extra_is_told_before_anything_begins(parts, tmp_path, monkeypat
 
     monkeypatch.setattr(doctor, "version", version)
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    with pytest.raises(PipelineError, match=r"pyspark is missing.*pip install 'jobq\[spark\]'"):
+    with pytest.raises(PipelineError, match=r"pyspark is missing.*pip install .*'pyspark\[sql\]"):
         pipeline.judged(tmp_path / "page.html")
 
 
