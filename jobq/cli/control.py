@@ -56,9 +56,8 @@ def _used(session: Session, names: tuple[str, ...]) -> list[str]:
     session.queues(names)  # what no key can hold is no name
     try:
         known = set(queue_names(session.client))
-    except (
-        JobqError
-    ):  # the list of names is damaged, or out of reach: nothing is known against them
+    except JobqError:
+        # The list of names is damaged, or out of reach: nothing is known against them.
         return list(names)
     for name in names:
         if name not in known:

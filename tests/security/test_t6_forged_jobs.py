@@ -20,7 +20,7 @@ from jobq.cli import main
 from jobq.config import CodecSettings, ServerSettings, parse_codec_keys, settings_from_env
 from jobq.engine import rights
 from jobq.engine.connection import connect
-from jobq.engine.message import Ending
+from jobq.engine.message import Ending, Message
 from jobq.engine.queue import Queue
 from jobq.errors import CodecError, ConfigError, JobFailed, JobqError
 from jobq.jobs.codec import HARD_LIMIT, decode, encode
@@ -28,6 +28,7 @@ from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
 from jobq.jobs.registry import Registry
 from jobq.jobs.seal import Seal, opened, seal_for, unverified
+from jobq.worker.spent import Spent
 from tests.security.conftest import NEW, OLD
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -518,6 +519,21 @@ def test_record_of_done_calls_is_out_of_a_producers_reach_and_ends(sealed, redis
         for command in (("DEL", key), ("RENAME", key, "jobq:{low}:x"), ("SET", key, "x")):
             assert redis.execute_command("ACL", "DRYRUN", role, *command) not in (b"OK", True)
         redis.execute_command("ACL", "DELUSER", role)
+
+
+def test_record_of_done_calls_takes_at_most_120_bytes_a_call(client, redis, ring):
+    seal = Seal(ring("sign"))
+    spent, content = Spent(client, seal), seal.close("low", "m", CALL)
+    for first in range(0, 20_000, 1_000):
+        numbers = range(first, first + 1_000)
+        messages = [Message(f"m{n}", content, 1, 0, 1, "g", f"t{n}", 0) for n in numbers]
+        spent.look("low", messages)
+        assert not any(map(spent.holds, messages))
+        endings = [Ending(mid=one.mid, token=one.token) for one in messages]
+        spent.note("low", endings, ["ok"] * len(endings))
+    key = "jobq:spent:{low}"
+    assert redis.zcard(key) == 20_000
+    assert redis.memory_usage(key, samples=0) / 20_000 <= 120
 
 
 def test_worker_goes_on_when_the_record_of_done_calls_is_damaged(sealed, redis):
