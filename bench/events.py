@@ -22,7 +22,7 @@ from bench.work import noop
 from bench.worker import running_worker
 from jobq import Client, Queue
 
-PAGE = ROOT / "docs" / "events.md"
+PAGE = ROOT / "docs" / "reference" / "events.md"
 COMMAND = "python -m bench.events --report"
 HEADERS = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
 LEVELS = {
@@ -98,7 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.events", description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=50_000)
-    parser.add_argument("--report", action="store_true", help="into docs/events.md")
+    parser.add_argument("--report", action="store_true", help="into docs/reference/events.md")
     chosen = parser.parse_args()
     started = time.monotonic()
     text = "\n".join(tables(chosen.jobs, chosen.runs))

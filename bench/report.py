@@ -1,4 +1,4 @@
-"""The last run as Markdown: every table of docs/benchmarks.md comes from here, so its figures are the command's."""
+"""The last run as Markdown: the tables and figures of docs/reference/benchmarks.md are written from here."""
 
 from __future__ import annotations
 

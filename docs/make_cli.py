@@ -1,4 +1,4 @@
-"""Writes `docs/cli.md` from the commands themselves: `python docs/make_cli.py`."""
+"""Writes `docs/reference/cli.md` from the commands themselves: `python docs/make_cli.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobq.cli import exits
 from jobq.cli.app import COMMANDS, app
 from jobq.cli.options import Option
 
-PAGE = Path(__file__).with_name("cli.md")
+PAGE = Path(__file__).with_name("reference") / "cli.md"
 OPENING = """# Command line
 
 `jobq`, also `python -m jobq`. An option takes the first of: its flag, its variables in the order given here, its key in
@@ -37,8 +37,8 @@ Further variables: `JOBQ_PATIENCE` (how long a call is repeated while the server
 one that may have arrived: 5 minutes at most), `JOBQ_EMBEDDED` (0 forbids the
 embedded server, 1 uses it without a warning and under pytest), `JOBQ_DATA` (where the embedded server
 keeps its data), `JOBQ_EMBEDDED_IDLE` (after how long without clients it ends, 10m), `JOBQ_FUNCTIONS=1` (call functions that
-`jobq functions load` brought), `JOBQ_CODEC`, `JOBQ_CODEC_KEYS`, `JOBQ_CODEC_VALID` and `JOBQ_CODEC_ACCEPT_PLAIN` (signed and encrypted calls, [security](security.md)), `JOBQ_DURABILITY`,
-`JOBQ_DURABLE_WITHIN` and `JOBQ_OUTAGE_BUFFER` ([what must hold before an enqueue returns](durability.md)), `NO_COLOR`.
+`jobq functions load` brought), `JOBQ_CODEC`, `JOBQ_CODEC_KEYS`, `JOBQ_CODEC_VALID` and `JOBQ_CODEC_ACCEPT_PLAIN` (signed and encrypted calls, [security](../guides/security.md)), `JOBQ_DURABILITY`,
+`JOBQ_DURABLE_WITHIN` and `JOBQ_OUTAGE_BUFFER` ([what must hold before an enqueue returns](../guides/durability.md)), `NO_COLOR`.
 
 A `JOBQ_…` variable that jobq doesn't read is reported with the nearest name that it reads.
 """

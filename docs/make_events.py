@@ -1,4 +1,4 @@
-"""Writes the tables of `docs/events.md` from the code: `python docs/make_events.py`."""
+"""Writes the tables of `docs/reference/events.md` from the code: `python docs/make_events.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ sys.path.insert(0, str(ROOT))
 from jobq.events import COLUMNS  # noqa: E402
 from jobq.pipeline.schema import EVENT_COLUMNS, VIEWS, markdown  # noqa: E402
 
-PAGE = ROOT / "docs" / "events.md"
+PAGE = ROOT / "docs" / "reference" / "events.md"
 BEGIN, END = "<!-- made by docs/make_events.py: {} -->", "<!-- end of {} -->"
 
 

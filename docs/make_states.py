@@ -1,4 +1,4 @@
-"""Writes `docs/states.md` from the table that the tests run: `python docs/make_states.py`."""
+"""Writes `docs/reference/states.md` from the table that the tests run: `python docs/make_states.py`."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ sys.path.insert(0, str(ROOT))
 from tests.engine.states import page  # noqa: E402
 
 if __name__ == "__main__":
-    (ROOT / "docs" / "states.md").write_text(page(), encoding="utf-8")
+    (ROOT / "docs" / "reference" / "states.md").write_text(page(), encoding="utf-8")

@@ -3,7 +3,7 @@
 Scripts append an entry per state change worth history. An entry is one field: its name is the schema
 version, its value the columns of COLUMNS joined by 0x1f, without empty ones at the end. The queue is in
 the key, the time of writing in the entry's id. Log, dashboard, metrics and the Spark pipeline read this
-and nothing else. docs/events.md says how versions evolve.
+and nothing else. docs/reference/events.md says how versions evolve.
 """
 
 from __future__ import annotations

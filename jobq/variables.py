@@ -57,5 +57,9 @@ def _sentence(name: str, known: Collection[str]) -> str:
     # Without what all have in common, which would make any two of them alike.
     rests = {each.removeprefix(PREFIX): each for each in known}
     near = get_close_matches(name.removeprefix(PREFIX), rests, n=1)
-    remedy = f"did you mean {rests[near[0]]}?" if near else "docs/cli.md lists those that it reads"
+    remedy = (
+        f"did you mean {rests[near[0]]}?"
+        if near
+        else "docs/reference/cli.md lists those that it reads"
+    )
     return f"jobq doesn't read the variable {name}; {remedy}"

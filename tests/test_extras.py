@@ -30,7 +30,7 @@ def test_remedy_names_the_extra_when_nothing_is_known_of_it():
 
 
 def test_documents_install_jobq_from_a_checkout():
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
     sources = [*(ROOT / "jobq").rglob("*.py")]
     wrong = [
         f"{path.relative_to(ROOT)}: {line.strip()}"

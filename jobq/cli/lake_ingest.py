@@ -50,7 +50,11 @@ if TYPE_CHECKING:
     "--wait", type=DURATION, default="0s", show_default=True,
     help="Wait so long for the round of another ingest, or for upkeep, to end.",
 )  # fmt: skip
-@option("--adopt", is_flag=True, help="Take lost offsets from the rows; see docs/lake.md.")
+@option(
+    "--adopt",
+    is_flag=True,
+    help="Take lost offsets from the rows; see docs/guides/spark/ingest.md.",
+)
 @queues_option
 def ingest(
     session: Session, path: str | None, storage: tuple[str, ...], once: bool, every: float | None,

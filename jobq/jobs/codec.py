@@ -1,4 +1,4 @@
-"""A call as bytes and back: one JSON object, which any language can write (docs/wire.md).
+"""A call as bytes and back: one JSON object, which any language can write (docs/reference/wire.md).
 
 ``{"job":"mail.send","args":["a@b"],"kwargs":{"retry":true},"enqueued_at":1700000000000}``
 

@@ -1,4 +1,4 @@
-"""What a program of another language pushed and nobody can run, kept with the reason (docs/wire.md).
+"""What a program of another language pushed and nobody can run, kept with the reason (docs/reference/wire.md).
 
 ``{"refused":"it names no class","raw":"{\\"args\\":[]}","headers":{"ruby":"sidekiq :default"}}``
 

@@ -2,7 +2,7 @@
 for one queue and mid, and for one purpose.
 
 Signed: ``jobq-s1 <key id> <64 hex digits>`` LF, then the call as it is. Encrypted: ``jobq-e1 <key id>`` LF, 12
-bytes of salt, 12 of nonce, then AES-GCM's text with its tag (docs/security.md). A seal is checked before
+bytes of salt, 12 of nonce, then AES-GCM's text with its tag (docs/guides/security.md). A seal is checked before
 anything of the call is read. Whatever the bytes are, only CodecError escapes from opening them.
 """
 

@@ -1,6 +1,6 @@
 """The columns of everything the pipeline reads and stores, each table said once.
 
-From a tuple of Column come its Arrow schema, its Spark schema, its DDL text, and its table in docs/events.md.
+From a tuple of Column come its Arrow schema, its Spark schema, its DDL text, and its table in docs/reference/events.md.
 Types are words, so that naming a column needs neither pyarrow nor pyspark.
 """
 
@@ -39,7 +39,9 @@ EVENT_COLUMNS: Columns = (
     Column("rss_kib", "int32", "Peak memory of the process that ran it, up to then."),
     Column("bytes", "int32", "Length of the content."),
     Column("worker", "string", "Who ran it."),
-    Column("error", "string", "The error's class; for other kinds what docs/events.md says."),
+    Column(
+        "error", "string", "The error's class; for other kinds what docs/reference/events.md says."
+    ),
     Column("fingerprint", "string", "The same for errors with the same class and place."),
     Column("trace_id", "string", "The 32 hex digits of the caller's trace."),
     Column("entry_at", "timestamp", "When the event was written: the ms of the entry's id."),

@@ -1,8 +1,8 @@
 """Which sealed calls are done, so that one put back by somebody without a key doesn't run again.
 
 Kept in a sorted set per queue, `jobq:spent:{low}`: a digest of the sealed call -> epoch ms from when on no call that is
-done now is valid any more. Producers' users may not write there (docs/security.md). It is written once the server has
-taken an ending: of a worker that is killed in between a call may run once more.
+done now is valid any more. Producers' users may not write there (docs/guides/security.md). It is written once the
+server has taken an ending: of a worker that is killed in between a call may run once more.
 """
 
 from __future__ import annotations

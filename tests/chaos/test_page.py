@@ -10,7 +10,11 @@ import pytest
 from jobq.chaos.faults import FAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
-ROWS = [line for line in (ROOT / "docs/faults.md").read_text().splitlines() if line[:2] == "| "]
+ROWS = [
+    line
+    for line in (ROOT / "docs/reference/faults.md").read_text().splitlines()
+    if line[:2] == "| "
+]
 TESTS = {
     name
     for file in (ROOT / "tests").rglob("test_*.py")

@@ -17,7 +17,7 @@ from jobq.jobs import codec
 from jobq.jobs.absent import UnknownJobs
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def loaded(path: Path):
@@ -34,20 +34,24 @@ def test_command_line_page_is_what_the_commands_say():
     assert made.PAGE.read_text(encoding="utf-8") == made.page(), "run python docs/make_cli.py"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_in_pages_compiles(page):
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)):
         compile(block, f"{page.name}:{number}", "exec", flags=0x2000)  # top-level await
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_within_the_project_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target
 
 
 def test_wire_page_names_every_key_of_a_queue():
-    named = set(re.findall(r"`([\w?-]+)(?:[:<][^`]*)?`", (ROOT / "docs" / "wire.md").read_text()))
+    named = set(
+        re.findall(
+            r"`([\w?-]+)(?:[:<][^`]*)?`", (ROOT / "docs" / "reference" / "wire.md").read_text()
+        )
+    )
     listed = re.findall(r"^([\w?-]+)(?::<\w+>)?  +\w", keys.__doc__ or "", re.MULTILINE)
     assert len(listed) > 20
     assert set(listed) <= named
@@ -69,7 +73,7 @@ def test_make_help_lists_the_targets():
 
 
 def test_low_level_example_of_the_tour_runs(server, client):
-    text = (ROOT / "docs" / "tour.md").read_text()
+    text = (ROOT / "docs" / "tutorial.md").read_text()
     block = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[-1]
     subprocess.run(
         [sys.executable, "-c", block], check=True, cwd=ROOT, env={"JOBQ_URL": server.url}
@@ -79,7 +83,7 @@ def test_low_level_example_of_the_tour_runs(server, client):
 
 
 def test_example_of_the_wire_page_enqueues_what_a_worker_reads(server, queue, client):
-    text = (ROOT / "docs" / "wire.md").read_text()
+    text = (ROOT / "docs" / "reference" / "wire.md").read_text()
     [block] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     run = subprocess.run(
         [sys.executable, "-c", block], check=True, cwd=ROOT, env={"REDIS_URL": server.url},
@@ -96,4 +100,7 @@ def test_example_of_the_wire_page_enqueues_what_a_worker_reads(server, queue, cl
 
 def test_unknown_job_waits_as_long_as_the_operations_page_says():
     assert UnknownJobs().for_s == WorkerSettings().unknown_for_s == 15 * 60
-    assert "for 15 minutes (`--unknown-for`)" in (ROOT / "docs" / "operations.md").read_text()
+    assert (
+        "for 15 minutes (`--unknown-for`)"
+        in (ROOT / "docs" / "guides" / "deploying.md").read_text()
+    )

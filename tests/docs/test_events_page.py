@@ -1,4 +1,4 @@
-"""docs/events.md says what the code does."""
+"""docs/reference/events.md says what the code does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from jobq.events import KINDS, LEVELS, MAXLEN, MAXLENS, SCHEMA
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "events.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "reference" / "events.md").read_text(encoding="utf-8")
 
 
 def first_cells(heading: str) -> list[str]:

@@ -20,7 +20,7 @@ from tests.engine.deployments import free_port
 from tests.examples.test_email import Mailbox
 
 READMES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("**/README.md"))
-PAGES = ["README.md", *READMES, "docs/tour.md"]
+PAGES = ["README.md", *READMES, "docs/tutorial.md"]
 
 SPARK = "Spark takes 1.1 GB; tests/pipeline runs it, and examples/spark in test_examples.py there"
 INSTALLS = "the network; tests/packaging installs jobq"
@@ -53,7 +53,7 @@ NOT_RUN = {
 #: What a page needs beyond Python.
 NEEDS = {"examples/topic_node/README.md": "node"}
 #: Messages that a page leaves by queue, other than delayed ones. The tour revives one last.
-LEFT = {"docs/tour.md": {"accounts": 1}}
+LEFT = {"docs/tutorial.md": {"accounts": 1}}
 #: Commands that go on until Ctrl-C, and what they write once they serve.
 SERVERS = {
     r"jobq worker (?!.*--burst)": r" starts \d+ children|begins",

@@ -24,7 +24,7 @@ def library_loaded(client, redis):
 
 def test_function_calls_of_the_wire_page_do_what_it_says(client, redis, library_loaded):
     binding._registered.clear()
-    text = (DOCS / "wire.md").read_text()
+    text = (DOCS / "reference" / "wire.md").read_text()
     blocks = [b for b in re.findall(r"```text\n(.*?)```", text, re.DOTALL) if "FCALL topic_" in b]
     replies = []
     for block in blocks:
@@ -48,7 +48,7 @@ def test_function_calls_of_the_wire_page_do_what_it_says(client, redis, library_
 
 
 def test_wire_page_names_every_key_of_a_topic():
-    text = (DOCS / "wire.md").read_text().partition("## Topics")[2]
+    text = (DOCS / "reference" / "wire.md").read_text().partition("## Topics")[2]
     named = set(re.findall(r"`([\w]+(?::<\w+>)?)`", text))
     listed = re.findall(r"^(\w+(?::<\w+>)?)  +\w", keys.__doc__ or "", re.MULTILINE)
     assert len(listed) == 12

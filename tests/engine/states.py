@@ -1,4 +1,4 @@
-"""What each verb does to a message in each status: the table behind a test and behind docs/states.md.
+"""What each verb does to a message in each status: the table behind a test and behind docs/reference/states.md.
 
 A row is `verb: reply > status after`, grouped by the status before. Columns that a reply doesn't name are
 left alone. "expired" is a message whose lock ran out and which nobody recovered yet; its status reads queued.
@@ -173,7 +173,7 @@ def rows() -> list[tuple[str, str, str, str]]:
 
 
 def page() -> str:
-    """docs/states.md."""
+    """docs/reference/states.md."""
     parts = [OPENING]
     for status in STATUSES:
         parts.append(f"\n## {status}\n\n| verb | reply | status after |\n|---|---|---|\n")

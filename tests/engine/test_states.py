@@ -27,4 +27,6 @@ def test_table_has_every_verb_in_every_status():
 
 
 def test_page_of_the_documents_is_the_table():
-    assert (ROOT / "docs" / "states.md").read_text() == page(), "run python docs/make_states.py"
+    assert (ROOT / "docs" / "reference" / "states.md").read_text() == page(), (
+        "run python docs/make_states.py"
+    )

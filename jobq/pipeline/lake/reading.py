@@ -29,7 +29,7 @@ def read(
 ) -> DataFrame:
     """A table's rows from `since`, included, to `until`, excluded, by the time that its `dt` is the day of.
 
-    Columns as in docs/lake.md, `dt` last; `events` has those of the data source's view. A table that was
+    Columns as in docs/guides/spark/ingest.md, `dt` last; `events` has those of the data source's view. A table that was
     never written has no rows.
     """
     delta, asked = lake.table(table), span(since, until)

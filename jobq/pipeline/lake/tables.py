@@ -48,7 +48,7 @@ JOB_RUN_COLUMNS: Columns = (
     Column(
         "outcome",
         "string",
-        "Newest kind of its events, of those in docs/events.md; null without one.",
+        "Newest kind of its events, of those in docs/reference/events.md; null without one.",
     ),
     Column("attempts", "int64", "Ends of attempts, snoozes left out."),
     Column("retries", "int64", "Attempts that failed and are tried again."),

@@ -1,4 +1,4 @@
-"""What docs/reliable.md shows works as it is written there."""
+"""What docs/guides/reliable.md shows works as it is written there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobq.compat.reliable import ReliableQueue
 from jobq.compat.reliable.keys import PLACES, places
 from tests.compat.reliable.conftest import ROOT
 
-PAGE = (ROOT / "docs" / "reliable.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "reliable.md").read_text(encoding="utf-8")
 
 
 def test_example_runs(server, client):
