@@ -22,7 +22,9 @@ class Lake(LazyGroup):
         "mark": "lake_upkeep:mark",
         "replay": "lake_replay:replay",
         "audit": "lake_audit:audit",
-        "drain": "lake_drain:drain",
+    }
+    removed: ClassVar[dict[str, str]] = {
+        "drain": "'jobq lake drain' was removed; run 'jobq worker --burst' on each machine",
     }
 
     examples = """

@@ -88,3 +88,9 @@ def test_unknown_command_and_option_are_usage_errors(line: Any) -> None:
 
 def test_version_is_told(line: Any) -> None:
     assert re.fullmatch(r"jobq \d\S*\n", line("--version").out)
+
+
+def test_a_removed_verb_names_what_replaces_it(line: Any) -> None:
+    ended = line("lake", "drain", "--queues", "low")
+    assert ended.code == exits.USAGE
+    assert "'jobq lake drain' was removed; run 'jobq worker --burst'" in ended.err
