@@ -79,8 +79,8 @@ test-pythons: $(VENV)/.tested ## engine and jobs on every other Python 3.11 to 3
 			touch $$venv/.tested || { failed="$$failed $$version"; continue; }; \
 		fi; \
 		$$venv/bin/python -m pytest -q -n 2 --dist loadfile --server valkey \
-			--deselect tests/engine/test_deployments.py --deselect tests/engine/test_embedded.py \
-			tests/engine tests/jobs tests/worker tests/lifecycle/test_child_death.py || failed="$$failed $$version"; \
+			--deselect tests/client/test_deployments.py --deselect tests/embedded/test_embedded.py \
+			tests/client tests/queue tests/jobs tests/worker tests/lifecycle/test_child_death.py || failed="$$failed $$version"; \
 	done; \
 	[ -z "$$failed" ] || { echo "make test-pythons: failed:$$failed" >&2; exit 1; }
 

@@ -15,7 +15,7 @@ from bench.server import private_server
 from bench.stage import FILLINGS, Row, wait_for
 from bench.work import again, due, noop
 from bench.worker import running_worker
-from jobq.engine.message import Ending
+from jobq.queue.types import Ending
 
 MILLION = 1_000_000
 DUE, DUE_EVERY_MS = 100, 10

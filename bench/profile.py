@@ -20,14 +20,14 @@ from bench.stage import wait_for
 from bench.work import noop
 from bench.worker import running_worker
 from jobq import Client, Queue
-from jobq.engine.caller import Caller
-from jobq.engine.connection import packed
-from jobq.engine.message import Ending, Message
-from jobq.engine.queue import _ending_arguments, _handed
+from jobq.client.connection import packed
+from jobq.client.numbered_calls import Caller
 from jobq.jobs.call import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import default_registry
-from jobq.worker.slots import Slots
+from jobq.queue.queue import _ending_arguments, _handed
+from jobq.queue.types import Ending, Message
+from jobq.worker.shared_state import Slots
 
 DRAINED, BATCH, ROUNDS = 100_000, 64, 200
 FROM_SHARE = 0.2

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from bench.server import private_server
 from jobq import Client
-from jobq.compat.reliable import ReliableQueue
+from jobq.protocols.reliable import ReliableQueue
 
 MESSAGES = 20_000
 PENDING = 1_000

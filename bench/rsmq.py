@@ -20,9 +20,9 @@ from pathlib import Path
 
 from bench.peers.venvs import node_modules
 from bench.server import ROOT, private_server
-from jobq.compat.rsmq import AsyncRsmq, Message, Rsmq
-from jobq.engine.connection import Client
-from jobq.engine.inflight import Flights
+from jobq.client.connection import Client
+from jobq.client.inflight import Flights
+from jobq.protocols.rsmq import AsyncRsmq, Message, Rsmq
 
 TURNS = 10
 BATCH = 1_000

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from bench.stage import Stage, stage
-from jobq.compat.resque import SidekiqQueue
+from jobq.protocols.ruby import SidekiqQueue
 
 JOBS, SINGLES, RUNS = 20_000, 2_000, 3
 

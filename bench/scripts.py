@@ -15,10 +15,10 @@ from bench.server import info, private_server
 from bench.stage import Row
 from bench.targets import PAGE_HOLDS
 from jobq.config import WorkerSettings
-from jobq.engine import fsck
-from jobq.engine.administration import PAGE
-from jobq.engine.binding import PER_CALL
-from jobq.engine.message import Ending, Hold, Message
+from jobq.queue import fsck
+from jobq.queue.admin import PAGE
+from jobq.queue.binding import PER_CALL
+from jobq.queue.types import Ending, Hold, Message
 from jobq.worker import leases
 
 READY, DELAYED, DEAD = 100_000, 10_000, 1_000

@@ -11,7 +11,7 @@ import jobq
 from bench.redismq import program
 from bench.server import info, private_server
 from bench.stage import Row
-from jobq.compat.topic import RedismqTopic, Topic
+from jobq.topics import RedismqTopic, Topic
 
 MESSAGES = 300_000
 ONE_BY_ONE = 10_000

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.engine.states import page  # noqa: E402
+from tests.queue.states import page  # noqa: E402
 
 if __name__ == "__main__":
     (ROOT / "docs" / "reference" / "states.md").write_text(page(), encoding="utf-8")

@@ -23,14 +23,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from jobq import config, errors, events
-    from jobq.engine.connection import Client, connect, default_client, set_default_client
-    from jobq.engine.queue import Queue
+    from jobq.client.connection import Client, connect, default_client, set_default_client
     from jobq.errors import Dead, JobAborted, JobqError, JobTimeout, Outcome, Retry, Snooze
     from jobq.jobs import middleware, retry
     from jobq.jobs.context import Context, current
     from jobq.jobs.job import AsyncJob, Job, SyncJob, job
     from jobq.jobs.receipt import Receipt
     from jobq.jobs.registry import Registry, default_registry
+    from jobq.queue.queue import Queue
 
 __all__ = [
     "AsyncJob", "Client", "Context", "Dead", "Job", "JobAborted", "JobTimeout", "JobqError", "Outcome", "Queue",
@@ -42,8 +42,8 @@ _MODULES = {"config": "jobq.config", "errors": "jobq.errors", "events": "jobq.ev
     name: f"jobq.jobs.{name}" for name in ("middleware", "retry")
 }
 _NAMES = {
-    "jobq.engine.connection": ("Client", "connect", "default_client", "set_default_client"),
-    "jobq.engine.queue": ("Queue",),
+    "jobq.client.connection": ("Client", "connect", "default_client", "set_default_client"),
+    "jobq.queue.queue": ("Queue",),
     "jobq.errors": ("Dead", "JobAborted", "JobTimeout", "JobqError", "Outcome", "Retry", "Snooze"),
     "jobq.jobs.context": ("Context", "current"),
     "jobq.jobs.job": ("AsyncJob", "Job", "SyncJob", "job"),

@@ -18,10 +18,10 @@ import hypothesis
 import pytest
 import redis as redis_py
 
+from jobq.client.connection import Client, connect, set_default_client
 from jobq.config import ServerSettings
-from jobq.engine import directory
-from jobq.engine.connection import Client, connect, set_default_client
-from jobq.engine.queue import Queue
+from jobq.queue import directory
+from jobq.queue.queue import Queue
 from tests import tools
 
 pytest_configure = tools.pytest_configure

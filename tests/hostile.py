@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 from redis import exceptions as refused
 
-from jobq.engine.functions import flags
-from jobq.engine.script import Script
+from jobq.client.functions import flags
+from jobq.client.scripts import Script
 
 #: What no number, word or id may be.
 HOSTILE: tuple[Any, ...] = (

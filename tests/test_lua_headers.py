@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.engine.script import Script
+from jobq.client.scripts import Script
 
 LUA = Path(__file__).parents[1] / "lua"
 SCRIPTS = sorted(path for path in LUA.rglob("*.lua") if not path.name.startswith("_"))

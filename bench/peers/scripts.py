@@ -17,8 +17,8 @@ from redis.connection import UnixDomainSocketConnection
 import jobq
 from bench.peers import place
 from bench.peers.handlers import HANDLERS
-from jobq.engine.caller import Caller
-from jobq.engine.message import Ending
+from jobq.client.numbered_calls import Caller
+from jobq.queue.types import Ending
 
 BATCH = 64
 _queue = jobq.Queue("bench", jobq.connect(place.URL))

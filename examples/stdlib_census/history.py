@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from jobq import Queue
-    from jobq.engine.connection import Client
+    from jobq.client.connection import Client
 
 
 class Reported(NamedTuple):

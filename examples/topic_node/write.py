@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from jobq.compat.topic import Record, Topic
+from jobq.topics import Record, Topic
 
 ORDERS = [{"id": 1, "item": "tea"}, {"id": 2, "item": "café"}, {"id": 1, "item": "coffee"}]
 

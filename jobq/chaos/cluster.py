@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from jobq.chaos.crew import START_S, until
 from jobq.chaos.place import Place
+from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.engine.connection import connect
-from jobq.engine.embedded_process import program
+from jobq.embedded.process import program
 from jobq.errors import ConfigError, JobqError
 
 if TYPE_CHECKING:

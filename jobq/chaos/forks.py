@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from jobq.chaos.crew import signalled
 from jobq.chaos.producing import QUEUE, offer
-from jobq.engine.queue import Queue
+from jobq.queue.queue import Queue
 
 if TYPE_CHECKING:
     from jobq.chaos.stage import Stage

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from jobq.chaos.place import keys_of
-from jobq.engine import keys
-from jobq.engine.connection import Client
-from jobq.engine.queue import Queue
+from jobq.client.connection import Client
+from jobq.queue import keys
+from jobq.queue.queue import Queue
 
 if TYPE_CHECKING:
     from jobq.chaos.stage import Stage

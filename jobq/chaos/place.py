@@ -12,9 +12,9 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from jobq.chaos.crew import START_S, Stuck, until
+from jobq.client.connection import Client, connect
 from jobq.config import ServerSettings
-from jobq.engine.connection import Client, connect
-from jobq.engine.embedded_process import program
+from jobq.embedded.process import program
 from jobq.errors import ConfigError, JobqError, masked
 
 SCAN = 1000

@@ -9,9 +9,8 @@ import time
 
 from jobq.chaos.ledger import Ledger
 from jobq.chaos.poison import HARD_TIMEOUT_S, KINDS
+from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.engine.connection import connect
-from jobq.engine.queue import Queue
 from jobq.errors import (
     CodecError,
     ConfigError,
@@ -21,6 +20,7 @@ from jobq.errors import (
     ScriptError,
     Unavailable,
 )
+from jobq.queue.queue import Queue
 
 QUEUE = "chaos"
 #: Refused before anything was changed. All else that goes wrong leaves the outcome unknown.

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from jobq.engine import caller
-from jobq.engine.script import Script, folder, load
+from jobq.client import numbered_calls as caller
+from jobq.client.scripts import Script, folder, load
 
 #: Seconds, for the workers of a round.
 RECORD = "JOBQ_CHAOS_RECORD"
@@ -45,5 +45,5 @@ def as_told() -> None:
 
 
 def _scripts() -> list[Script]:
-    files = (folder() / "engine").glob("[!_]*.lua")
-    return [script for file in files if (script := load("engine", file.stem)).recorded]
+    files = (folder() / "queue").glob("[!_]*.lua")
+    return [script for file in files if (script := load("queue", file.stem)).recorded]

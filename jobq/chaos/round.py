@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from jobq.chaos.audit import Audit
 from jobq.chaos.crew import Crew
 from jobq.chaos.place import Place, keys_of
 from jobq.chaos.producing import QUEUE, Producer
@@ -20,10 +19,11 @@ from jobq.chaos.records import short_lived
 from jobq.chaos.schedule import schedule
 from jobq.chaos.stage import Fault, Stage
 from jobq.chaos.verdict import Final, Verdict, judge
+from jobq.client.connection import Client
 from jobq.config import ServerSettings
-from jobq.engine.connection import Client
-from jobq.engine.queue import Queue
 from jobq.errors import ConfigError
+from jobq.queue.audit import Audit
+from jobq.queue.queue import Queue
 
 WORKERS, PRODUCERS = 2, 2
 DRAIN_S = 60.0

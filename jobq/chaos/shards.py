@@ -18,9 +18,9 @@ from jobq.chaos.round import DRAIN_S, SLOWEST, Plan, collected, drained
 from jobq.chaos.schedule import schedule
 from jobq.chaos.stage import Stage
 from jobq.chaos.verdict import Final, Verdict, judge
+from jobq.client.connection import Client
 from jobq.config import ServerSettings
-from jobq.engine.connection import Client
-from jobq.engine.queue import Queue
+from jobq.queue.queue import Queue
 
 QUEUES, WORKERS, CHILDREN = 12, 2, 5
 #: Before and after the kill: longer than a lease.

@@ -14,7 +14,7 @@ from jobq.chaos.figures import Bound
 from jobq.chaos.place import Place
 from jobq.chaos.producing import QUEUE
 from jobq.chaos.proxy import Proxy
-from jobq.engine.connection import Client
+from jobq.client.connection import Client
 
 #: What four children run with time to spare.
 PER_SECOND = 150

@@ -18,12 +18,12 @@ from jobq.chaos.neighbour import JOB_S, NEIGHBOUR
 from jobq.chaos.poison import AMPLE_S, KINDS
 from jobq.chaos.producing import QUEUE
 from jobq.chaos.records import as_told
-from jobq.engine.ahead import Ahead
-from jobq.engine.message import Dequeued, Ending, Finished
-from jobq.engine.queue import Queue
+from jobq.client.ahead import Ahead
 from jobq.errors import JobAborted
 from jobq.jobs.context import current
 from jobq.jobs.job import job
+from jobq.queue.queue import Queue
+from jobq.queue.types import Dequeued, Ending, Finished
 
 FOLDER, LOOP = "JOBQ_CHAOS_LEDGER", "JOBQ_CHAOS_LOOP"
 

@@ -59,7 +59,7 @@ def acl(
 
 def _rights(role: str, namespace: str, ns: str | None, queues: str) -> list[str]:
     if role == "reliable":
-        from jobq.compat.reliable.rights import rights as of_reliable
+        from jobq.protocols.reliable.rights import rights as of_reliable
 
         # Their names may have colons, and no weights behind them.
         return of_reliable(ns or role, [one.strip() for one in queues.split(",") if one.strip()])
@@ -67,18 +67,18 @@ def _rights(role: str, namespace: str, ns: str | None, queues: str) -> list[str]
 
     names = [name for name, _ in parse_queues(queues)] if queues else []
     if role == "rsmq":
-        from jobq.compat.rsmq.rights import rights as of_rsmq
+        from jobq.protocols.rsmq.rights import rights as of_rsmq
 
         return of_rsmq(ns or role, names)
     if role == "topic":
-        from jobq.compat.topic.rights import rights as of_topics
+        from jobq.topics.rights import rights as of_topics
 
         return of_topics(namespace, names)
     if role == "pipeline":
         from jobq.pipeline.rights import rights as of_pipeline
 
         return of_pipeline(namespace, names)
-    from jobq.engine.rights import rights
+    from jobq.client.acl import rights
 
     return rights(role, namespace, names)
 
@@ -87,7 +87,7 @@ def _database(url: str | None) -> list[str]:
     """The right to the database that the URL names, where it isn't the one of every new connection."""
     if not url:
         return []
-    from jobq.engine.address import connection_options, parse
+    from jobq.client.address import connection_options, parse
 
     _, options = connection_options(parse(url).plain)
     return [f"+select|{options['db']}"] if options.get("db") else []

@@ -18,9 +18,9 @@ from jobq.config import duration_s
 from jobq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jobq.chaos.audit import Audit
-    from jobq.engine.audited import Audited
-    from jobq.engine.queue import Queue
+    from jobq.queue.audit import Audit
+    from jobq.queue.audited import Audited
+    from jobq.queue.queue import Queue
 
     #: A time of the command line, by a queue's server.
     Moment = Callable[[Queue], int | None]
@@ -89,7 +89,7 @@ def _tolerating(session: Session, queue: Queue) -> Iterator[None]:
 
 
 def _begun(queue: Queue, since: Moment, until: Moment, following: float | None) -> Audit:
-    from jobq.chaos.audit import Audit
+    from jobq.queue.audit import Audit
 
     if following is not None:
         return Audit(queue, following=True)
@@ -98,7 +98,7 @@ def _begun(queue: Queue, since: Moment, until: Moment, following: float | None) 
 
 def _moment(text: str | None) -> Moment:
     """What it stands for by the clock of a queue's server, epoch ms."""
-    from jobq.chaos.audit import server_ms
+    from jobq.queue.audit import server_ms
 
     if text is None:
         return lambda queue: None

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jobq.cli.arguments import Given
-from jobq.engine.binding import PER_CALL
 from jobq.errors import ConfigError
+from jobq.jobs.enqueue import send
 from jobq.jobs.job import Job, SyncJob
-from jobq.jobs.outgoing import send
 from jobq.jobs.registry import Registry, default_registry
+from jobq.queue.binding import PER_CALL
 
 if TYPE_CHECKING:
     from jobq.jobs.receipt import Receipt

@@ -14,10 +14,10 @@ from jobq.errors import ScriptError, Unavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from jobq.engine.connection import Client
-    from jobq.engine.diagnosis import Finding
-    from jobq.engine.message import Violation
-    from jobq.engine.queue import Queue
+    from jobq.client.connection import Client
+    from jobq.queue.diagnosis import Finding
+    from jobq.queue.queue import Queue
+    from jobq.queue.types import Violation
 
 #: A key of another type hides what it held, so that a repair may uncover more.
 REPAIRS = 3
@@ -39,7 +39,7 @@ def doctor(session: Session, strict: bool) -> int:
     Every node of a Cluster is judged, and replicas that a Cluster or Sentinels may promote. Refuses eviction
     policies that lose jobs. Exit code 1: something failed.
     """
-    from jobq.engine.doctor import findings
+    from jobq.queue.doctor import findings
 
     found = findings(session.client)
     if not any(finding.check == "server" and finding.level == "fail" for finding in found):
@@ -52,8 +52,8 @@ def doctor(session: Session, strict: bool) -> int:
 
 def _unserved(session: Session) -> Iterator[Finding]:
     """Queues with ready messages and no worker."""
-    from jobq.engine.diagnosis import Finding
-    from jobq.engine.directory import served
+    from jobq.queue.diagnosis import Finding
+    from jobq.queue.directory import served
 
     with session.tolerating("workers", "list of"):
         workers = served(session.client)
@@ -105,8 +105,8 @@ def fsck(session: Session, queues: str | None, repairs: bool, yes: bool) -> int:
 
 def _names(session: Session, repairs: bool, yes: bool) -> int:
     """How many names in the lists of queues and topics can't be one, and were left there."""
-    from jobq.compat.topic.binding import forget_topic, strange_topic_names
-    from jobq.engine.directory import forget_queue, strange_queue_names
+    from jobq.queue.directory import forget_queue, strange_queue_names
+    from jobq.topics.binding import forget_topic, strange_topic_names
 
     return sum(
         _strange(session, kind, listed, forget if repairs else None, yes)
@@ -157,7 +157,7 @@ def _judged(session: Session, queue: Queue, repairs: bool, yes: bool) -> int:
 
 def _repaired(session: Session, queue: Queue, violations: list[Violation]) -> int:
     """How many don't hold after all. What a repair uncovers is repaired too."""
-    from jobq.engine.fsck import repair
+    from jobq.queue.fsck import repair
 
     for _ in range(REPAIRS):
         for violation, done in repair(queue, violations):
@@ -172,7 +172,7 @@ def _repaired(session: Session, queue: Queue, violations: list[Violation]) -> in
 
 
 def _checked(session: Session, queue: Queue) -> list[Violation]:
-    from jobq.engine.fsck import PARTS, steps
+    from jobq.queue.fsck import PARTS, steps
 
     found: list[Violation] = []
     try:

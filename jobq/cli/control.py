@@ -10,8 +10,8 @@ import click
 from jobq.cli import exits, output
 from jobq.cli.options import command, yes_option
 from jobq.cli.session import Session
-from jobq.engine.queue import Queue
 from jobq.errors import JobqError
+from jobq.queue.queue import Queue
 
 names_argument = click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
 
@@ -51,7 +51,7 @@ def _set(
 
 def _used(session: Session, names: tuple[str, ...]) -> list[str]:
     """Those of the names that queues here have; of each other one a line that says so."""
-    from jobq.engine.directory import queue_names
+    from jobq.queue.directory import queue_names
 
     session.queues(names)  # what no key can hold is no name
     try:
@@ -101,8 +101,8 @@ def forget(session: Session, names: tuple[str, ...]) -> int:
     a minute of an enqueue. A few bytes stay, so that the fences of its jobs never go back.
     Exit code 1: one was refused, or never used here.
     """
-    from jobq.engine.directory import forget_queue, served
-    from jobq.engine.keys import key
+    from jobq.queue.directory import forget_queue, served
+    from jobq.queue.keys import key
 
     used, left = _used(session, names), 0
     workers = served(session.client)

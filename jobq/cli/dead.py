@@ -17,8 +17,8 @@ from jobq.cli.session import Session
 from jobq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jobq.engine.message import DeadMessage
-    from jobq.engine.queue import Queue
+    from jobq.queue.queue import Queue
+    from jobq.queue.types import DeadMessage
 
 PER_CALL = 500
 

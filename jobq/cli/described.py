@@ -20,7 +20,7 @@ def job_name(content: bytes) -> str:
     """The job that an envelope names, '' for bytes that are none or are encrypted; no seal is checked."""
     import msgspec
 
-    from jobq.jobs.seal import unverified
+    from jobq.jobs.signing import unverified
 
     try:
         envelope = msgspec.json.decode(unverified(content))

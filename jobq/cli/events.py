@@ -14,7 +14,7 @@ from jobq.errors import BadRecord
 from jobq.events import ATTEMPTS, LEVELS, MAXLENS, Event, decode
 
 if TYPE_CHECKING:
-    from jobq.engine.queue import Queue
+    from jobq.queue.queue import Queue
 
 LOOK_EVERY_S = 0.25
 PAGE = 1_000

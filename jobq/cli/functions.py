@@ -11,7 +11,7 @@ from jobq.cli.options import Group, command, option
 from jobq.cli.session import Session
 
 if TYPE_CHECKING:
-    from jobq.engine.functions import Library
+    from jobq.client.functions import Library
 
 
 @click.group("functions", cls=Group)
@@ -31,9 +31,9 @@ library_option = option(
 
 
 def _libraries(chosen: str) -> list[Library]:
-    from jobq.compat.reliable.library import library as reliable
-    from jobq.compat.topic.library import library as topic
-    from jobq.engine.functions import library
+    from jobq.client.functions import library
+    from jobq.protocols.reliable.library import library as reliable
+    from jobq.topics.library import library as topic
 
     made = {"engine": library, "reliable": reliable, "topic": topic}
     return [made[name]() for name in made if chosen in ("all", name)]
@@ -55,7 +55,7 @@ def load(session: Session, chosen: str, prune: bool) -> None:
     The engine's library is named after its scripts, so that other versions' stay and work on while a deploy
     is under way; the others' functions have fixed names and replace those of another version.
     """
-    from jobq.engine.functions import drop_library, load_library, other_libraries
+    from jobq.client.functions import drop_library, load_library, other_libraries
 
     for made in _libraries(chosen):
         nodes = load_library(session.client, made)
@@ -71,7 +71,7 @@ def load(session: Session, chosen: str, prune: bool) -> None:
 @library_option
 def check(session: Session, chosen: str) -> int:
     """Compare the server's libraries with this version's scripts. Exit code 4: missing or swapped."""
-    from jobq.engine.functions import check_library
+    from jobq.client.functions import check_library
 
     for made in _libraries(chosen):
         check_library(session.client, made)

@@ -13,9 +13,9 @@ from jobq.config import parse_queues
 from jobq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jobq.compat.resque.rules import RubyRules
     from jobq.jobs.registry import Registry
-    from jobq.worker.source import Source
+    from jobq.protocols.ruby.rules import RubyRules
+    from jobq.worker.feeder import Source
 
 _OPTIONS = (
     option("--sidekiq", multiple=True, metavar="QUEUES",
@@ -55,9 +55,9 @@ def intake_of(session: Session, given: dict[str, Any]) -> FromRuby | None:
                 "--ruby-… is about what is taken in; name queues with --sidekiq or --resque"
             )
         return None
-    from jobq.compat.resque.intake import source
-    from jobq.compat.resque.rules import RubyRules, Tally
-    from jobq.compat.resque.settings import IntakeSettings, parse_names, parse_places
+    from jobq.protocols.ruby.intake import source
+    from jobq.protocols.ruby.rules import RubyRules, Tally
+    from jobq.protocols.ruby.settings import IntakeSettings, parse_names, parse_places
 
     places = parse_places("sidekiq", sidekiq) + parse_places("resque", resque)
     lease_s = given["lease"] if given["lease"] is not None else 15.0

@@ -107,8 +107,8 @@ def _range(since: str | None, until: str | None) -> tuple[datetime | None, datet
 
 
 def _lives(session: Session) -> Callable[[str, str], bool]:
-    from jobq.engine.audited import LIVE
-    from jobq.engine.fsck import unplaced
+    from jobq.queue.audited import LIVE
+    from jobq.queue.fsck import unplaced
 
     def lives(name: str, mid: str) -> bool:
         queue = session.queue(name)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
+from jobq import trust
 from jobq.cli import output, project
-from jobq.engine import trust
 from jobq.errors import ConfigError
 
 

@@ -11,12 +11,12 @@ from jobq.cli import exits, output
 from jobq.cli.described import content_facts
 from jobq.cli.options import command, option, queues_option
 from jobq.cli.session import Session
-from jobq.engine.administration import SHORT_PAGE
 from jobq.errors import ConfigError
+from jobq.queue.admin import SHORT_PAGE
 
 if TYPE_CHECKING:
-    from jobq.engine.message import Entry, Place
-    from jobq.engine.queue import Queue
+    from jobq.queue.queue import Queue
+    from jobq.queue.types import Entry, Place
 
 UNKNOWN = "nil"
 

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from jobq.engine import trust
+from jobq import trust
 from jobq.errors import ConfigError
 
 #: Key in [tool.jobq] -> the option it is the default of, in every command that has it.

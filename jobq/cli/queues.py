@@ -18,7 +18,7 @@ from jobq.cli.options import DURATION, command, option, queues_option
 from jobq.cli.session import Session
 
 if TYPE_CHECKING:
-    from jobq.engine.queue import Queue
+    from jobq.queue.queue import Queue
 
 COLUMNS = ("ready", "delayed", "locked", "requeued", "done", "deduped", "dead", "messages")
 EXAMPLES = """
@@ -91,7 +91,7 @@ def lines(session: Session, found: list[dict[str, Any]]) -> Iterable[str]:
 
 def _served(session: Session) -> dict[str, int] | None:
     """By how many workers each queue is served; None where that can't be read."""
-    from jobq.engine.directory import served
+    from jobq.queue.directory import served
 
     with session.tolerating("workers", "list of"):
         return served(session.client)

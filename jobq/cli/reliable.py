@@ -16,7 +16,7 @@ from jobq.cli.session import Session
 from jobq.errors import ConfigError, EmptyKey
 
 if TYPE_CHECKING:
-    from jobq.compat.reliable import ReliableQueue
+    from jobq.protocols.reliable import ReliableQueue
 
 key_argument = click.argument("key")
 ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
@@ -44,7 +44,7 @@ reliable.examples = """
 
 
 def _queue(session: Session, ns: str) -> ReliableQueue:
-    from jobq.compat.reliable import ReliableQueue
+    from jobq.protocols.reliable import ReliableQueue
 
     return ReliableQueue(session.client, ns)
 

@@ -14,8 +14,8 @@ from jobq.cli.session import Session
 from jobq.errors import ConfigError, ScriptError
 
 if TYPE_CHECKING:
-    from jobq.compat.resque.outgoing import RubyQueue
-    from jobq.compat.resque.places import Place
+    from jobq.protocols.ruby.outgoing import RubyQueue
+    from jobq.protocols.ruby.places import Place
 
 sidekiq_option = option("--sidekiq", metavar="QUEUE", help="Sidekiq's queue, [namespace:]queue.")
 resque_option = option("--resque", metavar="QUEUE", help="Resque's queue, [namespace:]queue.")
@@ -72,7 +72,7 @@ def push(
     )
     if wrong:
         raise ConfigError(f"Resque knows no --{wrong[0]}; leave it out, or use --sidekiq")
-    from jobq.compat.resque.outgoing import ResqueQueue
+    from jobq.protocols.ruby.outgoing import ResqueQueue
 
     queue = ResqueQueue(place.queue, session.client, namespace=place.namespace)
     queue.push(job_class, call.args)
@@ -128,7 +128,7 @@ def claims(
     The next intake delivers it. Give back only where none will run any more: what one delivered without
     saying so would run twice.
     """
-    from jobq.compat.resque.claims import Claims
+    from jobq.protocols.ruby.claims import Claims
 
     found = Claims(session.client, _place(sidekiq, resque))
     waiting = found.waiting()
@@ -165,7 +165,7 @@ for verb in (push, queues, peek, claims, workers):
 
 
 def _place(sidekiq: str | None, resque: str | None) -> Place:
-    from jobq.compat.resque.places import parse_place
+    from jobq.protocols.ruby.places import parse_place
 
     if (sidekiq is None) == (resque is None):
         raise ConfigError("which queue? give one of --sidekiq QUEUE and --resque QUEUE")
@@ -177,7 +177,7 @@ def _place(sidekiq: str | None, resque: str | None) -> Place:
 
 
 def _queue(session: Session, place: Place) -> RubyQueue:
-    from jobq.compat.resque.outgoing import ResqueQueue, SidekiqQueue
+    from jobq.protocols.ruby.outgoing import ResqueQueue, SidekiqQueue
 
     kind = SidekiqQueue if place.system == "sidekiq" else ResqueQueue
     return kind(place.queue, session.client, namespace=place.namespace)
@@ -191,7 +191,7 @@ def _push_sidekiq(
     at: str | None,
     given: dict[str, Any],
 ) -> str:
-    from jobq.compat.resque.outgoing import SidekiqQueue
+    from jobq.protocols.ruby.outgoing import SidekiqQueue
 
     queue = SidekiqQueue(
         place.queue, session.client, namespace=place.namespace, version=given["version"]
@@ -203,8 +203,8 @@ def _push_sidekiq(
 
 
 def _queues(session: Session, sidekiq: str, resque: str) -> Iterator[dict[str, Any]]:
-    from jobq.compat.resque.claims import Claims
-    from jobq.compat.resque.places import Place
+    from jobq.protocols.ruby.claims import Claims
+    from jobq.protocols.ruby.places import Place
 
     for first in (Place("sidekiq", sidekiq, ""), Place("resque", resque, "")):
         for name in _names(session, first.key("queues")):
@@ -223,7 +223,7 @@ def _queues(session: Session, sidekiq: str, resque: str) -> Iterator[dict[str, A
 
 
 def _names(session: Session, key: str) -> list[str]:
-    from jobq.engine.administration import text_of
+    from jobq.queue.admin import text_of
 
     try:
         return sorted(map(text_of, session.client.command("SMEMBERS", key)))
@@ -233,7 +233,7 @@ def _names(session: Session, key: str) -> list[str]:
 
 
 def _held(session: Session, name: str) -> int:
-    from jobq.engine.queue import Queue
+    from jobq.queue.queue import Queue
 
     try:
         counts = Queue(name, session.client).counts()
@@ -243,7 +243,7 @@ def _held(session: Session, name: str) -> int:
 
 
 def _workers(session: Session, sidekiq: str, resque: str) -> Iterator[dict[str, Any]]:
-    from jobq.compat.resque.seen import resque_workers, sidekiq_processes
+    from jobq.protocols.ruby.seen import resque_workers, sidekiq_processes
 
     for one in (
         *sidekiq_processes(session.client, sidekiq),

@@ -51,7 +51,7 @@ def bridge(session: Session, ns: str, realtime: bool) -> None:
     {"n": 1, "result": "..."} or {"n": 1, "error": {"name": ..., "message": ...}}. Methods and options are those
     of RSMQ for Node. Up to 1,000 calls may be on their way at a time.
     """
-    from jobq.compat.rsmq.bridge import Bridge
+    from jobq.protocols.rsmq.bridge import Bridge
 
     rsmq = opened(session, ns, realtime)
     Bridge(rsmq.client, rsmq.requests).serve(sys.stdin.fileno(), sys.stdout.fileno())

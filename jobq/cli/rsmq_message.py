@@ -22,7 +22,7 @@ from jobq.cli.session import Session
 from jobq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jobq.compat.rsmq import Message
+    from jobq.protocols.rsmq import Message
 
 
 @click.group("message", cls=Group)

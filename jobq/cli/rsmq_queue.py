@@ -24,7 +24,7 @@ queue.examples = "jobq rsmq queue list\njobq rsmq queue create -n mails -t 60"
 @ns_option
 def list_(session: Session, ns: str) -> None:
     """Names of the queues, a JSON array. What somebody wrote there and can't be one is told on stderr."""
-    from jobq.compat.rsmq.checks import can_name
+    from jobq.protocols.rsmq.checks import can_name
 
     with telling("Failed to list the queues"):
         names = opened(session, ns).list_queues()

@@ -15,8 +15,8 @@ from jobq.cli.options import option
 from jobq.cli.session import Session
 
 if TYPE_CHECKING:
-    from jobq.compat.rsmq import Rsmq
-    from jobq.compat.rsmq.errors import RsmqError
+    from jobq.protocols.rsmq import Rsmq
+    from jobq.protocols.rsmq.errors import RsmqError
 
 REDIS_URL, VERBOSE = "jobq.rsmq.redis_url", "jobq.rsmq.verbose"
 
@@ -33,7 +33,7 @@ id_option = option("-i", "--message-id", required=True, metavar="ID", help="Id o
 
 def opened(session: Session, ns: str, realtime: bool = False) -> Rsmq:
     """RSMQ on the server named by --url, -r, the environment, in this order."""
-    from jobq.compat.rsmq import Rsmq
+    from jobq.protocols.rsmq import Rsmq
 
     ctx = click.get_current_context()
     given = ctx.meta.get(REDIS_URL)
@@ -45,7 +45,7 @@ def opened(session: Session, ns: str, realtime: bool = False) -> Rsmq:
 @contextmanager
 def telling(failed: str) -> Iterator[None]:
     """An error of RSMQ's ends the command with code 1: `failed` says what, `{reason}` in it why."""
-    from jobq.compat.rsmq.errors import QueueExists, QueueNotFound, RsmqError
+    from jobq.protocols.rsmq.errors import QueueExists, QueueNotFound, RsmqError
 
     try:
         yield

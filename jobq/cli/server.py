@@ -20,7 +20,7 @@ server.examples = "jobq server status\njobq server stop"
 @command("status", examples="jobq server status\njobq server status --json")
 def status(session: Session) -> int:
     """Show whether it runs, and where its data and socket are. Exit code 1: it doesn't run."""
-    from jobq.engine import embedded
+    from jobq.embedded import server as embedded
 
     found = embedded.status(session.settings)
     text = f"not running; data in {found.data}"
@@ -37,7 +37,7 @@ def status(session: Session) -> int:
 @command("stop", examples="jobq server stop")
 def stop(session: Session) -> int:
     """End it; its data stay. Exit code 1: it didn't run."""
-    from jobq.engine import embedded
+    from jobq.embedded import server as embedded
 
     stopped = embedded.stop(session.settings)
     session.say({"stopped": stopped}, "stopped" if stopped else "not running")

@@ -16,9 +16,9 @@ from jobq.config import STAYING_PATIENCE_S, ServerSettings, parse_queues, settin
 from jobq.errors import ConfigError, JobqError, ScriptError, Unavailable
 
 if TYPE_CHECKING:
-    from jobq.engine.connection import Client
-    from jobq.engine.queue import Queue
-    from jobq.jobs.seal import Purpose
+    from jobq.client.connection import Client
+    from jobq.jobs.signing import Purpose
+    from jobq.queue.queue import Queue
 
 T = TypeVar("T")
 embedded_log = logging.getLogger("jobq.server")
@@ -48,7 +48,7 @@ class Session:
         settings = settings_from_env(patience_s=STAYING_PATIENCE_S)
         url, namespace = self.url or settings.url, self.namespace or settings.namespace
         if not url:
-            from jobq.engine import embedded
+            from jobq.embedded import server as embedded
 
             embedded.announced_by(self._note_start)
         # A command that says it enqueued has done so.
@@ -62,25 +62,25 @@ class Session:
     @cached_property
     def client(self) -> Client:
         """The connection, made when first asked for."""
-        from jobq.engine.connection import connect
+        from jobq.client.connection import connect
 
         return connect(settings=self.settings)
 
     def shown(self, purpose: Purpose, queue: str, mid: str, text: str) -> str:
         """A progress or a reason, opened where it is sealed."""
-        from jobq.jobs.seal import seal_for, shown_text
+        from jobq.jobs.signing import seal_for, shown_text
 
         return shown_text(seal_for(self.settings.codec), purpose, queue, mid, text)
 
     def queue(self, name: str) -> Queue:
         """The queue `name`."""
-        from jobq.engine.queue import Queue
+        from jobq.queue.queue import Queue
 
         return Queue(name, self.client)
 
     def queues(self, names: str | Iterable[str] | None) -> list[Queue]:
         """The queues named, all that were ever used without any."""
-        from jobq.engine.directory import queue_names
+        from jobq.queue.directory import queue_names
 
         if isinstance(names, str):
             names = [name for name, _ in parse_queues(names)]
@@ -100,7 +100,7 @@ class Session:
 
     def readable(self, names: str | Iterable[str] | None, *, strange: bool = True) -> list[Queue]:
         """The same as `queues`; names out of reach, and if `strange` what can't be a queue's name, are problems."""
-        from jobq.engine.directory import queue_names_by_keys, strange_queue_names
+        from jobq.queue.directory import queue_names_by_keys, strange_queue_names
 
         if names:
             return self.queues(names)

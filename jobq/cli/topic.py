@@ -26,7 +26,7 @@ from jobq.cli.topic_places import (
 from jobq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jobq.compat.topic import Batch, Record
+    from jobq.topics import Batch, Record
 
 
 @click.group("topic", cls=Group)
@@ -76,7 +76,7 @@ def append(
     if layout == "redismq":
         if given["key"] is not None or given["headers"] or given["tombstone"]:
             raise ConfigError("redismq's layout has neither keys nor headers; leave them out")
-        from jobq.compat.topic import RedismqTopic
+        from jobq.topics import RedismqTopic
 
         indexes = RedismqTopic(name, session.client, ttl=ttl).append_many(plain)
     elif ttl is not None:
@@ -91,7 +91,7 @@ def append(
 def _records(
     plain: Iterator[bytes], key: str | None, headers: tuple[str, ...], tombstone: bool
 ) -> Iterator[Record]:
-    from jobq.compat.topic import Record
+    from jobq.topics import Record
 
     pairs = [header.partition("=") for header in headers]
     for name, equals, _ in pairs:
@@ -228,7 +228,7 @@ TOPIC_COLUMNS = ("topic", "messages", "first", "last", "bytes", "groups")
 @command("list", examples="jobq topic list\njobq topic list --json")
 def list_(session: Session) -> None:
     """Show the topics there are, in jobq's layout."""
-    from jobq.compat.topic.binding import strange_topic_names, topic_names
+    from jobq.topics.binding import strange_topic_names, topic_names
 
     names = topic_names(session.client)
     session.strange("topic", strange_topic_names(session.client))

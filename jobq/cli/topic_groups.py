@@ -23,8 +23,8 @@ from jobq.cli.topic_places import (
     tolerating,
     topic_of,
 )
-from jobq.engine.keys import is_name
 from jobq.errors import ConfigError
+from jobq.queue.keys import is_name
 
 POLICIES = ("earliest", "latest", "error")
 

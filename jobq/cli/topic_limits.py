@@ -18,10 +18,10 @@ from jobq.cli.topic_places import (
     tolerating,
     topic_of,
 )
-from jobq.engine.keys import is_name
+from jobq.queue.keys import is_name
 
 if TYPE_CHECKING:
-    from jobq.compat.topic import Limits
+    from jobq.topics import Limits
 
 
 @command("describe", examples="jobq topic describe orders\njobq topic describe orders --json")
@@ -159,7 +159,7 @@ def delete(session: Session, name: str, yes: bool, layout: str) -> int:
     written = os.fsencode(name)
     if layout == "jobq" and not is_name("topic", written):
         session.confirmed(f"Take {name} off the list of topics?", yes)
-        from jobq.compat.topic.binding import forget_topic, strange_topic_names
+        from jobq.topics.binding import forget_topic, strange_topic_names
 
         listed = written in strange_topic_names(session.client)
         forget_topic(session.client, written)

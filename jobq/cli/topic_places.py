@@ -18,7 +18,7 @@ from jobq.errors import ConfigError, JobqError, NoGroup
 
 if TYPE_CHECKING:
     from jobq.cli.session import Session
-    from jobq.compat.topic import Message, RedismqTopic, Topic
+    from jobq.topics import Message, RedismqTopic, Topic
 
 
 class Place(click.ParamType["str | int | datetime"]):
@@ -60,14 +60,14 @@ COLUMNS = {"index": "index", "at": "at", "key": "key", "content": "content"}
 
 def topic_of(session: Session, name: str) -> Topic:
     """The topic in jobq's layout."""
-    from jobq.compat.topic import Topic
+    from jobq.topics import Topic
 
     return Topic(name, session.client)
 
 
 def redismq_of(session: Session, name: str) -> RedismqTopic:
     """The topic in redismq's layout."""
-    from jobq.compat.topic import RedismqTopic
+    from jobq.topics import RedismqTopic
 
     return RedismqTopic(name, session.client)
 

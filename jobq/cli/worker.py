@@ -72,12 +72,12 @@ def worker(
     TERM and INT drain, a second one hurries, a third kills; TSTP takes no more, CONT goes on; TTIN dumps
     stacks; HUP replaces the children one by one.
     """
-    from jobq.engine.connection import set_default_client
+    from jobq.client.connection import set_default_client
     from jobq.jobs.middleware import everywhere
     from jobq.jobs.registry import default_registry
     from jobq.observe import sentry
     from jobq.observe.log import JobLog, Logging
-    from jobq.worker.birth import Hooks
+    from jobq.worker.process import Hooks
     from jobq.worker.run import run_worker
 
     intake = intake_of(session, given)

@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from jobq.engine.message import Ending, Message
 from jobq.events import attempt_record, trace_id
 from jobq.jobs import log
 from jobq.jobs.failure import class_name, clean, one_column, summary
+from jobq.queue.types import Ending, Message
 
 #: After this many different names the log stops to tell new ones apart.
 MOST_NAMES = 1_000

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jobq.engine.message import Message
+from jobq.queue.types import Message
 
 if TYPE_CHECKING:
     from jobq.jobs.job import Job

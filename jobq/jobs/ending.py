@@ -6,14 +6,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from jobq.engine.message import Ending
 from jobq.errors import Dead
 from jobq.events import ago_ms, attempt_record, trace_id
 from jobq.jobs import failure, log
 from jobq.jobs.call import Call
 from jobq.jobs.context import Context
 from jobq.jobs.decision import Decision, Rules, checked
-from jobq.jobs.result import encode_failure
+from jobq.jobs.results import encode_failure
+from jobq.queue.types import Ending
 
 #: run_us, cpu_us, rss_kib, worker
 Figures = tuple[int, int, int, str]

@@ -17,7 +17,6 @@ from typing import Any
 
 from msgspec import structs
 
-from jobq.engine.message import Ending, Message
 from jobq.errors import CodecError, ConfigError, JobAborted, JobTimeout
 from jobq.events import ago_ms, attempt_record, in_utc, trace_id
 from jobq.jobs import middleware
@@ -29,8 +28,9 @@ from jobq.jobs.ending import failed_ending
 from jobq.jobs.forks import Home, leave
 from jobq.jobs.metered import Meter, metered
 from jobq.jobs.registry import Registry
-from jobq.jobs.result import encode_result
-from jobq.jobs.seal import Seal, opened
+from jobq.jobs.results import encode_result
+from jobq.jobs.signing import Seal, opened
+from jobq.queue.types import Ending, Message
 
 #: Peak memory only ever grows, so it needn't be asked for after each of a thousand short jobs.
 RSS_EVERY = 64

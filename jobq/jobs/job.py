@@ -17,11 +17,11 @@ from msgspec import UNSET
 from jobq.errors import ConfigError
 from jobq.jobs.codec import Overrides
 from jobq.jobs.decision import DEFAULT_POLICY, DEFAULT_RETRIES, Decision, Rules
+from jobq.jobs.enqueue import Args, queue_of, send, send_many
 from jobq.jobs.options import TRAVELLING, Declaration, Options, checked_options
-from jobq.jobs.outgoing import Args, queue_of, send, send_many
 from jobq.jobs.receipt import Receipt
 from jobq.jobs.registry import checked_job_name, default_registry, job_name
-from jobq.jobs.result import ResultRefused
+from jobq.jobs.results import ResultRefused
 from jobq.jobs.retry import Listed
 from jobq.jobs.signature import Signature
 

@@ -32,7 +32,7 @@ from jobq.errors import ConfigError
 
 if TYPE_CHECKING:
     from jobq.jobs.context import Context
-    from jobq.jobs.outgoing import Outgoing
+    from jobq.jobs.enqueue import Outgoing
     from jobq.jobs.receipt import Receipt
 
     Deliver = Callable[[Outgoing], list[Receipt[Any]]]

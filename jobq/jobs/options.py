@@ -13,7 +13,7 @@ from jobq.jobs.decision import ErrorFilter, checked_filter
 from jobq.jobs.retry import Policy
 
 if TYPE_CHECKING:
-    from jobq.engine.connection import Client
+    from jobq.client.connection import Client
     from jobq.jobs.registry import Registry
 
 MAX_S = 3_153_600_000.0
@@ -92,7 +92,7 @@ def _as_given(name: str, value: Any) -> Any:
 
 
 def _queue(name: str, value: Any) -> str:
-    from jobq.engine.keys import checked_name
+    from jobq.queue.keys import checked_name
 
     if not isinstance(value, str):
         raise ConfigError(f"queue={value!r} is no name; give a str")

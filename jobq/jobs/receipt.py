@@ -6,14 +6,14 @@ import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from jobq.errors import JobFailed, NoResult, ResultTimeout
-from jobq.jobs.result import decode_result
-from jobq.jobs.seal import Purpose, opened, seal_of, shown_text
+from jobq.jobs.results import decode_result
+from jobq.jobs.signing import Purpose, opened, seal_of, shown_text
 from jobq.jobs.waiting import wait_for_item
 
 if TYPE_CHECKING:
-    from jobq.engine.message import Action, Status
-    from jobq.engine.queue import Queue
     from jobq.jobs.job import Job
+    from jobq.queue.queue import Queue
+    from jobq.queue.types import Action, Status
 
 R = TypeVar("R")
 

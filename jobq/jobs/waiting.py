@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from jobq.errors import Unavailable
 
 if TYPE_CHECKING:
-    from jobq.engine.connection import Client
+    from jobq.client.connection import Client
 
 
 def wait_for_item(client: Client, key: str, seconds: float) -> bytes | None:

@@ -19,7 +19,7 @@ from jobq.jobs.middleware import everywhere
 
 if TYPE_CHECKING:
     from jobq.jobs.context import Context
-    from jobq.jobs.outgoing import Outgoing
+    from jobq.jobs.enqueue import Outgoing
     from jobq.jobs.receipt import Receipt
 
 FLUSH_S = 2.0

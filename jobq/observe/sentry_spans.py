@@ -17,7 +17,7 @@ from sentry_sdk.tracing import TransactionSource
 
 if TYPE_CHECKING:
     from jobq.jobs.context import Context
-    from jobq.jobs.outgoing import Outgoing
+    from jobq.jobs.enqueue import Outgoing
     from jobq.jobs.receipt import Receipt
 
 ORIGIN = "auto.queue.jobq"

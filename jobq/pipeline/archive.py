@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from jobq.engine import trust
+from jobq import trust
 from jobq.errors import PipelineError
 from jobq.pipeline.java import Java
 from jobq.pipeline.launcher import cache

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from jobq import extras
 from jobq.config import processors
-from jobq.engine.diagnosis import Finding, Level
 from jobq.errors import JobqError
 from jobq.pipeline import archive, distribution, interpreter
 from jobq.pipeline.java import Java, looked_for
 from jobq.pipeline.memory import MIB, asked, available, checked, heap_bytes
+from jobq.queue.diagnosis import Finding, Level
 
 if TYPE_CHECKING:
-    from jobq.engine.connection import Client
+    from jobq.client.connection import Client
 
 #: Package -> the oldest version that works, the first that doesn't; as in the extra `spark`.
 NEEDED: dict[str, tuple[int, int | None]] = {

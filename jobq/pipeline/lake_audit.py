@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jobq.engine.audited import Audited
 from jobq.errors import ConfigError
 from jobq.events import in_utc
 from jobq.pipeline.commits import Loss
 from jobq.pipeline.options import unknown
+from jobq.queue.audited import Audited
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from jobq.engine import trust
+from jobq import trust
 from jobq.errors import JavaMissing
 
 ABSENT = "--add-modules=jdk.incubator.vector"

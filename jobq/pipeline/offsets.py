@@ -13,12 +13,12 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jobq.engine import keys
-from jobq.engine.script import load
+from jobq.client.scripts import load
 from jobq.errors import ConfigError, ScriptError
+from jobq.queue import keys
 
 if TYPE_CHECKING:
-    from jobq.engine.connection import Client
+    from jobq.client.connection import Client
 
 #: Entries that one call of walk.lua looks at: about 10 ms of the server's time.
 STEP = 2_000
@@ -141,7 +141,7 @@ def tail(client: Client, key: str) -> Tail:
 
 def topic_tail(client: Client, topic: str) -> Tail:
     """What a topic is now, as if its log were never compacted: indexes are its numbers."""
-    from jobq.compat.topic.binding import Binding
+    from jobq.topics.binding import Binding
 
     binding = Binding(topic, client)
     first, last, _, _ = binding.run("read", 1, 0, 1)

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from jobq.engine.binding import BYTES_PER_CALL
 from jobq.errors import LakeError, PipelineError
+from jobq.queue.binding import BYTES_PER_CALL
 
 if TYPE_CHECKING:
-    from jobq.engine.queue import Queue
+    from jobq.queue.queue import Queue
 
 #: How long a target remembers, and a message refuses to be enqueued again after it is done.
 REMEMBER_S = 30 * 86_400.0

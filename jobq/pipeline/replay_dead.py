@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from jobq.engine.binding import PER_CALL
-from jobq.engine.queue import Queue
 from jobq.pipeline.replay import Pace, Replayed, note_key
+from jobq.queue.binding import PER_CALL
+from jobq.queue.queue import Queue
 
 
 class Death(NamedTuple):

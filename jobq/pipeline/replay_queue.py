@@ -11,12 +11,12 @@ from base64 import b64encode
 from collections.abc import Callable
 from typing import Any, Literal
 
-from jobq.engine.binding import LONGEST_MID, PER_CALL
-from jobq.engine.queue import Queue
 from jobq.errors import BadRecord, CodecError
 from jobq.jobs.codec import decode_any, encode
-from jobq.jobs.seal import seal_for
+from jobq.jobs.signing import seal_for
 from jobq.pipeline.replay import Archived, note_key
+from jobq.queue.binding import LONGEST_MID, PER_CALL
+from jobq.queue.queue import Queue
 
 Shape = Literal["text", "json", "base64"]
 

@@ -12,13 +12,13 @@ import secrets
 import time
 from base64 import urlsafe_b64encode
 
-from jobq.compat.topic import Record
-from jobq.compat.topic.binding import Binding
-from jobq.compat.topic.message import encoded
-from jobq.engine.caller import Caller
-from jobq.engine.connection import Client
+from jobq.client.connection import Client
+from jobq.client.numbered_calls import Caller
 from jobq.errors import LockLost, PipelineError
 from jobq.pipeline.replay import Archived
+from jobq.topics import Record
+from jobq.topics.binding import Binding
+from jobq.topics.message import encoded
 
 ORIGIN, ORIGIN_AT = "jobq-origin", "jobq-origin-at"
 #: Of the right to be the only writer: renewed by every call, at the latest after a third of it.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobq.compat.topic.keys import topic_names
-from jobq.engine import keys
-from jobq.engine.rights import allowed_for, literal
-from jobq.engine.script import folder, load
+from jobq.client.acl import allowed_for, literal
+from jobq.client.scripts import folder, load
+from jobq.queue import keys
+from jobq.topics.keys import topic_names
 
 #: What of other areas it calls: to enqueue, to read queues and topics.
 _CALLED = (
-    ("engine", "enqueue"), ("engine", "counts"), ("engine", "level"), ("topic", "read"), ("topic", "find"),
+    ("queue", "enqueue"), ("queue", "counts"), ("queue", "level"), ("topic", "read"), ("topic", "find"),
 )  # fmt: skip
 #: What it sends to a queue's or a topic's keys itself.
 _OWN = (

@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jobq import extras
-from jobq.engine.diagnosis import Finding
 from jobq.errors import JobqError
+from jobq.queue.diagnosis import Finding
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from jobq.engine.connection import Client
+    from jobq.client.connection import Client
 
 ROWS = 100_000
 #: The line of a Python traceback that names the error.
@@ -62,7 +62,7 @@ def round_trip(spark: SparkSession, client: Client) -> str:
     settings = replace(client.settings, url=client.url)
 
     def call(parts: Iterable[int]) -> Iterator[str]:
-        from jobq.engine.connection import connect
+        from jobq.client.connection import connect
 
         reached = connect(settings=settings)
         try:

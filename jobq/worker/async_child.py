@@ -13,12 +13,12 @@ from typing import NamedTuple, TypeVar
 
 from redis.exceptions import RedisError
 
-from jobq.engine.ahead import Ahead
-from jobq.engine.message import Dequeued, Ending, Hold, Message
+from jobq.client.ahead import Ahead
 from jobq.errors import JobAborted, JobqError, Unavailable
 from jobq.jobs.call import Call
 from jobq.jobs.forks import NotHere, leave
-from jobq.worker import slots
+from jobq.queue.types import Dequeued, Ending, Hold, Message
+from jobq.worker import shared_state as slots
 from jobq.worker.clock import boot_ns
 from jobq.worker.hard import kill_after_s
 from jobq.worker.holding import Child, Surroundings, aged

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from time import monotonic, monotonic_ns
 
-from jobq.engine.message import Dequeued, Ending, Hold, Message
 from jobq.errors import JobAborted, JobqError
 from jobq.jobs.call import Call
-from jobq.worker import slots
+from jobq.queue.types import Dequeued, Ending, Hold, Message
+from jobq.worker import shared_state as slots
 from jobq.worker.clock import boot_ns
 from jobq.worker.hard import kill_after_s
 from jobq.worker.holding import Child, Surroundings, aged

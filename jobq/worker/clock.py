@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.engine.clock import boot_ns
+from jobq.client.clock import boot_ns
 
 __all__ = ["boot_ns", "lease_and_margin"]
 

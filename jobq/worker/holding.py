@@ -13,31 +13,32 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from jobq.client.ahead import Ahead
+from jobq.client.connection import Client, connect
+from jobq.client.numbered_calls import Caller
 from jobq.config import ServerSettings, WorkerSettings
-from jobq.engine.ahead import Ahead
-from jobq.engine.caller import Caller
-from jobq.engine.connection import Client, connect
-from jobq.engine.message import Dequeued, Ending, Finished, Hold, Message
-from jobq.engine.queue import Queue
 from jobq.errors import Full, JobqError, Unavailable
 from jobq.jobs.absent import UnknownJobs
 from jobq.jobs.call import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
-from jobq.jobs.seal import seal_of
-from jobq.worker import exits, slots
+from jobq.jobs.signing import seal_of
+from jobq.queue.queue import Queue
+from jobq.queue.types import Dequeued, Ending, Finished, Hold, Message
+from jobq.worker import exits
+from jobq.worker import shared_state as slots
 from jobq.worker.clock import boot_ns, lease_and_margin
 from jobq.worker.idle import Sleep
 from jobq.worker.line import Line, LineCaller, Unheard, tell_refused
 from jobq.worker.log import logger
 from jobq.worker.prefetch import Prefetch
 from jobq.worker.recycle import Recycling
+from jobq.worker.scheduling import Turns
+from jobq.worker.shared_state import Slots
 from jobq.worker.signals import Signals
-from jobq.worker.slots import Slots
 from jobq.worker.spent import Spent
 from jobq.worker.standing import AWAY, BROKEN, Standing
 from jobq.worker.timers import Timers
-from jobq.worker.turns import Turns
 
 #: A child has nothing better to do than to wait for its server.
 FOR_EVER_S = 1e9

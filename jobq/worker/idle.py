@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError, ResponseError
 
-from jobq.engine.connection import Argument, Client, exchange, packed
+from jobq.client.connection import Argument, Client, exchange, packed
 from jobq.errors import JobqError, Unavailable
 from jobq.worker.clock import boot_ns
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from jobq.config import WorkerSettings
-from jobq.engine.message import Hold
-from jobq.engine.queue import Queue
-from jobq.worker import slots
+from jobq.queue.queue import Queue
+from jobq.queue.types import Hold
+from jobq.worker import shared_state as slots
 from jobq.worker.clock import boot_ns, lease_and_margin
 from jobq.worker.log import logger
 from jobq.worker.member import Member
-from jobq.worker.slots import Held
+from jobq.worker.shared_state import Held
 
 PER_CALL = 500
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from msgspec import structs
 
+from jobq.client.ahead import Ahead
+from jobq.client.numbered_calls import REPEAT_S, Caller, new_id
 from jobq.config import WorkerSettings
-from jobq.engine.ahead import Ahead
-from jobq.engine.caller import REPEAT_S, Caller, new_id
-from jobq.engine.message import Dequeued, Ending, Finished, Hold
-from jobq.engine.queue import MOST, Queue
 from jobq.errors import Full, JobqError, LockLost, ScriptError, Unavailable
+from jobq.queue.queue import MOST, Queue
+from jobq.queue.types import Dequeued, Ending, Finished, Hold
 from jobq.worker.clock import boot_ns, lease_and_margin
 from jobq.worker.log import logger
 from jobq.worker.standing import AWAY, BROKEN, Standing

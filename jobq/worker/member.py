@@ -6,9 +6,9 @@ import os
 import signal
 import time
 
-from jobq.worker import slots
-from jobq.worker.birth import Plan, live
-from jobq.worker.slots import Slots
+from jobq.worker import shared_state as slots
+from jobq.worker.process import Plan, live
+from jobq.worker.shared_state import Slots
 from jobq.worker.stacks import Stacks
 
 BACKOFF_S = 0.1

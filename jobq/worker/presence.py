@@ -8,12 +8,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from jobq.client.connection import Client
 from jobq.config import WorkerSettings
-from jobq.engine import directory
-from jobq.engine.connection import Client
 from jobq.errors import JobqError, ScriptError
 from jobq.jobs.registry import Registry
-from jobq.worker import slots
+from jobq.queue import directory
+from jobq.worker import shared_state as slots
 from jobq.worker.log import logger
 from jobq.worker.member import Member
 from jobq.worker.stacks import seen_together

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from jobq.client.connection import Client, switch_off_buffers
+from jobq.client.functions import check_library
 from jobq.config import WorkerSettings
-from jobq.engine.connection import Client, switch_off_buffers
-from jobq.engine.functions import check_library
 from jobq.errors import ConfigError
 from jobq.jobs.forks import Home
 from jobq.jobs.registry import Registry
 from jobq.worker import exits
-from jobq.worker.birth import Hooks, Plan
+from jobq.worker.feeder import Source
 from jobq.worker.log import logger
 from jobq.worker.presence import declared, warn_of_unserved
-from jobq.worker.source import Source
+from jobq.worker.process import Hooks, Plan
 from jobq.worker.standing import Standing
 from jobq.worker.supervisor import Supervisor
 

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import islice
 
-from jobq.engine import keys
-from jobq.engine.connection import Client
-from jobq.engine.message import Ending, Message
+from jobq.client.connection import Client
 from jobq.errors import JobqError
-from jobq.jobs.seal import Seal, is_sealed
+from jobq.jobs.signing import Seal, is_sealed
+from jobq.queue import keys
+from jobq.queue.types import Ending, Message
 from jobq.worker.log import logger
 
 #: Digests of messages that were handed out; those given back are never asked for again.

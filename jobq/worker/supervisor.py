@@ -14,19 +14,20 @@ import time
 from dataclasses import replace
 from functools import partial
 
-from jobq.engine.connection import connect
-from jobq.engine.queue import Queue
+from jobq.client.connection import connect
 from jobq.errors import JobqError, masked
-from jobq.worker import exits, slots
-from jobq.worker.birth import Plan
-from jobq.worker.death import Death, bury, examined
+from jobq.queue.queue import Queue
+from jobq.worker import exits
+from jobq.worker import shared_state as slots
+from jobq.worker.child_exit import Death, bury, examined
+from jobq.worker.feeder import Feeder, Source
 from jobq.worker.holding import ANSWER_S, REDIRECTED_S
 from jobq.worker.leases import Leases
 from jobq.worker.line import REFUSED
 from jobq.worker.log import logger
 from jobq.worker.member import Member
 from jobq.worker.presence import Presence, listed
-from jobq.worker.source import Feeder, Source
+from jobq.worker.process import Plan
 from jobq.worker.upkeep import Upkeep
 
 PATIENCE_S = 1.0

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from jobq.config import WorkerSettings
-from jobq.engine import keys
-from jobq.engine.queue import Queue
 from jobq.errors import JobqError
+from jobq.queue import keys
+from jobq.queue.queue import Queue
 from jobq.worker.clock import boot_ns
 from jobq.worker.holding import neighbours
 from jobq.worker.line import REFUSED

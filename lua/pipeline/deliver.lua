@@ -23,21 +23,21 @@ local not_before, lock_ms = nil, ''
 --@include shared/_arguments
 keys_are(13)
 arguments_are(5)
---@include engine/_stored
+--@include queue/_stored
 whole_or_none('dedupe_ms', dedupe_ms, 0, MOST_MS)
---@include engine/_call
---@include engine/_clock
---@include engine/_text
+--@include queue/_call
+--@include queue/_clock
+--@include queue/_text
 local any = {left_ready = redis.call('SCARD', left_ready) > 0}
 local nwake = redis.call('LLEN', wake)
---@include engine/_wake
---@include engine/_place
---@include engine/_accept
+--@include queue/_wake
+--@include queue/_place
+--@include queue/_accept
 --@include _batch
 
 if refused() then return {'closed'} end
 if replayed() then
---@include engine/_recorded
+--@include queue/_recorded
   return recorded_words()
 end
 local words = accept_batch(batch)

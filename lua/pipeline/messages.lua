@@ -23,9 +23,9 @@ local cursor, count, contents_too, now = unpack(ARGV)
 keys_are(9)
 arguments_are(4)
 one_of('contents_too', contents_too, '', '1')
---@include engine/_stored
---@include engine/_clock
---@include engine/_status
+--@include queue/_stored
+--@include queue/_clock
+--@include queue/_status
 
 count = whole('count', count, 1, 2000)
 local reply = redis.call('HSCAN', messages, cursor, 'COUNT', count)

@@ -24,7 +24,7 @@ whole_or_none('now', now, 0, 253402300799999)
 one_of('start', start, 'earliest', 'latest', 'index', 'time')
 if start == 'index' or start == 'time' then whole('value', value, -9007199254740991, 9007199254740991) end
 one_of('out_of_range', out_of_range, 'earliest', 'latest', 'error')
---@include engine/_text
+--@include queue/_text
 if name == '' or #name > 512 or not is_text(name) then
   refuse('name', '1 to 512 bytes of UTF-8 without control characters')
 end

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from bench.work import noop, twice
-from jobq.engine.binding import PER_CALL
-from jobq.engine.connection import Client
-from jobq.engine.message import Ending
-from jobq.engine.queue import Queue
+from jobq.client.connection import Client
+from jobq.queue.binding import PER_CALL
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = 5_000

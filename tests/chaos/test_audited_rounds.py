@@ -7,8 +7,8 @@ import pytest
 from jobq.chaos.faults import FAULTS, Fault, Stage
 from jobq.chaos.producing import QUEUE, enqueue
 from jobq.chaos.round import Plan, play
-from jobq.engine.keys import key
-from jobq.engine.queue import Queue
+from jobq.queue.keys import key
+from jobq.queue.queue import Queue
 
 from .conftest import JOBS, SEED
 

@@ -20,8 +20,8 @@ from jobq.chaos.faults import Fault, Stage
 from jobq.chaos.place import OwnServer
 from jobq.chaos.producing import QUEUE
 from jobq.chaos.round import Plan, play
-from jobq.engine.queue import Queue
 from jobq.events import decode
+from jobq.queue.queue import Queue
 from tests.conftest import binary
 from tests.tools import compiled, libfaketime
 

@@ -9,10 +9,10 @@ import pytest
 from jobq.chaos.faults import FAULTS
 from jobq.chaos.place import OwnServer
 from jobq.chaos.round import Plan, play
+from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.engine.connection import connect
-from jobq.engine.queue import Queue
 from jobq.errors import Full
+from jobq.queue.queue import Queue
 from tests.conftest import binary, kinds
 from tests.tools import compiled
 

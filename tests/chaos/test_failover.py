@@ -14,9 +14,9 @@ from jobq.chaos.place import Place
 from jobq.chaos.producing import QUEUE
 from jobq.chaos.round import Plan, play
 from jobq.chaos.verdict import Verdict
-from jobq.engine.queue import Queue
+from jobq.queue.queue import Queue
+from tests.client.deployments import Watched, role, wait_for
 from tests.conftest import binary, kinds
-from tests.engine.deployments import Watched, role, wait_for
 
 from .conftest import JOBS, SEED, broken, handed_over
 

@@ -10,8 +10,8 @@ from jobq.chaos.crew import children_of
 from jobq.chaos.faults import FAULTS, Fault, Stage
 from jobq.chaos.ledger import Ledger
 from jobq.chaos.producing import QUEUE, contents
-from jobq.engine.message import Ending
-from jobq.engine.queue import Queue
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 
 from .conftest import JOBS
 

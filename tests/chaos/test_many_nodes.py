@@ -13,8 +13,8 @@ from jobq.chaos.faults import Fault, Stage
 from jobq.chaos.place import Place
 from jobq.chaos.producing import QUEUE
 from jobq.chaos.round import Plan, play
+from tests.client.deployments import HOST, Node, Spread, Watched, role, wait_for
 from tests.conftest import binary, kinds
-from tests.engine.deployments import HOST, Node, Spread, Watched, role, wait_for
 
 from .conftest import JOBS, SEED
 

@@ -11,10 +11,10 @@ from jobq.chaos.crew import until
 from jobq.chaos.ledger import Ledger
 from jobq.chaos.producing import enqueue
 from jobq.chaos.proxy import Proxy
+from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.engine.connection import connect
-from jobq.engine.queue import Queue
 from jobq.errors import NotDurable
+from jobq.queue.queue import Queue
 
 
 @pytest.fixture

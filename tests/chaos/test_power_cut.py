@@ -17,9 +17,9 @@ from jobq.chaos.ledger import Ledger
 from jobq.chaos.place import OwnServer
 from jobq.chaos.producing import QUEUE, enqueue
 from jobq.chaos.round import Plan, play
-from jobq.engine.connection import Client, connect
-from jobq.engine.queue import Queue
+from jobq.client.connection import Client, connect
 from jobq.errors import ConfigError
+from jobq.queue.queue import Queue
 from tests.conftest import binary, kinds
 from tests.tools import compiled
 

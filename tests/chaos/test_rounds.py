@@ -6,8 +6,8 @@ import pytest
 
 from jobq.chaos.faults import CALM, FAULTS, Fault, Stage
 from jobq.chaos.producing import QUEUE, enqueue
-from jobq.engine.keys import key
-from jobq.engine.queue import Queue
+from jobq.queue.keys import key
+from jobq.queue.queue import Queue
 
 from .conftest import JOBS
 

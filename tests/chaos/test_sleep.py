@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jobq.chaos.proxy import Proxy
+from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.engine.connection import connect
 from jobq.worker.idle import Sleep
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from jobq.chaos.proxy import Pair, Proxy
+from jobq.client.connection import Client, connect
 from jobq.config import ServerSettings
-from jobq.engine.connection import Client, connect
-from jobq.engine.queue import Queue
 from jobq.errors import Full, Unavailable
+from jobq.queue.queue import Queue
 
 
 @pytest.fixture

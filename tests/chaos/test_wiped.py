@@ -11,7 +11,7 @@ from jobq.chaos.crew import until
 from jobq.chaos.faults import Fault, Stage
 from jobq.chaos.ledger import Ledger, Line
 from jobq.chaos.producing import LONG_S, QUEUE, enqueue
-from jobq.engine.queue import Queue
+from jobq.queue.queue import Queue
 
 from .conftest import JOBS, broken
 

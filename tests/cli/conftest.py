@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from jobq.cli import main
-from jobq.engine.message import Ending
+from jobq.queue.types import Ending
 
 ROOT = Path(__file__).resolve().parents[2]
 

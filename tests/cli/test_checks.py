@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobq.engine.queue import Queue
+from jobq.queue.queue import Queue
 
 
 @pytest.fixture

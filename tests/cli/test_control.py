@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from jobq.engine import clock, directory
-from jobq.engine.queue import Queue
+from jobq.client import clock
+from jobq.queue import directory
+from jobq.queue.queue import Queue
 
 
 def test_queues_counts_where_messages_are(cli: Any, client: Any) -> None:

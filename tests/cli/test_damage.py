@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
+from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.engine import keys
-from jobq.engine.connection import connect
-from jobq.engine.queue import Queue
+from jobq.queue import keys
+from jobq.queue.queue import Queue
 
+from ..client.deployments import HOST, Node, Spread
 from ..conftest import binary
-from ..engine.deployments import HOST, Node, Spread
 
 CALL = b'{"v":1,"job":"a.b","args":[]}'
 #: By the name that Lua gives it, every key of a queue that a reading verb opens.

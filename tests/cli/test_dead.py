@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobq.engine.queue import Queue
+from jobq.queue.queue import Queue
 
 
 def test_list_shows_the_first_line_of_the_reason_and_no_content(

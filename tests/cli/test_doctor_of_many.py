@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from ..client.deployments import HOST, Node, Spread, Watched, wait_for
 from ..conftest import binary
-from ..engine.deployments import HOST, Node, Spread, Watched, wait_for
 
 
 def name(node: Node) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from jobq.engine.queue import Queue
 from jobq.jobs.registry import default_registry
+from jobq.queue.queue import Queue
 
 JOBS = """
 from jobq import job

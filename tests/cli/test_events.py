@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from jobq.engine.message import Ending
-from jobq.engine.queue import Queue
 from jobq.events import attempt_record
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 RECORD = attempt_record("mail.send", 1, 0, 250_000, 9_000, 4_096, "w1", "Boom", "f1", 2, TRACE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobq.engine.queue import Queue
+from jobq.queue.queue import Queue
 
 CALL = b'{"job":"a.b","args":["secret"]}'
 

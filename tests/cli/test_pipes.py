@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jobq.engine.queue import Queue
+from jobq.queue.queue import Queue
 
 from ..conftest import connected, emptied, serving
 

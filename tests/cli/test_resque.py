@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from jobq.compat.resque.claims import Claims
-from jobq.compat.resque.places import Place
-from jobq.engine.queue import Queue
+from jobq.protocols.ruby.claims import Claims
+from jobq.protocols.ruby.places import Place
+from jobq.queue.queue import Queue
 
 PLACE = Place("sidekiq", "", "default")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobq.compat.rsmq import Rsmq
+from jobq.protocols.rsmq import Rsmq
 
 ID = "hochb5vvsh0123456789abcdefghijkl"
 

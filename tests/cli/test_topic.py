@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from jobq.compat.topic import RedismqTopic, Topic, binding
+from jobq.topics import RedismqTopic, Topic, binding
 
 
 @pytest.fixture

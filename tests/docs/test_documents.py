@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from jobq.config import WorkerSettings
-from jobq.engine import keys
-from jobq.engine.directory import queue_names
 from jobq.jobs import codec
 from jobq.jobs.absent import UnknownJobs
+from jobq.queue import keys
+from jobq.queue.directory import queue_names
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

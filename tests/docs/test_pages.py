@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from jobq.engine.directory import queue_names
-from jobq.engine.queue import Queue
+from jobq.queue.directory import queue_names
+from jobq.queue.queue import Queue
 from tests import tools
+from tests.client.deployments import free_port
 from tests.docs.pages import DEADLINE_S, NAMED, ROOT, Shell, blocks
-from tests.engine.deployments import free_port
 from tests.examples.test_email import Mailbox
 
 READMES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("**/README.md"))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jobq.compat.topic import Topic, binding, keys, library
-from jobq.engine.functions import load_library
+from jobq.client.functions import load_library
+from jobq.topics import Topic, binding, keys, library
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 CALL = re.compile(r"(FCALL .*?)\n(?:-> (\w+)|(?=FCALL))", re.DOTALL)

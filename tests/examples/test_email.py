@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from jobq.engine.queue import Queue
+from jobq.queue.queue import Queue
 
 
 class Mailbox(socketserver.ThreadingTCPServer):

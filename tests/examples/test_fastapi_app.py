@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from tests.engine.deployments import free_port
+from tests.client.deployments import free_port
 
 
 @pytest.fixture

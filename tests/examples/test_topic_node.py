@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jobq.compat.topic import Topic, binding, library
-from jobq.engine.functions import load_library
+from jobq.client.functions import load_library
+from jobq.topics import Topic, binding, library
 
 ROOT = Path(__file__).resolve().parents[2]
 

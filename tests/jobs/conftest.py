@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from jobq.engine.message import Ending, Message
 from jobq.jobs.call import Call
 from jobq.jobs.codec import encode
 from jobq.jobs.executor import Executor
 from jobq.jobs.middleware import everywhere
 from jobq.jobs.registry import Registry
+from jobq.queue.types import Ending, Message
 
 
 @pytest.fixture

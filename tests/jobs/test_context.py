@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import jobq
-from jobq.engine.message import Ending
 from jobq.errors import NoContext
 from jobq.jobs.job import job
 from jobq.jobs.registry import Registry
+from jobq.queue.types import Ending
 
 Run = Callable[..., Ending]
 

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobq.engine.message import Ending, Message
 from jobq.errors import ConfigError, Dead, JobAborted, JobTimeout, Retry, Snooze
 from jobq.events import Event, decode
 from jobq.jobs import retry
@@ -25,6 +24,7 @@ from jobq.jobs.decision import Decision
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
 from jobq.jobs.registry import Registry
+from jobq.queue.types import Ending, Message
 
 Run = Callable[..., Ending]
 CALL = b'{"job":"mail.send","args":["a@b"],"kwargs":{"copies":2},"enqueued_at":1}'

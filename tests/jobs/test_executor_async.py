@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import jobq
-from jobq.engine.message import Ending, Message
 from jobq.errors import JobAborted, Snooze
 from jobq.events import decode
 from jobq.jobs.call import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
 from jobq.jobs.registry import Registry
+from jobq.queue.types import Ending, Message
 
 
 @pytest.fixture

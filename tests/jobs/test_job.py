@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jobq.config import WorkerSettings
-from jobq.engine.binding import PER_CALL
-from jobq.engine.message import Ending
-from jobq.engine.queue import Queue
 from jobq.errors import CodecError, ConfigError, JobFailed, NoResult, ResultTimeout
 from jobq.jobs.call import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
+from jobq.queue.binding import PER_CALL
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 
 
 @pytest.fixture

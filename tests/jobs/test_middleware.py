@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from jobq.engine.message import Ending, Message
 from jobq.errors import ConfigError
 from jobq.jobs import middleware
 from jobq.jobs.call import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
 from jobq.jobs.registry import Registry
+from jobq.queue.types import Ending, Message
 
 
 class Noting:

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobq.engine.message import Ending, Message
 from jobq.errors import ConfigError, JobAlreadyRegistered, JobNotFound
 from jobq.jobs.codec import encode
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
 from jobq.jobs.registry import Registry
+from jobq.queue.types import Ending, Message
 
 
 def test_job_is_named_by_module_and_function(registry: Registry):

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from jobq.engine.queue import Queue
+from jobq.queue.queue import Queue
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 120

@@ -6,9 +6,9 @@ import os
 import signal
 from typing import Any
 
-from jobq.engine import queue
 from jobq.jobs import executor
-from jobq.worker import death
+from jobq.queue import queue
+from jobq.worker import child_exit as death
 from tests.lifecycle.jobs_at_work import agated, gated, quick
 
 __all__ = ["agated", "gated", "quick"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from jobq.chaos.audit import Audit
+from jobq.queue.audit import Audit
 
 from . import jobs_at_work as jobs
 from .conftest import until

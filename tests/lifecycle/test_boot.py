@@ -17,9 +17,9 @@ threading.Thread(target=threading.Event().wait, name="poller", daemon=True).star
 HOOKED = """
 import sys
 from jobq.config import ServerSettings, WorkerSettings
-from jobq.engine.connection import connect
+from jobq.client.connection import connect
 from jobq.jobs.registry import Registry
-from jobq.worker.birth import Hooks
+from jobq.worker.process import Hooks
 from jobq.worker.run import run_worker
 
 def fail():

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from jobq.engine import keys
-from jobq.engine.queue import Queue
+from jobq.queue import keys
+from jobq.queue.queue import Queue
 from tests.lifecycle.conftest import until
 
 #: What any producer that may write to one queue can do to it: key or command.

@@ -8,11 +8,11 @@ import pytest
 from redis.crc import key_slot
 
 from jobq.cli import main
+from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.engine.connection import connect
-from jobq.engine.queue import Queue
+from jobq.queue.queue import Queue
+from tests.client.deployments import Spread
 from tests.conftest import binary
-from tests.engine.deployments import Spread
 from tests.lifecycle.conftest import until
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.engine.queue import Queue
+from jobq.queue.queue import Queue
 from tests.lifecycle.conftest import until
 
 

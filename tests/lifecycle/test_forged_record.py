@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.engine import keys
-from jobq.engine.queue import Queue
+from jobq.queue import keys
+from jobq.queue.queue import Queue
 from tests.lifecycle.conftest import until
 
 

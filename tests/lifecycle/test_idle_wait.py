@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.engine.connection import connect
-from jobq.engine.queue import Queue
+from jobq.queue.queue import Queue
 from jobq.worker.idle import Sleep
 
 from .conftest import until

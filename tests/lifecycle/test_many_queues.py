@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from jobq.engine import keys
-from jobq.engine.queue import Queue
+from jobq.queue import keys
+from jobq.queue.queue import Queue
 from tests.lifecycle.conftest import until
 
 #: As many as the supervisor looks at with one command.

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.engine import keys
-from jobq.engine.connection import connect
-from jobq.engine.queue import Queue
+from jobq.queue import keys
+from jobq.queue.queue import Queue
 
 from ..conftest import answering, binary
 from ..conftest import start as start_server

@@ -18,7 +18,7 @@ __all__ = ["own", "own_queue"]
 PATIENT = """
 import sys
 from jobq.config import ServerSettings, WorkerSettings
-from jobq.engine.connection import connect
+from jobq.client.connection import connect
 from jobq.jobs.registry import default_registry
 from jobq.worker.run import run_worker
 import tests.lifecycle.jobs_at_work, tests.lifecycle.jobs_that_freeze

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from jobq.engine.fsck import PARTS
+from jobq.queue.fsck import PARTS
 from tests.model.actions import ACTIONS, Action, moves
 from tests.model.digest import digest
 from tests.model.drain import Drain

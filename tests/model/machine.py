@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jobq.engine.script import Script, folder
+from jobq.client.scripts import Script, folder
 
 HERE = Path(__file__).parent / "lua"
 COST_LIMIT = 140
@@ -40,7 +40,7 @@ class Machine:
     """Scripts, one database, and its snapshots."""
 
     def __init__(
-        self, mutations: Sequence[Mutation] = (), lua: str = "luajit21", area: str = "engine"
+        self, mutations: Sequence[Mutation] = (), lua: str = "luajit21", area: str = "queue"
     ) -> None:
         module = importlib.import_module(f"lupa.{lua}")
         self._lua_error = module.LuaError

@@ -19,7 +19,7 @@ I9   accepted is stored                            model/lua/invariants.lua: I8/
 I9   refused writes nothing                        model/producing.py: I9 a refused enqueue wrote something
 I10  not before it is due                          model/expect.py: I10 handed out
 I11  a lock as long as asked, never in the past    model/expect.py: I11 lock until
-I11  lengths out of range are refused              engine/test_bounds.py: lease
+I11  lengths out of range are refused              queue/test_bounds.py: lease
 I12  no sentinel in any place                      model/lua/invariants.lua: I12 a stranger
 I13  nothing is left after the last one            model/drain.py: I13 it never drains
 I13  the dead are whole                            model/lua/invariants.lua: I13 dead without content
@@ -32,11 +32,11 @@ I17  a call made again changes and answers alike   model/working.py: I17 {last.s
 I18  work of a call is bounded                     model/machine.py: I18 {name} sent
 I18  and takes its share of what waits, no more    model/working.py: I18 {gone} promoted at once
 I19  every key touched is declared                 model/machine.py: I19 {name}
-I19  under the one hash tag                        engine/test_declared_keys.py: key_slot
+I19  under the one hash tag                        queue/test_declared_keys.py: key_slot
 I20  no batches yet; the counters there are: I14   model/lua/invariants.lua: I14 deduped counts
 L1   one fair worker empties it, from every state  model/drain.py: I13 it never drains
 L1   accepted, not superseded: done or dead        model/drain.py: accepted, never run
-L2   what waits moves, whatever is ready           engine/test_upkeep.py: def test_
+L2   what waits moves, whatever is ready           queue/test_upkeep.py: def test_
 L3   an expired lock is handed out again           model/drain.py: I13 it never drains
 L4   done is collected                             model/drain.py: I13 it never drains
 L5   no lost wake-up, no rest past the next due    model/lua/invariants.lua: L5 resting while a message is ready

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import sentry_sdk
 
-from jobq.engine.message import Ending, Message
 from jobq.errors import Dead, JobAborted, JobTimeout, Retry, Snooze
 from jobq.jobs.call import Call
 from jobq.jobs.codec import encode
@@ -19,6 +18,7 @@ from jobq.jobs.job import job
 from jobq.jobs.registry import Registry
 from jobq.observe import sentry as observed
 from jobq.observe.sentry import SentryMiddleware
+from jobq.queue.types import Ending, Message
 
 TRACE = "0123456789abcdef0123456789abcdef"
 HEADERS = {"sentry-trace": f"{TRACE}-0123456789abcdef-1", "baggage": f"sentry-trace_id={TRACE}"}

@@ -26,7 +26,7 @@ def received() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 CHILD = """
 import os
 from jobq import job
-from jobq.engine.message import Message
+from jobq.queue.types import Message
 from jobq.jobs.codec import encode
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import default_registry

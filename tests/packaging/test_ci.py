@@ -39,7 +39,7 @@ class Machine:
         for path in (
             ".ci/run",
             "tests/interop/rsmq/conftest.py",
-            "tests/interop/resque/conftest.py",
+            "tests/interop/ruby/conftest.py",
         ):
             (self.checkout / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / path, self.checkout / path)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobq.engine.connection import Client
-from jobq.engine.queue import Queue
+from jobq.client.connection import Client
+from jobq.queue.queue import Queue
 from tests import tools
 from tests.conftest import Server, connected, emptied, serving
 

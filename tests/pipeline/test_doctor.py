@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.engine.connection import connect
 from jobq.pipeline import archive, doctor, trial
 from jobq.pipeline.java import find_java
 from tests import tools

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from jobq.engine import keys
-from jobq.engine.functions import scripts
-from jobq.engine.queue import Queue
+from jobq.client.functions import scripts
 from jobq.pipeline.writing.outlet import packed
 from jobq.pipeline.writing.rows import Message
+from jobq.queue import keys
+from jobq.queue.queue import Queue
 from tests import hostile
 from tests.hostile import Call, Raw
 
@@ -50,7 +50,7 @@ def _key(name: str) -> str:
 @pytest.fixture
 def kill_message() -> Any:
     """kill_message(queue, mid): enqueue a message and let it die."""
-    from jobq.engine.message import Ending
+    from jobq.queue.types import Ending
 
     def kill(queue: Queue, mid: str) -> None:
         queue.enqueue(b"v", mid=mid)

@@ -12,17 +12,17 @@ import pytest
 from click.testing import CliRunner
 from msgspec import structs
 
-from jobq.chaos.audit import Audit
-from jobq.chaos.tally import Tally
 from jobq.cli import main
-from jobq.engine.audited import LIVE
-from jobq.engine.message import Ending
 from jobq.errors import ConfigError
 from jobq.events import Event
 from jobq.pipeline.commits import Loss, _losses, losses
 from jobq.pipeline.lake.place import Lake
 from jobq.pipeline.lake.reading import read
 from jobq.pipeline.lake_audit import LakeAudit
+from jobq.queue.audit import Audit
+from jobq.queue.audit_lives import Tally
+from jobq.queue.audited import LIVE
+from jobq.queue.types import Ending
 
 START = 1_763_700_000_000
 KINDS = ("enqueued",) * 5 + ("done",) * 4 + (

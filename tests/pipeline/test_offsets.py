@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.compat.topic.topic import Topic
 from jobq.errors import ConfigError
 from jobq.pipeline import offsets
 from jobq.pipeline.offsets import Place, Range, Tail
+from jobq.topics.topic import Topic
 
 KEY = "jobq:{low}:events"
 

@@ -15,9 +15,6 @@ import pytest
 from click.testing import CliRunner
 
 from jobq.cli import main
-from jobq.compat.topic import Record, Topic
-from jobq.engine.message import Ending
-from jobq.engine.queue import Queue
 from jobq.errors import LakeError, PipelineError
 from jobq.pipeline.archived import Archive
 from jobq.pipeline.lake.place import Lake
@@ -25,6 +22,9 @@ from jobq.pipeline.lake.span import Span
 from jobq.pipeline.replay import Archived, Pace, archived, batches
 from jobq.pipeline.replay_dead import deaths
 from jobq.pipeline.replay_topic import ORIGIN, ToTopic
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
+from jobq.topics import Record, Topic
 from tests.lifecycle.conftest import ROOT
 
 SINCE = ("--since", "1h")

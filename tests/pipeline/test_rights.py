@@ -8,17 +8,17 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from jobq.cli import main
-from jobq.compat.topic import Topic
+from jobq.client import functions
+from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.engine import functions
-from jobq.engine.connection import connect
-from jobq.engine.message import Ending
 from jobq.errors import JobqError
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.place import Lake
 from jobq.pipeline.lake.runner import Runner
 from jobq.pipeline.lake.service import round_of
 from jobq.pipeline.schema import VIEWS
+from jobq.queue.types import Ending
+from jobq.topics import Topic
 from pyspark_jobq import JobqDataSource
 from tests.pipeline.writing.table import Write, schema_of
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.compat.topic.message import Message as TopicMessage
-from jobq.engine.message import Counts
 from jobq.events import COLUMNS
 from jobq.pipeline.schema import (
     DERIVED,
@@ -21,6 +19,8 @@ from jobq.pipeline.schema import (
     stored,
     struct,
 )
+from jobq.queue.types import Counts
+from jobq.topics.message import Message as TopicMessage
 
 views = pytest.mark.parametrize("view", VIEWS)
 

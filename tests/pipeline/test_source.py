@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.testing import assertDataFrameEqual
 
-from jobq.compat.topic.topic import Topic
 from jobq.pipeline.source import register
+from jobq.topics.topic import Topic
 
 from .reading.conftest import BEGIN, events  # noqa: F401
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.engine.connection import connect
-from jobq.engine.message import Ending
-from jobq.engine.queue import Queue
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 
 PROGRAM = Path(__file__).with_name("streaming_program.py")
 #: Each costs a JVM; the last run, to the end, is one more.

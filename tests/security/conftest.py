@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from jobq.config import CodecSettings
-from jobq.engine.message import Ending, Message
 from jobq.jobs.call import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
+from jobq.queue.types import Ending, Message
 
 OLD, NEW = ("2026-05", b"o" * 32), ("2026-11", b"n" * 32)
 

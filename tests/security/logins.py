@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from jobq.cli import main
+from jobq.client.connection import Client, connect
+from jobq.client.functions import load_library
 from jobq.config import ServerSettings
-from jobq.engine.connection import Client, connect
-from jobq.engine.functions import load_library
 from tests.conftest import Server
 
 

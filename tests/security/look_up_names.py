@@ -12,11 +12,11 @@ import sys
 
 import msgspec
 
-from jobq.engine.message import Message
 from jobq.jobs.call import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
 from jobq.jobs.registry import Registry
+from jobq.queue.types import Message
 
 TELLING = (
     "import",

@@ -7,13 +7,14 @@ import shlex
 import pytest
 
 from jobq.cli import main
+from jobq.client import acl as rights
+from jobq.client import functions
+from jobq.client.connection import connect
+from jobq.client.scripts import folder, load
 from jobq.config import ServerSettings
-from jobq.engine import functions, rights
-from jobq.engine.connection import connect
-from jobq.engine.script import folder, load
 from jobq.errors import JobqError
 
-SCRIPTS = sorted(path.stem for path in (folder() / "engine").glob("[!_]*.lua"))
+SCRIPTS = sorted(path.stem for path in (folder() / "queue").glob("[!_]*.lua"))
 PAIRS = [(role, name) for role in rights.ROLES for name in SCRIPTS]
 INSIDE = [(role, name) for role, name in PAIRS if name in rights.ROLES[role].scripts]
 #: Outside of a role's part, and yet of commands alone that its part needs too: rights can't tell them apart.
@@ -70,7 +71,7 @@ def writes(redis, name):
 
 @pytest.mark.parametrize(("role", "name"), INSIDE)
 def test_role_may_send_all_that_a_script_of_its_part_sends(redis, allowed, role, name):
-    script = load("engine", name)
+    script = load("queue", name)
     verb, function = functions.called(script)
     keys = [f"jobq:{{low}}:{key}" for key in script.keys]
     assert allowed(role, verb, function, len(keys), *keys)
@@ -82,7 +83,7 @@ def test_role_may_send_all_that_a_script_of_its_part_sends(redis, allowed, role,
 
 @pytest.mark.parametrize(("role", "name"), FAR)
 def test_role_may_not_send_all_of_a_script_beyond_its_part(redis, allowed, role, name):
-    script = load("engine", name)
+    script = load("queue", name)
     verb, function = functions.called(script)
     keys = [f"jobq:{{low}}:{key}" for key in script.keys]
     refused = not allowed(role, verb, function, len(keys), *keys)
@@ -92,14 +93,14 @@ def test_role_may_not_send_all_of_a_script_beyond_its_part(redis, allowed, role,
 @pytest.mark.parametrize("role", rights.ROLES)
 def test_no_role_reaches_a_script_of_another_namespace(allowed, role):
     for name in SCRIPTS:
-        script = load("engine", name)
+        script = load("queue", name)
         keys = [f"other:{{low}}:{key}" for key in script.keys]
         assert not allowed(role, functions.called(script)[0], "f", len(keys), *keys), name
 
 
 def test_deployer_may_call_no_script(allowed):
     for name in SCRIPTS:
-        script = load("engine", name)
+        script = load("queue", name)
         keys = [f"jobq:{{low}}:{key}" for key in script.keys]
         assert not allowed(rights.DEPLOYER, functions.called(script)[0], "f", len(keys), *keys)
 
@@ -108,7 +109,7 @@ def test_deployer_may_call_no_script(allowed):
 def test_dashboard_changes_nothing_by_any_script(users, server, redis, name):
     url = server.url.replace("unix://", "unix://jobq_dashboard:x@")
     looks = connect(settings=ServerSettings(url=url, functions=True, patience_s=0.1))
-    script = load("engine", name)
+    script = load("queue", name)
     function = functions.called(script)[1]
     keys = [f"jobq:{{low}}:{key}" for key in script.keys]
     for verb in ("FCALL", "FCALL_RO"):

@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from jobq.cli import main
-from jobq.compat.reliable import ReliableQueue
-from jobq.compat.rsmq import Rsmq
-from jobq.engine.queue import Queue
 from jobq.errors import ScriptError
-from tests.compat.rsmq.test_declared_keys import every_call
+from jobq.protocols.reliable import ReliableQueue
+from jobq.protocols.rsmq import Rsmq
+from jobq.queue.queue import Queue
+from tests.protocols.rsmq.test_declared_keys import every_call
 from tests.security.logins import logins
 from tests.security.test_t5_rights import DENIED
 

@@ -8,11 +8,11 @@ import time
 import pytest
 
 from jobq.cli import main
-from jobq.engine.message import MAX_CONTENT
-from jobq.engine.queue import Queue
 from jobq.errors import CodecError, ConfigError, JobqError, ScriptError
 from jobq.jobs.codec import HARD_LIMIT, LIMIT, MAX_NAME, decode, encode
 from jobq.jobs.plain import MAX_DEPTH
+from jobq.queue.queue import Queue
+from jobq.queue.types import MAX_CONTENT
 
 BOMBS = {
     "deep lists": b'{"job":"x","args":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
@@ -72,7 +72,7 @@ def test_queue_refuses_what_is_too_long_whole(queue, redis):
 
 
 def test_script_refuses_what_a_client_let_through(queue, redis, monkeypatch):
-    monkeypatch.setattr("jobq.engine.queue.MAX_CONTENT", 64 * MAX_CONTENT)
+    monkeypatch.setattr("jobq.queue.queue.MAX_CONTENT", 64 * MAX_CONTENT)
     for size in (MAX_CONTENT + 1, 16 * MAX_CONTENT):
         with pytest.raises(JobqError, match="a content must be 1 MiB at most"):
             queue.enqueue_many([b"{}", b"x" * size])
@@ -108,6 +108,6 @@ def test_dequeue_hands_out_no_more_than_its_bound(queue, monkeypatch):
     queue.enqueue_many((f"m{n}", b"{}") for n in range(1500))
     with pytest.raises(ConfigError, match="take 1 to 1000"):
         queue.dequeue(1001)
-    monkeypatch.setattr("jobq.engine.queue.MOST", 10**9)
+    monkeypatch.setattr("jobq.queue.queue.MOST", 10**9)
     with pytest.raises(ScriptError, match="limit must be a whole number from 1 to 1000"):
         queue.dequeue(10**6)

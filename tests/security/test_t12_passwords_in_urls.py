@@ -17,14 +17,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import jobq
+from jobq.client.address import connection_options, parse
+from jobq.client.connection import connect
 from jobq.config import CodecSettings, ServerSettings
-from jobq.engine.address import connection_options, parse
-from jobq.engine.connection import connect
-from jobq.engine.diagnosis import judge
-from jobq.engine.doctor import facts
 from jobq.errors import ConfigError, JobqError, Unavailable, masked, masked_text
 from jobq.jobs.failure import reason, summary
 from jobq.observe.log import JsonFormatter, TextFormatter
+from jobq.queue.diagnosis import judge
+from jobq.queue.doctor import facts
 
 PACKAGE = Path(jobq.__file__).parent
 #: Of openssl rand -base64, and with every character that means something in a URL.

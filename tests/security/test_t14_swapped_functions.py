@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from jobq.cli import main
+from jobq.client import functions
+from jobq.client.connection import connect
+from jobq.client.scripts import folder
 from jobq.config import ServerSettings
-from jobq.engine import functions
-from jobq.engine.connection import connect
-from jobq.engine.message import Ending
-from jobq.engine.queue import Queue
-from jobq.engine.script import folder
 from jobq.errors import ScriptError
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
+from tests.client.deployments import Spread
 from tests.conftest import binary
-from tests.engine.deployments import Spread
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What the scripts themselves may do here; who may call which of them is the ACL's business elsewhere.

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.engine import embedded
-from jobq.engine.connection import connect
-from jobq.engine.embedded_place import is_own_socket
-from jobq.engine.queue import Queue
+from jobq.embedded import server as embedded
+from jobq.embedded.place import is_own_socket
 from jobq.errors import EmbeddedError
+from jobq.queue.queue import Queue
 from tests.conftest import answering, binary, start
 from tests.security.strangers import STRANGER, given_away, needs_root, ran
 

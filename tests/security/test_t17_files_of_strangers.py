@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from jobq import trust
 from jobq.cli import project
-from jobq.engine import trust
-from jobq.engine.embedded_place import data_folder
+from jobq.embedded.place import data_folder
 from tests.security.strangers import ROOT, STRANGER, given_away, needs_root, ran, run_as
 
 EVIL = """

@@ -20,7 +20,7 @@ from jobq.jobs.codec import decode, encode
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
 from jobq.jobs.registry import Registry
-from jobq.jobs.result import decode_result
+from jobq.jobs.results import decode_result
 
 PACKAGE = Path(__file__).resolve().parents[2] / "jobq"
 #: Modules that make objects out of bytes, and calls that make code out of text.

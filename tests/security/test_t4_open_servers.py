@@ -1,14 +1,14 @@
-"""T4: a server open to the network, and secrets of its URL; for the embedded one see tests/engine/test_embedded.py."""
+"""T4: a server open to the network, and secrets of its URL; the embedded one is in tests/embedded."""
 
 from __future__ import annotations
 
 import pytest
 
 from jobq.cli import main
+from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.engine.connection import connect
-from jobq.engine.diagnosis import Facts, judge
 from jobq.errors import JobqError
+from jobq.queue.diagnosis import Facts, judge
 
 CANARY = "canary-7Hq"
 
@@ -35,7 +35,7 @@ def test_near_or_guarded_server_is_well(url):
 
 
 def test_certificate_of_a_server_is_checked_unless_the_url_says_otherwise():
-    from jobq.engine.address import connection_options
+    from jobq.client.address import connection_options
 
     _, options = connection_options("rediss://queue.example")
     assert options.get("ssl_cert_reqs", "required") == "required"

@@ -14,16 +14,17 @@ import pytest
 import redis as redis_py
 
 from jobq.cli import main
+from jobq.client import acl as rights
+from jobq.client import functions
+from jobq.client.connection import connect
+from jobq.client.scripts import folder, load
 from jobq.config import ServerSettings
-from jobq.engine import functions, rights
-from jobq.engine.connection import connect
-from jobq.engine.diagnosis import Facts, judge
-from jobq.engine.message import Ending
-from jobq.engine.queue import Queue
-from jobq.engine.script import folder, load
 from jobq.errors import JobqError, ScriptError
 from jobq.jobs.job import job
 from jobq.jobs.registry import Registry
+from jobq.queue.diagnosis import Facts, judge
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 
 ROOT = Path(__file__).resolve().parents[2]
 USERS = (*rights.ROLES, rights.DEPLOYER)
@@ -119,7 +120,7 @@ def test_users_select_only_the_database_of_the_url_that_acl_was_given(users, red
 @pytest.mark.parametrize("role", rights.ROLES)
 def test_users_may_call_every_script_of_their_part(users, redis, role):
     for name in rights.ROLES[role].scripts:
-        script = load("engine", name)
+        script = load("queue", name)
         verb, function = functions.called(script)
         names = [f"jobq:{{low}}:{key}" for key in script.keys]
         reply = redis.execute_command(
@@ -133,7 +134,7 @@ def test_reader_can_not_call_a_script_that_writes(login, redis):
     with pytest.raises(ScriptError, match="permission"):
         dashboard.enqueue(b"{}")
     with pytest.raises(ScriptError):
-        dashboard.client.command("FCALL_RO", functions.called(load("engine", "enqueue"))[1], 0)
+        dashboard.client.command("FCALL_RO", functions.called(load("queue", "enqueue"))[1], 0)
     assert redis.keys("*") == []
 
 

@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 
 from jobq import current
 from jobq.cli import main
+from jobq.client import acl as rights
+from jobq.client.connection import connect
 from jobq.config import CodecSettings, ServerSettings, parse_codec_keys, settings_from_env
-from jobq.engine import rights
-from jobq.engine.connection import connect
-from jobq.engine.message import Ending, Message
-from jobq.engine.queue import Queue
 from jobq.errors import CodecError, ConfigError, JobFailed, JobqError
 from jobq.jobs.codec import HARD_LIMIT, decode, encode
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
 from jobq.jobs.registry import Registry
-from jobq.jobs.seal import Seal, opened, seal_for, unverified
+from jobq.jobs.signing import Seal, opened, seal_for, unverified
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending, Message
 from jobq.worker.spent import Spent
 from tests.security.conftest import NEW, OLD
 
@@ -186,7 +186,7 @@ def test_calls_travel_sealed_and_revived_ones_still_open(server, redis, registry
 
 
 def replace_outcome(message):
-    from jobq.engine.message import Ending
+    from jobq.queue.types import Ending
 
     return Ending(mid=message.mid, token=message.token, outcome="dead", reason="by hand")
 

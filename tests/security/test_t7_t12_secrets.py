@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.engine.connection import connect
-from jobq.engine.queue import Queue
 from jobq.jobs.codec import encode
 from jobq.jobs.executor import Executor
 from jobq.jobs.failure import clean
 from jobq.jobs.job import job
-from jobq.jobs.seal import seal_for
+from jobq.jobs.signing import seal_for
 from jobq.observe.escape import escaped
 from jobq.observe.log import JsonFormatter, TextFormatter
+from jobq.queue.queue import Queue
 from tests.conftest import answering, binary, start
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from jobq.engine.connection import Client
+from jobq.client.connection import Client
 from tests.conftest import Server, answering, binary, connected, kinds, start
 
 HERE = Path(__file__).parent

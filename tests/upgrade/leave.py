@@ -29,13 +29,13 @@ from typing import Any
 
 import redis
 
-from jobq.compat.reliable import ReliableQueue
-from jobq.compat.rsmq import Rsmq
-from jobq.compat.topic import Record, Topic
+from jobq.client.connection import connect, set_default_client
 from jobq.config import CodecSettings, ServerSettings, parse_codec_keys
-from jobq.engine.connection import connect, set_default_client
-from jobq.engine.message import Ending
-from jobq.engine.queue import Queue
+from jobq.protocols.reliable import ReliableQueue
+from jobq.protocols.rsmq import Rsmq
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
+from jobq.topics import Record, Topic
 
 ROOT = Path(__file__).resolve().parents[2]
 #: A key of tests alone; the next release's workers are given it too.

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import psutil
 
-from jobq.compat.reliable import ReliableQueue
-from jobq.compat.rsmq import Rsmq
-from jobq.compat.topic import Topic
-from jobq.engine.queue import Queue
+from jobq.protocols.reliable import ReliableQueue
+from jobq.protocols.rsmq import Rsmq
+from jobq.queue.queue import Queue
+from jobq.topics import Topic
 from tests.lifecycle.conftest import until
 from tests.upgrade.conftest import ROOT, unpacked
 from tests.upgrade.leave import CODEC_KEYS

@@ -10,11 +10,11 @@ import pytest
 
 import jobq
 from jobq.chaos.proxy import DOWN, Proxy
+from jobq.client.ahead import Ahead
+from jobq.client.connection import Client, connect
+from jobq.client.numbered_calls import Caller
 from jobq.config import ServerSettings
-from jobq.engine.ahead import Ahead
-from jobq.engine.caller import Caller
-from jobq.engine.connection import Client, connect
-from jobq.engine.queue import Queue
+from jobq.queue.queue import Queue
 from jobq.worker.idle import Sleep
 
 

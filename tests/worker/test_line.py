@@ -7,8 +7,8 @@ from itertools import count
 import pytest
 
 from jobq.config import WorkerSettings
-from jobq.engine import keys
-from jobq.engine.message import Ending
+from jobq.queue import keys
+from jobq.queue.types import Ending
 from jobq.worker.line import Line, LineCaller, Unheard
 from jobq.worker.standing import BROKEN, Standing
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from jobq.client.connection import Client
 from jobq.config import WorkerSettings
-from jobq.engine.connection import Client
 from jobq.jobs.registry import Registry
-from jobq.worker import slots
-from jobq.worker.birth import Hooks, Plan
+from jobq.worker import shared_state as slots
+from jobq.worker.process import Hooks, Plan
 from jobq.worker.standing import Standing
 from jobq.worker.supervisor import Supervisor
 

@@ -21,7 +21,7 @@ from jobq.pipeline.offsets import Place, parsed
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from jobq.engine.connection import Client
+    from jobq.client.connection import Client
 
 
 def adopt(lake: Lake, client: Client) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobq.engine import keys
 from jobq.errors import JobqError
 from jobq.pipeline.lake.clock import latest
 from jobq.pipeline.lake.commit import Overtaken, State, commit, state_of, taken_back
@@ -26,9 +25,10 @@ from jobq.pipeline.offsets import Place
 from jobq.pipeline.reading.live import Shelf, dead
 from jobq.pipeline.reading.request import Request
 from jobq.pipeline.schema import DEAD_COLUMNS
+from jobq.queue import keys
 
 if TYPE_CHECKING:
-    from jobq.engine.connection import Client
+    from jobq.client.connection import Client
 
 #: Entered with the name of what is read; what it does not raise leaves that one out.
 Tolerating = Callable[[str], AbstractContextManager[object]]

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jobq.engine.connection import Client
+    from jobq.client.connection import Client
 
 DAY_MS = 86_400_000
 

@@ -14,9 +14,6 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobq.compat.topic import keys as topic_keys
-from jobq.compat.topic.binding import topic_names
-from jobq.engine.directory import queue_names
 from jobq.errors import JobqError, ScriptError
 from jobq.pipeline import offsets
 from jobq.pipeline.decode import Bounds
@@ -31,9 +28,12 @@ from jobq.pipeline.lake.sharing import ENTRIES, Done, gathered, portions
 from jobq.pipeline.lake.store import Store, remove
 from jobq.pipeline.lake.tables import EVENTS, TOPICS, Table
 from jobq.pipeline.offsets import Place, Plan, Range, Tail
+from jobq.queue.directory import queue_names
+from jobq.topics import keys as topic_keys
+from jobq.topics.binding import topic_names
 
 if TYPE_CHECKING:
-    from jobq.engine.connection import Client
+    from jobq.client.connection import Client
     from jobq.pipeline.decode import Bad
 
 MAX_ROWS = 1_000_000

@@ -19,7 +19,7 @@ from jobq.pipeline.offsets import from_plain, parsed
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from jobq.engine.connection import Client
+    from jobq.client.connection import Client
 
 #: What no two rows of a table have in common.
 KEYS = {
@@ -86,7 +86,7 @@ def backlog(
     tolerating: Callable[[str], AbstractContextManager[object]] = nullcontext,
 ) -> list[Backlog]:
     """What is still to be read, by queue. tolerating: entered for each; what it doesn't raise leaves that one out."""
-    from jobq.engine.directory import queue_names
+    from jobq.queue.directory import queue_names
 
     places = state_of(lake.table(EVENTS.name), EVENTS.app).places
     found = []

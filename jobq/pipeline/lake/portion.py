@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from jobq import errors
-from jobq.compat.topic.binding import Binding
+from jobq.client.connection import Client
 from jobq.config import ServerSettings
-from jobq.engine.connection import Client
 from jobq.errors import JobqError, PipelineError
 from jobq.pipeline import collector
 from jobq.pipeline.decode import Bad, Bounds, columns, decode
@@ -24,6 +23,7 @@ from jobq.pipeline.lake.store import Store
 from jobq.pipeline.lake.tables import TABLES, to_lake
 from jobq.pipeline.reading.topic import batch as topic_batch
 from jobq.pipeline.reading.topic import kept
+from jobq.topics.binding import Binding
 
 #: Entries per call, and per decoded batch: larger replies cost more each, larger batches fewer conversions.
 PAGE = 1_000

@@ -15,7 +15,7 @@ from jobq.pipeline.reading.request import CORRUPT
 from jobq.pipeline.reading.stretch import UNKNOWN, Stretch
 
 if TYPE_CHECKING:
-    from jobq.engine.connection import Client
+    from jobq.client.connection import Client
     from jobq.pipeline.reading.request import Request
 
 #: Entries per call, and per batch: larger replies cost more each, larger batches fewer conversions.

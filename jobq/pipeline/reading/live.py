@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from jobq.engine import keys
-from jobq.engine.queue import Queue
-from jobq.engine.script import load
+from jobq.client.scripts import load
 from jobq.events import LIMITS
 from jobq.pipeline import offsets
+from jobq.queue import keys
+from jobq.queue.queue import Queue
 
 if TYPE_CHECKING:
-    from jobq.engine.connection import Client
+    from jobq.client.connection import Client
     from jobq.pipeline.reading.request import Request
 
 PAGE = 500

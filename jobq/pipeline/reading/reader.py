@@ -13,7 +13,7 @@ from jobq.pipeline.reading.request import Request
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from jobq.engine.connection import Client
+    from jobq.client.connection import Client
 
 
 class JobqReader(DataSourceReader):

@@ -15,7 +15,7 @@ from jobq.pipeline.schema import VIEWS, Column, Columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from jobq.engine.connection import Client
+    from jobq.client.connection import Client
 
 CORRUPT = Column("_corrupt_record", "binary", "What the entry holds that is no record; else null.")
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
@@ -70,7 +70,7 @@ class Request:
     @contextmanager
     def connected(self) -> Iterator[Client]:
         """A client of this process's own, for as long as it takes."""
-        from jobq.engine.connection import Client
+        from jobq.client.connection import Client
 
         client = Client(self.settings)
         try:
@@ -158,7 +158,7 @@ def requested(
 
 def _settings(options: Options) -> ServerSettings:
     """Where to read, settled here: executors need neither the driver's environment nor its files."""
-    from jobq.engine.connection import Client
+    from jobq.client.connection import Client
 
     settings = replace(options.server(), codec=None)
     return replace(settings, url=Client(settings).url)

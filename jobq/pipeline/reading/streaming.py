@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from jobq.engine.connection import Client
+from jobq.client.connection import Client
 from jobq.pipeline import offsets
 from jobq.pipeline.offsets import Place, Range, Tail
 from jobq.pipeline.reading import stretch

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from jobq.compat.topic.binding import Binding, topic_names
-from jobq.engine.directory import queue_names
 from jobq.errors import ConfigError
 from jobq.pipeline import offsets
 from jobq.pipeline.offsets import Place, Tail
 from jobq.pipeline.options import parsed_moment, unknown
+from jobq.queue.directory import queue_names
+from jobq.topics.binding import Binding, topic_names
 
 if TYPE_CHECKING:
-    from jobq.engine.connection import Client
+    from jobq.client.connection import Client
     from jobq.pipeline.reading.request import Request
 
 #: About the rows of one partition when nobody says how many there should be: each costs 40 ms of PySpark's own.

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jobq.compat.topic.binding import Binding
-from jobq.compat.topic.message import decoded
-from jobq.compat.topic.reading import pages
 from jobq.errors import OutOfRange
 from jobq.pipeline.reading.events import report
 from jobq.pipeline.reading.stretch import Stretch
 from jobq.pipeline.schema import TOPIC_COLUMNS, arrow_schema
+from jobq.topics.binding import Binding
+from jobq.topics.message import decoded
+from jobq.topics.reading import pages
 
 if TYPE_CHECKING:
-    from jobq.engine.connection import Client
+    from jobq.client.connection import Client
     from jobq.pipeline.reading.request import Request
 
 _SCHEMA = arrow_schema(TOPIC_COLUMNS)

@@ -1,4 +1,4 @@
--- What became of the messages of each mid: jobq.chaos.tally as a fold, a row per queue and mid.
+-- What became of the messages of each mid: jobq.queue.audit_lives as a fold, a row per queue and mid.
 -- events: the view `events`. starts: queue, since_ms. :until_ms: acceptances after it don't count, by the time that
 -- an event tells: after a clock was set back, the times of entries run ahead.
 --

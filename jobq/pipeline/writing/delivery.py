@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jobq.engine.binding import BYTES_PER_CALL
 from jobq.pipeline.writing import janitor
 from jobq.pipeline.writing.outlet import Outlet, Staged
+from jobq.queue.binding import BYTES_PER_CALL
 
 if TYPE_CHECKING:
-    from jobq.engine.connection import Client
+    from jobq.client.connection import Client
     from jobq.pipeline.writing.rows import Message
     from jobq.pipeline.writing.settings import WriteSettings
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from jobq.engine.binding import mid_of
+from jobq.queue.binding import mid_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

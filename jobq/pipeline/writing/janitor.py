@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from jobq.engine.connection import connect
+from jobq.client.connection import connect
 from jobq.errors import JobqError
 from jobq.pipeline.writing.outlet import STAGE_TTL_MS, stage_key
 
 if TYPE_CHECKING:
+    from jobq.client.connection import Client
     from jobq.config import ServerSettings
-    from jobq.engine.connection import Client
 
 GONE_MS = 600_000
 SIGN_S = 30.0

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from jobq.engine import keys
-from jobq.engine.binding import served
-from jobq.engine.caller import Caller
-from jobq.engine.connection import Argument, Client
-from jobq.engine.directory import register_queue
-from jobq.engine.durability import Confirmation
-from jobq.engine.script import load
+from jobq.client.connection import Argument, Client
+from jobq.client.numbered_calls import Caller
+from jobq.client.scripts import load
 from jobq.errors import PipelineError
 from jobq.pipeline.writing.rows import Message
+from jobq.queue import keys
+from jobq.queue.binding import served
+from jobq.queue.directory import register_queue
+from jobq.queue.durability import Confirmation
 
 #: How long a stage outlives the last sign of its write. The janitor comes earlier (janitor.py).
 STAGE_TTL_MS = 3_600_000

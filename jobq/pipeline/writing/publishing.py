@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from jobq.engine.directory import register_queue
 from jobq.errors import Full, JobqError, PipelineError, ScriptError
 from jobq.pipeline.writing import janitor
 from jobq.pipeline.writing.outlet import Outlet, Staged, stage_key
+from jobq.queue.directory import register_queue
 
 if TYPE_CHECKING:
-    from jobq.engine.connection import Client
+    from jobq.client.connection import Client
 
 #: What a message takes in a queue beyond its content, about; a staged one takes almost nothing more.
 OVERHEAD = 200

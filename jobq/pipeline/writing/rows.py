@@ -8,14 +8,14 @@ from datetime import datetime
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jobq.engine.binding import checked_mid
-from jobq.engine.keys import checked_name
 from jobq.errors import BadRecord, JobqError
 from jobq.jobs.codec import decode_any, encode
-from jobq.jobs.seal import seal_for
+from jobq.jobs.signing import seal_for
 from jobq.pipeline.writing import types
 from jobq.pipeline.writing.ids import Ids
 from jobq.pipeline.writing.settings import LONGEST_S
+from jobq.queue.binding import checked_mid
+from jobq.queue.keys import checked_name
 
 if TYPE_CHECKING:
     import pyarrow as pa

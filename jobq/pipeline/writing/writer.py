@@ -19,8 +19,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from jobq.engine.connection import connect
-from jobq.engine.directory import register_queue
+from jobq.client.connection import connect
 from jobq.errors import BadRecord, ConfigError, PipelineError
 from jobq.pipeline import collector
 from jobq.pipeline.writing import janitor, publishing
@@ -28,6 +27,7 @@ from jobq.pipeline.writing.delivery import Delivery, StagedDelivery
 from jobq.pipeline.writing.outlet import Staged
 from jobq.pipeline.writing.rows import Rows
 from jobq.pipeline.writing.settings import WriteSettings, write_settings
+from jobq.queue.directory import register_queue
 
 if TYPE_CHECKING:
     import pyarrow as pa

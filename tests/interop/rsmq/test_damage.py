@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.compat.rsmq import Consumed, InvalidFormat, QueueExists, Rsmq
+from jobq.protocols.rsmq import Consumed, InvalidFormat, QueueExists, Rsmq
 from tests.interop.rsmq.conftest import Refused
 
 PHANTOM = "hochb5vvsg0123456789abcdefghijkl"

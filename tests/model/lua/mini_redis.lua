@@ -1,4 +1,4 @@
--- mini_redis: the commands that lua/engine uses, over plain tables. Unknown commands, undeclared keys,
+-- mini_redis: the commands that lua/queue uses, over plain tables. Unknown commands, undeclared keys,
 -- wrong types and wrong numbers raise. A value is copied at its first write after a snapshot shared it.
 local R = {db = {}, now = 0, declared = nil, ncalls = 0, nwrites = 0, ntimes = 0, emitted = {}}
 local commands = {}

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobq.engine import directory
-from jobq.engine.connection import Client
+from jobq.client.connection import Client
 from jobq.events import attempt_record
 from jobq.pipeline import offsets
 from jobq.pipeline.lake.ingest import Ingest
@@ -18,6 +17,7 @@ from jobq.pipeline.lake.live import live, tables
 from jobq.pipeline.lake.place import Lake
 from jobq.pipeline.lake.runner import Runner
 from jobq.pipeline.lake.tables import EVENTS, from_lake
+from jobq.queue import directory
 
 #: 2026-11-21 00:00 UTC, epoch ms.
 DAY = 1_795_219_200_000

@@ -2,8 +2,8 @@
 
 import sys
 
+from jobq.client.connection import Client
 from jobq.config import ServerSettings
-from jobq.engine.connection import Client
 from jobq.pipeline import session
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.place import Lake

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from jobq.cli import main
-from jobq.compat.topic import Topic
 from jobq.errors import LakeError
 from jobq.pipeline.lake import Lake, inspection, maintain, marks, read, service
 from jobq.pipeline.lake.commit import Overtaken
@@ -20,6 +19,7 @@ from jobq.pipeline.lake.runner import Runner
 from jobq.pipeline.report import answers
 from jobq.pipeline.report.asked import Asked
 from jobq.pipeline.report.registry import REPORTS
+from jobq.topics import Topic
 from tests import tools
 from tests.pipeline.lake.conftest import DAY
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobq.engine.message import Ending
-from jobq.engine.queue import Queue
 from jobq.pipeline.lake import buried, inspection, maintain
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 from tests.pipeline.lake.conftest import DAY, rows
 
 

@@ -19,11 +19,11 @@ import pytest
 from click.testing import CliRunner
 
 from jobq.cli import lake_upkeep, main
-from jobq.compat.topic import Topic
 from jobq.pipeline import offsets
 from jobq.pipeline.lake import lock, maintain, rollup_due, service
 from jobq.pipeline.lake.place import Lake
 from jobq.pipeline.lake.runner import Runner
+from jobq.topics import Topic
 from tests.pipeline.lake.conftest import DAY, FOLDER, mids, rows
 
 ROOT = Path(__file__).resolve().parents[3]

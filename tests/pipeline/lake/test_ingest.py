@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from jobq.compat.topic import Record, Topic
 from jobq.errors import LakeError, Unavailable
 from jobq.pipeline import offsets
 from jobq.pipeline.decode import Bounds
@@ -19,6 +18,7 @@ from jobq.pipeline.lake.commit import Overtaken, state_of
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.runner import Runner
 from jobq.pipeline.lake.tables import EVENTS
+from jobq.topics import Record, Topic
 from tests.pipeline.lake.conftest import DAY, batches, mids, rows
 
 

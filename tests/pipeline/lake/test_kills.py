@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from jobq.client.connection import Client
 from jobq.config import ServerSettings
-from jobq.engine.connection import Client
 from jobq.pipeline import offsets
 from jobq.pipeline.lake import inspection
 from jobq.pipeline.lake.ingest import Ingest
@@ -96,7 +96,7 @@ def test_each_event_is_there_once_when_the_ingest_is_killed_again_and_again(
 
 
 def _busy(client: Client) -> bool:
-    from jobq.engine.queue import Queue
+    from jobq.queue.queue import Queue
 
     counts = [Queue(queue, client).counts() for queue in QUEUES]
     return any(one.ready or one.delayed or one.locked for one in counts)

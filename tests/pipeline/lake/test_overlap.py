@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from deltalake.transaction import RemoveAction
 
-from jobq.engine.message import Ending
-from jobq.engine.queue import Queue
 from jobq.errors import LakeError
 from jobq.pipeline import offsets
 from jobq.pipeline.lake import buried, commit, inspection, maintain
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.runner import Runner
 from jobq.pipeline.lake.service import round_of
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 from tests.pipeline.lake.conftest import DAY, rows
 
 #: Two days after the events.

@@ -25,7 +25,7 @@ HOUR = 3_600_000
 @pytest.fixture
 def tell(valkey_client):
     """tell("done", "m1", at, …): one event in queue low, its entry written when it happened."""
-    from jobq.engine import directory
+    from jobq.queue import directory
 
     directory.register_queues(valkey_client, ["low"])
     counter = iter(range(10_000))

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from jobq.engine.connection import Client
+from jobq.client.connection import Client
 from pyspark_jobq import JobqDataSource
 
 #: The ms of the first event that `events` writes.

@@ -6,20 +6,20 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from redis.crc import key_slot
 
-from jobq.compat.topic.topic import Topic
+from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.engine.connection import connect
-from jobq.engine.message import Ending
-from jobq.engine.queue import Queue
 from jobq.pipeline import offsets
 from jobq.pipeline.lake import inspection
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.place import Lake
 from jobq.pipeline.lake.runner import Runner
 from jobq.pipeline.lake.service import round_of
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
+from jobq.topics.topic import Topic
 from pyspark_jobq import JobqDataSource
+from tests.client.deployments import Spread
 from tests.conftest import binary
-from tests.engine.deployments import Spread
 
 NAMES = ("low", "high", "mail")
 

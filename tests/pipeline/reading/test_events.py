@@ -7,14 +7,14 @@ import logging
 
 import pytest
 
+from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.engine.connection import connect
-from jobq.engine.message import Ending
 from jobq.errors import BadRecord, ConfigError, DataLoss, Unavailable
 from jobq.pipeline.reading import events as reading
 from jobq.pipeline.reading import stretch
 from jobq.pipeline.reading.reader import JobqReader
 from jobq.pipeline.reading.request import requested
+from jobq.queue.types import Ending
 from tests.conftest import answering, binary, start
 
 from .conftest import BEGIN, mids

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.engine.message import Ending
-from jobq.engine.queue import Queue
 from jobq.jobs.codec import encode
 from jobq.pipeline.reading import live
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 
 CALL = encode("mail.send", ["a@b"], enqueued_at=1_763_000_000_000)
 KEYS = b"k" * 32

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from jobq.compat.topic.topic import Topic
 from jobq.errors import DataLoss
 from jobq.pipeline import offsets
 from jobq.pipeline.offsets import Place
+from jobq.topics.topic import Topic
 
 from .conftest import BEGIN, mids
 

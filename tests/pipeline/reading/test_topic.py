@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jobq.compat.topic.message import Record
-from jobq.compat.topic.topic import Topic
 from jobq.errors import ConfigError, DataLoss
+from jobq.topics.message import Record
+from jobq.topics.topic import Topic
 
 NOW = 1_763_000_000_000
 

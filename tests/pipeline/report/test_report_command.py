@@ -16,11 +16,11 @@ from click.testing import CliRunner
 from deltalake import write_deltalake
 
 from jobq.cli import main
-from jobq.engine.message import Ending
 from jobq.pipeline.lake.place import Lake
 from jobq.pipeline.lake.tables import to_lake
 from jobq.pipeline.report.registry import NAMES
 from jobq.pipeline.schema import EVENT_COLUMNS, events_schema
+from jobq.queue.types import Ending
 from tests.pipeline.report.rows import at, event, recovered
 
 RANGE = ("--since", "2026-11-20T12:00Z", "--until", "2026-11-20T13:00Z")

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 from jobq.pipeline.report.simulation import Load, Trace, formula_wait, load, simulate, waits
-from jobq.worker.turns import Turns
+from jobq.worker.scheduling import Turns
 
 
 def trace(*arrivals: tuple[int, int, int]) -> Trace:

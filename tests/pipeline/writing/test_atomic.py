@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.engine.connection import connect
-from jobq.engine.queue import Queue
 from jobq.errors import Full, PipelineError
 from jobq.jobs.codec import decode
-from jobq.jobs.seal import seal_of
+from jobq.jobs.signing import seal_of
 from jobq.pipeline.writing import janitor
 from jobq.pipeline.writing.outlet import Outlet
+from jobq.queue.queue import Queue
+from tests.client.deployments import Spread
 from tests.conftest import binary
-from tests.engine.deployments import Spread
 from tests.pipeline.writing.table import Write, batches_of, schema_of
 
 ROOT = Path(__file__).resolve().parents[3]

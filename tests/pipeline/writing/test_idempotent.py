@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from jobq.engine.message import Ending
-from jobq.engine.queue import Queue
 from jobq.errors import BadRecord, ConfigError, Full, PipelineError
 from jobq.jobs.codec import decode
 from jobq.pipeline.writing import writer
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 from tests.pipeline.writing.table import Write, batches_of, schema_of
 
 SCHEMA = schema_of(name="string", n="long")

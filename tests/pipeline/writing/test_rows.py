@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 from jobq.config import CodecSettings, ServerSettings
 from jobq.errors import BadRecord, ConfigError
 from jobq.jobs.codec import decode, encode
-from jobq.jobs.seal import Seal
+from jobq.jobs.signing import Seal
 from jobq.pipeline.writing.rows import Rows
 from jobq.pipeline.writing.settings import write_settings
 from tests.pipeline.writing.table import batches_of, schema_of

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
+from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.engine.connection import connect
-from jobq.engine.queue import Queue
 from jobq.errors import Unavailable
-from tests.engine.test_outage import stoppable  # noqa: F401
+from jobq.queue.queue import Queue
 from tests.pipeline.writing.table import Write, batches_of, schema_of
+from tests.queue.test_outage import stoppable  # noqa: F401
 
 SCHEMA = schema_of(name="string", n="long")
 ROWS = [(f"name{n}", n) for n in range(2_000)]

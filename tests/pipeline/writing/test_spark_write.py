@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from jobq.engine.queue import Queue
 from jobq.jobs.codec import decode
 from jobq.pipeline.writing import janitor
 from jobq.pipeline.writing.ids import with_ids
+from jobq.queue.queue import Queue
 from tests.lifecycle.conftest import Worker, until
 from tests.pipeline.writing.killed_tasks import NROWS
 

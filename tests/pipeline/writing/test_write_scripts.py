@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.engine import keys
-from jobq.engine.functions import load_library
-from jobq.engine.queue import Queue
-from jobq.engine.script import load
+from jobq.client.functions import load_library
+from jobq.client.scripts import load
 from jobq.errors import LockLost
 from jobq.pipeline.writing.outlet import Outlet, Staged, packed
 from jobq.pipeline.writing.rows import Message
+from jobq.queue import keys
+from jobq.queue.queue import Queue
 from tests.pipeline.writing.table import Write, schema_of
 
 MESSAGES = [Message("low", "", f"m{n}", b"{}" * n) for n in range(5)]

@@ -21,7 +21,7 @@ from jobq import (
     SyncJob,
     job,
 )
-from jobq.compat import rsmq
+from jobq.protocols import rsmq
 
 
 @job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jobq
 from jobq import Receipt, job
-from jobq.compat.rsmq import AsyncRsmq, Rsmq
+from jobq.protocols.rsmq import AsyncRsmq, Rsmq
 
 
 @job(queue="low")

@@ -1,0 +1,155 @@
+"""The scripts as one library of server functions: who calls them needs no right to bring code.
+
+The library is named after its text, `jobq_<hash>`, and its functions after it, `jobq_<hash>_<script>`: versions
+of jobq find each their own, also side by side while a deploy is under way. Scripts of other protocols have
+their area before their name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redis import exceptions as refused
+
+from jobq.client.scripts import Script, folder, load
+from jobq.errors import ScriptError, Unavailable
+
+if TYPE_CHECKING:
+    from jobq.client.connection import Client
+
+PREFIX = "jobq_"
+_HEADER = re.compile(r"\A#!lua(?: flags=([\w,-]+))?\n")
+_READING = "no-writes"
+
+
+class Library(NamedTuple):
+    """What `FUNCTION LOAD` takes; `commands` is how a script is called, by its sha."""
+
+    name: str
+    source: bytes
+    commands: dict[str, tuple[str, str]]
+
+
+@cache
+def scripts() -> tuple[Script, ...]:
+    """Every script that is called by itself."""
+    paths = sorted(folder().glob("*/[!_]*.lua"))
+    return tuple(load(path.parent.name, path.stem) for path in paths)
+
+
+def flags(script: Script) -> list[str]:
+    """What the script's first line declares: `no-writes`, `allow-oom`."""
+    found = _HEADER.match(script.text)
+    return (found[1] or "").split(",") if found and found[1] else []
+
+
+@cache
+def library() -> Library:
+    """The library of this version."""
+    every = "".join(script.sha for script in scripts())
+    name = PREFIX + hashlib.sha256(every.encode()).hexdigest()[:16]
+    return made(name, {_named(name, script): script for script in scripts()})
+
+
+def made(name: str, functions: Mapping[str, Script]) -> Library:
+    """A library of scripts under names of its own."""
+    parts = [f"#!lua name={name}\n", *(_function(*one) for one in functions.items())]
+    commands = {
+        script.sha: ("FCALL_RO" if _READING in flags(script) else "FCALL", word)
+        for word, script in functions.items()
+    }
+    return Library(name, "".join(parts).encode(), commands)
+
+
+def _named(library: str, script: Script) -> str:
+    area = f"{script.area}_" * (script.area not in ("queue", "doctor"))
+    return f"{library}_{area}{script.name}"
+
+
+def called(script: Script) -> tuple[str, str]:
+    """The first two words of a call by function."""
+    return library().commands[script.sha]
+
+
+def called_by_sha(script: Script) -> tuple[str, str]:
+    """The first two words of a call by hash."""
+    return "EVALSHA", script.sha
+
+
+def load_library(client: Client, wanted: Library | None = None) -> int:
+    """Bring a library to every node that serves keys, in place of one of its name; how many there are."""
+    return len(_on_each(client, "LOAD", "REPLACE", (wanted or library()).source))
+
+
+def other_libraries(client: Client) -> list[str]:
+    """Names of the libraries that other versions of jobq loaded."""
+    found: set[str] = set()
+    for reply in _on_each(client, "LIST", "LIBRARYNAME", f"{PREFIX}*"):
+        found |= {_fields(one)[b"library_name"].decode() for one in reply}
+    return sorted(found - {library().name})
+
+
+def drop_library(client: Client, name: str) -> None:
+    """Take one library away, wherever it is."""
+    try:
+        _on_each(client, "DELETE", name)
+    except ScriptError as error:
+        if "not found" not in str(error).lower():
+            raise
+
+
+def check_library(client: Client, wanted: Library | None = None) -> None:
+    """ScriptError unless every node has this version's library, byte for byte.
+
+    Where this user may not look, nothing is said: a call of what isn't there says so by itself.
+    """
+    wanted = wanted or library()
+    own = wanted.name.startswith(PREFIX)
+    remedy = "run jobq functions load" + f" --library {wanted.name}" * (not own)
+    try:
+        replies = _on_each(client, "LIST", "LIBRARYNAME", wanted.name, "WITHCODE")
+    except ScriptError as error:
+        if "permission" in str(error):
+            return
+        raise
+    for reply in replies:
+        if not reply:
+            raise ScriptError(f"function library {wanted.name} is missing; {remedy}")
+        if _fields(reply[0])[b"library_code"] != wanted.source:
+            raise ScriptError(
+                f"function library {wanted.name} isn't what its name says: somebody swapped it"
+                f"{', or another version of jobq brought its own' * (not own)}; find out who, then {remedy}"
+            )
+
+
+def _function(called: str, script: Script) -> str:
+    declared = ", ".join(f"'{flag}'" for flag in flags(script))
+    body = _HEADER.sub("", script.text)
+    return (
+        f"redis.register_function{{function_name='{called}', flags={{{declared}}},\n"
+        f"callback=function(KEYS, ARGV)\n{body}\nend}}\n"
+    )
+
+
+def _fields(reply: list[Any]) -> dict[bytes, Any]:
+    return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def _on_each(client: Client, verb: str, *rest: str | bytes) -> list[Any]:
+    replies = []
+    try:
+        for connection in client.open_everywhere():
+            try:
+                connection.send_command("FUNCTION", verb, *rest)
+                replies.append(connection.read_response())
+            finally:
+                connection.disconnect()
+    except refused.ConnectionError as error:
+        raise Unavailable(f"no answer to FUNCTION {verb}: {error}") from error
+    except refused.ResponseError as error:
+        raise ScriptError(f"the server refused FUNCTION {verb}: {error}") from error
+    return replies

@@ -1,0 +1,144 @@
+"""Many requests in flight on one connection, each with a result or an error of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from redis import exceptions as refused
+
+from jobq.client.connection import FOR_NOW, Client, packed, refuse
+from jobq.client.request import AGAIN, LOST, Request, ensure_open, lost
+from jobq.errors import JobqError
+
+if TYPE_CHECKING:
+    from redis.connection import Connection
+
+#: So many at most are sent before the first reply is read.
+IN_FLIGHT = 1_000
+#: So many are written at a time.
+AT_ONCE = 100
+_OPEN = object()
+
+
+class Flights:
+    """Sends requests of one client together. One thread at a time."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def run(self, requests: Sequence[Request[Any]]) -> list[Any]:
+        """Result or exception of each, in their order.
+
+        Their effects come in that order too, but for what the server wouldn't take for now (BUSY): that is sent again.
+        All keys must be served by one node. Raises nothing itself but what ends the process.
+        """
+        outcomes: list[Any] = []
+        for first in range(0, len(requests), IN_FLIGHT):
+            outcomes += self._flown(requests[first : first + IN_FLIGHT])
+        return outcomes
+
+    def _flown(self, requests: Sequence[Request[Any]]) -> list[Any]:
+        flight = _Flight(self._client, requests)
+        lead = requests[0]
+        try:
+            self._client.run(lead.script, lead.keys, lead.args, flight.exchange)
+        except JobqError as error:
+            flight.end(error)
+        return [
+            _read(request, reply) for request, reply in zip(requests, flight.replies, strict=True)
+        ]
+
+
+class _Flight:
+    """Replies so far. An exchange of the client's: tried anew while that can help, with what is left."""
+
+    def __init__(self, client: Client, requests: Sequence[Request[Any]]) -> None:
+        self._client = client
+        self._requests = requests
+        self._missing = False
+        self.replies: list[Any] = [_OPEN] * len(requests)
+
+    def end(self, error: JobqError) -> None:
+        """Whatever has no reply failed by this."""
+        self.replies = [error if reply is _OPEN else reply for reply in self.replies]
+
+    def exchange(self, connection: Connection, _: Any, asking: bool = False) -> None:
+        """Send all that have no reply yet, and read theirs."""
+        left = [number for number, reply in enumerate(self.replies) if reply is _OPEN]
+        while left:
+            ensure_open(connection)
+            try:
+                self._send(connection, left, asking)
+                passing = self._receive(connection, left, asking)
+            except LOST as error:
+                connection.disconnect()
+                self._give_up_on(left, error)
+                raise
+            except BaseException:
+                connection.disconnect()
+                raise
+            if passing:
+                raise passing
+            left = [number for number in left if self.replies[number] is _OPEN]
+
+    def _send(self, connection: Connection, left: list[int], asking: bool) -> None:
+        commands: list[tuple[Any, ...]] = []
+        # With its text, the first call of each: a missing script would be overtaken by those behind it.
+        by_sha = self._client.settings.functions or not (self._missing or len(left) > 1)
+        brought: set[str] = set()
+        for number in left:
+            script, keys, args, *_ = self._requests[number]
+            words = self._client.words(script, keys, args)
+            if not by_sha and script.sha not in brought:
+                words = ("EVAL", script.source, *words[2:])
+                brought.add(script.sha)
+            commands += [("ASKING",)] * asking
+            commands.append(words)
+        # The server begins with the first while the others are still being packed.
+        for first in range(0, len(commands), AT_ONCE):
+            part = commands[first : first + AT_ONCE]
+            # A health check amid the flight would take the first call's reply for its own.
+            connection.send_packed_command((b"".join(map(packed, part)),), check_health=first == 0)
+
+    def _receive(self, connection: Connection, left: list[int], asking: bool) -> Exception | None:
+        passing: Exception | None = None
+        for number in left:
+            try:
+                if asking:
+                    connection.read_response()
+                self._take(number, connection.read_response())
+            except refused.NoScriptError:
+                self._missing = True
+            except (refused.ResponseError, refused.BusyLoadingError) as error:
+                passing = self._refused(number, error) or passing
+        return passing
+
+    def _take(self, number: int, reply: Any) -> None:
+        if reply[0] != AGAIN:
+            self.replies[number] = reply
+
+    def _refused(self, number: int, error: Exception) -> Exception | None:
+        """The error, if the same call may be taken later: it wasn't now."""
+        if str(error).startswith(FOR_NOW):
+            return error
+        try:
+            refuse(error, (), self._requests[number].script)
+        except JobqError as final:
+            self.replies[number] = final
+            return None
+        return error
+
+    def _give_up_on(self, left: list[int], error: Exception) -> None:
+        for number in left:
+            if self.replies[number] is _OPEN and not self._requests[number].repeatable:
+                self.replies[number] = lost(error)
+
+
+def _read(request: Request[Any], reply: Any) -> Any:
+    if isinstance(reply, JobqError):
+        return reply
+    try:
+        return request.read(reply)
+    except JobqError as error:
+        return error

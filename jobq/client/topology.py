@@ -1,0 +1,227 @@
+"""Which node serves a key: one server, a Sentinel's master, or a Cluster's slot.
+
+A topology answers `locate(key)` with a node, an opaque hashable value, and opens connections to it.
+`forget()` says that the last answer may be out of date. Connections are redis-py's, one command at a
+time, without its retries: the caller knows which calls are safe to repeat.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from jobq.client.address import Address, Host, connection_options, parse
+from jobq.config import ServerSettings
+
+if TYPE_CHECKING:
+    from redis.connection import Connection
+
+SILENT_S = 30.0
+
+
+class Topology(Protocol):
+    """What a client needs to know of a deployment."""
+
+    def locate(self, key: str) -> Hashable:
+        """The node that serves `key`; any node for ''."""
+        ...
+
+    def nodes(self) -> list[Hashable]:
+        """Every node that serves keys."""
+        ...
+
+    def last_home(self, key: str) -> Hashable | None:
+        """The node that served `key` when last it was known; nobody is asked."""
+        ...
+
+    def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
+        """A connection to `node`, not yet connected; `blocking`: reads on it never time out."""
+        ...
+
+    def forget(self, silent: Hashable | None = None) -> None:
+        """The node found last may have moved; `silent`: this one didn't answer."""
+
+
+def topology(settings: ServerSettings) -> Topology:
+    """The topology that the settings name; the embedded server where they name none."""
+    if settings.url is None:
+        from jobq.embedded.server import start_or_join
+
+        return Single(settings, lambda: start_or_join(settings))
+    address = parse(settings.url)
+    if address.kind == "sentinel":
+        return Sentinel(settings, address)
+    if address.kind == "cluster":
+        return Cluster(settings, address)
+    return Single(settings, lambda: address.plain)
+
+
+class _Opening:
+    """Opens connections by the settings' timeouts."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.timeout_s = settings.socket_timeout_s
+
+    def _connection(self, plain: str, blocking: bool, host: Host | None = None) -> Connection:
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        make, options = connection_options(plain)
+        options.setdefault("socket_timeout", self.timeout_s)
+        options.setdefault("socket_connect_timeout", self.timeout_s)
+        if blocking:
+            options["socket_timeout"] = None
+        if host is not None:
+            options["host"], options["port"] = host
+        connection: Connection = make(
+            **options, protocol=2, retry=Retry(NoBackoff(), 0), decode_responses=False
+        )
+        return connection
+
+
+class Single(_Opening):
+    """One server. `find` gives its URL, again after every `forget`."""
+
+    def __init__(self, settings: ServerSettings, find: Callable[[], str]) -> None:
+        super().__init__(settings)
+        self._find = find
+        self._url: str | None = None
+
+    def locate(self, key: str) -> Hashable:
+        if self._url is None:
+            self._url = self._find()
+        return self._url
+
+    def nodes(self) -> list[Hashable]:
+        return [self.locate("")]
+
+    def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
+        return self._connection(str(node), blocking)
+
+    def last_home(self, key: str) -> Hashable | None:
+        return ""
+
+    def forget(self, silent: Hashable | None = None) -> None:
+        self._url = None
+
+
+class Sentinel(_Opening):
+    """The master that a quorum of Sentinels names."""
+
+    def __init__(self, settings: ServerSettings, address: Address) -> None:
+        super().__init__(settings)
+        self._address = address
+        self._master: Host | None = None
+
+    def locate(self, key: str) -> Hashable:
+        if self._master is None:
+            self._master = self._ask()
+        return self._master
+
+    def nodes(self) -> list[Hashable]:
+        return [self.locate("")]
+
+    def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
+        host: Host = node  # type: ignore[assignment]
+        return self._connection(self._address.plain, blocking, host)
+
+    def last_home(self, key: str) -> Hashable | None:
+        return ""
+
+    def forget(self, silent: Hashable | None = None) -> None:
+        self._master = None
+
+    def _ask(self) -> Host:
+        from redis.sentinel import Sentinel
+
+        asked = Sentinel(
+            self._address.hosts, sentinel_kwargs={"socket_timeout": self.timeout_s, "protocol": 2}
+        )
+        try:
+            host, port = asked.discover_master(self._address.service)
+        finally:
+            for sentinel in asked.sentinels:
+                sentinel.close()
+        return str(host), int(port)
+
+
+class Cluster(_Opening):
+    """A Cluster's nodes by slot, as CLUSTER SLOTS gives them; asked again after every `forget`."""
+
+    def __init__(self, settings: ServerSettings, address: Address) -> None:
+        super().__init__(settings)
+        self._address = address
+        self._slots: list[tuple[int, int, Host]] = []
+        self._last: list[tuple[int, int, Host]] = []
+        self._known: list[Host] = list(address.hosts)
+        # Until when who didn't answer is asked last: others know as much, and answer at once.
+        self._silent: dict[Hashable, float] = {}
+
+    def locate(self, key: str) -> Hashable:
+        if not self._slots:
+            self._slots = self._last = self._ask()
+        if not key:
+            hosts = [host for _, _, host in self._slots]
+            return random.choice([host for host in hosts if not self._is_silent(host)] or hosts)
+        host = _home(key, self._slots)
+        if host is None:
+            from redis.exceptions import ClusterDownError
+
+            self.forget()
+            raise ClusterDownError(f"no node serves the slot of {key}")
+        return host
+
+    def last_home(self, key: str) -> Hashable | None:
+        return _home(key, self._slots or self._last)
+
+    def nodes(self) -> list[Hashable]:
+        return list(dict.fromkeys(host for _, _, host in self._ask()))
+
+    def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
+        host: Host = node  # type: ignore[assignment]
+        return self._connection(self._address.plain, blocking, host)
+
+    def forget(self, silent: Hashable | None = None) -> None:
+        self._slots = []
+        if silent is not None:
+            self._silent[silent] = time.monotonic() + SILENT_S
+
+    def _is_silent(self, host: Hashable) -> bool:
+        return self._silent.get(host, 0.0) > time.monotonic()
+
+    def _ask(self) -> list[tuple[int, int, Host]]:
+        from redis.exceptions import ConnectionError, RedisError
+
+        last: Exception | None = None
+        known = dict.fromkeys([*self._known, *self._address.hosts])
+        for host in sorted(known, key=self._is_silent):
+            connection = self.open(host)
+            try:
+                connection.send_command("CLUSTER", "SLOTS")
+                slots = [_stretch(row, host) for row in connection.read_response()]
+            except (RedisError, OSError) as error:
+                last = error
+                self._silent[host] = time.monotonic() + SILENT_S
+                continue
+            finally:
+                connection.disconnect()
+            self._silent.pop(host, None)
+            if slots:
+                self._known = list({node for _, _, node in slots})
+                return slots
+        raise ConnectionError(f"no node of the cluster told its slots: {last}")
+
+
+def _home(key: str, slots: list[tuple[int, int, Host]]) -> Host | None:
+    from redis.crc import key_slot
+
+    slot = key_slot(key.encode())
+    return next((host for first, last, host in slots if first <= slot <= last), None)
+
+
+def _stretch(row: Any, asked: Host) -> tuple[int, int, Host]:
+    first, last, (name, port, *_) = row[:3]
+    # An empty name means: the host you asked.
+    return int(first), int(last), (name.decode() if name else asked[0], int(port))

@@ -1,0 +1,216 @@
+"""Where the embedded server of a project keeps its data and its socket."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import stat
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from jobq.errors import EmbeddedError
+from jobq.trust import project, user_name
+
+FOLDER = ".jobq"
+SOCKET_BYTES = 100
+_NAMES = {
+    ".gitignore", "lock", "server.lock", "watch.lock", "server.log", "server.pid", "socket",
+    "appendonlydir", "dump.rdb",
+}  # fmt: skip
+logger = logging.getLogger("jobq.server")
+
+
+class Place(NamedTuple):
+    """Files of one embedded server. `socket` is where a new one would listen."""
+
+    data: Path
+    socket: Path
+
+    @property
+    def lock(self) -> Path:
+        """Held while somebody looks for the server, starts it or ends it."""
+        return self.data / "lock"
+
+    @property
+    def server_lock(self) -> Path:
+        """Held by the server as long as it lives."""
+        return self.data / "server.lock"
+
+    @property
+    def watch_lock(self) -> Path:
+        """Held by the watcher as long as it lives."""
+        return self.data / "watch.lock"
+
+    @property
+    def log(self) -> Path:
+        """What the server wrote."""
+        return self.data / "server.log"
+
+    @property
+    def pid_file(self) -> Path:
+        """The pid of the server that was started last, for people."""
+        return self.data / "server.pid"
+
+    @property
+    def known_socket(self) -> Path:
+        """Holds the socket of the server that was started last: others may be told of another runtime folder."""
+        return self.data / "socket"
+
+
+def data_folder(given: str | None, working: Path) -> Path:
+    """`given`, else `.jobq` beside the nearest pyproject.toml that is trusted, else in the working folder.
+
+    Links are followed on the way there. The folder itself must be none: another user could have made it.
+    """
+    if given:
+        path = Path(os.path.abspath(Path(given).expanduser()))
+        return path.parent.resolve() / path.name
+    working = working.resolve()
+    try:
+        found = project(working).found
+    except OSError:
+        found = None
+    return (found.path.parent.resolve() if found else working) / FOLDER
+
+
+def place(data: Path) -> Place:
+    """The place of a data folder; makes nothing."""
+    name = hashlib.sha256(os.fsencode(data)).hexdigest()[:16]
+    return Place(data, runtime_folder() / f"{name}.sock")
+
+
+def runtime_folder() -> Path:
+    """A folder for sockets: short, since a socket's path has little room, and the user's own."""
+    given = os.environ.get("XDG_RUNTIME_DIR")
+    if given and os.path.isabs(given) and len(os.fsencode(given)) < 60 and _is_runtime(given):
+        return Path(given, "jobq")
+    return Path(tempfile.gettempdir(), f"jobq-{os.geteuid()}")
+
+
+def _is_runtime(folder: str) -> bool:
+    """Whether it is yours, as it must be. After `su` it may be that of another user, who could swap what is in it."""
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return False
+    yours = found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    return yours and os.access(folder, os.W_OK)
+
+
+def prepare(place: Place) -> None:
+    """Make the folders. EmbeddedError when they can't be, or when others could reach into them."""
+    if len(os.fsencode(place.socket)) > SOCKET_BYTES:
+        raise EmbeddedError(
+            f"{place.socket} is too long for a socket, more than {SOCKET_BYTES} bytes; set XDG_RUNTIME_DIR "
+            "to a folder with a shorter path"
+        )
+    try:
+        place.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_private(place.data)
+        check(place)
+        place.socket.parent.mkdir(mode=0o700, exist_ok=True)
+        ignore = place.data / ".gitignore"
+        if not ignore.exists():
+            write(ignore, b"*\n")
+    except OSError as error:
+        raise EmbeddedError(
+            f"no place for the embedded server's data and socket: {error}; set JOBQ_DATA to a folder "
+            "that can be written, or JOBQ_URL to a server"
+        ) from error
+    if not _is_private(place.socket.parent):
+        raise EmbeddedError(
+            f"{place.socket.parent} isn't a folder that only you can use; remove it, or set XDG_RUNTIME_DIR"
+        )
+
+
+def check(place: Place) -> None:
+    """EmbeddedError for data that somebody else owns or can reach, and for files that are links."""
+    try:
+        found = place.data.lstat()
+    except FileNotFoundError:
+        return
+    fault = ""
+    if stat.S_ISLNK(found.st_mode):
+        fault = "is a symbolic link; name the folder that it leads to in JOBQ_DATA"
+    elif not stat.S_ISDIR(found.st_mode):
+        fault = "is no folder; remove it"
+    elif found.st_uid != os.geteuid():
+        fault = (
+            f"belongs to {user_name(found.st_uid)}, not to you; set JOBQ_DATA to a folder of yours"
+        )
+    elif found.st_mode & 0o022:
+        fault = "can be written by others; remove it, or name another in JOBQ_DATA"
+    elif found.st_mode & 0o077 and _entries(place.data):
+        # Of a folder that jobq made, others see nothing. A copy or a checkout may hold anybody's messages.
+        fault = f"is not empty, and others can read it; if all in it is yours, run chmod 700 {place.data}"
+    if fault:
+        raise EmbeddedError(f"{place.data} {fault}, or set JOBQ_URL to a server")
+    for path in _entries(place.data):
+        entry = path.lstat()
+        plain = stat.S_ISREG(entry.st_mode) or stat.S_ISDIR(entry.st_mode)
+        if not plain or entry.st_uid != os.geteuid():
+            what = "is no plain file" if not plain else f"belongs to {user_name(entry.st_uid)}"
+            raise EmbeddedError(f"{path} {what}; the server would write to it: remove it")
+
+
+def is_own_socket(path: Path) -> bool:
+    """Whether it is a socket of yours in a folder that only you can use: then you listen there."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    mine = stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid()
+    return mine and _is_private(path.parent)
+
+
+def opened(path: Path, flags: int) -> int:
+    """Open a file of the embedded server's: never what a link leads to, and for you alone."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def write(path: Path, content: bytes) -> None:
+    """Replace a file's content."""
+    with open(opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+        file.write(content)
+
+
+def _make_private(folder: Path) -> None:
+    """An empty folder of yours that others can read becomes yours alone."""
+    descriptor = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        itself = os.open(folder.name, flags, dir_fd=descriptor)
+    except OSError:
+        return  # check() says what it is
+    finally:
+        os.close(descriptor)
+    try:
+        found = os.fstat(itself)
+        readable = found.st_mode & 0o077 and not found.st_mode & 0o022
+        if readable and found.st_uid == os.geteuid() and not os.listdir(itself):
+            os.fchmod(itself, 0o700)
+            logger.warning("%s could be read by others; now only you can (mode 700)", folder)
+    finally:
+        os.close(itself)
+
+
+def _is_private(folder: Path) -> bool:
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return own and not found.st_mode & 0o077
+
+
+def _entries(data: Path) -> list[Path]:
+    """What the server and jobq write to among the data."""
+    found = [
+        path for path in data.iterdir() if path.name in _NAMES or path.name.startswith("temp-")
+    ]
+    log = data / "appendonlydir"
+    if log in found and not log.is_symlink() and log.is_dir():
+        found += log.iterdir()
+    return found

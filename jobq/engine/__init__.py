@@ -1,1 +1,0 @@
-"""Layer 1: messages in Redis. Every state change is one Lua script under `lua/engine`."""

@@ -1,0 +1,233 @@
+"""Under seal: calls, results, progress and reasons, signed with HMAC-SHA-256 or encrypted with AES-256-GCM, each
+for one queue and mid, and for one purpose.
+
+Signed: ``jobq-s1 <key id> <64 hex digits>`` LF, then the call as it is. Encrypted: ``jobq-e1 <key id>`` LF, 12
+bytes of salt, 12 of nonce, then AES-GCM's text with its tag (docs/guides/security.md). A seal is checked before
+anything of the call is read. Whatever the bytes are, only CodecError escapes from opening them.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hmac
+import os
+import time
+from base64 import b64decode, b64encode
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from jobq import extras
+from jobq.config import CodecSettings
+from jobq.errors import CodecError
+from jobq.jobs.codec import HARD_LIMIT, checked_size
+
+if TYPE_CHECKING:
+    from jobq.client.connection import Client
+
+#: What is sealed; each has keys of its own, so that a call never passes for a result, or the other way round.
+Purpose = Literal["call", "result", "progress", "reason"]
+SIGNED, ENCRYPTED = b"jobq-s1", b"jobq-e1"
+_ANY = b"jobq-"
+#: What a seal adds at most.
+ROOM = 256
+_RANDOM, _SALT = 24, 12
+#: A header is at most a mark, an id of 40 and 64 digits.
+_LONGEST_HEADER = 128
+
+
+class Seal:
+    """Seals with the first key of a ring and opens with any of it."""
+
+    def __init__(self, settings: CodecSettings, purpose: Purpose = "call") -> None:
+        self.settings = settings
+        self._accept_plain = settings.accept_plain
+        self._encrypts = settings.mode == "encrypt"
+        self._first = settings.keys[0][0].encode()
+        # A key of its own for each way and purpose, so that one never helps against the other.
+        what = b"" if purpose == "call" else b", " + purpose.encode()
+        self._signing = {i.encode(): _derived(secret, SIGNED + what) for i, secret in settings.keys}
+        self._hiding = {
+            i.encode(): _derived(secret, ENCRYPTED + what) for i, secret in settings.keys
+        }
+
+    def __repr__(self) -> str:
+        return f"Seal({self._first.decode()}, {'encrypt' if self._encrypts else 'sign'})"
+
+    def of(self, purpose: Purpose) -> Seal:
+        """The seal of the same keys for something else."""
+        return _seal(self.settings, purpose)
+
+    def close_call(self, queue: str, mid: str, call: bytes, due_ms: float = 0) -> bytes:
+        """An encoded call sealed for `queue` and `mid`; nowhere else it opens.
+
+        It may run until `valid_s` after it is due, by default now.
+        """
+        not_after = int(max(due_ms, time.time() * 1000) + self.settings.valid_s * 1000)
+        nonce = os.urandom(6).hex().encode()
+        bounds = b',"not_after":%d,"nonce":"%b"}' % (not_after, nonce)
+        sealed = self.close(queue, mid, call[:-1] + bounds)
+        checked_size(sealed, f"the sealed call {mid}", HARD_LIMIT)
+        return sealed
+
+    def close(self, queue: str, mid: str, content: bytes, like: bytes = b"") -> bytes:
+        """Any bytes sealed for `queue` and `mid`; at most ROOM more than they were.
+
+        like: a call. What is about it is sealed with its key, since who sealed the call has that one.
+        """
+        key_id = _key_id(like)
+        if key_id not in self._signing:
+            key_id = self._first
+        return (self._hidden if self._encrypts else self._signed)(queue, mid, content, key_id)
+
+    def close_text(self, queue: str, mid: str, text: str, like: bytes = b"") -> str:
+        """The same of a text, as a text."""
+        sealed = self.close(queue, mid, text.encode(), like)
+        if not self._encrypts:
+            return sealed.decode()
+        header, _, body = sealed.partition(b"\n")
+        return f"{header.decode()}\n{b64encode(body).decode()}"
+
+    def open_text(self, queue: str, mid: str, text: str) -> str:
+        """What close_text was given; as `open`."""
+        content = text.encode("utf-8", "replace")
+        if content.startswith(ENCRYPTED):
+            header, _, body = content.partition(b"\n")
+            try:
+                content = header + b"\n" + b64decode(body, validate=True)
+            except binascii.Error as error:
+                raise CodecError("bad seal: the text was changed") from error
+        return self.open(queue, mid, content).decode()
+
+    def open(self, queue: str, mid: str, content: bytes) -> bytes:
+        """What was sealed in `content`; CodecError says why it isn't trusted, without quoting it."""
+        if len(content) > HARD_LIMIT + ROOM:
+            raise CodecError(
+                f"content of {len(content):,} bytes is over the limit of {HARD_LIMIT:,}"
+            )
+        header, _, body = content[:_LONGEST_HEADER].partition(b"\n")
+        body = content[len(header) + 1 :]
+        match header.split(b" "):
+            case [mark, key_id, mac] if mark == SIGNED:
+                return self._verified(queue, mid, key_id, mac, body)
+            case [mark, key_id] if mark == ENCRYPTED:
+                return self._shown(queue, mid, key_id, body)
+        if self._accept_plain and not content.startswith(_ANY):
+            return content
+        raise CodecError(
+            "no signature: content is not sealed, and this process runs sealed calls only"
+        )
+
+    def _signed(self, queue: str, mid: str, content: bytes, key_id: bytes) -> bytes:
+        bound = _bound(SIGNED, key_id, queue, mid)
+        mac = hmac.digest(self._signing[key_id], bound + content, "sha256").hex().encode()
+        return b"%b %b %b\n%b" % (SIGNED, key_id, mac, content)
+
+    def _verified(self, queue: str, mid: str, key_id: bytes, mac: bytes, body: bytes) -> bytes:
+        bound = _bound(SIGNED, key_id, queue, mid)
+        right = hmac.digest(_key(self._signing, key_id), bound + body, "sha256").hex().encode()
+        if not hmac.compare_digest(mac, right):
+            raise CodecError(
+                "bad signature: content was changed, or was signed for another queue, mid or purpose"
+            )
+        return body
+
+    def _hidden(self, queue: str, mid: str, content: bytes, key_id: bytes) -> bytes:
+        random = os.urandom(_RANDOM)
+        bound = _bound(ENCRYPTED, key_id, queue, mid)
+        text = _cipher(self._hiding[key_id], random).encrypt(random[_SALT:], content, bound)
+        return b"%b %b\n%b%b" % (ENCRYPTED, key_id, random, text)
+
+    def _shown(self, queue: str, mid: str, key_id: bytes, body: bytes) -> bytes:
+        key, random, text = _key(self._hiding, key_id), body[:_RANDOM], body[_RANDOM:]
+        bound = _bound(ENCRYPTED, key_id, queue, mid)
+        try:
+            shown: bytes = _cipher(key, random).decrypt(random[_SALT:], text, bound)
+        except CodecError:
+            raise
+        except Exception as error:  # InvalidTag, ValueError: too short for a nonce or a tag
+            raise CodecError(
+                "bad seal: content was changed, or was encrypted for another queue, mid or purpose"
+            ) from error
+        return shown
+
+
+@cache
+def _seal(settings: CodecSettings, purpose: Purpose) -> Seal:
+    return Seal(settings, purpose)
+
+
+def seal_for(settings: CodecSettings | None) -> Seal | None:
+    """The one Seal of these settings for calls; None for none."""
+    return _seal(settings, "call") if settings else None
+
+
+def seal_of(client: Client) -> Seal | None:
+    """How calls are sealed that go to this client's server."""
+    return seal_for(getattr(getattr(client, "settings", None), "codec", None))
+
+
+def is_sealed(content: bytes) -> bool:
+    """Whether it claims to be."""
+    return content.startswith(_ANY)
+
+
+def opened(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes:
+    """What is in `content`, whose seal was checked if seals are in use; else CodecError."""
+    if seal is not None:
+        return seal.open(queue, mid, content)
+    if is_sealed(content):
+        raise CodecError("content is sealed and this process has no keys; set JOBQ_CODEC_KEYS")
+    return content
+
+
+def shown_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: str) -> str:
+    """A progress or reason, for people: opened, or why it can't be.
+
+    One without a seal is jobq's own, of a worker that died say, or somebody's who has no key.
+    """
+    if not text.startswith(_ANY.decode()):
+        return text
+    if seal is None:
+        return "(sealed, and this process has no keys; set JOBQ_CODEC_KEYS)"
+    try:
+        return seal.of(purpose).open_text(queue, mid, text)
+    except CodecError as error:
+        return f"(not trusted: {error})"
+
+
+def unverified(content: bytes) -> bytes:
+    """The call below a signature, for people to look at: nothing was checked."""
+    return content.partition(b"\n")[2] if content.startswith(SIGNED) else content
+
+
+def _derived(secret: bytes, purpose: bytes) -> bytes:
+    return hmac.digest(secret, b"key of " + purpose, "sha256")
+
+
+def _key(ring: dict[bytes, bytes], key_id: bytes) -> bytes:
+    try:
+        return ring[key_id]
+    except KeyError:
+        raise CodecError(
+            f"unknown key: content is sealed with {key_id!r:.50}, which JOBQ_CODEC_KEYS lacks"
+        ) from None
+
+
+def _key_id(sealed: bytes) -> bytes:
+    header = sealed[:_LONGEST_HEADER].partition(b"\n")[0].split(b" ")
+    return header[1] if header[0] in (SIGNED, ENCRYPTED) and len(header) > 1 else b""
+
+
+def _bound(mark: bytes, key_id: bytes, queue: str, mid: str) -> bytes:
+    """What a seal holds for, each part with its length before it, so that none runs into the next."""
+    parts = (mark, key_id, queue.encode("utf-8", "replace"), mid.encode("utf-8", "replace"))
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def _cipher(key: bytes, random: bytes) -> Any:
+    # A key per message from 96 random bits, beside a nonce of 96: no number of messages wears a key out.
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError as error:
+        raise CodecError(f"content is encrypted; {extras.install('crypto')} here") from error
+    return AESGCM(hmac.digest(key, random[:_SALT], "sha256"))

@@ -1,0 +1,22 @@
+"""RELIABLEQ, the queue of the RedisRQ module, over plain Redis types: pop, acknowledge, recover; at least once.
+
+::
+
+    from jobq.protocols.reliable import ReliableQueue
+
+    rq = ReliableQueue()
+    rq.push("mails", "a@b.example", "c@d.example")
+    for key, id, content in rq.pop(10, 5_000, "mails") or ():
+        rq.ack(key, id)
+"""
+
+from __future__ import annotations
+
+from jobq.errors import EmptyKey
+from jobq.protocols.reliable.asynchronous import AsyncReliableQueue
+from jobq.protocols.reliable.queue import ReliableQueue
+from jobq.protocols.reliable.replies import Dead, Info, Pending, Popped, Recovered, Waiting
+
+__all__ = [
+    "AsyncReliableQueue", "Dead", "EmptyKey", "Info", "Pending", "Popped", "Recovered", "ReliableQueue", "Waiting",
+]  # fmt: skip

@@ -1,0 +1,80 @@
+"""Calls of the scripts in lua/reliable for one client, each harmless to repeat.
+
+What changes a queue is a numbered call: when its reply was lost, the client sends it again and the script
+answers what it answered before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from jobq.client.numbered_calls import Callers
+from jobq.client.scripts import load
+from jobq.errors import ConfigError, EmptyKey, ScriptError
+from jobq.protocols.reliable import keys
+
+if TYPE_CHECKING:
+    from jobq.client.connection import Client
+
+Argument = str | bytes | int
+
+
+class Calls:
+    """The scripts of one namespace on one client. Threads may share it."""
+
+    def __init__(self, client: Client | None, ns: str) -> None:
+        if client is None:
+            from jobq.client.connection import default_client
+
+            client = default_client()
+        self.client = client
+        self.ns = keys.checked_space(ns)
+        self._callers = Callers()
+
+    def places(self, names: Sequence[str]) -> list[str]:
+        """The keys of these queues; ConfigError where a Cluster can't serve them together."""
+        if self.client.is_cluster and len(names) > 1:
+            keys.of_one_slot(names)
+        return [place for name in names for place in keys.places(self.ns, name)]
+
+    def tickets(self, names: Sequence[str]) -> list[str]:
+        """The keys that a blocking pop waits on."""
+        return [f"{keys.prefix(self.ns, name)}tickets" for name in names]
+
+    def name_of(self, tickets: bytes) -> str:
+        """The queue that such a key belongs to."""
+        name = tickets.decode().removeprefix(f"{self.ns}:").removesuffix(":tickets")
+        bare = name[1:-1]
+        return bare if name == f"{{{bare}}}" else name
+
+    def change(
+        self, verb: str, names: Sequence[str], *args: Argument, now: int | None = None
+    ) -> Any:
+        """Run a script that changes something, as a numbered call."""
+        places = self.places(names)
+        caller = self._callers.take()
+        places.append(f"{keys.prefix(self.ns, names[0])}call:{caller.id}")
+        reply = self._run(verb, places, caller.next(), "" if now is None else now, *args)
+        # Not reached after an error: that call may still arrive, so its caller stays out of use.
+        self._callers.give_back(caller)
+        return reply
+
+    def ask(self, verb: str, names: Sequence[str], *args: Argument) -> Any:
+        """Run a script that may run any number of times."""
+        return self._run(verb, self.places(names), *args)
+
+    def _run(self, verb: str, places: list[str], *args: Argument) -> Any:
+        try:
+            return self.client.run(load("reliable", verb), places, args)
+        except ScriptError as error:
+            if str(error.__cause__).startswith("EMPTYKEY"):
+                raise EmptyKey from error
+            raise
+
+
+def at_least(name: str, value: int, least: int) -> int:
+    """`value` itself if it is a whole number of so much or more, else ConfigError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name}={value!r} is no whole number of {least} or more")
+    return value

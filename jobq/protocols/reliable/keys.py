@@ -1,0 +1,89 @@
+"""Names of a queue's keys: `reliable:{mails}:undelivered`, or `reliable:{shop}mails:undelivered`.
+
+A name that has a hash tag of its own keeps it, so that a Cluster can serve several queues in one pop.
+
+=============  ==========================================================================
+undelivered    list, ids that wait, the next one first
+tickets        list, the ids of those that no blocked client was promised; what a blocking pop takes
+delivered      sorted set, id by its last delivery, epoch ms; fractions keep the order within one ms
+messages       hash, id -> content, wherever the message is
+unacked        hash, id -> deliveries that ended without an acknowledgement, where there were any
+tokens         hash, id -> who holds it, where the holder gave a token
+dead           sorted set, id by its death, of those that were delivered too often
+meta           hash: last_id, issued_at (of tickets), skew (see _look.lua), max_deliveries
+call:<caller>  string, PX 10 min: number and answer of that caller's last call
+=============  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+from jobq.errors import ConfigError
+from jobq.queue.keys import checked_name
+
+PLACES = (
+    "undelivered", "tickets", "delivered", "messages", "unacked", "tokens", "dead", "meta",
+)  # fmt: skip
+_NAME = re.compile(r"[^{}]*\{([^{}]+)\}[^{}]*|([^{}]+)")
+
+
+def checked_key(name: str) -> str:
+    """`name` itself, or ConfigError for what no queue can be called."""
+    if not isinstance(name, str) or not _fits(name):
+        raise ConfigError(
+            f"key {name!r} can't be used; take 1-128 printable characters without white space, and braces "
+            "only for one hash tag: {shop}mails"
+        )
+    if name[0] == "{" and name[-1] == "}":
+        raise ConfigError(
+            f"key {name!r} would share its messages with {name[1:-1]!r}, which is in the same slot; use that name"
+        )
+    return name
+
+
+@lru_cache(1024)
+def _fits(name: str) -> bool:
+    spaced = any(c.isspace() for c in name)
+    return (
+        0 < len(name) <= 128 and name.isprintable() and not spaced and bool(_NAME.fullmatch(name))
+    )
+
+
+def tag_of(name: str) -> str:
+    """What decides on a Cluster's slot."""
+    found = _NAME.fullmatch(checked_key(name))
+    assert found is not None
+    return found[1] or found[2]
+
+
+def checked_space(ns: str) -> str:
+    """A first part of all keys, or ConfigError."""
+    if ":" in checked_name("ns", ns):
+        raise ConfigError(f"ns {ns!r} can't be used; leave out the colon")
+    return ns
+
+
+@lru_cache(1024)
+def prefix(ns: str, name: str) -> str:
+    """What every key of a queue begins with."""
+    return f"{ns}:{checked_key(name) if '{' in name else f'{{{checked_key(name)}}}'}:"
+
+
+@lru_cache(1024)
+def places(ns: str, name: str) -> tuple[str, ...]:
+    """The eight keys of a queue, in the order that every script takes them."""
+    base = prefix(ns, name)
+    return tuple(base + place for place in PLACES)
+
+
+def of_one_slot(names: Iterable[str]) -> None:
+    """ConfigError unless a Cluster serves all of these from one slot."""
+    tags = {tag_of(name): name for name in names}
+    if len(tags) > 1:
+        shown = " and ".join(repr(name) for name in list(tags.values())[:2])
+        raise ConfigError(
+            f"{shown} are in different slots of the Cluster; give them one hash tag: {{shop}}high, {{shop}}low"
+        )

@@ -1,0 +1,303 @@
+"""`ReliableQueue`: the module's commands and more, one script each, over plain Redis types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from jobq.errors import ConfigError, JobqError
+from jobq.protocols.reliable.calls import Argument, Calls, at_least
+from jobq.protocols.reliable.keys import checked_key
+from jobq.protocols.reliable.replies import Dead, Info, Pending, Popped, Recovered, Waiting, text_of
+from jobq.protocols.reliable.steps import Ask, Steps, drive
+from jobq.protocols.reliable.waits import Waiter, recovering
+
+if TYPE_CHECKING:
+    from jobq.client.connection import Client
+
+#: The script's pages end there.
+PAGE_BYTES = 262_144
+_ID = re.compile(r"\d+-\d+", re.ASCII)
+
+
+class ReliableQueue:
+    """Queues of messages that stay until they are acknowledged; each is delivered at least once.
+
+    key: a queue's name, as in the module; the Redis keys behind it begin with `ns`. Threads may share one.
+    Every method that says `now` goes by that epoch ms instead of the server's clock.
+    """
+
+    def __init__(self, client: Client | None = None, ns: str = "reliable") -> None:
+        self._calls = Calls(client, ns)
+        self.ns = ns
+
+    def __repr__(self) -> str:
+        return f"ReliableQueue(ns={self.ns!r})"
+
+    def push(self, key: str, *items: str | bytes, now: int | None = None) -> list[str]:
+        """Append items, all or none; their ids, each greater than all that the queue gave before."""
+        contents = [_content(item) for item in items]
+        if not contents:
+            raise ConfigError(f"push to {key!r} has no item; give one or more")
+        return _texts(self._calls.change("push", [checked_key(key)], *contents, now=now))
+
+    def pop(
+        self,
+        count: int = 1,
+        block: int = 0,
+        *keys: str,
+        token: str = "",
+        recover_ms: int | None = None,
+        now: int | None = None,
+    ) -> list[Popped] | None:
+        """Up to count messages, of the first key as many as it has, then of the next.
+
+        block: wait for so many ms, 0 = not at all, negative = for ever; None when the time is over. Who waits
+        longest is served first, from the one queue that something was pushed to. token: who holds them, for
+        ack, nack and extend. recover_ms: of each key take first what was delivered so long ago and not
+        acknowledged; whoever waits gets that too.
+        """
+        return drive(self._popping(count, block, keys, token, recover_ms, now))
+
+    def _popping(
+        self,
+        count: int,
+        block: int,
+        keys: Sequence[str],
+        token: str,
+        recover_ms: int | None,
+        now: int | None,
+    ) -> Steps[list[Popped] | None]:
+        names = _names(keys)
+        at_least("count", count, 0)
+        _checked_block(block)
+        words: list[Argument] = ["DELIVERIES", *_token(token)]
+        if recover_ms is not None:
+            words += ["RECOVER", at_least("recover_ms", recover_ms, 0)]
+
+        def pop(names: Sequence[str], *more: Argument) -> list[Popped]:
+            counted: tuple[Argument, ...] = () if "COUNT" in more else ("COUNT", count)
+            rows = self._calls.change("pop", names, *words, *counted, *more, now=now)
+            return [Popped.read(row) for row in rows]
+
+        def undo(popped: Sequence[Popped]) -> None:
+            for name in dict.fromkeys(one.key for one in popped):
+                self._give_back(name, [one.id for one in popped if one.key == name], token)
+
+        popped: list[Popped] = yield Ask(lambda: pop(names), undo)
+        if popped or block == 0 or count == 0:
+            return popped
+        return (yield from Waiter(self._calls, pop, undo, names, block, recover_ms).steps())
+
+    def ack(self, key: str, *ids: str, token: str = "", now: int | None = None) -> list[str] | None:
+        """Forget delivered messages; the ids that were forgotten, None when there is no such queue.
+
+        An id that isn't among them was acknowledged before, or, with a token, is somebody else's by now.
+        """
+        return self._of_ids("ack", key, ids, *_token(token), now=now)
+
+    def nack(
+        self, key: str, *ids: str, token: str = "", front: bool = False, now: int | None = None
+    ) -> list[str] | None:
+        """Give delivered messages back, behind all that wait or to the front; as ack answers.
+
+        One that was delivered as often as the queue's max_deliveries is dead instead.
+        """
+        where = ("FRONT",) if front else ()
+        return self._of_ids("nack", key, ids, *_token(token), *where, now=now)
+
+    def release(
+        self, key: str, *ids: str, token: str = "", now: int | None = None
+    ) -> list[str] | None:
+        """Give messages back to the front that nobody began to handle: their delivery doesn't count."""
+        return self._of_ids("nack", key, ids, *_token(token), "FRONT", "RELEASE", now=now)
+
+    def extend(
+        self, key: str, *ids: str, token: str = "", now: int | None = None
+    ) -> list[str] | None:
+        """Have messages count as delivered now, so that nobody recovers them yet; as ack answers."""
+        return self._of_ids("extend", key, ids, *_token(token), now=now)
+
+    def recover(
+        self,
+        key: str,
+        count: int,
+        elapsed: int,
+        *,
+        block: int = 0,
+        token: str = "",
+        now: int | None = None,
+    ) -> list[Recovered] | None:
+        """Up to count messages that were delivered `elapsed` ms ago or more and not acknowledged.
+
+        They count as delivered once more, now; the others' turn comes first next time. None when there is no
+        such queue. block: wait for one, as pop does.
+        """
+        return drive(self._recovering(key, count, elapsed, block, token, now))
+
+    def _recovering(
+        self, key: str, count: int, elapsed: int, block: int, token: str, now: int | None
+    ) -> Steps[list[Recovered] | None]:
+        names = [checked_key(key)]
+        at_least("count", count, 0)
+        at_least("elapsed", elapsed, 0)
+        _checked_block(block)
+
+        def recover() -> list[Recovered] | None:
+            words: list[Argument] = [count, elapsed, "DELIVERIES", *_token(token)]
+            rows = self._calls.change("recover", names, *words, now=now)
+            return None if rows is None else [Recovered.read(row) for row in rows]
+
+        def undo(found: Sequence[Recovered]) -> None:
+            self._give_back(key, [one.id for one in found], token)
+
+        found: list[Recovered] | None = yield Ask(recover, undo)
+        if found or block == 0 or count == 0:
+            return found
+        return (yield from recovering(self._calls, recover, undo, key, block, elapsed))
+
+    @overload
+    def inspect(
+        self,
+        key: str,
+        start: int,
+        count: int,
+        pending: Literal[False] = False,
+        *,
+        now: int | None = None,
+    ) -> list[Waiting]: ...
+    @overload
+    def inspect(
+        self, key: str, start: int, count: int, pending: Literal[True], *, now: int | None = None
+    ) -> list[Pending]: ...
+    def inspect(
+        self, key: str, start: int, count: int, pending: bool = False, *, now: int | None = None
+    ) -> list[Waiting] | list[Pending]:
+        """Count messages from start on, in their order: those that wait, or those pending.
+
+        A negative start counts from the end, and before the first it is the first. Raises EmptyKey.
+        """
+        if pending:
+            return [
+                Pending(text_of(id), *rest)
+                for id, *rest in self._inspect(key, start, count, ["PENDING"], now)
+            ]
+        return [
+            Waiting(text_of(id), content)
+            for id, content in self._inspect(key, start, count, [], now)
+        ]
+
+    def dead(
+        self, key: str, start: int = 0, count: int = 100, *, now: int | None = None
+    ) -> list[Dead]:
+        """Messages that were delivered too often, the first to die first. Raises EmptyKey."""
+        rows = self._inspect(key, start, count, ["DEAD"], now)
+        return [Dead(text_of(id), *rest) for id, *rest in rows]
+
+    def _inspect(
+        self, key: str, start: int, count: int, place: list[str], now: int | None
+    ) -> list[Any]:
+        if isinstance(start, bool) or not isinstance(start, int):
+            raise ConfigError(f"start={start!r} is no whole number")
+        at_least("count", count, 1)
+        found: list[Any] = []
+        while count > 0:
+            words: list[Argument] = [*place, start, count]
+            page = self._calls.ask(
+                "inspect", [checked_key(key)], *words, *(() if now is None else ("NOW", now))
+            )
+            found += page
+            count -= len(page)
+            if sum(len(row[0]) + len(row[1]) for row in page) < PAGE_BYTES:
+                break  # nothing is left out
+            if start < 0:
+                facts = self.info(key)
+                lengths = {"PENDING": facts.delivered, "DEAD": facts.dead}
+                start = max(0, start + lengths.get("".join(place), facts.undelivered))
+            start += len(page)
+        return found
+
+    def revive(self, key: str, *ids: str, now: int | None = None) -> list[str] | None:
+        """Have dead messages wait again as if never delivered; the ids that were dead."""
+        return self._of_ids("revive", key, ids, now=now)
+
+    def purge(self, key: str, *ids: str, now: int | None = None) -> list[str] | None:
+        """Forget dead messages; the ids that were dead."""
+        return self._of_ids("purge", key, ids, now=now)
+
+    def info(self, key: str) -> Info:
+        """How many messages are where. Raises EmptyKey."""
+        rows = self._calls.ask("info", [checked_key(key)], "ALL")
+        facts = dict(zip(rows[::2], rows[1::2], strict=True))
+        facts[b"last_id"] = text_of(facts[b"last_id"])
+        return Info(**{name: facts[name.encode()] for name in Info._fields})
+
+    def length(self, key: str) -> int:
+        """How many messages wait; 0 where there is no such queue."""
+        name = [checked_key(key)]
+        return int(self._calls.client.command("LLEN", self._calls.places(name)[0]))
+
+    def configure(self, key: str, *, max_deliveries: int) -> None:
+        """After how many deliveries without an acknowledgement a message is dead; 0 = never."""
+        most = at_least("max_deliveries", max_deliveries, 0)
+        self._calls.ask("configure", [checked_key(key)], most)
+
+    def clear(self, key: str) -> int | None:
+        """Forget all messages; how many. The queue stays, its ids go on from the last one."""
+        cleared: int | None = self._calls.change("clear", [checked_key(key)])
+        return cleared
+
+    def delete(self, key: str) -> int | None:
+        """Forget a queue whole; how many messages it had, None when there is no such queue."""
+        deleted: int | None = self._calls.change("clear", [checked_key(key)], "QUEUE")
+        return deleted
+
+    def _of_ids(
+        self, verb: str, key: str, ids: Sequence[str], *words: Argument, now: int | None
+    ) -> list[str] | None:
+        names = [checked_key(key)]
+        if not ids:
+            raise ConfigError(f"{verb} on {key!r} has no id; give one or more")
+        for id in ids:
+            if not isinstance(id, str) or len(id) > 40 or not _ID.fullmatch(id):
+                shown = repr(id)[:60]
+                raise ConfigError(f"id {shown} is none; ids look like 1601155608777-1")
+        reply = self._calls.change(verb, names, *words, *ids, now=now)
+        return None if reply is None else _texts(reply)
+
+    def _give_back(self, key: str, ids: Sequence[str], token: str) -> None:
+        try:
+            self.release(key, *ids, token=token)
+        except JobqError:
+            pass  # they are pending, as after a crash
+
+
+def _names(keys: Sequence[str]) -> list[str]:
+    if not keys:
+        raise ConfigError("pop has no key; give one or more after count and block")
+    return [checked_key(key) for key in keys]
+
+
+def _content(item: str | bytes) -> bytes:
+    if isinstance(item, str):
+        try:
+            return item.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"item {item!r} is no text; give its bytes") from None
+    if not isinstance(item, bytes):
+        raise ConfigError(f"item {item!r} is neither text nor bytes")
+    return item
+
+
+def _token(token: str) -> tuple[str, ...]:
+    return ("TOKEN", token) if token else ()
+
+
+def _checked_block(block: int) -> None:
+    if isinstance(block, bool) or not isinstance(block, int):
+        raise ConfigError(f"block={block!r} is no whole number of ms; 0 doesn't wait, -1 for ever")
+
+
+def _texts(reply: Sequence[bytes]) -> list[str]:
+    return [text_of(text) for text in reply]

@@ -1,0 +1,40 @@
+"""RSMQ: simple message queues on Redis, shared with its clients of other languages, delivered at least once.
+
+::
+
+    from jobq.protocols.rsmq import Rsmq
+
+    rsmq = Rsmq("redis://localhost", realtime=True)
+    rsmq.create_queue("mails", vt=30)
+    rsmq.send_message("mails", "to everybody")
+    message = rsmq.receive_message("mails", wait=10)
+    rsmq.delete_message("mails", message.id, receipt=message.receipt)
+
+The keys are RSMQ's (see `keys`), the scripts are in `lua/rsmq/`.
+"""
+
+from __future__ import annotations
+
+from jobq.protocols.rsmq.aio import AsyncRsmq
+from jobq.protocols.rsmq.async_consumer import AsyncConsumer
+from jobq.protocols.rsmq.consumer import Consumer
+from jobq.protocols.rsmq.consuming import Consumed
+from jobq.protocols.rsmq.errors import (
+    InvalidFormat,
+    InvalidValue,
+    MessageNotString,
+    MessageTooLong,
+    MissingParameter,
+    NoAttributeSupplied,
+    QueueExists,
+    QueueNotFound,
+    RsmqError,
+)
+from jobq.protocols.rsmq.message import Attributes, Counts, Healed, Message, Peeked
+from jobq.protocols.rsmq.rsmq import Rsmq
+
+__all__ = [
+    "AsyncConsumer", "AsyncRsmq", "Attributes", "Consumed", "Consumer", "Counts", "Healed", "InvalidFormat",
+    "InvalidValue", "Message", "MessageNotString", "MessageTooLong", "MissingParameter", "NoAttributeSupplied",
+    "Peeked", "QueueExists", "QueueNotFound", "Rsmq", "RsmqError",
+]  # fmt: skip

@@ -1,0 +1,201 @@
+"""`jobq rsmq bridge`: RSMQ's Node methods for any language, as lines of JSON.
+
+A line in, `{"n": 1, "method": "sendMessage", "options": {"qname": "q", "message": "x"}}`, is a line out,
+`{"n": 1, "result": …}` or `{"n": 1, "error": {"name": …, "message": …}}`, in the same order. What has arrived
+by then, up to 1,000 lines, is sent to the server together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+
+from jobq.client.connection import Client
+from jobq.client.inflight import IN_FLIGHT, Flights
+from jobq.client.request import Request
+from jobq.errors import JobqError, ScriptError
+from jobq.protocols.rsmq import javascript
+from jobq.protocols.rsmq.checks import MOST_SIZE
+from jobq.protocols.rsmq.errors import RsmqError
+from jobq.protocols.rsmq.message import DELAY_S, VT_S, Attributes, Message
+from jobq.protocols.rsmq.requests import Requests
+
+READ_BYTES = 1 << 20
+_SURROGATE = re.compile("[\ud800-\udfff]")
+Options = dict[str, Any]
+T = TypeVar("T")
+
+
+class NoMethod(Exception):
+    """The method isn't one of RSMQ's."""
+
+
+class Bridge:
+    """One process's calls. Errors of a call are its answer; nothing but the end of input ends it, or `quit`."""
+
+    def __init__(self, client: Client, calls: Requests) -> None:
+        self._requests = calls
+        self._flights = Flights(client)
+        self._methods: dict[str, Callable[[Options], Request[Any]]] = {
+            "createQueue": self._create_queue,
+            "listQueues": lambda _: calls.list_queues(),
+            "deleteQueue": lambda o: calls.remove(_text(o, "qname")),
+            "getQueueAttributes": lambda o: _shown(
+                calls.describe(_text(o, "qname"), as_node=True), Attributes.as_dict
+            ),
+            "setQueueAttributes": self._set_queue_attributes,
+            "sendMessage": self._send_message,
+            "receiveMessage": lambda o: _shown(
+                calls.receive(_text(o, "qname"), 1, o.get("vt")), lambda found: _first(found[0])
+            ),
+            "popMessage": lambda o: _shown(calls.pop(_text(o, "qname"), 1), _first),
+            "deleteMessage": lambda o: _shown(
+                calls.delete(_text(o, "qname"), [(_text(o, "id"), None)]), _one
+            ),
+            "changeMessageVisibility": self._change_message_visibility,
+        }
+        self.ended = False
+
+    def serve(self, source: int, sink: int) -> None:
+        """Answer lines of one file on another until the first ends."""
+        for lines in _lines(source):
+            answers = b"".join(self.answer(lines))
+            while answers:
+                answers = answers[os.write(sink, answers) :]
+            if self.ended:
+                return
+
+    def answer(self, lines: list[bytes]) -> Iterator[bytes]:
+        """A line for each, in order."""
+        calls: list[tuple[Any, Any]] = []
+        for line in lines:
+            n, found = self._understood(line)
+            calls.append((n, found))
+            if self.ended:
+                break
+        requests = [found for _, found in calls if isinstance(found, Request)]
+        results = iter(self._flights.run(requests))
+        for n, found in calls:
+            outcome = next(results) if isinstance(found, Request) else found
+            key = "error" if isinstance(outcome, Exception) else "result"
+            value = _error(outcome) if isinstance(outcome, Exception) else outcome
+            yield _encoded({"n": n, key: value}) + b"\n"
+
+    def _understood(self, line: bytes) -> tuple[Any, Any]:
+        """The call's number, and its request, or the answer that needs none."""
+        try:
+            call = _decoded(line)
+        except ValueError as error:
+            return None, error
+        if not isinstance(call, dict):
+            return None, ValueError(
+                f'{line!r:.60} is no call; write {{"n":1,"method":…,"options":{{…}}}}'
+            )
+        n, method = call.get("n"), str(call.get("method")).removesuffix("Async")
+        if method == "quit":
+            self.ended = True
+            return n, "OK"
+        options = call.get("options")
+        try:
+            if method not in self._methods:
+                raise NoMethod(f"rsmq.{call.get('method')} is not a function")
+            return n, self._methods[method](options if isinstance(options, dict) else {})
+        except (RsmqError, NoMethod) as error:
+            return n, error
+
+    def _create_queue(self, o: Options) -> Request[int]:
+        defaults = {"vt": VT_S, "delay": DELAY_S, "maxsize": MOST_SIZE}
+        given = {item: value for item in defaults if (value := o.get(item)) is not None}
+        return self._requests.create(_text(o, "qname"), **{**defaults, **given})
+
+    def _set_queue_attributes(self, o: Options) -> Request[Any]:
+        settings = (o.get(item) for item in ("vt", "delay", "maxsize"))
+        request = self._requests.set(_text(o, "qname"), *settings, as_node=True)
+        return _shown(request, Attributes.as_dict)
+
+    def _send_message(self, o: Options) -> Request[Any]:
+        message = o.get("message")
+        if isinstance(message, str):
+            message = _SURROGATE.sub("\ufffd", message)
+        request = self._requests.send(_text(o, "qname"), [message], o.get("delay"))
+        return _shown(request, lambda ids: ids[0])
+
+    def _change_message_visibility(self, o: Options) -> Request[Any]:
+        held = [(_text(o, "id"), None)]
+        request = self._requests.visibility(_text(o, "qname"), held, o.get("vt"))
+        return _shown(request, _one)
+
+
+def _lines(source: int) -> Iterator[list[bytes]]:
+    """Whole lines, as many as there are, at most 1,000; the last needs no newline."""
+    rest = b""
+    while data := os.read(source, READ_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        lines = [line for line in lines if line.strip()]
+        for first in range(0, len(lines), IN_FLIGHT):
+            yield lines[first : first + IN_FLIGHT]
+    if rest.strip():
+        yield [rest]
+
+
+def _decoded(line: bytes) -> Any:
+    try:
+        return msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # Half a surrogate pair is JSON, and no text; Node sends it as U+FFFD.
+        return json.loads(line, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("the line is nested too deeply; write a call") from None
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
+
+
+def _encoded(answer: dict[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(answer)
+    except (ValueError, OverflowError):
+        # Half a surrogate pair, or a number of more than 64 bits, that came with the call.
+        return json.dumps(answer).encode()
+
+
+def _text(options: Options, item: str) -> str:
+    """As JavaScript's toString: 123 is '123'."""
+    value = options.get(item)
+    if javascript.is_falsy(value):
+        return ""
+    # An empty list is no missing parameter, but a text of no lawful format.
+    return javascript.text(value) or "\0"
+
+
+def _shown(request: Request[T], show: Callable[[T], Any]) -> Request[Any]:
+    """The same request, with a result as Node's client gives it."""
+    read = request.read
+    return request._replace(read=lambda reply: show(read(reply)))
+
+
+def _first(found: list[Message]) -> dict[str, Any]:
+    return found[0].as_dict() if found else {}
+
+
+def _one(done: list[bool]) -> int:
+    return int(done[0])
+
+
+def _error(error: Exception) -> dict[str, str]:
+    name = type(error).__name__
+    if isinstance(error, RsmqError):
+        name = error.name
+    elif isinstance(error, ScriptError):
+        name = "ReplyError"
+    elif isinstance(error, NoMethod):
+        name = "TypeError"
+    elif not isinstance(error, JobqError):
+        name = "SyntaxError"
+    return {"name": name, "message": str(error)}

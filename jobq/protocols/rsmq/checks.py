@@ -1,0 +1,143 @@
+"""What RSMQ accepts as a name, an id, a number, a message; pure.
+
+Names and ids of other shapes are refused too, unless they exist: other clients make them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from jobq.protocols.rsmq import javascript
+from jobq.protocols.rsmq.errors import (
+    InvalidFormat,
+    InvalidValue,
+    MessageNotString,
+    MissingParameter,
+)
+
+LONGEST_S = 9_999_999
+LEAST_SIZE, MOST_SIZE, ANY_SIZE = 1024, 65536, -1
+#: The registry of queues has the key that a queue of this name would have.
+RESERVED = "QUEUES"
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,160}")
+_FOREIGN_NAME = re.compile("[^:\x00-\x1f\x7f\ud800-\udfff]{1,160}")
+_ID = re.compile(r"[a-zA-Z0-9:]{32}")
+_LONGEST_ID = 512
+#: Blanks are those of JavaScript.
+_WHOLE = re.compile(
+    "[\t-\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff]*([+-]?[0-9]+)"
+)
+
+_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+_LETTERS = bytes(_ALPHABET[number % 62] for number in range(256))
+_RANDOM, _AHEAD = 22, 100
+
+
+def queue_name(value: Any) -> str:
+    """A name that RSMQ accepts."""
+    if not value:
+        raise MissingParameter("qname")
+    if not is_regular_name(value) or value == RESERVED:
+        raise InvalidFormat("qname")
+    return str(value)
+
+
+def existing_name(value: Any) -> str:
+    """A name that a queue may have; PyRSMQ gives queues names that Node refuses."""
+    if isinstance(value, str) and can_name(value):
+        return value
+    return queue_name(value)
+
+
+def can_name(name: str) -> bool:
+    """Whether a queue may be called so; anybody can put any bytes on the list of queues."""
+    return name != RESERVED and _FOREIGN_NAME.fullmatch(name) is not None
+
+
+def is_regular_name(value: Any) -> bool:
+    """Whether Node takes it for a queue's name."""
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def message_id(value: Any) -> str:
+    """An id that a message may have; some clients make ids that Node refuses, and anybody can write any bytes."""
+    if not value:
+        raise MissingParameter("id")
+    if not isinstance(value, str) or not 0 < len(bytes_of(value)) <= _LONGEST_ID:
+        raise InvalidFormat("id")
+    return value
+
+
+def text_of(written: bytes) -> str:
+    """A name or an id as text, from which `bytes_of` makes the same bytes again, whatever they are."""
+    return written.decode("utf-8", "surrogateescape")
+
+
+def bytes_of(text: str) -> bytes:
+    """What is written for a name or an id; nothing for what can't be written."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return b""  # half a surrogate pair
+
+
+def is_regular_id(value: str) -> bool:
+    """Whether Node takes it for a message's id."""
+    return _ID.fullmatch(value) is not None
+
+
+def whole(value: Any) -> int | None:
+    """As JavaScript's parseInt: '12abc' is 12, 1.9 is 1, 'x' is nothing."""
+    try:
+        found = _WHOLE.match(javascript.text(value))
+        return int(found[1]) if found else None
+    except ValueError:
+        return None  # thousands of digits, which Python doesn't read
+
+
+def seconds(item: str, value: Any) -> int:
+    """A visibility timeout or a delay."""
+    number = whole(value)
+    if number is None or not 0 <= number <= LONGEST_S:
+        raise InvalidValue(item, 0, LONGEST_S)
+    return number
+
+
+def maxsize(value: Any) -> int:
+    """Bytes of a message, or -1."""
+    number = whole(value)
+    if number is None or (number != ANY_SIZE and not LEAST_SIZE <= number <= MOST_SIZE):
+        raise InvalidValue("maxsize", LEAST_SIZE, MOST_SIZE)
+    return number
+
+
+def body(message: Any) -> bytes:
+    """A message's bytes; text is UTF-8."""
+    if isinstance(message, bytes):
+        return message
+    if not isinstance(message, str):
+        raise MessageNotString
+    try:
+        return message.encode()
+    except UnicodeEncodeError:
+        raise MessageNotString from None  # half a surrogate pair
+
+
+def random_parts(count: int) -> list[bytes]:
+    """The random ends of so many ids, each given once."""
+    try:
+        return [_drawn.pop() for _ in range(count)]
+    except IndexError:
+        # What was taken before the end is lost, and no harm: it is random.
+        drawn = os.urandom(_RANDOM * (count + _AHEAD)).translate(_LETTERS)
+        parts = [drawn[first : first + _RANDOM] for first in range(0, len(drawn), _RANDOM)]
+        _drawn.extend(parts[count:])
+        return parts[:count]
+
+
+#: Drawn ahead, for a call to the system costs more than a part. A forked child must draw its own.
+_drawn: list[bytes] = []
+os.register_at_fork(after_in_child=_drawn.clear)

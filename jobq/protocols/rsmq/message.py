@@ -1,0 +1,172 @@
+"""What RSMQ tells: messages and attributes, read from whatever client wrote them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from jobq.protocols.rsmq.checks import ANY_SIZE, MOST_SIZE, is_regular_id, text_of, whole
+
+VT_S, DELAY_S = 30, 0
+_MILLISECONDS_FROM = 1e11
+#: What is never visible has the score of infinity, which is no int.
+LATEST_MS = 1 << 53
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A message as it was handed out. `rc` counts how often, `fr` is when first, epoch ms."""
+
+    id: str
+    body: bytes
+    rc: int
+    fr: int
+
+    @property
+    def message(self) -> str:
+        """The body as text; bytes that are no UTF-8 become U+FFFD, as in Node."""
+        return self.body.decode("utf-8", "replace")
+
+    @property
+    def sent(self) -> float | None:
+        """When it was sent, epoch ms to the microsecond; None where the id doesn't tell."""
+        if not is_regular_id(self.id) or ":" in self.id[:10]:
+            return None
+        return int(self.id[:10], 36) / 1000
+
+    @property
+    def receipt(self) -> int:
+        """Proof of being its last receiver, for delete_message and change_message_visibility."""
+        return self.rc
+
+    def as_dict(self) -> dict[str, Any]:
+        """As Node's client gives it."""
+        return {
+            "id": self.id,
+            "message": self.message,
+            "rc": self.rc,
+            "fr": self.fr,
+            "sent": self.sent,
+        }
+
+
+class Peeked(Message, frozen=True):
+    """A message looked at; `visible_at` in epoch ms, in the past if anybody may receive it now."""
+
+    visible_at: int
+
+
+class Attributes(msgspec.Struct, frozen=True):
+    """A queue's settings in seconds and bytes, totals, times in epoch seconds, messages now.
+
+    `created` and `modified` are None where a client wrote none that can be read.
+    """
+
+    vt: int
+    delay: int
+    maxsize: int
+    totalrecv: int
+    totalsent: int
+    created: int | None
+    modified: int | None
+    msgs: int
+    hiddenmsgs: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """As Node's client gives them."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+
+class Counts(NamedTuple):
+    """How many messages can be received now, and how many can't yet."""
+
+    visible: int
+    hidden: int
+
+
+class Received(NamedTuple):
+    """What one look found; without messages, when the next becomes visible, None if none waits."""
+
+    messages: list[Message]
+    next_s: float | None = None
+
+
+class Page(NamedTuple):
+    """What one look showed of the ids that it passed; the others have no body."""
+
+    passed: int
+    messages: list[Peeked]
+
+
+class Healed(NamedTuple):
+    """What was removed: ids without a body, and fields without a message."""
+
+    phantoms: int
+    fields: int
+
+
+def read_messages(reply: list[Any]) -> list[Message]:
+    """Messages of a reply, behind its word."""
+    if len(reply) == 5:  # one, as a rule: worth a shorter way
+        _, id_, body, rc, fr = reply
+        return [Message(text_of(id_), body, rc, _number(fr))]
+    four = zip(reply[1::4], reply[2::4], reply[3::4], reply[4::4], strict=True)
+    return [Message(text_of(id_), body, rc, _number(fr)) for id_, body, rc, fr in four]
+
+
+def read_peeked(reply: list[Any]) -> Page:
+    """The same of peek."""
+    five = zip(reply[2::5], reply[3::5], reply[4::5], reply[5::5], reply[6::5], strict=True)
+    found = [
+        Peeked(text_of(id_), body, rc, _number(fr), _score(score))
+        for id_, body, rc, fr, score in five
+    ]
+    return Page(reply[1], found)
+
+
+def read_attributes(reply: list[Any], *, as_node: bool = False) -> Attributes:
+    """`as_node`: hidden as Node counts them, from the beginning of the current second on."""
+    vt, delay, maxsize, received, sent, created, modified = map(_text, reply[1:8])
+    return Attributes(
+        _whole(vt, VT_S), _whole(delay, DELAY_S), _whole(maxsize, MOST_SIZE), _whole(received, 0),
+        _whole(sent, 0), epoch_s(created), epoch_s(modified), reply[8], reply[10 if as_node else 9],
+    )  # fmt: skip
+
+
+def too_long(size: int, maxsize: int) -> bool:
+    """Whether a queue refuses a message of so many bytes."""
+    return maxsize != ANY_SIZE and size > maxsize
+
+
+def epoch_s(text: str) -> int | None:
+    """Epoch seconds of what clients write: seconds, milliseconds, or a date of RFC 3339."""
+    try:
+        number = float(text)
+    except ValueError:
+        try:
+            return int(datetime.fromisoformat(text).timestamp())
+        except (ValueError, OverflowError):
+            return None
+    if number != number or abs(number) == float("inf"):
+        return None
+    return int(number / 1000 if number >= _MILLISECONDS_FROM else number)
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
+
+
+def _whole(text: str, otherwise: int) -> int:
+    found = whole(text)
+    return otherwise if found is None else found
+
+
+def _score(value: bytes) -> int:
+    return int(min(LATEST_MS, max(-LATEST_MS, float(value))))
+
+
+def _number(value: int | bytes) -> int:
+    if isinstance(value, int):
+        return value
+    return int(value) if len(value) < 20 and value.isdigit() else _whole(_text(value), 0)

@@ -1,0 +1,341 @@
+"""RSMQ's calls as requests: arguments checked in RSMQ's order, replies read. No I/O here.
+
+What RSMQ checks only after it has found the queue is checked here before, and told after the server said that
+the queue is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from jobq.client.request import Argument, Request
+from jobq.client.scripts import load
+from jobq.errors import ConfigError
+from jobq.protocols.rsmq import checks
+from jobq.protocols.rsmq.errors import (
+    InvalidFormat,
+    MessageTooLong,
+    NoAttributeSupplied,
+    QueueExists,
+    QueueNotFound,
+    RsmqError,
+)
+from jobq.protocols.rsmq.keys import Keys
+from jobq.protocols.rsmq.message import (
+    Attributes,
+    Healed,
+    Message,
+    Page,
+    Received,
+    read_attributes,
+    read_messages,
+    read_peeked,
+)
+
+T = TypeVar("T")
+#: Most messages of one call.
+PER_CALL = 1_000
+PLACES = ("visible", "hidden", "all")
+
+#: A message's id, and its receipt where only its last receiver may change it.
+Held = tuple[str, int | None]
+
+
+class Requests:
+    """One namespace. `clock` gives epoch microseconds in place of the server's time: for tests."""
+
+    def __init__(
+        self, keys: Keys, *, realtime: bool = False, clock: Callable[[], int] | None = None
+    ) -> None:
+        self.keys = keys
+        self.realtime = realtime
+        self._clock = clock
+
+    def create(self, qname: str, vt: Any, delay: Any, maxsize: Any) -> Request[int]:
+        name = checks.queue_name(qname)
+        settings = (
+            checks.seconds("vt", vt),
+            checks.seconds("delay", delay),
+            checks.maxsize(maxsize),
+        )
+        args = (self._now(), name, *settings)
+        return Request(load("rsmq", "create"), self._listed(name), args, _created, repeatable=False)
+
+    def list_queues(self) -> Request[list[str]]:
+        return Request(load("rsmq", "list"), (self.keys.queues,), (), _names)
+
+    def remove(self, qname: str) -> Request[int]:
+        try:
+            name = checks.existing_name(qname)
+        except InvalidFormat:
+            return self._unlisted(qname)
+        read = _existing(name, lambda _: 1)
+        return Request(load("rsmq", "remove"), self._listed(name), (name,), read, repeatable=False)
+
+    def _unlisted(self, qname: Any) -> Request[int]:
+        """What can't be a queue's name leaves the list, where somebody put it."""
+        written = checks.bytes_of(qname) if isinstance(qname, str) else b""
+        if not written:
+            raise InvalidFormat("qname")
+        # Its keys, if there are such, may be another queue's.
+        script, keys = load("rsmq", "unlist"), (self.keys.queues,)
+        return Request(script, keys, (written,), _unlisted, repeatable=False)
+
+    def describe(self, qname: str, *, as_node: bool = False) -> Request[Attributes]:
+        name = checks.existing_name(qname)
+        read = _existing(name, lambda reply: read_attributes(reply, as_node=as_node))
+        return Request(load("rsmq", "describe"), self._own(name), (self._now(),), read)
+
+    def set(
+        self, qname: str, vt: Any, delay: Any, maxsize: Any, *, as_node: bool = False
+    ) -> Request[Attributes]:
+        if vt is None and delay is None and maxsize is None:
+            raise NoAttributeSupplied
+        name = checks.existing_name(qname)
+        try:
+            new_vt = "" if vt is None else checks.seconds("vt", vt)
+            new_maxsize = "" if maxsize is None else checks.maxsize(maxsize)
+            new_delay = "" if delay is None else checks.seconds("delay", delay)
+        except RsmqError as error:
+            return self._after_name(name, error)
+        read = _existing(name, lambda reply: read_attributes(reply, as_node=as_node))
+        args = (self._now(), new_vt, new_delay, new_maxsize)
+        return Request(load("rsmq", "set"), self._own(name), args, read)
+
+    def send(
+        self, qname: str, messages: Sequence[Any], delay: Any, *, checked: bool = False
+    ) -> Request[list[str]]:
+        """`checked`: the messages are bytes that were made by `checks.body`."""
+        name = checks.existing_name(qname)
+        try:
+            seconds = "" if delay is None else checks.seconds("delay", delay)
+            bodies = messages if checked else [checks.body(message) for message in messages]
+        except RsmqError as error:
+            return self._if_there(name, error)
+        args: list[Argument] = [self._now(), seconds, self._channel(name)]
+        for random, body in zip(checks.random_parts(len(bodies)), bodies, strict=True):
+            args += (random, body)
+        read = _existing(name, _sent)
+        return Request(load("rsmq", "send"), self._own(name), args, read, repeatable=False)
+
+    def receive(self, qname: str, limit: int, vt: Any) -> Request[Received]:
+        name = checks.existing_name(qname)
+        _check_limit(limit)
+        try:
+            seconds = "" if vt is None else checks.seconds("vt", vt)
+        except RsmqError as error:
+            return self._if_there(name, error)
+        args = (self._now(), seconds, limit)
+        return Request(load("rsmq", "receive"), self._own(name), args, _existing(name, _received))
+
+    def pop(self, qname: str, limit: int) -> Request[list[Message]]:
+        name = checks.existing_name(qname)
+        _check_limit(limit)
+        read = _existing(name, lambda reply: _received(reply).messages)
+        args = (self._now(), limit)
+        return Request(load("rsmq", "pop"), self._own(name), args, read, repeatable=False)
+
+    def delete(self, qname: str, held: Sequence[Held]) -> Request[list[bool]]:
+        name = checks.existing_name(qname)
+        try:
+            checked = [(checks.message_id(id_), receipt) for id_, receipt in held]
+        except RsmqError as error:
+            return self._after_name(name, error)
+        read = _lawful(name, _changed("deleted", checked))
+        args = _pairs(checked)
+        return Request(load("rsmq", "delete"), self._own(name), args, read, repeatable=False)
+
+    def next(
+        self, qname: str, held: Sequence[Held], limit: int, vt: Any
+    ) -> Request[tuple[list[bool], Received]]:
+        name = checks.existing_name(qname)
+        _check_limit(limit)
+        if len(held) > PER_CALL:
+            raise ConfigError(f"{len(held):,} messages are too many for a call; give {PER_CALL:,}")
+        checked = [(checks.message_id(id_), receipt) for id_, receipt in held]
+        try:
+            seconds = "" if vt is None else checks.seconds("vt", vt)
+        except RsmqError as error:
+            return self._if_there(name, error)
+        args = (self._now(), seconds, limit, *_pairs(checked))
+        read = _existing(name, _next)
+        return Request(load("rsmq", "next"), self._own(name), args, read, repeatable=False)
+
+    def visibility(self, qname: str, held: Sequence[Held], vt: Any) -> Request[list[bool]]:
+        name = checks.existing_name(qname)
+        checked: list[Held] = []
+        try:
+            checked += [(checks.message_id(id_), receipt) for id_, receipt in held]
+            seconds = checks.seconds("vt", vt)
+        except RsmqError as error:
+            return self._after_name(name, error, checked)
+        read = _existing(name, _changed("changed", checked), checked)
+        args = (self._now(), seconds, *_pairs(checked))
+        return Request(load("rsmq", "visibility"), self._own(name), args, read)
+
+    def peek(self, qname: str, place: str, offset: int, limit: int) -> Request[Page]:
+        name = checks.existing_name(qname)
+        if place not in PLACES:
+            raise ConfigError(f"place {place!r} is unknown; take one of {', '.join(PLACES)}")
+        if offset < 0:
+            raise ConfigError(f"offset {offset} is below 0; take 0 or more")
+        _check_limit(limit)
+        args = (self._now(), place, offset, limit)
+        return Request(load("rsmq", "peek"), self._own(name), args, _existing(name, read_peeked))
+
+    def purge(self, qname: str) -> Request[int]:
+        name = checks.existing_name(qname)
+        read = _existing(name, lambda reply: int(reply[1]))
+        return Request(load("rsmq", "purge"), self._own(name), (PER_CALL,), read)
+
+    def move(self, qname: str, target: str, held: Sequence[Held]) -> Request[list[bool]]:
+        name, to = checks.existing_name(qname), checks.existing_name(target)
+        if name == to:
+            raise ConfigError(f"queue {to!r} is where the messages are; name another")
+        held = [(checks.message_id(id_), receipt) for id_, receipt in held]
+        read = _existing(to, _changed("moved", [(id_, receipt or 0) for id_, receipt in held]))
+        keys = (*self._own(name), *self._own(to))
+        args = (self._now(), self._channel(to), *_pairs(held))
+        return Request(load("rsmq", "move"), keys, args, read, repeatable=False)
+
+    def heal(self, qname: str, cursors: tuple[str, str]) -> Request[tuple[tuple[str, str], Healed]]:
+        name = checks.existing_name(qname)
+        args = (self._now(), name, *cursors, PER_CALL)
+        return Request(load("rsmq", "heal"), self._listed(name), args, _existing(name, _healed))
+
+    def _if_there(self, name: str, error: RsmqError) -> Request[Any]:
+        """Raises `error` unless there is no such queue, which is told first."""
+
+        def read(_: Any) -> Any:
+            raise error
+
+        keys, args = self._own(name), (self._now(), "all", 0, 1)
+        return Request(load("rsmq", "peek"), keys, args, _existing(name, read))
+
+    def _after_name(self, name: str, error: RsmqError, held: Sequence[Held] = ()) -> Request[Any]:
+        """Raises `error`; of a name that only other clients give, after it is known that it is one's."""
+        if not checks.is_regular_name(name):
+            return self._if_there(name, error)
+        # An id that only exists elsewhere is the first fault that RSMQ would tell.
+        _refuse_irregular(held)
+        raise error
+
+    def _now(self) -> Argument:
+        return "" if self._clock is None else self._clock()
+
+    def _channel(self, name: str) -> str:
+        return self.keys.channel(name) if self.realtime else ""
+
+    def _own(self, name: str) -> tuple[str, str]:
+        return self.keys.messages(name), self.keys.attributes(name)
+
+    def _listed(self, name: str) -> tuple[str, str, str]:
+        return (*self._own(name), self.keys.queues)
+
+
+def told(request: Request[list[bool]]) -> Request[list[str]]:
+    """The same request with the server's words: 'deleted' or 'moved', 'absent', 'stale'."""
+
+    def words(reply: list[Any]) -> list[str]:
+        request.read(reply)
+        return [word.decode() for word in reply[1:]]
+
+    return Request(request.script, request.keys, request.args, words, request.repeatable)
+
+
+def _check_limit(limit: int) -> None:
+    if not 1 <= limit <= PER_CALL:
+        raise ConfigError(f"limit {limit} is out of range; take 1 to {PER_CALL:,}")
+
+
+def _pairs(held: Sequence[Held]) -> list[Argument]:
+    return [
+        part
+        for id_, receipt in held
+        for part in (checks.bytes_of(id_), "" if receipt is None else receipt)
+    ]
+
+
+def _existing(
+    name: str, read: Callable[[list[Any]], T], held: Sequence[Held] = ()
+) -> Callable[[list[Any]], T]:
+    def read_if_found(reply: list[Any]) -> T:
+        if reply[0] == b"not_found":
+            _refuse_irregular_name(name)
+            _refuse_irregular(held)
+            raise QueueNotFound
+        return read(reply)
+
+    return read_if_found
+
+
+def _lawful(name: str, read: Callable[[list[Any]], T]) -> Callable[[list[Any]], T]:
+    def read_if_lawful(reply: list[Any]) -> T:
+        if reply[0] == b"not_found":
+            _refuse_irregular_name(name)
+        return read(reply)
+
+    return read_if_lawful
+
+
+def _refuse_irregular_name(name: str) -> None:
+    """Names that Node refuses are fine where there is such a queue."""
+    if not checks.is_regular_name(name):
+        raise InvalidFormat("qname")
+
+
+def _changed(word: str, held: Sequence[Held]) -> Callable[[list[Any]], list[bool]]:
+    told = word.encode()
+
+    def read(reply: list[Any]) -> list[bool]:
+        changed = [one == told for one in reply[1:]]
+        if False in changed:
+            _refuse_irregular([one for one, done in zip(held, changed, strict=True) if not done])
+        return changed
+
+    return read
+
+
+def _refuse_irregular(held: Sequence[Held]) -> None:
+    """Ids of other shapes are fine where there is such a message, and for who once received it."""
+    if not all(receipt is not None or checks.is_regular_id(id_) for id_, receipt in held):
+        raise InvalidFormat("id")
+
+
+def _created(reply: list[Any]) -> int:
+    if reply[0] == b"exists":
+        raise QueueExists
+    return 1
+
+
+def _unlisted(reply: list[Any]) -> int:
+    if reply[0] == b"not_found":
+        raise InvalidFormat("qname")
+    return 1
+
+
+def _names(reply: list[bytes]) -> list[str]:
+    return sorted(checks.text_of(name) for name in reply[1:])
+
+
+def _sent(reply: list[Any]) -> list[str]:
+    if reply[0] == b"too_long":
+        raise MessageTooLong
+    return [id_.decode() for id_ in reply[1:]]
+
+
+def _received(reply: list[Any]) -> Received:
+    if reply[0] == b"ok":
+        return Received(read_messages(reply))
+    return Received([], float(reply[1]) / 1000 if reply[1] else None)
+
+
+def _next(reply: list[Any]) -> tuple[list[bool], Received]:
+    deleted = [word == b"deleted" for word in reply.pop(1)]
+    return deleted, _received(reply)
+
+
+def _healed(reply: list[Any]) -> tuple[tuple[str, str], Healed]:
+    _, ids, fields, *counts = reply
+    return (ids.decode(), fields.decode()), Healed(*counts)

@@ -1,0 +1,114 @@
+"""Taking jobs off a Ruby list so that none is lost and none is taken twice, whatever dies in between.
+
+A claim moves jobs from the list into a list of its own, in one step and in one slot. Their messages are enqueued
+as one numbered call whose caller is the claim's id, so repeating it changes nothing, whoever repeats it. Then
+the claim is settled. One that isn't within its lease is taken over and gone through again.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from jobq.client.numbered_calls import Caller
+from jobq.client.scripts import load
+from jobq.protocols.ruby.places import Place, beside
+
+if TYPE_CHECKING:
+    from jobq.client.connection import Client
+    from jobq.queue.queue import Queue
+
+LEASE_MS = 15_000
+LIMIT = 100
+#: No further job after so much: what is made of a claim travels in one call.
+BYTES = 1024 * 1024
+_CLAIM_ID = re.compile(rb"[\w-]{1,64}")
+_LATEST_MS = 253_402_300_799_999
+
+
+class Claim(NamedTuple):
+    """Jobs off one list, oldest first. `claim_id` is the id of the caller that enqueues them."""
+
+    claim_id: str
+    jobs: list[bytes]
+
+
+class Waiting(NamedTuple):
+    """A claim that isn't settled yet."""
+
+    claim_id: str
+    lease_at: int
+    njobs: int
+
+
+class Claims:
+    """The claims on one Ruby list; `client` is of the server that holds it."""
+
+    def __init__(self, client: Client, place: Place, lease_ms: int = LEASE_MS) -> None:
+        self.client, self.place, self.lease_ms = client, place, lease_ms
+        self._claims = beside(place.list_key, client.namespace, "claims")
+        self._caller = Caller()
+        self._last_call = beside(place.list_key, client.namespace, f"call:{self._caller.id}")
+
+    def take(self, limit: int = LIMIT) -> Claim:
+        """Claim up to `limit` jobs of the list, of some MiB together; perhaps none."""
+        claim_id = secrets.token_urlsafe(12)
+        keys = [self.place.list_key, self._claims, self._taken(claim_id), self._last_call]
+        args: list[str | int] = [
+            "", claim_id, self._caller.next(), self.lease_ms, limit, BYTES, self.place.oldest,
+        ]  # fmt: skip
+        return Claim(claim_id, self.client.run(load("ruby", "claim"), keys, args))
+
+    def rescue(self) -> Claim | None:
+        """Take over a claim whose holder hasn't settled it in time."""
+        reply = self.client.run(load("ruby", "rescue"), [self._claims], ["", self.lease_ms])
+        if reply is None:
+            return None
+        claim_id = reply.decode()
+        return Claim(claim_id, self.client.command("LRANGE", self._taken(claim_id), 0, -1))
+
+    def deliver(
+        self,
+        claim: Claim,
+        contents: Sequence[tuple[str, bytes]],
+        queue: Queue,
+        when_taken: Callable[[int], None],
+    ) -> None:
+        """Enqueue what was made of a claim's jobs, once, and settle the claim.
+
+        Nothing that lives is replaced: when_taken(index) has to see to the content whose mid lives already.
+        """
+        caller = Caller()
+        caller.id = claim.claim_id
+        done = queue.enqueue_at_once(contents, caller) if contents else []
+        for index, one in enumerate(done):
+            if one.action == "exists":
+                when_taken(index)
+        self.settle(claim.claim_id)
+
+    def settle(self, claim_id: str) -> None:
+        """Forget a claim and the jobs it held."""
+        keys = [self._claims, self._taken(claim_id)]
+        self.client.run(load("ruby", "settle"), keys, [claim_id])
+
+    def waiting(self) -> list[Waiting]:
+        """Claims that aren't settled, the oldest first. Members that no intake wrote are left out."""
+        reply = self.client.command("ZRANGE", self._claims, 0, -1, "WITHSCORES")
+        found = []
+        for item, at in zip(reply[::2], reply[1::2], strict=True):
+            if _CLAIM_ID.fullmatch(item):
+                claim_id = item.decode()
+                njobs = self.client.command("LLEN", self._taken(claim_id))
+                found.append(Waiting(claim_id, int(max(0.0, min(float(at), _LATEST_MS))), njobs))
+        return found
+
+    def give_back(self, claim_id: str) -> int:
+        """Put a claim's jobs back where they came from, the first in line; how many. Only without its holder."""
+        keys = [self.place.list_key, self._claims, self._taken(claim_id)]
+        args = [claim_id, self.place.oldest]
+        return int(self.client.run(load("ruby", "return"), keys, args))
+
+    def _taken(self, claim_id: str) -> str:
+        return beside(self.place.list_key, self.client.namespace, f"taken:{claim_id}")

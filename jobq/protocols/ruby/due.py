@@ -1,0 +1,105 @@
+"""What Sidekiq schedules and retries later: moved to its list when due, by the server's clock.
+
+As Sidekiq's own poller does it, for all queues; but in one step, so that a crash loses nothing, and jobs that
+can't be read go to its dead set instead of nowhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from jobq.client.scripts import load
+from jobq.errors import CodecError, ScriptError
+from jobq.protocols.ruby.burying import bury_raw, with_reason
+from jobq.protocols.ruby.places import Place
+from jobq.protocols.ruby.pushing import push
+from jobq.protocols.ruby.reading import read_fields
+
+if TYPE_CHECKING:
+    from jobq.client.connection import Client
+
+logger = logging.getLogger("jobq")
+SETS = ("schedule", "retry")
+LIMIT = 100
+
+
+def promote(client: Client, namespace: str) -> float:
+    """Move up to 100 due jobs of each set; in how many seconds to ask again, 0 = at once, inf = no hurry."""
+    wait_s = float("inf")
+    for name in SETS:
+        waiting = Place("sidekiq", namespace, "").key(name)
+        following_ms, *due = client.run(load("ruby", "due"), [waiting], ["", LIMIT])
+        for job, due_at in zip(due[::2], due[1::2], strict=True):
+            _promote(client, namespace, waiting, job, due_at)
+        if len(due) == 2 * LIMIT:
+            wait_s = 0.0
+        elif following_ms >= 0:
+            wait_s = min(wait_s, following_ms / 1000)
+    return wait_s
+
+
+def _promote(client: Client, namespace: str, waiting: str, job: bytes, due_at: bytes) -> None:
+    try:
+        fields = read_fields(job)
+        queue = fields.get("queue")
+        if not isinstance(queue, str) or not queue:
+            raise CodecError("it names no queue")
+    except CodecError as error:
+        _give_up(client, namespace, waiting, job, str(error))
+        return
+    place = Place("sidekiq", namespace, queue)
+    try:
+        _move(client, place, waiting, job, fields, due_at)
+    except ScriptError:
+        if not _of_another_type(client, place):
+            raise
+        # It would keep all that are due later from being moved.
+        _give_up(
+            client, namespace, waiting, job, f"the key {place.list_key} of its queue is no list"
+        )
+
+
+def _of_another_type(client: Client, place: Place) -> bool:
+    try:
+        client.command("LLEN", place.list_key)
+    except ScriptError as error:
+        return "WRONGTYPE" in str(error)
+    return False
+
+
+def _give_up(client: Client, namespace: str, waiting: str, job: bytes, why: str) -> None:
+    jid = blake2b(job, digest_size=12).hexdigest()
+    bury_raw(client, namespace, with_reason(job, "", jid, why))
+    client.command("ZREM", waiting, job)
+    logger.error("a job in %s can't be moved: %s; it is in the dead set now", waiting, why)
+
+
+def _move(
+    client: Client, place: Place, waiting: str, job: bytes, fields: dict[str, Any], due_at: bytes
+) -> None:
+    pushed = _stamped(client, job, fields)
+    if not client.is_cluster:
+        keys = [waiting, place.list_key, place.key("queues")]
+        client.run(load("ruby", "promote"), keys, [job, pushed, place.queue])
+        return
+    # Set and list are in two slots, so it is in both for a moment; marked, so that it gets there once. The same
+    # job scheduled anew is due at another time.
+    mark = blake2b(b"%b %b %b" % (waiting.encode(), due_at, job), digest_size=12).hexdigest()
+    push(client, place, [pushed], once=mark)
+    client.command("ZREM", waiting, job)
+
+
+def _stamped(client: Client, job: bytes, fields: dict[str, Any]) -> bytes:
+    """With its time of enqueueing, in its own unit; everything else stays byte for byte."""
+    if "enqueued_at" in fields:
+        return job
+    seconds, micros = client.command("TIME")
+    in_ms = isinstance(fields.get("created_at"), int)
+    now = (
+        f"{int(seconds) * 1000 + int(micros) // 1000}"
+        if in_ms
+        else f"{int(seconds)}.{int(micros):06}"
+    )
+    return job.replace(b"{", b'{"enqueued_at":' + now.encode() + b",", 1)

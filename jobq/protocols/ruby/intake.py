@@ -1,0 +1,294 @@
+"""The intake: one loop that moves Ruby's jobs into queues of jobq while a worker runs them.
+
+Each round, for every Ruby queue in turn: take over what a dead intake left, take up to 100 jobs, deliver them. While a
+jobq queue is paused or holds about a second's work nothing is taken for it: the rest stays where Ruby sees it. With
+nothing to do the loop sleeps until a list holds something or the next scheduled job is due. Single-threaded, in a
+process of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from typing import TypeVar
+
+from jobq.client.connection import Client, connect
+from jobq.errors import CodecError, JobqError
+from jobq.jobs.signing import opened, seal_of
+from jobq.protocols.ruby.burying import refuse
+from jobq.protocols.ruby.claims import LIMIT, Claim, Claims
+from jobq.protocols.ruby.due import promote
+from jobq.protocols.ruby.graves import Graves
+from jobq.protocols.ruby.places import Place
+from jobq.protocols.ruby.presence import ResquePresence, SidekiqPresence
+from jobq.protocols.ruby.reading import read_job
+from jobq.protocols.ruby.rules import Tally
+from jobq.protocols.ruby.settings import IntakeSettings
+from jobq.protocols.ruby.shared_jids import SharedJids
+from jobq.protocols.ruby.waiting import Sleep
+from jobq.protocols.ruby.watch import Watch
+from jobq.protocols.ruby.window import Window
+from jobq.queue.queue import Queue
+from jobq.queue.types import MAX_CONTENT
+
+logger = logging.getLogger("jobq")
+IDLE_S = 2.0
+#: While jobq queues are full, and the longer the longer they are.
+FIRST_PAUSE_S, PAUSE_S = 0.01, 0.25
+TROUBLE_S = 1.0
+COMPLAIN_S = 10.0
+BEAT_S = 5.0
+#: Other queues wait as long; what wasn't done is tried again in a later round.
+PATIENCE_S = 2.0
+T = TypeVar("T")
+
+
+class Line:
+    """One Ruby queue and the jobq queue that its jobs go to."""
+
+    def __init__(self, ruby: Client, place: Place, queue: Queue, settings: IntakeSettings) -> None:
+        self.place, self.queue, self.settings = place, queue, settings
+        self.claims = Claims(ruby, place, settings.lease_ms)
+        self._ruby = ruby
+        self._seal = seal_of(queue.client)
+        self._shared = SharedJids(place, queue, self._seal)
+        self._window = Window(settings.backlog)
+        #: Whether nothing might be taken when this was last asked.
+        self.full = False
+        self._owed: Claim | None = None
+        self._rescue_at = 0.0
+
+    def carry(self, greedy: bool) -> int:
+        """Take and deliver once; how many jobs. greedy: as many as there are, whatever the backlog."""
+        moved = self._carry_owed()
+        ready, room = (0, LIMIT) if greedy else self._room()
+        if room:
+            self._owed = self.claims.take(room)
+            self._window.took(ready, room, len(self._owed.jobs), time.monotonic())
+            moved += self._carry_owed()
+        return moved
+
+    def _carry_owed(self) -> int:
+        """What an earlier round couldn't deliver; else, now and then, what another intake left."""
+        if self._owed is None and time.monotonic() >= self._rescue_at:
+            self._rescue_at = time.monotonic() + self.settings.lease_ms / 3000
+            self._owed = self.claims.rescue()
+            if self._owed:
+                logger.warning(
+                    "%s: %d jobs that another intake took are taken over",
+                    self.place,
+                    len(self._owed.jobs),
+                )
+        if self._owed is None:
+            return 0
+        moved = len(self._owed.jobs)
+        if moved:
+            self._deliver(self._owed)
+        else:
+            self.claims.settle(self._owed.claim_id)
+        self._owed = None
+        return moved
+
+    def _room(self) -> tuple[int, int]:
+        """How many messages are ready, and how many jobs to take."""
+        counts = self.queue.counts()
+        room = 0 if counts.paused else self._window.room(counts.ready, time.monotonic())
+        self.full = not room
+        return counts.ready, room
+
+    def _deliver(self, claim: Claim) -> None:
+        arrivals = []
+        for index, raw in enumerate(claim.jobs):
+            own = f"{claim.claim_id}.{index}"
+            arrival = read_job(self.place, raw, own, self.settings.names)
+            try:
+                self._sealed(arrival.mid, arrival.content)
+            except CodecError as error:
+                # The first fault it has.
+                refuse(self._ruby, self.place, raw, arrival.fault or str(error), once=own)
+                continue
+            if arrival.fault:
+                logger.error("%s: %s will be dead: %s", self.place, arrival.mid, arrival.fault)
+            arrivals.append((own, arrival))
+        arrivals = self._shared.apart(arrivals)
+        contents = [(one.mid, self._sealed(one.mid, one.content)) for _, one in arrivals]
+
+        def settle(index: int) -> None:
+            (own, (mid, plain, _)), (_, sealed) = arrivals[index], contents[index]
+            self._shared.settle(own, mid, plain, sealed, self._sealed(own, plain))
+
+        self.claims.deliver(claim, contents, self.queue, settle)
+
+    def _sealed(self, mid: str, content: bytes) -> bytes:
+        """What is enqueued. Raises CodecError for what no queue takes."""
+        if self._seal is not None:
+            # With a nonce: a job that comes again byte for byte isn't a call that somebody put back.
+            content = self._seal.close_call(self.queue.name, mid, content)
+        if len(content) > MAX_CONTENT:
+            raise CodecError(f"it takes {len(content):,} bytes of the {MAX_CONTENT:,} allowed")
+        return content
+
+
+class Intake:
+    """Feeds one worker. `ruby`: a client of the server where Ruby's lists are."""
+
+    def __init__(
+        self, client: Client, ruby: Client, settings: IntakeSettings, watch: Watch, tally: Tally
+    ) -> None:
+        self._ruby, self._settings, self._watch = ruby, settings, watch
+        queues = {place.queue: Queue(place.queue, client) for place in settings.places}
+        self._queues = queues
+        self.lines = [Line(ruby, place, queues[place.queue], settings) for place in settings.places]
+        self._namespaces = sorted({p.namespace for p in settings.places if p.system == "sidekiq"})
+        self._sleep = Sleep(ruby, settings.places)
+        shown = queues.values() if settings.ruby_dead else ()
+        self._graves = [Graves(ruby, [queue]) for queue in shown]
+        self._presences = [
+            (SidekiqPresence if system == "sidekiq" else ResquePresence)(
+                ruby, list(group), watch, tally
+            )
+            for (system, _), group in groupby(sorted(settings.places, key=_side), key=_side)
+        ]
+        self._beat_at = self._fill_at = self._promote_at = 0.0
+        self._troubled, self._was_quiet, self._full_s = False, False, FIRST_PAUSE_S
+        self._complain_at: dict[str, float] = {}
+
+    def run(self) -> None:
+        """Until the worker stops, or, in a burst, until there is nothing left."""
+        try:
+            while not self._watch.stopping() and not self._round():
+                pass
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Show Ruby the last of it. The worker's children are gone by now."""
+        self._sleep.close()
+        try:
+            for graves in self._graves:
+                graves.fill()
+            for presence in self._presences:
+                presence.leave()
+        except JobqError as error:
+            logger.warning("Ruby's dashboards list this worker for a while yet: %s", error)
+
+    def _round(self) -> bool:
+        """One turn; whether a burst is over."""
+        self._troubled = False
+        self._look_after()
+        if self._watch.quiet():
+            self._pause(IDLE_S)
+            return False
+        following_s = self._promote()
+        greedy = self._watch.burst
+        moved = sum(
+            self._attempt(str(one.place), partial(one.carry, greedy), 0) for one in self.lines
+        )
+        if moved or following_s <= 0:
+            self._full_s = FIRST_PAUSE_S
+            return False
+        if self._troubled:
+            self._pause(TROUBLE_S)
+            return False
+        if greedy:
+            return self._attempt("the burst", self._all_done, False)
+        self._rest(following_s)
+        return False
+
+    def _promote(self) -> float:
+        """See to what is due, though not in every one of the quick rounds; how long there is time for a rest."""
+        now = time.monotonic()
+        if now >= self._promote_at:
+            wait_s = IDLE_S
+            for name in self._namespaces:
+                due = partial(promote, self._ruby, name)
+                wait_s = min(wait_s, self._attempt("Sidekiq's schedule", due, TROUBLE_S))
+            self._promote_at = now + wait_s
+        return max(0.0, self._promote_at - now)
+
+    def _rest(self, following_s: float) -> None:
+        if any(line.full for line in self.lines):
+            self._pause(self._full_s)
+            self._full_s = min(PAUSE_S, 2 * self._full_s)
+        else:
+            until_beat_s = self._beat_at - time.monotonic()
+            self._sleep.wait(max(0.01, min(following_s, until_beat_s)), [self._watch.woken])
+            self._watch.drain()
+
+    def _attempt(self, what: str, do: Callable[[], T], otherwise: T) -> T:
+        """What fails for one queue is tried again in a later round, and holds no other up."""
+        try:
+            return do()
+        except Exception as error:
+            self._troubled = True
+            if time.monotonic() >= self._complain_at.get(what, 0.0):
+                self._complain_at[what] = time.monotonic() + COMPLAIN_S
+                # Where it is no error of the server's or of settings, somebody has to see where it comes from.
+                unforeseen = None if isinstance(error, JobqError) else error
+                logger.warning(
+                    "%s: nothing is taken in for now: %s", what, error, exc_info=unforeseen
+                )
+            return otherwise
+
+    def _all_done(self) -> bool:
+        """Whether what was taken in has also run: a burst ends with what Ruby is shown of it."""
+        counts = [queue.counts() for queue in self._queues.values()]
+        if self._watch.running() or any(count.ready and not count.paused for count in counts):
+            self._pause(PAUSE_S)
+            return False
+        return True
+
+    def _look_after(self) -> None:
+        if time.monotonic() >= self._fill_at:
+            self._fill_at = time.monotonic() + IDLE_S
+            for graves in self._graves:
+                self._attempt(f"Ruby's dead of {graves}", graves.fill, 0)
+        if time.monotonic() >= self._beat_at or self._was_quiet != self._watch.quiet():
+            self._was_quiet = self._watch.quiet()
+            self._beat_at = time.monotonic() + BEAT_S
+            for presence in self._presences:
+                self._attempt("the heartbeat", partial(presence.beat, self._content), None)
+
+    def _content(self, queue: str, mid: str) -> bytes | None:
+        """What a running message holds; None for one that has just ended, or that can't be opened."""
+        found = self._queues.get(queue)
+        if found is None:
+            return None
+        content: bytes | None = found.client.command("HGET", f"{found.prefix}messages", mid)
+        try:
+            return content and opened(seal_of(found.client), queue, mid, content)
+        except CodecError:
+            return None
+
+    def _pause(self, seconds: float) -> None:
+        select.select([self._watch.woken], [], [], seconds)
+        self._watch.drain()
+
+
+def run_intake(
+    client: Client, ruby_url: str | None, settings: IntakeSettings, tally: Tally, watch: Watch
+) -> None:
+    """The life of an intake, in a process of its own: for `jobq worker`, which says when to stop."""
+    own = replace(client.settings, url=client.url, outage_buffer=0, patience_s=PATIENCE_S)
+    clients = [
+        connect(settings=replace(own, url=url)) for url in (client.url, ruby_url or client.url)
+    ]
+    for one in clients:
+        one.enough = watch.stopping
+    Intake(clients[0], clients[1], settings, watch, tally).run()
+
+
+def _side(place: Place) -> tuple[str, str]:
+    return place.system, place.namespace
+
+
+def source(
+    client: Client, ruby_url: str | None, settings: IntakeSettings, tally: Tally
+) -> partial[None]:
+    """What `jobq worker` runs beside its children."""
+    return partial(run_intake, client, ruby_url, settings, tally)

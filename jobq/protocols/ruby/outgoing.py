@@ -1,0 +1,241 @@
+"""Jobs for real Sidekiq and Resque workers.
+
+::
+
+    SidekiqQueue("default").push("HardWorker", [1, "x"], delay=60)
+    ResqueQueue("low").push("Archive", [7])
+
+What a Ruby worker does with a job is Ruby's promise: both lose the one that a killed process was running.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+from jobq.durations import Duration
+from jobq.errors import ConfigError
+from jobq.jobs.codec import encode_plain
+from jobq.jobs.options import checked_options
+from jobq.protocols.ruby.places import Place, System, parse_place
+from jobq.protocols.ruby.pushing import push
+
+if TYPE_CHECKING:
+    from jobq.client.connection import Client
+
+PER_CALL = 1_000
+SidekiqVersion = Literal[6, 7, 8]
+
+
+class SidekiqOptions(TypedDict, total=False):
+    """at (datetime with a zone, or epoch seconds) or delay: not before. retry: how often, True = 25, False = never.
+
+    retry_for: seconds after the first failure in which to try again. retry_queue: where retries go. tags: shown by
+    the dashboard. dead: False keeps it out of the dead set. backtrace: lines of one to keep. fields: others.
+    """
+
+    at: datetime | float | None
+    delay: Duration | None
+    retry: bool | int
+    retry_for: Duration
+    retry_queue: str
+    tags: Sequence[str]
+    dead: bool
+    backtrace: bool | int
+    fields: Mapping[str, Any]
+
+
+class RubyQueue:
+    """What both have in common: a list, and looking at it."""
+
+    system: System
+
+    def __init__(self, name: str, client: Client | None, namespace: str) -> None:
+        self.place: Place = parse_place(self.system, f"{namespace}:{name}")
+        if client is None:
+            from jobq.client.connection import default_client
+
+            client = default_client()
+        self.client = client
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.place.queue!r})"
+
+    def __len__(self) -> int:
+        return int(self.client.command("LLEN", self.place.list_key))
+
+    def peek(self, offset: int = 0, limit: int = 100) -> list[bytes]:
+        """Jobs that wait, the next one first."""
+        last = offset + limit - 1
+        if self.place.oldest == "LEFT":
+            return list(self.client.command("LRANGE", self.place.list_key, offset, last))
+        return list(self.client.command("LRANGE", self.place.list_key, -last - 1, -offset - 1))[
+            ::-1
+        ]
+
+
+class SidekiqQueue(RubyQueue):
+    """A queue of Sidekiq. `version`: 8 notes times in ms; earlier ones, which 8 reads too, in seconds."""
+
+    system: System = "sidekiq"
+
+    def __init__(
+        self,
+        name: str = "default",
+        client: Client | None = None,
+        *,
+        namespace: str = "",
+        version: SidekiqVersion = 7,
+    ) -> None:
+        super().__init__(name, client, namespace)
+        if version not in (6, 7, 8):
+            raise ConfigError(f"Sidekiq version={version!r} is unknown here; take 6, 7 or 8")
+        self._in_ms = version >= 8
+
+    def push(
+        self, job_class: str, args: Sequence[Any] = (), *, jid: str | None = None,
+        **options: Unpack[SidekiqOptions],
+    ) -> str:  # fmt: skip
+        """Have a Sidekiq worker call `job_class.new.perform(*args)`; the jid.
+
+        Raises CodecError for an argument that JSON can't carry, ConfigError for a bad option.
+        """
+        return self._send(job_class, [args], options, [jid or secrets.token_hex(12)])[0]
+
+    def push_many(
+        self, job_class: str, arguments: Iterable[Sequence[Any]], **options: Unpack[SidekiqOptions]
+    ) -> list[str]:
+        """One job per sequence of arguments, 1,000 in a round trip; their jids."""
+        jids: list[str] = []
+        for batch in _batches(arguments):
+            jids += self._send(job_class, batch, options, [secrets.token_hex(12) for _ in batch])
+        return jids
+
+    async def apush(
+        self, job_class: str, args: Sequence[Any] = (), *, jid: str | None = None,
+        **options: Unpack[SidekiqOptions],
+    ) -> str:  # fmt: skip
+        """`push` in a thread, so that the event loop goes on."""
+        import asyncio
+
+        return await asyncio.to_thread(self.push, job_class, args, jid=jid, **options)
+
+    def _send(
+        self,
+        job_class: str,
+        arguments: list[Sequence[Any]],
+        options: SidekiqOptions,
+        jids: list[str],
+    ) -> list[str]:
+        at, fields = _sidekiq_fields(options)
+        noted = {"class": checked_class(job_class), "queue": self.place.queue, **fields}
+        now = self._now()
+        noted["created_at"] = now
+        if at is None or at <= time.time():
+            noted["enqueued_at"] = now
+            at = None
+        jobs = [
+            _job({**noted, "jid": jid, "args": checked_args(args)}, job_class)
+            for jid, args in zip(jids, arguments, strict=True)
+        ]
+        if at is None:
+            push(self.client, self.place, jobs)
+        elif jobs:
+            scored = [part for job in jobs for part in (repr(at), job)]
+            self.client.command("ZADD", self.place.key("schedule"), *scored)
+        return jids
+
+    def _now(self) -> float:
+        return time.time_ns() // 1_000_000 if self._in_ms else time.time()
+
+
+class ResqueQueue(RubyQueue):
+    """A queue of Resque."""
+
+    system: System = "resque"
+
+    def __init__(
+        self, name: str, client: Client | None = None, *, namespace: str = "resque"
+    ) -> None:
+        super().__init__(name, client, namespace)
+
+    def push(self, job_class: str, args: Sequence[Any] = ()) -> None:
+        """Have a Resque worker call `job_class.perform(*args)`."""
+        self.push_many(job_class, [args])
+
+    def push_many(self, job_class: str, arguments: Iterable[Sequence[Any]]) -> int:
+        """One job per sequence of arguments, 1,000 in a round trip; how many."""
+        njobs = 0
+        for batch in _batches(arguments):
+            jobs = [
+                _job({"class": checked_class(job_class), "args": checked_args(args)}, job_class)
+                for args in batch
+            ]
+            push(self.client, self.place, jobs)
+            njobs += len(jobs)
+        return njobs
+
+    async def apush(self, job_class: str, args: Sequence[Any] = ()) -> None:
+        """`push` in a thread, so that the event loop goes on."""
+        import asyncio
+
+        await asyncio.to_thread(self.push, job_class, args)
+
+
+def checked_class(name: str) -> str:
+    """A Ruby class's name, or ConfigError."""
+    parts = name.split("::") if isinstance(name, str) else [""]
+    if not all(part.isidentifier() and part[0].isupper() for part in parts):
+        raise ConfigError(f"{name!r} names no Ruby class; write Module::HardWorker")
+    return name
+
+
+def checked_args(args: Sequence[Any]) -> list[Any]:
+    """Positional arguments, or ConfigError for text in their place."""
+    if not isinstance(args, list | tuple):
+        raise ConfigError(f"args={args!r:.80} is no list of arguments; for one give [x]")
+    return list(args)
+
+
+def _job(fields: dict[str, Any], job_class: str) -> bytes:
+    return encode_plain(fields, f"the job {job_class}")
+
+
+def _sidekiq_fields(options: SidekiqOptions) -> tuple[float | None, dict[str, Any]]:
+    """Not before when, and the fields that options make."""
+    unknown = set(options) - set(SidekiqOptions.__annotations__)
+    if unknown:
+        known = ", ".join(sorted(SidekiqOptions.__annotations__))
+        raise ConfigError(f"there is no option {unknown.pop()!r}; options are {known}")
+    given: dict[str, Any] = {**options}
+    when = checked_options(
+        {k: v for k, v in given.items() if k in ("at", "delay")}, declaring=False
+    )
+    at = when.get("at")
+    if when.get("delay") is not None:
+        at = time.time() + when["delay"]
+    fields: dict[str, Any] = {"retry": _retry(options.get("retry", True))}
+    if "retry_for" in options:
+        fields["retry_for"] = round(
+            checked_options({"delay": options["retry_for"]}, declaring=False)["delay"]
+        )
+    fields |= {name: given[name] for name in ("retry_queue", "dead", "backtrace") if name in given}
+    if "tags" in options:
+        fields["tags"] = list(options["tags"])
+    return at, {**options.get("fields", {}), **fields}
+
+
+def _retry(wanted: object) -> bool | int:
+    if isinstance(wanted, bool) or (isinstance(wanted, int) and wanted >= 0):
+        return wanted
+    raise ConfigError(f"retry={wanted!r} says not how often; give True, False or a number")
+
+
+def _batches(arguments: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
+    rest = iter(arguments)
+    while batch := list(islice(rest, PER_CALL)):
+        yield batch

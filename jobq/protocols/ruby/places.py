@@ -1,0 +1,75 @@
+"""Where Resque and Sidekiq keep things: the names of their keys, and of those that an intake adds.
+
+=====================  ===============================================  ================================
+what                   Sidekiq, namespace '' unless redis-namespace     Resque, namespace 'resque'
+=====================  ===============================================  ================================
+a queue                list `queue:low`, new jobs left, oldest right    list `resque:queue:low`, new right
+names of queues        set `queues`                                     set `resque:queues`
+later                  zsets `schedule` and `retry`, by epoch seconds   (none without a plug-in)
+given up               zset `dead`, by epoch seconds                    list `resque:failed`
+workers                set `processes`, hash per process                set `resque:workers`
+=====================  ===============================================  ================================
+
+An intake's own keys stand in the slot of the list that it empties: `jobq:intake:{queue:low}:claims`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+from jobq.errors import ConfigError
+from jobq.queue.keys import checked_name
+
+System = Literal["sidekiq", "resque"]
+_TAG = re.compile(r"\{[^}]+\}")
+
+
+class Place(NamedTuple):
+    """One Ruby queue. `namespace` goes before every key; Sidekiq has none of its own."""
+
+    system: System
+    namespace: str
+    queue: str
+
+    def __str__(self) -> str:
+        return f"{self.system} {self.key(f'queue:{self.queue}')}"
+
+    def key(self, name: str) -> str:
+        """One of that system's keys."""
+        return f"{self.namespace}:{name}" if self.namespace else name
+
+    @property
+    def list_key(self) -> str:
+        """The list that holds the queue."""
+        return self.key(f"queue:{self.queue}")
+
+    @property
+    def oldest(self) -> str:
+        """The end of the list where the job stands that is next."""
+        return "RIGHT" if self.system == "sidekiq" else "LEFT"
+
+    @property
+    def newest(self) -> str:
+        """The end of the list where jobs are added."""
+        return "LEFT" if self.system == "sidekiq" else "RIGHT"
+
+
+def parse_place(system: System, text: str) -> Place:
+    """`default` or `namespace:default` for Sidekiq; `low` or `resque:low` for Resque."""
+    namespace, colon, queue = text.strip().partition(":")
+    if not colon:
+        namespace, queue = ("" if system == "sidekiq" else "resque"), namespace
+    # The jobq queue has the same name.
+    checked_name(f"{system} queue", queue)
+    if any(c.isspace() or not c.isprintable() for c in namespace):
+        raise ConfigError(
+            f"{system} namespace {namespace!r} can't be used; write queue or namespace:queue"
+        )
+    return Place(system, namespace, queue)
+
+
+def beside(key: str, namespace: str, name: str) -> str:
+    """A key of ours in the slot of `key`: `beside("queue:low", "jobq", "claims")`."""
+    tagged = key if _TAG.search(key) else f"{{{key}}}"
+    return f"{namespace}:intake:{tagged}:{name}"

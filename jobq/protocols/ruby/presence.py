@@ -1,0 +1,198 @@
+"""A worker as Resque's and Sidekiq's dashboards list theirs: entry, heartbeat, what it runs, how much it ran.
+
+Sidekiq's "quiet" and "stop" buttons reach the supervisor as the signals they stand for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from jobq.protocols.ruby.places import Place
+from jobq.protocols.ruby.reading import read_back
+from jobq.protocols.ruby.rules import Tally
+from jobq.protocols.ruby.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jobq.client.connection import Client
+
+    #: (queue, mid) -> content, None if it is gone.
+    Content = Callable[[str, str], bytes | None]
+
+logger = logging.getLogger("jobq")
+#: Sidekiq forgets a process after so long, so this is several beats.
+LIFE_S = 60
+STATS_S = 5 * 365 * 86_400
+SIGNALS = {b"TSTP": signal.SIGTSTP, b"TERM": signal.SIGTERM, b"TTIN": signal.SIGTTIN}
+VERSION = "jobq"
+_write = msgspec.json.Encoder().encode
+
+
+class SidekiqPresence:
+    """One entry in `processes`, of one namespace."""
+
+    def __init__(self, client: Client, places: Sequence[Place], watch: Watch, tally: Tally) -> None:
+        self._client, self._place, self._watch, self._tally = client, places[0], watch, tally
+        host = socket.gethostname()
+        self.identity = f"{host}:{watch.supervisor}:{secrets.token_hex(6)}"
+        names = [place.queue for place in places]
+        weights = dict.fromkeys(names, 0)
+        self._info = _write(
+            {
+                "hostname": host, "started_at": time.time(), "pid": watch.supervisor, "tag": watch.name,
+                "concurrency": watch.processes, "queues": names, "weights": [weights],
+                "capsules": {"default": {"concurrency": watch.processes, "mode": "random", "weights": weights}},
+                "labels": ["jobq"], "identity": self.identity, "version": VERSION, "embedded": False,
+            }
+        )  # fmt: skip
+        self._counted = tally.totals(self._place.system)
+        self._shown: dict[str, set[str]] = {}
+
+    def beat(self, content: Content) -> None:
+        """A sign of life, and what the dashboard asks of the worker."""
+        command, key = self._client.command, self._place.key(self.identity)
+        running = self._watch.running()
+        asked_at = time.perf_counter()
+        command("PING")
+        rtt_us = round((time.perf_counter() - asked_at) * 1e6)
+        command(
+            "HSET", key, "info", self._info, "busy", len(running), "beat", repr(time.time()),
+            "rtt_us", rtt_us, "quiet", str(self._watch.quiet()).lower(), "rss", memory_kb(self._watch.supervisor),
+        )  # fmt: skip
+        command("EXPIRE", key, LIFE_S)
+        command("SADD", self._place.key("processes"), self.identity)
+        # Before version 7 what runs is under another name.
+        for name in ("work", "workers"):
+            self._show_work(f"{key}:{name}", running, content)
+        self._add_stats()
+        asked = command("RPOP", f"{key}-signals")
+        if asked in SIGNALS:
+            logger.info("Sidekiq's dashboard sends %s", asked.decode())
+            os.kill(self._watch.supervisor, SIGNALS[asked])
+
+    def leave(self) -> None:
+        """Strike the entry out."""
+        key = self._place.key(self.identity)
+        self._add_stats()
+        self._client.command("SREM", self._place.key("processes"), self.identity)
+        for name in (key, f"{key}:work", f"{key}:workers"):
+            self._client.command("DEL", name)
+
+    def _show_work(
+        self, key: str, running: list[tuple[int, str, str, int]], content: Content
+    ) -> None:
+        fields: list[bytes | str] = []
+        names: set[str] = set()
+        for process, queue, mid, ran_ms in running:
+            found = read_back(content(queue, mid) or b"")
+            job = found[1] if found else {"class": "jobq", "args": [], "jid": mid}
+            noted = {
+                "queue": queue,
+                "payload": _write(job).decode(),
+                "run_at": int(time.time() - ran_ms / 1000),
+            }
+            fields += (f"{process}.{mid}", _write(noted))
+            names.add(f"{process}.{mid}")
+        # What still runs is never gone in between: somebody may look just then.
+        shown = self._shown.get(key, set())
+        if fields:
+            self._shown[key] = shown | names  # to be taken out again, also if the rest fails
+            self._client.command("HSET", key, *fields)
+            self._client.command("EXPIRE", key, LIFE_S)
+        if over := shown - names:
+            self._client.command("HDEL", key, *over)
+        self._shown[key] = names
+
+    def _add_stats(self) -> None:
+        """Each is a call of its own and no script: a reply that is lost may count a beat's jobs twice."""
+        ran, failed = self._tally.totals(self._place.system)
+        today = time.strftime("%Y-%m-%d", time.gmtime())
+        counts = {"processed": ran - self._counted[0], "failed": failed - self._counted[1]}
+        self._counted = ran, failed
+        for name, count in counts.items():
+            if count:
+                self._client.command("INCRBY", self._place.key(f"stat:{name}"), count)
+                daily = self._place.key(f"stat:{name}:{today}")
+                self._client.command("INCRBY", daily, count)
+                self._client.command("EXPIRE", daily, STATS_S)
+
+
+class ResquePresence:
+    """One entry in `resque:workers`, of one namespace."""
+
+    def __init__(self, client: Client, places: Sequence[Place], watch: Watch, tally: Tally) -> None:
+        self._client, self._place, self._watch, self._tally = client, places[0], watch, tally
+        queues = ",".join(place.queue for place in places)
+        # No host of Ruby's: a Resque worker that starts there would take one whose process isn't Ruby's for dead,
+        # strike it out, and list what it runs as failed.
+        self.identity = f"{socket.gethostname()}/jobq:{watch.supervisor}:{queues}"
+        self._key = self._place.key(f"worker:{self.identity}")
+        self._started = time.strftime("%Y-%m-%d %H:%M:%S +0000", time.gmtime())
+        self._counted = tally.totals(self._place.system)
+
+    def beat(self, content: Content) -> None:
+        """A sign of life, and of the jobs that run the one that has run longest."""
+        command = self._client.command
+        seconds = int(command("TIME")[0])
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+        command("HSET", self._place.key("workers:heartbeat"), self.identity, now)
+        command("SET", f"{self._key}:started", self._started)
+        command("SADD", self._place.key("workers"), self.identity)
+        running = sorted(self._watch.running(), key=lambda job: -job[3])
+        if running:
+            # Gone before Resque prunes a worker that was killed: it would list as failed what jobq runs again.
+            command("SET", self._key, self._working_on(running[0], content), "EX", LIFE_S)
+        else:
+            command("DEL", self._key)
+        self._add_stats()
+
+    def leave(self) -> None:
+        """Strike the entry out."""
+        self._add_stats()
+        self._client.command("SREM", self._place.key("workers"), self.identity)
+        self._client.command("HDEL", self._place.key("workers:heartbeat"), self.identity)
+        for name in (self._key, f"{self._key}:started"):
+            self._client.command("DEL", name)
+        for name in ("processed", "failed"):
+            self._client.command("DEL", self._place.key(f"stat:{name}:{self.identity}"))
+
+    def _working_on(self, job: tuple[int, str, str, int], content: Content) -> bytes:
+        _, queue, mid, ran_ms = job
+        found = read_back(content(queue, mid) or b"")
+        fields: dict[str, Any] = found[1] if found else {"class": "jobq", "args": [mid]}
+        began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - ran_ms / 1000))
+        return _write({"queue": queue, "run_at": began, "payload": fields})
+
+    def _add_stats(self) -> None:
+        ran, failed = self._tally.totals(self._place.system)
+        counts = {"processed": ran - self._counted[0], "failed": failed - self._counted[1]}
+        self._counted = ran, failed
+        for name, count in counts.items():
+            if count:
+                self._client.command("INCRBY", self._place.key(f"stat:{name}"), count)
+                self._client.command(
+                    "INCRBY", self._place.key(f"stat:{name}:{self.identity}"), count
+                )
+
+
+def memory_kb(supervisor: int) -> int:
+    """What a process and its children hold in memory; 0 where that can't be read."""
+    total = 0
+    try:
+        with open(f"/proc/{supervisor}/task/{supervisor}/children", encoding="ascii") as listed:
+            pids = [str(supervisor), *listed.read().split()]
+        for pid in pids:
+            with open(f"/proc/{pid}/statm", encoding="ascii") as pages:
+                total += int(pages.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+    except (OSError, ValueError):
+        pass
+    return total

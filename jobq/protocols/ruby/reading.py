@@ -1,0 +1,195 @@
+"""A job as Ruby wrote it -> a message of jobq. Pure: no server, no clock.
+
+A Sidekiq job's jid becomes the mid. Its other fields travel in the header `ruby-fields`, so that what comes of
+the job can be shown to Ruby again; its tags in `ruby-tags`, as JSON. What no call can be made of becomes a
+refusal, never a message of its own bytes: they might read as a call of jobq's that Ruby may not make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from jobq.errors import CodecError, ConfigError
+from jobq.jobs.codec import HARD_LIMIT, MAX_NAME, Overrides, decode, decode_any, encode
+from jobq.jobs.plain import depth
+from jobq.jobs.refusal import read_refusal, refusal
+from jobq.protocols.ruby.activejob import unwrapped
+from jobq.protocols.ruby.places import Place, System, parse_place
+
+#: Sidekiq's own, where a job says `retry: true`.
+RETRIES = 25
+MOST_RETRIES = 10_000
+ORIGIN, FIELDS, TAGS = "ruby", "ruby-fields", "ruby-tags"
+#: As deep as Ruby's JSON reads and writes.
+DEEPEST = 100
+#: Longer than any job of which a message can be made. What JSON holds takes many times its bytes once it is read, and
+#: a process that is killed for its memory would take the same job again.
+MOST_BYTES = 8 * 1024 * 1024
+#: The class under which Ruby is shown a job that it can't read itself; the only argument is what was pushed.
+UNREADABLE = "(unreadable job)"
+_TRACES = ("sentry-trace", "baggage", "traceparent", "tracestate")
+_MS = 100_000_000_000
+_write = msgspec.json.Encoder().encode
+
+
+class Arrival(NamedTuple):
+    """One job that was taken in. With a `fault` no call can be made of it, and `content` is a refusal."""
+
+    mid: str
+    content: bytes
+    fault: str = ""
+
+
+def read_job(place: Place, raw: bytes, otherwise: str, names: Mapping[str, str]) -> Arrival:
+    """The message in `raw`, whatever that is. otherwise: its mid if it has no jid. names: Ruby's -> the job's."""
+    mid = otherwise
+    try:
+        fields = read_fields(raw)
+        mid = _mid(fields.get("jid"), otherwise)
+        if fields.get("class") == UNREADABLE:
+            raw = _shown_before(fields.get("args"))
+            fields = read_fields(raw)
+        return Arrival(mid, _message(place, fields, names))
+    except (CodecError, ConfigError) as error:
+        fault = str(error)
+    except Exception as error:  # it must not cost the jobs beside it their run
+        fault = f"it can't be read: {error!r:.200}"
+    return Arrival(mid, refusal(fault, raw, {ORIGIN: _named(place)}), fault)
+
+
+def read_fields(raw: bytes) -> dict[str, Any]:
+    """The fields of a job, or CodecError."""
+    if len(raw) > MOST_BYTES:
+        raise CodecError(f"it takes {len(raw):,} bytes; a job of over {MOST_BYTES:,} isn't read")
+    fields = decode_any(raw)
+    if not isinstance(fields, dict):
+        raise CodecError("it is JSON, but no object")
+    if depth(fields, DEEPEST) > DEEPEST:
+        raise CodecError(f"it nests deeper than {DEEPEST} levels, which is Ruby's own limit")
+    return fields
+
+
+def _shown_before(args: object) -> bytes:
+    """What was pushed, of a job that Ruby was shown as unreadable and that comes again from there."""
+    match args:
+        case [str(text)]:
+            return text.encode()
+    raise CodecError(f"a job of class {UNREADABLE} holds no text")
+
+
+def _named(place: Place) -> str:
+    return f"{place.system} {place.namespace}:{place.queue}"
+
+
+def _message(place: Place, fields: dict[str, Any], names: Mapping[str, str]) -> bytes:
+    name, args = fields.pop("class", None), fields.pop("args", None)
+    if not isinstance(name, str) or not name:
+        raise CodecError("it names no class")
+    if not isinstance(args, list):
+        raise CodecError(f"the args of {name:.200} are no list")
+    call = unwrapped(name, args)
+    job = names.get(call.name, call.name)
+    if not 0 < len(job) <= MAX_NAME:
+        raise CodecError(f"its class has a name of {len(job)} characters; {MAX_NAME} are allowed")
+    fields["class"] = name
+    if call.name != name:
+        fields["args"] = args  # the wrapper's, which couldn't be made again
+    headers = {
+        ORIGIN: _named(place),
+        FIELDS: _write(fields).decode(),
+        **_traces(fields.get("trace_propagation_headers")),
+    }
+    if fields.get("tags"):
+        headers[TAGS] = _write(fields["tags"]).decode()
+    return encode(
+        job, call.args, call.kwargs, _enqueued_at(fields), headers,
+        _overrides(fields), HARD_LIMIT,
+    )  # fmt: skip
+
+
+def epoch_ms(value: object) -> int:
+    """A moment as Sidekiq notes it: seconds with a fraction up to 7, whole ms since 8. 0: none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 2**53:
+        return 0
+    return int(value) if value >= _MS else round(value * 1000)
+
+
+def allowed_retries(fields: Mapping[str, Any]) -> int | None:
+    """How often a Sidekiq job may be retried from now on; None where it doesn't say."""
+    wanted, used = fields.get("retry"), fields.get("retry_count")
+    if wanted is None:
+        return None
+    most = wanted if type(wanted) is int else RETRIES if wanted else 0
+    # retry_count is 0 once the first run has failed.
+    most -= used + 1 if type(used) is int else 0
+    return min(MOST_RETRIES, max(0, most))
+
+
+def origin(headers: Mapping[str, str]) -> tuple[Place, dict[str, Any]] | None:
+    """Where a message came from, and what Ruby had noted on it; None for one of jobq's own."""
+    try:
+        fields = decode_any(headers[FIELDS].encode())
+        return _place_of(headers), fields if isinstance(fields, dict) else {}
+    except (KeyError, CodecError, ConfigError):
+        return None
+
+
+def _place_of(headers: Mapping[str, str]) -> Place:
+    system, _, text = headers[ORIGIN].partition(" ")
+    known: System = "resque" if system == "resque" else "sidekiq"
+    return parse_place(known, text)
+
+
+def read_back(content: bytes) -> tuple[Place, dict[str, Any]] | None:
+    """The Ruby job that a message was made of, whole again; None for one of jobq's own."""
+    try:
+        envelope = decode(content)
+    except CodecError:
+        return None
+    found = origin(envelope.headers)
+    if found is None:
+        return None
+    place, fields = found
+    fields.setdefault("args", envelope.args)
+    return place, fields
+
+
+def refused_back(content: bytes) -> tuple[Place, bytes, str] | None:
+    """Where it came from, its bytes and why it was refused, of a Ruby job that no call could be made of."""
+    found = read_refusal(content)
+    try:
+        return found and (_place_of(found.headers), found.raw, found.why)
+    except (KeyError, ConfigError):
+        return None
+
+
+def call_of(content: bytes) -> bytes:
+    """Equal for messages that call the same job with the same arguments; a refusal is equal to itself alone."""
+    try:
+        envelope = decode(content)
+    except CodecError:
+        return content
+    return _write((envelope.job, envelope.args, envelope.kwargs))
+
+
+def _mid(jid: object, otherwise: str) -> str:
+    usable = isinstance(jid, str) and 0 < len(jid) <= 128 and jid.isprintable()
+    return str(jid) if usable else otherwise
+
+
+def _enqueued_at(fields: Mapping[str, Any]) -> int:
+    return epoch_ms(fields.get("enqueued_at")) or epoch_ms(fields.get("created_at"))
+
+
+def _overrides(fields: Mapping[str, Any]) -> Overrides | None:
+    retries = allowed_retries(fields)
+    return None if retries is None else Overrides(retries=retries)
+
+
+def _traces(given: object) -> dict[str, str]:
+    if not isinstance(given, dict):
+        return {}
+    return {name: given[name] for name in _TRACES if isinstance(given.get(name), str)}

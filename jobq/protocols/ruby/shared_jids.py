@@ -1,0 +1,98 @@
+"""A job whose jid a message of its queue has already: one with it, its next run, or a message of its own.
+
+Nothing that waits is ever replaced: between a look at it and a write, others may have put another job there. An
+intake that dies after that look, and before its claim is settled, leaves the decision to the next one, which may
+run a job again that was found to be one with another.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from jobq.client.numbered_calls import Caller
+from jobq.errors import CodecError
+from jobq.jobs.signing import opened
+from jobq.protocols.ruby.reading import Arrival, call_of
+
+if TYPE_CHECKING:
+    from jobq.jobs.signing import Seal
+    from jobq.protocols.ruby.places import Place
+    from jobq.queue.queue import Queue
+
+logger = logging.getLogger("jobq")
+TRIES = 5
+
+
+class SharedJids:
+    """For one Ruby queue, `place`, and the jobq queue that its jobs go to."""
+
+    def __init__(self, place: Place, queue: Queue, seal: Seal | None) -> None:
+        self._place, self._queue, self._seal = place, queue, seal
+
+    def apart(self, arrivals: list[tuple[str, Arrival]]) -> list[tuple[str, Arrival]]:
+        """Those of one claim, each under another mid: equal calls once. The text is a mid of the arrival's own."""
+        found: dict[str, tuple[str, Arrival]] = {}
+        for own, arrival in arrivals:
+            known = found.get(arrival.mid)
+            if known is None:
+                found[arrival.mid] = own, arrival
+            elif call_of(known[1].content) == call_of(arrival.content):
+                self._one(arrival.mid)
+            else:
+                self._warn(arrival.mid, own)
+                found[own] = own, arrival._replace(mid=own)
+        return list(found.values())
+
+    def settle(self, own: str, mid: str, plain: bytes, sealed: bytes, sealed_as_own: bytes) -> None:
+        """See that a call is run whose mid was taken when it was enqueued. Repeating it enqueues nothing more."""
+        caller = Caller()
+        caller.id = own
+        for _ in range(TRIES):
+            found = self._compared(mid, plain)
+            if found == "one":
+                self._one(mid)
+                return
+            if found == "another":
+                break
+            # Not can_update: what waits there now may be another call.
+            if (
+                self._queue.enqueue(sealed, mid=mid, caller=caller, can_requeue=True).action
+                != "exists"
+            ):
+                return
+        self._warn(mid, own)
+        self._queue.enqueue(sealed_as_own, mid=own, caller=caller)
+
+    def _compared(self, mid: str, plain: bytes) -> str:
+        """'one' with what waits, 'another' than what waits or runs, or 'next': nothing is in its way."""
+        word = self._queue.status(mid).word
+        waits = word.endswith("-with-requeue")
+        if word == "nil" or (word.startswith("done") and not waits):
+            return "next"
+        name = "requeue" if waits else "messages"
+        stored = self._queue.client.command("HGET", f"{self._queue.prefix}{name}", mid)
+        if stored is None:
+            return "next"
+        if waits:
+            stored = stored.partition(b":")[2]
+        if self._call_of(mid, stored) != call_of(plain):
+            return "another"
+        return "next" if word == "locked" else "one"
+
+    def _call_of(self, mid: str, stored: bytes) -> bytes:
+        try:
+            return call_of(opened(self._seal, self._queue.name, mid, stored))
+        except CodecError:
+            return stored
+
+    def _one(self, mid: str) -> None:
+        logger.info(
+            "%s: jid %s was pushed again before its first run: it runs once", self._place, mid
+        )
+
+    def _warn(self, mid: str, own: str) -> None:
+        logger.warning(
+            "%s: jid %s is also that of a job with another class or other arguments; this one runs as %s",
+            self._place, mid, own,
+        )  # fmt: skip

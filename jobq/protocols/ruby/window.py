@@ -1,0 +1,47 @@
+"""How many jobs of a Ruby queue jobq holds before they run: about as many as end within a second.
+
+Ruby's API, its dashboards and its own workers see only what is left on the list, so a fixed number would hide hours
+of slow jobs and starve quick ones. Pure: moments are given, in seconds of any steady clock.
+"""
+
+from __future__ import annotations
+
+from jobq.protocols.ruby.claims import LIMIT
+
+#: To begin with, and the least later on.
+FIRST = 10
+#: All of it would run sooner: it is too small. Later: it is larger than it has to be.
+QUICK_S, SLOW_S = 0.2, 1.0
+
+
+class Window:
+    """For one queue. `most`: never more than that."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._least = self.size = min(FIRST, most)
+        self._held, self._taken_at = 0, 0.0
+
+    def room(self, ready: int, now: float) -> int:
+        """How many jobs to take while `ready` of them wait to run."""
+        gone = self._held - ready
+        if gone >= self._step():
+            self._fit((now - self._taken_at) * self.size / gone)
+        room = self.size - ready
+        return min(LIMIT, room) if room >= self._step() else 0
+
+    def took(self, ready: int, asked: int, got: int, now: float) -> None:
+        """After a take. One that got fewer than it asked for says nothing of how fast they run."""
+        self._held = ready + got if got == asked else 0
+        self._taken_at = now
+
+    def _step(self) -> int:
+        """Not job by job, as each message ends."""
+        return max(1, min(LIMIT, self.size // 4))
+
+    def _fit(self, seconds: float) -> None:
+        if seconds < QUICK_S:
+            self.size = min(self._most, 2 * self.size)
+        elif seconds > SLOW_S:
+            self.size = max(self._least, self.size // 2)
+        self._held = 0

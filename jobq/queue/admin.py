@@ -1,0 +1,197 @@
+"""What people and dashboards ask of a queue: look, cancel, pause, collect, revive, clear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from jobq.client.numbered_calls import Caller
+from jobq.errors import ConfigError, ScriptError
+from jobq.events import LEVELS, MAXLENS
+from jobq.queue.binding import PER_CALL, Binding, checked_mid, moment
+from jobq.queue.types import Counts, DeadMessage, Entry, Page, Place, Status, Upkeep, Violation
+
+#: Most messages in a page.
+PAGE = 1_000
+#: Of those that follow one another: each holds the server up for a few milliseconds at most.
+SHORT_PAGE = 250
+#: That the Lua of a server counts to without rounding.
+MAX_NUMBER = 2**53
+
+
+class Administration(Binding):
+    """The verbs of a queue that no hot path needs."""
+
+    def status(self, mid: str, *, now: int | None = None) -> Status:
+        """Where `mid` is in its life."""
+        reply = self._run("status", checked_mid(mid), moment(now))
+        word, attempts, ncrashes, not_before, lock_at, generation, dead_id, progress, unknowns = (
+            reply
+        )
+        return Status(
+            word.decode(), attempts, ncrashes, not_before, lock_at,
+            text_of(generation), text_of(dead_id), text_of(progress), unknowns,
+        )  # fmt: skip
+
+    def counts(self) -> Counts:
+        """How many messages are where, in O(1)."""
+        *numbers, paused, quarantined = self._run("counts")
+        return Counts._make([*numbers, bool(paused), quarantined])
+
+    def content(
+        self, place: Place = "ready", offset: int = 0, limit: int = 100, *, now: int | None = None
+    ) -> Page:
+        """One page of the messages in one place: at most 1,000, and about 256 KiB of content."""
+        if place not in ("ready", "due", "circle"):
+            raise ConfigError(f"place {place!r} is unknown; take 'ready', 'due' or 'circle'")
+        _check_page(offset, limit)
+        looked_at, *items = self._run("content", place, offset, limit, moment(now))
+        entries = [
+            Entry._make([text_of(row[0]), text_of(row[1]), *row[2:]]) for row in _rows(items, 7)
+        ]
+        return Page(entries, offset + looked_at if looked_at else None)
+
+    def cancel(self, *mids: str, caller: Caller | None = None, now: int | None = None) -> list[str]:
+        """Per mid 'cancelled', or the status that leaves nothing to cancel.
+
+        A running job isn't stopped here: its outcome is refused, and its child hears of it at the next
+        renewal of its lease.
+        """
+        return self._by_parts("cancel", [checked_mid(mid) for mid in mids], caller, now)
+
+    def _by_parts(
+        self, verb: str, ids: Sequence[str], caller: Caller | None, now: int | None
+    ) -> list[str]:
+        """A word per id. Each part is one call."""
+        words: list[str] = []
+        for first in range(0, len(ids), PER_CALL):
+            args = [moment(now), *ids[first : first + PER_CALL]]
+            with self._own(caller) as own:
+                words += map(text_of, self._call(verb, own, args))
+        return words
+
+    def pause(self) -> None:
+        """Hand nothing out until resume; running jobs go on."""
+        self._run("pause")
+
+    def resume(self) -> None:
+        """End a pause."""
+        self._run("resume")
+
+    def collect(
+        self, limit: int = 100, *, crash_limit: int = 3, now: int | None = None
+    ) -> tuple[int, int]:
+        """Promote what is due, recover expired locks, remove done messages: `limit` of each at most.
+
+        Returns how many mids are left in the circle and in due.
+        """
+        left = self.upkeep(limit, crash_limit=crash_limit, now=now)
+        return left.circle, left.due
+
+    def upkeep(self, limit: int = 100, *, crash_limit: int = 3, now: int | None = None) -> Upkeep:
+        """As `collect`; what is left, the quarantine too."""
+        return Upkeep(*self._run("collect", moment(now), crash_limit, limit)[1:])
+
+    def dead(self, offset: int = 0, limit: int = 100, *, mid: str = "") -> list[DeadMessage]:
+        """One page of the dead, newest first: at most 1,000, and about 256 KiB, so perhaps fewer than asked for.
+
+        With `mid` the newest of that one only. `attempts` is -1 for an entry whose record is damaged.
+        """
+        _check_page(offset, limit)
+        return [_dead_message(row) for row in _rows(self._run("dead", mid, offset, limit), 6)]
+
+    def every_dead(self, offset: int = 0) -> Iterator[DeadMessage]:
+        """All the dead from `offset` on, newest first, page by page.
+
+        Where others come or go in the meantime, one may be met twice or not at all.
+        """
+        while page := self.dead(offset, SHORT_PAGE):
+            yield from page
+            offset += len(page)
+
+    def every_entry(self, place: Place, offset: int = 0) -> Iterator[Entry]:
+        """All the messages of one place from `offset` on, page by page."""
+        following: int | None = offset
+        while following is not None:
+            page = self.content(place, following, SHORT_PAGE)
+            yield from page.entries
+            following = page.following
+
+    def revive(
+        self, *dead_ids: str, caller: Caller | None = None, now: int | None = None
+    ) -> list[str]:
+        """Put dead messages back as new ones.
+
+        Per id 'revived', 'exists' (its mid lives), 'nil' (not among the dead) or 'damaged' (its record is).
+        """
+        return self._by_parts("revive", dead_ids, caller, now)
+
+    def purge(self, *dead_ids: str) -> int:
+        """Forget dead messages; how many there were."""
+        words: list[bytes] = []
+        for first in range(0, len(dead_ids), PER_CALL):
+            words += self._run("purge", *dead_ids[first : first + PER_CALL])
+        return words.count(b"purged")
+
+    def clear(self, *, caller: Caller | None = None, now: int | None = None) -> int:
+        """Drop every live message; running ones can't finish any more. The dead stay."""
+        with self._own(caller) as own:
+            return int(self._call("clear", own, [moment(now)])[1])
+
+    def fsck(self) -> list[Violation]:
+        """What doesn't hold of the invariants; nothing is mended. Bounded calls, safe while in use."""
+        from jobq.queue.fsck import fsck
+
+        return fsck(self)
+
+    def events_level(self, level: str = "") -> str:
+        """Set how much the event stream records ('off', 'attempts', 'all'), or ask."""
+        if level and level not in LEVELS:
+            raise ConfigError(f"event level {level!r} is unknown; take one of {', '.join(LEVELS)}")
+        return text_of(self._run("level", level, "")[0])
+
+    def events_maxlen(self, length: int | None = None) -> int:
+        """Set about how many events the stream keeps, or ask. Fewer than it has: they go as others come."""
+        least, most = MAXLENS
+        if length is not None and not least <= length <= most:
+            raise ConfigError(f"maxlen={length!r} is out of range; take {least:,} to {most:,}")
+        kept = self._run("level", "", "" if length is None else length)[1]
+        number = _number(kept)
+        if number is None:
+            raise ScriptError(
+                f"queue {self.name!r} keeps {text_of(kept)!r} as the length of its event stream, "
+                "which is no number; set one"
+            )
+        return number
+
+
+def _check_page(offset: int, limit: int) -> None:
+    if not 0 <= offset < 2**53 or not 1 <= limit <= PAGE:
+        raise ConfigError(f"offset={offset!r}, limit={limit!r}: take 0 or more, and 1 to {PAGE:,}")
+
+
+def text_of(value: bytes) -> str:
+    """Bytes to be read by people; what isn't UTF-8 shows as escapes."""
+    return value.decode("utf-8", "backslashreplace")
+
+
+def _dead_message(row: Sequence[bytes]) -> DeadMessage:
+    dead_id, numbers = text_of(row[0]), [_number(word) for word in row[1:4]]
+    died_at, attempts, ncrashes = (0 if number is None else number for number in numbers)
+    if None in numbers:
+        attempts = -1
+    return DeadMessage(
+        dead_id, dead_id.rpartition("#")[0], died_at, attempts, ncrashes, text_of(row[4]), row[5]
+    )
+
+
+def _number(word: bytes) -> int | None:
+    """A number as the scripts write it; None for what is something else, whoever wrote it there."""
+    try:
+        found = float(word)
+    except ValueError:
+        return None
+    return int(found) if abs(found) <= MAX_NUMBER else None
+
+
+def _rows(items: Sequence[object], width: int) -> list[tuple]:  # type: ignore[type-arg]
+    return list(zip(*(iter(items),) * width, strict=True))

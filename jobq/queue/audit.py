@@ -1,0 +1,199 @@
+"""What became of the messages of a time range, by the event stream of a live queue.
+
+Needs the event level `all`, since only there each enqueue is an event. The stream lies on the server that it
+tells about: what a failover or a power cut takes together with its events, an audit doesn't miss. The ledger
+of `jobq chaos` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from jobq.errors import BadRecord, ConfigError
+from jobq.events import LIMITS, Event, decode, in_utc, named
+from jobq.queue.admin import text_of
+from jobq.queue.audit_lives import ENDINGS, GOES_ON, Tally
+from jobq.queue.audited import LIVE, Audited
+from jobq.queue.binding import checked_mid
+from jobq.queue.fsck import unplaced
+from jobq.queue.keys import key
+
+if TYPE_CHECKING:
+    from jobq.queue.queue import Queue
+
+READ = 1_000
+#: Nothing can be appended to a stream after an entry with this id.
+LAST = b"18446744073709551615-18446744073709551615"
+Position = tuple[int, int]
+#: The kinds that tell of one message.
+_OF_ONE = ENDINGS | GOES_ON | {"enqueued", "revived", "superseded"}
+
+
+class Audit:
+    """Reads one queue's stream from `since_ms` on, the start of its records at level all without.
+
+    What is accepted up to `until_ms` counts, whenever it ended. Times are the server's, epoch ms. following:
+    from now on, whatever the clock was before.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        *,
+        following: bool = False,
+    ) -> None:
+        self._queue = queue
+        self._key = key(queue.prefix, "events")
+        self._all_since = _all_since(queue)
+        #: The first id that wasn't read yet.
+        self._unread: Position
+        if following:
+            last_at, last_sequence = self._newest()
+            since_ms, self._unread = server_ms(queue), (last_at, last_sequence + 1)
+        else:
+            since_ms = self._all_since if since_ms is None else since_ms
+            self._unread = (since_ms, 0)
+        self.since_ms, self.until_ms = since_ms, until_ms
+        if not following and self.since_ms < self._all_since:
+            raise ConfigError(
+                f"queue {queue.name!r}: the event level is 'all' only since {in_utc(self._all_since)}, so "
+                f"not all enqueues since {in_utc(self.since_ms)} are on record; audit from then on"
+            )
+        self._tally = Tally(until_ms)
+        self._next = "{}-{}".format(*self._unread)
+        self._unreadable = self._clock_jumps = 0
+
+    def read(self) -> None:
+        """What was written since the last time. Raises ConfigError where entries were trimmed unread."""
+        for event in self._entries():
+            if event.kind == "clock_jump" and self._is_in_range(event):
+                self._clock_jumps += 1
+            # By its own time: after a clock was set back, the ids of entries run ahead.
+            self._tally.take(event.finished_at, event)
+
+    def result(self) -> Audited:
+        """Judge what was read, once more read to its end, beside what the queue holds now."""
+        self.read()
+        gone = self._gone(self._tally.open())
+        self.read()  # some ended between the two looks
+        still = set(self._tally.open())
+        gone = self._gone(mid for mid in gone if mid in still)
+        if _all_since(self._queue) != self._all_since:
+            raise ConfigError(
+                f"queue {self._queue.name!r}: the event level was changed meanwhile; audit again"
+            )
+        until_ms = server_ms(self._queue) if self.until_ms is None else self.until_ms
+        span = {"since_ms": self.since_ms, "until_ms": until_ms}
+        read = {"unreadable": self._unreadable, "clock_jumps": self._clock_jumps}
+        return Audited(queue=self._queue.name, **span, **self._tally.figures(gone), **read)
+
+    def _is_in_range(self, event: Event) -> bool:
+        return self.until_ms is None or event.finished_at <= self.until_ms
+
+    def _gone(self, mids: Iterable[str]) -> list[str]:
+        """Those that the queue doesn't hold, or holds in no place from which a worker would ever take them."""
+        mids = list(mids)
+        held = [mid for mid in mids if self._queue.status(mid).word in LIVE]
+        found = set(mids).difference(held) | unplaced(self._queue, held)
+        return [mid for mid in mids if mid in found]
+
+    def _entries(self) -> Iterator[Event]:
+        while True:
+            reply = self._queue.client.command("XRANGE", self._key, self._next, "+", "COUNT", READ)
+            self._check_trimmed()
+            for entry_id, fields in reply:
+                at, sequence = position(entry_id)
+                self._unread = (at, sequence + 1)
+                event = self._event(at, fields)
+                if event:
+                    yield event
+            if reply:
+                self._next = f"({reply[-1][0].decode()}"
+            if len(reply) < READ:
+                return
+
+    def _event(self, at_ms: int, fields: list[bytes]) -> Event | None:
+        """None for what can't be read. One bad column must not hide that a message has ended."""
+        try:
+            event: Event | None = decode(fields[1], fields[0])
+        except BadRecord:
+            self._unreadable += 1
+            event = named(fields[1], fields[0], at_ms)
+        else:
+            self._unreadable += not _is_of_a_mid(event)
+        return event if event and _is_of_a_mid(event) else None
+
+    def _facts(self) -> dict[bytes, Any]:
+        """What XINFO says of the stream; nothing where there is none."""
+        client = self._queue.client
+        if not client.command("EXISTS", self._key):
+            return {}
+        found = client.command("XINFO", "STREAM", self._key, routed_by=self._key)
+        if not isinstance(found, dict):
+            found = dict(zip(found[::2], found[1::2], strict=True))
+        if found[b"last-generated-id"] == LAST:
+            raise ConfigError(
+                f"queue {self._queue.name!r}: the stream's newest entry has the last id there can be, so no event was "
+                f"recorded since; jobq fsck --repair --queues {self._queue.name}, and audit from then on"
+            )
+        return found
+
+    def _newest(self) -> Position:
+        return position(self._facts().get(b"last-generated-id", b"0-0"))
+
+    def _check_trimmed(self) -> None:
+        facts = self._facts()
+        if not facts:
+            return
+        first = facts[b"first-entry"]
+        last_at, last_sequence = position(facts[b"last-generated-id"])
+        oldest = position(first[0]) if first else (last_at, last_sequence + 1)
+        if facts[b"entries-added"] > facts[b"length"] and oldest > self._unread:
+            raise ConfigError(
+                f"queue {self._queue.name!r}: events since {in_utc(self._unread[0])} were trimmed before they "
+                f"were read, the oldest left is of {in_utc(oldest[0])}; give a later --since, or read along "
+                "while they are written: jobq audit --for 10m"
+            )
+
+
+def _is_of_a_mid(event: Event | None) -> bool:
+    """Whether an event names a message that can be, if it is about one."""
+    if event is None or event.kind not in _OF_ONE:
+        return True
+    try:
+        checked_mid(event.mid)
+    except ConfigError:
+        return False
+    return True
+
+
+def _all_since(queue: Queue) -> int:
+    meta = key(queue.prefix, "meta")
+    since = queue.client.command("HGET", meta, "all_since")
+    if since is None:
+        level = queue.client.command("HGET", meta, "events") or b"attempts"
+        raise ConfigError(
+            f"queue {queue.name!r}: enqueues aren't on record, the event level is "
+            f"{text_of(level)!r}; jobq events level all --queues {queue.name}, and audit from then on"
+        )
+    if not since.isdigit() or int(since) > LIMITS["finished_at"]:
+        raise ConfigError(
+            f"queue {queue.name!r}: somebody wrote {text_of(since)!r:.60} where the queue keeps since when its event "
+            f"level is 'all'; jobq events level off, then all, --queues {queue.name}, and audit from then on"
+        )
+    return int(since)
+
+
+def server_ms(queue: Queue) -> int:
+    """The server's clock."""
+    seconds, micros = queue.client.command("TIME")
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def position(entry_id: bytes) -> Position:
+    """An entry's id as numbers."""
+    at, _, sequence = entry_id.decode().partition("-")
+    return int(at), int(sequence)

@@ -1,0 +1,201 @@
+"""What makes an enqueue durable before it returns: a disk that has it, or replicas that do.
+
+`memory`: the server has it; the script's reply says so. `disk`: the server answers only after fsync
+(appendfsync always), or tells by WAITAOF when it did; Valkey 8.1 says so under everysec before it did
+(Redis mended it in 7.4.3), so a probe decides who is believed. `replicas=n`: WAIT.
+
+WAIT and WAITAOF speak of the last write of the connection they come on: so they follow the script on its
+connection, behind a write of their own, as a script that only replays its reply writes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from redis import exceptions as refused
+
+from jobq.client.connection import PASSING, Argument, exchange
+from jobq.config import parse_durability
+from jobq.errors import ConfigError, NotDurable
+from jobq.queue import keys
+
+if TYPE_CHECKING:
+    from redis.connection import Connection
+
+    from jobq.client.connection import Client
+
+#: How long the write that WAIT speaks of lasts.
+MARK_MS = 1_000
+#: Two fsyncs of an honest everysec lie a second apart; a liar confirms within a turn of its event loop.
+HONEST_S = 0.5
+PROBES = 3
+PROBE_MS = 3_000
+
+#: Connections whose server was found to answer after fsync (True), or to be worth asking (False).
+_after_fsync: weakref.WeakKeyDictionary[Connection, bool] = weakref.WeakKeyDictionary()
+#: By run id of the server: a restart, perhaps of another version, is asked again.
+_honest: dict[str, bool] = {}
+
+
+class Confirmation:
+    """One enqueue's: `exchange` makes the script's call and confirms it on the same connection."""
+
+    def __init__(self, level: str, client: Client, call_key: str) -> None:
+        self._level = level
+        self._word, self._replicas = parse_durability(level)
+        self._within_s = client.settings.durable_within_s
+        self._namespace = client.namespace
+        self._call_key = call_key
+        self._client = client
+        self._missing = ""
+
+    def exchange(
+        self, connection: Connection, command: tuple[Argument, ...], asking: bool = False
+    ) -> Any:
+        """One exchange for Client.run."""
+        if self._word == "memory":
+            return exchange(connection, command, asking)
+        waits = self._word == "replicas" or not _answers_after_fsync(connection, self._namespace)
+        reply = exchange(connection, command, asking)
+        if waits:
+            self._wait(connection, asking)
+        return reply
+
+    @property
+    def missing(self) -> str:
+        """What the last exchange lacked, '' when it was confirmed."""
+        return self._missing
+
+    def check(self, mids: Sequence[str]) -> None:
+        """Raises NotDurable when the last exchange wasn't confirmed."""
+        if self._missing:
+            self._client.look_again()
+            told = mids[0] if len(mids) == 1 else f"{mids[0]} and {len(mids) - 1} more"
+            raise NotDurable(
+                f"{told}: accepted, but not durable as durability={self._level!r} asks: "
+                f"{self._missing}; enqueue again under the same mid",
+                mids,
+            )
+
+    def _wait(self, connection: Connection, asking: bool) -> None:
+        within_s = min(self._within_s, 0.8 * (connection.socket_timeout or math.inf))
+        within_ms = max(1, round(within_s * 1000))
+        commands: list[tuple[Argument, ...]] = [("SET", f"{self._call_key}~", "", "PX", MARK_MS)]
+        verb = "WAIT" if self._word == "replicas" else "WAITAOF"
+        needed = (self._replicas,) if self._word == "replicas" else (1, 0)
+        commands.append((verb, *needed, within_ms))
+        if asking:
+            commands.insert(0, ("ASKING",))
+        try:
+            reply = _exchange_all(connection, commands)[-1]
+        except refused.ResponseError as error:
+            if isinstance(error, PASSING):
+                # Not of the script, which took effect: an error of its own would say that it didn't.
+                connection.disconnect()
+                raise refused.ConnectionError(f"the server refused {verb}: {error}") from error
+            self._missing = f"the server refused {verb}: {error}"
+            return
+        self._missing = ""
+        if self._word == "replicas" and reply < self._replicas:
+            self._missing = (
+                f"{reply} of {self._replicas} replicas had it within {within_s:g} s "
+                f"(run {self._replicas + 1}, so that one may be away)"
+            )
+        elif self._word == "disk" and reply[0] < 1:
+            self._missing = f"no fsync within {within_s:g} s"
+
+
+def _exchange_all(connection: Connection, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+    """Several commands in one round trip; the first error once all replies are read."""
+    replies: list[Any] = []
+    try:
+        connection.send_packed_command(connection.pack_commands(commands))
+        for _ in commands:
+            try:
+                replies.append(connection.read_response())
+            except refused.ResponseError as error:
+                replies.append(error)
+    except BaseException:
+        connection.disconnect()
+        raise
+    for reply in replies:
+        if isinstance(reply, refused.ResponseError):
+            raise reply
+    return replies
+
+
+def _answers_after_fsync(connection: Connection, namespace: str) -> bool:
+    """Once per connection: True when a reply means fsync, False when WAITAOF tells; else ConfigError."""
+    known = _after_fsync.get(connection)
+    if known is None:
+        try:
+            known = _after_fsync[connection] = _looked_up(connection, namespace)
+        except (ConfigError, refused.ResponseError):
+            connection.disconnect()
+            raise
+    return known
+
+
+def _looked_up(connection: Connection, namespace: str) -> bool:
+    appendonly, appendfsync = (
+        _setting(connection, "appendonly"),
+        _setting(connection, "appendfsync"),
+    )
+    if appendonly != "yes":
+        raise ConfigError(
+            f"durability='disk' needs an append-only file, and the server has appendonly {appendonly}; "
+            "CONFIG SET appendonly yes and appendfsync always, or take memory or replicas=n"
+        )
+    if appendfsync == "always":
+        return True
+    if appendfsync == "everysec" and _tells_the_truth(connection, namespace):
+        return False
+    raise ConfigError(
+        f"durability='disk' needs appendfsync always: with {appendfsync} this server answers before "
+        "the disk has it, and its WAITAOF is missing or confirms what was not yet written; "
+        "CONFIG SET appendfsync always, or take memory or replicas=n"
+    )
+
+
+def _setting(connection: Connection, name: str) -> str:
+    try:
+        reply = exchange(connection, ("CONFIG", "GET", name))
+    except refused.ResponseError as error:
+        raise ConfigError(
+            f"durability='disk' is verified by CONFIG GET {name}, which the server refused ({error}); "
+            "allow +config|get to this user, or take memory or replicas=n"
+        ) from error
+    return str(reply[1].decode()) if reply else "unknown"
+
+
+def _tells_the_truth(connection: Connection, namespace: str) -> bool:
+    told = exchange(connection, ("INFO", "server")).decode()
+    [run_id] = [line[7:] for line in told.splitlines() if line.startswith("run_id:")]
+    if run_id not in _honest:
+        _honest[run_id] = _probed(connection, namespace)
+    return _honest[run_id]
+
+
+def _probed(connection: Connection, namespace: str) -> bool:
+    """Whether each confirmation but the first waited for an fsync of its own."""
+    probe = f"{keys.checked_name('namespace', namespace)}:probe:{secrets.token_urlsafe(12)}"
+    within_ms = min(PROBE_MS, round(800 * (connection.socket_timeout or math.inf)))
+    for number in range(PROBES):
+        started = time.monotonic()
+        try:
+            reply = _exchange_all(
+                connection,
+                [("SET", probe, number, "PX", 60_000), ("WAITAOF", 1, 0, within_ms)],
+            )[-1]
+        except refused.ResponseError as error:
+            if isinstance(error, PASSING):
+                raise
+            return False
+        if reply[0] < 1 or (number and time.monotonic() - started < HONEST_S):
+            return False
+    return True

@@ -1,0 +1,195 @@
+"""Check a queue against its invariants, a bounded part at a time, while it runs; and repair what doesn't hold.
+
+Messages move between calls. A mid that seems to be in two places, or in none, is therefore looked at again
+before it is reported. A check holds the mids of the whole queue in memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobq.queue import keys
+from jobq.queue.admin import text_of
+from jobq.queue.binding import Binding
+from jobq.queue.types import Violation
+
+#: Mids looked at in one call, which takes the server well under a millisecond.
+LIMIT = 200
+PLACES = ("ready", "circle", "due")
+SIDES = (
+    "locks", "tokens", "backoffs", "nattempts", "ncrashes", "nunknowns", "generations", "requeue", "options",
+    "progress",
+)  # fmt: skip
+PARTS = (
+    "totals", *PLACES, "done", *SIDES, "left_ready", "left_circle", "messages", "dead", "dead_messages",
+    "last_dead", "quarantine",
+)  # fmt: skip
+#: Suspects that are asked about one by one; each such question reads whole lists.
+MOST_SUSPECTS = 1_000
+#: So many are asked about one by one without a walk through the queue.
+FEW = 10
+#: Mids of one repair: each takes the server a walk through ready and the circle.
+PER_REPAIR = 10
+
+WRONG_TYPE = "key of another type"
+TWICE = "in more than one place"
+QUARANTINED = "quarantined: not a mid"
+_DEAD_ENTRIES = ("dead without content", "dead: content of another shape", "content of no dead")
+_EVENTS = "events: their ids are used up"
+
+
+def fsck(queue: Binding, *, limit: int = LIMIT) -> list[Violation]:
+    """Every violation found in one pass; nothing is changed."""
+    return [violation for step in steps(queue, limit=limit) for violation in step]
+
+
+def steps(queue: Binding, *, limit: int = LIMIT) -> Iterator[list[Violation]]:
+    """The same pass, one call at a time: for progress bars."""
+    types = _look(queue, "types", 0, limit).violations
+    yield types
+    if types:
+        return  # every script refuses such a queue, this one too
+    first_seen: dict[bytes, str] = {}
+    copies: dict[str, set[bytes]] = {"ready": set(), "circle": set()}
+    suspects: set[bytes] = set()
+    notes: dict[str, set[bytes]] = {"ready": set(), "circle": set()}
+    for part in PARTS:
+        for page in _pages(queue, part, limit):
+            found = list(page.violations)
+            if part in PLACES:
+                found += _twice(queue, part, page.mids, first_seen, limit)
+                if part in copies:
+                    copies[part].update(page.notes)
+            elif part == "messages":
+                suspects.update(mid for mid in page.mids if mid not in first_seen)
+            elif part.startswith("left_"):
+                place = part.removeprefix("left_")
+                notes[place].update(note for note in page.notes if note not in copies[place])
+            yield found
+    yield _confirmed(queue, "at", _unseen(queue, suspects, limit), limit)
+    for place, alone in notes.items():
+        yield _confirmed(queue, f"note_{place}", alone, limit)
+
+
+def unplaced(queue: Binding, mids: Iterable[str], *, limit: int = LIMIT) -> set[str]:
+    """Of these mids those that have content and are in no place, so that nobody will ever run them."""
+    suspects = {mid.encode() for mid in mids}
+    if len(suspects) > FEW:
+        suspects = _unseen(queue, suspects, limit)
+    return {violation.mid for violation in _confirmed(queue, "at", suspects, limit)}
+
+
+def repair(queue: Binding, violations: Sequence[Violation]) -> Iterator[tuple[Violation, str]]:
+    """Repair what a check found; each violation with what was done about it.
+
+    Bytes that can't be a mid, and entries among the dead that hold no dead message, are removed. A key of
+    another type is renamed to `<prefix>damaged:<name>:<epoch ms>`.
+    """
+    mids = list(dict.fromkeys(v.raw for v in violations if v.raw and v.rule not in _REMOVED))
+    words: dict[bytes, str] = {}
+    for violation in violations:
+        if violation.rule.startswith(WRONG_TYPE) or violation.rule == _EVENTS:
+            yield violation, _moved_aside(queue, violation.mid or "events")
+        elif violation.rule in _DEAD_ENTRIES:
+            queue._run("purge", violation.raw)
+            yield violation, "removed"
+        elif violation.rule == QUARANTINED:
+            key = keys.key(queue.prefix, "quarantine")
+            queue.client.command("HDEL", key, violation.raw)
+            yield violation, "removed"
+    if any(violation.rule.startswith(WRONG_TYPE) for violation in violations):
+        return  # what else doesn't hold shows in the next check
+    for start in range(0, len(mids), PER_REPAIR):
+        batch = mids[start : start + PER_REPAIR]
+        words |= zip(batch, map(text_of, queue._run("repair", "", *batch)), strict=True)
+    if not mids:
+        queue._run("repair", "")  # the totals alone
+    for violation in violations:
+        if violation.raw in words:
+            yield violation, _said(words[violation.raw])
+        elif not violation.raw and violation.rule != _EVENTS:
+            yield violation, "counted again"
+
+
+_REMOVED = (*_DEAD_ENTRIES, QUARANTINED)
+
+
+def _said(word: str) -> str:
+    return word if word in ("forgotten", "quarantined") else f"moved to {word}"
+
+
+def _moved_aside(queue: Binding, name: str) -> str:
+    key = keys.key(queue.prefix, name)
+    aside = f"{queue.prefix}damaged:{name}:{time.time_ns() // 1_000_000}"
+    queue.client.command("RENAME", key, aside)
+    return f"renamed to {aside}"
+
+
+@dataclass
+class _Page:
+    """What one call tells."""
+
+    following: bytes
+    mids: list[bytes] = field(default_factory=list)
+    notes: list[bytes] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)
+
+
+def _look(queue: Binding, part: str, cursor: bytes | int, limit: int) -> _Page:
+    following, nmids, nnotes, _, *rest = queue._run("fsck", part, cursor, limit)
+    bad: list[Any] = rest[nmids + nnotes :]
+    violations = [
+        Violation(text_of(rule), text_of(mid), mid)
+        for rule, mid in zip(bad[::2], bad[1::2], strict=True)
+    ]
+    return _Page(following, rest[:nmids], rest[nmids : nmids + nnotes], violations)
+
+
+def _pages(queue: Binding, part: str, limit: int) -> Iterator[_Page]:
+    cursor: bytes | int = 0
+    while True:
+        page = _look(queue, part, cursor, limit)
+        yield page
+        if page.following == b"0":
+            return
+        cursor = page.following
+
+
+def _twice(
+    queue: Binding, part: str, mids: list[bytes], first_seen: dict[bytes, str], limit: int
+) -> Iterator[Violation]:
+    for mid in mids:
+        if first_seen.setdefault(mid, part) == part and mids.count(mid) == 1:
+            continue
+        if _places(queue, mid, limit) > 1:
+            yield Violation(TWICE, text_of(mid), mid)
+
+
+def _places(queue: Binding, mid: bytes, limit: int) -> int:
+    """How many unnoted copies of one mid there are at one moment."""
+    pages = (page for part in PLACES for page in _pages(queue, part, limit))
+    return sum(page.mids.count(mid) for page in pages)
+
+
+def _unseen(queue: Binding, suspects: set[bytes], limit: int) -> set[bytes]:
+    """Of mids that were seen in no place, those that another pass doesn't see either."""
+    if suspects:
+        for part in PLACES:
+            for page in _pages(queue, part, limit):
+                suspects.difference_update(page.mids)
+    return suspects
+
+
+def _confirmed(
+    queue: Binding, question: str, suspects: Iterable[bytes], limit: int
+) -> list[Violation]:
+    found: list[Violation] = []
+    for asked, mid in enumerate(sorted(suspects)):
+        if asked < MOST_SUSPECTS or not found:
+            found += _look(queue, question, mid, limit).violations
+        else:
+            found.append(Violation(found[-1].rule, text_of(mid), mid))
+    return found

@@ -1,0 +1,238 @@
+"""What a producer enqueues while the server is away: kept in memory, in order, and sent when it is back.
+
+Off unless a bound is set. What waits here is lost with its process, so it is told apart: its action is
+`buffered`. Each call keeps its mids, its caller and its number, so the one that broke off unknown is sent
+again without harm, while the server surely has its record. After that its outcome is unknown: it isn't sent
+any more, the log and the next `flush` name its mids. Calls that were never sent wait on. While anything waits,
+all that follows waits behind it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from jobq.client.numbered_calls import Tries
+from jobq.errors import BufferFull, ConfigError, Full, NotDurable, Unavailable
+from jobq.queue.types import Enqueued
+
+if TYPE_CHECKING:
+    from jobq.config import ServerSettings
+    from jobq.queue.binding import Argument
+    from jobq.queue.queue import Queue
+
+logger = logging.getLogger("jobq")
+
+MAX_BYTES = 64 * 1024 * 1024
+#: How long a call is tried before it waits here: lost connections are opened anew meanwhile.
+FIRST_TRY_S = 0.2
+#: Who asked for a buffer would rather wait than lose what is in it.
+FLUSH_S = 10.0
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.25
+#: What passes, or what somebody can mend at the server while messages wait.
+_WAITED_FOR = (Unavailable, Full, NotDurable, ConfigError)
+#: So many mids whose outcome is unknown are kept until a flush names them; the log names all.
+MOST_UNKNOWN = 10_000
+
+
+class OutageBuffer:
+    """The calls of one client that wait for its server. Threads may share it."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        from jobq.client.connection import Client
+
+        self._limit = settings.outage_buffer
+        self._patience_s = settings.patience_s
+        impatient_s = min(settings.patience_s, FIRST_TRY_S)
+        self._client = Client(replace(settings, outage_buffer=0, patience_s=impatient_s))
+        self.forget()
+        _buffers.add(self)
+
+    def forget(self) -> None:
+        """In a forked child: what waits is the parent's to send."""
+        self._changed = threading.Condition()
+        self._waiting: deque[_Call] = deque()
+        self._queues: dict[str, Queue] = {}
+        self._sender: threading.Thread | None = None
+        self._size = 0
+        self._trouble = ""
+        self._unknown: deque[str] = deque(maxlen=MOST_UNKNOWN)
+        self.nmessages = 0
+
+    def enqueue(
+        self, queue: str, level: str, args: list[Argument], mids: Sequence[str]
+    ) -> list[Enqueued]:
+        """Send now, or keep for later. Raises BufferFull, and what Queue.enqueue raises."""
+        call = _Call(self._queue(queue), level, args, mids)
+        with self._changed:
+            if self._waiting:
+                self._keep(call)
+                return call.buffered()
+        try:
+            return call.send()
+        except Unavailable as error:
+            with self._changed:
+                if not self._fits(call):
+                    raise  # it may have arrived, so it isn't refused as the others are
+                self._trouble = str(error)
+                self._keep(call)
+            return call.buffered()
+
+    def flush(self, within_s: float | None = None) -> None:
+        """Wait until nothing waits, by default as long as the client's patience and 10 s; else Unavailable.
+
+        So too, with their mids, when the outcome of some has become unknown since the last flush.
+        """
+        within_s = max(self._patience_s, FLUSH_S) if within_s is None else within_s
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._waiting, within_s):
+                raise Unavailable(
+                    f"{self.nmessages} enqueued are in this process's memory alone after {within_s:g} s: "
+                    f"{self._trouble}"
+                )
+            unknown, self._unknown = self._unknown, deque(maxlen=MOST_UNKNOWN)
+        if unknown:
+            raise Unavailable(
+                f"whether {_named(unknown)} arrived before an outage is unknown, since it lasted too long to send "
+                "them again; look where they are, or enqueue them again if a second run does no harm",
+                tuple(unknown),
+            )
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._client.close()
+
+    def _queue(self, name: str) -> Queue:
+        from jobq.queue.queue import Queue
+
+        return self._queues.get(name) or self._queues.setdefault(name, Queue(name, self._client))
+
+    def _fits(self, call: _Call) -> bool:
+        nmessages, size = self.nmessages + len(call.mids), self._size + call.size
+        return nmessages <= self._limit and size <= MAX_BYTES
+
+    def _keep(self, call: _Call) -> None:
+        if not self._fits(call):
+            raise BufferFull(
+                f"{call.mids[0]} was not accepted: {self.nmessages} messages wait for the server already "
+                f"({self._limit} may, and {MAX_BYTES >> 20} MiB); {self._trouble}"
+            )
+        if not self._waiting:
+            logger.warning("enqueues wait in memory, up to %s: %s", self._limit, self._trouble)
+        self._waiting.append(call)
+        self._count(call, 1)
+        if self._sender is None:
+            self._sender = threading.Thread(target=self._send_all, name="jobq-outage", daemon=True)
+            self._sender.start()
+
+    def _count(self, call: _Call, sign: int) -> None:
+        self.nmessages += sign * len(call.mids)
+        self._size += sign * call.size
+
+    def _send_all(self) -> None:
+        pause, sent = SHORTEST_PAUSE_S, 0
+        while True:
+            with self._changed:
+                if not self._waiting:
+                    self._sender = None
+                    logger.info("the server is back: %s messages that waited were sent", sent)
+                    return
+                call = self._waiting[0]
+            if not self._settled(call):
+                time.sleep(pause)
+                pause = min(LONGEST_PAUSE_S, pause * 2)
+                continue
+            with self._changed:
+                sent += len(call.mids)
+                self._count(self._waiting.popleft(), -1)
+                self._changed.notify_all()
+            pause = SHORTEST_PAUSE_S
+
+    def _settled(self, call: _Call) -> bool:
+        try:
+            call.send()
+        except _WAITED_FOR as error:
+            self._trouble = str(error)
+            if not call.tries.over:
+                return False
+            self._give_up(call)
+        except Exception:
+            # It would be refused for ever, and all behind it would wait for ever.
+            told = ", ".join(call.mids)
+            logger.exception(
+                "lost: %s for queue %s, refused after an outage", told, call.queue.name
+            )
+        return True
+
+    def _give_up(self, call: _Call) -> None:
+        """The server may have forgotten that it knows this call: sent again, it might run twice."""
+        if call.accepted:
+            logger.error(
+                "accepted, and not confirmed to be durable: %s for queue %s: %s",
+                ", ".join(call.mids), call.queue.name, self._trouble,
+            )  # fmt: skip
+            return
+        with self._changed:
+            self._unknown.extend(call.mids)
+        logger.error(
+            "outcome unknown: %s for queue %s may have arrived before the outage, and aren't sent again: %s",
+            ", ".join(call.mids), call.queue.name, self._trouble,
+        )  # fmt: skip
+
+
+def _named(mids: Sequence[str]) -> str:
+    return mids[0] if len(mids) == 1 else f"{mids[0]} and {len(mids) - 1} more"
+
+
+class _Call:
+    """One enqueue, the same each time it is sent."""
+
+    def __init__(self, queue: Queue, level: str, args: list[Argument], mids: Sequence[str]) -> None:
+        self.queue, self.mids = queue, mids
+        self.tries, self.accepted = Tries(), False
+        self.size = sum(len(arg) for arg in args if not isinstance(arg, int))
+        self._level, self._args = level, args
+        self._delay_ms = args[1]
+        self._made = time.monotonic()
+        self._caller = queue._callers.take()
+        self._number = self._caller.number
+
+    def send(self) -> list[Enqueued]:
+        """Under the same number as before; a delay counts from when it was asked for."""
+        if isinstance(self._delay_ms, int):
+            passed_ms = round((time.monotonic() - self._made) * 1000)
+            self._args[1] = max(0, self._delay_ms - passed_ms)
+        self._caller.number = self._number
+        try:
+            done = self.queue._send(self._level, self._args, self.mids, self._caller, self.tries)
+        except NotDurable:
+            self.accepted = True
+            raise
+        self.queue._callers.give_back(self._caller)
+        return done
+
+    def buffered(self) -> list[Enqueued]:
+        """What the producer is told meanwhile."""
+        return [Enqueued(mid, "buffered") for mid in self.mids]
+
+
+_buffers: weakref.WeakSet[OutageBuffer] = weakref.WeakSet()
+
+
+def _at_exit() -> None:
+    for buffer in list(_buffers):
+        try:
+            buffer.flush()
+        except Unavailable as error:
+            if buffer.nmessages:  # what is unknown was logged as it became so
+                logger.error("lost with this process: %s", error)
+
+
+atexit.register(_at_exit)

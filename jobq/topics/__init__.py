@@ -1,0 +1,17 @@
+"""Topics: append-only logs, read and replayed by any number of groups."""
+
+from __future__ import annotations
+
+from jobq.errors import NoGroup, OutOfRange
+from jobq.topics.aio import AsyncGroup, AsyncReader, AsyncTopic
+from jobq.topics.binding import topic_names
+from jobq.topics.group import Group
+from jobq.topics.message import Batch, Description, Lag, Limits, Message, Record
+from jobq.topics.reader import Reader
+from jobq.topics.redismq import RedismqReader, RedismqTopic
+from jobq.topics.topic import Topic
+
+__all__ = [
+    "AsyncGroup", "AsyncReader", "AsyncTopic", "Batch", "Description", "Group", "Lag", "Limits", "Message",
+    "NoGroup", "OutOfRange", "Reader", "Record", "RedismqReader", "RedismqTopic", "Topic", "topic_names",
+]  # fmt: skip

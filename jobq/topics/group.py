@@ -1,0 +1,111 @@
+"""A group of readers: one position in a topic, moved by whoever reads for it."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from jobq.errors import ConfigError, NoGroup, OutOfRange
+from jobq.queue.binding import moment
+from jobq.queue.keys import checked_name
+from jobq.topics.binding import Binding
+from jobq.topics.message import Lag, Message, Place, place_of
+from jobq.topics.reading import read
+
+if TYPE_CHECKING:
+    from jobq.client.connection import Client
+
+POLICIES = ("earliest", "latest", "error")
+
+
+class Group:
+    """The group `name` of a topic: what isn't reading. Takes the topic's name, or the topic itself."""
+
+    def __init__(self, topic: str | Binding, name: str, client: Client | None = None) -> None:
+        self.topic = topic if isinstance(topic, Binding) else Binding(topic, client)
+        self.name = checked_name("group", name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.topic.name!r}, {self.name!r})"
+
+    def subscribe(
+        self, start: Place = "earliest", *, out_of_range: str = "earliest", now: int | None = None
+    ) -> bool:
+        """Make the group, at a place; False when it is there already, and stays where it is.
+
+        start: 'earliest', 'latest', an index or a datetime. out_of_range: where it goes on when retention
+        has dropped its next message, or the topic was lost: 'earliest', 'latest', or 'error' (OutOfRange).
+        """
+        _check_policy(out_of_range)
+        reply = self._run("subscribe", moment(now), self.name, *place_of(start), out_of_range)
+        self._check_place(reply, start)
+        return bool(reply[0] == b"made")
+
+    def unsubscribe(self) -> bool:
+        """Forget the group; subscribing again begins anew. False when there was none."""
+        return bool(self._run("unsubscribe", self.name)[0])
+
+    def seek(self, place: Place, *, now: int | None = None) -> int:
+        """Move the group; the index that comes next. Readers can't commit what they hold any more."""
+        reply = self._run("seek", moment(now), *place_of(place))
+        self._check(reply)
+        self._check_place(reply, place)
+        return int(reply[1]) + 1
+
+    def pause(self) -> None:
+        """Hand nothing out until resume."""
+        self._check(self._run("steer", "1", ""))
+
+    def resume(self) -> None:
+        """End a pause."""
+        self._check(self._run("steer", "0", ""))
+
+    def set_out_of_range(self, policy: str) -> None:
+        """Change what subscribe said."""
+        self._check(self._run("steer", "", _check_policy(policy)))
+
+    def peek(self, count: int = 10) -> list[Message]:
+        """New messages that the group gets next, without those of ended leases; nothing moves."""
+        lag = self.lag()
+        return list(islice(read(self.topic, lag.handed_out + 1, None, "earliest"), count))
+
+    def lag(self, *, exact: bool = False, now: int | None = None) -> Lag:
+        """How far behind the group is, in messages and in time.
+
+        exact: count the messages that are there, by reading them; else where compaction left holes the
+        difference of indexes is an upper bound.
+        """
+        reply = self._run("lag", moment(now))
+        self._check(reply)
+        settled, handed_out, last, first, held, expired, age_ms, paused, policy, skipped = reply[1:]
+        behind = max(0, last - max(settled, first - 1))
+        if exact and behind:
+            behind = sum(1 for _ in read(self.topic, settled + 1, last, "earliest"))
+        return Lag(
+            settled, handed_out, last, first, behind, age_ms, held, expired, bool(paused), policy.decode(),
+            skipped,
+        )  # fmt: skip
+
+    def _run(self, script: str, *args: str | bytes | int) -> Any:
+        return self.topic.run(script, *args, group=self.name)
+
+    def _check(self, reply: Any) -> None:
+        if reply[0] == b"missing":
+            raise NoGroup(
+                f"topic {self.topic.name!r} has no group {self.name!r}; subscribe makes it"
+            )
+
+    def _check_place(self, reply: Any, place: Place) -> None:
+        if reply[0] == b"out-of-range":
+            first, last = reply[1:]
+            raise OutOfRange(
+                f"{place!r} is outside topic {self.topic.name!r}, which has {first} to {last}; take one of "
+                f"these, {last + 1} for what comes next, 'earliest' or 'latest'",
+                place if isinstance(place, int) else 0, first, last,
+            )  # fmt: skip
+
+
+def _check_policy(policy: str) -> str:
+    if policy not in POLICIES:
+        raise ConfigError(f"out_of_range={policy!r} is unknown; take one of {', '.join(POLICIES)}")
+    return policy

@@ -1,0 +1,56 @@
+"""Names of a topic's keys: `jobq:{orders}:topic:log`. The topic's name is the hash tag, as a queue's is.
+
+=================  =======================================================================
+log                stream, `index-appended_at` -> m content, k key, h headers
+base               stream, the same: what compaction kept of everything up to meta's base_to
+clean              stream: the base that a compaction under way is making
+newest             hash, key -> newest index, while a compaction is under way
+marks              sorted set, index by the bytes appended before it, one per 64 KiB
+meta               hash: last, last_at, first, base_to, bytes, limits, how far a compaction is
+groups             set, names of the groups
+call:<caller>      string, PX 10 min: number and reply of that caller's last call; a replay's as long as it is
+                   remembered, with `.first` behind its first index, with `.lock` its right to be the only one
+=================  =======================================================================
+
+of each group:
+
+=================  =======================================================================
+group:<name>       hash: cursor (last index handed out), paused, out_of_range, skipped
+held:<name>        sorted set, token of what a reader holds by its first index
+leases:<name>      sorted set, the same tokens by the end of their lease
+batches:<name>     hash, token -> last index, how often handed out
+=================  =======================================================================
+"""
+
+from __future__ import annotations
+
+from jobq.queue.keys import checked_name, prefix
+
+_OF_GROUPS = frozenset(("group", "held", "leases", "batches"))
+
+
+def base(namespace: str, topic: str) -> str:
+    """What every key of a topic begins with."""
+    return f"{prefix(namespace, checked_name('topic', topic))}topic:"
+
+
+def key(start: str, name: str, group: str = "", caller: str = "") -> str:
+    """One key, by the name that Lua gives it."""
+    if name == "last_call":
+        return f"{start}call:{caller}"
+    return f"{start}{name}:{group}" if name in _OF_GROUPS else start + name
+
+
+def of_topic(start: str) -> list[str]:
+    """Every key of a topic but its groups' and callers'."""
+    return [start + name for name in ("log", "base", "clean", "newest", "marks", "meta", "groups")]
+
+
+def of_group(start: str, group: str) -> list[str]:
+    """Every key of a group."""
+    return [key(start, name, group) for name in sorted(_OF_GROUPS)]
+
+
+def topic_names(namespace: str) -> str:
+    """Set of the names of topics ever used; outside any slot of theirs."""
+    return f"{checked_name('namespace', namespace)}:topics"

@@ -1,0 +1,293 @@
+"""A reader of a group: polls, works, commits. At least once: what isn't committed comes again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Literal
+
+from jobq.client.numbered_calls import Caller
+from jobq.config import duration_s
+from jobq.errors import ConfigError, LockLost, OutOfRange
+from jobq.queue.binding import moment
+from jobq.topics.binding import Binding
+from jobq.topics.group import Group
+from jobq.topics.message import Batch, Message, Place, decoded
+from jobq.topics.waiting import Wait
+
+Commit = Literal["manual", "auto", "read"]
+MOST = 1_000
+DAY_MS = 86_400_000
+#: A pause, a seek and a group made anew don't wake who waits for messages.
+LOOK_EVERY_S = 1.0
+LONGEST_WAIT_S = 3600.0
+log = logging.getLogger("jobq.topic")
+
+
+class Reader:
+    """Reads for a group; not to be shared by threads, each makes its own.
+
+    commit: 'manual', by calling commit; 'auto', each poll commits what the one before gave; 'read', messages
+    are settled as they are handed out, so a crash loses them. lease: how long a poll's messages are this
+    reader's; then another gets them, and commit raises LockLost. start, out_of_range: for a group that isn't
+    there yet, see Group.subscribe.
+    """
+
+    def __init__(
+        self,
+        binding: Binding,
+        group: str,
+        *,
+        commit: Commit = "manual",
+        start: Place = "earliest",
+        lease: float | timedelta = 30,
+        out_of_range: str = "earliest",
+    ) -> None:
+        if commit not in ("manual", "auto", "read"):
+            raise ConfigError(f"commit={commit!r} is unknown; take manual, auto or read")
+        self.group = Group(binding, group)
+        self.commit_mode = commit
+        #: What 'auto' couldn't commit, because its lease had ended and another reader has it.
+        self.nlost = 0
+        self._binding = binding
+        self._start, self._out_of_range = start, out_of_range
+        self._lease_ms = checked_lease(lease) if commit != "read" else 0
+        self._caller, self._pid = Caller(), os.getpid()
+        self._held: Batch | None = None
+        #: With commit='read': settled and not seen by anybody yet.
+        self._unseen: list[Message] = []
+        #: In a `for`: the message being worked on, and the one done before it.
+        self._open: Message | None = None
+        self._done: Message | None = None
+        self._renewed = 0.0
+        self._wait = Wait(binding.client, binding.log_key)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._binding.name!r}, {self.group.name!r}, {self.commit_mode!r})"
+
+    def poll(
+        self, count: int = 100, block: float | timedelta = 0, *, now: int | None = None
+    ) -> Batch:
+        """The next messages, up to `count` and about 4 MiB; an empty batch when there are none.
+
+        block: wait up to so long for the first. Messages whose lease has ended come before new ones.
+        Raises OutOfRange when the next message was dropped and the group's rule is 'error'.
+        """
+        if not 1 <= count <= MOST:
+            raise ConfigError(f"count={count!r}: take 1 to {MOST:,} messages at a time")
+        deadline = time.monotonic() + duration_s(block)
+        if self._unseen:
+            seen, self._unseen = self._unseen[:count], self._unseen[count:]
+            return Batch(seen, seen[0].index, seen[-1].index, deliveries=1)
+        while True:
+            batch, wait_ms, last = self._ask(count, now)
+            left = deadline - time.monotonic()
+            if batch.messages or left <= 0 or self.interrupted:
+                return batch
+            pause = LOOK_EVERY_S if wait_ms < 0 else min(LOOK_EVERY_S, (wait_ms + 1) / 1000)
+            self._wait.wait(last, min(left, pause))
+            if self.interrupted:
+                return Batch([])
+
+    def commit(self, done: Batch | Message | None = None) -> int:
+        """Settle a batch, the one polled last unless told; the index up to which the group is done.
+
+        With a message of the batch polled last: up to that one, and the rest stays held. Raises LockLost when
+        they are somebody else's by now, or the group was moved: they come again, or another did them.
+        """
+        self._check_process()
+        batch, through = self._held, None
+        if isinstance(done, Message):
+            through = done.index
+        elif done is not None:
+            batch = done
+        if batch is None or not batch.token:
+            raise ConfigError("nothing is held; commit what a poll of commit='manual' gave, once")
+        if through is not None and not batch.first <= through <= batch.last:
+            raise ConfigError(
+                f"message {through} isn't of the batch polled last ({batch.first} to {batch.last}); commit its batch"
+            )
+        reply = self._binding.call(
+            "commit", self._caller, batch.token, "" if through is None else through, group=self.group.name
+        )  # fmt: skip
+        whole = through is None or through >= batch.last or reply[0] == b"stale"
+        if whole and self._holds(batch):
+            self._held = None
+        if reply[0] == b"stale":
+            raise self._lost(batch)
+        return int(reply[1])
+
+    def extend(
+        self,
+        lease: float | timedelta | None = None,
+        batch: Batch | None = None,
+        *,
+        now: int | None = None,
+    ) -> None:
+        """Renew the lease of a batch, the one polled last unless told. Raises LockLost as commit does."""
+        self._extend(batch, self._lease_ms if lease is None else checked_lease(lease), now)
+
+    def release(self, batch: Batch | None = None) -> None:
+        """Give back what isn't committed of a batch: any reader of the group gets it at once."""
+        self._extend(batch, 0, None)
+        if batch is None or self._holds(batch):
+            self._held = None
+
+    def take_back(self, batch: Batch) -> None:
+        """Undo a poll whose caller never got what it gave; with commit='read' the next poll gives it."""
+        if batch.token:
+            self.release(batch)
+        else:
+            self._unseen = [*batch.messages, *self._unseen]
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages one by one, waiting for them, until interrupt. Between two the lease is renewed if need be.
+
+        With commit='auto' a batch is committed when its last message is done, which is when the next one is
+        asked for; what an exception or a break leaves undone is given back when the reader closes.
+        """
+        while True:
+            batch = self.poll(block=LONGEST_WAIT_S)
+            for message in batch.messages:
+                if not self.begin(batch, message):
+                    break
+                yield message
+            self.finish()
+            if self.interrupted:
+                return
+
+    def interrupt(self) -> None:
+        """End a waiting poll, and an iteration after its batch; from any thread or signal handler."""
+        self._wait.end()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was, and not taken back."""
+        return self._wait.ended
+
+    def go_on(self) -> None:
+        """Take an interrupt back."""
+        self._wait.go_on()
+
+    def begin(self, batch: Batch, message: Message) -> bool:
+        """What iteration does before each message; False when the batch is another reader's by now."""
+        now = time.monotonic()
+        if self._open is None:
+            self._renewed = now
+        elif batch.token and now - self._renewed > self._lease_ms / 3000:
+            self._renewed = now
+            try:
+                self.extend(batch=batch)
+            except LockLost:
+                self._held, self.nlost = None, self.nlost + 1
+                return False
+        self._done, self._open = self._open, message
+        return True
+
+    def finish(self) -> None:
+        """What iteration does after the last message of a batch."""
+        self._done, self._open = self._open, None
+
+    def close(self) -> None:
+        """With 'auto' commit what is done, and give back what isn't or was never committed; the group stays.
+
+        Outside a `for`, everything polled with 'auto' counts as done.
+        """
+        held = self._held
+        if held is not None:
+            try:
+                if self.commit_mode == "auto" and self._open is None:
+                    self.commit(held)
+                else:
+                    if self.commit_mode == "auto" and self._done and held.first <= self._done.index:
+                        self.commit(self._done)
+                    self.release(held)
+            except LockLost:
+                self._held, self.nlost = None, self.nlost + 1
+        if self._unseen:
+            log.warning("topic %s, group %s: closed with %s to %s settled and never seen; seek, or read them",
+                        self._binding.name, self.group.name, self._unseen[0].index,
+                        self._unseen[-1].index)  # fmt: skip
+        self._wait.close()
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise ConfigError(
+                f"{self!r} was made before this process was forked; each process makes readers of its own"
+            )
+
+    def _holds(self, batch: Batch) -> bool:
+        return self._held is not None and self._held.token == batch.token
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:  # fmt: skip
+        if kind is not None and self._open is None:
+            # Not known to be worked off: an automatic commit might lose it.
+            self.commit_mode = "manual"
+        self.close()
+
+    def _ask(self, count: int, now: int | None) -> tuple[Batch, int, int]:
+        self._check_process()
+        settling = self._held.token if self._held and self.commit_mode == "auto" else ""
+        token = f"{self._caller.id}.{self._caller.number + 1}"
+        args = (moment(now), token, count, self._lease_ms, settling)
+        reply = self._binding.call("poll", self._caller, *args, group=self.group.name)
+        if reply[0] == b"missing":
+            self.group.subscribe(self._start, out_of_range=self._out_of_range, now=now)
+            return self._ask(count, now)
+        word, committed, first, last, deliveries, lease_at, skipped, wait_ms, newest, entries = (
+            reply
+        )
+        if committed == b"stale":
+            self.nlost += 1
+            log.warning("topic %s, group %s: a batch's lease ended before its commit; it comes again",
+                        self._binding.name, self.group.name)  # fmt: skip
+        if settling:
+            self._held = None
+        if word == b"out-of-range":
+            raise self._out(wait_ms, first, last)
+        held = token if entries and self._lease_ms else ""
+        messages = list(map(decoded, entries))
+        batch = Batch(messages, first, last, held, deliveries, lease_at, skipped)
+        if held:
+            self._held = batch
+        return batch, wait_ms, newest
+
+    def _extend(self, batch: Batch | None, lease_ms: int, now: int | None) -> None:
+        batch = batch or self._held
+        if batch is None or not batch.token:
+            raise ConfigError("nothing is held; poll with commit='manual' or 'auto' first")
+        reply = self._binding.run(
+            "extend", moment(now), batch.token, lease_ms, group=self.group.name
+        )
+        if reply[0] == b"stale":
+            raise self._lost(batch)
+
+    def _lost(self, batch: Batch) -> LockLost:
+        return LockLost(
+            f"topic {self._binding.name!r}, group {self.group.name!r}: {batch.first} to {batch.last} aren't "
+            "held any more: the lease ended and another reader has them, or the group was moved"
+        )
+
+    def _out(self, position: Any, first: int, last: int) -> OutOfRange:
+        return OutOfRange(
+            f"group {self.group.name!r} is at {position}, and topic {self._binding.name!r} has {first} to "
+            f"{last}; seek to one of these, 'earliest' or 'latest'",
+            position, first, last,
+        )  # fmt: skip
+
+
+def checked_lease(lease: float | timedelta) -> int:
+    """Milliseconds, or ConfigError."""
+    lease_ms = round(duration_s(lease) * 1000)
+    if not 1 <= lease_ms <= DAY_MS:
+        raise ConfigError(f"lease={lease!r} is no lease; take 1 ms to a day")
+    return lease_ms

@@ -1,0 +1,276 @@
+"""The layout of redismq, for topics that its Java and Python programs write and read too.
+
+=============================  ====================================================================
+<topic>:nextIndex              index of the last message, in spite of its name; the first is 1
+<topic>:messages:<index>       the message
+<topic>:<group>:nextIndex      the last index that the group was given; absent = 0
+<topic>:call:<caller>          ours, PX 10 min: number and reply of a caller's last call
+=============================  ====================================================================
+
+As there, a position moves as messages are read: at most once. No prefix, no times, no keys or headers.
+A script must be told its keys, and the next index isn't known before: calls bring the keys of a stretch and are
+made again where others were faster.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from jobq.client.numbered_calls import Callers
+from jobq.client.scripts import load
+from jobq.config import duration_s
+from jobq.errors import ConfigError, LockLost, OutOfRange, ScriptError
+from jobq.queue.binding import BYTES_PER_CALL
+from jobq.topics.message import Batch, Lag, Message
+
+if TYPE_CHECKING:
+    from jobq.client.connection import Client
+
+PER_CALL = 1_000
+#: Indexes of one page: the first, and the most; about PAGE_BYTES by the pages before.
+FIRST_PAGE, PER_PAGE, PAGE_BYTES = 16, 200, 262_144
+LONGEST_INDEX = 15
+#: How many indexes others may take between a look at the counter and the call.
+SPARE = 64
+#: Holes passed over in one call, and where there were none just now: each costs the call a key's name.
+STRETCH, NEAR = 1_000, 16
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.25
+
+
+class RedismqTopic:
+    """The topic `name` in redismq's layout. ttl: how long a message lives; None, as there, for ever."""
+
+    def __init__(
+        self, name: str, client: Client | None = None, *, ttl: float | timedelta | None = None
+    ) -> None:
+        if client is None:
+            from jobq.client.connection import default_client
+
+            client = default_client()
+        self.name, self.client = checked_name("topic", name), client
+        if client.is_cluster and not 0 < name.find("{") + 1 < name.find("}"):
+            raise ConfigError(
+                f"topic {name!r}: on a Cluster the keys of redismq's layout lie in different slots; "
+                f"name it '{{{name}}}', or use the layout of jobq"
+            )
+        self._ttl: str | int = "" if ttl is None else _milliseconds(ttl)
+        self.callers = Callers()
+        self._known = 0
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def append(self, content: bytes) -> int:
+        """Add one message; its index."""
+        return self.append_many([content])[0]
+
+    def append_many(self, contents: Iterable[bytes]) -> list[int]:
+        """Add messages, up to 1,000 in a round trip, each round trip whole or not at all; their indexes."""
+        indexes: list[int] = []
+        for some in _batches(contents):
+            first, last = self._append(some)
+            indexes += range(first, last + 1)
+        return indexes
+
+    def reader(self, group: str, *, out_of_range: str = "earliest") -> RedismqReader:
+        """Read for `group`, beside any number of other readers of it."""
+        return RedismqReader(self, group, out_of_range)
+
+    def read(self, start: int = 1, end: int | None = None) -> Iterator[Message]:
+        """Messages from `start` to `end` that are there; no position moves. end: None for the last one now."""
+        upto = self.last() if end is None else end
+        first, count = max(1, start), FIRST_PAGE
+        while first <= upto:
+            indexes = range(first, min(upto + 1, first + count))
+            found = self.client.command("MGET", *map(self.message_key, indexes))
+            for index, content in zip(indexes, found, strict=True):
+                if content is not None:
+                    yield Message(index, 0, content)
+            first += count
+            size = sum(len(content or b"") for content in found) // len(found)
+            count = max(1, min(PER_PAGE, 2 * count, PAGE_BYTES // (size + 1)))
+
+    def last(self) -> int:
+        """Index of the last message, 0 when there was none."""
+        return self.index_at(self.counter_key)
+
+    def index_at(self, key: str) -> int:
+        """The index kept there, 0 for none. Raises ScriptError where somebody wrote what is none."""
+        found = self.client.command("GET", key)
+        if found and not (found.isdigit() and len(found) <= LONGEST_INDEX):
+            raise ScriptError(
+                f"{key} holds {found[:40]!r}, which is no index; SET it to one, or delete the topic or "
+                "unsubscribe the group that it belongs to"
+            )
+        return int(found or 0)
+
+    def delete(self) -> None:
+        """Drop the messages and the counter. Positions of groups stay: unsubscribe them.
+
+        Where the counter is none any more nobody knows how many messages there are: they stay.
+        """
+        try:
+            last = self.last()
+        except ScriptError:
+            last = 0
+        for first in range(1, last + 1, PER_CALL):
+            self.client.command("UNLINK", *map(self.message_key, range(first, first + PER_CALL)))
+        self.client.command("UNLINK", self.counter_key)
+        self._known = 0
+
+    @property
+    def counter_key(self) -> str:
+        """Where the index of the last message is kept."""
+        return f"{self.name}:nextIndex"
+
+    def message_key(self, index: int) -> str:
+        """Where a message is kept."""
+        return f"{self.name}:messages:{index}"
+
+    def call(
+        self, script: str, keys: list[str], base: int, nkeys: int, *args: str | bytes | int
+    ) -> Any:
+        """Run a script as a numbered call, with the keys of `nkeys` messages after `base`."""
+        caller = self.callers.take()
+        names = [*keys, f"{self.name}:call:{caller.id}"]
+        names += map(self.message_key, range(base + 1, base + nkeys + 1))
+        reply = self.client.run(
+            load("topic", script), names, [caller.id, caller.next(), base, *args]
+        )
+        self.callers.give_back(caller)
+        if reply[0] == b"closed":
+            raise LockLost(f"topic {self.name!r} refused an older call of {caller.id}")
+        return reply
+
+    def _append(self, contents: list[bytes]) -> tuple[int, int]:
+        while True:
+            word, first, *more = self.call(
+                "redismq_append", [self.counter_key], self._known, len(contents) + SPARE, self._ttl, *contents
+            )  # fmt: skip
+            self._known = more[0] if word == b"ok" else first
+            if word == b"ok":
+                return first, more[0]
+
+
+class RedismqReader:
+    """Reads for a group, at most once: its position moves with the read, so a crash loses what was read."""
+
+    def __init__(self, topic: RedismqTopic, group: str, out_of_range: str = "earliest") -> None:
+        if out_of_range not in ("earliest", "latest", "error"):
+            raise ConfigError(f"out_of_range={out_of_range!r}: take earliest, latest or error")
+        self.topic, self.group = topic, checked_name("group", group)
+        self._out_of_range = out_of_range
+        self._position = 0
+        self._reach = STRETCH
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.topic.name!r}, {self.group!r})"
+
+    def poll(self, count: int = 100, block: float | timedelta = 0) -> Batch:
+        """The next messages, up to `count`. block: wait so long for the first, by looking again and again."""
+        if not 1 <= count <= PER_CALL:
+            raise ConfigError(f"count={count!r}: take 1 to {PER_CALL:,} messages at a time")
+        deadline, pause = time.monotonic() + duration_s(block), FIRST_PAUSE_S
+        skipped = 0
+        while True:
+            batch, more = self._ask(count)
+            skipped += batch.skipped
+            if batch.messages:
+                return batch._replace(skipped=skipped)
+            left = deadline - time.monotonic()
+            if left <= 0 and not more:
+                return batch._replace(skipped=skipped)
+            if not more:
+                time.sleep(min(left, pause))
+                pause = min(LONGEST_PAUSE_S, 2 * pause)
+
+    def seek(self, place: int | str) -> int:
+        """Move the group to 'earliest', 'latest' or an index; the index that comes next."""
+        last = self.topic.last()
+        if place == "earliest":
+            self.unsubscribe()
+            return 1
+        following = last + 1 if place == "latest" else place
+        if not isinstance(following, int) or isinstance(place, bool):
+            raise ConfigError(f"{place!r} is no place here; take 'earliest', 'latest' or an index")
+        if not 1 <= following <= last + 1:
+            raise self._out(following, last)
+        self.topic.client.command("SET", self.position_key, following - 1)
+        return following
+
+    def unsubscribe(self) -> None:
+        """Forget the position: reading again begins with the first message that is there."""
+        self.topic.client.command("DEL", self.position_key)
+
+    def lag(self) -> Lag:
+        """How far behind the group is; holes count as messages."""
+        position = self.topic.index_at(self.position_key)
+        last = self.topic.last()
+        behind = max(0, last - position)
+        return Lag(position, position, last, 1, behind, 0, 0, 0, False, self._out_of_range, 0)
+
+    @property
+    def position_key(self) -> str:
+        """Where the last index that the group was given is kept."""
+        return f"{self.topic.name}:{self.group}:nextIndex"
+
+    def _ask(self, count: int) -> tuple[Batch, bool]:
+        """What one call gives, and whether there is more to look through at once."""
+        keys = [self.topic.counter_key, self.position_key]
+        while True:
+            word, position, last, *rest = self.topic.call(
+                "redismq_poll", keys, self._position, max(count, self._reach), count, self._out_of_range
+            )  # fmt: skip
+            if word == b"out-of-range":
+                raise self._out(position, last)
+            first, self._position = self._position, position
+            if word == b"ok":
+                break
+        skipped, *found = rest
+        self._reach = STRETCH if skipped else NEAR
+        messages = [Message(i, 0, m) for i, m in zip(found[::2], found[1::2], strict=True)]
+        batch = Batch(messages, first + 1, position) if messages else Batch([])
+        return batch._replace(skipped=skipped), position < last
+
+    def _out(self, position: int, last: int) -> OutOfRange:
+        return OutOfRange(
+            f"{position} is outside topic {self.topic.name!r}, which has 1 to {last}; "
+            "seek to 'earliest', 'latest' or one of these",
+            position, 1, last,
+        )  # fmt: skip
+
+
+def _batches(contents: Iterable[bytes]) -> Iterator[list[bytes]]:
+    some: list[bytes] = []
+    size = 0
+    for content in contents:
+        if not isinstance(content, bytes):
+            raise ConfigError(f"{content!r:.60} is no message; give bytes")
+        some.append(content)
+        size += len(content)
+        if len(some) == PER_CALL or size >= BYTES_PER_CALL:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def checked_name(kind: str, name: str) -> str:
+    """`name` itself, or ConfigError for one whose keys would be another's."""
+    if not name or ":" in name or not name.isprintable() or any(map(str.isspace, name)):
+        raise ConfigError(
+            f"{kind} {name!r} can't be used in redismq's layout; take printable characters without : or blanks"
+        )
+    if kind == "group" and name == "messages":
+        raise ConfigError("group 'messages' can't be used: its key would be among the messages")
+    return name
+
+
+def _milliseconds(ttl: float | timedelta) -> int:
+    milliseconds = round(duration_s(ttl) * 1000)
+    if milliseconds < 1:
+        raise ConfigError(f"ttl={ttl!r} is no life; take 1 ms or more, or None")
+    return milliseconds

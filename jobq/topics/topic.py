@@ -1,0 +1,266 @@
+"""A topic: an append-only log. Each message has its index for ever; groups remember how far they have read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from jobq.config import duration_s
+from jobq.errors import ConfigError, NotDurable, ScriptError
+from jobq.queue.binding import BYTES_PER_CALL, moment
+from jobq.queue.keys import is_name
+from jobq.topics import keys
+from jobq.topics.binding import Argument, Binding
+from jobq.topics.group import Group
+from jobq.topics.message import (
+    LONGEST,
+    Appended,
+    Description,
+    Limits,
+    Message,
+    Place,
+    Record,
+    encoded,
+    moment_of,
+)
+from jobq.topics.reader import Commit, Reader
+from jobq.topics.reading import read
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jobq.client.connection import Client
+
+PER_CALL = 1_000
+DAY_MS = 86_400_000
+#: Messages looked at in one step of a compaction.
+STEP = 500
+
+
+class Topic:
+    """The topic `name`, on `client` or the default one. Threads may share it.
+
+    Times are the server's. Methods take `now`, epoch ms, in its place: for tests.
+    """
+
+    def __init__(self, name: str, client: Client | None = None) -> None:
+        self.name = name
+        self._binding = Binding(name, client)
+        self.client = self._binding.client
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def append(
+        self,
+        content: bytes | None,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        durability: str | None = None,
+        now: int | None = None,
+    ) -> int:
+        """Add one message; its index. content=None deletes the key, once compaction comes by."""
+        record = Record(content, key, headers)
+        return self._append(encoded(record), durability, now).first
+
+    def append_many(
+        self,
+        records: Iterable[bytes | Record],
+        *,
+        durability: str | None = None,
+        now: int | None = None,
+    ) -> list[int]:
+        """Add messages, up to 1,000 in a round trip, each round trip whole or not at all; their indexes.
+
+        The indexes of one round trip are consecutive. durability: memory, disk or replicas=n instead of
+        the client's. Raises ConfigError or CodecError for a bad message before its round trip, Full when
+        the server's memory is full, NotDurable when what was appended isn't as durable as asked,
+        Unavailable when the outcome is unknown.
+        """
+        indexes: list[int] = []
+        for args in _batches(records):
+            done = self._append(args, durability, now)
+            indexes += range(done.first, done.last + 1)
+        return indexes
+
+    def reader(
+        self,
+        group: str,
+        *,
+        commit: Commit = "manual",
+        start: Place = "earliest",
+        lease: float | timedelta = 30,
+        out_of_range: str = "earliest",
+    ) -> Reader:
+        """Read for `group`, beside any number of other readers of it; see Reader."""
+        return Reader(
+            self._binding, group, commit=commit, start=start, lease=lease, out_of_range=out_of_range
+        )
+
+    def group(self, name: str) -> Group:
+        """The group of that name, to steer and to look at; it needn't exist."""
+        return Group(self._binding, name)
+
+    def read(
+        self, start: Place = "earliest", end: Place | None = None, *, out_of_range: str = "error"
+    ) -> Iterator[Message]:
+        """Messages from `start` to `end`, both included, for nobody in particular: no position moves.
+
+        end: None for the last message there is now; a datetime excludes what was appended then or later.
+        Raises OutOfRange when retention has dropped messages of that stretch, also on the way;
+        out_of_range='earliest' goes on with the first that is there.
+        """
+        return read(self._binding, start, end, out_of_range)
+
+    def get(self, index: int) -> Message | None:
+        """The message of that index; None when it was dropped or isn't there yet."""
+        found = list(read(self._binding, index, index, "earliest"))
+        return found[0] if found else None
+
+    def find(self, at: datetime | float) -> int:
+        """The lowest index appended at that time or later; one after the last when there is none."""
+        return int(self._binding.run("find", moment_of(at))[0])
+
+    def groups(self) -> list[str]:
+        """Names of the groups, sorted."""
+        return self.describe().groups
+
+    def strange_groups(self) -> list[bytes]:
+        """What somebody put among the names of groups and can't be one, sorted."""
+        listed = self.client.command("SMEMBERS", self._binding.key("groups"))
+        return sorted(name for name in listed if not is_name("group", name))
+
+    def forget_group(self, name: bytes) -> bool:
+        """Take off the list what can't be a group's name; whether it was there."""
+        return bool(self.client.command("SREM", self._binding.key("groups"), name))
+
+    def describe(self, *, now: int | None = None) -> Description:
+        """What the topic holds, and its limits."""
+        reply = self._binding.run("describe", moment(now))
+        first, last, messages, nbytes, oldest_at, newest_at, base_to, phase, age, count, size = (
+            reply[:11]
+        )
+        names = sorted(name.decode() for name in reply[14] if is_name("group", name))
+        return Description(
+            first, last, messages, nbytes, oldest_at, newest_at, base_to, phase > 0,
+            Limits(age, count, size, bool(reply[11]), reply[12]), names,
+        )  # fmt: skip
+
+    def set_limits(
+        self,
+        *,
+        max_age: float | timedelta | None = None,
+        max_count: int | None = None,
+        max_bytes: int | None = None,
+        compact: bool | None = None,
+        tombstones: float | timedelta | None = None,
+    ) -> Limits:
+        """Change what is kept: None leaves a limit as it is, 0 takes it away; the limits there are now.
+
+        Limits are applied a little with every append, and whole by `trim`. compact: of each key only the
+        newest message is kept, and all without a key; it goes with max_age, not with the other two.
+        tombstones: how long a compaction keeps the deletion of a key, a day unless said otherwise.
+        """
+        if tombstones is None and compact and not self.limits().tombstone_ms:
+            tombstones = DAY_MS / 1000
+        args: list[Argument] = [
+            _whole("max_age", max_age, 1000), _whole("max_count", max_count), _whole("max_bytes", max_bytes),
+            "" if compact is None else int(compact), _whole("tombstones", tombstones, 1000),
+        ]  # fmt: skip
+        if self._binding.run("limits", *args)[0] == b"both":
+            raise ConfigError(
+                f"topic {self.name!r}: compaction keeps the newest of every key, so it goes with max_age only; "
+                "take max_count and max_bytes away (0), or compact"
+            )
+        return self.limits()
+
+    def limits(self) -> Limits:
+        """What is kept."""
+        return self.describe().limits
+
+    def trim(self, before: int | None = None, *, now: int | None = None) -> int:
+        """Drop what the limits no longer allow, or all below an index; the first index kept."""
+        while True:
+            first, more = self._binding.run("trim", moment(now), "" if before is None else before)
+            if not more:
+                return int(first)
+
+    def compact(self, *, now: int | None = None) -> int:
+        """Compact up to the last message there is now; the index it reached. Safe while in use."""
+        under_way, reached = self._binding.run("compact", moment(now), 1, STEP)
+        while under_way:
+            under_way, reached = self._binding.run("compact", moment(now), 0, STEP)
+        return int(reached)
+
+    def delete(self) -> None:
+        """Drop the topic with its groups, whatever its keys are. Who appends to it afterwards begins anew at 1."""
+        prefix = self._binding.prefix
+        try:
+            listed = self.client.command("SMEMBERS", self._binding.key("groups"))
+        except ScriptError:
+            listed = []  # no list of names
+        for name in listed:
+            if is_name("group", name):
+                self.client.command("UNLINK", *keys.of_group(prefix, name.decode()))
+        self.client.command("UNLINK", *keys.of_topic(prefix))
+        self.client.command("SREM", keys.topic_names(self.client.namespace), self.name)
+        self._binding.forget()
+
+    def _append(self, args: list[Any], durability: str | None, now: int | None) -> Appended:
+        binding = self._binding
+        binding.register()
+        level = durability or self.client.durability
+        if level == "memory":
+            return self._appended(binding.once("append", moment(now), *args))
+        from jobq.queue.durability import Confirmation
+
+        caller = binding.callers.take()
+        confirmation = Confirmation(level, self.client, f"{binding.prefix}call:{caller.id}")
+        reply = binding.call("append", caller, moment(now), *args, by=confirmation.exchange)
+        binding.callers.give_back(caller)
+        done = self._appended(reply)
+        if confirmation.missing:
+            raise NotDurable(
+                f"topic {self.name!r} has {done.first} to {done.last}, but not as durable as "
+                f"durability={level!r} asks: {confirmation.missing}; appending again would add them twice"
+            )
+        return done
+
+    def _appended(self, reply: list[Any]) -> Appended:
+        done = Appended._make(reply[1:])
+        if done.first == 1:
+            # New, or deleted by another process since this one registered it.
+            self._binding.forget()
+            self._binding.register()
+        return done
+
+
+def _batches(records: Iterable[bytes | Record]) -> Iterator[list[str | bytes]]:
+    args: list[str | bytes] = []
+    count = size = 0
+    for record in records:
+        if isinstance(record, bytes) and len(record) <= LONGEST:
+            # Most are, and most of the time goes here.
+            args += ("m", record)
+            size += len(record)
+        else:
+            one = encoded(record)
+            args += one
+            size += sum(map(len, one))
+        count += 1
+        if count == PER_CALL or size >= BYTES_PER_CALL:
+            yield args
+            args, count, size = [], 0, 0
+    if args:
+        yield args
+
+
+def _whole(name: str, value: float | timedelta | None, scale: int = 1) -> Argument:
+    if value is None:
+        return ""
+    number = round(duration_s(value) * scale)
+    if not 0 <= number < 2**53:
+        raise ConfigError(f"{name}={value!r} is out of range; take 0 or more")
+    return number

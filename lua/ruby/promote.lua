@@ -1,0 +1,29 @@
+#!lua flags=allow-oom
+--[[
+promote: one due job from Sidekiq's schedule or retry set to its list, unless somebody else was first.
+
+KEYS
+  waiting:zset target:list queues:set
+ARGV
+  member  the job as the set holds it
+  job     the same with its time of enqueueing
+  queue   the list's name without its prefix, not empty
+RETURNS  1 if it was moved, 0 if it wasn't there any more
+COST     O(log set)
+WRITES   waiting and target and queues
+]]
+local waiting, target, queues = unpack(KEYS)
+local member, job, queue = unpack(ARGV)
+
+--@include shared/_arguments
+keys_are(3)
+arguments_are(3)
+if queue == '' then refuse('queue', 'a name') end
+probe('ZCARD', waiting)
+probe('LLEN', target)
+probe('SCARD', queues)
+
+if redis.call('ZREM', waiting, member) == 0 then return 0 end
+redis.call('SADD', queues, queue)
+redis.call('LPUSH', target, job)
+return 1

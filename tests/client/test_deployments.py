@@ -1,0 +1,175 @@
+"""TLS, Sentinel and Cluster, with real ones."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+from redis.crc import key_slot
+
+from jobq.client.connection import connect
+from jobq.config import ServerSettings
+from jobq.errors import NotDurable, Unavailable
+from jobq.queue.directory import queue_names
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
+
+from ..conftest import binary
+from .deployments import HOST, Spread, TlsFront, Watched, role, wait_for
+
+
+def made(url, **settings):
+    return connect(settings=ServerSettings(url=url, **{"patience_s": 120, **settings}))
+
+
+@pytest.fixture
+def tls(server, redis, short_folder):
+    front = TlsFront(short_folder, server.socket)
+    yield front
+    front.close()
+
+
+def test_tls_server_is_used_when_its_authority_is_trusted(tls):
+    client = made(f"rediss://localhost:{tls.port}?ssl_ca_certs={tls.authority}")
+    queue = Queue("low", client)
+    assert queue.enqueue(b"v").action == "added"
+    assert len(queue.dequeue().messages) == 1
+    client.close()
+
+
+def test_tls_server_is_refused_at_once_when_its_authority_is_unknown(tls):
+    client = made(f"rediss://localhost:{tls.port}", patience_s=600)
+    with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        client.command("PING")
+
+
+def test_tls_server_is_refused_when_its_name_is_another(server, redis, short_folder):
+    front = TlsFront(short_folder, server.socket, "elsewhere.example")
+    url = f"rediss://localhost:{front.port}?ssl_ca_certs={front.authority}&ssl_check_hostname=true"
+    with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        made(url, patience_s=600).command("PING")
+    front.close()
+
+
+@pytest.fixture
+def watched(server, tmp_path):
+    deployment = Watched(binary(server.kind), tmp_path)
+    yield deployment
+    deployment.close()
+
+
+def test_sentinel_names_the_master_and_the_next_one_after_a_failover(watched):
+    client = made(watched.url, socket_timeout_s=1)
+    queue = Queue("low", client)
+    queue.enqueue(b"v", mid="before")
+    wait_for(lambda: watched.replica.redis.hlen("jobq:{low}:messages") == 1, "not replicated")
+
+    watched.master.kill()
+    with watched.impatient():
+        assert queue.enqueue(b"v", mid="after").action == "added"
+
+    assert role(watched.replica) == "master"
+    assert [message.mid for message in queue.dequeue(5).messages] == ["before", "after"]
+    client.close()
+
+
+def test_repeated_enqueue_leaves_a_master_that_was_replaced_and_does_not_know(watched):
+    client = made(watched.url, durability="replicas=1", durable_within_s=0.1)
+    queue = Queue("low", client)
+    wait_for(lambda: watched.master.redis.execute_command("WAIT", 1, 100) == 1, "no replica")
+    assert queue.enqueue(b"v", mid="before").action == "added"
+
+    watched.master.process.send_signal(signal.SIGSTOP)
+    with watched.impatient():
+        wait_for(lambda: role(watched.replica) == "master", "no failover")
+    watched.follower(watched.replica)
+    watched.replica.redis.set("k", "v")
+    wait_for(lambda: watched.replica.redis.execute_command("WAIT", 1, 100) == 1, "no replica")
+    wait_for(lambda: watched.names(watched.replica), "not every Sentinel knows")
+    watched.master.process.send_signal(signal.SIGCONT)
+
+    with pytest.raises(NotDurable):
+        queue.enqueue(b"v", mid="after")
+    assert queue.enqueue(b"v", mid="after").action == "added"
+    assert watched.replica.redis.hlen("jobq:{low}:messages") == 2
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def spread(server, tmp_path_factory):
+    deployment = Spread(binary(server.kind), tmp_path_factory.mktemp("cluster"))
+    yield deployment
+    deployment.close()
+
+
+@pytest.fixture
+def cluster(spread):
+    for node in spread.nodes:
+        node.redis.flushall()
+    client = made(spread.url)
+    yield client
+    client.close()
+
+
+def test_queues_of_a_cluster_live_on_their_nodes(spread, cluster):
+    names = [f"queue{number}" for number in range(12)]
+    for name in names:
+        assert Queue(name, cluster).enqueue(b"v").action == "added"
+    assert all(node.redis.keys("jobq:{*}:messages") for node in spread.nodes)
+    assert set(names) <= set(queue_names(cluster))
+    for name in names:
+        queue = Queue(name, cluster)
+        [message] = queue.dequeue().messages
+        ending = Ending(mid=message.mid, token=message.token)
+        assert queue.finish([ending], dequeue=1).replies == ["ok"]
+        assert queue.fsck() == []
+    assert cluster.is_cluster
+
+
+def moved(spread, name):
+    """The slot of a queue, the node that serves it, and another."""
+    slot = key_slot(f"jobq:{{{name}}}:messages".encode())
+    owner = spread.nodes[min(slot // 5461, 2)]
+    return slot, owner, next(node for node in spread.nodes if node is not owner)
+
+
+def test_queue_is_found_when_its_slot_moves_under_load(spread, cluster):
+    queue = Queue("moving", cluster)
+    slot, owner, taker = moved(spread, "moving")
+    stop = threading.Event()
+    accepted, failed = [], []
+
+    def produce():
+        try:
+            while not stop.is_set():
+                accepted.append(queue.enqueue(b"v").mid)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    wait_for(lambda: len(accepted) > 20, "nothing enqueued")
+    move(spread, slot, owner, taker)
+    until = len(accepted) + 20
+    wait_for(lambda: failed or len(accepted) > until, "nothing enqueued after the move")
+    stop.set()
+    thread.join()
+
+    assert not failed
+    assert taker.redis.hlen("jobq:{moving}:messages") == len(accepted) == len(set(accepted))
+    move(spread, slot, taker, owner)
+    assert queue.counts().messages == len(accepted)
+    assert queue.fsck() == []
+
+
+def move(spread, slot, giver, taker):
+    """Key by key, as redis-cli --cluster reshard does it."""
+    taker.redis.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", spread.identity(giver))
+    giver.redis.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", spread.identity(taker))
+    while keys := giver.redis.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 5):
+        giver.redis.execute_command(
+            "MIGRATE", HOST, taker.port, "", 0, 60_000, "REPLACE", "KEYS", *keys
+        )
+    for node in (taker, giver):
+        node.redis.execute_command("CLUSTER", "SETSLOT", slot, "NODE", spread.identity(taker))

@@ -1,0 +1,139 @@
+"""Requests: what may not happen twice isn't sent twice once its reply is lost; what wasn't taken, is."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from jobq.chaos.proxy import HOST, Proxy
+from jobq.client.connection import Client
+from jobq.client.inflight import Flights
+from jobq.client.request import Request
+from jobq.client.scripts import Script
+from jobq.config import ServerSettings
+from jobq.errors import Full, ScriptError, Unavailable
+
+COUNT = "return {'ok', redis.call('INCRBY', KEYS[1], ARGV[1])}"
+TWICE = "if redis.call('INCR', KEYS[1]) < 3 then return {'again'} end return {'ok', 3}"
+
+
+@pytest.fixture
+def proxy(server: Any, redis: Any) -> Iterator[Proxy]:
+    proxy = Proxy(server.socket)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def far(proxy: Proxy) -> Iterator[Client]:
+    """A client by way of the proxy."""
+    client = Client(ServerSettings(url=f"redis://{HOST}:{proxy.port}", patience_s=10))
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def counting(tmp_path: Any) -> Any:
+    """counting(repeatable, lua): a request that adds 1 to `n`; its result is the sum."""
+
+    def make(repeatable: bool, lua: str = COUNT, by: int = 1) -> Request[int]:
+        path = tmp_path / f"{hash(lua)}.lua"
+        path.write_text(f"#!lua\n{lua}")
+        return Request(Script(path), ("n",), (by,), lambda reply: int(reply[1]), repeatable)
+
+    return make
+
+
+def test_request_is_not_repeated_when_its_reply_was_lost(far, proxy, redis, counting):
+    request = counting(False)
+    assert request.run(far) == 1
+    proxy.lose_reply(1)
+    with pytest.raises(Unavailable, match="reply was lost"):
+        request.run(far)
+    assert redis.get("n") == b"2"
+    assert request.run(far) == 3
+
+
+def test_harmless_request_is_repeated_when_its_reply_was_lost(far, proxy, redis, counting):
+    request = counting(True)
+    request.run(far)
+    proxy.lose_reply(1)
+    assert request.run(far) == 3
+
+
+def test_request_goes_on_when_its_idle_connection_was_closed(far, proxy, counting):
+    request = counting(False)
+    request.run(far)
+    [[idle]] = far._idle.values()
+    proxy.cut()
+    assert select.select([far.fileno(idle)], [], [], 20)[0]
+    assert request.run(far) == 2
+
+
+def test_request_is_called_again_as_long_as_its_reply_says_so(far, counting):
+    assert counting(False, TWICE).run(far) == 3
+    assert Flights(far).run([counting(False, TWICE)]) == [3]
+
+
+def test_flight_gives_each_request_its_result_or_its_error(far, redis, counting):
+    redis.set("n", 5)
+    outcomes = Flights(far).run([counting(False), counting(False, by="x"), counting(True)])
+    assert outcomes[0] == 6 and outcomes[2] == 7
+    assert isinstance(outcomes[1], ScriptError)
+
+
+def test_flight_with_a_lost_reply_repeats_the_harmless_and_tells_of_the_others(
+    far, proxy, redis, counting
+):
+    flights = Flights(far)
+    flights.run([counting(True), counting(False)])
+    proxy.lose_reply(1)
+    repeated, untold = flights.run([counting(True), counting(False)])
+    assert isinstance(untold, Unavailable)
+    assert repeated == 5 and redis.get("n") == b"5"
+
+
+def test_flight_takes_effect_in_order_when_scripts_are_missing(far, redis, counting):
+    flights = Flights(far)
+    other = COUNT.replace("INCRBY", "DECRBY")
+    flights.run([counting(False)])
+    redis.script_flush()
+    assert flights.run([counting(False, other), counting(False), counting(False, other)]) == [
+        0,
+        1,
+        0,
+    ]
+
+
+def test_flight_fails_each_request_when_there_is_no_server(proxy, counting):
+    client = Client(ServerSettings(url=f"redis://{HOST}:{proxy.port}", patience_s=0.2))
+    proxy.close()
+    outcomes = Flights(client).run([counting(True), counting(False)])
+    assert [type(one) for one in outcomes] == [Unavailable, Unavailable]
+
+
+def test_full_server_refuses_a_request_in_flight_as_any_other(far, redis, counting):
+    try:
+        redis.config_set("maxmemory", 1)
+        [outcome] = Flights(far).run([counting(False)])
+        with pytest.raises(Full):
+            counting(False).run(far)
+    finally:
+        redis.config_set("maxmemory", 0)
+    assert isinstance(outcome, Full)
+
+
+def test_thousands_of_requests_fly_in_turns(far, counting):
+    request = counting(False)
+    assert Flights(far).run([request] * 2_500) == list(range(1, 2_501))
+
+
+def test_flight_in_portions_is_not_mixed_up_with_a_health_check(far, counting):
+    flights = Flights(far)
+    flights.run([counting(False)])
+    [[idle]] = far._idle.values()
+    idle.health_check_interval, idle.next_health_check = 1e-9, 0
+    assert flights.run([counting(False)] * 250) == list(range(2, 252))

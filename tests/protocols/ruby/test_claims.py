@@ -1,0 +1,254 @@
+"""No job is lost and none is taken twice, whoever dies between taking, delivering and settling."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobq.client.numbered_calls import Caller
+from jobq.errors import Full, ScriptError
+from jobq.protocols.ruby.claims import Claims
+from jobq.protocols.ruby.places import Place
+from jobq.protocols.ruby.reading import read_job
+from tests.protocols.ruby.conftest import PLACE
+
+LOW = Place("resque", "resque", "low")
+
+
+def expire(redis, claims: Claims) -> None:
+    """Let the lease of every claim be over."""
+    for waiting in claims.waiting():
+        redis.zadd(claims._claims, {waiting.claim_id: 0})
+
+
+def left(redis) -> list[bytes]:
+    """What claims keep until they are settled."""
+    return redis.keys("jobq:intake:*}:claims") + redis.keys("jobq:intake:*}:taken:*")
+
+
+def test_jobs_arrive_in_their_order_and_leave_nothing_behind(redis, line, default, pushed, run_all):
+    for jid in "abc":
+        pushed(jid)
+    assert line().carry(greedy=False) == 3
+    assert run_all(default) == ["a", "b", "c"]
+    assert not redis.exists("queue:default")
+    assert not left(redis)
+
+
+def test_claim_of_a_dead_holder_is_delivered_by_the_next_after_its_lease(
+    redis, client, line, default, pushed, run_all
+):
+    pushed("a")
+    claims = Claims(client, PLACE)
+    claims.take()
+    assert line().carry(greedy=False) == 0
+    expire(redis, claims)
+    assert line().carry(greedy=False) == 1
+    assert run_all(default) == ["a"]
+
+
+def test_job_runs_once_when_its_holder_died_after_delivering_it(
+    redis, client, line, default, pushed, run_all
+):
+    pushed("a")
+    claims = Claims(client, PLACE)
+    claim = claims.take()
+    enqueue_as(default, claim)  # and dies before it settles
+    assert run_all(default) == ["a"]
+    while default.status("a").word != "nil":
+        default.collect()
+    expire(redis, claims)
+    assert line().carry(greedy=False) == 1
+    assert run_all(default) == []
+    assert not left(redis)
+
+
+def test_job_runs_once_when_a_holder_comes_back_after_its_claim_was_delivered(
+    redis, client, line, default, pushed, run_all
+):
+    pushed("a")
+    claims = Claims(client, PLACE)
+    paused = claims.take()
+    expire(redis, claims)
+    line().carry(greedy=False)
+    assert run_all(default) == ["a"]
+    while default.status("a").word != "nil":
+        default.collect()
+    claims.deliver(paused, [("a", b"{}")], default, never)
+    assert run_all(default) == []
+
+
+def test_one_of_two_rescuers_gets_a_claim(redis, client, pushed):
+    pushed("a")
+    claims = Claims(client, PLACE)
+    claims.take()
+    expire(redis, claims)
+    assert [bool(claims.rescue()), bool(claims.rescue())] == [True, False]
+
+
+def test_call_that_is_repeated_takes_nothing_more(client, redis, pushed, monkeypatch):
+    pushed("a")
+    monkeypatch.setattr(
+        "jobq.protocols.ruby.claims.secrets.token_urlsafe", lambda _: "sixteen_letters_"
+    )
+    claims = Claims(client, PLACE)
+    first = claims.take()
+    pushed("b")
+    assert claims.take() == first
+    assert redis.llen("queue:default") == 1
+
+
+def test_call_that_is_repeated_takes_nothing_when_its_claim_was_delivered_by_another(
+    redis, client, line, default, pushed, run_all, monkeypatch
+):
+    pushed("a")
+    monkeypatch.setattr(
+        "jobq.protocols.ruby.claims.secrets.token_urlsafe", lambda _: "sixteen_letters_"
+    )
+    slow = Claims(client, PLACE)
+    slow.take()
+    monkeypatch.undo()
+    expire(redis, slow)
+    assert line().carry(greedy=False) == 1
+    pushed("b")
+    # What it took now would go by the number of a call that was made, and be settled unseen.
+    repeated = repeat(slow, "sixteen_letters_", monkeypatch)
+    slow.deliver(repeated, [(a.mid, a.content) for a in read_all(repeated)], default, never)
+    assert run_all(default) == ["a"]
+    assert line().carry(greedy=False) == 1
+    assert run_all(default) == ["b"]
+
+
+def test_equal_jobs_of_resque_run_each(redis, line, client, run_all):
+    redis.rpush("resque:queue:low", *[b'{"class":"Archive","args":[1]}'] * 5)
+    one = line(LOW)
+    one.carry(greedy=False)
+    assert len(set(run_all(one.queue))) == 5
+
+
+def test_resque_job_keeps_its_mid_when_its_claim_is_rescued(redis, line, client, run_all):
+    redis.rpush("resque:queue:low", b'{"class":"Archive","args":[1]}')
+    claims = Claims(client, LOW)
+    claim = claims.take()
+    expire(redis, claims)
+    one = line(LOW)
+    one.carry(greedy=False)
+    assert run_all(one.queue) == [f"{claim.claim_id}.0"]
+
+
+def test_jid_that_comes_again_runs_again_when_the_first_is_done(line, default, pushed, run_all):
+    for _ in range(2):
+        pushed("a")
+        line().carry(greedy=False)
+        assert run_all(default) == ["a"]
+
+
+def test_nothing_is_taken_while_the_queue_is_paused_or_has_a_backlog(redis, line, default, pushed):
+    one = line(backlog=2)
+    for jid in "abcd":
+        pushed(jid)
+    default.pause()
+    assert one.carry(greedy=False) == 0 and one.full
+    default.resume()
+    assert one.carry(greedy=False) == 2 and not one.full
+    assert one.carry(greedy=False) == 0 and one.full
+    assert redis.llen("queue:default") == 2
+
+
+def test_a_claim_is_bounded_in_jobs_and_bytes(client, redis):
+    claims = Claims(client, PLACE)
+    redis.lpush("queue:default", *[b"x"] * 250)
+    assert len(claims.take(100).jobs) == 100
+    redis.delete("queue:default")
+    redis.lpush("queue:default", *[b"x" * 400_000] * 9)
+    assert len(claims.take(100).jobs) == 3
+
+
+def test_claim_of_much_content_is_delivered_in_one_call_which_may_be_repeated(
+    redis, client, line, default, run_all
+):
+    # Short where Ruby wrote it: 1e15 becomes 1000000000000000.0, and tags travel twice.
+    tags = ",".join(["1e15"] * 25_000)
+    for jid in "abcdefg":
+        redis.lpush("queue:default", f'{{"class":"A","args":[],"jid":"{jid}","tags":[{tags}]}}')
+    claims = Claims(client, PLACE)
+    claim = claims.take()
+    arrivals = read_all(claim)
+    assert sum(len(one.content) for one in arrivals) > 4 * 1024 * 1024
+    contents = [(one.mid, one.content) for one in arrivals]
+    expire(redis, claims)
+    rescued = claims.rescue()
+    claims.deliver(claim, contents, default, never)
+    assert run_all(default) == list("abcdefg")
+    claims.deliver(rescued, contents, default, never)
+    assert run_all(default) == []
+    assert not left(redis)
+
+
+def test_jobs_wait_in_their_claim_while_the_servers_memory_is_full(
+    redis, line, default, pushed, run_all
+):
+    for jid in "ab":
+        pushed(jid)
+    one = line()
+    redis.config_set("maxmemory", 1)
+    with pytest.raises(Full):
+        one.carry(greedy=False)
+    redis.config_set("maxmemory", 0)
+    pushed("c")
+    assert one.carry(greedy=False) == 3
+    assert run_all(default) == ["a", "b", "c"]
+
+
+def test_key_that_is_no_list_is_refused_and_left_alone(redis, line):
+    redis.set("queue:default", "something else")
+    with pytest.raises(ScriptError, match="WRONGTYPE"):
+        line().carry(greedy=False)
+    assert redis.get("queue:default") == b"something else"
+
+
+@pytest.mark.parametrize("place", [PLACE, LOW], ids=str)
+def test_given_back_jobs_are_the_first_in_line_again(redis, client, place):
+    claims = Claims(client, place)
+    jobs = [b"1", b"2", b"3"]
+    push = redis.lpush if place.newest == "LEFT" else redis.rpush
+    push(place.list_key, *jobs)
+    claim = claims.take(2)
+    assert claim.jobs == [b"1", b"2"]
+    assert claims.waiting()[0].njobs == 2
+    assert claims.give_back(claim.claim_id) == 2
+    assert claims.take(10).jobs == jobs
+
+
+def test_every_key_of_a_claim_is_in_the_slot_of_its_list(client):
+    from redis.crc import key_slot
+
+    for place in (PLACE, LOW, Place("sidekiq", "{app}", "default"), Place("sidekiq", "app", "a:b")):
+        claims = Claims(client, place)
+        keys = (place.list_key, claims._claims, claims._taken("x"), claims._last_call)
+        assert len({key_slot(key.encode()) for key in keys}) == 1
+
+
+def repeat(claims, claim_id, monkeypatch):
+    """The last call of `take`, as a client repeats it whose reply was lost."""
+    claims._caller.number -= 1
+    with monkeypatch.context() as same:
+        same.setattr("jobq.protocols.ruby.claims.secrets.token_urlsafe", lambda _: claim_id)
+        return claims.take()
+
+
+def never(index: int) -> None:
+    """No jid of these tests is shared."""
+    raise AssertionError(index)
+
+
+def read_all(claim):
+    """The messages of its jobs."""
+    return [read_job(PLACE, raw, "x", {}) for raw in claim.jobs]
+
+
+def enqueue_as(queue, claim) -> None:
+    """Deliver a claim and go no further."""
+    caller = Caller()
+    caller.id = claim.claim_id
+    contents = [(a.mid, a.content) for a in read_all(claim)]
+    queue.enqueue_many(contents, caller=caller)

@@ -1,0 +1,88 @@
+"""An intake that dies before or after any one of its calls: nothing is lost, nothing enqueued twice."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import count
+
+import pytest
+
+from jobq.protocols.ruby.claims import Claims
+from jobq.protocols.ruby.due import promote
+from tests.protocols.ruby.conftest import PLACE
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+@pytest.fixture
+def dying(client, monkeypatch):
+    """dying(step, after): the client's call number `step` is its last; with `after` it still takes effect."""
+
+    def patch(step, after):
+        calls = count()
+        for name in ("run", "command"):
+            monkeypatch.setattr(client, name, last_call(getattr(client, name), calls, step, after))
+
+    return patch
+
+
+def last_call(real, calls, step, after):
+    def call(*args, **options):
+        number = next(calls)
+        if number > step or (number == step and not after):
+            raise Died
+        reply = real(*args, **options)
+        if number == step:
+            raise Died
+        return reply
+
+    return call
+
+
+def repeat(turn, *args):
+    """Until it dies."""
+    for _ in range(4):
+        turn(*args)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", range(6))
+def test_each_job_is_enqueued_once(
+    redis, client, line, default, pushed, run_all, dying, monkeypatch, step, after
+):
+    for jid in "abcde":
+        pushed(jid)
+    redis.lpush("queue:default", b"{bad", b'{"class":"NoJid","args":[]}')
+    default.events_level("all")
+    dying(step, after)
+    with pytest.raises(Died):
+        repeat(line().carry, False)
+    monkeypatch.undo()
+    ran = run_all(default)
+    for claim in Claims(client, PLACE).waiting():
+        redis.zadd("jobq:intake:{queue:default}:claims", {claim.claim_id: 0})
+    for _ in range(2):
+        line().carry(greedy=False)
+        ran += run_all(default)
+    assert len(ran) == 7 and max(Counter(ran).values()) == 1
+    assert set("abcde") <= set(ran)
+    assert not redis.keys("jobq:intake:*}:claims") + redis.keys("jobq:intake:*}:taken:*")
+    assert not redis.exists("queue:default")
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", range(4))
+def test_due_job_is_in_one_place(redis, client, dying, monkeypatch, step, after):
+    redis.zadd("schedule", {'{"class":"A","args":[],"jid":"a","queue":"default"}': 1})
+    redis.zadd("retry", {"{bad": 1})
+    dying(step, after)
+    with pytest.raises(Died):
+        repeat(promote, client, "")
+    monkeypatch.undo()
+    promote(client, "")
+    assert redis.llen("queue:default") == 1
+    assert [json.loads(job)["args"] for job in redis.zrange("dead", 0, -1)] == [["{bad"]]
+    assert not redis.exists("schedule", "retry")

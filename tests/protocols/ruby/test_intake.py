@@ -1,0 +1,249 @@
+"""The intake's loop: every queue has its turn, trouble with one holds no other up, and it ends when it should."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import tracemalloc
+from dataclasses import replace
+
+import pytest
+
+from jobq.client.connection import connect
+from jobq.config import CodecSettings, ServerSettings
+from jobq.errors import CodecError, ConfigError
+from jobq.jobs.codec import decode
+from jobq.jobs.signing import opened, seal_of
+from jobq.protocols.ruby.intake import Intake
+from jobq.protocols.ruby.places import Place
+from jobq.protocols.ruby.reading import read_job
+from jobq.protocols.ruby.rules import Tally
+from jobq.protocols.ruby.settings import IntakeSettings, parse_names, parse_places
+from jobq.protocols.ruby.waiting import Sleep
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
+from tests.protocols.ruby.conftest import PLACE
+
+LOW = Place("resque", "resque", "low")
+
+
+@pytest.fixture
+def intake(client, watch):
+    """intake(place, …): one that ends once there is nothing left."""
+
+    def make(*places, **changes):
+        settings = IntakeSettings(places=places or (PLACE,), **changes)
+        return Intake(client, client, settings, watch, Tally())
+
+    return make
+
+
+def test_burst_ends_when_all_is_taken_in_and_has_run(
+    client, default, watch, intake, pushed, run_all
+):
+    for number in range(230):
+        pushed(str(number))
+    running = threading.Thread(target=intake().run)
+    running.start()
+    ran = []
+    while running.is_alive():
+        ran += run_all(default)
+    running.join()
+    assert sorted(map(int, ran)) == list(range(230))
+
+
+def test_every_queue_has_its_turn(redis, client, intake):
+    for number in range(150):
+        redis.lpush("queue:default", b'{"class":"A","args":[]}')
+        redis.rpush("resque:queue:low", b'{"class":"A","args":[%d]}' % number)
+    one = intake(PLACE, LOW)
+    one._round()
+    assert redis.llen("queue:default") == redis.llen("resque:queue:low") == 50
+
+
+def test_trouble_with_one_queue_holds_no_other_up(redis, client, intake, caplog):
+    redis.set("queue:default", "no list")
+    redis.rpush("resque:queue:low", b'{"class":"A","args":[]}')
+    one = intake(PLACE, LOW)
+    one._round()
+    assert Queue("low", client).counts().ready == 1
+    assert "sidekiq queue:default: nothing is taken in for now" in caplog.text
+
+
+DEEP = b"[" * 600 + b"]" * 600
+WRAPPED = (
+    b'{"class":"Sidekiq::ActiveJob::Wrapper","args":[{"job_class":"B","arguments":%b}],"jid":"%b"}'
+)
+HOSTILE = (
+    WRAPPED % (DEEP, b"deep"), b'{"class":"A","args":' + DEEP + b"}", b"[" * 100_000, b"", b"\xff", b"null",
+    WRAPPED % (b'[{"_aj_ruby2_keywords":1,"_aj_globalid":"x"}]', b"kw"), b'{"class":"A","args":[1e999]}',
+    b'{"class":"A","args":[],"x":' + b"9" * 5_000 + b"}", b'{"class":"A","args":["\\ud800"]}',
+    b'{"job":"HardWorker","args":["never"]}', b'{"job":"HardWorker","args":["never"],"class":7}',
+)  # fmt: skip
+
+
+def test_no_job_keeps_those_that_were_claimed_with_it_from_running(
+    redis, client, default, intake, pushed, run_all
+):
+    for number, job in enumerate(HOSTILE):
+        redis.lpush("queue:default", job)
+        pushed(f"beside {number}")
+    intake()._round()
+    assert redis.llen("queue:default") == 0
+    messages = default.dequeue(100).messages
+    mids = {message.mid for message in messages}
+    assert mids >= {f"beside {number}" for number in range(len(HOSTILE))}
+    for message in messages:
+        if not message.mid.startswith("beside"):
+            with contextlib.suppress(CodecError):
+                assert "never" not in decode(message.content).args
+    assert not redis.exists("jobq:intake:{queue:default}:claims")
+
+
+def test_job_that_is_too_long_to_be_read_costs_little_memory_and_is_kept(
+    redis, default, intake, pushed, run_all, caplog
+):
+    long = b'{"class":"A","args":[' + b"[]," * 4_000_000 + b"0]}"
+    redis.lpush("queue:default", long)
+    pushed("after")
+    tracemalloc.start()
+    one = intake()
+    one._round()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    one._round()
+    assert run_all(default) == ["after"]
+    assert redis.zrange("dead", 0, -1) == [long]
+    assert "it takes 12,000,024 bytes; a job of over 8,388,608 isn't read" in caplog.text
+    assert peak < 6 * len(long)
+
+
+def test_unforeseen_trouble_with_one_queue_holds_no_other_up(
+    redis, client, intake, caplog, monkeypatch
+):
+    redis.lpush("queue:default", b'{"class":"A","args":[]}')
+    redis.rpush("resque:queue:low", b'{"class":"A","args":[]}')
+    one = intake(PLACE, LOW)
+
+    def broken(claim):
+        raise ZeroDivisionError("unforeseen")
+
+    monkeypatch.setattr(one.lines[0], "_deliver", broken)
+    one._round()
+    assert Queue("low", client).counts().ready == 1
+    assert "ZeroDivisionError: unforeseen" in caplog.text
+
+
+def test_nothing_is_taken_while_quiet(redis, watch, intake, pushed, monkeypatch):
+    pushed("a")
+    watch.is_quiet = True
+    one = intake()
+    monkeypatch.setattr(one, "_pause", lambda seconds: None)
+    one._round()
+    assert redis.llen("queue:default") == 1
+
+
+def test_sleep_ends_when_a_list_gets_a_job_and_leaves_it_there(redis, client, watch, pushed):
+    sleep = Sleep(client, [PLACE, LOW])
+    woken = threading.Thread(target=sleep.wait, args=(60, [watch.woken]))
+    woken.start()
+    while len([c for c in redis.client_list() if c["cmd"] == "blmove"]) < 2:
+        pass
+    job = pushed("a")
+    woken.join(120)
+    assert not woken.is_alive()
+    assert redis.lrange("queue:default", 0, -1) == [job]
+    sleep.close()
+
+
+def test_sleep_outlives_its_connections(redis, client, watch, pushed):
+    sleep = Sleep(client, [PLACE])
+    sleep.wait(0.01, [watch.woken])
+    redis.client_kill_filter(_type="normal", skipme=True)
+    sleep.wait(0.01, [watch.woken])
+    pushed("a")
+    sleep.wait(60, [watch.woken])
+    sleep.close()
+
+
+def test_calls_are_sealed_where_the_queue_asks_for_it(server, redis, watch, pushed):
+    codec = CodecSettings(keys=(("k", b"x" * 32),))
+    client = connect(settings=ServerSettings(url=server.url, codec=codec))
+    for jid in ("a", "b"):
+        pushed(jid)
+    redis.lpush("queue:default", b"{bad")
+    settings = IntakeSettings(places=(PLACE,))
+    Intake(client, client, settings, watch, Tally())._round()
+    for message in Queue("default", client).dequeue(3).messages:
+        call = json.loads(opened(seal_of(client), "default", message.mid, message.content))
+        assert call.get("raw") == "{bad" or call["job"] == "HardWorker"
+        with pytest.raises(CodecError):
+            opened(seal_of(client), "default", "another", message.content)
+    client.close()
+
+
+def test_job_that_comes_again_byte_for_byte_is_sealed_as_another_call(server, pushed, redis, watch):
+    """Workers refuse a sealed call that was done, when somebody puts the same bytes back."""
+    codec = CodecSettings(keys=(("k", b"x" * 32),))
+    client = connect(settings=ServerSettings(url=server.url, codec=codec))
+    sealed = set()
+    for _ in range(2):
+        pushed("a")
+        Intake(client, client, IntakeSettings(places=(PLACE,)), watch, Tally())._round()
+        queue = Queue("default", client)
+        [message] = queue.dequeue().messages
+        sealed.add(message.content)
+        queue.finish([Ending(mid="a", token=message.token)])
+    assert len(sealed) == 2
+    client.close()
+
+
+def test_job_that_is_too_long_once_sealed_is_kept_with_the_dead_and_holds_nobody_up(
+    server, redis, watch, pushed, run_all
+):
+    codec = CodecSettings(keys=(("k", b"x" * 32),))
+    client = connect(settings=ServerSettings(url=server.url, codec=codec))
+    short = len(read_job(PLACE, pushed("long", [""]), "", {}).content)
+    redis.delete("queue:default")
+    long = pushed("long", ["x" * (1024 * 1024 - short)])
+    pushed("after")
+    Intake(client, client, IntakeSettings(places=(PLACE,)), watch, Tally())._round()
+    assert run_all(Queue("default", client)) == ["after"]
+    [kept] = redis.zrange("dead", 0, -1)
+    assert kept.startswith(long[:-1])
+    noted = json.loads(kept)
+    assert noted["error_class"] == "jobq.errors.CodecError"
+    assert "bytes of the 1,048,576 allowed" in noted["error_message"]
+    client.close()
+
+
+def test_lists_may_be_on_another_server(server, redis, client, watch, pushed, run_all):
+    pushed("a")
+    elsewhere = connect(settings=replace(client.settings, url=f"{server.url}?db=1"))
+    queue = Queue("default", elsewhere)
+    Intake(elsewhere, client, IntakeSettings(places=(PLACE,)), watch, Tally())._round()
+    assert run_all(queue) == ["a"]
+    assert not redis.keys("jobq:{default}*")
+    elsewhere.close()
+
+
+def test_places_are_read_with_their_namespaces():
+    assert parse_places("sidekiq", ["default, app:low", "default"]) == (
+        PLACE, Place("sidekiq", "app", "low"),
+    )  # fmt: skip
+    assert parse_places("resque", ["low", "other:low", ":low"]) == (
+        LOW, Place("resque", "other", "low"), Place("resque", "", "low"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["a b", "{a}", "app:", "n s:low"])
+def test_place_that_names_no_queue_is_refused(text):
+    with pytest.raises(ConfigError):
+        parse_places("sidekiq", [text])
+
+
+@pytest.mark.parametrize("texts", [["A"], ["=b"], ["A="], ["A=b c"], ["A=b", "A=c"]])
+def test_mapping_that_says_nothing_or_two_things_is_refused(texts):
+    with pytest.raises(ConfigError):
+        parse_names(texts)

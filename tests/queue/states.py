@@ -1,0 +1,192 @@
+"""What each verb does to a message in each status: the table behind a test and behind docs/reference/states.md.
+
+A row is `verb: reply > status after`, grouped by the status before. Columns that a reply doesn't name are
+left alone. "expired" is a message whose lock ran out and which nobody recovered yet; its status reads queued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jobq.queue.types import Ending, Message
+
+TABLE = Path(__file__).with_name("states.txt")
+T0 = 1_700_000_000_000
+LEASE_MS = 60_000
+HOUR_MS = 3_600_000
+#: When the verb is called, ms after T0.
+NOW = T0 + 100_000
+
+
+class Held(NamedTuple):
+    """The message in its status, and the right to it, if somebody has or had one."""
+
+    queue: Any
+    message: Message | None
+
+    @property
+    def token(self) -> str:
+        """'' where nobody ever held it."""
+        return self.message.token if self.message else ""
+
+    def end(self, outcome: str, **more: Any) -> str:
+        """The word of a finish by the holder."""
+        ending = Ending(mid="m", token=self.token or "nobody", outcome=outcome, **more)  # type: ignore[arg-type]
+        return str(self.queue.finish([ending], now=NOW).replies[0])
+
+
+def _enqueued(queue: Any, **options: Any) -> Held:
+    queue.enqueue(b"1", mid="m", now=T0, **options)
+    return Held(queue, None)
+
+
+def _locked(queue: Any, at: int = NOW - 1_000) -> Held:
+    _enqueued(queue)
+    [message] = queue.dequeue(lease_ms=LEASE_MS, now=at).messages
+    return Held(queue, message)
+
+
+def _requeued(queue: Any) -> Held:
+    held = _locked(queue)
+    queue.enqueue(b"2", mid="m", can_requeue=True, now=NOW - 500)
+    return held
+
+
+def _done(queue: Any, **more: Any) -> Held:
+    held = _locked(queue)
+    queue.finish([Ending(mid="m", token=held.token, **more)], now=NOW - 10)
+    return held
+
+
+def _done_requeued(queue: Any) -> Held:
+    held = _done(queue, backoff_ms=HOUR_MS)
+    queue.enqueue(b"2", mid="m", can_requeue=True, now=NOW - 5)
+    return held
+
+
+STATUSES: dict[str, Callable[[Any], Held]] = {
+    "nil": lambda queue: Held(queue, None),
+    "queued": _enqueued,
+    "queued-with-backoff": lambda queue: _enqueued(queue, delay=3_600),
+    "locked": _locked,
+    "locked-with-requeue": _requeued,
+    "expired": lambda queue: _locked(queue, T0),
+    "done-awaiting-gc": _done,
+    "done-with-backoff": lambda queue: _done(queue, backoff_ms=HOUR_MS),
+    "done-with-requeue": _done_requeued,
+    "dead": lambda queue: _done(queue, outcome="dead", reason="no use"),
+}
+
+
+def _enqueue(**options: Any) -> Callable[[Held], str]:
+    def call(held: Held) -> str:
+        done = held.queue.enqueue(b"3", mid="m", now=NOW, **options)
+        return f"{done.action} {done.reason}".strip()
+
+    return call
+
+
+def _dequeue(held: Held) -> str:
+    messages = held.queue.dequeue(now=NOW, lease_ms=LEASE_MS).messages
+    return f"handed out, attempt {messages[0].attempt}" if messages else "nothing"
+
+
+def _yes(kept: list[bool]) -> str:
+    return "ok" if kept == [True] else "stale"
+
+
+def _of_dead(verb: str) -> Callable[[Held], str]:
+    def call(held: Held) -> str:
+        [dead] = held.queue.dead() or [None]
+        answer = getattr(held.queue, verb)(dead.dead_id if dead else "m#none")
+        return str(answer[0] if isinstance(answer, list) else answer)
+
+    return call
+
+
+def _later(held: Held) -> str:
+    """Time goes by until after every lock and backoff, and somebody collects."""
+    for turn in range(4):
+        held.queue.collect(now=NOW + 2 * HOUR_MS + turn)
+    return "-"
+
+
+def _silent(verb: str) -> Callable[[Held], str]:
+    def call(held: Held) -> str:
+        answer = getattr(held.queue, verb)(**({} if verb in ("pause", "resume") else {"now": NOW}))
+        return "-" if answer is None or verb == "collect" else str(answer)
+
+    return call
+
+
+VERBS: dict[str, Callable[[Held], str]] = {
+    "enqueue": _enqueue(),
+    "enqueue, delayed": _enqueue(delay=60),
+    "enqueue, can_update": _enqueue(can_update=True),
+    "enqueue, can_requeue": _enqueue(can_requeue=True),
+    "dequeue": _dequeue,
+    "finish done": lambda held: held.end("done"),
+    "finish done, dedupe": lambda held: held.end("done", backoff_ms=HOUR_MS),
+    "finish retry, backoff": lambda held: held.end("retry", backoff_ms=HOUR_MS),
+    "finish dead": lambda held: held.end("dead", reason="no use"),
+    "finish crashed": lambda held: held.end("crashed", reason="killed"),
+    "finish snooze": lambda held: held.end("snooze", backoff_ms=HOUR_MS),
+    "finish unknown": lambda held: held.end("unknown", backoff_ms=HOUR_MS),
+    "extend": lambda held: _yes(held.queue.extend([("m", held.token or "nobody")], now=NOW)),
+    "release": lambda held: _yes(held.queue.release([("m", held.token or "nobody")], now=NOW)),
+    "cancel": lambda held: str(held.queue.cancel("m", now=NOW)[0]),
+    "revive": _of_dead("revive"),
+    "purge": _of_dead("purge"),
+    "pause": _silent("pause"),
+    "resume": _silent("resume"),
+    "collect": _silent("collect"),
+    "two hours pass, collect": _later,
+    "clear": _silent("clear"),
+}
+
+
+def observed(queue: Any, status: str, verb: str) -> tuple[str, str]:
+    """The reply, and the status after; 'and dead' where a dead one of that mid is kept besides."""
+    held = STATUSES[status](queue)
+    reply = VERBS[verb](held)
+    now = NOW + (2 * HOUR_MS + 10 if verb.startswith("two hours") else 0)
+    after = queue.status("m", now=now)
+    words = after.word
+    if after.dead_id and after.word != "dead":
+        words += " and dead"
+    return reply, words
+
+
+def rows() -> list[tuple[str, str, str, str]]:
+    """Status before, verb, reply, status after."""
+    found, status = [], ""
+    for line in TABLE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            status = line[3:]
+        elif line and not line.startswith("#"):
+            verb, _, rest = line.partition(": ")
+            reply, _, after = rest.partition(" > ")
+            found.append((status, verb.strip(), reply, after))
+    return found
+
+
+def page() -> str:
+    """docs/reference/states.md."""
+    parts = [OPENING]
+    for status in STATUSES:
+        parts.append(f"\n## {status}\n\n| verb | reply | status after |\n|---|---|---|\n")
+        parts += [f"| {v} | {r} | {a} |\n" for s, v, r, a in rows() if s == status]
+    return "".join(parts)
+
+
+OPENING = """# States
+
+What each verb does to a message in each status. The page is made from the table that the tests run on real servers
+(`tests/queue/states.txt`, `python docs/make_states.py`).
+
+Carmine's eight statuses, and dead. "expired" is a message whose lock ran out and which nobody recovered yet: its
+status reads queued, and its last holder may still finish. Finish, extend and release are called by whoever holds
+the message or held it last. "and dead": a dead message of that mid is kept besides the live one.
+"""

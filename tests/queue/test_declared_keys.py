@@ -1,0 +1,124 @@
+"""Every key that a script touches is among its KEYS, under one hash tag.
+
+The server itself checks: each call runs as a user who may touch the declared keys and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+
+from jobq.client.connection import Client
+from jobq.client.scripts import folder, load
+from jobq.config import ServerSettings
+from jobq.errors import ScriptError
+from jobq.queue.fsck import repair
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending, Violation
+
+
+class Confined(Client):
+    """A client whose every call may touch its declared keys only."""
+
+    def __init__(self, url: str, admin: Any) -> None:
+        super().__init__(ServerSettings(url=url))
+        self._admin = admin
+        self._user = admin.client()
+        self.ran: set[str] = set()
+        admin.execute_command("ACL", "SETUSER", "confined", "on", "nopass", "+@all")
+        self._user.execute_command("AUTH", "confined", "")
+
+    def run(self, script: Any, keys: Any, args: Any, by: Any = None, **_: Any) -> Any:
+        assert len({key_slot(key.encode()) for key in keys}) == 1
+        assert all("{low}" in key for key in keys)
+        only = [f"~{key}" for key in keys]
+        self._admin.execute_command("ACL", "SETUSER", "confined", "resetkeys", *only)
+        self._admin.script_load(script.source)
+        self.ran.add(script.name)
+        return self._user.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
+
+    def command(self, *args: Any) -> Any:
+        return self._admin.execute_command(*args)
+
+    def close(self) -> None:
+        super().close()
+        self._user.close()
+        self._admin.execute_command("ACL", "DELUSER", "confined")
+
+
+@pytest.fixture
+def confined(server, redis):
+    client = Confined(server.url, redis)
+    yield client
+    client.close()
+
+
+def lives_of_messages(queue: Queue, at: Any) -> None:
+    """Every verb, and every branch that writes a key of its own."""
+    queue.events_level("all")
+    now = at(0)
+    for cycle in range(3):
+        many = [(f"m{i}", b"v") for i in range(12)]
+        queue.enqueue_many(many, now=now, lock_ms=5_000, can_requeue=True, can_update=True)
+        queue.enqueue(b"d", mid="d", delay=1, dedupe=2, now=now, can_update=True)
+        messages = queue.dequeue(8, lease_ms=1_000, crash_limit=2, now=now).messages
+        held = {m.mid: m.token for m in messages}
+        for mid in list(held)[:3]:
+            queue.enqueue(b"newer", mid=mid, can_requeue=True, delay=cycle % 2, now=now)
+        queue.extend(list(held.items()), 1_000, now=now)
+        for mid, token in held.items():
+            queue.progress(mid, token, "half")
+        outcomes = ["done", "retry", "dead", "crashed", "snooze", "release"]
+        endings = [
+            Ending(
+                mid=mid, token=token, outcome=outcome, backoff_ms=10, result=b"r", result_ttl_ms=9
+            )
+            for (mid, token), outcome in zip(held.items(), outcomes, strict=False)
+        ]
+        queue.finish(endings, dequeue=4, lease_ms=1_000, crash_limit=2, now=now)
+        queue.release(list(held.items())[6:7], now=now)
+        queue.cancel("m9", "m10", "d", *held, now=now)
+        now += 2_000
+        queue.enqueue(b"late", mid="m0", can_update=True, delay=3, now=now)
+        queue.collect(crash_limit=2, now=now)
+        queue.pause()
+        queue.dequeue(now=now)
+        queue.resume()
+        for mid in ("m0", "d", "none"):
+            queue.status(mid, now=now)
+        queue.counts()
+        for place in ("ready", "due", "circle"):
+            queue.content(place, now=now)
+        list(repair(queue, [*queue.fsck(), Violation("as if", "m0", b"m0")]))
+        ids = [dead.dead_id for dead in queue.dead()]
+        queue.dead(mid="m2")
+        (queue.purge if cycle == 1 else queue.revive)(*ids)
+        queue.close_caller("somebody")
+    queue.purge(*(dead.dead_id for dead in queue.dead()))
+    queue.clear(now=now)
+
+
+def test_scripts_touch_only_the_keys_they_declare(confined, at):
+    lives_of_messages(Queue("low", confined), at)
+    scripts = {path.stem for path in (folder() / "queue").glob("[a-z]*.lua")}
+    assert scripts - confined.ran == set()
+
+
+def test_undeclared_key_would_have_been_refused(confined, redis):
+    status = load("queue", "status")
+    script = type(status).__new__(type(status))
+    script.name, script.source = "rogue", b"redis.call('SET', KEYS[1] .. 'x', 1)"
+    script.sha = redis.script_load(script.source)
+    with pytest.raises(Exception, match="key") as refused:
+        confined.run(script, ["jobq:{low}:meta"], [])
+    assert not isinstance(refused.value, ScriptError)
+
+
+@pytest.mark.parametrize("path", sorted((folder() / "queue").glob("*.lua")), ids=lambda p: p.stem)
+def test_script_builds_no_key_names_of_its_own(path):
+    for line in path.read_text(encoding="utf-8").splitlines():
+        for call in line.split("redis.call(")[1:]:
+            parts = [part.strip() for part in call.split(",")]
+            assert ".." not in parts[1] if len(parts) > 1 else True, line

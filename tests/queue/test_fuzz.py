@@ -1,0 +1,238 @@
+"""Whatever arguments and keys a script is given: an error changed nothing, and the queue still works.
+
+Programs in any language call the scripts, so each checks its arguments itself. The server has no way back from
+a script's first write; therefore whatever a script can't use must be found before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from jobq.client.functions import scripts
+from jobq.client.scripts import Script
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending, Hold
+from tests import hostile
+from tests.hostile import CORRUPT, Corruption, Raw
+
+ENGINE = {script.name: script for script in scripts() if script.area == "queue"}
+NOW = 1_700_000_000_000
+CALLER = "fuzzfuzzfuzzfuzz"
+
+
+class Call(NamedTuple):
+    """A call that the script takes, on the queue as `alive` leaves it; extra_keys follow those that it binds."""
+
+    args: tuple[Any, ...]
+    extra_keys: tuple[str, ...] = ()
+
+
+def _numbered(*rest: Any) -> tuple[Any, ...]:
+    return (CALLER, 7, NOW + 5_000, *rest)
+
+
+def calls(queue: Queue, held: Hold, dead_id: str) -> dict[str, Call]:
+    """One good call of each script."""
+    ending = ("held", held.token, "done", "", 0, "job\x1f1")
+    return {
+        "cancel": Call(_numbered("held", "ready1", "due1", "none")),
+        "clear": Call(_numbered()),
+        "close": Call((CALLER,)),
+        "collect": Call((NOW + 10**7, 3, 100)),
+        "content": Call(("ready", 0, 10, NOW)),
+        "counts": Call(()),
+        "dead": Call(("", 0, 10)),
+        "dequeue": Call(_numbered(1_000, 3, 5)),
+        "enqueue": Call(_numbered(5, "", 1, 1, 50, 60, "new", "content", "held", "newer", "due1", "x")),
+        "extend": Call((NOW + 5_000, 1_000, "held", held.token)),
+        "finish": Call(
+            _numbered(1_000, 3, 2, 1, *ending, 1, 60_000, "result"), (queue.result_key("held"),)
+        ),
+        "fsck": Call(("ready", 0, 10)),
+        "level": Call(("all", 1_000)),
+        "pause": Call(()),
+        "progress": Call(("held", held.token, "half")),
+        "purge": Call((dead_id,)),
+        "release": Call(_numbered("held", held.token)),
+        "repair": Call((NOW, "ready1", "held", "none")),
+        "resume": Call(()),
+        "revive": Call(_numbered(dead_id)),
+        "status": Call(("held", NOW)),
+    }  # fmt: skip
+
+
+@pytest.fixture
+def alive(queue: Queue, at: Callable[[int], int], end: Any) -> tuple[Hold, str]:
+    """A queue with something in every place: the message that is held, and a dead one's id."""
+    queue.events_level("all")
+    queue.enqueue_many(
+        [(name, b"v") for name in ("dead1", "crashed", "again", "over", "held")], now=at(0)
+    )
+    [dead, crashed, again, over, held] = queue.dequeue(5, lease_ms=60_000, now=at(0)).messages
+    end(queue, dead, "dead", reason="why", now=at(1))
+    end(queue, crashed, "crashed", reason="why", now=at(1))
+    end(queue, again, "unknown", backoff_ms=500, now=at(1))
+    end(queue, over, "done", backoff_ms=10_000, now=at(1))
+    queue.progress("held", held.token, "a little")
+    queue.enqueue(b"newer", mid="held", can_requeue=True, lock_ms=70_000, now=at(2))
+    queue.enqueue_many([(f"due{i}", b"v") for i in range(3)], delay=3_600, dedupe=1, now=at(3))
+    queue.enqueue_many([(f"ready{i}", b"v") for i in range(4)], now=at(3))
+    queue.cancel("ready0", now=at(4))
+    queue.enqueue(b"w", mid="ready3", can_update=True, delay=60, now=at(4))
+    return Hold("held", held.token), queue.dead()[0].dead_id
+
+
+@pytest.fixture
+def raw(redis: Any) -> Raw:
+    return Raw(redis)
+
+
+@pytest.fixture
+def good(queue: Queue, alive: tuple[Hold, str]) -> dict[str, hostile.Call]:
+    """A good call of each script, with its keys."""
+    return {
+        name: hostile.Call((*_keys(queue, ENGINE[name]), *call.extra_keys), call.args)
+        for name, call in calls(queue, *alive).items()
+    }
+
+
+def _keys(queue: Queue, script: Script) -> list[str]:
+    own = [f"{queue.prefix}call:{CALLER}"] if "last_call" in script.keys else []
+    return [*queue._bind(script.name)[1], *own]
+
+
+def _still_works(queue: Queue) -> None:
+    queue.resume()
+    [taken] = [queue.enqueue(b"after all", mid="sane", can_update=True)]
+    assert taken.action in ("added", "updated")
+    for _ in range(20):
+        messages = queue.dequeue(100).messages
+        if any(message.mid == "sane" for message in messages):
+            return
+        queue.finish([Ending(mid=m.mid, token=m.token) for m in messages])
+    raise AssertionError("a sane message is never handed out")
+
+
+def test_every_script_of_the_engine_has_a_good_call(raw: Raw, good: dict[str, hostile.Call]):
+    assert set(good) == set(ENGINE)
+    for name, call in good.items():
+        assert hostile.takes(raw, ENGINE[name], call), name
+
+
+@pytest.mark.parametrize("name", sorted(ENGINE))
+def test_script_changes_nothing_when_it_refuses_its_arguments_or_keys(
+    queue: Queue, raw: Raw, good: dict[str, hostile.Call], name: str
+):
+    hostile.refuses_whole(raw, ENGINE[name], good[name], stays=True)
+    _still_works(queue)
+
+
+@pytest.mark.parametrize("name", sorted(ENGINE))
+def test_script_changes_nothing_when_it_refuses_a_key_of_another_type(
+    queue: Queue, raw: Raw, good: dict[str, hostile.Call], name: str
+):
+    hostile.refuses_keys_of_another_type(raw, ENGINE[name], good[name])
+    _still_works(queue)
+
+
+FIELDS = (
+    "locks", "tokens", "backoffs", "nattempts", "ncrashes", "nunknowns", "generations", "requeue", "options",
+    "progress", "dead-messages", "last-dead",
+)  # fmt: skip
+SETTINGS = (
+    "floor",
+    "max_lease",
+    "max_content",
+    "maxlen",
+    "fence",
+    "deduped",
+    "paused",
+    "events",
+    "all_since",
+)
+
+
+def _corruptions(queue: Queue, redis: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+    for name in FIELDS:
+        key = f"{queue.prefix}{name}"
+        for value in CORRUPT:
+            yield (
+                f"{name}={value!r:.20}",
+                lambda key=key, value=value: [
+                    redis.hset(key, field, value) for field in redis.hkeys(key)
+                ],
+            )
+    for name in SETTINGS:
+        for value in CORRUPT:
+            yield (
+                f"meta {name}={value!r:.20}",
+                lambda name=name, value=value: redis.hset(f"{queue.prefix}meta", name, value),
+            )
+    for name in ("eoq-backoff?", "ndry-runs", f"call:{CALLER}"):
+        for value in CORRUPT:
+            yield (
+                f"{name}={value!r:.20}",
+                lambda name=name, value=value: redis.set(f"{queue.prefix}{name}", value),
+            )
+    full = "18446744073709551615-18446744073709551615"
+    yield "events, ids used up", lambda: redis.xadd(f"{queue.prefix}events", {"1": "x"}, id=full)
+    yield "events, foreign", lambda: redis.xadd(f"{queue.prefix}events", {"\xff": "\xff"})
+    for name in ("ready", "mid-circle"):
+        for mid in (b"\xff", b"a\nb", b"x" * 70_000, b""):
+            yield (
+                f"{name} {mid!r:.20}",
+                lambda name=name, mid=mid: redis.lpush(f"{queue.prefix}{name}", mid),
+            )
+    for score in ("-inf", "inf", "0", "1.5"):
+        yield (
+            f"due at {score}",
+            lambda score=score: redis.zadd(f"{queue.prefix}due", {b"\xff": score, "held": score}),
+        )
+    for name in ("left-ready", "left-circle", "done"):
+        yield (
+            name,
+            lambda name=name: redis.sadd(
+                f"{queue.prefix}{name}", b"\xff", "nowhere", "ready1", "held"
+            ),
+        )
+    yield "dead", lambda: redis.zadd(f"{queue.prefix}dead", {b"\xff": "-inf", "no hash": 5, "#": 6})
+
+
+def test_no_script_raises_after_a_write_when_stored_values_are_corrupt(
+    queue: Queue, raw: Raw, redis: Any, good: dict[str, hostile.Call]
+):
+    called = {ENGINE[name]: call for name, call in good.items()}
+    hostile.raises_before_it_writes(raw, called, hostile.corruptions_of(redis))
+    written = (Corruption(what, "", make) for what, make in _corruptions(queue, redis))
+    hostile.raises_before_it_writes(raw, called, written)
+
+
+def test_messages_are_handed_out_whatever_stands_beside_them(
+    queue: Queue, alive: Any, raw: Raw, redis: Any
+):
+    whole = raw.state()
+    for what, corrupt in _corruptions(queue, redis):
+        corrupt()
+        try:
+            _still_works(queue)
+        except AssertionError:
+            pytest.fail(what)
+        raw.put_back(whole)
+
+
+def test_limits_are_kept_by_the_scripts_themselves(raw: Raw, good: dict[str, hostile.Call]):
+    for name, place in {
+        "content": 2,
+        "dead": 2,
+        "fsck": 2,
+        "collect": 2,
+        "dequeue": 5,
+        "finish": 5,
+    }.items():
+        script, args = ENGINE[name], list(good[name].args)
+        for limit in (1_001, 10**9, -1):
+            args[place] = limit
+            assert not raw(script, good[name].keys, args), (name, limit)

@@ -1,0 +1,33 @@
+"""What a mid may be, for producers that don't go through Queue: UTF-8 without control characters."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobq.client.numbered_calls import Caller
+from jobq.errors import ScriptError
+
+GOOD = ["a", "é", "日本", "🎉", "\u0800", "\ud7ff", "\ue000", "\U0010ffff", "x" * 128, "é🎉a" * 20]
+BAD = [
+    b"\xff", b"a\x80", b"\xc3", b"\xc0\x80", b"\xc1\xbf", b"\xe0\x80\x80", b"\xe0\x9f\xbf", b"\xed\xa0\x80",
+    b"\xed\xbf\xbf", b"\xf0\x80\x80\x80", b"\xf0\x8f\xbf\xbf", b"\xf4\x90\x80\x80", b"\xf5\x80\x80\x80",
+    b"\xe2\x82", b"\xc3\xe2\x82\xac\xa9", b"a\nb", b"\x00", b"\x7f", b"",
+]  # fmt: skip
+
+
+def enqueue(queue, mid):
+    """As a producer in another language would: bytes."""
+    return queue._call("enqueue", Caller(), ["", "", "", 0, 0, "", "", mid, b"v"])
+
+
+@pytest.mark.parametrize("mid", GOOD)
+def test_text_is_accepted_and_handed_out(queue, mid):
+    assert enqueue(queue, mid.encode()) == [b"added", b""]
+    assert [message.mid for message in queue.dequeue().messages] == [mid]
+
+
+@pytest.mark.parametrize("mid", BAD, ids=repr)
+def test_bytes_that_no_client_could_read_are_refused(queue, mid):
+    with pytest.raises(ScriptError, match="a mid must be"):
+        enqueue(queue, mid)
+    assert queue.counts().messages == 0

@@ -1,0 +1,268 @@
+"""The outage buffer against servers that are killed and started again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+
+import pytest
+
+from jobq import job
+from jobq.client import connection
+from jobq.client.connection import connect, switch_off_buffers
+from jobq.config import ServerSettings, settings_from_env
+from jobq.errors import BufferFull, ConfigError, Unavailable
+from jobq.jobs.registry import Registry
+from jobq.queue.queue import Queue
+
+from ..client.deployments import wait_for
+from ..conftest import answering, binary, start
+
+
+class Stoppable:
+    """A server whose writes are on disk before it answers; it can be killed and started again."""
+
+    def __init__(self, program, folder):
+        self.program, self.folder = program, folder
+        self.socket = f"{folder}/s"
+        self.start()
+
+    def start(self):
+        self.process = start(
+            self.program, self.folder, "--port", "0", "--unixsocket", self.socket,
+            "--appendonly", "yes", "--appendfsync", "always",
+        )  # fmt: skip
+        answering(self.process, self.folder, unix_socket_path=self.socket)
+
+    def kill(self):
+        self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def stoppable(server, short_folder, request):
+    folder = short_folder / f"outage-{abs(hash(request.node.name)) % 10**8}"
+    folder.mkdir()
+    made = Stoppable(binary(server.kind), folder)
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def make(stoppable):
+    made = []
+
+    def client(**settings):
+        given = {"url": f"unix://{stoppable.socket}", "outage_buffer": 1000, **settings}
+        made.append(connect(settings=ServerSettings(**given)))
+        return made[-1]
+
+    yield client
+    for one in made:
+        if one.outage:
+            one.outage.forget()
+        one.close()
+
+
+def test_outage_amid_a_thousand_enqueues_loses_none_and_keeps_their_order(stoppable, make):
+    client = make()
+    queue = Queue("low", client)
+    actions, gone, enough = [], threading.Event(), threading.Event()
+
+    def outage():
+        stoppable.kill()
+        gone.set()
+        enough.wait()
+        stoppable.start()
+
+    thread = threading.Thread(target=outage)
+    for number in range(1000):
+        if number == 300:
+            thread.start()
+        actions.append(queue.enqueue(b"v", mid=f"m{number:03}").action)
+        if number == 310:
+            gone.wait()
+    assert client.nbuffered > 600
+    enough.set()
+    thread.join()
+    client.flush(60)
+    assert client.nbuffered == 0
+    assert set(actions) == {"added", "buffered"}
+    ready = client.command("LRANGE", "jobq:{low}:ready", 0, -1)
+    assert ready == [f"m{number:03}".encode() for number in range(1000)]
+    assert queue.counts().messages == 1000
+    assert queue.enqueue(b"v").action == "added", "at once again"
+
+
+def test_without_a_bound_enqueue_fails(stoppable, make):
+    client = make(outage_buffer=0, patience_s=0.1)
+    stoppable.kill()
+    with pytest.raises(Unavailable):
+        Queue("low", client).enqueue(b"v")
+    assert client.nbuffered == 0
+    client.flush()
+    stoppable.start()
+
+
+def test_overflow_is_an_error_and_accepts_nothing(stoppable, make):
+    client = make(outage_buffer=5)
+    queue = Queue("low", client)
+    stoppable.kill()
+    assert {queue.enqueue(b"v").action for _ in range(3)} == {"buffered"}
+    with pytest.raises(BufferFull, match="3 messages wait for the server already"):
+        queue.enqueue_many([b"v"] * 3)
+    assert [one.action for one in queue.enqueue_many([b"v"] * 2)] == ["buffered"] * 2
+    with pytest.raises(BufferFull, match=r"was not accepted.*5 may"):
+        queue.enqueue(b"v")
+    with pytest.raises(Unavailable, match="5 enqueued are in this process's memory alone"):
+        client.flush(0.01)
+    stoppable.start()
+    client.flush(60)
+    assert queue.counts().ready == 5
+
+
+def test_batch_beyond_the_bound_is_unavailable_as_without_a_buffer(stoppable, make):
+    client = make(outage_buffer=5, patience_s=0.1)
+    stoppable.kill()
+    with pytest.raises(Unavailable, match="nothing was sent"):
+        Queue("low", client).enqueue_many([b"v"] * 6)
+    assert client.nbuffered == 0
+    stoppable.start()
+
+
+def test_size_is_bounded_too(stoppable, make, monkeypatch):
+    monkeypatch.setattr("jobq.queue.outage.MAX_BYTES", 3_000)
+    client = make()
+    queue = Queue("low", client)
+    stoppable.kill()
+    queue.enqueue(b"v" * 2_000)
+    with pytest.raises(BufferFull):
+        queue.enqueue(b"v" * 2_000)
+    stoppable.start()
+    client.flush(60)
+
+
+def test_call_that_arrived_before_its_reply_was_lost_is_not_sent_twice(stoppable, make):
+    """The frozen server has the call in its socket and runs it on thawing; the repeat follows."""
+    client = make(socket_timeout_s=0.05)
+    queue = Queue("low", client)
+    queue.enqueue(b"v", mid="first")
+    stoppable.process.send_signal(signal.SIGSTOP)
+    actions = [queue.enqueue(b"v").action for _ in range(3)]
+    assert actions == ["buffered"] * 3
+    stoppable.process.send_signal(signal.SIGCONT)
+    client.flush(60)
+    assert queue.counts().messages == 4
+    assert client.command("LLEN", "jobq:{low}:ready") == 4
+
+
+def test_delay_counts_from_the_enqueue(stoppable, make):
+    client = make()
+    queue = Queue("low", client)
+    stoppable.kill()
+    asked_ms = time.time() * 1000
+    queue.enqueue(b"v", mid="m", delay=60)
+    queue.enqueue(b"v", mid="soon", delay=0.01)
+    time.sleep(3)
+    stoppable.start()
+    client.flush(60)
+    due_ms = float(client.command("ZSCORE", "jobq:{low}:due", "m"))
+    assert abs(due_ms - asked_ms - 60_000) < 2_500
+    wait_for(lambda: queue.dequeue(5).messages, "the delay began anew")
+
+
+def test_call_that_the_server_refuses_is_told_and_holds_up_nobody(stoppable, make, caplog):
+    client = make()
+    client.command("SET", "jobq:{bad}:messages", "no hash")
+    stoppable.kill()
+    Queue("bad", client).enqueue(b"v", mid="unfit")
+    Queue("low", client).enqueue(b"v", mid="fit")
+    stoppable.start()
+    client.flush(60)
+    assert Queue("low", client).status("fit").word == "queued"
+    [told] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "lost: unfit for queue bad" in told.getMessage()
+
+
+def test_forked_child_leaves_what_waits_to_its_parent(stoppable, make):
+    client = make()
+    queue = Queue("low", client)
+    stoppable.kill()
+    queue.enqueue(b"v")
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if client.nbuffered == 0 else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    stoppable.start()
+    client.flush(60)
+    assert queue.counts().messages == 1
+
+
+SCRIPT = """
+import sys
+from jobq import Queue, connect, config
+queue = Queue("low", connect(settings=config.settings_from_env()))
+print(queue.enqueue(b"v").action, flush=True)
+"""
+
+
+def producer(stoppable, patience):
+    env = {
+        "JOBQ_URL": f"unix://{stoppable.socket}",
+        "JOBQ_OUTAGE_BUFFER": "10",
+        "JOBQ_PATIENCE": patience,
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )  # fmt: skip
+
+
+def test_process_that_ends_waits_for_the_server(stoppable, make):
+    stoppable.kill()
+    process = producer(stoppable, "120s")
+    assert process.stdout.readline() == "buffered\n"
+    stoppable.start()
+    assert "lost" not in process.communicate(timeout=120)[1]
+    assert Queue("low", make()).counts().messages == 1
+
+
+def test_process_that_ends_without_the_server_tells_what_is_lost(stoppable):
+    stoppable.kill()
+    said = producer(stoppable, "300ms").communicate(timeout=120)
+    assert said[0] == "buffered\n"
+    assert "lost with this process: 1 enqueued are" in said[1]
+    stoppable.start()
+
+
+def test_job_gives_a_receipt_that_says_so(stoppable, make):
+    @job(queue="low", client=make(), registry=Registry())
+    def noted() -> None: ...
+
+    stoppable.kill()
+    receipt = noted.enqueue()
+    assert (receipt.action, receipt.accepted) == ("buffered", True)
+    stoppable.start()
+    noted.settings["client"].flush(60)
+    assert receipt.status().word == "queued"
+
+
+def test_workers_switch_it_off(stoppable, make, monkeypatch):
+    monkeypatch.setattr(connection, "_may_buffer", True)
+    monkeypatch.setattr(connection, "_clients", weakref.WeakSet([before := make()]))
+    switch_off_buffers()
+    assert before.outage is None
+    assert make().outage is None
+
+
+def test_bound_comes_from_the_environment():
+    assert settings_from_env({"JOBQ_OUTAGE_BUFFER": "7"}).outage_buffer == 7
+    assert settings_from_env({}).outage_buffer == 0
+    with pytest.raises(ConfigError, match="no number"):
+        settings_from_env({"JOBQ_OUTAGE_BUFFER": "many"})

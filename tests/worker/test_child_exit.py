@@ -1,0 +1,118 @@
+"""What a child's death comes to, whatever its messages say by then."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+import pytest
+
+from jobq.client.numbered_calls import Caller
+from jobq.events import columns_of
+from jobq.jobs.codec import encode
+from jobq.worker import shared_state as slots
+from jobq.worker.child_exit import Death, bury
+from jobq.worker.shared_state import Held
+
+
+@pytest.fixture
+def died(queue):
+    """died(mid, token): a child killed while it ran that message."""
+
+    def bury_it(mid, token):
+        held = [Held(0, slots.RUNNING, 0, mid, token)]
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        [crash] = bury(Death(os.getpid(), 9, usage, "", held, 5), 0, queue, 3, "w")
+        return crash
+
+    return bury_it
+
+
+def test_crash_names_job_attempt_queue_and_what_follows(queue, died):
+    queue.enqueue(encode("resize"), mid="m")
+    [message] = queue.dequeue().messages
+    crash = died("m", message.token)
+    assert crash.what == f"resize m attempt 1 of queue {queue.name}"
+    assert crash.follows == "; it runs again"
+
+
+def test_crash_of_a_job_with_a_separator_in_its_name_is_recorded_in_its_columns(queue, died, redis):
+    queue.enqueue(encode("a\x1fb\nc"), mid="m")
+    [message] = queue.dequeue().messages
+    assert died("m", message.token).job == "a\\x1fb c"
+    [(_, fields)] = redis.xrange(f"{queue.prefix}events")
+    [(version, record)] = fields.items()
+    found = columns_of(record, version)
+    assert (found["job"], found["attempt"], found["error"]) == ("a\\x1fb c", 1, "crash")
+
+
+def test_crash_names_no_job_when_the_mid_was_cancelled_and_is_another_life_s(queue, died):
+    queue.enqueue(encode("one"), mid="m")
+    [message] = queue.dequeue().messages
+    queue.cancel("m")
+    queue.enqueue(encode("other"), mid="m")
+    crash = died("m", message.token)
+    assert (crash.job, crash.attempt, crash.follows) == ("", 0, "")
+    assert crash.what == f"m of queue {queue.name}"
+
+
+@pytest.fixture
+def read_and_died(queue):
+    """read_and_died(suspect, states): a child killed with these states of its slots, for a reason if given."""
+
+    def die(suspect, states, status=9, **more):
+        caller = Caller()
+        messages = queue.dequeue(len(states), caller=caller).messages
+        held = [
+            Held(slot, state, 0, message.mid, message.token)
+            for slot, (message, state) in enumerate(zip(messages, states, strict=True))
+            if state != slots.FREE
+        ]
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        death = Death(os.getpid(), status, usage, caller.id, held, 5, suspect=suspect, **more)
+        return [crash.mid for crash in bury(death, 0, queue, 3, "w")]
+
+    for mid in "abc":
+        queue.enqueue(encode("f"), mid=mid)
+    return die
+
+
+HELD, RUNNING, TAKEN, ENDED, FREE = (
+    slots.HELD, slots.RUNNING, slots.TAKEN, slots.ENDED, slots.FREE
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("suspect", "states", "charged"),
+    [
+        (0, (HELD, RUNNING, HELD), "b"),
+        (3, (RUNNING, ENDED, HELD), "c"),
+        (3, (RUNNING, HELD, TAKEN), ""),
+        (slots.ALL_HANDED, (RUNNING, FREE, FREE), "bc"),
+        (0, (RUNNING, FREE, FREE), "a"),
+    ],
+)
+def test_death_charges_what_was_read_if_anything_was(read_and_died, suspect, states, charged):
+    assert "".join(read_and_died(suspect, states)) == charged
+
+
+@pytest.mark.parametrize("why", ["lease", "shutdown", "hard timeout"])
+def test_death_that_the_supervisor_caused_charges_no_reader(read_and_died, why):
+    assert read_and_died(3, (RUNNING, HELD, HELD), killed_for=why) == []
+    assert read_and_died(slots.ALL_HANDED, (FREE, FREE, FREE), killed_for=why) == []
+
+
+def test_message_among_many_unread_ones_is_not_dead_of_their_death(queue, read_and_died):
+    assert read_and_died(slots.ALL_HANDED, (FREE, FREE, FREE)) == ["a", "b", "c"]
+    assert queue.dead() == []
+    assert [queue.status(mid).ncrashes for mid in "abc"] == [1, 1, 1]
+    assert len(queue.dequeue(9).messages) == 1, "each comes alone from now on"
+
+
+def test_death_takes_no_more_off_a_forged_record_than_one_call_hands_out(queue, redis):
+    tokens = {f"m{index}": f"gone.5.{index}" for index in range(1_500)}
+    redis.hset(f"{queue.prefix}tokens", mapping=tokens)
+    redis.set(f"{queue.prefix}call:gone", "5\x1e\x1e" + "\x1f".join(["0", "0", "0", "0", *tokens]))
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    bury(Death(os.getpid(), 9, usage, "gone", [], 5), 0, queue, 3, "w")
+    assert redis.hlen(f"{queue.prefix}tokens") == 500

@@ -1,0 +1,114 @@
+"""Whose turn it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+from jobq.worker.scheduling import Turns
+
+
+def taken(turns, count):
+    """The queues of so many turns in which each had something."""
+    order = []
+    for _ in range(count):
+        index = turns.next()
+        turns.found(index, True)
+        order.append(index)
+    return order
+
+
+def test_equal_weights_take_turns():
+    assert taken(Turns([1, 1, 1]), 6) == [0, 1, 2, 0, 1, 2]
+
+
+def test_weights_are_shares_that_are_spread_out():
+    order = taken(Turns([6, 1]), 70)
+    assert Counter(order) == {0: 60, 1: 10}
+    gaps = [index for index, queue in enumerate(order) if queue == 1]
+    assert {b - a for a, b in pairwise(gaps)} == {7}
+
+
+def test_strict_asks_the_first_again_after_every_find():
+    turns = Turns([1, 1], strict=True)
+    assert turns.next() == 0
+    turns.found(0, False)
+    assert turns.next() == 1
+    turns.found(1, True)
+    assert turns.next() == 0
+
+
+def test_lap_ends_when_every_queue_was_found_empty_and_a_new_one_begins():
+    turns = Turns([1, 1])
+    for _ in range(2):
+        asked = []
+        while (index := turns.next()) is not None:
+            asked.append(index)
+            turns.found(index, False)
+        assert sorted(asked) == [0, 1]
+
+
+def test_empty_queue_is_asked_again_once_another_gave_something():
+    turns = Turns([1, 1])
+    turns.found(turns.next(), False)
+    other = turns.next()
+    turns.found(other, True)
+    assert 1 - other in [turns.next(), turns.next()]
+
+
+def test_turn_stays_with_the_only_queue():
+    turns = Turns([1])
+    turns.found(turns.next(), True)
+    assert turns.stays(0)
+
+
+def test_turn_does_not_stay_with_one_of_two_equal_queues():
+    turns = Turns([1, 1])
+    first = turns.next()
+    turns.found(first, True)
+    assert not turns.stays(first)
+    assert turns.next() == 1 - first
+
+
+def test_turn_that_stays_counts_as_taken():
+    turns = Turns([3, 1])
+    order = []
+    index = turns.next()
+    for _ in range(40):
+        order.append(index)
+        turns.found(index, True)
+        if not turns.stays(index):
+            index = turns.next()
+    assert Counter(order) == {0: 30, 1: 10}
+
+
+def test_strict_stays_with_the_first_queue_only():
+    turns = Turns([1, 1], strict=True)
+    assert turns.stays(0)
+    assert not turns.stays(1)
+
+
+def test_queue_that_sleeps_has_no_turn_until_it_is_woken():
+    turns = Turns([1, 1, 1])
+    turns.sleeps(1)
+    assert set(taken(turns, 6)) == {0, 2}
+    assert list(turns.asleep) == [1]
+    turns.wakes(1)
+    assert Counter(taken(turns, 6)) == {0: 2, 1: 2, 2: 2}
+
+
+def test_nobody_has_a_turn_when_all_sleep():
+    turns = Turns([1, 1])
+    turns.sleeps(0)
+    turns.sleeps(1)
+    assert turns.next() is None
+    turns.wakes(1)
+    assert turns.next() == 1
+
+
+def test_strict_asks_a_woken_queue_before_later_ones():
+    turns = Turns([1, 1, 1], strict=True)
+    turns.sleeps(0)
+    assert turns.next() == 1
+    turns.wakes(0)
+    assert turns.next() == 0
