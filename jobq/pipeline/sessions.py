@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from jobq import extras
 from jobq.config import processors
 from jobq.errors import JobqError, PipelineError
-from jobq.pipeline import archive, distribution, gateway, interpreter
+from jobq.pipeline import distribution, gateway, interpreter
 from jobq.pipeline.java import Java, find_java
 from jobq.pipeline.memory import asked, checked
 
@@ -48,14 +48,21 @@ def session(
     if os.environ.get("SPARK_HOME"):
         distribution.check(os.environ["SPARK_HOME"])
     java = find_java()
-    settings = _settings(java, master, memory, fast, given)
+    settings = _settings(master, memory, fast, given)
     with _environment(_variables(java, master)):
         gateway.start(settings)
         return _built(SparkSession, name, master, settings)
 
 
 def words_of(error: BaseException) -> str:
-    """What failed, without the JVM's traceback."""
+    """Return what failed, on one line: of a Python traceback its end, of a JVM's its beginning."""
+    from pyspark.errors import PySparkException
+
+    if isinstance(error, PySparkException):
+        # An error of Python code in an executor: Spark hands over the whole traceback as a parameter.
+        traceback = (error.getMessageParameters() or {}).get("msg", "").strip()
+        if traceback:
+            return traceback.splitlines()[-1].strip()
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else ""
     return text if isinstance(error, JobqError) else f"{type(error).__name__}: {text}"
@@ -114,13 +121,11 @@ def _built(
     return builder.getOrCreate()
 
 
-def _settings(
-    java: Java, master: str, memory: str | None, fast: bool, conf: dict[str, str]
-) -> dict[str, str]:
+def _settings(master: str, memory: str | None, fast: bool, conf: dict[str, str]) -> dict[str, str]:
     """Spark's settings; `conf` wins, but Java's options are added to, not replaced."""
     heap = checked(conf.get("spark.driver.memory") or asked(memory))
     options = [f"-Dlog4j2.configurationFile={QUIET.as_uri()}", *([FAST] if fast else [])]
-    options += [*archive.options(java), conf.get(JAVA_OPTIONS, "")]
+    options.append(conf.get(JAVA_OPTIONS, ""))
     settings = SETTINGS | {
         "spark.driver.memory": heap,
         "spark.ui.enabled": "false",

@@ -90,7 +90,14 @@ def test_version_is_told(line: Any) -> None:
     assert re.fullmatch(r"jobq \d\S*\n", line("--version").out)
 
 
-def test_a_removed_verb_names_what_replaces_it(line: Any) -> None:
-    ended = line("lake", "drain", "--queues", "low")
+@pytest.mark.parametrize(
+    ("old", "told"),
+    [
+        (("lake", "drain", "--queues", "low"), "'jobq lake drain' was removed; run 'jobq worker --burst'"),
+        (("spark", "warmup"), "'jobq spark warmup' was removed; Spark starts without it"),
+    ],
+)  # fmt: skip
+def test_a_removed_verb_names_what_replaces_it(line: Any, old: tuple[str, ...], told: str) -> None:
+    ended = line(*old)
     assert ended.code == exits.USAGE
-    assert "'jobq lake drain' was removed; run 'jobq worker --burst'" in ended.err
+    assert told in ended.err

