@@ -18,7 +18,7 @@ from jobq.config import WorkerSettings
 from jobq.queue import fsck
 from jobq.queue.admin import PAGE
 from jobq.queue.binding import PER_CALL
-from jobq.queue.types import Ending, Hold, Message
+from jobq.queue.types import Ending, Lease, Message
 from jobq.worker import leases
 
 READY, DELAYED, DEAD = 100_000, 10_000, 1_000
@@ -104,8 +104,8 @@ def _of_workers(queue: jobq.Queue) -> list[Call]:
     def ended() -> list[Ending]:
         return [Ending(mid=m.mid, token=m.token) for m in held()]
 
-    def holds(count: int = BATCH) -> list[Hold]:
-        return [Hold(m.mid, m.token) for m in held(count)]
+    def holds(count: int = BATCH) -> list[Lease]:
+        return [Lease(m.mid, m.token) for m in held(count)]
 
     lent, of_both = holds(leases.PER_CALL), f"{BATCH} with dequeue of {BATCH}"
     return [

@@ -36,7 +36,7 @@ from jobq.queue.types import (
     Ending,
     Enqueued,
     Finished,
-    Hold,
+    Lease,
     Message,
 )
 
@@ -226,12 +226,12 @@ class Queue(Administration):
         with self._own(caller) as own:
             return [item == b"ok" for item in self._call("release", own, args)]
 
-    def close_caller(self, caller_id: str) -> list[Hold]:
+    def close_caller(self, caller_id: str) -> list[Lease]:
         """Refuse all later calls of a caller that is gone; what its last call handed out and it still holds."""
         script, names, _ = self._bound.get("close") or self._bind("close")
         reply = self.client.run(script, [*names, f"{self.prefix}call:{caller_id}"], [caller_id])
         texts = [item.decode() for item in reply]
-        held = [Hold(mid, token) for mid, token in zip(texts[::2], texts[1::2], strict=True)]
+        held = [Lease(mid, token) for mid, token in zip(texts[::2], texts[1::2], strict=True)]
         return held[:MOST]  # more hands out nobody but who forged the record
 
     def progress(self, mid: str, token: str, text: str) -> bool:

@@ -83,7 +83,7 @@ class Finished(NamedTuple):
     dequeued: Dequeued | None
 
 
-class Hold(NamedTuple):
+class Lease(NamedTuple):
     """The right to a message."""
 
     mid: str

@@ -17,7 +17,7 @@ from jobq.client.ahead import Ahead
 from jobq.errors import JobAborted, JobqError, Unavailable
 from jobq.jobs.call import Call
 from jobq.jobs.forks import NotHere, leave
-from jobq.queue.types import Dequeued, Ending, Hold, Message
+from jobq.queue.types import Dequeued, Ending, Lease, Message
 from jobq.worker import shared_state as slots
 from jobq.worker.clock import boot_ns
 from jobq.worker.hard import kill_after_s
@@ -192,7 +192,7 @@ class AsyncChild(Child):
         self._why.pop(slot, None)
         message, ending = call.message, None
         if made.cancelled():
-            self.release(index, [Hold(message.mid, message.token)])
+            self.release(index, [Lease(message.mid, message.token)])
         else:
             error = made.exception()
             logger.error("%s %s broke its child's loop", call.job.name, message.mid, exc_info=error)
@@ -208,7 +208,7 @@ class AsyncChild(Child):
                 self._fenced(self._report_unsafe)
             # Only now: while a sync job holds the loop up, what waits behind it may be taken back.
             if not self.slots.start(slot, kill_after_s(call.job)):
-                self.release(index, [Hold(call.message.mid, call.message.token)])
+                self.release(index, [Lease(call.message.mid, call.message.token)])
             elif call.job.is_async:
                 ending = await self.executor.arun(call, lambda: self._told_to_stop(slot))
             else:
@@ -217,7 +217,7 @@ class AsyncChild(Child):
             why = self._why.pop(slot, self.abort)
             logger.warning("%s %s stopped: %s", call.job.name, call.message.mid, why or stopped)
             if why == "hurry":
-                self.release(index, [Hold(call.message.mid, call.message.token)])
+                self.release(index, [Lease(call.message.mid, call.message.token)])
         if ending is not None:
             plain = ending.outcome == "done" and ending.result is None
             self.slots.states[slot] = slots.ENDED if plain else slots.REPORTING
@@ -358,7 +358,7 @@ class AsyncChild(Child):
             self._took(self.turns.next() or 0, dequeued, self._ahead_until)
         else:
             self.slots.words[slots.SUSPECT] = 0
-            self.release(0, [Hold(message.mid, message.token) for message in dequeued.messages])
+            self.release(0, [Lease(message.mid, message.token) for message in dequeued.messages])
 
     def _on_signal(self) -> None:
         self.hear()
@@ -377,7 +377,7 @@ class AsyncChild(Child):
                 self._cancel(slot, "hurry")
         if self._alone and hurried:
             (slot, index, call), self._alone = self._alone, None
-            self.release(index, [Hold(call.message.mid, call.message.token)])
+            self.release(index, [Lease(call.message.mid, call.message.token)])
             self._end(slot, index, None)
 
     def _cancel(self, slot: int, why: str) -> None:

@@ -8,7 +8,7 @@ from time import monotonic, monotonic_ns
 
 from jobq.errors import JobAborted, JobqError
 from jobq.jobs.call import Call
-from jobq.queue.types import Dequeued, Ending, Hold, Message
+from jobq.queue.types import Dequeued, Ending, Lease, Message
 from jobq.worker import shared_state as slots
 from jobq.worker.clock import boot_ns
 from jobq.worker.hard import kill_after_s
@@ -123,7 +123,7 @@ class SyncChild(Child):
             timers.in_job = False
             logger.warning("%s %s stopped: %s", call.job.name, call.message.mid, aborted)
             if self.abort == "hurry":
-                self.release(self._index, [Hold(call.message.mid, call.message.token)])
+                self.release(self._index, [Lease(call.message.mid, call.message.token)])
             self.slots.states[slot] = slots.FREE
             self.settled()
             return None
@@ -157,7 +157,7 @@ class SyncChild(Child):
             unstarted = self._unstarted()
             for held in unstarted:
                 self.slots.states[held.slot] = slots.TAKEN
-        told = self.release(index, [Hold(held.mid, held.token) for held in unstarted])
+        told = self.release(index, [Lease(held.mid, held.token) for held in unstarted])
         if self._unheard or not told:
             # It stays in the shared memory, so that leases are renewed and a death is cleared up after.
             self._unheard = False

@@ -24,7 +24,7 @@ from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
 from jobq.jobs.signing import seal_of
 from jobq.queue.queue import Queue
-from jobq.queue.types import Dequeued, Ending, Finished, Hold, Message
+from jobq.queue.types import Dequeued, Ending, Finished, Lease, Message
 from jobq.worker import exits
 from jobq.worker import shared_state as slots
 from jobq.worker.clock import boot_ns, lease_and_margin
@@ -337,7 +337,7 @@ class Child:
         if self.spent is not None and dequeued is not None and dequeued.messages:
             self.spent.look(self.queues[index].name, dequeued.messages)
 
-    def release(self, index: int, holds: Sequence[Hold]) -> bool:
+    def release(self, index: int, holds: Sequence[Lease]) -> bool:
         """Give back what wasn't started; False: that will be done later."""
         self.executor.home.only()
         done = not holds or self.lines[index].release(holds)
@@ -362,7 +362,7 @@ class Child:
                     continue
                 if handed is not None:
                     self.slots.words[slots.SUSPECT] = 0
-                    line.release([Hold(one.mid, one.token) for one in handed.messages])
+                    line.release([Lease(one.mid, one.token) for one in handed.messages])
         self.owing = [line for line in self.owing if line.owes]
 
     def wait_to_pay_s(self) -> float:

@@ -8,7 +8,7 @@ from functools import partial
 
 from jobq.config import WorkerSettings
 from jobq.queue.queue import Queue
-from jobq.queue.types import Hold
+from jobq.queue.types import Lease
 from jobq.worker import shared_state as slots
 from jobq.worker.clock import boot_ns, lease_and_margin
 from jobq.worker.log import logger
@@ -108,7 +108,7 @@ class Leases:
             member.slots.lock.release()
 
     def _extend(self, index: int, mine: list[tuple[Member, Held]]) -> list[tuple[Member, Held]]:
-        holds = [Hold(held.mid, held.token) for _, held in mine]
+        holds = [Lease(held.mid, held.token) for _, held in mine]
         kept = self._queues[index].extend(holds, self._settings.lease_ms)
         return [one for one, ok in zip(mine, kept, strict=True) if not ok]
 
@@ -138,10 +138,10 @@ class Leases:
     def pay(self, ask: Ask) -> None:
         """Release what was taken from children; again with the next renewal where that fails."""
         for index in {one.queue for one in self._owed}:
-            holds = [Hold(one.mid, one.token) for one in self._owed if one.queue == index]
+            holds = [Lease(one.mid, one.token) for one in self._owed if one.queue == index]
             if ask(index, partial(self._release, index, holds)):
                 self._owed = [one for one in self._owed if one.queue != index]
 
-    def _release(self, index: int, holds: list[Hold]) -> None:
+    def _release(self, index: int, holds: list[Lease]) -> None:
         for start in range(0, len(holds), PER_CALL):
             self._queues[index].release(holds[start : start + PER_CALL])

@@ -17,7 +17,7 @@ from jobq.client.numbered_calls import REPEAT_S, Caller, new_id
 from jobq.config import WorkerSettings
 from jobq.errors import Full, JobqError, LockLost, ScriptError, Unavailable
 from jobq.queue.queue import MOST, Queue
-from jobq.queue.types import Dequeued, Ending, Finished, Hold
+from jobq.queue.types import Dequeued, Ending, Finished, Lease
 from jobq.worker.clock import boot_ns, lease_and_margin
 from jobq.worker.log import logger
 from jobq.worker.standing import AWAY, BROKEN, Standing
@@ -137,7 +137,7 @@ class Line:
         self.heard(endings, finished)
         return finished.dequeued, asked_at + self._lease_ns - self._margin_ns
 
-    def release(self, holds: Sequence[Hold]) -> bool:
+    def release(self, holds: Sequence[Lease]) -> bool:
         """Give back what wasn't started; False: later."""
         asked_at = boot_ns()
         try:

@@ -18,7 +18,7 @@ from jobq.events import Event, in_utc
 from jobq.queue.audit import Audit, server_ms
 from jobq.queue.audit_lives import Tally
 from jobq.queue.queue import Queue
-from jobq.queue.types import Ending, Hold, Message
+from jobq.queue.types import Ending, Lease, Message
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_release_lets_newer_content_start_and_supersedes_what_never_ran(recorded
     recorded.enqueue(b"v", mid="m")
     [held] = recorded.dequeue().messages
     recorded.enqueue(b"w", mid="m", can_requeue=True)
-    recorded.release([Hold("m", held.token)])
+    recorded.release([Lease("m", held.token)])
     run(recorded, 1)
     result = Audit(recorded).result()
     assert (figures(result), result.superseded) == ((2, 1, 0, 0), 1)

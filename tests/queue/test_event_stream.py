@@ -6,7 +6,7 @@ import pytest
 
 from jobq.errors import ConfigError
 from jobq.events import KINDS, LEVELS, attempt_record, decode
-from jobq.queue.types import Ending, Hold
+from jobq.queue.types import Ending, Lease
 
 RECORD = attempt_record("mail.send", 1, 1_699_999_999_000, 250_000, 9_000, 4_096, "w1", "Boom", "f")
 
@@ -167,7 +167,7 @@ def test_content_superseded_unrun_is_an_event_where_enqueues_are(queue, at, stre
         queue.enqueue(b"", mid="m", now=at(0))
         [held] = queue.dequeue(now=at(0)).messages
         queue.enqueue(b"w", mid="m", can_requeue=True, now=at(0))
-        queue.release([Hold("m", held.token)], now=at(0))
+        queue.release([Lease("m", held.token)], now=at(0))
         assert [one for one in kinds(stream()) if one[0] != "enqueued"] == expected
         queue.clear(now=at(0))
         queue.client.command("DEL", f"{queue.prefix}events")

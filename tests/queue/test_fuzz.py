@@ -14,7 +14,7 @@ import pytest
 from jobq.client.functions import scripts
 from jobq.client.scripts import Script
 from jobq.queue.queue import Queue
-from jobq.queue.types import Ending, Hold
+from jobq.queue.types import Ending, Lease
 from tests import hostile
 from tests.hostile import CORRUPT, Corruption, Raw
 
@@ -34,7 +34,7 @@ def _numbered(*rest: Any) -> tuple[Any, ...]:
     return (CALLER, 7, NOW + 5_000, *rest)
 
 
-def calls(queue: Queue, held: Hold, dead_id: str) -> dict[str, Call]:
+def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
     """One good call of each script."""
     ending = ("held", held.token, "done", "", 0, "job\x1f1")
     return {
@@ -65,7 +65,7 @@ def calls(queue: Queue, held: Hold, dead_id: str) -> dict[str, Call]:
 
 
 @pytest.fixture
-def alive(queue: Queue, at: Callable[[int], int], end: Any) -> tuple[Hold, str]:
+def alive(queue: Queue, at: Callable[[int], int], end: Any) -> tuple[Lease, str]:
     """A queue with something in every place: the message that is held, and a dead one's id."""
     queue.events_level("all")
     queue.enqueue_many(
@@ -82,7 +82,7 @@ def alive(queue: Queue, at: Callable[[int], int], end: Any) -> tuple[Hold, str]:
     queue.enqueue_many([(f"ready{i}", b"v") for i in range(4)], now=at(3))
     queue.cancel("ready0", now=at(4))
     queue.enqueue(b"w", mid="ready3", can_update=True, delay=60, now=at(4))
-    return Hold("held", held.token), queue.dead()[0].dead_id
+    return Lease("held", held.token), queue.dead()[0].dead_id
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def raw(redis: Any) -> Raw:
 
 
 @pytest.fixture
-def good(queue: Queue, alive: tuple[Hold, str]) -> dict[str, hostile.Call]:
+def good(queue: Queue, alive: tuple[Lease, str]) -> dict[str, hostile.Call]:
     """A good call of each script, with its keys."""
     return {
         name: hostile.Call((*_keys(queue, ENGINE[name]), *call.extra_keys), call.args)
