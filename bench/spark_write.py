@@ -18,7 +18,6 @@ COLUMNS = ("id", "concat('/data/', id, '.jpg') as path", "id % 500 as width")
 CASES = {
     "ids made": {},
     "idColumn": {"idColumn": "id"},
-    "atomic": {"commit": "atomic"},
     "delayColumn": {"delayColumn": "width", "kwargsColumns": "id,path,width"},
 }
 

@@ -13,14 +13,17 @@ Names load at first use: importing this brings in neither pyspark nor pyarrow.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from jobq.pipeline.sessions import session
+    from jobq.pipeline.writing.rows import with_ids
 
-__all__ = ["register", "session"]
+__all__ = ["register", "session", "with_ids"]
+_HOME = {"session": "sessions", "with_ids": "writing.rows"}
 
 
 def register(spark: SparkSession) -> None:
@@ -33,8 +36,6 @@ def register(spark: SparkSession) -> None:
 if not TYPE_CHECKING:  # a checker would take every misspelt name for Any
 
     def __getattr__(name: str) -> Any:
-        if name != "session":
+        if name not in _HOME:
             raise AttributeError(f"module 'jobq.pipeline' has no attribute {name!r}")
-        from jobq.pipeline.sessions import session
-
-        return session
+        return getattr(import_module(f"jobq.pipeline.{_HOME[name]}"), name)

@@ -15,7 +15,7 @@ _CALLED = (
 )  # fmt: skip
 #: What it sends to a queue's or a topic's keys itself.
 _OWN = (
-    "hget", "hmget", "pexpire", "unlink", "xinfo|stream", "xrange", "xrevrange", "xtrim", "zcard", "zrange",
+    "xinfo|stream", "xrange", "xrevrange", "xtrim", "zcard", "zrange",
 )  # fmt: skip
 
 
@@ -28,10 +28,8 @@ def rights(namespace: str = "jobq", names: Sequence[str] = ()) -> list[str]:
     called = [*_CALLED, *(("pipeline", path.stem) for path in paths)]
     patterns = [f"{literal(keys.prefix(namespace, name))}*" for name in names]
     every = f"{literal(keys.checked_name('namespace', namespace))}:{{*"
-    staged = literal(f"{namespace}:staged")
     return [
         *(f"~{one}" for one in patterns or [every]), "resetchannels",
         *allowed_for((load(*one) for one in called), _OWN),
         f"(~{literal(keys.queue_names(namespace))} ~{literal(topic_names(namespace))} +sadd +smembers)",
-        f"(~{staged} +zadd +zrange +zrangebyscore +zrem)",
     ]  # fmt: skip

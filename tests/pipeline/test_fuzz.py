@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from jobq.client.functions import scripts
-from jobq.pipeline.writing.outlet import packed
-from jobq.pipeline.writing.rows import Message
+from jobq.pipeline.writing.delivery import packed
+from jobq.pipeline.writing.rows import RowMessage
 from jobq.queue import keys
 from jobq.queue.queue import Queue
 from tests import hostile
@@ -16,11 +16,11 @@ from tests.hostile import Call, Raw
 
 SCRIPTS = {script.name: script for script in scripts() if script.area == "pipeline"}
 PREFIX, NOW = "jobq:{low}:", 1_700_000_100_000
-BATCH = [Message("low", when, f"m{when}", b"{}") for when in ("", "d60000", "a1800000000000")]
+BATCH = [RowMessage("low", when, f"m{when}", b"{}") for when in ("", "d60000", "a1800000000000")]
 
 
 @pytest.fixture
-def good(queue: Queue, kill_message: Any, redis: Any) -> dict[str, Call]:
+def good(queue: Queue, kill_message: Any) -> dict[str, Call]:
     """A good call of each script, on a queue with something in most places."""
     queue.events_level("all")
     for n in range(3):
@@ -28,23 +28,16 @@ def good(queue: Queue, kill_message: Any, redis: Any) -> dict[str, Call]:
     queue.enqueue_many([("ready", b"v"), ("ready2", b"v")])
     queue.enqueue(b"v", mid="due", delay=3_600, dedupe=1)
     queue.cancel("ready")
-    redis.hset(f"{PREFIX}staged:run", mapping={"born": "a", "a.0": packed(BATCH)})
     args = {
         "dead": ((0, "", NOW * 2, 10), (0, 2, 3)),
         "deliver": (("fuzz", 7, NOW, 1_000, packed(BATCH)), (1, 3)),
         "messages": (("0", 10, "1", NOW), (1,)),
-        "publish": (("fuzz", 7, NOW, 1_000, "a", "a.0", 60_000), (1, 3, 6)),
-        "stage": (("b", "a", "b.0", packed(BATCH), 60_000), (4,)),
         "walk": (("0-0", "+", 10), (2,)),
     }
     return {
-        name: Call(tuple(_key(key) for key in SCRIPTS[name].keys), *given)
+        name: Call(tuple(keys.key(PREFIX, key, "fuzz") for key in SCRIPTS[name].keys), *given)
         for name, given in args.items()
     }
-
-
-def _key(name: str) -> str:
-    return f"{PREFIX}staged:run" if name == "staged" else keys.key(PREFIX, name, "fuzz")
 
 
 @pytest.fixture

@@ -49,22 +49,12 @@ def url(url_of):
     return url_of("pipeline")
 
 
-@pytest.mark.parametrize("mode", ["idempotent", "atomic"])
-def test_frames_are_written(url, valkey_queue, mode):
-    options = {"job": "app.send", "queue": "low", "commit": mode, "delayColumn": "later"}
-    Write(url, SCHEMA, **options).save([("a", None), ("b", 60_000)], [("c", None)])
+@pytest.mark.parametrize("kind", ["pipeline", "producer"])
+def test_frames_are_written(url_of, valkey_queue, kind):
+    options = {"job": "app.send", "queue": "low", "delayColumn": "later"}
+    Write(url_of(kind), SCHEMA, **options).save([("a", None), ("b", 60_000)], [("c", None)])
     counts = valkey_queue.counts()
     assert (counts.ready, counts.delayed) == (2, 1)
-
-
-def test_producer_writes_frames_unless_they_are_staged(url_of, valkey_queue):
-    options = {"job": "app.send", "queue": "low", "delayColumn": "later"}
-    url = url_of("producer")
-    Write(url, SCHEMA, **options, commit="idempotent").save([("a", None), ("b", 60_000)])
-    with pytest.raises(JobqError, match="permission"):
-        Write(url, SCHEMA, **options, commit="atomic").save([("c", None)])
-    counts = valkey_queue.counts()
-    assert (counts.ready, counts.delayed) == (1, 1)
 
 
 def test_views_are_read_and_a_lake_is_filled(url, valkey_client, valkey_queue, tmp_path):

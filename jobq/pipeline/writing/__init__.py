@@ -1,1 +1,1 @@
-"""DataFrame to queue: rows become messages, each once, however often Spark runs a task again."""
+"""DataFrame to queue: each row becomes one message, however often Spark runs a task again."""

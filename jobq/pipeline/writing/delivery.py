@@ -1,46 +1,78 @@
-"""What becomes of one attempt's messages: enqueued batch by batch, or staged until the driver publishes."""
+"""Send the messages of one partition to their queues, in batches."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any
 
-from jobq.pipeline.writing import janitor
-from jobq.pipeline.writing.outlet import Outlet, Staged
-from jobq.queue.binding import BYTES_PER_CALL
+import msgspec
 
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
-    from jobq.pipeline.writing.rows import Message
-    from jobq.pipeline.writing.settings import WriteSettings
+from jobq.client.connection import Client
+from jobq.client.numbered_calls import Caller
+from jobq.client.scripts import load
+from jobq.pipeline.writing.rows import RowMessage
+from jobq.queue import keys
+from jobq.queue.binding import BYTES_PER_CALL, served
+from jobq.queue.directory import register_queue
+from jobq.queue.durability import Confirmation
 
-#: What may wait in memory for its batch to fill, in messages and bytes of content, all queues together.
-MOST_WAITING = 20_000
-MOST_BYTES = 16 * 1024 * 1024
+#: Limits of what waits in memory until its batch is full, over all queues: messages, and bytes of content.
+MAX_WAITING = 20_000
+MAX_WAITING_BYTES = 16 * 1024 * 1024
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class QueueSender:
+    """Send batches to one queue. Not shared between threads: its calls are numbered."""
+
+    def __init__(self, client: Client, queue: str, dedupe_ms: int) -> None:
+        self._client, self._name = client, queue
+        self._prefix = keys.prefix(client.namespace, queue)
+        self._dedupe_ms = dedupe_ms
+        self._caller = Caller()
+        self._script = load("pipeline", "deliver")
+        self._keys = [keys.key(self._prefix, key, self._caller.id) for key in self._script.keys]
+        self.nadded = self.npresent = 0
+
+    def send(self, messages: Sequence[RowMessage]) -> None:
+        """Enqueue the messages. One whose mid is in the queue already changes nothing."""
+        register_queue(self._client, self._name)
+        confirmation = Confirmation(
+            self._client.durability,
+            self._client,
+            keys.key(self._prefix, "last_call", self._caller.id),
+        )
+        number, batch = self._caller.next(), packed(messages)
+        numbered = [self._caller.id, number, "", self._dedupe_ms or "", batch]
+        reply = self._client.run(self._script, self._keys, numbered, confirmation.exchange)
+        _, nadded, npresent = served(self._name, self._caller, reply)
+        confirmation.check([message.mid for message in messages])
+        self.nadded += int(nadded)
+        self.npresent += int(npresent)
 
 
 class Delivery:
-    """Gathers messages by queue and passes them on in batches. `staged`: what was staged, by queue."""
+    """Gather messages by queue and send them in batches of at most `batch` messages."""
 
-    def __init__(self, settings: WriteSettings, client: Client) -> None:
-        self._settings, self._client = settings, client
-        self._outlets: dict[str, Outlet] = {}
-        self._waiting: dict[str, list[Message]] = {}
+    def __init__(self, client: Client, batch: int, dedupe_ms: int) -> None:
+        self._client, self._batch, self._dedupe_ms = client, batch, dedupe_ms
+        self._senders: dict[str, QueueSender] = {}
+        self._waiting: dict[str, list[RowMessage]] = {}
         self._bytes: dict[str, int] = {}
         self._nwaiting = self._nbytes = 0
-        self.staged: dict[str, Staged] = {}
 
     @property
     def nadded(self) -> int:
-        """Messages that are new in their queue."""
-        return sum(outlet.nadded for outlet in self._outlets.values())
+        """Messages that were new in their queue."""
+        return sum(sender.nadded for sender in self._senders.values())
 
     @property
     def npresent(self) -> int:
-        """Messages whose mid lived already."""
-        return sum(outlet.npresent for outlet in self._outlets.values())
+        """Messages whose mid was in its queue already."""
+        return sum(sender.npresent for sender in self._senders.values())
 
-    def put(self, message: Message) -> None:
-        """Take one message."""
+    def put(self, message: RowMessage) -> None:
+        """Take one message, and send the batch that it fills."""
         queue, size = message.queue, len(message.content)
         batch = self._waiting.get(queue)
         if batch is None:
@@ -50,47 +82,30 @@ class Delivery:
         self._bytes[queue] += size
         self._nwaiting += 1
         self._nbytes += size
-        if len(batch) >= self._settings.batch or self._bytes[queue] >= BYTES_PER_CALL:
-            self._flush(queue)
-        elif self._nwaiting >= MOST_WAITING or self._nbytes >= MOST_BYTES:
+        if len(batch) >= self._batch or self._bytes[queue] >= BYTES_PER_CALL:
+            self._send(queue)
+        elif self._nwaiting >= MAX_WAITING or self._nbytes >= MAX_WAITING_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Pass on all that waits."""
+        """Send everything that waits."""
         for queue in list(self._waiting):
-            self._flush(queue)
+            self._send(queue)
 
-    def _flush(self, queue: str) -> None:
+    def _send(self, queue: str) -> None:
         batch, size = self._waiting.pop(queue), self._bytes.pop(queue)
         self._nwaiting -= len(batch)
         self._nbytes -= size
-        self._send(queue, batch)
-
-    def _send(self, queue: str, batch: list[Message]) -> None:
-        self._outlet(queue).enqueue(batch)
-
-    def _outlet(self, queue: str) -> Outlet:
-        known = self._outlets.get(queue)
-        if known is None:
-            known = Outlet(self._client, queue, self._settings.dedupe_ms)
-            self._outlets[queue] = known
-        return known
+        sender = self._senders.get(queue)
+        if sender is None:
+            sender = self._senders[queue] = QueueSender(self._client, queue, self._dedupe_ms)
+        sender.send(batch)
 
 
-class StagedDelivery(Delivery):
-    """Stages instead."""
-
-    def __init__(self, settings: WriteSettings, client: Client, run: str, attempt: str) -> None:
-        super().__init__(settings, client)
-        self._run, self._attempt = run, attempt
-
-    def _send(self, queue: str, batch: list[Message]) -> None:
-        known = self.staged.get(queue)
-        if known is not None:
-            self.staged[queue] = self._outlet(queue).stage(self._run, known, batch)
-            return
-        janitor.enter(self._client, self._run, queue)
-        first = Staged(queue, "", self._attempt, 0, 0)
-        self.staged[queue] = self._outlet(queue).stage(self._run, first, batch)
-        # Again: an abort may have come between the two, and what isn't listed nobody drops.
-        janitor.enter(self._client, self._run, queue)
+def packed(messages: Sequence[RowMessage]) -> bytes:
+    """Return a batch in the format that lua/pipeline/deliver.lua reads."""
+    head: list[Any] = []
+    for _, when, mid, content in messages:
+        head += (mid, when, len(content))
+    text = _pack(head)
+    return b"".join([b"%08d" % len(text), text, *[message.content for message in messages]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from hashlib import blake2b
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,19 +13,19 @@ from jobq.errors import BadRecord, JobqError
 from jobq.jobs.codec import decode_any, encode
 from jobq.jobs.signing import seal_for
 from jobq.pipeline.writing import types
-from jobq.pipeline.writing.ids import Ids
 from jobq.pipeline.writing.settings import LONGEST_S
-from jobq.queue.binding import checked_mid
+from jobq.queue.binding import checked_mid, mid_of
 from jobq.queue.keys import checked_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
     from jobq.pipeline.writing.settings import WriteSettings
 
 
-class Message(NamedTuple):
+class RowMessage(NamedTuple):
     """One row on its way. when: '' at once, 'd<ms>' after a delay, 'a<epoch ms>' not before."""
 
     queue: str
@@ -50,7 +51,7 @@ class Rows:
         self._checked: set[str] = {settings.queue}
         self.number = 0
 
-    def messages(self, batch: pa.RecordBatch) -> Iterator[Message]:
+    def messages(self, batch: pa.RecordBatch) -> Iterator[RowMessage]:
         """A message per row; BadRecord names the row and what is wrong with it."""
         settings = self._settings
         stamp = b',"enqueued_at":%d}' % (time.time_ns() // 1_000_000)
@@ -72,7 +73,7 @@ class Rows:
             except JobqError as error:
                 raise self._bad(str(error), mid) from error
 
-    def _message(self, queue: Any, mid: Any, at: Any, call: bytes, stamp: bytes) -> Message:
+    def _message(self, queue: Any, mid: Any, at: Any, call: bytes, stamp: bytes) -> RowMessage:
         settings = self._settings
         queue = settings.queue if queue is None else queue
         if queue not in self._checked:
@@ -85,7 +86,7 @@ class Rows:
         content = call[:-1] + stamp
         if self._seal is not None:
             content = self._seal.close_call(queue, mid, content, _due_ms(when))
-        return Message(queue, when, mid, content)
+        return RowMessage(queue, when, mid, content)
 
     def _args(self, value: Any) -> Sequence[Any]:
         return () if value is None or self._arguments is None else self._arguments(value)
@@ -152,3 +153,41 @@ def _from_json(text: str) -> Sequence[Any]:
     if not isinstance(value, list):
         raise BadRecord(f"arguments are a JSON array, not {text!r:.60}")
     return value
+
+
+class Ids:
+    """The ids of one attempt at one partition. Keeps about 100 bytes per row."""
+
+    def __init__(self, load_id: str, partition: int) -> None:
+        load = load_id.encode("utf-8", "surrogatepass")
+        self._base = blake2b(b"%d:%b%d:" % (len(load), load, partition), digest_size=12)
+        self._seen: set[bytes] = set()
+        self._repeats: dict[bytes, int] = {}
+
+    def id(self, row: bytes) -> str:
+        """The next id of a row with this content."""
+        hashed = self._base.copy()
+        hashed.update(row)
+        digest = hashed.digest()
+        if digest in self._seen:
+            n = self._repeats[digest] = self._repeats.get(digest, 0) + 1
+            hashed.update(b"\0%d" % n)
+            digest = hashed.digest()
+        else:
+            self._seen.add(digest)
+        return mid_of(digest)
+
+
+def with_ids(df: DataFrame, column: str = "id", load_id: str = "") -> DataFrame:
+    """`df` with a column for `idColumn`: ids that stay the same however the rows are partitioned.
+
+    A hash of `load_id`, the row, and its number among equal rows; costs a shuffle. Give a load that recurs
+    with the same rows a `load_id` of its own each time.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    whole = F.to_json(F.struct(*[F.col(f"`{name}`") for name in df.columns]))
+    number = F.row_number().over(Window.partitionBy(whole).orderBy(F.lit(0)))
+    named = F.concat_ws("\0", F.lit(load_id), whole, number.cast("string"))
+    return df.withColumn(column, F.substring(F.sha2(named, 256), 1, 32))

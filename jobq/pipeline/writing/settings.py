@@ -49,7 +49,6 @@ class WriteSettings:
     load_id: str = ""
     when: str = ""
     dedupe_ms: int = 86_400_000
-    atomic: bool = False
     batch: int = 500
 
     def __repr__(self) -> str:
@@ -61,6 +60,7 @@ def write_settings(given: Mapping[str, str], schema: StructType) -> WriteSetting
     options = Options(given, KNOWN)
     columns = _columns(schema)
     _check_loads(options)
+    _check_commit(options)
     named = {name: _column(options, name, columns, fits) for name, fits in SERVING.items()}
     kwargs = _kwargs(options, columns, [name for name in named.values() if name])
     for name in [*kwargs, *filter(None, [named["argsColumn"]])]:
@@ -77,7 +77,6 @@ def write_settings(given: Mapping[str, str], schema: StructType) -> WriteSetting
         load_id=options.text("loadId"),
         when=f"d{_ms(options, 'delay')}" if "delay" in options else "",
         dedupe_ms=_ms(options, "dedupeFor", "1d"),
-        atomic=options.choice("commit", ("idempotent", "atomic"), "idempotent") == "atomic",
         batch=_batch(options),
     )
 
@@ -125,6 +124,14 @@ def _check_loads(options: Options) -> None:
     if "idColumn" in options and "loadId" in options:
         raise ConfigError(
             "idColumn and loadId say two things: ids come from a column, or are made for a load; give one"
+        )
+
+
+def _check_commit(options: Options) -> None:
+    if options.text("commit", "idempotent") != "idempotent":
+        raise ConfigError(
+            f"option commit={options.text('commit')!r} was removed; leave it out: rows are enqueued as they come, "
+            "and a write that is run again adds the rest"
         )
 
 

@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from jobq.pipeline.writing import writer
-from jobq.pipeline.writing.writer import Place, Written
+from jobq.pipeline.writing.writer import PartitionWritten, TaskPosition
 
 
 def schema_of(**columns: Any) -> StructType:
@@ -41,14 +41,14 @@ class Write:
 
     def attempt(
         self, rows: list[tuple[Any, ...]], partition: int = 0, batches: Any = None, **stream: str
-    ) -> Written:
+    ) -> PartitionWritten:
         """One task's attempt at a partition; query= and batch= within a stream."""
         one = self.writer
         given = batches if batches is not None else batches_of(self.schema, rows)
-        place = Place(partition, **stream)
-        return writer.attempt(one._settings, self.schema, iter(given), one._run, place)
+        position = TaskPosition(partition, **stream)
+        return writer.write_partition(one.settings, self.schema, iter(given), position)
 
-    def save(self, *partitions: list[tuple[Any, ...]]) -> list[Written]:
+    def save(self, *partitions: list[tuple[Any, ...]]) -> list[PartitionWritten]:
         """Every partition once, and the commit."""
         done = [self.attempt(rows, number) for number, rows in enumerate(partitions)]
         self.writer.commit(done)

@@ -1,4 +1,4 @@
-"""commit=idempotent: rows are enqueued as they come, and a retried or repeated write adds the rest."""
+"""Rows are enqueued as they come, and a retried or repeated write adds the rest."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import time
 
 import pytest
 
+from jobq.client.connection import connect
+from jobq.config import ServerSettings
 from jobq.errors import BadRecord, ConfigError, Full, PipelineError
 from jobq.jobs.codec import decode
+from jobq.jobs.signing import seal_of
 from jobq.pipeline.writing import writer
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
+from tests.client.deployments import Spread
+from tests.conftest import binary
 from tests.pipeline.writing.table import Write, batches_of, schema_of
 
 SCHEMA = schema_of(name="string", n="long")
@@ -145,3 +150,30 @@ def test_overwrite_and_complete_are_refused_with_what_to_do(server):
         writer.batch_writer({"job": "j"}, SCHEMA, True)
     with pytest.raises(ConfigError, match="use append or update"):
         writer.stream_writer({"job": "j"}, SCHEMA, True)
+
+
+def test_queues_of_a_cluster_are_written_each_on_its_node(server, tmp_path):
+    spread = Spread(binary(server.kind), tmp_path)
+    client = connect(settings=ServerSettings(url=spread.url))
+    try:
+        schema = schema_of(queue="string", id="long", wait="double")
+        rows = [(f"q{n % 7}", n, 1000.0 if n % 3 else None) for n in range(700)]
+        options = {"job": "j", "queueColumn": "queue", "idColumn": "id", "delayColumn": "wait"}
+        Write(spread.url, schema, **options).save(rows[:350], rows[350:])
+        for number in range(7):
+            queue = Queue(f"q{number}", client)
+            assert queue.counts().messages == 100
+            assert queue.fsck() == []
+    finally:
+        client.close()
+        spread.close()
+
+
+def test_encrypted_calls_are_opened_by_a_worker_with_the_key(client, server, monkeypatch):
+    monkeypatch.setenv("JOBQ_CODEC", "encrypt")
+    monkeypatch.setenv("JOBQ_CODEC_KEYS", "k:" + "c2VjcmV0IQ" * 8)
+    Write(server.url, SCHEMA, job="app.send", queue="low").save(ROWS)
+    seal = seal_of(connect(url=server.url))
+    entries = Queue("low", client).content(limit=1_000).entries
+    opened = {decode(seal.open("low", one.mid, one.content)).kwargs["n"] for one in entries}
+    assert opened == set(range(1_000))

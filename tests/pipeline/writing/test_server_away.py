@@ -31,8 +31,7 @@ def counts(at):
         client.close()
 
 
-@pytest.mark.parametrize("commit", ["idempotent", "atomic"])
-def test_attempt_goes_on_when_the_server_is_back(stoppable, at, commit):  # noqa: F811
+def test_attempt_goes_on_when_the_server_is_back(stoppable, at):  # noqa: F811
     def server_dies():
         batches = batches_of(SCHEMA, ROWS)
         yield from batches[:10]
@@ -40,7 +39,7 @@ def test_attempt_goes_on_when_the_server_is_back(stoppable, at, commit):  # noqa
         threading.Timer(0.2, stoppable.start).start()
         yield from batches[10:]
 
-    write = Write(at, SCHEMA, job="app.send", queue="low", commit=commit, batch="100")
+    write = Write(at, SCHEMA, job="app.send", queue="low", batch="100")
     done = write.attempt([], 0, server_dies())
     write.writer.commit([done])
     assert counts(at).ready == 2_000
