@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from jobq.client.connection import Client
+from jobq.client.connection import Argument, Client
 from jobq.client.numbered_calls import Caller
 from jobq.client.scripts import load
 from jobq.pipeline.writing.rows import RowMessage
@@ -43,7 +43,7 @@ class QueueSender:
             keys.key(self._prefix, "last_call", self._caller.id),
         )
         number, batch = self._caller.next(), packed(messages)
-        numbered = [self._caller.id, number, "", self._dedupe_ms or "", batch]
+        numbered: list[Argument] = [self._caller.id, number, "", self._dedupe_ms or "", batch]
         reply = self._client.run(self._script, self._keys, numbered, confirmation.exchange)
         _, nadded, npresent = served(self._name, self._caller, reply)
         confirmation.check([message.mid for message in messages])

@@ -43,7 +43,7 @@ class PartitionWritten(WriterCommitMessage):
     npresent: int
 
 
-class TaskPosition(NamedTuple):
+class StreamPosition(NamedTuple):
     """Where a task runs. query and batch are set within a stream, also within its foreachBatch; else ''."""
 
     partition: int = 0
@@ -51,13 +51,13 @@ class TaskPosition(NamedTuple):
     batch: str = ""
 
 
-def task_position() -> TaskPosition:
+def current_position() -> StreamPosition:
     """Return the position of the task that runs in this process."""
     context = TaskContext.get()
     if context is None:
-        return TaskPosition()
+        return StreamPosition()
     query, batch = (context.getLocalProperty(name) or "" for name in (_QUERY, _BATCH))
-    return TaskPosition(context.partitionId(), query, batch)
+    return StreamPosition(context.partitionId(), query, batch)
 
 
 class JobqWriter(DataSourceArrowWriter):
@@ -68,7 +68,7 @@ class JobqWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionWritten:  # type: ignore[override]
         """Write one partition."""
-        return write_partition(self.settings, self.schema, iterator, task_position())
+        return write_partition(self.settings, self.schema, iterator, current_position())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Every partition is written."""
@@ -87,7 +87,7 @@ class JobqStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionWritten:  # type: ignore[override]
         """Write one partition of one batch."""
-        position = task_position()
+        position = current_position()
         if not position.batch:
             raise PipelineError("Spark names no batch, as under a continuous trigger; use another")
         return write_partition(self.settings, self.schema, iterator, position)
@@ -138,7 +138,7 @@ def write_partition(
     settings: WriteSettings,
     schema: StructType,
     batches: Iterator[pa.RecordBatch],
-    position: TaskPosition,
+    position: StreamPosition,
 ) -> PartitionWritten:
     """Write the rows of one partition; all of them, or an error that says how many are enqueued."""
     client = connect(settings=settings.server)
@@ -186,7 +186,7 @@ def _log_failed() -> None:
     )
 
 
-def _load_id(settings: WriteSettings, position: TaskPosition) -> str:
+def _load_id(settings: WriteSettings, position: StreamPosition) -> str:
     """What tells one load from another. Each batch of a stream is a load."""
     if not position.batch:
         return settings.load_id
