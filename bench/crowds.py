@@ -136,7 +136,7 @@ def deep(_: str) -> Iterator[Row]:
     place = _deep[0]
     took: dict[jobq.Queue, list[float]] = {place.million: [], place.thousand: []}
     for _turn in range(BATCHES):
-        if place.thousand.counts().ready < 1_000:
+        if place.thousand.admin.counts().ready < 1_000:
             place.thousand.enqueue_many([b"{}"] * BATCH)
         for queue, values in took.items():
             values.append(_one_batch(queue))

@@ -44,13 +44,15 @@ def drained(level: str, headers: dict[str, str], jobs: int) -> Figures:
     """Of one drain: µs of the server per job, and what its events take."""
     with private_server() as client:
         queue = Queue("bench", client)
-        queue.events_level(level)
-        queue.events_maxlen(10 * jobs)
+        queue.admin.events_level(level)
+        queue.admin.events_maxlen(10 * jobs)
         used = [server_s(client)]
         noop.options(client=client, headers=headers).enqueue_many([()] * jobs)
         used.append(server_s(client))
         with running_worker(client, client.url, 2):
-            wait_for(lambda: queue.counts().ready + queue.counts().locked == 0, 300, 0.05)
+            wait_for(
+                lambda: queue.admin.counts().ready + queue.admin.counts().locked == 0, 300, 0.05
+            )
             used.append(server_s(client))
         count, size = weighed(client, f"{queue.prefix}events")
     enqueued, ran = ((after - before) / jobs * 1e6 for before, after in pairwise(used))

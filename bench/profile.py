@@ -60,10 +60,10 @@ def drained(processes: int) -> Iterator[Row]:
         queue = Queue("bench", client)
         noop.options(client=client).enqueue_many([()] * DRAINED)
         with running_worker(client, client.url, processes):
-            wait_for(lambda: queue.counts().ready < DRAINED * (1 - FROM_SHARE), 60, 0.001)
+            wait_for(lambda: queue.admin.counts().ready < DRAINED * (1 - FROM_SHARE), 60, 0.001)
             client.command("CONFIG", "RESETSTAT")
-            before, jobs = cpu_s(client), queue.counts().ready
-            wait_for(lambda: queue.counts().ready == 0, 300, 0.02)
+            before, jobs = cpu_s(client), queue.admin.counts().ready
+            wait_for(lambda: queue.admin.counts().ready == 0, 300, 0.02)
             after, stats = cpu_s(client), commands(client)
         for who, seconds in after.items():
             yield f"CPU of the {who}", (seconds - before[who]) / jobs * 1e6

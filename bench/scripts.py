@@ -58,10 +58,10 @@ def _longest_pages(client: jobq.Client, queue: jobq.Queue) -> Iterator[Row]:
     client.command("CONFIG", "SET", "slowlog-log-slower-than", SLOW_US)
     client.command("CONFIG", "SET", "slowlog-max-len", SLOW_CALLS)
     lists: dict[str, Callable[[jobq.Queue], Iterator[object]]] = {
-        "messages --all": lambda one: one.every_entry("ready"),
-        "messages --place due --all": lambda one: one.every_entry("due"),
-        "messages --place circle --all": lambda one: one.every_entry("circle"),
-        "dead list --all": lambda one: one.every_dead(),
+        "messages --all": lambda one: one.admin.every_entry("ready"),
+        "messages --place due --all": lambda one: one.admin.every_entry("due"),
+        "messages --place circle --all": lambda one: one.admin.every_entry("circle"),
+        "dead list --all": lambda one: one.admin.every_dead(),
     }
     for name, entries in lists.items():
         client.command("SLOWLOG", "RESET", routed_by="")
@@ -116,23 +116,23 @@ def _of_workers(queue: jobq.Queue) -> list[Call]:
         Call(f"finish of {of_both}", lambda one: queue.finish(one, dequeue=BATCH), ended),
         Call(f"extend of {leases.PER_CALL}", lambda _: queue.extend(lent)),
         Call(f"release of {BATCH}", queue.release, holds),
-        Call("collect of 100", lambda _: queue.collect()),
+        Call("collect of 100", lambda _: queue.admin.collect()),
         Call("close", queue.close_caller, lambda: secrets.token_urlsafe(12)),
     ]
 
 
 def _of_people(queue: jobq.Queue) -> list[Call]:
     mid = queue.enqueue(CONTENT).mid
-    dead = iter([message.dead_id for message in queue.dead(limit=PAGE)])
+    dead = iter([message.dead_id for message in queue.admin.dead(limit=PAGE)])
     return [
         Call("status", lambda _: queue.status(mid)),
-        Call("counts", lambda _: queue.counts()),
-        Call("content, a page of 100", lambda _: queue.content()),
-        Call("dead, a page of 100", lambda _: queue.dead()),
+        Call("counts", lambda _: queue.admin.counts()),
+        Call("content, a page of 100", lambda _: queue.admin.content()),
+        Call("dead, a page of 100", lambda _: queue.admin.dead()),
         Call("cancel", queue.cancel, lambda: queue.enqueue(CONTENT).mid),
-        Call("revive", queue.revive, lambda: next(dead)),
-        Call("purge", queue.purge, lambda: next(dead)),
+        Call("revive", queue.admin.revive, lambda: next(dead)),
+        Call("purge", queue.admin.purge, lambda: next(dead)),
         Call(f"fsck of {fsck.LIMIT}", lambda _: queue._run("fsck", "ready", 0, fsck.LIMIT)),
-        Call("pause", lambda _: queue.pause()),
-        Call("resume", lambda _: queue.resume()),
+        Call("pause", lambda _: queue.admin.pause()),
+        Call("resume", lambda _: queue.admin.resume()),
     ]

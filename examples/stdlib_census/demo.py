@@ -83,7 +83,7 @@ class Demo:
     def _dead(self) -> dict[str, str]:
         """Path -> first line of the reason."""
         found: dict[str, str] = {}
-        while page := self.queue.dead(len(found), 500):
+        while page := self.queue.admin.dead(len(found), 500):
             for one in page:
                 found[decode(one.content).args[0]] = one.reason.partition("\n")[0]
         return found

@@ -61,8 +61,8 @@ class Pipeline(Demo):
     def _done(self, history: History) -> bool:
         """Everything; False when a worker came to a halt."""
         for queue in (self.queue, self.lines):
-            queue.events_level("all")
-            queue.events_maxlen(max(100_000, EVENTS * (len(self.files) + self.nrows)))
+            queue.admin.events_level("all")
+            queue.admin.events_maxlen(max(100_000, EVENTS * (len(self.files) + self.nrows)))
         if not self._census():
             return False
         self._ingest(history)
@@ -80,7 +80,7 @@ class Pipeline(Demo):
         )
         if not self.counted():
             return False
-        dead = self.queue.counts().dead
+        dead = self.queue.admin.counts().dead
         killed = "; one child was killed in the middle" if self.kill else ""
         self.steps.say(f"{total - dead:,} done, {dead:,} dead{killed}", total, "jobs")
         return True
@@ -104,7 +104,7 @@ class Pipeline(Demo):
         self.steps.begin('df.write.format("jobq"), a job for each row')
         enqueued(frame, self.lines.name)
         self.steps.say(f"{self.nrows:,} rows enqueued", self.nrows, "rows")
-        self.figures.add("rows enqueued", self.lines.counts().messages, self.nrows)
+        self.figures.add("rows enqueued", self.lines.admin.counts().messages, self.nrows)
         if not self._drained():
             return False
         self._written_again(frame)
@@ -130,7 +130,7 @@ class Pipeline(Demo):
 
         self.steps.begin("the same write again")
         enqueued(frame, self.lines.name)
-        counts = self.lines.counts()
+        counts = self.lines.admin.counts()
         added = counts.ready + counts.delayed + counts.locked + counts.requeued
         self.steps.say(f"{added:,} rows enqueued", self.nrows, "rows")
         self.figures.add("rows enqueued by the second write", added, 0)
@@ -146,7 +146,7 @@ class Pipeline(Demo):
         findings = history.check()
         for finding in findings:
             click.echo(f"    {finding.level}  {finding.table}: {finding.text}")
-        events, dead = tables["events"], self.queue.counts().dead
+        events, dead = tables["events"], self.queue.admin.counts().dead
         self.figures.add("events in the lake, and written by the server",
                          events.rows, written((self.queue, self.lines)))  # fmt: skip
         self.figures.add("events dropped before they were read", sum(events.lost.values()), 0)

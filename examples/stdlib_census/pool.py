@@ -72,7 +72,7 @@ def watched(
     seen, moved_at = 0, time.monotonic()
     with click.progressbar(length=total, label=label, file=sys.stderr) as bar:
         while seen < total:
-            counts = queue.counts()
+            counts = queue.admin.counts()
             ended = total - (counts.messages - counts.done - counts.deduped)
             if ended > seen:
                 bar.update(ended - seen)

@@ -68,7 +68,7 @@ def play(place: Place, plan: Plan, folder: Path) -> Verdict:
         proxy, side_road = [*proxies, None, None][:2]
         stage = Stage(crew, place, client, proxy, side_road)
         queue = Queue(QUEUE, client)
-        queue.events_level(plan.events)
+        queue.admin.events_level(plan.events)
         pulse = Pulse()
         pulse.start()
         try:
@@ -172,19 +172,19 @@ def _trouble(stage: Stage, plan: Plan, producers: list[Producer]) -> None:
 def drained(queue: Queue, jobs: int, deadline: float | None = None) -> frozenset[str]:
     """Wait until nothing is left to do; what still is when time is over, by default as many jobs may take."""
     deadline = deadline or time.monotonic() + DRAIN_S + jobs / SLOWEST
-    while queue.counts().messages and time.monotonic() < deadline:
+    while queue.admin.counts().messages and time.monotonic() < deadline:
         time.sleep(0.05)
-    places = (queue.every_entry(place) for place in ("ready", "due", "circle"))
+    places = (queue.admin.every_entry(place) for place in ("ready", "due", "circle"))
     left = (entry for entries in places for entry in entries)
     return frozenset(entry.mid for entry in left if not entry.status.startswith("done"))
 
 
 def collected(queue: Queue, settled: bool) -> tuple[frozenset[str], tuple[str, ...]]:
     """The mids of the dead, and what is wrong with the queue, once all that is done was collected."""
-    while any(queue.collect(1000)) and settled:
+    while any(queue.admin.collect(1000)) and settled:
         time.sleep(0.01)
-    dead = frozenset(one.mid for one in queue.every_dead())
-    return dead, tuple(f"{one.rule}: {one.mid}" for one in queue.fsck())
+    dead = frozenset(one.mid for one in queue.admin.every_dead())
+    return dead, tuple(f"{one.rule}: {one.mid}" for one in queue.admin.fsck())
 
 
 def _final(queue: Queue, crew: Crew, waiting: frozenset[str], exited: tuple[str, ...]) -> Final:

@@ -57,7 +57,7 @@ def _unserved(session: Session) -> Iterator[Finding]:
 
     with session.tolerating("workers", "list of"):
         workers = served(session.client)
-        counted = session.from_each(None, lambda queue: [(queue.name, queue.counts())])
+        counted = session.from_each(None, lambda queue: [(queue.name, queue.admin.counts())])
         for name, counts in counted:
             if counts.ready and not counts.paused and name not in workers:
                 value = f"queue {name}: {counts.ready:,} ready, and no worker serves it"
@@ -176,7 +176,7 @@ def _checked(session: Session, queue: Queue) -> list[Violation]:
 
     found: list[Violation] = []
     try:
-        length = len(PARTS) + sum(queue.counts()[:-1]) // 500
+        length = len(PARTS) + sum(queue.admin.counts()[:-1]) // 500
     except ScriptError:
         length = len(PARTS)  # a key of another type, which the check itself names
     with output.progress(length, f"fsck {queue.name}", quiet=session.as_json) as bar:

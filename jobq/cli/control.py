@@ -23,14 +23,14 @@ def pause(session: Session, names: tuple[str, ...]) -> int:
 
     Exit code 1: one was never used here.
     """
-    return _set(session, names, Queue.pause, {"paused": True}, "paused")
+    return _set(session, names, lambda queue: queue.admin.pause(), {"paused": True}, "paused")
 
 
 @command("resume", examples="jobq resume low")
 @names_argument
 def resume(session: Session, names: tuple[str, ...]) -> int:
     """End a pause of QUEUE... Exit code 1: one was never used here."""
-    return _set(session, names, Queue.resume, {"paused": False}, "resumed")
+    return _set(session, names, lambda queue: queue.admin.resume(), {"paused": False}, "resumed")
 
 
 def _set(
@@ -78,14 +78,14 @@ def clear(session: Session, names: tuple[str, ...], yes: bool) -> int:
     """
     used = _used(session, names)
     queues = session.queues(used) if used else []
-    live = {queue.name: queue.counts().messages for queue in queues}
+    live = {queue.name: queue.admin.counts().messages for queue in queues}
     told = ", ".join(f"{count:,} of {name}" for name, count in live.items())
     if queues:
         session.confirmed(f"Drop all live messages ({told})?", yes)
     with output.progress(len(queues), "clearing", quiet=session.as_json) as bar:
         dropped = []
         for queue in queues:
-            dropped.append((queue.name, queue.clear()))
+            dropped.append((queue.name, queue.admin.clear()))
             bar.update(1)
     for name, count in dropped:
         session.say({"queue": name, "cleared": count}, f"{name}: {count:,} messages cleared")
@@ -107,7 +107,7 @@ def forget(session: Session, names: tuple[str, ...]) -> int:
     used, left = _used(session, names), 0
     workers = served(session.client)
     for queue in session.queues(used) if used else ():
-        counts = queue.counts()
+        counts = queue.admin.counts()
         why = ""
         if counts.messages or counts.dead or counts.quarantined:
             why = f"it holds {counts.messages:,} messages, {counts.dead:,} dead, {counts.quarantined:,} in quarantine"

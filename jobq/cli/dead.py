@@ -105,7 +105,9 @@ def list_(
         for message in islice(found, None if everything else limit):
             yield _record(session, queue.name, message)
         if next(found, None) is not None:
-            number = "more" if where else f"{max(1, queue.counts().dead - offset - limit):,} more"
+            number = (
+                "more" if where else f"{max(1, queue.admin.counts().dead - offset - limit):,} more"
+            )
             left.append(f"{queue.name}: {number} not shown; take --all, --limit or --offset")
 
     found = session.from_each(queues, page)
@@ -153,7 +155,9 @@ def revive(session: Session, ids: tuple[str, ...], queues: str | None, **which: 
 
     Exit code 1: one wasn't there, or its mid lives again.
     """
-    words = _each(session, ids, queues, which, "reviving", lambda queue, some: queue.revive(*some))
+    words = _each(
+        session, ids, queues, which, "reviving", lambda queue, some: queue.admin.revive(*some)
+    )
     return exits.OK if all(word == "revived" for word in words) else exits.NO
 
 
@@ -181,7 +185,7 @@ def purge(
 
 
 def _purged(queue: Queue, ids: list[str]) -> list[str]:
-    gone = queue.purge(*ids)
+    gone = queue.admin.purge(*ids)
     return ["purged"] * gone + ["nil"] * (len(ids) - gone)
 
 
@@ -262,7 +266,7 @@ def _all(
 
 def _opened(session: Session, queue: Queue, offset: int = 0) -> Iterator[DeadMessage]:
     """All the dead from `offset` on, with their reasons opened where those are sealed."""
-    for message in queue.every_dead(offset):
+    for message in queue.admin.every_dead(offset):
         reason = session.shown("reason", queue.name, message.mid, message.reason)
         yield message._replace(reason=reason)
 
@@ -281,11 +285,13 @@ def _found(
 
 
 def _find(queue: Queue, dead_id: str) -> DeadMessage | None:
-    newest = queue.dead(mid=dead_id) or queue.dead(mid=dead_id.rpartition("#")[0] or dead_id)
+    newest = queue.admin.dead(mid=dead_id) or queue.admin.dead(
+        mid=dead_id.rpartition("#")[0] or dead_id
+    )
     if newest and dead_id in (newest[0].mid, newest[0].dead_id):
         return newest[0]
     return (
-        next((m for m in queue.every_dead() if m.dead_id == dead_id), None)
+        next((m for m in queue.admin.every_dead() if m.dead_id == dead_id), None)
         if "#" in dead_id
         else None
     )

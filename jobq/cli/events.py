@@ -38,7 +38,9 @@ events.examples = """
 def level(session: Session, level: str | None, queues: str | None) -> None:
     """Show, or with LEVEL set, how much is recorded: off, attempts, all (enqueues too)."""
     # Set for all before a word is said: a reader that goes away leaves none behind.
-    levels = list(session.from_each(queues, lambda q: [(q.name, q.events_level(level or ""))]))
+    levels = list(
+        session.from_each(queues, lambda q: [(q.name, q.admin.events_level(level or ""))])
+    )
     for name, now in levels:
         session.say({"queue": name, "level": now}, f"{name}: {now}")
 
@@ -48,7 +50,7 @@ def level(session: Session, level: str | None, queues: str | None) -> None:
 @queues_option
 def maxlen(session: Session, length: int | None, queues: str | None) -> None:
     """Show, or with LENGTH set, about how many events are kept; older ones go when new ones come."""
-    lengths = list(session.from_each(queues, lambda q: [(q.name, q.events_maxlen(length))]))
+    lengths = list(session.from_each(queues, lambda q: [(q.name, q.admin.events_maxlen(length))]))
     for name, now in lengths:
         session.say({"queue": name, "maxlen": now}, f"{name}: {now:,}")
 

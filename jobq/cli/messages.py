@@ -115,10 +115,10 @@ def _listed(
     end = None if limit is None else offset + limit
     while following is not None and (end is None or following < end):
         wanted = SHORT_PAGE if end is None else min(SHORT_PAGE, end - following)
-        page = queue.content(place, following, wanted)
+        page = queue.admin.content(place, following, wanted)
         yield from (_record(session, queue.name, place, entry, content) for entry in page.entries)
         following = page.following
-    if following is not None and queue.content(place, following, 1).entries:
+    if following is not None and queue.admin.content(place, following, 1).entries:
         session.note(f"{queue.name} has more: --offset {following}, or --all")
 
 

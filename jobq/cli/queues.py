@@ -73,7 +73,7 @@ def rows(session: Session, names: str | None) -> Iterator[dict[str, Any]]:
     served = _served(session)
 
     def row(queue: Queue) -> Iterator[dict[str, Any]]:
-        counts = queue.counts()
+        counts = queue.admin.counts()
         numbers = {column: getattr(counts, column) for column in COLUMNS}
         workers = None if served is None else served.get(queue.name, 0)
         yield {"queue": queue.name, **numbers, "paused": counts.paused, "workers": workers}

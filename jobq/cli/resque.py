@@ -223,7 +223,7 @@ def _queues(session: Session, sidekiq: str, resque: str) -> Iterator[dict[str, A
 
 
 def _names(session: Session, key: str) -> list[str]:
-    from jobq.queue.admin import text_of
+    from jobq.queue.types import text_of
 
     try:
         return sorted(map(text_of, session.client.command("SMEMBERS", key)))
@@ -236,7 +236,7 @@ def _held(session: Session, name: str) -> int:
     from jobq.queue.queue import Queue
 
     try:
-        counts = Queue(name, session.client).counts()
+        counts = Queue(name, session.client).admin.counts()
     except ConfigError:  # a name that no queue of jobq can have
         return 0
     return counts.ready + counts.delayed + counts.locked

@@ -99,7 +99,7 @@ class Receipt(Generic[R]):
     def _check_alive(self, key: str) -> None:
         status = self.status()
         if status.word == "dead":
-            died = self._queue.dead(mid=self.mid)
+            died = self._queue.admin.dead(mid=self.mid)
             why = self._shown("reason", died[0].reason) if died else "its reason was purged"
             why = why.partition("\n")[0]
             raise JobFailed(f"{self.job} {self.mid} is dead: {why}")

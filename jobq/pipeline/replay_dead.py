@@ -73,7 +73,7 @@ class Revival:
     def _not_again(self, some: Iterable[Death]) -> Iterator[Death]:
         """Without those that the last run put back before it was killed, and that died anew."""
         for death in some:
-            now = self._queue.dead(mid=death.mid)
+            now = self._queue.admin.dead(mid=death.mid)
             if not now or now[0].dead_id == death.dead_id or now[0].died_at < death.died_at_ms:
                 yield death
 
@@ -86,7 +86,7 @@ class Revival:
         ids = {one.mid: one.dead_id for one in some}
         added = [ids[one.mid] for one in done if one.action == "added"]
         if added:
-            self._queue.purge(*added)
+            self._queue.admin.purge(*added)
         return len(added)
 
     def _noted(self, some: list[Death]) -> None:

@@ -7,8 +7,18 @@ from collections.abc import Iterator, Sequence
 from jobq.client.numbered_calls import Caller
 from jobq.errors import ConfigError, ScriptError
 from jobq.events import LEVELS, MAXLENS
-from jobq.queue.binding import PER_CALL, Binding, checked_mid, moment
-from jobq.queue.types import Counts, DeadMessage, Entry, Page, Place, Status, Upkeep, Violation
+from jobq.queue.binding import PER_CALL, Binding, moment
+from jobq.queue.fsck import fsck
+from jobq.queue.types import (
+    Counts,
+    DeadMessage,
+    Entry,
+    Page,
+    Place,
+    Upkeep,
+    Violation,
+    text_of,
+)
 
 #: Most messages in a page.
 PAGE = 1_000
@@ -18,23 +28,15 @@ SHORT_PAGE = 250
 MAX_NUMBER = 2**53
 
 
-class Administration(Binding):
-    """The verbs of a queue that no hot path needs."""
+class Admin:
+    """The calls of one queue that no hot path needs; reached as `queue.admin`."""
 
-    def status(self, mid: str, *, now: int | None = None) -> Status:
-        """Where `mid` is in its life."""
-        reply = self._run("status", checked_mid(mid), moment(now))
-        word, attempts, ncrashes, not_before, lock_at, generation, dead_id, progress, unknowns = (
-            reply
-        )
-        return Status(
-            word.decode(), attempts, ncrashes, not_before, lock_at,
-            text_of(generation), text_of(dead_id), text_of(progress), unknowns,
-        )  # fmt: skip
+    def __init__(self, queue: Binding) -> None:
+        self._queue = queue
 
     def counts(self) -> Counts:
         """How many messages are where, in O(1)."""
-        *numbers, paused, quarantined = self._run("counts")
+        *numbers, paused, quarantined = self._queue._run("counts")
         return Counts._make([*numbers, bool(paused), quarantined])
 
     def content(
@@ -44,38 +46,19 @@ class Administration(Binding):
         if place not in ("ready", "due", "circle"):
             raise ConfigError(f"place {place!r} is unknown; take 'ready', 'due' or 'circle'")
         _check_page(offset, limit)
-        looked_at, *items = self._run("content", place, offset, limit, moment(now))
+        looked_at, *items = self._queue._run("content", place, offset, limit, moment(now))
         entries = [
             Entry._make([text_of(row[0]), text_of(row[1]), *row[2:]]) for row in _rows(items, 7)
         ]
         return Page(entries, offset + looked_at if looked_at else None)
 
-    def cancel(self, *mids: str, caller: Caller | None = None, now: int | None = None) -> list[str]:
-        """Per mid 'cancelled', or the status that leaves nothing to cancel.
-
-        A running job isn't stopped here: its outcome is refused, and its child hears of it at the next
-        renewal of its lease.
-        """
-        return self._by_parts("cancel", [checked_mid(mid) for mid in mids], caller, now)
-
-    def _by_parts(
-        self, verb: str, ids: Sequence[str], caller: Caller | None, now: int | None
-    ) -> list[str]:
-        """A word per id. Each part is one call."""
-        words: list[str] = []
-        for first in range(0, len(ids), PER_CALL):
-            args = [moment(now), *ids[first : first + PER_CALL]]
-            with self._own(caller) as own:
-                words += map(text_of, self._call(verb, own, args))
-        return words
-
     def pause(self) -> None:
         """Hand nothing out until resume; running jobs go on."""
-        self._run("pause")
+        self._queue._run("pause")
 
     def resume(self) -> None:
         """End a pause."""
-        self._run("resume")
+        self._queue._run("resume")
 
     def collect(
         self, limit: int = 100, *, crash_limit: int = 3, now: int | None = None
@@ -89,7 +72,7 @@ class Administration(Binding):
 
     def upkeep(self, limit: int = 100, *, crash_limit: int = 3, now: int | None = None) -> Upkeep:
         """As `collect`; what is left, the quarantine too."""
-        return Upkeep(*self._run("collect", moment(now), crash_limit, limit)[1:])
+        return Upkeep(*self._queue._run("collect", moment(now), crash_limit, limit)[1:])
 
     def dead(self, offset: int = 0, limit: int = 100, *, mid: str = "") -> list[DeadMessage]:
         """One page of the dead, newest first: at most 1,000, and about 256 KiB, so perhaps fewer than asked for.
@@ -97,7 +80,9 @@ class Administration(Binding):
         With `mid` the newest of that one only. `attempts` is -1 for an entry whose record is damaged.
         """
         _check_page(offset, limit)
-        return [_dead_message(row) for row in _rows(self._run("dead", mid, offset, limit), 6)]
+        return [
+            _dead_message(row) for row in _rows(self._queue._run("dead", mid, offset, limit), 6)
+        ]
 
     def every_dead(self, offset: int = 0) -> Iterator[DeadMessage]:
         """All the dead from `offset` on, newest first, page by page.
@@ -123,42 +108,40 @@ class Administration(Binding):
 
         Per id 'revived', 'exists' (its mid lives), 'nil' (not among the dead) or 'damaged' (its record is).
         """
-        return self._by_parts("revive", dead_ids, caller, now)
+        return self._queue._by_parts("revive", dead_ids, caller, now)
 
     def purge(self, *dead_ids: str) -> int:
         """Forget dead messages; how many there were."""
         words: list[bytes] = []
         for first in range(0, len(dead_ids), PER_CALL):
-            words += self._run("purge", *dead_ids[first : first + PER_CALL])
+            words += self._queue._run("purge", *dead_ids[first : first + PER_CALL])
         return words.count(b"purged")
 
     def clear(self, *, caller: Caller | None = None, now: int | None = None) -> int:
         """Drop every live message; running ones can't finish any more. The dead stay."""
-        with self._own(caller) as own:
-            return int(self._call("clear", own, [moment(now)])[1])
+        with self._queue._own(caller) as own:
+            return int(self._queue._call("clear", own, [moment(now)])[1])
 
     def fsck(self) -> list[Violation]:
         """What doesn't hold of the invariants; nothing is mended. Bounded calls, safe while in use."""
-        from jobq.queue.fsck import fsck
-
-        return fsck(self)
+        return fsck(self._queue)
 
     def events_level(self, level: str = "") -> str:
         """Set how much the event stream records ('off', 'attempts', 'all'), or ask."""
         if level and level not in LEVELS:
             raise ConfigError(f"event level {level!r} is unknown; take one of {', '.join(LEVELS)}")
-        return text_of(self._run("level", level, "")[0])
+        return text_of(self._queue._run("level", level, "")[0])
 
     def events_maxlen(self, length: int | None = None) -> int:
         """Set about how many events the stream keeps, or ask. Fewer than it has: they go as others come."""
         least, most = MAXLENS
         if length is not None and not least <= length <= most:
             raise ConfigError(f"maxlen={length!r} is out of range; take {least:,} to {most:,}")
-        kept = self._run("level", "", "" if length is None else length)[1]
+        kept = self._queue._run("level", "", "" if length is None else length)[1]
         number = _number(kept)
         if number is None:
             raise ScriptError(
-                f"queue {self.name!r} keeps {text_of(kept)!r} as the length of its event stream, "
+                f"queue {self._queue.name!r} keeps {text_of(kept)!r} as the length of its event stream, "
                 "which is no number; set one"
             )
         return number
@@ -167,11 +150,6 @@ class Administration(Binding):
 def _check_page(offset: int, limit: int) -> None:
     if not 0 <= offset < 2**53 or not 1 <= limit <= PAGE:
         raise ConfigError(f"offset={offset!r}, limit={limit!r}: take 0 or more, and 1 to {PAGE:,}")
-
-
-def text_of(value: bytes) -> str:
-    """Bytes to be read by people; what isn't UTF-8 shows as escapes."""
-    return value.decode("utf-8", "backslashreplace")
 
 
 def _dead_message(row: Sequence[bytes]) -> DeadMessage:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from jobq.errors import BadRecord, ConfigError
 from jobq.events import LIMITS, Event, decode, in_utc, named
-from jobq.queue.admin import text_of
 from jobq.queue.audit_lives import ENDINGS, GOES_ON, Tally
 from jobq.queue.audited import LIVE, Audited
 from jobq.queue.binding import checked_mid
 from jobq.queue.fsck import unplaced
 from jobq.queue.keys import key
+from jobq.queue.types import text_of
 
 if TYPE_CHECKING:
     from jobq.queue.queue import Queue

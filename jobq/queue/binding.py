@@ -12,6 +12,7 @@ from jobq.client.numbered_calls import Caller, Callers, Tries
 from jobq.client.scripts import Script, load
 from jobq.errors import ConfigError, LockLost, ScriptError
 from jobq.queue import keys
+from jobq.queue.types import text_of
 
 if TYPE_CHECKING:
     from jobq.client.connection import Client, Exchange
@@ -88,6 +89,17 @@ class Binding:
             script, keys, numbered, by, tries=tries, renew=renewal(name, caller, args)
         )
         return served(self.name, caller, reply)
+
+    def _by_parts(
+        self, verb: str, ids: Sequence[str], caller: Caller | None, now: int | None
+    ) -> list[str]:
+        """A word per id. Each part is one call."""
+        words: list[str] = []
+        for first in range(0, len(ids), PER_CALL):
+            args = [moment(now), *ids[first : first + PER_CALL]]
+            with self._own(caller) as own:
+                words += map(text_of, self._call(verb, own, args))
+        return words
 
     def _next_call(
         self,

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobq.queue import keys
-from jobq.queue.admin import text_of
 from jobq.queue.binding import Binding
-from jobq.queue.types import Violation
+from jobq.queue.types import Violation, text_of
 
 #: Mids looked at in one call, which takes the server well under a millisecond.
 LIMIT = 200

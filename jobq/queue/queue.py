@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import cached_property
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 
@@ -16,11 +17,12 @@ from jobq.client.ahead import Ahead
 from jobq.client.numbered_calls import Caller, Tries
 from jobq.config import duration_s
 from jobq.errors import CodecError, ConfigError, ScriptError, Unavailable
-from jobq.queue.admin import Administration
+from jobq.queue.admin import Admin
 from jobq.queue.binding import (
     BYTES_PER_CALL,
     PER_CALL,
     Argument,
+    Binding,
     checked_mid,
     moment,
     new_mid,
@@ -38,6 +40,8 @@ from jobq.queue.types import (
     Finished,
     Lease,
     Message,
+    Status,
+    text_of,
 )
 
 if TYPE_CHECKING:
@@ -71,13 +75,18 @@ class EnqueueOptions(TypedDict, total=False):
     now: int | None
 
 
-class Queue(Administration):
+class Queue(Binding):
     """The queue `name`, on `client` or the default one. Threads may share it.
 
     Every method takes `now`, epoch ms, in place of the server's clock: for tests.
     """
 
     _listed_until = 0
+
+    @cached_property
+    def admin(self) -> Admin:
+        """What people and dashboards ask: counts, pages, pause, collect, revive, clear, checks."""
+        return Admin(self)
 
     def enqueue(
         self,
@@ -237,6 +246,25 @@ class Queue(Administration):
     def progress(self, mid: str, token: str, text: str) -> bool:
         """Note how far a running attempt is; False when it no longer holds the message."""
         return bool(self._run("progress", mid, token, text)[0] == b"ok")
+
+    def status(self, mid: str, *, now: int | None = None) -> Status:
+        """Where `mid` is in its life."""
+        reply = self._run("status", checked_mid(mid), moment(now))
+        word, attempts, ncrashes, not_before, lock_at, generation, dead_id, progress, unknowns = (
+            reply
+        )
+        return Status(
+            word.decode(), attempts, ncrashes, not_before, lock_at,
+            text_of(generation), text_of(dead_id), text_of(progress), unknowns,
+        )  # fmt: skip
+
+    def cancel(self, *mids: str, caller: Caller | None = None, now: int | None = None) -> list[str]:
+        """Per mid 'cancelled', or the status that leaves nothing to cancel.
+
+        A running job isn't stopped here: its outcome is refused, and its child hears of it at the next
+        renewal of its lease.
+        """
+        return self._by_parts("cancel", [checked_mid(mid) for mid in mids], caller, now)
 
     def _options(
         self,

@@ -13,6 +13,11 @@ Place = Literal["ready", "due", "circle"]
 MAX_CONTENT = 1024 * 1024
 
 
+def text_of(value: bytes) -> str:
+    """Bytes as text for people; bytes that are not UTF-8 show as escapes."""
+    return value.decode("utf-8", "backslashreplace")
+
+
 class Enqueued(NamedTuple):
     """What became of one enqueue; `reason` is the status of the mid that exists already.
 

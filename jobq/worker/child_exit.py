@@ -110,7 +110,7 @@ def bury(death: Death, index: int, queue: Queue, crash_limit: int, worker: str) 
     # Where it was one of many, each is marked, runs alone from now on, and dies of a crash of its own only.
     limit = crash_limit if len(unread) == 1 else 0
     crashed += _ended(queue, [_ending(queue, death, held, worker) for held in unread], limit)
-    queue.collect(1, crash_limit=crash_limit)
+    queue.admin.collect(1, crash_limit=crash_limit)
     return crashed
 
 

@@ -483,7 +483,7 @@ class Child:
                 continue
             queue = self.quick[index]
             try:
-                queue.collect(1, crash_limit=self.settings.crash_limit)
+                queue.admin.collect(1, crash_limit=self.settings.crash_limit)
             except JobqError as error:
                 logger.warning("left without a word to the server: %s", error)
                 if not queue.client.is_cluster:

@@ -109,7 +109,7 @@ class Supervisor:
     def _ready(self) -> bool:
         for queue in self.queues:
             try:
-                count = queue.counts()
+                count = queue.admin.counts()
             except REFUSED:
                 continue
             except JobqError:

@@ -112,7 +112,7 @@ class Upkeep:
 
     def _collect(self, index: int, limit: int = 100) -> None:
         self._asked_at[index] = now = boot_ns()
-        left = self._queues[index].upkeep(limit, crash_limit=self._settings.crash_limit)
+        left = self._queues[index].admin.upkeep(limit, crash_limit=self._settings.crash_limit)
         self._owed.pop(index, None)
         if left.circle:
             self._owe(index, now)

@@ -62,7 +62,7 @@ def test_noop_job_costs_few_commands_and_hardly_a_round_trip(
     redis.config_resetstat()
     drain(server.url, processes)
     trips, commands = work(redis)
-    assert Queue("bench", client).counts().messages == 0
+    assert Queue("bench", client).admin.counts().messages == 0
     assert trips / JOBS <= TRIPS
     assert commands / JOBS <= COMMANDS
 
@@ -78,7 +78,7 @@ def test_delayed_job_costs_four_commands_to_enqueue_and_few_more_to_promote(
     redis.config_resetstat()
     drain(server.url)
     drained = work(redis)
-    assert Queue("bench", client).counts().messages == 0
+    assert Queue("bench", client).admin.counts().messages == 0
     assert enqueued[1] / JOBS <= DELAYED_IN
     assert drained[0] / JOBS <= TRIPS
     assert drained[1] / JOBS <= DELAYED_OUT
@@ -112,7 +112,7 @@ def test_retried_job_costs_few_commands_and_a_round_trip_per_retry(
     redis.config_resetstat()
     drain(server.url)
     trips, commands = work(redis)
-    assert Queue("bench", client).counts().messages == 0
+    assert Queue("bench", client).admin.counts().messages == 0
     assert trips / RETRIED <= RETRY_TRIPS
     assert commands / RETRIED <= RETRY_COMMANDS
 

@@ -48,12 +48,12 @@ def test_audit_agrees_with_the_ledger_on(own, folder, fault):
 def test_audit_and_ledger_name_the_same_lost_messages(own, folder):
     def steal(stage: Stage) -> None:
         queue = Queue(QUEUE, stage.client)
-        queue.pause()
+        queue.admin.pause()
         # Workers may have emptied the queue just now: there is one message at least.
         enqueue(queue, stage.crew.ledger, f"waits-{stage.random.getrandbits(32):x}", 0.0)
         stolen = stage.client.command("LPOP", key(queue.prefix, "ready"))
         stage.client.command("HDEL", key(queue.prefix, "messages"), stolen)
-        queue.resume()
+        queue.admin.resume()
 
     verdict = audited(
         own, folder, Fault("steal", "takes messages away", steal, pause_s=(0.05, 0.1))

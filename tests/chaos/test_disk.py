@@ -36,7 +36,7 @@ def test_full_disk_refuses_an_enqueue_cleanly(own, queue):
         queue.enqueue(b"v", mid="refused")
     with pytest.raises(Full, match="nothing was changed: MISCONF"):
         queue.enqueue_many([b"v"] * 3)
-    assert queue.counts().messages == 2
+    assert queue.admin.counts().messages == 2
     own.free_disk()
     queue.client.command("CONFIG", "SET", "appendfsync", "always")
     assert queue.enqueue(b"v", mid="refused").action == "added"

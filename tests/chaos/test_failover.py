@@ -39,7 +39,7 @@ def enqueued(folder: str) -> int:
 def kill_while_frozen(watched: Watched, stage: Stage) -> None:
     """The master dies with messages that its replica hasn't; another machine becomes a replica."""
     queue, told = Queue(QUEUE, stage.client), stage.crew.ledger.folder
-    queue.pause()
+    queue.admin.pause()
     with stage.fault("killed-while-frozen", cuts=True):
         wait_for(lambda: watched.replica.redis.hget(f"{queue.prefix}meta", "paused"), "no pause")
         watched.replica.process.send_signal(signal.SIGSTOP)
@@ -53,7 +53,7 @@ def kill_while_frozen(watched: Watched, stage: Stage) -> None:
         with watched.impatient():
             wait_for(lambda: role(watched.master) == "master", "no failover")
         watched.replica = watched.follower(watched.master)
-    queue.resume()
+    queue.admin.resume()
 
 
 def freeze_and_thaw(watched: Watched, stage: Stage) -> None:

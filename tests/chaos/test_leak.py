@@ -40,7 +40,7 @@ def filled(queue, tmp_path):
 
 def drained(queue):
     """Whether nothing is left to do."""
-    return not queue.counts().messages
+    return not queue.admin.counts().messages
 
 
 def lines(file):
@@ -73,7 +73,7 @@ def test_children_that_are_replaced_lose_and_repeat_nothing(queue, filled, start
     assert max(per_child.values()) <= most
     assert len(per_child) >= 20
     assert worker.stop() == 0
-    assert queue.fsck() == []
+    assert queue.admin.fsck() == []
 
 
 def wait_for(holds):

@@ -51,7 +51,7 @@ def test_nobody_starves_behind_a_ready_list_that_never_empties(played):
         cut = {mid for mid, pid in runs(ledger, "start") - runs(ledger, "end") if pid in killed}
         deadline = time.monotonic() + DEADLINE_S
         while (waiting | cut) - {mid for mid, _ in runs(ledger, "end")}:
-            least.append(queue.counts().ready)
+            least.append(queue.admin.counts().ready)
             assert time.monotonic() < deadline, "somebody starves"
             if least[-1] < 2_000:
                 fill()
@@ -79,9 +79,9 @@ def test_every_message_of_a_backlog_is_handed_out_once(own):
         assert then is not None
         messages = then.messages
     assert handed == sent
-    while queue.counts().messages:
-        queue.collect(1_000)
-    assert queue.fsck() == []
+    while queue.admin.counts().messages:
+        queue.admin.collect(1_000)
+    assert queue.admin.fsck() == []
 
 
 def test_many_that_are_not_due_stand_in_nobodys_way(played):

@@ -141,7 +141,7 @@ def cut(stage: Stage) -> None:
     """When an acknowledged message waits that isn't synced."""
     place, queue = stage.place, Queue(QUEUE, stage.client)
     assert isinstance(place, Powered)
-    queue.pause()
+    queue.admin.pause()
     with stage.fault("power-cut", cuts=True):
         while True:
             mid = f"last-{stage.random.getrandbits(32):x}"
@@ -151,7 +151,7 @@ def cut(stage: Stage) -> None:
                 break
             place.thaw()
         place.restart()
-    queue.resume()
+    queue.admin.resume()
 
 
 def acknowledged(ledger: Ledger) -> dict[str, float]:

@@ -32,10 +32,10 @@ def test_every_promise_is_kept_under(played, own, fault):
 def test_messages_that_somebody_cleared_are_found_lost(played):
     def clear(stage: Stage) -> None:
         queue = Queue(QUEUE, stage.client)
-        queue.pause()
+        queue.admin.pause()
         enqueue(queue, stage.crew.ledger, f"cleared-{stage.random.getrandbits(32):x}", 0.0)
-        queue.clear()
-        queue.resume()
+        queue.admin.clear()
+        queue.admin.resume()
 
     verdict = played(Fault("clear", "drops everything", clear))
     assert verdict.broken["lost"]

@@ -21,7 +21,7 @@ def flushall(stage: Stage) -> None:
 
 
 def clear(stage: Stage) -> None:
-    Queue(QUEUE, stage.client).clear()
+    Queue(QUEUE, stage.client).admin.clear()
 
 
 def lines(folder: str | Path, word: str) -> list[Line]:

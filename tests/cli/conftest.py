@@ -75,7 +75,7 @@ def kill_message() -> Callable[..., str]:
         queue.enqueue(b'{"job":"a.b","args":["secret"]}', mid=mid)
         [message] = queue.dequeue().messages
         queue.finish([Ending(mid=mid, token=message.token, outcome="dead", reason=reason)])
-        return str(queue.dead(mid=mid)[0].dead_id)
+        return str(queue.admin.dead(mid=mid)[0].dead_id)
 
     return kill
 

@@ -47,19 +47,19 @@ def test_pause_and_resume(cli: Any, queue: Queue, client: Any) -> None:
     for name in ("low", "high"):
         directory.register_queue(client, name)
     assert cli("pause", "low", "high").out == "low: paused\nhigh: paused\n"
-    assert queue.counts().paused
+    assert queue.admin.counts().paused
     assert "paused" in cli("queues", "--queues", "low").out
     assert cli("resume", "low", "--json").records == [{"queue": "low", "paused": False}]
-    assert not queue.counts().paused
+    assert not queue.admin.counts().paused
 
 
 def test_clear_asks_and_drops_live_messages_only(cli: Any, queue: Queue, kill_message: Any) -> None:
     kill_message(queue, "dead")
     queue.enqueue_many([b"1", b"2"])
     refused = cli("clear", "low", given="n\n")
-    assert refused.code == 1 and "2 of low" in refused.err and queue.counts().messages == 2
+    assert refused.code == 1 and "2 of low" in refused.err and queue.admin.counts().messages == 2
     assert cli("clear", "low", "--yes", "--json").records == [{"queue": "low", "cleared": 2}]
-    assert (queue.counts().messages, queue.counts().dead) == (0, 1)
+    assert (queue.admin.counts().messages, queue.admin.counts().dead) == (0, 1)
 
 
 def test_queue_name_that_no_key_can_hold_is_refused(cli: Any) -> None:
@@ -86,7 +86,7 @@ def test_verb_names_the_nearest_queues_when_there_was_none_of_that_name(
 
 def test_forget_takes_an_empty_queue_off_the_list(cli: Any, client: Any, redis: Any) -> None:
     queue = Queue("old", client)
-    queue.events_level("all")
+    queue.admin.events_level("all")
     queue.enqueue(b"1", mid="m")
     refused = cli("forget", "old")
     assert refused.code == 1 and "it holds 1 messages" in refused.out
@@ -115,7 +115,7 @@ def test_forgotten_queue_is_listed_again_within_a_minute_of_enqueues_by_a_proces
 
 
 def test_forget_is_refused_while_a_worker_serves_the_queue(cli: Any, client: Any) -> None:
-    Queue("old", client).pause()
+    Queue("old", client).admin.pause()
     directory.register_queue(client, "old")
     facts = {"seen_at": round(time.time() * 1000), "lease_ms": 15_000, "queues": ["old"]}
     directory.put_worker(client, "host:1", facts)
@@ -126,7 +126,7 @@ def test_forget_is_refused_while_a_worker_serves_the_queue(cli: Any, client: Any
 def test_queues_and_doctor_name_ready_queues_that_no_worker_serves(cli: Any, client: Any) -> None:
     for name in ("served", "lone", "resting"):
         Queue(name, client).enqueue(b"1")
-    Queue("resting", client).pause()
+    Queue("resting", client).admin.pause()
     facts = {"seen_at": round(time.time() * 1000), "lease_ms": 15_000, "queues": ["served"]}
     directory.put_worker(client, "host:1", facts)
     directory.put_worker(client, "host:2", {**facts, "seen_at": 0, "queues": ["lone"]})

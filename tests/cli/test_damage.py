@@ -46,7 +46,7 @@ def filled(client: Any, kill_message: Any) -> Any:
 
     def fill(name: str) -> Queue:
         queue = Queue(name, client)
-        queue.events_level("all")
+        queue.admin.events_level("all")
         kill_message(queue, "is-dead")
         queue.enqueue(CALL, mid="runs")
         queue.dequeue()
@@ -221,7 +221,7 @@ def test_dead_are_listed_as_damaged_when_their_record_is(
     cli: Any, filled: Any, redis: Any, record: bytes
 ) -> None:
     queue = filled("low")
-    [dead] = queue.dead()
+    [dead] = queue.admin.dead()
     redis.hset(keys.key(queue.prefix, "dead_messages"), dead.dead_id, record)
     ended = cli("dead", "list", "--json")
 

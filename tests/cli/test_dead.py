@@ -57,15 +57,15 @@ def test_revive_and_purge_all_of_one_queue(cli: Any, queue: Queue, kill_message:
     for n in range(7):
         kill_message(queue, f"m{n}")
     assert cli("dead", "revive", "--all", "--queues", "low").out == "low: 7 revived\n"
-    assert (queue.counts().ready, queue.counts().dead) == (7, 0)
-    queue.clear()
+    assert (queue.admin.counts().ready, queue.admin.counts().dead) == (7, 0)
+    queue.admin.clear()
     for n in range(3):
         kill_message(queue, f"m{n}")
     kept = cli("dead", "purge", "--all", "--queues", "low", "--older-than", "1h", "--yes", "--json")
     assert (kept.code, kept.records) == (0, [{"queue": "low"}])
     gone = cli("dead", "purge", "--all", "--queues", "low", "--yes", "--json")
     assert gone.records == [{"queue": "low", "purged": 3}]
-    assert queue.counts().dead == 0
+    assert queue.admin.counts().dead == 0
 
 
 def test_purge_asks_and_does_nothing_without_a_yes(
@@ -74,9 +74,9 @@ def test_purge_asks_and_does_nothing_without_a_yes(
     kill_message(queue, "m")
     refused = cli("dead", "purge", "m", given="n\n")
     assert refused.code == 1 and "Forget m?" in refused.err
-    assert queue.counts().dead == 1
+    assert queue.admin.counts().dead == 1
     assert cli("dead", "purge", "m", given="y\n").code == 0
-    assert queue.counts().dead == 0
+    assert queue.admin.counts().dead == 0
 
 
 def test_all_needs_a_queue_and_excludes_ids(cli: Any) -> None:
@@ -116,7 +116,7 @@ def test_revive_where_brings_the_dead_of_one_reason_back_together(
 
     assert (ended.code, ended.out) == (0, "high: 2 revived\nlow: 2 revived\n")
     for name, queue in after_a_deploy.items():
-        assert [dead.mid for dead in queue.dead()] == [f"{name}-2"]
+        assert [dead.mid for dead in queue.admin.dead()] == [f"{name}-2"]
     again = cli("dead", "revive", "--where", condition)
     assert (again.code, again.out) == (0, "high: none dead\nlow: none dead\n")
 
@@ -145,7 +145,10 @@ def test_where_keeps_to_the_queues_named_and_to_the_age(
     young = cli("dead", "revive", *condition, "--older-than", "1h")
     assert (young.code, young.out) == (0, "high: none dead\nlow: none dead\n")
     cli("dead", "revive", *condition, "--queues", "low")
-    assert (after_a_deploy["low"].counts().ready, after_a_deploy["high"].counts().ready) == (2, 0)
+    assert (
+        after_a_deploy["low"].admin.counts().ready,
+        after_a_deploy["high"].admin.counts().ready,
+    ) == (2, 0)
     gone = cli("dead", "purge", *condition, "--all", "--queues", "high", "--yes", "--json")
     assert gone.records == [{"queue": "high", "purged": 2}]
     refused = cli("dead", "purge", *condition, given="n\n")

@@ -32,7 +32,7 @@ def jobs(bare: Path) -> Any:
 
 def contents(client: Any, queue: str = "default") -> list[dict[str, Any]]:
     """The envelopes that are ready."""
-    return [json.loads(entry.content) for entry in Queue(queue, client).content().entries]
+    return [json.loads(entry.content) for entry in Queue(queue, client).admin.content().entries]
 
 
 def test_enqueue_sends_a_job_by_name_that_nobody_knows_here(cli: Any, client: Any) -> None:
@@ -108,7 +108,7 @@ def test_file_enqueues_a_call_a_line_in_order(cli: Any, client: Any, bare: Path)
     ended = cli("enqueue", "a.b", "--file", "calls.jsonl")
     assert (ended.code, ended.out) == (0, "a.b: 2,500 added\n")
     queue = Queue("default", client)
-    page = queue.content(offset=1199, limit=3)
+    page = queue.admin.content(offset=1199, limit=3)
     assert [json.loads(entry.content)["args"] for entry in page.entries] == [[1199], [1200], [1201]]
     assert page.entries[1].mid == "mine"
 
@@ -124,7 +124,7 @@ def test_file_with_a_bad_line_says_which_and_how_many_were_enqueued(cli: Any, cl
     ended = cli("enqueue", "a.b", "--file", "-", given=given)
     assert ended.code == 2
     assert "line 1002" in ended.err and "1,001 calls before were enqueued" in ended.err
-    assert Queue("default", client).counts().ready == 1001
+    assert Queue("default", client).admin.counts().ready == 1001
 
 
 def test_file_and_words_together_are_refused(cli: Any) -> None:

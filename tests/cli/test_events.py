@@ -33,18 +33,18 @@ def test_events_level_is_shown_and_set(cli: Any, queue: Queue) -> None:
     assert cli("events", "level", "all", "-q", "low", "--json").records == [
         {"queue": "low", "level": "all"}
     ]
-    assert queue.events_level() == "all"
+    assert queue.admin.events_level() == "all"
     assert cli("events", "level", "some").code == 2
 
 
 def test_events_maxlen_is_shown_and_set_beside_the_level(cli: Any, queue: Queue) -> None:
     queue.enqueue(b"1")
-    queue.events_level("all")
+    queue.admin.events_level("all")
     assert cli("events", "maxlen").out == "low: 100,000\n"
     assert cli("events", "maxlen", "5000", "-q", "low", "--json").records == [
         {"queue": "low", "maxlen": 5000}
     ]
-    assert (queue.events_maxlen(), queue.events_level()) == (5000, "all")
+    assert (queue.admin.events_maxlen(), queue.admin.events_level()) == (5000, "all")
     assert cli("events", "maxlen", "99").code == 2
 
 
@@ -90,7 +90,7 @@ def test_tail_of_nothing_exits_with_one(cli: Any, queue: Queue) -> None:
 
 
 def test_tail_follows_until_interrupted(queue: Queue, client: Any) -> None:
-    queue.events_level("all")
+    queue.admin.events_level("all")
     queue.enqueue(b"1", mid="before")
     command = [
         sys.executable,

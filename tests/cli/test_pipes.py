@@ -66,7 +66,7 @@ def queues(client: Any) -> list[Queue]:
     """Some, with a message each."""
     made = [Queue(name, client) for name in NAMES]
     for queue in made:
-        queue.events_level("all")
+        queue.admin.events_level("all")
         queue.enqueue(b'{"v":1,"job":"a.b"}', mid=f"of-{queue.name}")
     return made
 
@@ -103,26 +103,26 @@ def test_settings_reach_every_queue_when_nobody_reads_the_answers(
         begun("pause", *NAMES),
     ]
     assert [process.wait(LIMIT_S) for process in ran] == [141] * 3
-    assert {queue.events_level() for queue in queues} == {"off"}
-    assert {queue.events_maxlen() for queue in queues} == {1234}
-    assert all(queue.counts().paused for queue in queues)
+    assert {queue.admin.events_level() for queue in queues} == {"off"}
+    assert {queue.admin.events_maxlen() for queue in queues} == {1234}
+    assert all(queue.admin.counts().paused for queue in queues)
     assert begun("resume", *NAMES).wait(LIMIT_S) == 141
-    assert not any(queue.counts().paused for queue in queues)
+    assert not any(queue.admin.counts().paused for queue in queues)
 
 
 def test_messages_are_all_changed_when_nobody_reads_the_answers(
     begun: Any, queues: list[Queue], kill_message: Callable[..., str]
 ) -> None:
-    assert {queue.counts().ready for queue in queues} == {1}
+    assert {queue.admin.counts().ready for queue in queues} == {1}
     assert begun("cancel", *[f"of-{name}" for name in NAMES]).wait(LIMIT_S) == 141
-    assert {queue.counts().ready for queue in queues} == {0}
+    assert {queue.admin.counts().ready for queue in queues} == {0}
     for queue in queues:
         kill_message(queue, "again")
         kill_message(queue, f"dead-{queue.name}")
     assert begun("dead", "revive", *[f"dead-{name}" for name in NAMES]).wait(LIMIT_S) == 141
-    assert {queue.counts().ready for queue in queues} == {1}
+    assert {queue.admin.counts().ready for queue in queues} == {1}
     assert begun("dead", "purge", "--where", "mid=again", "--yes").wait(LIMIT_S) == 141
-    assert {queue.counts().dead for queue in queues} == {0}
+    assert {queue.admin.counts().dead for queue in queues} == {0}
 
 
 def test_repair_is_finished_when_nobody_reads_the_answers(
@@ -131,7 +131,7 @@ def test_repair_is_finished_when_nobody_reads_the_answers(
     for name in NAMES:
         redis.lpush(f"jobq:{{{name}}}:ready", b"\xff")
     assert begun("fsck", "--repair", "--yes").wait(LIMIT_S) == 141
-    assert [queue.fsck() for queue in queues] == [[]] * len(NAMES)
+    assert [queue.admin.fsck() for queue in queues] == [[]] * len(NAMES)
 
 
 def test_answer_that_is_no_stays_one_when_nobody_reads_it(begun: Any, queues: list[Queue]) -> None:
@@ -150,4 +150,4 @@ def test_command_runs_when_its_stdout_was_closed_before(
         ran = subprocess.run(["sh", "-c", shell, sys.executable], env=env, cwd=bare, timeout=LIMIT_S,
                              capture_output=True, text=True)  # fmt: skip
         assert (ran.returncode, ran.stderr) == (0, "")
-    assert {queue.events_level() for queue in queues} == {"attempts"}
+    assert {queue.admin.events_level() for queue in queues} == {"attempts"}

@@ -80,7 +80,7 @@ def test_call_outlives_every_connection_being_cut(client, redis):
     for number in range(20):
         redis.client_kill_filter(_type="normal", skipme=True)
         assert queue.enqueue(b"v", mid=f"m{number}").action == "added"
-    assert queue.counts().messages == 20
+    assert queue.admin.counts().messages == 20
 
 
 def test_call_waits_for_a_server_that_is_paused(make, server):
@@ -94,7 +94,7 @@ def test_call_waits_for_a_server_that_is_paused(make, server):
         assert queue.enqueue(b"v", mid="b").action == "added"
     finally:
         thread.join()
-    assert queue.counts().messages == 2
+    assert queue.admin.counts().messages == 2
 
 
 def test_call_ends_with_its_patience_when_the_server_is_silent():
@@ -153,7 +153,7 @@ def test_threads_share_a_client(client):
     for thread in threads:
         thread.join()
     assert not failed
-    assert queue.counts().messages == 600
+    assert queue.admin.counts().messages == 600
 
 
 def test_forked_child_opens_connections_of_its_own(client, redis):
@@ -169,7 +169,7 @@ def test_forked_child_opens_connections_of_its_own(client, redis):
     assert os.waitpid(pid, 0)[1] == 0
     assert redis.info("stats")["total_connections_received"] == before + 1
     assert queue.enqueue(b"v", mid="parent2").action == "added"
-    assert queue.counts().messages == 3
+    assert queue.admin.counts().messages == 3
 
 
 def test_blocking_connection_waits_longer_than_the_socket_timeout(make, redis):
@@ -193,7 +193,7 @@ def test_repr_hides_the_password():
 
 def test_namespace_separates_queues(make, redis):
     Queue("low", make(namespace="one")).enqueue(b"v")
-    assert Queue("low", make(namespace="two")).counts().messages == 0
+    assert Queue("low", make(namespace="two")).admin.counts().messages == 0
     assert redis.exists("one:{low}:messages")
     with pytest.raises(ConfigError, match="namespace"):
         make(namespace="a{b")

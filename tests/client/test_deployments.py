@@ -123,7 +123,7 @@ def test_queues_of_a_cluster_live_on_their_nodes(spread, cluster):
         [message] = queue.dequeue().messages
         ending = Ending(mid=message.mid, token=message.token)
         assert queue.finish([ending], dequeue=1).replies == ["ok"]
-        assert queue.fsck() == []
+        assert queue.admin.fsck() == []
     assert cluster.is_cluster
 
 
@@ -159,8 +159,8 @@ def test_queue_is_found_when_its_slot_moves_under_load(spread, cluster):
     assert not failed
     assert taker.redis.hlen("jobq:{moving}:messages") == len(accepted) == len(set(accepted))
     move(spread, slot, taker, owner)
-    assert queue.counts().messages == len(accepted)
-    assert queue.fsck() == []
+    assert queue.admin.counts().messages == len(accepted)
+    assert queue.admin.fsck() == []
 
 
 def move(spread, slot, giver, taker):

@@ -142,7 +142,7 @@ def waiting(client: Any) -> dict[str, int]:
     """Messages by queue that a worker could end now, and dead ones."""
     owed = {}
     for name in queue_names(client):
-        counts = Queue(name, client).counts()
+        counts = Queue(name, client).admin.counts()
         if left := counts.ready + counts.locked + counts.requeued + counts.dead:
             owed[name] = left
     return owed

@@ -130,7 +130,7 @@ def test_half_a_transaction_in_a_torn_file_is_gone_for_good(settings):
             assert not redis.exists("half")
         os.kill(embedded.status(settings).pid, signal.SIGKILL)
     embedded.start_or_join(settings)
-    assert queue.counts().messages == 5
+    assert queue.admin.counts().messages == 5
     queue.client.close()
 
 

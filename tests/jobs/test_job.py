@@ -117,15 +117,17 @@ def test_many_calls_take_few_round_trips(add, queue, redis):
     receipts = add.enqueue_many((n, 1) for n in range(2 * PER_CALL + 1))
     assert redis.info("commandstats")["cmdstat_evalsha"]["calls"] == before + 3
     assert len({receipt.mid for receipt in receipts}) == 2 * PER_CALL + 1
-    assert queue.counts().ready == 2 * PER_CALL + 2
-    contents = [json.loads(entry.content) for entry in queue.content(offset=1, limit=3).entries]
+    assert queue.admin.counts().ready == 2 * PER_CALL + 2
+    contents = [
+        json.loads(entry.content) for entry in queue.admin.content(offset=1, limit=3).entries
+    ]
     assert [content["args"] for content in contents] == [[0, 1], [1, 1], [2, 1]]
 
 
 def test_many_calls_may_have_arguments_by_name(add, queue):
     receipts = add.enqueue_many(add.args(n, b=2) for n in range(3))
     assert [receipt.action for receipt in receipts] == ["added"] * 3
-    contents = [json.loads(entry.content) for entry in queue.content().entries]
+    contents = [json.loads(entry.content) for entry in queue.admin.content().entries]
     assert [content["kwargs"] for content in contents] == [{"b": 2}] * 3
     with pytest.raises(TypeError, match="missing"):
         add.args()
@@ -146,7 +148,7 @@ def test_arguments_that_do_not_fit_are_refused_before_anything_is_sent(add, queu
         add.enqueue(object())
     with pytest.raises(ConfigError, match="tuples"):
         add.enqueue_many([1, 2])
-    assert queue.counts().messages == 0
+    assert queue.admin.counts().messages == 0
 
 
 def test_enqueueing_from_an_event_loop_does_not_block_it(add, work, redis):
@@ -184,7 +186,7 @@ def test_message_waits_under_the_dedupe_it_asked_for(add, work, queue):
     work()
     assert queue.status("m").word == "done-with-backoff"
     assert once.enqueue(1).action == "exists"
-    assert queue.counts().deduped == 1
+    assert queue.admin.counts().deduped == 1
 
 
 def test_retries_of_one_message_override_those_of_the_job(registry, client, work, queue):
@@ -196,7 +198,7 @@ def test_retries_of_one_message_override_those_of_the_job(registry, client, work
     fail.options(mid="once").enqueue()
     assert [ending.outcome for ending in work()] == ["retry", "dead"]
     assert [ending.outcome for ending in work()] == ["dead"]
-    assert sorted(dead.mid for dead in queue.dead()) == ["once", "twice"]
+    assert sorted(dead.mid for dead in queue.admin.dead()) == ["once", "twice"]
 
 
 def test_ending_of_a_lost_attempt_is_refused(add, queue):

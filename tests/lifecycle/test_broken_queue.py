@@ -92,10 +92,10 @@ def test_queue_that_breaks_while_its_jobs_run_is_told_of_them_once_it_is_mended(
     until(lambda: len(ledger.lines("end")) >= 51)
 
     redis.rename(f"{meta}-kept", meta)
-    until(lambda: bad.counts().messages == 0)
+    until(lambda: bad.admin.counts().messages == 0)
     assert worker.stop() == 0
     assert len(ledger.lines("end")) == 52
-    assert bad.fsck() == []
+    assert bad.admin.fsck() == []
     assert "exited with" not in worker.log
 
 

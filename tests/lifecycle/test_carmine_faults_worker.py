@@ -87,10 +87,10 @@ def test_b20_undecodable_content_is_dead_and_the_rest_flows(queue, tmp_path, sta
     assert start_worker("--burst").wait(DEADLINE_S) == 0
 
     assert good.wrote() == ["start", "end"]
-    [dead] = queue.dead()
+    [dead] = queue.admin.dead()
     assert (dead.mid, dead.content) == ("garbage", b"\xff\x00 no call")
     assert dead.reason
-    assert queue.counts().messages == 0
+    assert queue.admin.counts().messages == 0
 
 
 def test_b22_job_longer_than_its_lease_runs_once(queue, tmp_path, start_worker):
@@ -106,7 +106,7 @@ def test_b22_job_longer_than_its_lease_runs_once(queue, tmp_path, start_worker):
 
     until(lambda: queue.status("long").word != "locked", "never finished")
     assert long.wrote() == ["start", "end"]
-    assert queue.dead() == []
+    assert queue.admin.dead() == []
 
 
 def test_b23_stop_waits_for_the_running_handler(queue, tmp_path, start_worker):
@@ -123,8 +123,8 @@ def test_b23_stop_waits_for_the_running_handler(queue, tmp_path, start_worker):
 
     assert worker.wait(DEADLINE_S) == 0
     assert running.wrote() == ["start", "end"]
-    assert queue.counts().locked == 0
-    assert queue.counts().ready == 0
+    assert queue.admin.counts().locked == 0
+    assert queue.admin.counts().ready == 0
 
 
 def test_b23_message_is_locked_only_when_a_child_is_free(queue, tmp_path, start_worker):

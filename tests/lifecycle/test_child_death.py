@@ -28,7 +28,7 @@ def test_job_of_a_killed_child_runs_again_in_another(queue, start, send, ledger)
     assert queue.status("victim").ncrashes == 1
     ledger.gate("victim").touch()
     ledger.gate("bystander").touch()
-    until(lambda: queue.counts().messages == 0)
+    until(lambda: queue.admin.counts().messages == 0)
     assert worker.stop() == 0
     assert len(ledger.lines("start", "bystander")) == 1
     assert [len(ledger.lines("end", name)) for name in ("victim", "bystander")] == [1, 1]
@@ -55,10 +55,10 @@ def test_messages_waiting_behind_the_running_one_are_given_back_unharmed(
     for number in range(40, 80):
         send("quick", f"q{number}")
     worker = start("--processes", "1", "--crash-limit", "2")
-    until(lambda: queue.counts().messages == 0)
+    until(lambda: queue.admin.counts().messages == 0)
 
     assert len(ledger.lines("start", "poison")) == 2
-    [dead] = queue.dead()
+    [dead] = queue.admin.dead()
     assert (dead.mid, dead.ncrashes) == ("poison", 2)
     assert "SIGKILL" in dead.reason
     ended = [line["name"] for line in ledger.lines("end")]
@@ -73,7 +73,7 @@ def test_failed_attempt_is_not_made_again_when_the_next_job_kills_its_child(
     send("again", "failed", 1)
     send("kills", "poison")
     start("--processes", "1", "--crash-limit", "1")
-    until(lambda: queue.dead() and queue.counts().messages == 0)
+    until(lambda: queue.admin.dead() and queue.admin.counts().messages == 0)
 
     assert [line["attempt"] for line in ledger.lines("start", "failed")] == [1, 2]
 
@@ -87,10 +87,10 @@ def test_poison_is_dead_after_exactly_so_many_crashes_while_others_flow(
         send("quick", f"q{number}")
         if number == 15:
             send("kills", "poison")
-    until(lambda: queue.dead() and queue.counts().messages == 0)
+    until(lambda: queue.admin.dead() and queue.admin.counts().messages == 0)
 
     assert len(ledger.lines("start", "poison")) == limit
-    assert queue.dead()[0].ncrashes == limit
+    assert queue.admin.dead()[0].ncrashes == limit
     assert len(ledger.lines("end")) == 30
     assert worker.stop() == 0
     said = [line for line in worker.log.splitlines() if "crashed:" in line]
@@ -112,9 +112,9 @@ def test_only_the_poison_dies_when_jobs_run_concurrently(queue, start, send, led
     until(lambda: ledger.lines("start", "poison"))
     for name in ("a", "b", "c"):
         ledger.gate(name).touch()
-    until(lambda: queue.counts().messages == 0)
+    until(lambda: queue.admin.counts().messages == 0)
 
-    assert [dead.mid for dead in queue.dead()] == ["poison"]
+    assert [dead.mid for dead in queue.admin.dead()] == ["poison"]
     assert len(ledger.lines("start", "poison")) == 3
     assert all(ledger.lines("end", name) for name in ("a", "b", "c"))
 
@@ -125,7 +125,7 @@ def test_child_that_is_told_to_leave_ends_its_job_and_is_replaced(queue, start, 
     [first] = until(lambda: ledger.lines("start"))
     os.kill(first["pid"], signal.SIGTERM)
     ledger.gate("a").touch()
-    until(lambda: queue.counts().messages == 0)
+    until(lambda: queue.admin.counts().messages == 0)
     send("quick", "b")
     [second] = until(lambda: ledger.lines("end", "b"))
 

@@ -56,7 +56,7 @@ def test_idle_worker_is_woken_for_queues_on_every_node(spread, start, send, ledg
     assert len(ledger.lines("end")) == 18
     assert main(["doctor", "--url", spread.url]) in (0, 1)
     assert worker.stop() == 0
-    assert all(queue.fsck() == [] for queue in queues)
+    assert all(queue.admin.fsck() == [] for queue in queues)
 
 
 def lines(worker, words):
@@ -111,7 +111,7 @@ def test_queues_of_other_nodes_go_on_when_a_node_is_silent(
     assert len(lines(worker, "server away since")) == 1
     assert len(lines(worker, ": back after ")) == 1
     assert "Traceback" not in worker.log
-    assert all(queue.fsck() == [] for queue in queues)
+    assert all(queue.admin.fsck() == [] for queue in queues)
 
 
 def test_queues_of_other_nodes_go_on_when_a_node_is_gone_for_good(
@@ -158,10 +158,10 @@ def test_outcome_is_told_once_its_node_is_back_and_others_run_meanwhile(
 
     away.end()
     until(lambda: len(ledger.lines("end")) == 24)
-    until(lambda: there.counts().messages == 0)
+    until(lambda: there.admin.counts().messages == 0)
     assert worker.stop() == 0
     assert len(ledger.lines("end", "long")) == 1
     # One run that asks to be retried and the one after it, and no third.
     assert len(ledger.lines("start")) == 1 + 2 * 3
-    assert there.fsck() == []
+    assert there.admin.fsck() == []
     assert "crashed" not in worker.log

@@ -12,13 +12,13 @@ MODULE = "tests.lifecycle.jobs_that_fork"
 
 def ran_once(queue, ledger, worker, names):
     """All of them ended once, in one child, and the queue is in order."""
-    until(lambda: queue.counts().messages == 0)
+    until(lambda: queue.admin.counts().messages == 0)
     ended = [line["name"] for line in ledger.lines("end")]
     assert sorted(ended) == sorted(names)
-    assert queue.dead() == []
+    assert queue.admin.dead() == []
     assert worker.log.count(" starts 1 child") == worker.log.count(" born") == 1, worker.log
     assert worker.stop() == 0
-    assert queue.fsck() == []
+    assert queue.admin.fsck() == []
     assert "refused" not in worker.log
 
 

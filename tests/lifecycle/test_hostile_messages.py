@@ -31,15 +31,15 @@ def test_message_that_kills_whoever_reads_it_is_charged_and_no_other(
         if number == 10:
             send("quick", kind)
     worker = start("--processes", "1", "--crash-limit", str(limit), module=BREAKS, env=loop)
-    until(lambda: queue.dead() and queue.counts().messages == 0)
+    until(lambda: queue.admin.dead() and queue.admin.counts().messages == 0)
 
-    [dead] = queue.dead()
+    [dead] = queue.admin.dead()
     assert (dead.mid, "SIGKILL" in dead.reason) == (kind, True)
     assert "as it was read" in dead.reason
     ended = [line["name"] for line in ledger.lines("end")]
     assert sorted(ended) == sorted(f"q{number}" for number in range(20))
     assert worker.stop() == 0
-    assert queue.fsck() == []
+    assert queue.admin.fsck() == []
 
 
 @pytest.mark.loop
@@ -48,10 +48,10 @@ def test_job_beside_a_message_that_kills_its_reader_is_not_charged(queue, start,
     send("agated", "neighbour")
     until(lambda: ledger.lines("start"))
     send("quick", "deadly-to-resolve")
-    until(queue.dead)
+    until(queue.admin.dead)
     ledger.gate("neighbour").touch()
-    until(lambda: queue.counts().messages == 0)
-    assert [(one.mid, one.ncrashes) for one in queue.dead()] == [("deadly-to-resolve", 2)]
+    until(lambda: queue.admin.counts().messages == 0)
+    assert [(one.mid, one.ncrashes) for one in queue.admin.dead()] == [("deadly-to-resolve", 2)]
     assert ledger.lines("end", "neighbour")
 
 
@@ -60,8 +60,8 @@ def test_fault_of_the_reader_ends_no_child(queue, start, send, ledger, loop):
     send("quick", "after")
     options = ("--processes", "1", "--unknown-for", "0s")
     worker = start(*options, module=BREAKS, env=loop)
-    until(lambda: queue.dead() and ledger.lines("end", "after"))
-    assert "a fault of jobq" in queue.dead()[0].reason
+    until(lambda: queue.admin.dead() and ledger.lines("end", "after"))
+    assert "a fault of jobq" in queue.admin.dead()[0].reason
     assert worker.log.count(" born") == 1
     assert worker.stop() == 0
 
@@ -83,9 +83,9 @@ def test_options_that_contradict_the_job_end_no_child_but_by_their_hard_timeout(
     send("quick", "after")
     options = ("--processes", "1", "--unknown-for", "0s", "--crash-limit", "1")
     worker = start(*options, env=loop)
-    until(lambda: queue.counts().messages == 0)
+    until(lambda: queue.admin.counts().messages == 0)
 
-    dead = {one.mid: one.reason for one in queue.dead() if len(one.mid) < 4}
+    dead = {one.mid: one.reason for one in queue.admin.dead() if len(one.mid) < 4}
     assert "make it longer" in dead.pop("m2")
     assert "options.retries" in dead.pop("m4")
     assert "hard timeout" in dead.pop("s")

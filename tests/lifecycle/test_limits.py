@@ -13,8 +13,8 @@ def test_soft_timeout_is_raised_in_the_job_and_its_child_lives_on(queue, start, 
     worker = start("--processes", "1")
     send("overlong", "a")
     send("quick", "b")
-    until(lambda: queue.dead() and ledger.lines("end"))
-    assert "timeout of 1.5 s" in queue.dead()[0].reason
+    until(lambda: queue.admin.dead() and ledger.lines("end"))
+    assert "timeout of 1.5 s" in queue.admin.dead()[0].reason
     assert ledger.lines("start")[0]["pid"] == ledger.lines("end")[0]["pid"]
     assert worker.log.count(" born") == 1
 
@@ -23,10 +23,10 @@ def test_hard_timeout_kills_the_child_and_counts_as_a_crash(queue, start, send, 
     worker = start("--processes", "1", "--crash-limit", "2")
     send("stubborn", "a")
     send("quick", "b")
-    until(lambda: queue.dead() and ledger.lines("end"))
+    until(lambda: queue.admin.dead() and ledger.lines("end"))
     assert [line["attempt"] for line in ledger.lines("start")] == [1, 2]
     assert len(ledger.lines("ignored")) == 2
-    [dead] = queue.dead()
+    [dead] = queue.admin.dead()
     assert dead.ncrashes == 2
     assert "hard timeout" in dead.reason
     assert worker.stop() == 0
@@ -61,7 +61,7 @@ def test_child_is_replaced_over_its_memory(queue, start, send, ledger):
     until(lambda: ledger.lines("end"))
     until(lambda: "MB of memory" in worker.log or send_one(send))
     assert worker.stop() == 0
-    assert queue.dead() == []
+    assert queue.admin.dead() == []
 
 
 def test_cancelled_job_is_stopped_at_the_next_renewal(queue, start, send, ledger):
@@ -75,7 +75,7 @@ def test_cancelled_job_is_stopped_at_the_next_renewal(queue, start, send, ledger
     assert after["pid"] == ledger.lines("start")[0]["pid"]
     assert worker.stop() == 0
     # Its mid is taken until its lock would have ended.
-    until(lambda: queue.collect() and queue.counts().messages == 0)
+    until(lambda: queue.admin.collect() and queue.admin.counts().messages == 0)
 
 
 def test_messages_behind_a_slow_job_are_taken_back(queue, start, send, ledger):
@@ -87,7 +87,7 @@ def test_messages_behind_a_slow_job_are_taken_back(queue, start, send, ledger):
     worker = start("--processes", "2")
     until(lambda: len(ledger.lines("end")) == 400)
     assert ledger.lines("end", "slow") == []
-    until(lambda: queue.counts().locked == 1)
+    until(lambda: queue.admin.counts().locked == 1)
     assert queue.status("slow").word == "locked"
     assert queue.status("slow").ncrashes == 0
     assert {line["attempt"] for line in ledger.lines("end")} == {1}
@@ -101,7 +101,7 @@ def test_what_ended_before_a_slow_job_is_reported_while_it_runs(queue, start, se
     send("gated", "slow")
     worker = start("--processes", "1")
     until(lambda: ledger.lines("start", "slow"))
-    until(lambda: queue.counts().locked == 1)
+    until(lambda: queue.admin.counts().locked == 1)
     assert queue.status("slow").word == "locked"
     ledger.gate("slow").touch()
     assert worker.stop() == 0
@@ -127,10 +127,10 @@ def test_async_jobs_run_at_once_up_to_the_concurrency(queue, start, send, ledger
         send("agated", name)
     worker = start("--processes", "1", "--concurrency", "4")
     until(lambda: len(ledger.lines("start")) == 4)
-    assert queue.counts().ready == 2
+    assert queue.admin.counts().ready == 2
     for name in "abcdef":
         ledger.gate(name).touch()
-    until(lambda: queue.counts().messages == 0)
+    until(lambda: queue.admin.counts().messages == 0)
     assert len(ledger.lines("end")) == 6
     assert worker.stop() == 0
 
@@ -193,7 +193,7 @@ def test_cancelled_job_that_goes_on_takes_no_others_with_it(queue, start, send, 
     until(lambda: queue.status("a").lock_at > first + 4_000)
     for name in ("a", "b", "c", "stubborn"):
         ledger.gate(name).touch()
-    until(lambda: queue.counts().locked == 0)
+    until(lambda: queue.admin.counts().locked == 0)
     assert sorted(line["name"] for line in ledger.lines("start")) == ["a", "b", "c", "stubborn"]
     assert worker.log.count(" born") == 1
     assert worker.stop() == 0
@@ -203,7 +203,7 @@ def test_cancelled_job_that_goes_on_takes_no_others_with_it(queue, start, send, 
 def test_job_that_raises_generator_exit_is_a_failure(queue, start, send, ledger):
     worker = start("--processes", "1")
     send("closes", "a")
-    until(queue.dead)
-    assert "GeneratorExit" in queue.dead()[0].reason
+    until(queue.admin.dead)
+    assert "GeneratorExit" in queue.admin.dead()[0].reason
     assert len(ledger.lines("start")) == 1
     assert worker.stop() == 0

@@ -57,7 +57,7 @@ def test_delayed_message_runs_when_it_is_due_though_nobody_asks_meanwhile(
     for number, delay in enumerate((0.05, 1.0, 3.0)):
         send("quick", f"late{number}", to=Queue(NAMES[number], client), delay=delay)
     until(lambda: len(ledger.lines("end")) == 3)
-    until(lambda: not any(Queue(name, client).counts().messages for name in NAMES[:3]))
+    until(lambda: not any(Queue(name, client).admin.counts().messages for name in NAMES[:3]))
 
 
 def test_message_is_found_when_its_marker_was_lost(idle, redis, client, ledger):

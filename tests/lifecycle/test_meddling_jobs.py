@@ -30,16 +30,16 @@ def test_job_that_cancels_itself_or_all_tasks_fails_and_its_neighbours_run_on(
     send("aborts", "aborts")
     send("aaborts", "aaborts")
     failed = {f"{how}-awaits" for how in CANCELLING} | {"aborts", "aaborts"}
-    until(lambda: {one.mid for one in queue.dead()} == failed)
+    until(lambda: {one.mid for one in queue.admin.dead()} == failed)
     until(lambda: all(ledger.lines("end", f"{how}-goes-on") for how in CANCELLING))
     until(lambda: ledger.lines("end", "stops_loop"))
     send("quick", "after")
     until(lambda: ledger.lines("end", "after"))
     for name in neighbours:
         ledger.gate(name).touch()
-    until(lambda: queue.counts().messages == 0)
+    until(lambda: queue.admin.counts().messages == 0)
 
-    reasons = {one.mid: one.reason for one in queue.dead()}
+    reasons = {one.mid: one.reason for one in queue.admin.dead()}
     assert set(reasons) == failed
     for mid, reason in reasons.items():
         assert ("JobAborted" if "aborts" in mid else "CancelledError") in reason
@@ -60,8 +60,8 @@ def test_job_that_ends_its_event_loop_is_charged_with_it(queue, start, send, led
     # From its crash on each of them runs alone.
     until(lambda: ledger.lines("start", "exits"))
     ledger.gate("neighbour").touch()
-    until(lambda: queue.counts().messages == 0)
-    assert [(one.mid, one.ncrashes) for one in queue.dead()] == [("exits", 2)]
+    until(lambda: queue.admin.counts().messages == 0)
+    assert [(one.mid, one.ncrashes) for one in queue.admin.dead()] == [("exits", 2)]
     assert ledger.lines("end", "neighbour")
 
 
@@ -73,7 +73,7 @@ def test_job_is_still_stopped_by_its_worker_when_another_one_cancelled_all_tasks
     send("agated", "a")
     until(lambda: ledger.lines("start"))
     send("cancels", "all", "all")
-    until(queue.dead)
+    until(queue.admin.dead)
     queue.cancel("a")
     until(lambda: ledger.lines("aborted", "a"))
     assert worker.stop() == 0
@@ -86,8 +86,8 @@ def test_job_that_changes_signals_takes_them_from_no_other_job(queue, start, sen
         send("meddles", f"{how}-again", how)
         send("limited", f"{how}-limited")
     worker = start("--processes", "1", module=MODULE)
-    until(lambda: len(queue.dead()) == len(MEDDLING) and queue.counts().messages == 0)
-    for dead in queue.dead():
+    until(lambda: len(queue.admin.dead()) == len(MEDDLING) and queue.admin.counts().messages == 0)
+    for dead in queue.admin.dead():
         assert dead.mid.endswith("-limited")
         assert "timeout of 0.1 s" in dead.reason
         assert dead.ncrashes == 0
@@ -104,7 +104,7 @@ def test_timeout_holds_for_a_job_that_is_deaf_to_it(queue, start, send, ledger):
     for how in deaf:
         send("meddles_and_hangs", how, how)
     worker = start("--processes", "4", "--crash-limit", "1", module=MODULE)
-    until(lambda: len(queue.dead()) == len(deaf))
-    assert all("hard timeout" in one.reason for one in queue.dead())
+    until(lambda: len(queue.admin.dead()) == len(deaf))
+    assert all("hard timeout" in one.reason for one in queue.admin.dead())
     assert len(ledger.lines("start")) == len(deaf)
     assert worker.stop() == 0

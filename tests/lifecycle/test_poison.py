@@ -21,11 +21,11 @@ def test_each_kind_is_dead_after_three_crashes_and_the_good_ones_run_once(
         if number % 10 == 5:
             send("takes_along", next(kinds))
     worker = start("--processes", "2", "--crash-limit", "3", module=MODULE)
-    until(lambda: len(queue.dead()) == len(KINDS) and queue.counts().messages == 0)
+    until(lambda: len(queue.admin.dead()) == len(KINDS) and queue.admin.counts().messages == 0)
 
     for kind in KINDS:
         assert [line["attempt"] for line in ledger.lines("start", kind)] == [1, 2, 3], kind
-    dead = {one.mid: one for one in queue.dead()}
+    dead = {one.mid: one for one in queue.admin.dead()}
     assert set(dead) == set(KINDS) == set(SAYS)
     assert all(SAYS[kind] in dead[kind].reason for kind in KINDS)
     assert {one.ncrashes for one in dead.values()} == {3}
@@ -33,15 +33,15 @@ def test_each_kind_is_dead_after_three_crashes_and_the_good_ones_run_once(
     assert sorted(ended) == sorted(f"q{number}" for number in range(60))
     assert worker.stop() == 0
     assert worker.log.count("crashed:") == 3 * len(KINDS), "no child died but of these"
-    assert queue.fsck() == []
+    assert queue.admin.fsck() == []
 
 
 def test_memory_error_is_an_error_of_its_job_and_no_crash(queue, start, send, ledger):
     worker = start("--processes", "1", module=MODULE)
     send("exceeds", "big")
     send("quick", "after")
-    until(lambda: queue.dead() and ledger.lines("end", "after"))
-    [dead] = queue.dead()
+    until(lambda: queue.admin.dead() and ledger.lines("end", "after"))
+    [dead] = queue.admin.dead()
     assert (dead.ncrashes, "MemoryError" in dead.reason) == (0, True)
     assert ledger.lines("start", "big")[0]["pid"] == ledger.lines("end", "after")[0]["pid"]
     assert worker.stop() == 0

@@ -18,7 +18,7 @@ def test_dead_message_arrives_with_its_job_in_the_producers_trace(queue, start, 
     with intake() as (dsn, events):
         worker = start("--processes", "1", env={"SENTRY_DSN": dsn})
         queue.enqueue(json.dumps(content).encode(), mid="m")
-        until(queue.dead)
+        until(queue.admin.dead)
         # What waits to be sent is sent before the child leaves.
         assert worker.stop() == 0
         [event] = events

@@ -70,7 +70,7 @@ def test_script_flush_under_load_is_unseen(own, own_queue, start, send, ledger):
         send("quick", f"q{number}", to=own_queue)
         if number % 20 == 0:
             own_queue.client.command("SCRIPT", "FLUSH")
-    until(lambda: own_queue.counts().messages == 0)
+    until(lambda: own_queue.admin.counts().messages == 0)
     assert len(ledger.lines("end")) == 300
     assert worker.stop() == 0
     assert "Traceback" not in worker.log
@@ -82,12 +82,12 @@ def test_restart_of_the_server_under_load_is_unseen(own, own_queue, start, send,
         send("quick", f"q{number}", to=own_queue)
         if number in (100, 200):
             own.restart()
-    until(lambda: own_queue.counts().messages == 0)
+    until(lambda: own_queue.admin.counts().messages == 0)
     ended = [line["name"] for line in ledger.lines("end")]
     assert set(ended) == {f"q{number}" for number in range(300)}
     assert len(ended) == 300
     assert worker.stop() == 0
-    assert own_queue.fsck() == []
+    assert own_queue.admin.fsck() == []
 
 
 def test_job_is_stopped_before_its_lease_ends_when_the_server_is_silent(
@@ -103,7 +103,7 @@ def test_job_is_stopped_before_its_lease_ends_when_the_server_is_silent(
     own.process.send_signal(signal.SIGCONT)
     until(lambda: len(ledger.lines("start")) >= 2)
     ledger.gate("a").touch()
-    until(lambda: own_queue.counts().messages == 0)
+    until(lambda: own_queue.admin.counts().messages == 0)
     assert len(ledger.lines("end")) == 1
     assert worker.stop() == 0
 
@@ -155,7 +155,7 @@ def test_writes_refused_for_a_while_crash_nobody(redis, queue, start, send, ledg
         until(lambda: "not renewed" in worker.log)
     finally:
         redis.config_set("min-replicas-to-write", 0)
-    until(lambda: queue.counts().messages == 0)
+    until(lambda: queue.admin.counts().messages == 0)
     assert len(ledger.lines("end")) == 21
     assert worker.stop() == 0
     assert "crashed" not in worker.log

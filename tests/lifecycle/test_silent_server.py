@@ -60,8 +60,8 @@ def test_job_is_stopped_at_its_deadline_though_others_of_its_batch_wait_to_be_re
     assert aborted["lease_left"] <= 0
     own.process.send_signal(signal.SIGCONT)
     until(lambda: ledger.lines("end", "a"))
-    until(lambda: own_queue.counts().messages == 0)
-    assert own_queue.fsck() == []
+    until(lambda: own_queue.admin.counts().messages == 0)
+    assert own_queue.admin.fsck() == []
 
 
 def test_job_that_heeds_nothing_is_killed_by_a_supervisor_that_gets_no_answer(

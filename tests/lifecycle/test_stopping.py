@@ -24,12 +24,12 @@ def test_term_drains_and_runs_nothing_twice(queue, start, send, ledger):
     until(lambda: "draining" in worker.log)
     ledger.gate("long").touch()
     assert worker.wait() == 0
-    assert queue.counts().locked == 0
+    assert queue.admin.counts().locked == 0
 
     assert start("--burst").wait() == 0
     ended = [line["name"] for line in ledger.lines("end")]
     assert len(ended) == len(set(ended)) == 401
-    assert queue.fsck() == []
+    assert queue.admin.fsck() == []
 
 
 @pytest.mark.loop
@@ -81,7 +81,7 @@ def test_tstp_takes_nothing_new_until_cont(queue, start, send, ledger):
     until(lambda: queue.status("a").word != "locked")
     send("quick", "b")
     # A child that still took messages would be woken by this one at once.
-    collected = [queue.collect() for _ in range(100)]
+    collected = [queue.admin.collect() for _ in range(100)]
     assert len(collected) == 100
     assert queue.status("b").word == "queued"
     worker.send(signal.SIGCONT)
@@ -158,7 +158,7 @@ def test_burst_leaves_when_everything_is_done(queue, start, send, ledger, proces
     assert start("--burst", "--processes", processes).wait() == 0
     assert len(ledger.lines("end")) == 500
     # A worker that leaves collects what it had ended.
-    assert queue.counts().messages == 0
+    assert queue.admin.counts().messages == 0
 
 
 def test_burst_goes_on_after_a_crash(queue, start, send, ledger):
@@ -167,7 +167,7 @@ def test_burst_goes_on_after_a_crash(queue, start, send, ledger):
         send("quick", f"q{number}")
     assert start("--burst", "--processes", "2").wait() == 0
     assert len(ledger.lines("end")) == 50
-    assert [dead.mid for dead in queue.dead()] == ["poison"]
+    assert [dead.mid for dead in queue.admin.dead()] == ["poison"]
 
 
 def test_child_born_while_the_worker_is_quiet_is_quiet(queue, start, send, ledger):
@@ -195,5 +195,5 @@ def test_jobs_cancelled_before_their_first_step_are_given_back(queue, start, sen
     until(lambda: "draining" in worker.log)
     worker.send(signal.SIGTERM)
     assert worker.wait() in (0, 12)
-    assert queue.counts().locked == 0
+    assert queue.admin.counts().locked == 0
     assert all(queue.status(name).word == "queued" for name in "abc")

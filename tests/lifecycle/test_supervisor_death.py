@@ -26,8 +26,8 @@ def test_children_are_gone_and_jobs_come_back_after_the_lease_when_the_superviso
     until(lambda: len(ledger.lines("start", "a")) >= 2)
     assert ledger.lines("end") == []
     ledger.gate("a").touch()
-    until(lambda: queue.counts().messages == 0)
-    assert queue.fsck() == []
+    until(lambda: queue.admin.counts().messages == 0)
+    assert queue.admin.fsck() == []
 
 
 def test_late_finish_is_refused_when_the_worker_was_stopped_for_two_leases(
@@ -60,8 +60,8 @@ def test_late_finish_is_refused_when_the_worker_was_stopped_for_two_leases(
     assert paused.stop() == 0
     assert len(ledger.lines("start")) == 2
     assert second["fence"] > ledger.lines("start")[0]["fence"]
-    assert queue.dead() == []
-    assert queue.fsck() == []
+    assert queue.admin.dead() == []
+    assert queue.admin.fsck() == []
 
 
 def test_job_keeps_its_lock_when_it_holds_the_gil_for_three_leases(queue, start, send, ledger):
@@ -69,6 +69,6 @@ def test_job_keeps_its_lock_when_it_holds_the_gil_for_three_leases(queue, start,
         start("--processes", "1", "--lease", "1500ms")
     send("holds_gil", "a", 5.0)
     until(lambda: ledger.lines("end"))
-    until(lambda: queue.counts().messages == 0)
+    until(lambda: queue.admin.counts().messages == 0)
     assert len(ledger.lines("start")) == 1
     assert len(ledger.lines("end")) == 1

@@ -68,9 +68,9 @@ def test_effect_comes_twice_and_the_late_end_is_refused_when_the_whole_worker_wa
     assert other.stop() == leave(zombie) == 0
     first, second = ends(ledger)
     assert first < second
-    assert queue.counts().messages == 0
-    assert queue.dead() == []
-    assert queue.fsck() == []
+    assert queue.admin.counts().messages == 0
+    assert queue.admin.dead() == []
+    assert queue.admin.fsck() == []
 
 
 def test_woken_run_is_stopped_and_has_no_effect_when_its_lease_went_elsewhere(
@@ -84,8 +84,8 @@ def test_woken_run_is_stopped_and_has_no_effect_when_its_lease_went_elsewhere(
     assert zombie.stop() == other.stop() == 0
     assert len(ends(ledger)) == 1
     assert len(ledger.lines("start", "a")) == 2
-    assert queue.counts().messages == 0
-    assert queue.fsck() == []
+    assert queue.admin.counts().messages == 0
+    assert queue.admin.fsck() == []
 
 
 @pytest.mark.parametrize("state", ["queued", "locked"])
@@ -115,8 +115,8 @@ def test_late_end_leaves_a_new_message_of_the_same_mid_alone(
     assert leave(zombie) == 0
     assert ends(ledger) == sorted(ends(ledger))
     assert len(ends(ledger)) == 3
-    assert queue.counts().messages == 0
-    assert queue.fsck() == []
+    assert queue.admin.counts().messages == 0
+    assert queue.admin.fsck() == []
 
 
 def test_stopped_child_keeps_its_lock_until_its_timeout_ends_it(queue, start, send, ledger):
@@ -128,12 +128,12 @@ def test_stopped_child_keeps_its_lock_until_its_timeout_ends_it(queue, start, se
     first = queue.status("a").lock_at
     until(lambda: queue.status("a").lock_at > first + 3_000)
     assert queue.status("a").word == "locked"
-    [dead] = until(queue.dead)
+    [dead] = until(queue.admin.dead)
     assert "hard timeout" in dead.reason
     assert len(ledger.lines("start")) == 1
     assert ledger.lines("end") == []
     assert worker.process.poll() is None
-    assert queue.fsck() == []
+    assert queue.admin.fsck() == []
 
 
 def test_job_that_burns_the_processor_for_three_leases_runs_once(queue, start, send, ledger):
@@ -141,5 +141,5 @@ def test_job_that_burns_the_processor_for_three_leases_runs_once(queue, start, s
         start("--processes", "1", "--lease", "1500ms", module=MODULE)
     send("burns", "a", 5.0)
     until(lambda: ledger.lines("end"))
-    until(lambda: queue.counts().messages == 0)
+    until(lambda: queue.admin.counts().messages == 0)
     assert len(ledger.lines("start")) == len(ledger.lines("end")) == 1

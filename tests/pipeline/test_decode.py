@@ -147,11 +147,11 @@ def test_entry_of_two_fields_is_bad_and_kept_whole(valkey_client):
 
 
 def test_stream_of_a_queue_decodes_without_remainder(valkey_queue):
-    valkey_queue.events_level("all")
+    valkey_queue.admin.events_level("all")
     valkey_queue.enqueue_many([b"1", b"22"])
     for message in valkey_queue.dequeue(2).messages:
         valkey_queue.cancel(message.mid)
-    valkey_queue.clear()
+    valkey_queue.admin.clear()
     reply = valkey_queue.client.command("XRANGE", f"{valkey_queue.prefix}events", "-", "+")
     decoded = decode("low", *columns(reply))
     assert decoded.bad == []

@@ -22,7 +22,7 @@ BATCH = [RowMessage("low", when, f"m{when}", b"{}") for when in ("", "d60000", "
 @pytest.fixture
 def good(queue: Queue, kill_message: Any) -> dict[str, Call]:
     """A good call of each script, on a queue with something in most places."""
-    queue.events_level("all")
+    queue.admin.events_level("all")
     for n in range(3):
         kill_message(queue, f"dead{n}")
     queue.enqueue_many([("ready", b"v"), ("ready2", b"v")])

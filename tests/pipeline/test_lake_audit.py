@@ -185,7 +185,7 @@ def test_lake_alone_says_what_the_live_queue_says(
 ):
     """A real history, with retries, deaths, a crash, newer content and a message that the server loses."""
     queue = valkey_queue
-    queue.events_level("all")
+    queue.admin.events_level("all")
     time.sleep(0.003)
     lived(queue, valkey_redis)
     live = Audit(queue).result()
@@ -228,12 +228,12 @@ def lived(queue, redis):
         )
     queue.enqueue(b"w", mid=held[-1].mid, can_requeue=True)
     queue.finish([Ending(mid=held[-1].mid, token=held[-1].token, outcome="retry", backoff_ms=1)])
-    queue.revive(queue.dead()[0].dead_id)
+    queue.admin.revive(queue.admin.dead()[0].dead_id)
     queue.cancel("m39")
-    while queue.counts().ready > 3:
+    while queue.admin.counts().ready > 3:
         message = queue.dequeue(1).messages[0]
         queue.finish([Ending(mid=message.mid, token=message.token)])
-    gone = queue.content("ready").entries[0].mid
+    gone = queue.admin.content("ready").entries[0].mid
     redis.hdel("jobq:{low}:messages", gone)
     redis.lrem("jobq:{low}:ready", 0, gone)
 
@@ -279,7 +279,7 @@ def test_command_ends_with_1_for_losses_and_with_2_when_the_events_do_not_tell(
     code, out, err = command()
     assert (code, out) == (2, "")
     assert "no queue with enqueues on record" in err
-    queue.events_level("all")
+    queue.admin.events_level("all")
     time.sleep(0.003)
     queue.enqueue_many([("a", b"v"), ("b", b"v"), ("c", b"v")])
     queue.client.command("XADD", "jobq:{low}:events", "*", "1", "done\x1fa\x1f-5")

@@ -257,7 +257,7 @@ def test_message_becomes_a_call_as_asked(valkey_client, ingest, replay, jobq):
     assert code == 1
     assert "message 2 of topic 'orders'" in err
     assert "--as base64" in err
-    assert Queue("low", valkey_client).counts().messages == 0
+    assert Queue("low", valkey_client).admin.counts().messages == 0
     assert replay(*to, "--as", "base64")["sent"] == 2
     found = [json.loads(one.content) for one in run_all(Queue("low", valkey_client))]
     assert found == [
@@ -271,13 +271,13 @@ def test_dead_messages_come_back_once_each_death(valkey_client, ingest, replay, 
     queue.enqueue_many([("a", b"1"), ("b", b"2"), ("c", b"3")])
     run_all(queue, "dead")
     ingest()
-    queue.purge(queue.dead(mid="a")[0].dead_id)
+    queue.admin.purge(queue.admin.dead(mid="a")[0].dead_id)
     queue.enqueue(b"newer", mid="c")
     args = ("--dead", "--queue", "low", *SINCE)
     assert replay(*args, "--dry-run") == {"queue": "low", "dead": 3, "bytes": 3}
     told = replay(*args)
     assert (told["sent"], told["exists"]) == (2, 1), "c lives with newer content"
-    assert [one.mid for one in queue.dead()] == ["c"], "b left the dead"
+    assert [one.mid for one in queue.admin.dead()] == ["c"], "b left the dead"
     found = {one.mid: one.content for one in run_all(queue, "dead")}
     assert found == {"a": b"1", "b": b"2", "c": b"newer"}
     assert replay(*args)["behind"] == 3

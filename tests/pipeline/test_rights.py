@@ -53,12 +53,12 @@ def url(url_of):
 def test_frames_are_written(url_of, valkey_queue, kind):
     options = {"job": "app.send", "queue": "low", "delayColumn": "later"}
     Write(url_of(kind), SCHEMA, **options).save([("a", None), ("b", 60_000)], [("c", None)])
-    counts = valkey_queue.counts()
+    counts = valkey_queue.admin.counts()
     assert (counts.ready, counts.delayed) == (2, 1)
 
 
 def test_views_are_read_and_a_lake_is_filled(url, valkey_client, valkey_queue, tmp_path):
-    valkey_queue.events_level("all")
+    valkey_queue.admin.events_level("all")
     valkey_queue.enqueue_many([b"x", b"y"])
     [held] = valkey_queue.dequeue(1).messages
     valkey_queue.finish([Ending(mid=held.mid, token=held.token, outcome="dead", reason="no")])

@@ -44,7 +44,7 @@ def test_data_source_is_found_and_its_rows_stay_the_same(read, events):  # noqa:
 
 def test_views_join_in_sql(spark, read, valkey_queue, valkey_client):
     valkey_queue.enqueue_many([("a", b"v"), ("b", b"v")])
-    valkey_queue.pause()
+    valkey_queue.admin.pause()
     Topic("orders", valkey_client).append(b"v", key="k", headers={"x": "y"})
     read(view="messages").createOrReplaceTempView("messages")
     spark.sql(

@@ -99,7 +99,7 @@ def _yes(kept: list[bool]) -> str:
 
 def _of_dead(verb: str) -> Callable[[Held], str]:
     def call(held: Held) -> str:
-        [dead] = held.queue.dead() or [None]
+        [dead] = held.queue.admin.dead() or [None]
         answer = getattr(held.queue, verb)(dead.dead_id if dead else "m#none")
         return str(answer[0] if isinstance(answer, list) else answer)
 
@@ -109,7 +109,7 @@ def _of_dead(verb: str) -> Callable[[Held], str]:
 def _later(held: Held) -> str:
     """Time goes by until after every lock and backoff, and somebody collects."""
     for turn in range(4):
-        held.queue.collect(now=NOW + 2 * HOUR_MS + turn)
+        held.queue.admin.collect(now=NOW + 2 * HOUR_MS + turn)
     return "-"
 
 

@@ -24,7 +24,7 @@ from jobq.queue.types import Ending, Lease, Message
 @pytest.fixture
 def recorded(queue):
     """The queue, at level all from now on."""
-    queue.events_level("all")
+    queue.admin.events_level("all")
     time.sleep(0.003)
     return queue
 
@@ -56,7 +56,7 @@ def test_all_that_ended_is_finished_however_it_did(recorded):
     assert figures(result) == (11, 6, 0, 0)
     assert (result.live, result.earlier) == (5, 0)
     assert balanced(result)
-    recorded.clear()
+    recorded.admin.clear()
     assert figures(Audit(recorded).result()) == (11, 11, 0, 0)
 
 
@@ -108,7 +108,7 @@ def test_retry_with_newer_content_waiting_is_superseded(recorded):
 def test_revived_counts_again(recorded):
     recorded.enqueue(b"v", mid="m")
     run(recorded, 1, "dead", reason="no use")
-    recorded.revive(recorded.dead()[0].dead_id)
+    recorded.admin.revive(recorded.admin.dead()[0].dead_id)
     run(recorded, 1)
     assert figures(Audit(recorded).result()) == (2, 2, 0, 0)
 
@@ -132,13 +132,13 @@ def test_level_must_be_all_since_before_the_range(queue, recorded):
     with pytest.raises(ConfigError, match="'all' only since"):
         Audit(queue, server_ms(queue) - 60_000)
     running = Audit(queue)
-    queue.events_level("attempts")
+    queue.admin.events_level("attempts")
     with pytest.raises(ConfigError, match="jobq events level all --queues low"):
         Audit(queue)
     with pytest.raises(ConfigError, match="aren't on record"):
         running.result()
     time.sleep(0.003)
-    queue.events_level("all")
+    queue.admin.events_level("all")
     with pytest.raises(ConfigError, match="changed meanwhile"):
         running.result()
 
@@ -146,7 +146,7 @@ def test_level_must_be_all_since_before_the_range(queue, recorded):
 def test_level_all_again_keeps_its_start(recorded, redis):
     since = redis.hget("jobq:{low}:meta", "all_since")
     time.sleep(0.003)
-    recorded.events_level("all")
+    recorded.admin.events_level("all")
     assert redis.hget("jobq:{low}:meta", "all_since") == since
 
 
@@ -266,15 +266,15 @@ class Chance:
     def rest(self) -> None:
         act = self.random.choice(("collect", "cancel", "revive", "wait", "clear"))
         if act == "collect":
-            self.queue.collect(crash_limit=3)
+            self.queue.admin.collect(crash_limit=3)
         elif act == "cancel":
             self.queue.cancel(self.random.choice("abc"))
         elif act == "revive":
-            self.queue.revive(*(one.dead_id for one in self.queue.dead()))
+            self.queue.admin.revive(*(one.dead_id for one in self.queue.admin.dead()))
         elif act == "wait":
             time.sleep(0.002)
         elif self.random.random() < 0.1:
-            self.queue.clear()
+            self.queue.admin.clear()
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -284,11 +284,11 @@ def test_figures_add_up_and_nothing_is_lost_whatever_is_done_to_a_queue(recorded
         chance.step()
     halfway = Audit(recorded).result()
     assert (halfway.lost_mids, halfway.earlier, balanced(halfway)) == ([], 0, True)
-    while recorded.counts().messages:
+    while recorded.admin.counts().messages:
         chance.take()
         chance.end()
         # A cancelled mid is taken until its lock would have ended.
-        recorded.collect(crash_limit=3, now=server_ms(recorded) + LEASE_MS)
+        recorded.admin.collect(crash_limit=3, now=server_ms(recorded) + LEASE_MS)
     result = Audit(recorded).result()
     assert (result.lost_mids, result.live, balanced(result)) == ([], 0, True)
 

@@ -53,17 +53,17 @@ VERBS: dict[str, tuple[Callable[[int], int], Callable[[Any, int, int], Any]]] = 
     ),
     "dequeue": (handing_out, lambda q, n, now: q.dequeue(n, now=now)),
     "finish and dequeue": (handing_out, lambda q, n, now: q.finish([], dequeue=n, now=now)),
-    "collect": (lambda n: 24 + 24 * n, lambda q, n, now: q.collect(n, now=now)),
+    "collect": (lambda n: 24 + 24 * n, lambda q, n, now: q.admin.collect(n, now=now)),
     "cancel": (
         lambda n: 20 + 24 * n,
         lambda q, n, now: q.cancel(*(mid for mid, _ in mids("ready", n)), now=now),
     ),
     "status": (lambda n: 20, lambda q, n, now: q.status("ready0", now=now)),
-    "counts": (lambda n: 20, lambda q, n, now: q.counts()),
-    "content": (lambda n: 20 + 12 * n, lambda q, n, now: q.content("circle", 0, n, now=now)),
-    "pause": (lambda n: 5, lambda q, n, now: q.pause()),
-    "resume": (lambda n: 5, lambda q, n, now: q.resume()),
-    "clear": (lambda n: 40, lambda q, n, now: q.clear(now=now)),
+    "counts": (lambda n: 20, lambda q, n, now: q.admin.counts()),
+    "content": (lambda n: 20 + 12 * n, lambda q, n, now: q.admin.content("circle", 0, n, now=now)),
+    "pause": (lambda n: 5, lambda q, n, now: q.admin.pause()),
+    "resume": (lambda n: 5, lambda q, n, now: q.admin.resume()),
+    "clear": (lambda n: 40, lambda q, n, now: q.admin.clear(now=now)),
 }
 
 
@@ -103,10 +103,10 @@ def test_dead_revive_and_purge_cost_by_the_message(queue, at, commands):
     messages = queue.dequeue(1_000, now=at(0)).messages
     queue.finish([Ending(mid=m.mid, token=m.token, outcome="dead") for m in messages], now=at(1))
 
-    assert commands(lambda: queue.dead(0, 10)) <= 5 + 2 * 10
-    ids = [d.dead_id for d in queue.dead(0, 20)]
-    assert commands(lambda: queue.revive(*ids[:10], now=at(2))) <= 20 + 16 * 10
-    assert commands(lambda: queue.purge(*ids[10:])) <= 5 + 4 * 10
+    assert commands(lambda: queue.admin.dead(0, 10)) <= 5 + 2 * 10
+    ids = [d.dead_id for d in queue.admin.dead(0, 20)]
+    assert commands(lambda: queue.admin.revive(*ids[:10], now=at(2))) <= 20 + 16 * 10
+    assert commands(lambda: queue.admin.purge(*ids[10:])) <= 5 + 4 * 10
 
 
 def test_stale_copies_met_in_ready_do_not_make_a_dequeue_long(queue, at, commands):

@@ -18,7 +18,7 @@ def test_b06_no_mid_is_a_sentinel(queue, at, end, leftovers, mid):
     assert message.mid == mid
 
     assert end(queue, message, now=at(1)) == "ok"
-    queue.collect(now=at(2))
+    queue.admin.collect(now=at(2))
 
     assert leftovers() == set()
 
@@ -90,7 +90,7 @@ def test_b11_update_after_a_retry_with_requeue_is_what_runs(queue, at, end):
     [b] = queue.dequeue(now=at(5)).messages
     assert (b.content, b.attempt) == (b"v3", 1)
     end(queue, b, now=at(6))
-    queue.collect(now=at(7))
+    queue.admin.collect(now=at(7))
     assert queue.status("m", now=at(1_000)).word == "nil"
 
 
@@ -158,13 +158,13 @@ def test_b26_enqueue_around_the_end_of_a_run_says_what_it_does(
     assert queue.enqueue(b"v2", mid="m", now=at(1))[1:] == ("exists", "locked")
     end(queue, a, backoff_ms=dedupe_ms, now=at(2))
     if collected:
-        queue.collect(now=at(3))
+        queue.admin.collect(now=at(3))
 
     again = queue.enqueue(b"v2", mid="m", now=at(4))
 
     if dedupe_ms:
         assert again[1:] == ("exists", "done-with-backoff")
-        queue.collect(now=at(2 + dedupe_ms))
+        queue.admin.collect(now=at(2 + dedupe_ms))
         assert queue.enqueue(b"v2", mid="m", now=at(3 + dedupe_ms)).action == "added"
     elif collected:
         assert again[1:] == ("added", "")
@@ -180,7 +180,7 @@ def test_b26_can_requeue_always_brings_one_more_run(queue, at, end, state):
     if state != "locked":
         end(queue, a, backoff_ms=50 if state == "done-with-backoff" else 0, now=at(1))
     if state == "nil":
-        queue.collect(now=at(2))
+        queue.admin.collect(now=at(2))
 
     action = queue.enqueue(b"v2", mid="m", can_requeue=True, now=at(3)).action
 

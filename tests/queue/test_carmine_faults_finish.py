@@ -23,7 +23,7 @@ def test_b01_late_finish_after_collection_changes_nothing(queue, two_holders, at
     """A late ack after GC left an orphan in done; the mid's next message was collected unrun."""
     a, b = two_holders
     assert end(queue, b, now=at(1_100)) == "ok"
-    queue.collect(now=at(1_200))
+    queue.admin.collect(now=at(1_200))
     before = facts()
 
     assert end(queue, a, now=at(1_300)) == "stale"
@@ -40,7 +40,7 @@ def test_b02_late_finish_leaves_the_next_generation_alone(
     """ABA: a late ack of generation 1 marked the queued generation 2 of the mid as done."""
     a, b = two_holders
     end(queue, b, now=at(1_100))
-    queue.collect(now=at(1_200))
+    queue.admin.collect(now=at(1_200))
     queue.enqueue(b"v2", mid="m", now=at(1_300))
     before = facts()
 
@@ -101,7 +101,7 @@ def test_b14_clear_refuses_the_outcome_of_what_was_running(queue, redis, at, end
     queue.enqueue(b"v1", mid="m", now=at(0))
     [a] = queue.dequeue(now=at(0)).messages
     redis.config_resetstat()
-    assert queue.clear(now=at(10)) == 1
+    assert queue.admin.clear(now=at(10)) == 1
     calls = redis.info("commandstats")
     assert "cmdstat_del" not in calls
     assert (
@@ -159,4 +159,4 @@ def test_b22_lock_is_renewed_as_long_as_its_holder_runs(queue, at, end):
         assert queue.dequeue(now=at(elapsed + 400)).messages == []
 
     assert end(queue, a, now=at(5_500)) == "ok"
-    assert queue.collect(now=at(5_600)) == (0, 0)
+    assert queue.admin.collect(now=at(5_600)) == (0, 0)

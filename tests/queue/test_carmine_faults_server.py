@@ -21,7 +21,7 @@ def test_b15_clock_of_the_client_counts_for_nothing(queue, redis, moment):
 
     with freeze_time(moment, tick=True):
         queue.enqueue(b"w", mid="later", delay=3_600)
-        queue.collect()
+        queue.admin.collect()
         assert queue.dequeue().messages == []
         assert queue.status("m").word == "locked"
         assert queue.status("later").word == "queued-with-backoff"

@@ -20,18 +20,18 @@ def test_b05_full_ready_list_starves_nothing(queue, at):
         [message] = queue.finish(endings, dequeue=1, now=at(20 + step)).dequeued.messages
         endings = [Ending(mid=message.mid, token=message.token)]
         seen.append(message.mid)
-        most = max(most, queue.counts().done)
+        most = max(most, queue.admin.counts().done)
 
     assert {"delayed", "expired"} <= set(seen[:110])
     assert most <= 20
-    assert queue.counts().ready > 90
+    assert queue.admin.counts().ready > 90
 
 
 def test_b09_dry_dequeue_leaves_nothing_that_ends_the_wait(queue, redis, at, end):
     """The idle sleep named a list that wasn't empty, returned at once, and so polled."""
     queue.enqueue(b"v", mid="m", now=at(0))
     end(queue, queue.dequeue(now=at(0)).messages[0], now=at(1))
-    queue.collect(now=at(2))
+    queue.admin.collect(now=at(2))
     while redis.lpop(queue.wake_key):
         pass
 
@@ -76,22 +76,22 @@ def test_b16_copy_behind_a_long_circle_is_taken_over(queue, redis, at, end):
 
     assert redis.llen(f"{queue.prefix}mid-circle") == 501
     assert redis.smembers(f"{queue.prefix}left-circle") == {b"m"}
-    assert queue.fsck() == []
+    assert queue.admin.fsck() == []
 
 
 def test_b18_counts_know_a_backoff_that_is_over(queue, redis, at):
     """Backoffs stayed when handled and were counted: nqueued was clipped to 0."""
     queue.enqueue_many([(f"m{i}", b"") for i in range(100)], delay=1, now=at(0))
     queue.enqueue_many([(f"n{i}", b"") for i in range(10)], now=at(0))
-    assert queue.counts()[:3] == (110, 10, 100)
+    assert queue.admin.counts()[:3] == (110, 10, 100)
 
-    queue.collect(now=at(1_000))
-    assert queue.counts()[:3] == (110, 110, 0)
+    queue.admin.collect(now=at(1_000))
+    assert queue.admin.counts()[:3] == (110, 110, 0)
     assert redis.hlen(f"{queue.prefix}backoffs") == 0
 
     messages = queue.dequeue(110, now=at(1_001)).messages
     queue.finish([Ending(mid=m.mid, token=m.token) for m in messages], now=at(1_002))
-    counts = queue.counts()
+    counts = queue.admin.counts()
     assert (counts.ready, counts.delayed, counts.locked, counts.done) == (0, 0, 0, 110)
 
 
@@ -109,10 +109,10 @@ def test_b20_message_that_crashes_its_worker_is_dead_at_the_limit(queue, at, cra
             ending = Ending(mid="m", token=message.token, outcome="crashed", reason="signal 11")
             queue.finish([ending], crash_limit=crash_limit, now=now)
         else:
-            queue.collect(crash_limit=crash_limit, now=now)
+            queue.admin.collect(crash_limit=crash_limit, now=now)
 
     assert queue.dequeue(crash_limit=crash_limit, now=now + 100).messages == []
     assert queue.status("m", now=now).word == "dead"
-    [dead] = queue.dead()
+    [dead] = queue.admin.dead()
     assert (dead.mid, dead.ncrashes, dead.content) == ("m", crash_limit, b"poison")
     assert dead.reason == ("signal 11" if how == "crashed" else "lock expired")

@@ -50,7 +50,7 @@ def test_larger_step_back_clamps_live_locks_on_the_walk(queue, at):
     queue.dequeue(250, lease_ms=5_000, now=at(hour))
 
     for step in range(5):
-        queue.collect(100, now=at(step))
+        queue.admin.collect(100, now=at(step))
 
     expiries = {queue.status(f"m{i}", now=at(10)).lock_at for i in range(250)}
     assert max(expiries) <= at(4 + 5_000)
@@ -63,7 +63,7 @@ def test_lock_longer_than_the_lease_survives_the_clamp(queue, at):
     queue.enqueue(b"v", mid="short", now=at(0))
     queue.dequeue(2, lease_ms=5_000, now=at(0))
 
-    queue.collect(now=at(1))
+    queue.admin.collect(now=at(1))
 
     assert queue.status("long", now=at(1)).lock_at == at(600_000)
     assert queue.status("short", now=at(1)).lock_at == at(5_000)
@@ -99,7 +99,7 @@ def test_forward_jump_hands_over_and_refuses_the_late_holder(queue, at, end):
 def test_floor_never_falls_through_small_steps(queue, redis, at):
     floors = []
     for now in (0, 50, 20, 100, -100, 99, 101):
-        queue.collect(now=at(now))
+        queue.admin.collect(now=at(now))
         floors.append(floor(redis, queue))
     assert floors == sorted(floors)
 
@@ -108,9 +108,9 @@ def test_reading_the_state_does_not_move_the_floor(queue, at, facts):
     queue.enqueue(b"v", mid="m", now=at(0))
     before = facts()
     queue.status("m", now=at(5_000))
-    queue.content(now=at(5_000))
-    queue.counts()
-    queue.fsck()
+    queue.admin.content(now=at(5_000))
+    queue.admin.counts()
+    queue.admin.fsck()
     assert facts() == before
 
 

@@ -17,12 +17,12 @@ NO_MIDS = (b"\xff", b"\xff\xfe\xfd", b"a\nb", b"\x00", b"x" * 70_000, "é".encod
 
 
 def rules(queue: Queue) -> set[str]:
-    return {violation.rule for violation in queue.fsck()}
+    return {violation.rule for violation in queue.admin.fsck()}
 
 
 def repaired(queue: Queue) -> set[str]:
     """What is left after a repair."""
-    list(repair(queue, queue.fsck()))
+    list(repair(queue, queue.admin.fsck()))
     return rules(queue)
 
 
@@ -39,11 +39,11 @@ def test_bytes_that_are_no_mid_are_quarantined_when_they_stand_in_ready(
     messages = queue.dequeue(10, now=at(1)).messages
 
     assert [message.mid for message in messages] == ["m"]
-    assert queue.counts().quarantined == 1
+    assert queue.admin.counts().quarantined == 1
     assert redis.hvals(f"{queue.prefix}quarantine") == [b"content" * stored]
     assert rules(queue) == {"quarantined: not a mid"}
     assert repaired(queue) == set()
-    assert queue.counts().quarantined == 0
+    assert queue.admin.counts().quarantined == 0
 
 
 @pytest.mark.parametrize("place", ["mid-circle", "due"])
@@ -78,8 +78,8 @@ def test_quarantine_is_bounded_when_somebody_goes_on(queue: Queue, redis: Any, a
     while queue.dequeue(1_000, now=at(1)).sleep_ms == 0:
         pass
 
-    assert queue.counts().quarantined == 10_000
-    assert queue.counts().ready == 0
+    assert queue.admin.counts().quarantined == 10_000
+    assert queue.admin.counts().ready == 0
 
 
 def test_key_of_another_type_is_named_and_moved_aside_by_a_repair(
@@ -91,7 +91,7 @@ def test_key_of_another_type_is_named_and_moved_aside_by_a_repair(
     with pytest.raises(ScriptError, match="WRONGTYPE"):
         queue.dequeue(now=at(1))
 
-    [violation] = queue.fsck()
+    [violation] = queue.admin.fsck()
     assert (violation.rule, violation.mid) == ("key of another type: string", "ready")
     [(_, done)] = repair(queue, [violation])
     aside = done.removeprefix("renamed to ")
@@ -106,7 +106,7 @@ def test_message_in_no_place_is_named_and_put_back(queue: Queue, redis: Any, at:
     redis.lrem(f"{queue.prefix}ready", 0, "held")
     redis.lrem(f"{queue.prefix}ready", 0, "ready")
 
-    found = [v for v in queue.fsck() if v.rule == "message in no place"]
+    found = [v for v in queue.admin.fsck() if v.rule == "message in no place"]
     assert sorted(v.mid for v in found) == ["held", "ready"]
     assert repaired(queue) == set()
     assert sorted(m.mid for m in queue.dequeue(2, now=at(1)).messages) == ["held", "ready"]
@@ -119,7 +119,7 @@ def test_note_without_copy_is_named_and_taken_away(queue: Queue, redis: Any, at:
     assert "left-ready: note without copy" in rules(queue)
     assert repaired(queue) == set()
     queue.enqueue(b"", mid="nowhere", now=at(1))
-    assert queue.counts().ready == 3
+    assert queue.admin.counts().ready == 3
 
 
 def test_cancel_leaves_no_note_when_the_copy_is_gone(queue: Queue, redis: Any, at: Any):
@@ -137,7 +137,7 @@ def test_lock_that_somebody_took_away_costs_no_message(queue: Queue, redis: Any,
     assert queue.dequeue(now=at(0)).messages
     redis.delete(f"{queue.prefix}locks", f"{queue.prefix}tokens")
 
-    queue.collect(now=at(1))
+    queue.admin.collect(now=at(1))
 
     [message] = queue.dequeue(now=at(2)).messages
     assert (message.mid, message.ncrashes) == ("m", 0)
@@ -152,15 +152,15 @@ def test_dead_are_read_and_purged_when_their_records_are_damaged(
     redis.zadd(f"{queue.prefix}dead", {"no#record": 1, b"\xff": 2})
     redis.hset(f"{queue.prefix}dead-messages", b"\xff", "rubbish")
 
-    found = {one.dead_id: one for one in queue.dead()}
+    found = {one.dead_id: one for one in queue.admin.dead()}
 
     assert set(found) == {message.mid + "#" + message.generation, "no#record", "\\xff"}
     assert found["no#record"].attempts == found["\\xff"].attempts == -1
-    assert queue.revive("no#record") == ["nil"]
-    assert queue.purge("no#record") == 1
+    assert queue.admin.revive("no#record") == ["nil"]
+    assert queue.admin.purge("no#record") == 1
     assert "dead: content of another shape" in rules(queue)
     assert repaired(queue) == set()
-    assert [one.mid for one in queue.dead()] == ["m"]
+    assert [one.mid for one in queue.admin.dead()] == ["m"]
 
 
 def test_broken_setting_costs_nobody_anything(queue: Queue, redis: Any, at: Any):
@@ -205,7 +205,7 @@ def test_check_sees_thousands_of_lost_messages_without_asking_about_each(
     assert commands(lambda: found.extend(fsck(queue))) < 40_000
     assert [v.rule for v in found].count("message in no place") == 3_000
     assert repaired(queue) == set()
-    assert queue.counts().ready == 3_000
+    assert queue.admin.counts().ready == 3_000
 
 
 @pytest.mark.parametrize("cancelled", [1_000, 20_000])
@@ -260,19 +260,19 @@ def test_update_under_an_expired_lock_counts_as_the_crash_that_it_was(
     [message] = queue.dequeue(now=at(2_000 * times)).messages
 
     assert (message.content, message.attempt, message.ncrashes) == (b"cure", 1, 0)
-    [dead] = queue.dead()
+    [dead] = queue.admin.dead()
     assert (dead.content, dead.ncrashes, dead.reason) == (b"poison", times, "lock expired")
 
 
 def test_pages_end_at_a_quarter_of_a_mebibyte(queue: Queue, at: Any, end: Any):
     queue.enqueue_many([(f"m{i}", bytes(100_000)) for i in range(10)], now=at(0))
-    page = queue.content("ready", 0, 1_000, now=at(1))
+    page = queue.admin.content("ready", 0, 1_000, now=at(1))
     assert len(page.entries) == 3
-    assert [entry.mid for entry in queue.every_entry("ready")] == [f"m{i}" for i in range(10)]
+    assert [entry.mid for entry in queue.admin.every_entry("ready")] == [f"m{i}" for i in range(10)]
     for message in queue.dequeue(10, now=at(1)).messages:
         end(queue, message, "dead", now=at(2))
-    assert len(queue.dead(0, 1_000)) == 3
-    assert len(list(queue.every_dead())) == 10
+    assert len(queue.admin.dead(0, 1_000)) == 3
+    assert len(list(queue.admin.every_dead())) == 10
 
 
 @pytest.mark.parametrize("place", ["ready", "circle", "due", "dead"])
@@ -285,9 +285,9 @@ def test_pages_end_soon_when_a_stranger_wrote_long_mids(
 
     found: list[Any] = []
     while page := (
-        queue.dead(len(found), 1_000)
+        queue.admin.dead(len(found), 1_000)
         if place == "dead"
-        else queue.content(place, len(found), 1_000, now=at(1)).entries
+        else queue.admin.content(place, len(found), 1_000, now=at(1)).entries
     ):
         assert len(page) <= 6
         found += page
@@ -302,15 +302,17 @@ def test_pages_have_every_message_once_whatever_their_number(
     mids = [f"m{number}" for number in range(count)]
     for first in range(0, count, 250):
         queue.enqueue_many([(mid, b"") for mid in mids[first : first + 250]], now=at(0))
-    assert [entry.mid for entry in queue.content("ready", 0, 1_000, now=at(1)).entries] == mids
+    assert [
+        entry.mid for entry in queue.admin.content("ready", 0, 1_000, now=at(1)).entries
+    ] == mids
     for limit in (1, 24, 25, 26):
-        assert len(queue.content("ready", 0, limit, now=at(1)).entries) == min(limit, count)
-    assert [entry.mid for entry in queue.every_entry("ready")] == mids
-    assert queue.content("ready", count, 100, now=at(1)).following is None
+        assert len(queue.admin.content("ready", 0, limit, now=at(1)).entries) == min(limit, count)
+    assert [entry.mid for entry in queue.admin.every_entry("ready")] == mids
+    assert queue.admin.content("ready", count, 100, now=at(1)).following is None
     for message in queue.dequeue(260, now=at(1)).messages:
         end(queue, message, "dead", now=at(2))
-    assert sorted(one.mid for one in queue.every_dead()) == sorted(mids)
-    assert len(queue.dead(0, 26)) == min(26, count)
+    assert sorted(one.mid for one in queue.admin.every_dead()) == sorted(mids)
+    assert len(queue.admin.dead(0, 26)) == min(26, count)
 
 
 def test_job_that_is_unknown_here_costs_no_attempt(queue: Queue, at: Any, end: Any):

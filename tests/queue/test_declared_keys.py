@@ -57,7 +57,7 @@ def confined(server, redis):
 
 def lives_of_messages(queue: Queue, at: Any) -> None:
     """Every verb, and every branch that writes a key of its own."""
-    queue.events_level("all")
+    queue.admin.events_level("all")
     now = at(0)
     for cycle in range(3):
         many = [(f"m{i}", b"v") for i in range(12)]
@@ -82,22 +82,22 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
         queue.cancel("m9", "m10", "d", *held, now=now)
         now += 2_000
         queue.enqueue(b"late", mid="m0", can_update=True, delay=3, now=now)
-        queue.collect(crash_limit=2, now=now)
-        queue.pause()
+        queue.admin.collect(crash_limit=2, now=now)
+        queue.admin.pause()
         queue.dequeue(now=now)
-        queue.resume()
+        queue.admin.resume()
         for mid in ("m0", "d", "none"):
             queue.status(mid, now=now)
-        queue.counts()
+        queue.admin.counts()
         for place in ("ready", "due", "circle"):
-            queue.content(place, now=now)
-        list(repair(queue, [*queue.fsck(), Violation("as if", "m0", b"m0")]))
-        ids = [dead.dead_id for dead in queue.dead()]
-        queue.dead(mid="m2")
-        (queue.purge if cycle == 1 else queue.revive)(*ids)
+            queue.admin.content(place, now=now)
+        list(repair(queue, [*queue.admin.fsck(), Violation("as if", "m0", b"m0")]))
+        ids = [dead.dead_id for dead in queue.admin.dead()]
+        queue.admin.dead(mid="m2")
+        (queue.admin.purge if cycle == 1 else queue.admin.revive)(*ids)
         queue.close_caller("somebody")
-    queue.purge(*(dead.dead_id for dead in queue.dead()))
-    queue.clear(now=now)
+    queue.admin.purge(*(dead.dead_id for dead in queue.admin.dead()))
+    queue.admin.clear(now=now)
 
 
 def test_scripts_touch_only_the_keys_they_declare(confined, at):

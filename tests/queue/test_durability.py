@@ -70,7 +70,7 @@ def test_unknown_level_is_refused_where_it_is_given(text, queue):
             queue.enqueue(b"v", durability=text)
         with pytest.raises(ConfigError, match="no level"):
             job(durability=text, registry=Registry())(lambda: None)
-        assert queue.counts().messages == 0
+        assert queue.admin.counts().messages == 0
 
 
 def test_level_comes_from_the_environment_and_from_connect():
@@ -101,7 +101,7 @@ def test_what_a_replica_confirmed_outlives_the_master(pair):
     pair.master.process.kill()
     pair.replica.redis.execute_command("REPLICAOF", "NO", "ONE")
     left = connect(settings=ServerSettings(url=f"redis://{HOST}:{pair.replica.port}"))
-    assert Queue("low", left).counts().ready == 51
+    assert Queue("low", left).admin.counts().ready == 51
     for one in (client, left):
         one.close()
 
@@ -117,7 +117,7 @@ def test_frozen_replica_means_not_durable_and_the_repeat_is_safe(pair):
     with pytest.raises(NotDurable, match="and 2 more") as many:
         queue.enqueue_many([b"a", b"b", b"c"], durability="replicas=1")
     assert len(many.value.mids) == 3
-    assert queue.counts().messages == 4
+    assert queue.admin.counts().messages == 4
     with pytest.raises(NotDurable):
         queue.enqueue(b"v", mid=refused.value.mid, durability="replicas=1")
     pair.replica.process.send_signal(signal.SIGCONT)
@@ -125,7 +125,7 @@ def test_frozen_replica_means_not_durable_and_the_repeat_is_safe(pair):
     patient = made(pair, 60)
     again = Queue("low", patient).enqueue(b"v", mid=refused.value.mid, durability="replicas=1")
     assert again.action == "exists"
-    assert queue.counts().messages == 4
+    assert queue.admin.counts().messages == 4
     for one in (client, patient):
         one.close()
 
@@ -212,7 +212,7 @@ def test_disk_is_refused_before_anything_is_accepted(on_disk, appendonly, append
     for _ in range(2):
         with pytest.raises(ConfigError, match=why):
             queue.enqueue(b"v")
-    assert queue.counts().messages == 0
+    assert queue.admin.counts().messages == 0
     client.close()
 
 

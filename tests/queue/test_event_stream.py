@@ -64,7 +64,7 @@ def test_recovery_and_death_by_expiry_name_attempt_and_reason(queue, at, stream)
     queue.enqueue(b"v", mid="m", now=at(0))
     for i in range(2):
         assert queue.dequeue(lease_ms=1_000, now=at(1_000 * i)).messages
-        queue.collect(crash_limit=2, now=at(1_000 * (i + 1)))
+        queue.admin.collect(crash_limit=2, now=at(1_000 * (i + 1)))
     first, second = stream()
     assert (first.kind, first.attempt, first.error) == ("recovered", 1, "lock expired")
     assert (second.kind, second.attempt, second.error) == ("dead", 2, "lock expired")
@@ -76,8 +76,8 @@ def test_administration_leaves_its_marks(queue, at, end, stream):
     a, _ = queue.dequeue(2, now=at(0)).messages
     end(queue, a, "dead", reason="no use", now=at(1))
     queue.cancel("b", "c", "none", now=at(2))
-    queue.revive(queue.dead()[0].dead_id, "x#y", now=at(3))
-    queue.clear(now=at(4))
+    queue.admin.revive(queue.admin.dead()[0].dead_id, "x#y", now=at(3))
+    queue.admin.clear(now=at(4))
 
     assert kinds(stream()) == [
         ("dead", "a"), ("cancelled", "b"), ("cancelled", "c"), ("revived", "a"), ("cleared", ""),
@@ -95,9 +95,9 @@ def test_what_changes_nothing_leaves_no_mark(queue, at, end, stream):
     queue.release([("m", held.token)], now=at(3))
     [held] = queue.dequeue(now=at(4)).messages
     queue.finish([Ending(mid="m", token=held.token, outcome="release", record=RECORD)], now=at(5))
-    queue.collect(now=at(6))
-    queue.pause()
-    queue.resume()
+    queue.admin.collect(now=at(6))
+    queue.admin.pause()
+    queue.admin.resume()
     assert stream() == []
 
 
@@ -119,30 +119,30 @@ ENQUEUES = [("enqueued", "a"), ("enqueued", "b"), ("enqueued", "a"), ("enqueued"
     ("level", "expected"), [("off", []), ("attempts", ATTEMPTS), ("all", ENQUEUES + ATTEMPTS)]
 )
 def test_level_says_how_much_is_written(queue, at, end, stream, level, expected):
-    assert queue.events_level(level) == level
+    assert queue.admin.events_level(level) == level
     everything(queue, at, end)
     assert kinds(stream()) == expected
 
 
 def test_attempts_is_the_level_of_a_new_queue(queue, at, end, stream):
-    assert queue.events_level() == "attempts"
+    assert queue.admin.events_level() == "attempts"
     everything(queue, at, end)
     assert kinds(stream()) == ATTEMPTS
 
 
 def test_enqueued_event_says_what_the_enqueue_did(queue, at, end, stream):
-    queue.events_level("all")
+    queue.admin.events_level("all")
     everything(queue, at, end)
     actions = [event.error for event in stream() if event.kind == "enqueued"]
     assert actions == ["", "", "updated", "requeued"]
 
 
 def test_events_tell_the_length_of_content_where_scripts_see_it(queue, at, end, stream):
-    queue.events_level("all")
+    queue.admin.events_level("all")
     queue.enqueue_many([("a", b"four"), ("b", b"")], now=at(0))
     [held] = queue.dequeue(now=at(0)).messages
     end(queue, held, "dead", reason="no use", now=at(1))
-    queue.revive(queue.dead()[0].dead_id, now=at(2))
+    queue.admin.revive(queue.admin.dead()[0].dead_id, now=at(2))
     assert [(event.kind, event.bytes) for event in stream()] == [
         ("enqueued", 4), ("enqueued", 0), ("dead", 0), ("revived", 4),
     ]  # fmt: skip
@@ -163,13 +163,13 @@ def test_record_ends_with_its_last_column_that_says_something(queue, redis, at, 
 
 def test_content_superseded_unrun_is_an_event_where_enqueues_are(queue, at, stream):
     for level, expected in (("attempts", []), ("all", [("superseded", "m")])):
-        queue.events_level(level)
+        queue.admin.events_level(level)
         queue.enqueue(b"", mid="m", now=at(0))
         [held] = queue.dequeue(now=at(0)).messages
         queue.enqueue(b"w", mid="m", can_requeue=True, now=at(0))
         queue.release([Lease("m", held.token)], now=at(0))
         assert [one for one in kinds(stream()) if one[0] != "enqueued"] == expected
-        queue.clear(now=at(0))
+        queue.admin.clear(now=at(0))
         queue.client.command("DEL", f"{queue.prefix}events")
 
 
@@ -177,13 +177,13 @@ def test_content_enqueued_over_an_expired_lock_is_a_recovery(queue, at, stream):
     queue.enqueue(b"", mid="m", now=at(0))
     assert queue.dequeue(lease_ms=1_000, now=at(0)).messages
     queue.enqueue(b"w", mid="m", can_update=True, now=at(1_000))
-    queue.collect(now=at(1_000))
+    queue.admin.collect(now=at(1_000))
     [event] = stream()
     assert (event.kind, event.attempt, event.error) == ("recovered", 1, "lock expired")
 
 
 def test_every_kind_a_script_writes_is_on_the_list(queue, at, end, stream):
-    queue.events_level("all")
+    queue.admin.events_level("all")
     everything(queue, at, end)
     written = {event.kind for event in stream()}
     assert written <= set(KINDS)
@@ -225,16 +225,16 @@ def test_stream_keeps_about_its_length(queue, redis, at):
 
 def test_stream_keeps_about_the_length_that_was_set(queue, redis, at):
     key = f"{queue.prefix}events"
-    assert queue.events_maxlen() == 100_000
-    assert queue.events_maxlen(1_000) == 1_000
+    assert queue.admin.events_maxlen() == 100_000
+    assert queue.admin.events_maxlen(1_000) == 1_000
     fill(redis, key, 3_000)
     queue.enqueue(b"v", mid="m", now=at(0))
     queue.cancel("m", now=at(1))
     assert 1_000 <= redis.xlen(key) <= 1_100
-    assert (queue.events_maxlen(), queue.events_level()) == (1_000, "attempts")
+    assert (queue.admin.events_maxlen(), queue.admin.events_level()) == (1_000, "attempts")
 
 
 @pytest.mark.parametrize("length", [0, 99, 10**9 + 1])
 def test_length_out_of_range_is_refused(queue, length):
     with pytest.raises(ConfigError, match="100 to 1,000,000,000"):
-        queue.events_maxlen(length)
+        queue.admin.events_maxlen(length)

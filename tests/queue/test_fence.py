@@ -14,7 +14,7 @@ def superseded(queue, held, at, end):
 
 
 def recovered(queue, held, at, end):
-    queue.collect(now=at(LEASE))
+    queue.admin.collect(now=at(LEASE))
 
 
 def finished(queue, held, at, end):
@@ -42,12 +42,12 @@ def cancelled(queue, held, at, end):
 
 
 def cleared(queue, held, at, end):
-    assert queue.clear(now=at(10)) == 1
+    assert queue.admin.clear(now=at(10)) == 1
 
 
 def collected(queue, held, at, end):
     end(queue, held, now=at(10))
-    queue.collect(now=at(20))
+    queue.admin.collect(now=at(20))
 
 
 def enqueued_anew(queue, held, at, end):
@@ -67,7 +67,7 @@ def requeued(queue, held, at, end):
 
 def updated_and_recovered(queue, held, at, end):
     assert queue.enqueue(b"v2", mid="m", can_update=True, now=at(LEASE)).action == "updated"
-    queue.collect(now=at(LEASE))
+    queue.admin.collect(now=at(LEASE))
 
 
 WAYS = [
@@ -139,7 +139,7 @@ def test_stale_endings_do_not_touch_the_good_ones_beside_them(queue, at):
     replies = queue.finish([*endings, endings[0]], now=at(2)).replies
 
     assert replies == ["ok", "stale", "ok", "ok", "stale"]
-    assert (queue.counts().done, queue.counts().deduped) == (3, 1)
+    assert (queue.admin.counts().done, queue.admin.counts().deduped) == (3, 1)
 
 
 def test_holder_whose_lock_ran_out_untaken_may_still_finish(queue, at, end):
@@ -150,7 +150,7 @@ def test_holder_whose_lock_ran_out_untaken_may_still_finish(queue, at, end):
     assert end(queue, held, now=at(5_000)) == "ok"
 
     assert queue.dequeue(now=at(5_001)).messages == []
-    assert queue.counts().messages == 0
+    assert queue.admin.counts().messages == 0
 
 
 def test_fence_numbers_only_ever_grow(queue, at, end):
@@ -160,7 +160,7 @@ def test_fence_numbers_only_ever_grow(queue, at, end):
         messages = queue.dequeue(3, now=at(cycle)).messages
         fences += [m.fence for m in messages]
         if cycle % 10 == 9:
-            queue.clear(now=at(cycle))
+            queue.admin.clear(now=at(cycle))
         else:
             for message in messages:
                 end(queue, message, ["done", "retry", "release"][cycle % 3], now=at(cycle))

@@ -15,18 +15,18 @@ def test_script_flush_between_calls_is_seen_by_nobody(queue, redis, at, end):
         lambda: queue.progress("m0", "x", "half"),
         lambda: queue.cancel("m1", now=at(4)),
         lambda: queue.status("m1", now=at(5)),
-        queue.counts,
-        queue.content,
-        queue.dead,
-        queue.pause,
-        queue.resume,
-        lambda: queue.collect(now=at(6)),
-        lambda: queue.revive("m#x", now=at(7)),
-        lambda: queue.purge("m#x"),
-        queue.fsck,
+        queue.admin.counts,
+        queue.admin.content,
+        queue.admin.dead,
+        queue.admin.pause,
+        queue.admin.resume,
+        lambda: queue.admin.collect(now=at(6)),
+        lambda: queue.admin.revive("m#x", now=at(7)),
+        lambda: queue.admin.purge("m#x"),
+        queue.admin.fsck,
         lambda: queue.close_caller("x"),
-        queue.events_level,
-        lambda: queue.clear(now=at(8)),
+        queue.admin.events_level,
+        lambda: queue.admin.clear(now=at(8)),
     ]
     for call in calls:
         redis.script_flush()
@@ -61,7 +61,7 @@ def test_queue_works_on_after_flushall(queue, redis, at, end, leftovers):
     assert (new.content, new.attempt) == (b"2", 1)
     assert new.token != old.token
     assert end(queue, new, now=at(4)) == "ok"
-    queue.collect(now=at(5))
+    queue.admin.collect(now=at(5))
     assert leftovers() == set()
 
 

@@ -67,7 +67,7 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
 @pytest.fixture
 def alive(queue: Queue, at: Callable[[int], int], end: Any) -> tuple[Lease, str]:
     """A queue with something in every place: the message that is held, and a dead one's id."""
-    queue.events_level("all")
+    queue.admin.events_level("all")
     queue.enqueue_many(
         [(name, b"v") for name in ("dead1", "crashed", "again", "over", "held")], now=at(0)
     )
@@ -82,7 +82,7 @@ def alive(queue: Queue, at: Callable[[int], int], end: Any) -> tuple[Lease, str]
     queue.enqueue_many([(f"ready{i}", b"v") for i in range(4)], now=at(3))
     queue.cancel("ready0", now=at(4))
     queue.enqueue(b"w", mid="ready3", can_update=True, delay=60, now=at(4))
-    return Lease("held", held.token), queue.dead()[0].dead_id
+    return Lease("held", held.token), queue.admin.dead()[0].dead_id
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def _keys(queue: Queue, script: Script) -> list[str]:
 
 
 def _still_works(queue: Queue) -> None:
-    queue.resume()
+    queue.admin.resume()
     [taken] = [queue.enqueue(b"after all", mid="sane", can_update=True)]
     assert taken.action in ("added", "updated")
     for _ in range(20):

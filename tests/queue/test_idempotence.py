@@ -36,12 +36,12 @@ class Stage:
 
 @pytest.fixture
 def stage(queue, at, end) -> Stage:
-    queue.events_level("all")
+    queue.admin.events_level("all")
     queue.enqueue(b"x", mid="x", now=at(0))
     end(queue, queue.dequeue(now=at(0)).messages[0], "dead", now=at(1))
     queue.enqueue_many([(mid, mid.encode()) for mid in "abcd"], now=at(2))
     held = queue.dequeue(2, now=at(3)).messages
-    return Stage(queue, held, queue.dead()[0].dead_id, at)
+    return Stage(queue, held, queue.admin.dead()[0].dead_id, at)
 
 
 VERBS: dict[str, Callable[[Stage, Caller, int], Any]] = {
@@ -66,8 +66,8 @@ VERBS: dict[str, Callable[[Stage, Caller, int], Any]] = {
     ),
     "release": lambda s, c, now: s.queue.release(s.holds(), caller=c, now=now),
     "cancel": lambda s, c, now: s.queue.cancel("a", "c", "none", caller=c, now=now),
-    "revive": lambda s, c, now: s.queue.revive(s.dead_id, "x#none", caller=c, now=now),
-    "clear": lambda s, c, now: s.queue.clear(caller=c, now=now),
+    "revive": lambda s, c, now: s.queue.admin.revive(s.dead_id, "x#none", caller=c, now=now),
+    "clear": lambda s, c, now: s.queue.admin.clear(caller=c, now=now),
 }
 every_verb = pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
 
@@ -218,11 +218,11 @@ def test_verbs_without_numbers_are_harmless_to_repeat(stage, facts):
     calls = [
         lambda: queue.extend(stage.holds(), now=at(10)),
         lambda: queue.progress("a", stage.held[0].token, "half"),
-        queue.pause,
-        lambda: queue.events_level("off"),
-        lambda: queue.collect(now=at(10)),
-        lambda: queue.purge(stage.dead_id),
-        queue.resume,
+        queue.admin.pause,
+        lambda: queue.admin.events_level("off"),
+        lambda: queue.admin.collect(now=at(10)),
+        lambda: queue.admin.purge(stage.dead_id),
+        queue.admin.resume,
     ]
     for call in calls:
         call()

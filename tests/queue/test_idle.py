@@ -115,10 +115,10 @@ WAKING: dict[str, Any] = {
         q.enqueue(b"", mid="held", can_requeue=True, now=now),
         q.finish([Ending(mid="held", token=held.token)], now=now),
     ),
-    "promote": lambda q, held, now: q.collect(now=now + 3_600_000),
-    "recover": lambda q, held, now: q.collect(now=now + 60_000),
-    "revive": lambda q, held, now: q.revive(q.dead()[0].dead_id, now=now),
-    "resume": lambda q, held, now: q.resume(),
+    "promote": lambda q, held, now: q.admin.collect(now=now + 3_600_000),
+    "recover": lambda q, held, now: q.admin.collect(now=now + 60_000),
+    "revive": lambda q, held, now: q.admin.revive(q.admin.dead()[0].dead_id, now=now),
+    "resume": lambda q, held, now: q.admin.resume(),
 }
 
 
@@ -160,9 +160,9 @@ QUIET: dict[str, Any] = {
     "stale": lambda q, held, now: q.finish([Ending(mid="held", token="x")], now=now),
     "extend": lambda q, held, now: q.extend([("held", held.token)], now=now),
     "cancel": lambda q, held, now: q.cancel("due", now=now),
-    "collect": lambda q, held, now: q.collect(now=now),
+    "collect": lambda q, held, now: q.admin.collect(now=now),
     "status": lambda q, held, now: q.status("held", now=now),
-    "pause": lambda q, held, now: q.pause(),
+    "pause": lambda q, held, now: q.admin.pause(),
 }
 
 
@@ -190,7 +190,7 @@ def test_dequeue_that_leaves_ready_messages_wakes_the_next_child(queue, redis, a
 def test_marker_lost_with_a_dead_child_is_replaced_by_collect(queue, redis, at):
     queue.enqueue(b"v", now=at(0))
     assert redis.lpop(queue.wake_key) == b"1"
-    queue.collect(now=at(1))
+    queue.admin.collect(now=at(1))
     assert redis.llen(queue.wake_key) == 1
 
 
@@ -200,19 +200,19 @@ def test_paused_queue_hands_nothing_out_but_keeps_itself(queue, redis, asleep, a
     queue.enqueue(b"", mid="soon", delay=1, now=at(1))
     end(queue, asleep, now=at(2))
     queue.enqueue(b"", mid="ready", now=at(2))
-    queue.pause()
+    queue.admin.pause()
 
     dry = queue.dequeue(10, now=at(2_000))
 
     assert dry.messages == []
     assert dry.paused
     assert 0 < dry.sleep_ms <= 30_000
-    counts = queue.counts()
+    counts = queue.admin.counts()
     assert counts.paused
     assert (counts.ready, counts.locked, counts.done, counts.circle) == (3, 0, 0, 0)
     assert queue.finish([], dequeue=5, now=at(40_000)).dequeued.messages == []
 
-    queue.resume()
+    queue.admin.resume()
     assert not eoq()
     got = queue.dequeue(10, now=at(40_001)).messages
     assert {m.mid for m in got} == {"ready", "soon"}

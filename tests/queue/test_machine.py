@@ -69,7 +69,7 @@ class Machine(RuleBasedStateMachine):
     def upkeep(self) -> None:
         """Until nothing is left to do: what one call does is bounded."""
         for _ in range(3):
-            self.queue.collect(1_000, crash_limit=CRASH_LIMIT, now=self.now)
+            self.queue.admin.collect(1_000, crash_limit=CRASH_LIMIT, now=self.now)
         self.reference.upkeep()
         # Its expiry runs by real time, of which none passes here.
         self.redis.delete("jobq:{low}:eoq-backoff?")
@@ -153,14 +153,16 @@ class Machine(RuleBasedStateMachine):
     def revive_or_purge(self, data: Any, purge: bool) -> None:
         dead_id = data.draw(st.sampled_from(sorted(self.reference.dead)))
         if purge:
-            assert self.queue.purge(dead_id) == 1
+            assert self.queue.admin.purge(dead_id) == 1
             del self.reference.dead[dead_id]
         else:
-            assert self.queue.revive(dead_id, now=self.now) == [self.reference.revive(dead_id)]
+            assert self.queue.admin.revive(dead_id, now=self.now) == [
+                self.reference.revive(dead_id)
+            ]
 
     @rule(paused=flags)
     def pause(self, paused: bool) -> None:
-        (self.queue.pause if paused else self.queue.resume)()
+        (self.queue.admin.pause if paused else self.queue.admin.resume)()
         self.reference.paused = paused
 
     @rule(ms=st.sampled_from([1, 1_000, 4_000, 9_999, 10_000, 31_000]))
@@ -170,7 +172,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.reference.live) > 2)
     @rule()
     def clear(self) -> None:
-        assert self.queue.clear(now=self.now) == len(self.reference.live)
+        assert self.queue.admin.clear(now=self.now) == len(self.reference.live)
         self.reference.live.clear()
 
     @invariant()
@@ -185,12 +187,12 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def counts_are_equal(self) -> None:
-        assert self.queue.counts()._replace(circle=0) == self.reference.counts()
-        dead = {one.dead_id: one.content for one in self.queue.dead()}
+        assert self.queue.admin.counts()._replace(circle=0) == self.reference.counts()
+        dead = {one.dead_id: one.content for one in self.queue.admin.dead()}
         assert dead == {dead_id: content for dead_id, (content, _) in self.reference.dead.items()}
 
     def teardown(self) -> None:
-        assert self.queue.fsck() == []
+        assert self.queue.admin.fsck() == []
 
 
 @pytest.mark.timeout(1800)

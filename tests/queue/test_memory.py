@@ -50,7 +50,7 @@ def test_enqueue_of_many_is_refused_whole_when_memory_is_full(queue, full, at, f
 def test_revive_is_refused_whole_when_memory_is_full(queue, redis, full, at, facts):
     before = facts()
     with pytest.raises(Full):
-        queue.revive(queue.dead()[0].dead_id, now=at(1))
+        queue.admin.revive(queue.admin.dead()[0].dead_id, now=at(1))
     assert facts() == before
 
 
@@ -66,19 +66,19 @@ def test_everything_that_drains_goes_on_when_memory_is_full(queue, full, at):
     assert [m.mid for m in handed.messages] == ["c"]
     assert queue.release([("d", full["d"].token)], now=at(3)) == [True]
     assert queue.cancel("f", "g", now=at(4)) == ["cancelled", "cancelled"]
-    queue.pause()
+    queue.admin.pause()
     assert queue.dequeue(now=at(5)).paused
-    queue.resume()
-    assert queue.events_level("attempts") == "attempts"
+    queue.admin.resume()
+    assert queue.admin.events_level("attempts") == "attempts"
     assert [m.mid for m in queue.dequeue(3, now=at(6)).messages] == ["d", "h"]
-    queue.collect(now=at(200))
+    queue.admin.collect(now=at(200))
     assert [m.mid for m in queue.dequeue(3, now=at(201)).messages] == ["b"]
     assert [m.mid for m in queue.dequeue(3, now=at(1_200)).messages] == ["e"]
-    assert queue.counts().locked == 5
+    assert queue.admin.counts().locked == 5
     assert queue.close_caller("somebody") == []
-    assert queue.fsck() == []
-    assert queue.purge(queue.dead()[0].dead_id) == 1
-    assert queue.clear(now=at(1_300)) >= 5
+    assert queue.admin.fsck() == []
+    assert queue.admin.purge(queue.admin.dead()[0].dead_id) == 1
+    assert queue.admin.clear(now=at(1_300)) >= 5
 
 
 def test_scripts_are_loaded_anew_when_memory_is_full(queue, redis, full, at):
@@ -106,15 +106,15 @@ def test_queue_drains_after_the_limit_was_met(queue, redis, full, at, end, lefto
         queue.enqueue(b"v", mid="new", now=at(1))
     redis.config_set("maxmemory", 0)
     queue.enqueue(b"v", mid="new", now=at(2))
-    queue.purge(queue.dead()[0].dead_id)
+    queue.admin.purge(queue.admin.dead()[0].dead_id)
 
     done, now = [], at(2_000)
-    while queue.counts().messages:
+    while queue.admin.counts().messages:
         now += 100
         for message in queue.dequeue(10, now=now).messages:
             end(queue, message, now=now)
             done.append(message.mid)
-        queue.collect(now=now)
+        queue.admin.collect(now=now)
 
     assert sorted(done) == [*"abcdefgh", "new"]
     assert leftovers() == set()

@@ -30,4 +30,4 @@ def test_text_is_accepted_and_handed_out(queue, mid):
 def test_bytes_that_no_client_could_read_are_refused(queue, mid):
     with pytest.raises(ScriptError, match="a mid must be"):
         enqueue(queue, mid)
-    assert queue.counts().messages == 0
+    assert queue.admin.counts().messages == 0

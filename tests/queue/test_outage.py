@@ -97,7 +97,7 @@ def test_outage_amid_a_thousand_enqueues_loses_none_and_keeps_their_order(stoppa
     assert set(actions) == {"added", "buffered"}
     ready = client.command("LRANGE", "jobq:{low}:ready", 0, -1)
     assert ready == [f"m{number:03}".encode() for number in range(1000)]
-    assert queue.counts().messages == 1000
+    assert queue.admin.counts().messages == 1000
     assert queue.enqueue(b"v").action == "added", "at once again"
 
 
@@ -125,7 +125,7 @@ def test_overflow_is_an_error_and_accepts_nothing(stoppable, make):
         client.flush(0.01)
     stoppable.start()
     client.flush(60)
-    assert queue.counts().ready == 5
+    assert queue.admin.counts().ready == 5
 
 
 def test_batch_beyond_the_bound_is_unavailable_as_without_a_buffer(stoppable, make):
@@ -159,7 +159,7 @@ def test_call_that_arrived_before_its_reply_was_lost_is_not_sent_twice(stoppable
     assert actions == ["buffered"] * 3
     stoppable.process.send_signal(signal.SIGCONT)
     client.flush(60)
-    assert queue.counts().messages == 4
+    assert queue.admin.counts().messages == 4
     assert client.command("LLEN", "jobq:{low}:ready") == 4
 
 
@@ -202,7 +202,7 @@ def test_forked_child_leaves_what_waits_to_its_parent(stoppable, make):
     assert os.waitpid(pid, 0)[1] == 0
     stoppable.start()
     client.flush(60)
-    assert queue.counts().messages == 1
+    assert queue.admin.counts().messages == 1
 
 
 SCRIPT = """
@@ -230,7 +230,7 @@ def test_process_that_ends_waits_for_the_server(stoppable, make):
     assert process.stdout.readline() == "buffered\n"
     stoppable.start()
     assert "lost" not in process.communicate(timeout=120)[1]
-    assert Queue("low", make()).counts().messages == 1
+    assert Queue("low", make()).admin.counts().messages == 1
 
 
 def test_process_that_ends_without_the_server_tells_what_is_lost(stoppable):

@@ -67,7 +67,10 @@ def run_and_forget(queue, redis, mid):
     wait_for(lambda: queue.status(mid).word == "queued", f"{mid} didn't arrive")
     messages = queue.dequeue(10).messages
     queue.finish([Ending(mid=one.mid, token=one.token) for one in messages])
-    wait_for(lambda: not any(queue.collect(100)[:1]) and queue.counts().messages == 0, "not done")
+    wait_for(
+        lambda: not any(queue.admin.collect(100)[:1]) and queue.admin.counts().messages == 0,
+        "not done",
+    )
     forget_records(redis)
 
 
@@ -155,7 +158,7 @@ def test_buffered_call_that_was_accepted_is_not_called_unknown(far, proxy, queue
     assert len(told) == 1
     assert "accepted, and not confirmed to be durable: m for queue low" in told[0]
     assert queue.status("m").word == "queued"
-    assert queue.counts().messages == 2
+    assert queue.admin.counts().messages == 2
 
 
 def test_call_beyond_the_bound_is_unknown_however_long_the_patience(

@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 )
 def test_verb_answers_and_leaves_the_status(queue, status, verb, reply, after):
     assert observed(queue, status, verb) == (reply, after)
-    queue.resume()
-    assert queue.fsck() == []
+    queue.admin.resume()
+    assert queue.admin.fsck() == []
 
 
 def test_table_has_every_verb_in_every_status():

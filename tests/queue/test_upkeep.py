@@ -30,7 +30,7 @@ def test_due_messages_are_promoted_beside_a_full_ready_list(queue, at):
     seen = busy(queue, at, 10, 400)
 
     assert len({f"due{i}" for i in range(200)} & set(seen)) == 200
-    assert queue.counts().ready > 0
+    assert queue.admin.counts().ready > 0
 
 
 def test_expired_locks_are_recovered_beside_a_full_ready_list(queue, at):
@@ -41,7 +41,7 @@ def test_expired_locks_are_recovered_beside_a_full_ready_list(queue, at):
     seen = busy(queue, at, 10, 300)
 
     assert sum(mid[:4] == "lost" and len(mid) < 8 for mid in seen) == 100
-    assert queue.counts().ready > 0
+    assert queue.admin.counts().ready > 0
 
 
 @pytest.mark.parametrize("limit", [1, 10, 100])
@@ -50,7 +50,7 @@ def test_done_messages_are_collected_beside_a_full_ready_list(queue, at, limit):
     most = 0
     for part in range(20):
         busy(queue, at, 100 * part, 10, limit)
-        most = max(most, queue.counts().done)
+        most = max(most, queue.admin.counts().done)
     assert most <= 4 * limit + 20
 
 
@@ -71,9 +71,9 @@ def test_collect_alone_promotes_recovers_and_collects(queue, at, end):
     _, done = queue.dequeue(2, lease_ms=1_000, now=at(0)).messages
     end(queue, done, now=at(1))
 
-    assert queue.collect(now=at(1_000)) == (0, 0)
+    assert queue.admin.collect(now=at(1_000)) == (0, 0)
 
-    counts = queue.counts()
+    counts = queue.admin.counts()
     assert (counts.messages, counts.ready, counts.done) == (2, 2, 0)
 
 
@@ -85,7 +85,7 @@ def test_dry_dequeues_alone_do_the_same(queue, at, end):
 
     assert sorted(m.mid for m in queue.dequeue(1, now=at(1_000)).messages) == ["due"]
     assert [m.mid for m in queue.dequeue(5, now=at(1_001)).messages] == ["lost"]
-    assert queue.counts().done == 0
+    assert queue.admin.counts().done == 0
 
 
 def test_dedupe_that_is_over_is_collected(queue, at, end, leftovers):
@@ -93,12 +93,12 @@ def test_dedupe_that_is_over_is_collected(queue, at, end, leftovers):
         queue.enqueue(b"", mid=f"m{i}", dedupe=1, now=at(0))
     for message in queue.dequeue(150, now=at(0)).messages:
         end(queue, message, now=at(0))
-    assert queue.counts().deduped == 150
+    assert queue.admin.counts().deduped == 150
 
     for step in range(3):
-        queue.collect(now=at(1_000 + step))
+        queue.admin.collect(now=at(1_000 + step))
 
-    assert queue.counts()[:4] == (0, 0, 0, 0)
+    assert queue.admin.counts()[:4] == (0, 0, 0, 0)
     assert leftovers() == set()
 
 
@@ -106,17 +106,17 @@ def test_counts_equal_a_recount_along_a_random_life(queue, redis, at):
     rng = random.Random(7)
     for now in live_at_random(queue, rng, at, 150):
         if rng.random() < 0.2:
-            counts = queue.counts()
-            ready = list(queue.content("ready", limit=1_000, now=now).entries)
-            due = list(queue.content("due", limit=1_000, now=now).entries)
-            circle = list(queue.content("circle", limit=1_000, now=now).entries)
+            counts = queue.admin.counts()
+            ready = list(queue.admin.content("ready", limit=1_000, now=now).entries)
+            due = list(queue.admin.content("due", limit=1_000, now=now).entries)
+            circle = list(queue.admin.content("circle", limit=1_000, now=now).entries)
             assert counts.ready == len(ready)
             assert counts.circle == len(circle)
             assert counts.delayed + counts.deduped == len(due)
             assert counts.messages == len(ready) + len(due) + len(circle)
             assert counts.done == sum(e.status.startswith("done") for e in circle)
             assert counts.locked == len(circle) - counts.done
-            assert queue.fsck() == []
+            assert queue.admin.fsck() == []
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -127,14 +127,14 @@ def test_nothing_is_left_after_a_mixed_life_and_a_drain(queue, at, leftovers, se
         now += 2_000
         messages = queue.dequeue(50, now=now, crash_limit=0).messages
         queue.finish([Ending(mid=m.mid, token=m.token) for m in messages], now=now)
-        queue.collect(now=now, crash_limit=0)
-        if not queue.counts().messages:
+        queue.admin.collect(now=now, crash_limit=0)
+        if not queue.admin.counts().messages:
             break
-    queue.purge(*(dead.dead_id for dead in queue.dead(limit=1_000)))
+    queue.admin.purge(*(dead.dead_id for dead in queue.admin.dead(limit=1_000)))
 
-    assert queue.counts() == (0,) * 9 + (False, 0)
+    assert queue.admin.counts() == (0,) * 9 + (False, 0)
     assert leftovers() == set()
-    assert queue.fsck() == []
+    assert queue.admin.fsck() == []
 
 
 def live_at_random(queue, rng, at, steps):
@@ -166,7 +166,7 @@ def live_at_random(queue, rng, at, steps):
                 queue.cancel(mid, now=now)
             case 7:
                 queue.extend(list(held.items()), 800, now=now)
-                queue.collect(rng.randrange(1, 20), now=now)
+                queue.admin.collect(rng.randrange(1, 20), now=now)
             case 8:
-                queue.revive(*(dead.dead_id for dead in queue.dead(limit=2)), now=now)
+                queue.admin.revive(*(dead.dead_id for dead in queue.admin.dead(limit=2)), now=now)
         yield now

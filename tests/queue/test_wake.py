@@ -69,7 +69,7 @@ def test_promotion_by_one_child_wakes_the_others(queue, redis, children, blocked
     redis.delete(queue.wake_key)
     taken = [children.submit(take_one, queue, redis) for _ in range(3)]
     blocked(3)
-    queue.collect(now=1_000 * redis.time()[0] + 3_700_000)
+    queue.admin.collect(now=1_000 * redis.time()[0] + 3_700_000)
     assert sorted(child.result() for child in taken) == ["m0", "m1", "m2"]
 
 
@@ -84,7 +84,7 @@ def test_no_wake_up_is_lost_between_asking_and_blocking(queue, redis, children):
     for i in range(2 * n):
         queue.enqueue(b"", mid=f"m{i}")
         deadline = time.monotonic() + DEADLINE_S / 2
-        while queue.counts().ready and i % 3:
+        while queue.admin.counts().ready and i % 3:
             assert time.monotonic() < deadline, "a message waits beside sleeping children"
 
     handled = workers[0].result() + workers[1].result()

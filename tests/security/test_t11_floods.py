@@ -81,12 +81,12 @@ def test_script_refuses_what_a_client_let_through(queue, redis, monkeypatch):
 
 def test_page_is_bounded_whatever_is_asked_for(queue, capsys):
     queue.enqueue_many((f"m{n}", b"{}") for n in range(1500))
-    for page in (queue.content, lambda *at: queue.dead(*at[1:])):
+    for page in (queue.admin.content, lambda *at: queue.admin.dead(*at[1:])):
         for offset, limit in ((0, 10**9), (0, 1001), (0, 0), (0, -1), (-1, 10), (2**60, 10)):
             with pytest.raises(ConfigError, match="1 to 1,000"):
                 page("ready", offset, limit)
-    assert len(queue.content("ready", limit=1000).entries) == 1000
-    assert queue.content("ready", offset=10**12).entries == []
+    assert len(queue.admin.content("ready", limit=1000).entries) == 1000
+    assert queue.admin.content("ready", offset=10**12).entries == []
     assert (
         main(["messages", "--url", queue.client.url, "--queues", "low", "--limit", "5", "--json"])
         == 0
@@ -97,11 +97,11 @@ def test_page_is_bounded_whatever_is_asked_for(queue, capsys):
 def test_one_mid_enqueued_again_and_again_stays_one_message(queue, redis):
     for _ in range(5):
         queue.enqueue_many(("same", b"{}") for _ in range(500))
-    counts = queue.counts()
+    counts = queue.admin.counts()
     assert (counts.messages, counts.ready) == (1, 1)
     assert redis.llen("jobq:{low}:wake") <= 1
-    queue.events_level("off")
-    assert queue.fsck() == []
+    queue.admin.events_level("off")
+    assert queue.admin.fsck() == []
 
 
 def test_dequeue_hands_out_no_more_than_its_bound(queue, monkeypatch):

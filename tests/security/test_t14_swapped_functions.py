@@ -68,9 +68,9 @@ def test_user_with_fcall_alone_does_all_that_a_queue_does(by_functions, client, 
     assert queue.enqueue(b"{}", mid="m").action == "exists"
     [taken] = queue.dequeue().messages
     queue.finish([Ending(mid="m", token=taken.token, outcome="dead", reason="by hand")])
-    assert queue.status("m").word == "dead" and queue.counts().dead == 1
-    assert queue.revive(queue.dead()[0].dead_id) == ["revived"]
-    assert queue.fsck() == []
+    assert queue.status("m").word == "dead" and queue.admin.counts().dead == 1
+    assert queue.admin.revive(queue.admin.dead()[0].dead_id) == ["revived"]
+    assert queue.admin.fsck() == []
     assert redis.info("commandstats").keys() & {"cmdstat_fcall", "cmdstat_fcall_ro"}
     for command in (("EVAL", "return 1", 0), ("SCRIPT", "LOAD", "return 1"), ("SCRIPT", "FLUSH"),
                     ("FUNCTION", "LOAD", "REPLACE", functions.library().source), ("FUNCTION", "FLUSH")):  # fmt: skip
@@ -135,7 +135,7 @@ def test_flushed_scripts_are_brought_again_by_who_may(client, redis):
     queue.enqueue(b"{}")
     redis.script_flush()
     queue.enqueue(b"{}")
-    assert queue.counts().messages == 2
+    assert queue.admin.counts().messages == 2
 
 
 def test_every_node_of_a_cluster_gets_the_library(server, tmp_path, capsys):

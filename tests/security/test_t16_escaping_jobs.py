@@ -26,8 +26,8 @@ def notes(tmp_path):
 def test_job_that_resists_is_killed_at_its_hard_timeout(queue, start, notes, resists):
     worker = start("--processes", "1", "--crash-limit", "2", module=MODULE)
     queue.enqueue(encode(resists, (str(notes),)), mid="bad")
-    until(lambda: queue.dead())
-    [dead] = queue.dead()
+    until(lambda: queue.admin.dead())
+    [dead] = queue.admin.dead()
     assert (dead.mid, dead.ncrashes) == ("bad", 2)
     assert "hard timeout" in dead.reason
     assert notes.read_text().splitlines() == ["start", "start"]
@@ -39,8 +39,8 @@ def test_job_that_resists_is_killed_at_its_hard_timeout(queue, start, notes, res
 def test_job_that_exits_its_child_is_blamed_and_its_worker_lives(queue, start, notes):
     worker = start("--processes", "1", "--crash-limit", "2", module=MODULE)
     queue.enqueue(encode("exits", (str(notes),)), mid="bad")
-    until(lambda: queue.dead())
-    assert queue.dead()[0].ncrashes == 2
+    until(lambda: queue.admin.dead())
+    assert queue.admin.dead()[0].ncrashes == 2
     assert worker.process.poll() is None and worker.stop() == 0
 
 

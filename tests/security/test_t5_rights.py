@@ -151,15 +151,15 @@ def test_each_user_does_its_part_live(login, redis):
         [Ending(mid=one.mid, token=one.token, outcome=how, result=b"1" if how == "done" else None, result_ttl_ms=9000)
          for one, how in zip(taken, outcomes, strict=True)], dequeue=1,
     )  # fmt: skip
-    worker.collect()
-    assert worker.counts() == dashboard.counts() and dashboard.counts().dead == 1
-    assert dashboard.content("ready").entries and dashboard.fsck() == []
-    operator.pause()
-    operator.resume()
-    operator.events_level("all")
-    assert operator.revive(operator.dead()[0].dead_id) == ["revived"]
-    assert operator.purge() == 0 and operator.cancel("late")[0] == "cancelled"
-    assert operator.clear() > 0
+    worker.admin.collect()
+    assert worker.admin.counts() == dashboard.admin.counts() and dashboard.admin.counts().dead == 1
+    assert dashboard.admin.content("ready").entries and dashboard.admin.fsck() == []
+    operator.admin.pause()
+    operator.admin.resume()
+    operator.admin.events_level("all")
+    assert operator.admin.revive(operator.admin.dead()[0].dead_id) == ["revived"]
+    assert operator.admin.purge() == 0 and operator.cancel("late")[0] == "cancelled"
+    assert operator.admin.clear() > 0
     assert not redis.execute_command("ACL", "LOG")
 
 

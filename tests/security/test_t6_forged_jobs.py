@@ -178,7 +178,7 @@ def test_calls_travel_sealed_and_revived_ones_still_open(server, redis, registry
     taken = queue.dequeue(3).messages
     endings = [runner.run(runner.resolve("low", one)) for one in taken[:2]]
     queue.finish([*endings, replace_outcome(taken[2])])
-    queue.revive(*(dead.dead_id for dead in queue.dead()))
+    queue.admin.revive(*(dead.dead_id for dead in queue.admin.dead()))
     again = queue.dequeue(1).messages[0]
     assert runner.run(runner.resolve("low", again)).outcome == "done"
     assert sorted(ran) == ["a@b", "c@d", "e@f"]
@@ -262,7 +262,7 @@ def test_worker_runs_sealed_calls_alone(server, redis, registry, ring, mode, tmp
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert receipt.result(timeout=5) == "a@b"
-    reasons = {dead.mid: dead.reason for dead in queue.dead()}
+    reasons = {dead.mid: dead.reason for dead in queue.admin.dead()}
     assert set(reasons) == {"plain", "moved"}
     assert reasons["plain"].startswith("no signature") and reasons["moved"].startswith("bad s")
     assert "forged@b" not in ran.stderr + str(reasons)
@@ -403,7 +403,7 @@ def test_result_is_refused_when_somebody_without_a_key_wrote_it(sealed, redis, m
     place.drain()
     key = "jobq:{{low}}:result:{}".format
     others = redis.lindex(key(second.mid), 0)
-    call = place.queue.content("ready").entries
+    call = place.queue.admin.content("ready").entries
     assert call == []
     for forged in (
         b'{"ok":"forged"}',
@@ -433,10 +433,10 @@ def test_done_call_does_not_run_again_when_it_is_put_back(sealed, redis, mode):
     content = redis.hget("jobq:{low}:messages", receipt.mid)
     assert place.drain() == ["once"]
     for _ in range(2):
-        place.queue.collect()
+        place.queue.admin.collect()
         put_back(redis, receipt.mid, content)
         assert place.drain() == ["once"]
-    assert {one.reason for one in place.queue.dead()} == {
+    assert {one.reason for one in place.queue.admin.dead()} == {
         "this sealed call has been done already; somebody put it back"
     }
     # The same call once more is another one.
@@ -461,7 +461,7 @@ def test_dead_call_runs_when_it_is_revived(sealed):
     place.work.enqueue("die")
     assert place.drain() == []
     (place.folder / "healed").touch()
-    place.queue.revive(*(one.dead_id for one in place.queue.dead()))
+    place.queue.admin.revive(*(one.dead_id for one in place.queue.admin.dead()))
     assert place.drain() == ["die"]
 
 

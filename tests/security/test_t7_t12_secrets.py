@@ -40,7 +40,7 @@ def test_encrypted_arguments_are_in_no_file_of_the_server(server, ring, registry
         pay = job(name="pay", registry=registry, queue="low")(lambda card, to="": None)
         pay.options(client=client).enqueue(CANARY, to=CANARY)
         queue, runner = Queue("low", client), Executor(registry, seal=seal_for(settings.codec))
-        queue.events_level("all")
+        queue.admin.events_level("all")
         [taken] = queue.dequeue().messages
         queue.finish([runner.run(runner.resolve("low", taken))])
         client.command("PING")
@@ -70,8 +70,8 @@ def test_arguments_are_in_no_log_line_event_or_reason_of_a_worker(client, redis,
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
-    assert {dead.mid for dead in queue.dead()} == {"bad", "broken", "wrong"}
-    reasons = " ".join(dead.reason for dead in queue.dead())
+    assert {dead.mid for dead in queue.admin.dead()} == {"bad", "broken", "wrong"}
+    reasons = " ".join(dead.reason for dead in queue.admin.dead())
     events = str(redis.xrange("jobq:{low}:events"))
     assert "no money" in reasons and "bad" in events
     assert CANARY not in ran.stdout + ran.stderr + reasons + events

@@ -72,8 +72,8 @@ def fill(url: str, lake: str) -> dict[str, object]:
     from tests.upgrade.work import deliver, seal  # registered on the client above
 
     letters = Queue("letters", client)
-    letters.events_level("all")
-    letters.events_maxlen(1_000_000)
+    letters.admin.events_level("all")
+    letters.admin.events_maxlen(1_000_000)
     taken = held_and_ended(letters, deliver)
     subprocess.run(
         [sys.executable, "-m", "jobq", "lake", "ingest", "--lake", lake, "--once", "--url", url],
@@ -92,7 +92,7 @@ def fill(url: str, lake: str) -> dict[str, object]:
     deliver.options(mid="cancelled").enqueue("cancelled")
     letters.cancel("cancelled")
     deliver.options(mid="paused", queue="paused").enqueue("paused")
-    Queue("paused", client).pause()
+    Queue("paused", client).admin.pause()
     sealing = connect(
         url,
         settings=ServerSettings(url=url, codec=CodecSettings(keys=parse_codec_keys(CODEC_KEYS))),

@@ -39,7 +39,7 @@ def lines(ledger: Path) -> list[list[str]]:
 
 def test_worker_runs_every_message_when_the_previous_release_wrote_it(left_on, left, jobq, ledger):
     letters, sealed, paused = (Queue(name, left_on) for name in ("letters", "sealed", "paused"))
-    assert letters.fsck() == []
+    assert letters.admin.fsck() == []
     url = left_on.settings.url
 
     worker = jobq("worker", "--url", url, "--queues", "letters,paused", *WORK)
@@ -52,18 +52,18 @@ def test_worker_runs_every_message_when_the_previous_release_wrote_it(left_on, l
 
     ran = {mid: word.partition("-")[2] for word, mid, _ in lines(ledger)}
     assert ran == left["runs"] | {"sealed": "sealed"}
-    assert sealed.counts().messages == 0
+    assert sealed.admin.counts().messages == 0
     assert [letters.status(mid).word for mid in left["waits"]] == ["queued-with-backoff"]
-    assert [paused.status("paused").word, paused.counts().messages] == ["queued", 1]
-    assert letters.fsck() == []
+    assert [paused.status("paused").word, paused.admin.counts().messages] == ["queued", 1]
+    assert letters.admin.fsck() == []
 
 
 def test_dead_message_is_revived_when_the_previous_release_buried_it(left_on, left, jobq, ledger):
     letters = Queue("letters", left_on)
-    buried = letters.dead()
+    buried = letters.admin.dead()
     assert [one.mid for one in buried] == left["dead"]
 
-    letters.revive(*(one.dead_id for one in buried))
+    letters.admin.revive(*(one.dead_id for one in buried))
     jobq("worker", "--url", left_on.settings.url, "--queues", "letters", *WORK)
     until(lambda: ["delivered-dead", "dead"] in [line[:2] for line in lines(ledger)])
 
@@ -103,7 +103,7 @@ def test_nothing_is_lost_when_workers_of_both_releases_share_a_queue_and_are_kil
     """As in a rolling deploy: two workers of each release; children and a supervisor of each are killed."""
     dice = random.Random(10)
     shared = Queue("shared", client)
-    shared.events_level("all")
+    shared.admin.events_level("all")
     words = (
         "worker",
         "--url",
@@ -134,13 +134,13 @@ def test_nothing_is_lost_when_workers_of_both_releases_share_a_queue_and_are_kil
         if turn in (5, 7):
             victim.wait(LIMIT_S)
             workers[turn % 4] = jobq(*words, root=ROOT if turn == 7 else previous)
-    until(lambda: shared.counts().messages == 0 or (shared.collect() and False))
+    until(lambda: shared.admin.counts().messages == 0 or (shared.admin.collect() and False))
 
     ends = Counter(mid for word, mid, _ in lines(ledger) if word == "end")
     assert ends.keys() == set(mids)
     # What ran twice was held by a process that died after the work and before its report.
     assert sum(ends.values()) - len(mids) <= len(killed) * 64
-    assert shared.fsck() == []
+    assert shared.admin.fsck() == []
     for worker in workers:
         worker.send_signal(signal.SIGTERM)
     for worker in workers:

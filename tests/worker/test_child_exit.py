@@ -104,7 +104,7 @@ def test_death_that_the_supervisor_caused_charges_no_reader(read_and_died, why):
 
 def test_message_among_many_unread_ones_is_not_dead_of_their_death(queue, read_and_died):
     assert read_and_died(slots.ALL_HANDED, (FREE, FREE, FREE)) == ["a", "b", "c"]
-    assert queue.dead() == []
+    assert queue.admin.dead() == []
     assert [queue.status(mid).ncrashes for mid in "abc"] == [1, 1, 1]
     assert len(queue.dequeue(9).messages) == 1, "each comes alone from now on"
 

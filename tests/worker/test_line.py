@@ -61,7 +61,7 @@ def test_endings_wait_in_their_order_while_the_queue_is_broken(line, queue, redi
     redis.rename(f"{meta}-kept", meta)
 
     assert line.pay() == (None, 0)
-    assert queue.counts().done == 2
+    assert queue.admin.counts().done == 2
     assert line.release([])
 
 

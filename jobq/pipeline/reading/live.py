@@ -68,8 +68,8 @@ def queue_rows(client: Client, names: Sequence[str]) -> list[dict[str, Any]]:
         queue = Queue(name, client)
         tail = offsets.tail(client, offsets.events_key(client.namespace, name))
         rows.append(
-            {"queue": name, **queue.counts()._asdict(), "level": queue.events_level(),
-             "maxlen": queue.events_maxlen(), "events": tail.length, "events_added": tail.n}
+            {"queue": name, **queue.admin.counts()._asdict(), "level": queue.admin.events_level(),
+             "maxlen": queue.admin.events_maxlen(), "events": tail.length, "events_added": tail.n}
         )  # fmt: skip
     return rows
 
@@ -81,7 +81,7 @@ def counts(request: Request, row: dict[str, Any], client: Client) -> Iterator[pa
 
 def message_shelves(client: Client, names: Sequence[str]) -> list[Shelf]:
     """The queues that have messages."""
-    return [Shelf(name, n) for name in names if (n := Queue(name, client).counts().messages)]
+    return [Shelf(name, n) for name in names if (n := Queue(name, client).admin.counts().messages)]
 
 
 def dead_shelves(client: Client, request: Request, names: Sequence[str]) -> list[Shelf]:

@@ -16,8 +16,8 @@ from jobq.errors import CodecError, JobqError, ScriptError
 from jobq.jobs.signing import opened, seal_of, shown_text
 from jobq.protocols.ruby.burying import bury, bury_refused
 from jobq.protocols.ruby.reading import read_back, refused_back
-from jobq.queue.admin import text_of
 from jobq.queue.keys import key
+from jobq.queue.types import text_of
 
 if TYPE_CHECKING:
     from jobq.client.connection import Client
@@ -112,7 +112,7 @@ class Graves:
 def _pages(queue: Queue, until: int) -> Iterator[DeadMessage]:
     """The dead from the newest back to those of the moment `until`."""
     offset = 0
-    while page := queue.dead(offset, PAGE):
+    while page := queue.admin.dead(offset, PAGE):
         for died in page:
             if died.died_at < until:
                 return

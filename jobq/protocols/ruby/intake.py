@@ -96,7 +96,7 @@ class Line:
 
     def _room(self) -> tuple[int, int]:
         """How many messages are ready, and how many jobs to take."""
-        counts = self.queue.counts()
+        counts = self.queue.admin.counts()
         room = 0 if counts.paused else self._window.room(counts.ready, time.monotonic())
         self.full = not room
         return counts.ready, room
@@ -237,7 +237,7 @@ class Intake:
 
     def _all_done(self) -> bool:
         """Whether what was taken in has also run: a burst ends with what Ruby is shown of it."""
-        counts = [queue.counts() for queue in self._queues.values()]
+        counts = [queue.admin.counts() for queue in self._queues.values()]
         if self._watch.running() or any(count.ready and not count.paused for count in counts):
             self._pause(PAUSE_S)
             return False

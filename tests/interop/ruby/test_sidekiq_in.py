@@ -56,9 +56,9 @@ def test_each_job_runs_once_when_ruby_pushed_hundreds_at_a_time(ruby, worker, le
 def test_backlog_of_slow_jobs_stays_where_sidekiqs_api_sees_it(ruby, worker, ledger, default):
     ruby("bulk", fields={"args": [[str(ledger.path), str(n), "wait"] for n in range(300)]})
     worker("--sidekiq", "default")
-    until(lambda: len(ledger.lines("start")) == 2 and default.counts().ready)
+    until(lambda: len(ledger.lines("start")) == 2 and default.admin.counts().ready)
     assert len(ruby("queue", name="default")) >= 270
-    assert default.counts().messages <= 30
+    assert default.admin.counts().messages <= 30
 
 
 def test_equal_jobs_run_each(ruby, worker, ledger):
@@ -71,7 +71,7 @@ def test_equal_jobs_run_each(ruby, worker, ledger):
 def test_job_is_dead_after_as_many_retries_as_ruby_said(ruby, worker, ledger, default):
     jid = ruby("async", args=[str(ledger.path), "a", "fail"], options={"retry": 2})
     worker("--sidekiq", "default")
-    [died] = until(lambda: default.dead())
+    [died] = until(lambda: default.admin.dead())
     assert died.mid == jid
     assert died.reason.startswith("ValueError: a isn't ready (attempt 3 of 3)")
     assert len(ledger.lines("fail")) == 3
@@ -81,7 +81,7 @@ def test_job_is_dead_after_as_many_retries_as_ruby_said(ruby, worker, ledger, de
 def test_job_isnt_retried_when_ruby_said_never(ruby, worker, ledger, default):
     ruby("async", args=[str(ledger.path), "a", "fail"], options={"retry": False})
     worker("--sidekiq", "default", "--ruby-dead")
-    until(lambda: default.dead())
+    until(lambda: default.admin.dead())
     assert len(ledger.lines("fail")) == 1
 
 
@@ -120,7 +120,7 @@ def test_job_goes_on_where_sidekiqs_retries_left_it(ruby, sidekiq, worker, ledge
     real.wait()
     ruby("reschedule", name="retry")
     worker("--sidekiq", "default")
-    [died] = until(lambda: default.dead())
+    [died] = until(lambda: default.admin.dead())
     assert died.mid == jid
     by = [line["by"] for line in ledger.lines("fail")]
     assert by == ["sidekiq", "jobq", "jobq", "jobq"]
@@ -141,7 +141,7 @@ def test_content_that_is_no_job_is_dead_with_the_reason_and_holds_nobody_up(
     ruby("async", args=[str(ledger.path), "after"])
     one = worker("--sidekiq", "default")
     until(lambda: ledger.lines(name="after"))
-    dead = until(lambda: len(found := default.dead()) == 5 and found)
+    dead = until(lambda: len(found := default.admin.dead()) == 5 and found)
     assert {read_refusal(died.content).raw for died in dead} == {
         b"{bad", b"[1]", b'{"class":"HardWorker"}', b'{"args":[]}', b"\xff\xfe",
     }  # fmt: skip
@@ -166,7 +166,7 @@ def test_nothing_runs_that_names_no_ruby_class_and_deep_jobs_stop_nobody(
     one = worker("--sidekiq", "default", "--ruby-dead")
     until(lambda: ledger.lines(name="after"))
     shown = until(lambda: len(found := ruby("set", name="dead")) == 2 and found)
-    assert len(default.dead()) == 2
+    assert len(default.admin.dead()) == 2
     assert ledger.path.read_text().count("\n") == 1
     assert "the message source" not in one.log
     reasons = " ".join(entry["item"]["error_message"] for entry in shown)
@@ -176,7 +176,7 @@ def test_nothing_runs_that_names_no_ruby_class_and_deep_jobs_stop_nobody(
     assert page["status"] == 200
     assert "it names no class" in page["body"]
     assert ruby("retry", name="dead") == 2
-    until(lambda: len(default.dead()) == 4)
+    until(lambda: len(default.admin.dead()) == 4)
 
 
 def test_deep_values_and_long_numbers_run_or_are_refused_in_words(ruby, worker, ledger):

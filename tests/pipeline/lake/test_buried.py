@@ -47,7 +47,7 @@ def test_places_of_the_dead_go_forward_when_the_newest_is_revived(lake, valkey_c
         _bury(first, 1, DAY + 1000 * number)
     buried.keep(lake, valkey_client, ["low"])
     [newest] = [row["dead_id"] for row in rows(lake, "dead") if row["mid"] == "b"]
-    assert first.revive(newest) == ["revived"]
+    assert first.admin.revive(newest) == ["revived"]
     second.enqueue(b"c")
     _bury(second, 1)
     assert buried.keep(lake, valkey_client, ["low", "high"]) == 1

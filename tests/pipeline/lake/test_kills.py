@@ -98,5 +98,5 @@ def test_each_event_is_there_once_when_the_ingest_is_killed_again_and_again(
 def _busy(client: Client) -> bool:
     from jobq.queue.queue import Queue
 
-    counts = [Queue(queue, client).counts() for queue in QUEUES]
+    counts = [Queue(queue, client).admin.counts() for queue in QUEUES]
     return any(one.ready or one.delayed or one.locked for one in counts)

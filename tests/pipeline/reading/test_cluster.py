@@ -58,7 +58,7 @@ def work(client):
     assert len(slots) > 1
     for name in NAMES:
         queue = Queue(name, client)
-        queue.clear()
+        queue.admin.clear()
         queue.enqueue_many([b"v"] * 3)
         first, second = queue.dequeue(2).messages
         queue.finish(
@@ -87,7 +87,7 @@ def test_every_view_is_read_from_all_nodes(source, view):
 def test_lake_takes_what_all_nodes_have_and_trims_each(client, tmp_path):
     streams = {name: offsets.events_key("jobq", name) for name in NAMES}
     written = {name: offsets.tail(client, key).length for name, key in streams.items()}
-    dead = sum(Queue(name, client).counts().dead for name in NAMES)
+    dead = sum(Queue(name, client).admin.counts().dead for name in NAMES)
     lake = Lake.create(str(tmp_path / "lake"))
     work = Ingest(lake, client, Runner("never"), trim=True)
     found = round_of(work, lambda batch: None, lambda: False)

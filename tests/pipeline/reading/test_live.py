@@ -80,7 +80,7 @@ def test_each_message_comes_once_when_the_hash_shrinks_meanwhile(load, valkey_qu
     for batch in planned.reader.read(planned.parts[0]):
         found += batch.to_pydict()["mid"]
         valkey_queue.cancel(*(f"m{i}" for i in range(1_000, 2_000)))
-        valkey_queue.collect(1_000)
+        valkey_queue.admin.collect(1_000)
     assert len(found) == len(set(found))
     assert {f"m{i}" for i in range(1_000)} <= set(found)
 
@@ -100,11 +100,11 @@ def test_head_of_what_is_no_call_is_nothing(content):
 def test_queues_have_their_counts(load, many, valkey_client):
     Queue("other", valkey_client).enqueue(b"v")
     queue, _ = many
-    queue.pause()
-    queue.events_level("all")
-    queue.events_maxlen(5_000)
+    queue.admin.pause()
+    queue.admin.events_level("all")
+    queue.admin.events_maxlen(5_000)
     low, other = sorted(load(view="queues").rows(), key=lambda row: row["queue"])
-    counts = queue.counts()
+    counts = queue.admin.counts()
     assert {name: low[name] for name in counts._fields} == counts._asdict()
     assert (low["paused"], low["level"], low["maxlen"]) == (True, "all", 5_000)
     assert (low["events"], low["events_added"]) == (1, 1)
@@ -136,7 +136,7 @@ def bury(valkey_queue):
 
 def test_dead_have_reason_attempts_and_content(load, bury, valkey_queue):
     bury("a", CALL, "Traceback\x1fé\nBoom")
-    [told] = valkey_queue.dead()
+    [told] = valkey_queue.admin.dead()
     [row] = load(view="dead").rows()
     assert (row["queue"], row["dead_id"], row["mid"]) == ("low", told.dead_id, "a")
     assert (row["attempts"], row["ncrashes"], row["reason"]) == (1, 0, "Traceback\x1fé\nBoom")
@@ -170,5 +170,5 @@ def test_dead_that_died_after_the_plan_are_left_out(load, bury, valkey_queue):
     planned = load(view="dead", columns="mid")
     bury("b", now=now + 5)
     assert planned.rows() == [{"mid": "a"}]
-    valkey_queue.purge(*(one.dead_id for one in valkey_queue.dead(mid="a")))
+    valkey_queue.admin.purge(*(one.dead_id for one in valkey_queue.admin.dead(mid="a")))
     assert planned.rows() == []

@@ -35,7 +35,7 @@ def test_each_row_is_a_message_and_the_queue_is_listed(client, server, redis):
     [one, two] = Write(server.url, SCHEMA, job="app.send", queue="low").save(ROWS[:600], ROWS[600:])
     assert (one.nadded, two.nadded, one.npresent) == (600, 400, 0)
     assert redis.smembers("jobq:queues") == {b"low"}
-    assert queue.fsck() == []
+    assert queue.admin.fsck() == []
     assert sorted(names(queue)) == sorted(name for name, _ in ROWS)
 
 
@@ -47,7 +47,7 @@ def test_attempt_after_a_broken_one_adds_the_rest(client, server):
     write = Write(server.url, SCHEMA, job="app.send", queue="low", batch="250")
     with pytest.raises(OSError, match="killed"):
         write.attempt([], 0, breaks_off())
-    assert Queue("low", client).counts().ready == 500
+    assert Queue("low", client).admin.counts().ready == 500
     done = write.attempt(ROWS[::-1])  # another attempt may see the rows in another order
     assert (done.nadded, done.npresent) == (500, 500)
 
@@ -57,12 +57,12 @@ def test_write_again_adds_nothing_although_jobs_are_done(client, server, caplog)
     Write(server.url, SCHEMA, job="app.send", queue="low").save(ROWS)
     while taken := queue.dequeue(500).messages:
         queue.finish([Ending(mid=one.mid, token=one.token) for one in taken])
-    assert queue.counts().deduped == 1_000
+    assert queue.admin.counts().deduped == 1_000
     Write(server.url, SCHEMA, job="app.send", queue="low").save(ROWS)
     assert "1000 of 1000 rows were enqueued already" in caplog.text
-    assert queue.counts().ready == 0
+    assert queue.admin.counts().ready == 0
     Write(server.url, SCHEMA, job="app.send", queue="low", loadId="today").save(ROWS)
-    assert queue.counts().ready == 1_000
+    assert queue.admin.counts().ready == 1_000
 
 
 def test_equal_rows_of_two_batches_of_a_stream_are_two_messages_also_in_foreach_batch(
@@ -85,8 +85,8 @@ def test_row_whose_dedupe_backoff_is_over_is_enqueued_again(client, server):
     Write(server.url, SCHEMA, job="app.send", queue="low", dedupeFor="1m").save(ROWS[:1])
     [taken] = queue.dequeue().messages
     queue.finish([Ending(mid=taken.mid, token=taken.token)])
-    queue.collect(now=int(time.time() * 1000) + 61_000)
-    queue.collect(now=int(time.time() * 1000) + 61_000)
+    queue.admin.collect(now=int(time.time() * 1000) + 61_000)
+    queue.admin.collect(now=int(time.time() * 1000) + 61_000)
     [done] = Write(server.url, SCHEMA, job="app.send", queue="low").save(ROWS[:1])
     assert done.nadded == 1
 
@@ -99,7 +99,7 @@ def test_rows_go_to_many_queues_by_their_column(client, server, redis):
     assert redis.scard("jobq:queues") == 40
     for number in range(40):
         queue = Queue(f"q{number}", client)
-        mids = sorted(int(entry.mid) for entry in queue.content(limit=100).entries)
+        mids = sorted(int(entry.mid) for entry in queue.admin.content(limit=100).entries)
         assert mids == list(range(number, 2_000, 40))
 
 
@@ -110,17 +110,21 @@ def test_rows_have_each_their_own_time(client, server):
     options = {"job": "app.send", "queue": "low", "idColumn": "id", "delayColumn": "wait"}
     before = time.time() * 1000
     [done] = Write(server.url, schema, **options).save(rows)
-    assert (done.nadded, queue.counts().ready, queue.counts().delayed) == (600, 300, 300)
+    assert (done.nadded, queue.admin.counts().ready, queue.admin.counts().delayed) == (
+        600,
+        300,
+        300,
+    )
     backoff = queue.status("599").not_before - before
     assert 698_000 < backoff < 760_000
     [again] = Write(server.url, schema, **options).save(rows)
     assert (again.nadded, again.npresent) == (0, 600)
-    assert queue.fsck() == []
+    assert queue.admin.fsck() == []
 
 
 def test_level_all_records_what_was_enqueued(client, server):
     queue = Queue("low", client)
-    queue.events_level("all")
+    queue.admin.events_level("all")
     schema = schema_of(id="long", wait="double")
     options = {"job": "app.send", "queue": "low", "idColumn": "id", "delayColumn": "wait"}
     Write(server.url, schema, **options).save([(n, float(n)) for n in range(10)])
@@ -132,7 +136,7 @@ def test_bad_row_says_how_many_before_it_are_enqueued(client, server):
     write = Write(server.url, schema, job="app.send", idColumn="id", batch="100")
     with pytest.raises(BadRecord, match=r"row 251 of partition 3.*200 rows of this partition are"):
         write.attempt([(str(n),) for n in range(250)] + [("",)], 3)
-    assert Queue("default", client).counts().ready == 200
+    assert Queue("default", client).admin.counts().ready == 200
 
 
 def test_full_server_refuses_whole_batches(client, server, redis):
@@ -141,7 +145,7 @@ def test_full_server_refuses_whole_batches(client, server, redis):
     with pytest.raises(Full, match="nothing was changed"):
         write.attempt(ROWS)
     redis.config_set("maxmemory", 0)
-    assert Queue("low", client).counts().messages == 0
+    assert Queue("low", client).admin.counts().messages == 0
     assert write.attempt(ROWS).nadded == 1_000
 
 
@@ -162,8 +166,8 @@ def test_queues_of_a_cluster_are_written_each_on_its_node(server, tmp_path):
         Write(spread.url, schema, **options).save(rows[:350], rows[350:])
         for number in range(7):
             queue = Queue(f"q{number}", client)
-            assert queue.counts().messages == 100
-            assert queue.fsck() == []
+            assert queue.admin.counts().messages == 100
+            assert queue.admin.fsck() == []
     finally:
         client.close()
         spread.close()
@@ -174,6 +178,6 @@ def test_encrypted_calls_are_opened_by_a_worker_with_the_key(client, server, mon
     monkeypatch.setenv("JOBQ_CODEC_KEYS", "k:" + "c2VjcmV0IQ" * 8)
     Write(server.url, SCHEMA, job="app.send", queue="low").save(ROWS)
     seal = seal_of(connect(url=server.url))
-    entries = Queue("low", client).content(limit=1_000).entries
+    entries = Queue("low", client).admin.content(limit=1_000).entries
     opened = {decode(seal.open("low", one.mid, one.content)).kwargs["n"] for one in entries}
     assert opened == set(range(1_000))

@@ -26,7 +26,7 @@ def at(stoppable, monkeypatch):  # noqa: F811
 def counts(at):
     client = connect(settings=ServerSettings(url=at))
     try:
-        return Queue("low", client).counts()
+        return Queue("low", client).admin.counts()
     finally:
         client.close()
 

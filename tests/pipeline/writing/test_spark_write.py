@@ -24,7 +24,7 @@ def save(frame, url, **options):
 
 
 def calls(queue):
-    return [decode(entry.content) for entry in queue.content(limit=1_000).entries]
+    return [decode(entry.content) for entry in queue.admin.content(limit=1_000).entries]
 
 
 def test_rows_become_calls(spark, valkey, valkey_queue):
@@ -45,7 +45,7 @@ def test_ids_are_made_by_partition_and_equal_rows_are_messages_of_their_own(
     frame = spark.range(0, 100, 1, 2).selectExpr("'same' as name")
     save(frame, valkey.url, queue="low")
     save(frame, valkey.url, queue="low")
-    assert valkey_queue.counts().ready == 100
+    assert valkey_queue.admin.counts().ready == 100
 
 
 def test_with_ids_gives_the_same_ids_however_rows_are_partitioned(spark):
@@ -93,15 +93,15 @@ def test_batch_of_a_stream_that_is_repeated_adds_nothing(spark, valkey, valkey_q
         ]
 
     assert run() == [0]
-    assert valkey_queue.counts().ready == 60
+    assert valkey_queue.admin.counts().ready == 60
     # As a driver leaves it that dies when the rows are written and before the batch is noted as done.
     for note in (tmp_path / "checkpoint" / "commits").iterdir():
         note.unlink()
     assert run() == [0]
-    assert valkey_queue.counts().ready == 60
+    assert valkey_queue.admin.counts().ready == 60
     (tmp_path / "in" / "b.json").write_text("\n".join(lines))
     assert run() == [1]
-    assert valkey_queue.counts().ready == 120
+    assert valkey_queue.admin.counts().ready == 120
 
 
 @pytest.mark.timeout(1800)
@@ -132,7 +132,7 @@ def test_each_row_runs_once_while_tasks_are_killed_and_workers_drain(
     )
     assert done.returncode == 0, done.stderr[-2000:]
     low = Queue("low", valkey_client)
-    until(lambda: not low.counts().ready and not low.counts().locked, worker.log)
+    until(lambda: not low.admin.counts().ready and not low.admin.counts().locked, worker.log)
     assert worker.stop() == 0
 
     assert "4000 of 4000 rows were enqueued already" in done.stderr
@@ -141,4 +141,4 @@ def test_each_row_runs_once_while_tasks_are_killed_and_workers_drain(
     part = Queue("part", valkey_client)
     assert "failed:" in done.stdout
     assert 0 < part.counts().ready < NROWS
-    assert part.fsck() == low.fsck() == []
+    assert part.fsck() == low.admin.fsck() == []

@@ -30,14 +30,14 @@ def test_deliver_repeats_its_reply_and_refuses_an_older_call(client):
     assert call(client, "deliver", "caller", 2, "", 1000, batch) == ["ok", "8", "0"]
     assert call(client, "deliver", "caller", 3, "", 1000, batch) == ["ok", "0", "8"]
     assert call(client, "deliver", "caller", 2, "", 1000, batch) == ["closed"]
-    counts = queue.counts()
+    counts = queue.admin.counts()
     assert (counts.ready, counts.delayed) == (5, 3)
-    assert [entry.content for entry in queue.content("due").entries] == [b"\xff"] * 3
+    assert [entry.content for entry in queue.admin.content("due").entries] == [b"\xff"] * 3
 
 
 def test_event_is_the_one_that_enqueue_writes(client, redis):
     queue = Queue("low", client)
-    queue.events_level("all")
+    queue.admin.events_level("all")
     queue.enqueue(b"abc", mid="m1")
     call(client, "deliver", "caller", 1, "", "", packed([RowMessage("low", "", "m2", b"abc")]))
     one, two = (fields[b"1"].split(b"\x1f") for _, fields in redis.xrange("jobq:{low}:events"))
@@ -51,8 +51,8 @@ def test_mid_that_comes_twice_in_a_batch_keeps_its_first_time_and_content(client
     ]
     assert call(client, "deliver", "caller", 1, "", "", packed(twice)) == ["ok", "1", "1"]
     queue = Queue("low", client)
-    assert [entry.content for entry in queue.content("ready").entries] == [b"1"]
-    assert queue.fsck() == []
+    assert [entry.content for entry in queue.admin.content("ready").entries] == [b"1"]
+    assert queue.admin.fsck() == []
 
 
 def test_older_call_is_told_as_refused(client):
@@ -62,7 +62,7 @@ def test_older_call_is_told_as_refused(client):
     sender._caller.number = 0
     with pytest.raises(LockLost, match="queue 'low' refused caller"):
         sender.send(MESSAGES)
-    assert (sender.nadded, Queue("low", client).counts().messages) == (8, 8)
+    assert (sender.nadded, Queue("low", client).admin.counts().messages) == (8, 8)
 
 
 def test_full_server_refuses_the_call_whole(client, redis):
@@ -83,5 +83,5 @@ def test_writes_work_by_functions_alone(client, server, monkeypatch):
     schema = schema_of(id="long", wait="double")
     options = {"job": "j", "queue": "low", "idColumn": "id", "delayColumn": "wait"}
     Write(server.url, schema, **options).save([(n, None) for n in range(10)])
-    assert Queue("low", client).counts().ready == 10
+    assert Queue("low", client).admin.counts().ready == 10
     client.command("FUNCTION", "FLUSH")

@@ -55,7 +55,7 @@ def test_job_runs_once_when_its_holder_died_after_delivering_it(
     enqueue_as(default, claim)  # and dies before it settles
     assert run_all(default) == ["a"]
     while default.status("a").word != "nil":
-        default.collect()
+        default.admin.collect()
     expire(redis, claims)
     assert line().carry(greedy=False) == 1
     assert run_all(default) == []
@@ -72,7 +72,7 @@ def test_job_runs_once_when_a_holder_comes_back_after_its_claim_was_delivered(
     line().carry(greedy=False)
     assert run_all(default) == ["a"]
     while default.status("a").word != "nil":
-        default.collect()
+        default.admin.collect()
     claims.deliver(paused, [("a", b"{}")], default, never)
     assert run_all(default) == []
 
@@ -146,9 +146,9 @@ def test_nothing_is_taken_while_the_queue_is_paused_or_has_a_backlog(redis, line
     one = line(backlog=2)
     for jid in "abcd":
         pushed(jid)
-    default.pause()
+    default.admin.pause()
     assert one.carry(greedy=False) == 0 and one.full
-    default.resume()
+    default.admin.resume()
     assert one.carry(greedy=False) == 2 and not one.full
     assert one.carry(greedy=False) == 0 and one.full
     assert redis.llen("queue:default") == 2

@@ -56,7 +56,7 @@ def test_each_job_is_enqueued_once(
     for jid in "abcde":
         pushed(jid)
     redis.lpush("queue:default", b"{bad", b'{"class":"NoJid","args":[]}')
-    default.events_level("all")
+    default.admin.events_level("all")
     dying(step, after)
     with pytest.raises(Died):
         repeat(line().carry, False)

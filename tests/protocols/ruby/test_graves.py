@@ -40,14 +40,14 @@ def test_dead_are_shown_with_what_sidekiq_notes(redis, client, default, die):
     assert (job["class"], job["args"], job["jid"]) == ("HardWorker", [1], "a")
     assert (job["error_class"], job["error_message"]) == ("ValueError", "no (attempt 1 of 1)")
     assert (job["retry_count"], job["failed_at"]) == (1, 5.5)
-    assert job["retried_at"] == score == default.dead()[0].died_at / 1000
+    assert job["retried_at"] == score == default.admin.dead()[0].died_at / 1000
 
 
 def test_times_are_in_ms_when_the_job_notes_ms(redis, client, default, die):
     die("a", created_at=1_500_000_000_000)
     Graves(client, [default]).fill()
     job = json.loads(redis.zrange("dead", 0, -1)[0])
-    assert job["failed_at"] == default.dead()[0].died_at
+    assert job["failed_at"] == default.admin.dead()[0].died_at
 
 
 @pytest.mark.parametrize("fields", [{"dead": False}, {"retry": False}])
@@ -55,7 +55,7 @@ def test_job_that_wants_no_grave_gets_none(redis, client, default, die, fields):
     die("a", **fields)
     Graves(client, [default]).fill()
     assert not redis.exists("dead")
-    assert len(default.dead()) == 1
+    assert len(default.admin.dead()) == 1
 
 
 def test_job_that_is_deleted_there_isnt_shown_again(redis, client, default, die):
@@ -89,16 +89,16 @@ def test_none_is_missed_when_others_take_dead_away_between_two_pages(
 ):
     for number in range(330):
         die(str(number))
-    real, looks = default.dead, []
+    real, looks = default.admin.dead, []
 
     def dead(*args, **options):
         page = real(*args, **options)
         looks.append(page)
         if len(looks) == 2:
-            default.purge(*(died.dead_id for died in real(0, gone)))
+            default.admin.purge(*(died.dead_id for died in real(0, gone)))
         return page
 
-    monkeypatch.setattr(default, "dead", dead)
+    monkeypatch.setattr(default.admin, "dead", dead)
     Graves(client, [default]).fill()
     shown = {json.loads(job)["jid"] for job in redis.zrange("dead", 0, -1)}
     assert shown >= {str(number) for number in range(330 - gone)}
@@ -109,7 +109,7 @@ def test_each_is_shown_once_when_others_die_between_two_pages(
 ):
     for number in range(150):
         die(str(number))
-    real, looks = default.dead, []
+    real, looks = default.admin.dead, []
 
     def dead(*args, **options):
         page = real(*args, **options)
@@ -119,7 +119,7 @@ def test_each_is_shown_once_when_others_die_between_two_pages(
                 die(str(number))
         return page
 
-    monkeypatch.setattr(default, "dead", dead)
+    monkeypatch.setattr(default.admin, "dead", dead)
     graves = Graves(client, [default])
     assert graves.fill() == 150
     assert graves.fill() == 5
@@ -156,7 +156,7 @@ def refused(redis, line, default):
 
 def test_unreadable_jobs_are_shown_with_the_true_reason(redis, client, default, refused):
     refused(*UNREADABLE)
-    assert len(default.dead()) == len(UNREADABLE)
+    assert len(default.admin.dead()) == len(UNREADABLE)
     for _ in range(2):  # what is shown twice is shown once
         assert Graves(client, [default]).fill() == len(UNREADABLE)
         redis.delete("jobq:{default}:shown-to-ruby")
@@ -171,7 +171,7 @@ def test_unreadable_jobs_are_shown_with_the_true_reason(redis, client, default, 
         assert why in job["error_message"]
         assert job["error_class"] == "jobq.errors.CodecError"
     assert all(
-        why in " ".join(died.reason for died in default.dead()) for why in UNREADABLE.values()
+        why in " ".join(died.reason for died in default.admin.dead()) for why in UNREADABLE.values()
     )
 
 

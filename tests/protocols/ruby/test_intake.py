@@ -67,7 +67,7 @@ def test_trouble_with_one_queue_holds_no_other_up(redis, client, intake, caplog)
     redis.rpush("resque:queue:low", b'{"class":"A","args":[]}')
     one = intake(PLACE, LOW)
     one._round()
-    assert Queue("low", client).counts().ready == 1
+    assert Queue("low", client).admin.counts().ready == 1
     assert "sidekiq queue:default: nothing is taken in for now" in caplog.text
 
 
@@ -131,7 +131,7 @@ def test_unforeseen_trouble_with_one_queue_holds_no_other_up(
 
     monkeypatch.setattr(one.lines[0], "_deliver", broken)
     one._round()
-    assert Queue("low", client).counts().ready == 1
+    assert Queue("low", client).admin.counts().ready == 1
     assert "ZeroDivisionError: unforeseen" in caplog.text
 
 

@@ -74,7 +74,7 @@ def test_equal_call_runs_again_after_the_run_that_goes_on_and_once_however_often
         come(1)
         assert default.status("a").word == "locked-with-requeue"
     default.finish([Ending(mid="a", token=running.token)])
-    default.collect()
+    default.admin.collect()
     assert run_calls(default) == [("a", 1)]
 
 
@@ -86,7 +86,7 @@ def test_other_call_runs_beside_the_run_that_goes_on(come, default):
     come(3)
     assert sorted(arg for _, arg in run_calls(default)) == [2, 3]
     default.finish([Ending(mid="a", token=running.token)])
-    default.collect()
+    default.admin.collect()
     assert run_calls(default) == [("a", 1)]
 
 
@@ -138,7 +138,7 @@ def test_nothing_is_lost_when_the_first_ends_and_another_comes_between_look_and_
         found = real(self, mid, plain)
         monkeypatch.undo()
         default.finish([Ending(mid="a", token=running.token)])
-        default.collect()
+        default.admin.collect()
         default.enqueue(b'{"job":"B","args":["other"]}', mid="a", can_requeue=True)
         return found
 

@@ -84,7 +84,7 @@ on_client = bare.options(
     can_requeue=True, dedupe="1h", lock_ms=5, headers={"a": "b"}, retries=1, hard_timeout=9, result_ttl=None,
 )  # fmt: skip
 assert_type(on_client.enqueue(1), Receipt[int])
-Queue("low", jobq.connect()).counts()
+Queue("low", jobq.connect()).admin.counts()
 
 shared = rsmq.Rsmq(jobq.connect(), ns="rsmq", realtime=True)
 assert_type(shared.create_queue("q", vt=5), int)
