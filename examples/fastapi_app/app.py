@@ -9,7 +9,7 @@ from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel
 
 from jobq import job
-from jobq.errors import JobFailed, NoResult, ResultTimeout
+from jobq.errors import JobFailedError, ResultNotStoredError, ResultTimeoutError
 
 app = FastAPI()
 
@@ -40,9 +40,9 @@ async def show(mid: str, wait: float = 0) -> dict[str, Any]:
     receipt = report.receipt(mid)
     try:
         return {"status": "done", "result": await receipt.aresult(timeout=min(wait, 30))}
-    except ResultTimeout:
+    except ResultTimeoutError:
         return {"status": receipt.status().word}
-    except NoResult as gone:
+    except ResultNotStoredError as gone:
         raise HTTPException(404, f"there is no report {mid}, or no longer") from gone
-    except JobFailed as failed:
+    except JobFailedError as failed:
         raise HTTPException(500, str(failed)) from failed

@@ -18,16 +18,16 @@ PACKAGE = Path(__file__).resolve().parents[2]
 START_S, STOP_S = 100.0, 60.0
 
 
-class Stuck(JobqError):
+class ChaosTimeoutError(JobqError):
     """The rehearsal itself came to a halt."""
 
 
 def until(holds: Callable[[], object], what: str, seconds: float) -> None:
-    """Poll until it holds; Stuck when it doesn't in time."""
+    """Poll until it holds; ChaosTimeoutError when it doesn't in time."""
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:
-            raise Stuck(f"{what} within {seconds:g} s")
+            raise ChaosTimeoutError(f"{what} within {seconds:g} s")
         time.sleep(0.02)
 
 
@@ -98,14 +98,16 @@ class Crew:
         return tuple(f"{process.pid}: {code}" for process, code in ended if code is not None)
 
     def stop(self) -> None:
-        """Drain all; Stuck when one doesn't leave."""
+        """Drain all; ChaosTimeoutError when one doesn't leave."""
         for process in tuple(self.living):
             self.leave(process)
         for process in self._leaving:
             try:
                 process.wait(STOP_S)
             except subprocess.TimeoutExpired:
-                raise Stuck(f"a worker didn't leave within {STOP_S:g} s after TERM") from None
+                raise ChaosTimeoutError(
+                    f"a worker didn't leave within {STOP_S:g} s after TERM"
+                ) from None
 
     def tracebacks(self) -> tuple[str, ...]:
         """Logs of workers in which something went wrong that nobody expected."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from jobq.chaos.crew import START_S, Stuck, until
+from jobq.chaos.crew import START_S, ChaosTimeoutError, until
 from jobq.client.connection import Client, connect
 from jobq.config import ServerSettings
 from jobq.embedded.process import program
@@ -118,7 +118,7 @@ class OwnServer(Place):
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.close()
-                raise Stuck(f"the server didn't start; see {self._folder}/server.log")
+                raise ChaosTimeoutError(f"the server didn't start; see {self._folder}/server.log")
             time.sleep(0.02)
 
     def _limit_files(self, size: int) -> None:

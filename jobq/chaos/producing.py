@@ -14,17 +14,17 @@ from jobq.config import ServerSettings
 from jobq.errors import (
     CodecError,
     ConfigError,
-    Full,
     JobqError,
-    NotDurable,
+    NotDurableError,
     ScriptError,
-    Unavailable,
+    ServerFullError,
+    UnavailableError,
 )
 from jobq.queue.queue import Queue
 
 QUEUE = "chaos"
 #: Refused before anything was changed. All else that goes wrong leaves the outcome unknown.
-FAILED = (Full, ScriptError, CodecError, ConfigError)
+FAILED = (ServerFullError, ScriptError, CodecError, ConfigError)
 #: How long a mid of a durable enqueue isn't taken anew after its end.
 DEDUPE_S = 5.0
 #: How long a producer waits for its outage buffer, and between two looks at it.
@@ -82,7 +82,7 @@ class Producer(threading.Thread):
             try:
                 self._client.flush(LOOK_S)
                 break
-            except Unavailable as error:
+            except UnavailableError as error:
                 unknown |= {*error.mids}
         if self._client.nbuffered:
             return
@@ -120,7 +120,7 @@ def offer(queue: Queue, ledger: Ledger, mid: str, content: bytes) -> str:
         try:
             action = queue.enqueue(content, mid=mid, dedupe=_dedupe(queue)).action
             outcome = "info" if action == "buffered" else "ok"
-        except NotDurable:
+        except NotDurableError:
             ledger.write("enqueued", mid=mid, outcome=outcome, action=action, again=again)
             again = True
             if not queue.client.enough():

@@ -9,7 +9,7 @@ import click
 from jobq.cli import exits, output
 from jobq.cli.options import command, option, queues_option, yes_option
 from jobq.cli.session import Session
-from jobq.errors import ScriptError, Unavailable
+from jobq.errors import ScriptError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,7 +123,7 @@ def _strange(
 ) -> int:  # fmt: skip
     try:
         names = listed(session.client)
-    except (Unavailable, ScriptError) as error:
+    except (UnavailableError, ScriptError) as error:
         if kind == "topic" and (session.client.is_cluster or isinstance(error, ScriptError)):
             session.problem("the list of topics", error)
         return 0  # that of queues is told where they are listed

@@ -10,7 +10,7 @@ import click
 from jobq.cli import exits, output
 from jobq.cli.options import Group, command, option, queues_option
 from jobq.cli.session import Session
-from jobq.errors import BadRecord
+from jobq.errors import BadRecordError
 from jobq.events import ATTEMPTS, LEVELS, MAXLENS, Event, decode
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _show(session: Session, entry: _Entry) -> None:
     at = output.moment(entry.at)
     try:
         event = decode(entry.fields[1], entry.fields[0])
-    except BadRecord as error:
+    except BadRecordError as error:
         raw = b"\x1f".join(entry.fields).decode("utf-8", "backslashreplace")
         told = f"{at}  {entry.queue}  no record: {error}"
         session.say({**head, "bad": str(error), "fields": raw}, told)

@@ -30,15 +30,15 @@ MEANINGS = {
 
 _BY_CLASS: tuple[tuple[type[errors.JobqError], int], ...] = (
     (errors.ConfigError, USAGE),
-    (errors.Unavailable, UNAVAILABLE),
+    (errors.UnavailableError, UNAVAILABLE),
     (errors.EmbeddedError, UNAVAILABLE),
-    (errors.BufferFull, UNAVAILABLE),
-    (errors.Full, REFUSED),
-    (errors.NotDurable, REFUSED),
+    (errors.BufferFullError, UNAVAILABLE),
+    (errors.ServerFullError, REFUSED),
+    (errors.NotDurableError, REFUSED),
     (errors.ScriptError, REFUSED),
     (errors.CodecError, BAD_CALL),
-    (errors.JobNotFound, BAD_CALL),
-    (errors.JobAlreadyRegistered, BAD_CALL),
+    (errors.JobNotFoundError, BAD_CALL),
+    (errors.JobAlreadyRegisteredError, BAD_CALL),
     (errors.JobqError, NO),
 )
 

@@ -94,7 +94,7 @@ def compact(
             if rollups and not ending():
                 with turns():
                     _roll_up(session, lake, master)
-        except lock.Busy:
+        except lock.LakeBusyError:
             if not ending():
                 raise
 

@@ -13,7 +13,7 @@ from jobq.cli import exits, output
 from jobq.cli.options import Group, command, option, yes_option
 from jobq.cli.replies import content_record, shown
 from jobq.cli.session import Session
-from jobq.errors import ConfigError, EmptyKey
+from jobq.errors import ConfigError, EmptyKeyError
 
 if TYPE_CHECKING:
     from jobq.protocols.reliable import ReliableQueue
@@ -53,7 +53,7 @@ def _answer(session: Session, call: Callable[[], Any]) -> int:
     """Print one reply. Exit code 1: the queue doesn't exist and the module calls that an error."""
     try:
         reply = call()
-    except EmptyKey as error:
+    except EmptyKeyError as error:
         text = str(error)
         click.echo(json.dumps({"error": text}) if session.as_json else f"(error) {text}")
         return exits.NO

@@ -45,16 +45,16 @@ def opened(session: Session, ns: str, realtime: bool = False) -> Rsmq:
 @contextmanager
 def telling(failed: str) -> Iterator[None]:
     """An error of RSMQ's ends the command with code 1: `failed` says what, `{reason}` in it why."""
-    from jobq.protocols.rsmq.errors import QueueExists, QueueNotFound, RsmqError
+    from jobq.protocols.rsmq.errors import QueueExistsError, QueueNotFoundError, RsmqError
 
     try:
         yield
     except RsmqError as error:
         name = click.get_current_context().params.get("name")
         text = f"{failed} ({error})"
-        if isinstance(error, QueueNotFound):
+        if isinstance(error, QueueNotFoundError):
             text = f"No such queue: {name}"
-        elif isinstance(error, QueueExists):
+        elif isinstance(error, QueueExistsError):
             text = f"Queue already exists: {name}"
         fail(text, error)
 

@@ -13,7 +13,7 @@ import click
 
 from jobq.cli import exits, output
 from jobq.config import STAYING_PATIENCE_S, ServerSettings, parse_queues, settings_from_env
-from jobq.errors import ConfigError, JobqError, ScriptError, Unavailable
+from jobq.errors import ConfigError, JobqError, ScriptError, UnavailableError
 
 if TYPE_CHECKING:
     from jobq.client.connection import Client
@@ -108,9 +108,9 @@ class Session:
             if strange:
                 self.strange("queue", strange_queue_names(self.client))
             return self.queues(None)
-        except (Unavailable, ScriptError) as error:
+        except (UnavailableError, ScriptError) as error:
             # Of one server that is away, no more can be read; a list of another type has keys beside it.
-            lost = isinstance(error, Unavailable) and not self.client.is_cluster
+            lost = isinstance(error, UnavailableError) and not self.client.is_cluster
             found = [] if lost else queue_names_by_keys(self.client)
             if not found:
                 raise
@@ -132,7 +132,7 @@ class Session:
             damaged = "WRONGTYPE" in str(error) and kind == "queue"
             remedy = f"; jobq fsck --queues {name} names the damage" if damaged else ""
             self.problem(f"{kind} {name}", ScriptError(f"{error}{remedy}"))
-        except Unavailable as error:
+        except UnavailableError as error:
             if not self.client.is_cluster:
                 raise
             self.problem(f"{kind} {name}", error)
@@ -142,7 +142,7 @@ class Session:
         if what not in self.problems:
             self._echo(f"jobq: {output.escaped(what)}: {output.escaped(str(error))}", err=True)
         self.problems[what] = error
-        if isinstance(error, Unavailable):
+        if isinstance(error, UnavailableError):
             # Other queues of that node cost as long again.
             patience_s = min(NEXT_PATIENCE_S, self.client.settings.patience_s)
             self.client.settings = replace(self.client.settings, patience_s=patience_s)

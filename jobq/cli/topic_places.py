@@ -14,7 +14,7 @@ from jobq.cli import output
 from jobq.cli.arguments import moment_of
 from jobq.cli.options import option
 from jobq.config import duration_s
-from jobq.errors import ConfigError, JobqError, NoGroup
+from jobq.errors import ConfigError, GroupNotFoundError, JobqError
 
 if TYPE_CHECKING:
     from jobq.cli.session import Session
@@ -78,7 +78,7 @@ def tolerating(session: Session, group: str) -> Iterator[None]:
     with session.tolerating(group, "group"):
         try:
             yield
-        except NoGroup as error:
+        except GroupNotFoundError as error:
             session.problem(f"group {group}", error)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from redis import exceptions as refused
 
-from jobq.errors import Unavailable
+from jobq.errors import UnavailableError
 
 if TYPE_CHECKING:
     from redis.connection import Connection
@@ -45,7 +45,7 @@ class Channel:
             except refused.ResponseError:
                 self._forbidden = True
                 self.close()
-            except (refused.RedisError, OSError, Unavailable):
+            except (refused.RedisError, OSError, UnavailableError):
                 self.close()
         return self.open_file
 

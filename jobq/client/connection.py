@@ -27,7 +27,7 @@ from jobq.client.numbered_calls import Tries
 from jobq.client.scripts import Script
 from jobq.client.topology import Cluster, Topology, topology
 from jobq.config import ServerSettings, settings_from_env
-from jobq.errors import ConfigError, Full, ScriptError, Unavailable, masked
+from jobq.errors import ConfigError, ScriptError, ServerFullError, UnavailableError, masked
 from jobq.queue.keys import checked_name
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Client:
             from jobq.queue.outage import OutageBuffer
 
             self.outage = OutageBuffer(settings)
-        #: Asked while a call waits for the server; True ends the wait with Unavailable.
+        #: Asked while a call waits for the server; True ends the wait with UnavailableError.
         self.enough: Callable[[], bool] = lambda: False
         #: Queues that all senders of this process share, by name.
         self.queues: dict[str, Queue] = {}
@@ -99,7 +99,7 @@ class Client:
         tries: Tries | None = None,
         renew: Callable[[], Sequence[Argument]] | None = None,
     ) -> Any:
-        """Call a script; the raw reply. Raises Unavailable, Full or ScriptError.
+        """Call a script; the raw reply. Raises UnavailableError, ServerFullError or ScriptError.
 
         `by` makes each exchange, so that more than one command can share the script's connection. `tries`: those
         that were made of this call before. `renew` gives the arguments of another call, under a new number, for
@@ -163,7 +163,7 @@ class Client:
         """What `select` takes for an open connection."""
         sock = connection._sock
         if sock is None:
-            raise Unavailable("the connection was closed")
+            raise UnavailableError("the connection was closed")
         return int(sock.fileno())
 
     @property
@@ -172,9 +172,9 @@ class Client:
         return self.outage.nmessages if self.outage else 0
 
     def flush(self, within_s: float | None = None) -> None:
-        """Wait until the outage buffer is empty, as long as the client's patience; else Unavailable.
+        """Wait until the outage buffer is empty, as long as the client's patience; else UnavailableError.
 
-        Also Unavailable, with their mids, when the outcome of some became unknown since the last flush, because an
+        Also UnavailableError, with their mids, when the outcome of some became unknown since the last flush, because an
         outage lasted longer than a call may be repeated. Processes that end by themselves do this at exit.
         """
         if self.outage:
@@ -215,11 +215,11 @@ class Client:
                 return self._once(node, command, script, bool(asked), by, tries, left_s)
             except (*PASSING, refused.ResponseError) as error:
                 for_now = str(error).startswith(FOR_NOW)
-                # Full after a try whose reply was lost tells nothing of that try: ask until it is known.
+                # ServerFullError after a try whose reply was lost tells nothing of that try: ask until it is known.
                 if not for_now and not (unknown and isinstance(error, refused.OutOfMemoryError)):
                     refuse(error, command, script)
                 # Without a node, or a connection to it, nothing was sent.
-                unsent = node is None or isinstance(error, _Unreached)
+                unsent = node is None or isinstance(error, _UnreachedError)
                 unknown = unknown or not (for_now or unsent)
                 asked = self._elsewhere(error, node)
                 if tries is not None and tries.over:
@@ -289,8 +289,8 @@ class Client:
                 connection.disconnect()
         return None
 
-    def _unknown(self, error: Exception) -> Unavailable:
-        return Unavailable(
+    def _unknown(self, error: Exception) -> UnavailableError:
+        return UnavailableError(
             f"no answer from {masked(self.url)} for {caller.REPEAT_S:g} s ({error}); the server keeps the record that "
             f"makes a repetition harmless for {caller.RECORD_S:g} s, so the call isn't repeated any more. Whether "
             "it took effect is unknown: look, or call again if twice does no harm"
@@ -304,19 +304,21 @@ class Client:
             ) from error
         over = time.monotonic() >= deadline or self.enough()
         if over and not unknown and str(error).startswith(FOR_NOW):
-            raise Full(f"the server takes no writes now, nothing was changed: {error}") from error
+            raise ServerFullError(
+                f"the server takes no writes now, nothing was changed: {error}"
+            ) from error
         if over or "CERTIFICATE_VERIFY_FAILED" in str(error):
             what = "no answer from" if unknown else "no connection to"
             known = (
                 "whether the last call took effect is unknown" if unknown else "nothing was sent"
             )
-            raise Unavailable(
+            raise UnavailableError(
                 f"{what} {masked(self.url)} within {self.settings.patience_s:g} s ({error}); {known}. JOBQ_URL says "
                 "where the server is, JOBQ_PATIENCE how long a call waits for it"
             ) from error
 
 
-class _Unreached(refused.ConnectionError):
+class _UnreachedError(refused.ConnectionError):
     """No connection came about, so nothing was sent."""
 
 
@@ -326,7 +328,7 @@ def _reach(connection: Connection) -> None:
     except _LASTING:
         raise
     except (refused.ConnectionError, refused.TimeoutError, OSError) as error:
-        raise _Unreached(str(error)) from error
+        raise _UnreachedError(str(error)) from error
 
 
 def exchange(connection: Connection, command: tuple[Argument, ...], asking: bool = False) -> Any:
@@ -355,7 +357,9 @@ def _wait_at_most(connection: Connection, seconds: float) -> None:
 def refuse(error: Exception, command: tuple[Argument, ...], script: Script | None) -> None:
     """Raise what a repetition wouldn't change."""
     if isinstance(error, refused.OutOfMemoryError):
-        raise Full(f"the server is at its memory limit, nothing was changed: {error}") from error
+        raise ServerFullError(
+            f"the server is at its memory limit, nothing was changed: {error}"
+        ) from error
     if not isinstance(error, PASSING) and not str(error).startswith("BUSY "):
         named = f"script {script.name}" if script else " ".join(map(str, command[:2]))
         remedy = "; run jobq functions load" * ("Function not found" in str(error))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from redis import exceptions as refused
 
 from jobq.client.scripts import Script, folder, load
-from jobq.errors import ScriptError, Unavailable
+from jobq.errors import ScriptError, UnavailableError
 
 if TYPE_CHECKING:
     from jobq.client.connection import Client
@@ -149,7 +149,7 @@ def _on_each(client: Client, verb: str, *rest: str | bytes) -> list[Any]:
             finally:
                 connection.disconnect()
     except refused.ConnectionError as error:
-        raise Unavailable(f"no answer to FUNCTION {verb}: {error}") from error
+        raise UnavailableError(f"no answer to FUNCTION {verb}: {error}") from error
     except refused.ResponseError as error:
         raise ScriptError(f"the server refused FUNCTION {verb}: {error}") from error
     return replies

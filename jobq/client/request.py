@@ -14,7 +14,7 @@ from redis import exceptions as refused
 
 from jobq.client.connection import packed
 from jobq.client.scripts import Script
-from jobq.errors import Unavailable
+from jobq.errors import UnavailableError
 
 if TYPE_CHECKING:
     from redis.connection import Connection
@@ -38,7 +38,7 @@ class Request(NamedTuple, Generic[T]):
     repeatable: bool = True
 
     def run(self, client: Client) -> T:
-        """Its result. Raises what `read` raises, Unavailable, Full or ScriptError."""
+        """Its result. Raises what `read` raises, UnavailableError, ServerFullError or ScriptError."""
         by = None if self.repeatable else once
         while True:
             reply = client.run(self.script, self.keys, self.args, by)
@@ -83,9 +83,9 @@ def ensure_open(connection: Connection) -> None:
         connection.can_read(0)
 
 
-def lost(error: BaseException) -> Unavailable:
+def lost(error: BaseException) -> UnavailableError:
     """What is said of a call whose reply was lost."""
-    return Unavailable(
+    return UnavailableError(
         f"the reply was lost ({error}), whether the call took effect is unknown; "
         "look, or repeat it if twice does no harm"
     )

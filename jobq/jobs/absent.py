@@ -57,7 +57,7 @@ class Absent:
         headers: Mapping[str, str] | None = None,
     ) -> Ending:
         """For a job or an envelope that a newer deploy may know: tried again for a while, then dead."""
-        record = self._record(message, name, "jobq.errors.JobNotFound", headers or {})
+        record = self._record(message, name, "jobq.errors.JobNotFoundError", headers or {})
         wait_s = self._rules.wait_s(message.unknowns)
         if wait_s is None:
             return self._dead(queue, message, why, record)

@@ -30,7 +30,7 @@ _Retries = Annotated[int, Meta(ge=0, le=10_000)]
 _Seconds = Annotated[float, Meta(gt=0, le=3_153_600_000)]
 
 
-class UnknownVersion(CodecError):
+class UnknownVersionError(CodecError):
     """The envelope is of a version that this jobq doesn't read; upgrade the worker."""
 
 
@@ -116,7 +116,7 @@ def decode(content: bytes) -> Envelope:
     except (ValueError, RecursionError, OverflowError, MemoryError) as error:
         raise _explained(content, error) from error
     if envelope.v != VERSION:
-        raise UnknownVersion(
+        raise UnknownVersionError(
             f"content is of envelope version {envelope.v}, this jobq reads {VERSION}; upgrade it"
         )
     # No deeper than it has opening brackets: only suspects are walked.
@@ -153,7 +153,7 @@ def _explained(content: bytes, error: Exception) -> CodecError:
     except (ValueError, RecursionError, OverflowError, MemoryError):
         version = VERSION
     if version != VERSION:
-        return UnknownVersion(
+        return UnknownVersionError(
             f"content is of envelope version {version}, this jobq reads {VERSION}; upgrade it"
         )
     refused = read_refusal(content)

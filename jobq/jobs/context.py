@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from jobq.errors import NoContext
+from jobq.errors import NoCurrentJobError
 from jobq.jobs.decision import Decision
 
 if TYPE_CHECKING:
@@ -171,8 +171,8 @@ running: ContextVar[Context] = ContextVar("jobq_context")
 
 
 def current() -> Context:
-    """The context of the job that is running here; NoContext outside one."""
+    """The context of the job that is running here; NoCurrentJobError outside one."""
     try:
         return running.get()
     except LookupError:
-        raise NoContext from None
+        raise NoCurrentJobError from None

@@ -22,7 +22,7 @@ from jobq.events import ago_ms, attempt_record, in_utc, trace_id
 from jobq.jobs import middleware
 from jobq.jobs.absent import Absent, UnknownJobs
 from jobq.jobs.call import Call
-from jobq.jobs.codec import UnknownVersion, decode
+from jobq.jobs.codec import UnknownVersionError, decode
 from jobq.jobs.context import Context, ReportProgress, running
 from jobq.jobs.ending import failed_ending
 from jobq.jobs.forks import Home, leave
@@ -111,7 +111,7 @@ class Executor:
 
     def _unresolved(self, queue: str, message: Message, error: Exception) -> Ending:
         try:
-            if isinstance(error, UnknownVersion):
+            if isinstance(error, UnknownVersionError):
                 return self._absent.ending(queue, message, "", str(error))
             if isinstance(error, CodecError | ConfigError):
                 return self.refuse(queue, message, str(error))

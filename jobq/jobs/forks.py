@@ -7,12 +7,11 @@ import sys
 import traceback
 from typing import NoReturn
 
+from jobq.errors import JobqError
 
-class NotHere(RuntimeError):
+
+class ForkedProcessError(JobqError, RuntimeError):
     """A process that an async job forked can't await: the event loop is its parent's; end it with os._exit."""
-
-    def __init__(self) -> None:
-        super().__init__((type(self).__doc__ or "").strip())
 
 
 class Home:

@@ -21,7 +21,7 @@ from jobq.jobs.enqueue import Args, queue_of, send, send_many
 from jobq.jobs.options import TRAVELLING, Declaration, Options, checked_options
 from jobq.jobs.receipt import Receipt
 from jobq.jobs.registry import checked_job_name, default_registry, job_name
-from jobq.jobs.results import ResultRefused
+from jobq.jobs.results import ResultRefusedError
 from jobq.jobs.retry import Listed
 from jobq.jobs.signature import Signature
 
@@ -59,7 +59,7 @@ class Job(Generic[P, R]):
         """Have a worker make this call, at least once.
 
         Raises TypeError for arguments that don't fit the function, CodecError for what JSON can't carry,
-        Full or Unavailable from the server. Tuples arrive as lists.
+        ServerFullError or UnavailableError from the server. Tuples arrive as lists.
         """
         self._signature.check(args, kwargs)
         return send(self, [(args, kwargs)])[0]
@@ -130,7 +130,7 @@ class Job(Generic[P, R]):
 
     def decide(self, failures: int, error: BaseException) -> Decision:
         """What becomes of an attempt that raised `error`; `failures` counts it."""
-        if isinstance(error, ResultRefused):
+        if isinstance(error, ResultRefusedError):
             return Decision("dead", why="it ran, but its result can't be stored")
         return self.rules.decide(failures, error)
 

@@ -8,9 +8,9 @@ from os import getpid
 from time import thread_time_ns
 from typing import Any
 
-from jobq.jobs.forks import Home, NotHere, leave
+from jobq.jobs.forks import ForkedProcessError, Home, leave
 
-ELSEWHERE = NotHere()
+ELSEWHERE = ForkedProcessError()
 
 
 class Meter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from jobq.errors import JobFailed, NoResult, ResultTimeout
+from jobq.errors import JobFailedError, ResultNotStoredError, ResultTimeoutError
 from jobq.jobs.results import decode_result
 from jobq.jobs.signing import Purpose, opened, seal_of, shown_text
 from jobq.jobs.waiting import wait_for_item
@@ -71,12 +71,14 @@ class Receipt(Generic[R]):
     def result(self, timeout: float | None = None) -> R:
         """What the job returned, waiting up to `timeout` seconds for it; None waits without end.
 
-        Raises NoResult when the job stores none or it has expired, JobFailed when the message is dead,
-        ResultTimeout when time is up, CodecError where calls are sealed and this result isn't. Blocks on a
+        Raises ResultNotStoredError when the job stores none or it has expired, JobFailedError when the message is dead,
+        ResultTimeoutError when time is up, CodecError where calls are sealed and this result isn't. Blocks on a
         connection of its own, so it doesn't poll.
         """
         if not self._job.stores_result:
-            raise NoResult(f"{self.job} stores no results; declare it with @job(result_ttl=…)")
+            raise ResultNotStoredError(
+                f"{self.job} stores no results; declare it with @job(result_ttl=…)"
+            )
         key = self._queue.result_key(self.mid)
         deadline = None if timeout is None else time.monotonic() + timeout
         content = self._queue.client.command("LINDEX", key, 0)
@@ -84,7 +86,7 @@ class Receipt(Generic[R]):
             self._check_alive(key)
             left = LOOK_EVERY_S if deadline is None else deadline - time.monotonic()
             if left <= 0:
-                raise ResultTimeout(f"no result of {self.job} {self.mid} within {timeout:g} s")
+                raise ResultTimeoutError(f"no result of {self.job} {self.mid} within {timeout:g} s")
             content = wait_for_item(self._queue.client, key, min(left, LOOK_EVERY_S))
         seal = seal_of(self._queue.client)
         content = opened(seal and seal.of("result"), self.queue, self.mid, content)
@@ -102,10 +104,10 @@ class Receipt(Generic[R]):
             died = self._queue.admin.dead(mid=self.mid)
             why = self._shown("reason", died[0].reason) if died else "its reason was purged"
             why = why.partition("\n")[0]
-            raise JobFailed(f"{self.job} {self.mid} is dead: {why}")
+            raise JobFailedError(f"{self.job} {self.mid} is dead: {why}")
         # Stored by the same script that ends the attempt: once it is over, a result is there or never.
         if status.word in _GONE and self._queue.client.command("EXISTS", key) == 0:
-            raise NoResult(
+            raise ResultNotStoredError(
                 f"{self.job} {self.mid} is over, and no result is kept (cancelled, or expired)"
             )
 

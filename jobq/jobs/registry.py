@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobq.errors import ConfigError, JobAlreadyRegistered, JobNotFound
+from jobq.errors import ConfigError, JobAlreadyRegisteredError, JobNotFoundError
 from jobq.jobs.codec import MAX_NAME
 from jobq.jobs.middleware import Middlewares
 
@@ -27,17 +27,17 @@ class Registry:
         """Register; the same function again, as after a reload, replaces what it was."""
         known = self._jobs.get(job.name)
         if known is not None and _origin(known.function) != _origin(job.function):
-            raise JobAlreadyRegistered(
+            raise JobAlreadyRegisteredError(
                 f"job {job.name!r} is registered already, by {_place(known.function)}; "
                 f"give the one of {_place(job.function)} another name=…"
             )
         self._jobs[job.name] = job
 
     def get(self, name: str) -> Job[..., Any]:
-        """The job of this name, or JobNotFound."""
+        """The job of this name, or JobNotFoundError."""
         job = self._jobs.get(name)
         if job is None:
-            raise JobNotFound(f"no job {name!r:.200} here; is its module in --import?")
+            raise JobNotFoundError(f"no job {name!r:.200} here; is its module in --import?")
         return job
 
     def names(self) -> list[str]:

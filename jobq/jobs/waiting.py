@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from jobq.errors import Unavailable
+from jobq.errors import UnavailableError
 
 if TYPE_CHECKING:
     from jobq.client.connection import Client
@@ -20,7 +20,7 @@ def wait_for_item(client: Client, key: str, seconds: float) -> bytes | None:
     try:
         connection = client.open_connection(key)
     except redis.exceptions.ConnectionError as error:
-        raise Unavailable(f"no connection to wait for a result on: {error}") from error
+        raise UnavailableError(f"no connection to wait for a result on: {error}") from error
     try:
         connection.send_command("BLMOVE", key, key, "LEFT", "LEFT", f"{max(0.001, seconds):.3f}")
         return cast("bytes | None", connection.read_response())

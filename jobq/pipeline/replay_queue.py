@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from typing import Any, Literal
 
-from jobq.errors import BadRecord, CodecError
+from jobq.errors import BadRecordError, CodecError
 from jobq.jobs.codec import decode_any, encode
 from jobq.jobs.signing import seal_for
 from jobq.pipeline.replay import Archived, note_key
@@ -87,7 +87,7 @@ class ToQueue:
         try:
             call = encode(self._job, [self._argument(content)])
         except (CodecError, UnicodeDecodeError) as error:
-            raise BadRecord(
+            raise BadRecordError(
                 f"message {one.index} of topic {self._source!r} can't be an argument of {self._job}: {error}; "
                 "take --as base64, or leave out --job to enqueue contents as they are"
             ) from error

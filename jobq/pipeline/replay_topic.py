@@ -14,7 +14,7 @@ from base64 import urlsafe_b64encode
 
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import Caller
-from jobq.errors import LockLost, PipelineError
+from jobq.errors import LeaseLostError, PipelineError
 from jobq.pipeline.replay import Archived
 from jobq.topics import Record
 from jobq.topics.binding import Binding
@@ -106,7 +106,7 @@ class ToTopic:
         self._binding.register()
         try:
             self._binding.call("append", self._caller.at(batch[-1].index), "", *args)
-        except LockLost as error:
+        except LeaseLostError as error:
             raise PipelineError(
                 f"topic {self.name!r} has what this replay sends already, by another one under its name; "
                 "start it again to go on behind that"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from jobq.errors import BadRecord, ConfigError
+from jobq.errors import BadRecordError, ConfigError
 from jobq.events import LIMITS, Event, decode, in_utc, named
 from jobq.queue.audit_lives import ENDINGS, GOES_ON, Tally
 from jobq.queue.audited import LIVE, Audited
@@ -119,7 +119,7 @@ class Audit:
         """None for what can't be read. One bad column must not hide that a message has ended."""
         try:
             event: Event | None = decode(fields[1], fields[0])
-        except BadRecord:
+        except BadRecordError:
             self._unreadable += 1
             event = named(fields[1], fields[0], at_ms)
         else:

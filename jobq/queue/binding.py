@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobq.client.numbered_calls import Caller, Callers, Tries
 from jobq.client.scripts import Script, load
-from jobq.errors import ConfigError, LockLost, ScriptError
+from jobq.errors import ConfigError, LeaseLostError, ScriptError
 from jobq.queue import keys
 from jobq.queue.types import text_of
 
@@ -128,9 +128,9 @@ def renewal(
 
 
 def served(queue: str, caller: Caller, reply: Any) -> Any:
-    """The reply to a numbered call; LockLost when the caller was refused."""
+    """The reply to a numbered call; LeaseLostError when the caller was refused."""
     if reply and reply[0] == b"closed":
-        raise LockLost(
+        raise LeaseLostError(
             f"queue {queue!r} refused caller {caller.id}: it was closed, or its call is older"
         )
     return reply

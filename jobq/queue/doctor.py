@@ -13,7 +13,7 @@ from jobq.client.acl import script_commands
 from jobq.client.connection import PASSING, Argument, exchange, refuse
 from jobq.client.scripts import Script, load
 from jobq.client.topology import Sentinel
-from jobq.errors import ScriptError, Unavailable
+from jobq.errors import ScriptError, UnavailableError
 from jobq.queue import keys
 from jobq.queue.diagnosis import Facts, Finding, judge, judge_all
 
@@ -41,7 +41,7 @@ class Asked(Protocol):
     durability: str
 
     def command(self, *args: Argument) -> Any:
-        """One plain command; the raw reply. Raises Unavailable or ScriptError."""
+        """One plain command; the raw reply. Raises UnavailableError or ScriptError."""
         ...
 
     def run(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Any:
@@ -67,7 +67,7 @@ class Node:
             return exchange(self._connection, args)
         except (*PASSING, ResponseError) as error:
             refuse(error, args, None)
-            raise Unavailable(str(error)) from error
+            raise UnavailableError(str(error)) from error
 
     def run(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Any:
         """As a client's."""
@@ -112,7 +112,7 @@ def _facts_of(node: Node) -> Facts:
     """What one node says of itself; that it is away."""
     try:
         found = facts(node)
-    except Unavailable as error:
+    except UnavailableError as error:
         found = Facts(url=node.url, namespace=node.namespace, away=str(error))
     finally:
         node.close()

@@ -21,7 +21,7 @@ from redis import exceptions as refused
 
 from jobq.client.connection import PASSING, Argument, exchange
 from jobq.config import parse_durability
-from jobq.errors import ConfigError, NotDurable
+from jobq.errors import ConfigError, NotDurableError
 from jobq.queue import keys
 
 if TYPE_CHECKING:
@@ -72,11 +72,11 @@ class Confirmation:
         return self._missing
 
     def check(self, mids: Sequence[str]) -> None:
-        """Raises NotDurable when the last exchange wasn't confirmed."""
+        """Raises NotDurableError when the last exchange wasn't confirmed."""
         if self._missing:
             self._client.look_again()
             told = mids[0] if len(mids) == 1 else f"{mids[0]} and {len(mids) - 1} more"
-            raise NotDurable(
+            raise NotDurableError(
                 f"{told}: accepted, but not durable as durability={self._level!r} asks: "
                 f"{self._missing}; enqueue again under the same mid",
                 mids,

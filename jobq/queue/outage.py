@@ -20,7 +20,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jobq.client.numbered_calls import Tries
-from jobq.errors import BufferFull, ConfigError, Full, NotDurable, Unavailable
+from jobq.errors import (
+    BufferFullError,
+    ConfigError,
+    NotDurableError,
+    ServerFullError,
+    UnavailableError,
+)
 from jobq.queue.types import Enqueued
 
 if TYPE_CHECKING:
@@ -37,7 +43,7 @@ FIRST_TRY_S = 0.2
 FLUSH_S = 10.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.25
 #: What passes, or what somebody can mend at the server while messages wait.
-_WAITED_FOR = (Unavailable, Full, NotDurable, ConfigError)
+_WAITED_FOR = (UnavailableError, ServerFullError, NotDurableError, ConfigError)
 #: So many mids whose outcome is unknown are kept until a flush names them; the log names all.
 MOST_UNKNOWN = 10_000
 
@@ -69,7 +75,7 @@ class OutageBuffer:
     def enqueue(
         self, queue: str, level: str, args: list[Argument], mids: Sequence[str]
     ) -> list[Enqueued]:
-        """Send now, or keep for later. Raises BufferFull, and what Queue.enqueue raises."""
+        """Send now, or keep for later. Raises BufferFullError, and what Queue.enqueue raises."""
         call = _Call(self._queue(queue), level, args, mids)
         with self._changed:
             if self._waiting:
@@ -77,7 +83,7 @@ class OutageBuffer:
                 return call.buffered()
         try:
             return call.send()
-        except Unavailable as error:
+        except UnavailableError as error:
             with self._changed:
                 if not self._fits(call):
                     raise  # it may have arrived, so it isn't refused as the others are
@@ -86,20 +92,20 @@ class OutageBuffer:
             return call.buffered()
 
     def flush(self, within_s: float | None = None) -> None:
-        """Wait until nothing waits, by default as long as the client's patience and 10 s; else Unavailable.
+        """Wait until nothing waits, by default as long as the client's patience and 10 s; else UnavailableError.
 
         So too, with their mids, when the outcome of some has become unknown since the last flush.
         """
         within_s = max(self._patience_s, FLUSH_S) if within_s is None else within_s
         with self._changed:
             if not self._changed.wait_for(lambda: not self._waiting, within_s):
-                raise Unavailable(
+                raise UnavailableError(
                     f"{self.nmessages} enqueued are in this process's memory alone after {within_s:g} s: "
                     f"{self._trouble}"
                 )
             unknown, self._unknown = self._unknown, deque(maxlen=MOST_UNKNOWN)
         if unknown:
-            raise Unavailable(
+            raise UnavailableError(
                 f"whether {_named(unknown)} arrived before an outage is unknown, since it lasted too long to send "
                 "them again; look where they are, or enqueue them again if a second run does no harm",
                 tuple(unknown),
@@ -120,7 +126,7 @@ class OutageBuffer:
 
     def _keep(self, call: _Call) -> None:
         if not self._fits(call):
-            raise BufferFull(
+            raise BufferFullError(
                 f"{call.mids[0]} was not accepted: {self.nmessages} messages wait for the server already "
                 f"({self._limit} may, and {MAX_BYTES >> 20} MiB); {self._trouble}"
             )
@@ -212,7 +218,7 @@ class _Call:
         self._caller.number = self._number
         try:
             done = self.queue._send(self._level, self._args, self.mids, self._caller, self.tries)
-        except NotDurable:
+        except NotDurableError:
             self.accepted = True
             raise
         self.queue._callers.give_back(self._caller)
@@ -230,7 +236,7 @@ def _at_exit() -> None:
     for buffer in list(_buffers):
         try:
             buffer.flush()
-        except Unavailable as error:
+        except UnavailableError as error:
             if buffer.nmessages:  # what is unknown was logged as it became so
                 logger.error("lost with this process: %s", error)
 

@@ -16,7 +16,7 @@ from jobq.client import clock
 from jobq.client.ahead import Ahead
 from jobq.client.numbered_calls import Caller, Tries
 from jobq.config import duration_s
-from jobq.errors import CodecError, ConfigError, ScriptError, Unavailable
+from jobq.errors import CodecError, ConfigError, ScriptError, UnavailableError
 from jobq.queue.admin import Admin
 from jobq.queue.binding import (
     BYTES_PER_CALL,
@@ -115,10 +115,10 @@ class Queue(Binding):
         can_update: newer content replaces what waits under the same mid. can_requeue: newer content runs
         after the current run. dedupe: refuse the mid for so long after it is done; otherwise only until
         it is collected. lock_ms: least length of this message's locks. durability: memory, disk or replicas=n
-        instead of the client's. Raises ConfigError or CodecError for a bad mid, option or size, Full when
-        the server takes no writes (memory or disk full, replicas missing), NotDurable for the messages of
-        a round trip that were accepted but not as durably as asked, Unavailable when the outcome of a call
-        is unknown (its `mids` are the messages), BufferFull when the client has an outage buffer and that is full.
+        instead of the client's. Raises ConfigError or CodecError for a bad mid, option or size, ServerFullError when
+        the server takes no writes (memory or disk full, replicas missing), NotDurableError for the messages of
+        a round trip that were accepted but not as durably as asked, UnavailableError when the outcome of a call
+        is unknown (its `mids` are the messages), BufferFullError when the client has an outage buffer and that is full.
         """
         prepared = self._options(**options) if options else _NO_OPTIONS
         done: list[Enqueued] = []
@@ -327,7 +327,7 @@ class Queue(Binding):
                 confirmation = self._confirmation(level, own)
                 reply = self._call("enqueue", own, args, (), confirmation.exchange, tries)
                 confirmation.check(mids)
-        except Unavailable as error:
+        except UnavailableError as error:
             error.mids = tuple(mids) if tries.arrived else ()
             raise
         if caller is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.errors import NoGroup, OutOfRange
+from jobq.errors import GroupNotFoundError, OutOfRangeError
 from jobq.topics.aio import AsyncGroup, AsyncReader, AsyncTopic
 from jobq.topics.binding import topic_names
 from jobq.topics.group import Group
@@ -12,6 +12,6 @@ from jobq.topics.redismq import RedismqReader, RedismqTopic
 from jobq.topics.topic import Topic
 
 __all__ = [
-    "AsyncGroup", "AsyncReader", "AsyncTopic", "Batch", "Description", "Group", "Lag", "Limits", "Message",
-    "NoGroup", "OutOfRange", "Reader", "Record", "RedismqReader", "RedismqTopic", "Topic", "topic_names",
+    "AsyncGroup", "AsyncReader", "AsyncTopic", "Batch", "Description", "Group", "GroupNotFoundError", "Lag", "Limits",
+    "Message", "OutOfRangeError", "Reader", "Record", "RedismqReader", "RedismqTopic", "Topic", "topic_names",
 ]  # fmt: skip

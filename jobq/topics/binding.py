@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobq.client.numbered_calls import Caller, Callers
 from jobq.client.scripts import Script, load
-from jobq.errors import LockLost
+from jobq.errors import LeaseLostError
 from jobq.queue.keys import is_name
 from jobq.topics import keys
 
@@ -59,7 +59,9 @@ class Binding:
             by,
         )
         if reply[0] == b"closed":
-            raise LockLost(f"topic {self.name!r} refused a call of {caller.id}: it is an older one")
+            raise LeaseLostError(
+                f"topic {self.name!r} refused a call of {caller.id}: it is an older one"
+            )
         return reply
 
     def once(self, name: str, *args: Argument, by: Exchange | None = None) -> Any:

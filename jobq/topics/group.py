@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from jobq.errors import ConfigError, NoGroup, OutOfRange
+from jobq.errors import ConfigError, GroupNotFoundError, OutOfRangeError
 from jobq.queue.binding import moment
 from jobq.queue.keys import checked_name
 from jobq.topics.binding import Binding
@@ -34,7 +34,7 @@ class Group:
         """Make the group, at a place; False when it is there already, and stays where it is.
 
         start: 'earliest', 'latest', an index or a datetime. out_of_range: where it goes on when retention
-        has dropped its next message, or the topic was lost: 'earliest', 'latest', or 'error' (OutOfRange).
+        has dropped its next message, or the topic was lost: 'earliest', 'latest', or 'error' (OutOfRangeError).
         """
         _check_policy(out_of_range)
         reply = self._run("subscribe", moment(now), self.name, *place_of(start), out_of_range)
@@ -91,14 +91,14 @@ class Group:
 
     def _check(self, reply: Any) -> None:
         if reply[0] == b"missing":
-            raise NoGroup(
+            raise GroupNotFoundError(
                 f"topic {self.topic.name!r} has no group {self.name!r}; subscribe makes it"
             )
 
     def _check_place(self, reply: Any, place: Place) -> None:
         if reply[0] == b"out-of-range":
             first, last = reply[1:]
-            raise OutOfRange(
+            raise OutOfRangeError(
                 f"{place!r} is outside topic {self.topic.name!r}, which has {first} to {last}; take one of "
                 f"these, {last + 1} for what comes next, 'earliest' or 'latest'",
                 place if isinstance(place, int) else 0, first, last,

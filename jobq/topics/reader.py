@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from jobq.client.numbered_calls import Caller
 from jobq.config import duration_s
-from jobq.errors import ConfigError, LockLost, OutOfRange
+from jobq.errors import ConfigError, LeaseLostError, OutOfRangeError
 from jobq.queue.binding import moment
 from jobq.topics.binding import Binding
 from jobq.topics.group import Group
@@ -33,7 +33,7 @@ class Reader:
 
     commit: 'manual', by calling commit; 'auto', each poll commits what the one before gave; 'read', messages
     are settled as they are handed out, so a crash loses them. lease: how long a poll's messages are this
-    reader's; then another gets them, and commit raises LockLost. start, out_of_range: for a group that isn't
+    reader's; then another gets them, and commit raises LeaseLostError. start, out_of_range: for a group that isn't
     there yet, see Group.subscribe.
     """
 
@@ -75,7 +75,7 @@ class Reader:
         """The next messages, up to `count` and about 4 MiB; an empty batch when there are none.
 
         block: wait up to so long for the first. Messages whose lease has ended come before new ones.
-        Raises OutOfRange when the next message was dropped and the group's rule is 'error'.
+        Raises OutOfRangeError when the next message was dropped and the group's rule is 'error'.
         """
         if not 1 <= count <= MOST:
             raise ConfigError(f"count={count!r}: take 1 to {MOST:,} messages at a time")
@@ -96,7 +96,7 @@ class Reader:
     def commit(self, done: Batch | Message | None = None) -> int:
         """Settle a batch, the one polled last unless told; the index up to which the group is done.
 
-        With a message of the batch polled last: up to that one, and the rest stays held. Raises LockLost when
+        With a message of the batch polled last: up to that one, and the rest stays held. Raises LeaseLostError when
         they are somebody else's by now, or the group was moved: they come again, or another did them.
         """
         self._check_process()
@@ -128,7 +128,7 @@ class Reader:
         *,
         now: int | None = None,
     ) -> None:
-        """Renew the lease of a batch, the one polled last unless told. Raises LockLost as commit does."""
+        """Renew the lease of a batch, the one polled last unless told. Raises LeaseLostError as commit does."""
         self._extend(batch, self._lease_ms if lease is None else checked_lease(lease), now)
 
     def release(self, batch: Batch | None = None) -> None:
@@ -182,7 +182,7 @@ class Reader:
             self._renewed = now
             try:
                 self.extend(batch=batch)
-            except LockLost:
+            except LeaseLostError:
                 self._held, self.nlost = None, self.nlost + 1
                 return False
         self._done, self._open = self._open, message
@@ -206,7 +206,7 @@ class Reader:
                     if self.commit_mode == "auto" and self._done and held.first <= self._done.index:
                         self.commit(self._done)
                     self.release(held)
-            except LockLost:
+            except LeaseLostError:
                 self._held, self.nlost = None, self.nlost + 1
         if self._unseen:
             log.warning("topic %s, group %s: closed with %s to %s settled and never seen; seek, or read them",
@@ -271,14 +271,14 @@ class Reader:
         if reply[0] == b"stale":
             raise self._lost(batch)
 
-    def _lost(self, batch: Batch) -> LockLost:
-        return LockLost(
+    def _lost(self, batch: Batch) -> LeaseLostError:
+        return LeaseLostError(
             f"topic {self._binding.name!r}, group {self.group.name!r}: {batch.first} to {batch.last} aren't "
             "held any more: the lease ended and another reader has them, or the group was moved"
         )
 
-    def _out(self, position: Any, first: int, last: int) -> OutOfRange:
-        return OutOfRange(
+    def _out(self, position: Any, first: int, last: int) -> OutOfRangeError:
+        return OutOfRangeError(
             f"group {self.group.name!r} is at {position}, and topic {self._binding.name!r} has {first} to "
             f"{last}; seek to one of these, 'earliest' or 'latest'",
             position, first, last,

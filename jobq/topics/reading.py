@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from jobq.errors import ConfigError, OutOfRange
+from jobq.errors import ConfigError, OutOfRangeError
 from jobq.topics.binding import Binding
 from jobq.topics.message import LONGEST, Message, Place, decoded, moment_of, place_of
 
@@ -56,7 +56,7 @@ def _messages(binding: Binding, following: int, upto: int, strict: bool) -> Iter
 def pages(binding: Binding, following: int, upto: int, strict: bool) -> Iterator[list[Any]]:
     """Entries as XRANGE gives them, from one index to another, about 256 KiB at a time.
 
-    strict: raises OutOfRange when retention has dropped some; else goes on with the first that is there.
+    strict: raises OutOfRangeError when retention has dropped some; else goes on with the first that is there.
     """
     count, longest = FIRST_PAGE, _longest(binding)
     while following <= upto:
@@ -85,7 +85,7 @@ def _page(
         return page, following + len(page)
     first, last, _, page = binding.run("read", following, upto, min(count, 1_000))
     if strict and following < first:
-        raise OutOfRange(
+        raise OutOfRangeError(
             f"topic {binding.name!r} has no {following} any more, it begins at {first}; read from there, or "
             "with out_of_range='earliest'",
             following, first, last,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from jobq.client.numbered_calls import Callers
 from jobq.client.scripts import load
 from jobq.config import duration_s
-from jobq.errors import ConfigError, LockLost, OutOfRange, ScriptError
+from jobq.errors import ConfigError, LeaseLostError, OutOfRangeError, ScriptError
 from jobq.queue.binding import BYTES_PER_CALL
 from jobq.topics.message import Batch, Lag, Message
 
@@ -142,7 +142,7 @@ class RedismqTopic:
         )
         self.callers.give_back(caller)
         if reply[0] == b"closed":
-            raise LockLost(f"topic {self.name!r} refused an older call of {caller.id}")
+            raise LeaseLostError(f"topic {self.name!r} refused an older call of {caller.id}")
         return reply
 
     def _append(self, contents: list[bytes]) -> tuple[int, int]:
@@ -235,8 +235,8 @@ class RedismqReader:
         batch = Batch(messages, first + 1, position) if messages else Batch([])
         return batch._replace(skipped=skipped), position < last
 
-    def _out(self, position: int, last: int) -> OutOfRange:
-        return OutOfRange(
+    def _out(self, position: int, last: int) -> OutOfRangeError:
+        return OutOfRangeError(
             f"{position} is outside topic {self.topic.name!r}, which has 1 to {last}; "
             "seek to 'earliest', 'latest' or one of these",
             position, 1, last,

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from jobq.config import duration_s
-from jobq.errors import ConfigError, NotDurable, ScriptError
+from jobq.errors import ConfigError, NotDurableError, ScriptError
 from jobq.queue.binding import BYTES_PER_CALL, moment
 from jobq.queue.keys import is_name
 from jobq.topics import keys
@@ -75,9 +75,9 @@ class Topic:
         """Add messages, up to 1,000 in a round trip, each round trip whole or not at all; their indexes.
 
         The indexes of one round trip are consecutive. durability: memory, disk or replicas=n instead of
-        the client's. Raises ConfigError or CodecError for a bad message before its round trip, Full when
-        the server's memory is full, NotDurable when what was appended isn't as durable as asked,
-        Unavailable when the outcome is unknown.
+        the client's. Raises ConfigError or CodecError for a bad message before its round trip, ServerFullError when
+        the server's memory is full, NotDurableError when what was appended isn't as durable as asked,
+        UnavailableError when the outcome is unknown.
         """
         indexes: list[int] = []
         for args in _batches(records):
@@ -109,7 +109,7 @@ class Topic:
         """Messages from `start` to `end`, both included, for nobody in particular: no position moves.
 
         end: None for the last message there is now; a datetime excludes what was appended then or later.
-        Raises OutOfRange when retention has dropped messages of that stretch, also on the way;
+        Raises OutOfRangeError when retention has dropped messages of that stretch, also on the way;
         out_of_range='earliest' goes on with the first that is there.
         """
         return read(self._binding, start, end, out_of_range)
@@ -222,7 +222,7 @@ class Topic:
         binding.callers.give_back(caller)
         done = self._appended(reply)
         if confirmation.missing:
-            raise NotDurable(
+            raise NotDurableError(
                 f"topic {self.name!r} has {done.first} to {done.last}, but not as durable as "
                 f"durability={level!r} asks: {confirmation.missing}; appending again would add them twice"
             )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from jobq.errors import Unavailable
+from jobq.errors import UnavailableError
 
 if TYPE_CHECKING:
     from redis.connection import Connection
@@ -51,7 +51,7 @@ class Wait:
                 self._drop()
             else:
                 self._connection.read_response()
-        except Unavailable:
+        except UnavailableError:
             self._drop()
             if not self._ended.is_set():
                 raise

@@ -14,9 +14,9 @@ from typing import NamedTuple, TypeVar
 from redis.exceptions import RedisError
 
 from jobq.client.ahead import Ahead
-from jobq.errors import JobAborted, JobqError, Unavailable
+from jobq.errors import JobAborted, JobqError, UnavailableError
 from jobq.jobs.call import Call
-from jobq.jobs.forks import NotHere, leave
+from jobq.jobs.forks import ForkedProcessError, leave
 from jobq.queue.types import Dequeued, Ending, Lease, Message
 from jobq.worker import shared_state as slots
 from jobq.worker.clock import boot_ns
@@ -24,7 +24,7 @@ from jobq.worker.hard import kill_after_s
 from jobq.worker.holding import Child, Surroundings, aged
 from jobq.worker.idle import GRACE_S
 from jobq.worker.job_run import JobRun
-from jobq.worker.line import Unheard
+from jobq.worker.line import NotReportedError
 from jobq.worker.log import logger
 
 Answer = TypeVar("Answer")
@@ -273,7 +273,7 @@ class AsyncChild(Child):
             room = min(self._vacant() + len(ended), self._left())
         try:
             dequeued, deadline = self.finish(index, endings, room) if endings else (None, 0)
-        except Unheard:
+        except NotReportedError:
             self._nparked += len(ended)
             self.lines[index].when_paid(partial(self._unpark, ended))
             return
@@ -319,7 +319,7 @@ class AsyncChild(Child):
             self._asleep = self.sleep.begin(
                 nap_s, self._ahead and self._ahead.command, self.passed_over()
             )
-        except (RedisError, OSError, Unavailable):
+        except (RedisError, OSError, UnavailableError):
             self._wake_up(())
             return
         finally:
@@ -422,7 +422,7 @@ class AsyncChild(Child):
         if self._loop is not None:
             for handle in getattr(self._loop, "_ready", ()):
                 handle.cancel()
-            self._loop.call_soon(leave, NotHere())
+            self._loop.call_soon(leave, ForkedProcessError())
 
     def look_around(self, now: int) -> float:
         """While a sync job holds the loop up."""

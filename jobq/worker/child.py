@@ -13,7 +13,7 @@ from jobq.worker import shared_state as slots
 from jobq.worker.clock import boot_ns
 from jobq.worker.hard import kill_after_s
 from jobq.worker.holding import Child, Surroundings, aged
-from jobq.worker.line import Unheard
+from jobq.worker.line import NotReportedError
 from jobq.worker.log import logger
 
 
@@ -103,7 +103,7 @@ class SyncChild(Child):
             self.slots.states[slot] = slots.REPORTING
             try:
                 self.finish(self._index, self._take_pending())
-            except Unheard:
+            except NotReportedError:
                 self._unheard = True
                 return False
             self.slots.states[slot] = slots.FREE
@@ -146,12 +146,12 @@ class SyncChild(Child):
         ):
             try:
                 return self.finish(index, self._take_pending(), self.batch_size(index))
-            except Unheard:
+            except NotReportedError:
                 self._unheard = True
         if self._pending:
             try:
                 self.finish(index, self._take_pending())
-            except Unheard:
+            except NotReportedError:
                 self._unheard = True
         with self.slots.lock:
             unstarted = self._unstarted()

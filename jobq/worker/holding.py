@@ -17,7 +17,7 @@ from jobq.client.ahead import Ahead
 from jobq.client.connection import Client, connect
 from jobq.client.numbered_calls import Caller
 from jobq.config import ServerSettings, WorkerSettings
-from jobq.errors import Full, JobqError, Unavailable
+from jobq.errors import JobqError, ServerFullError, UnavailableError
 from jobq.jobs.absent import UnknownJobs
 from jobq.jobs.call import Call
 from jobq.jobs.executor import Executor
@@ -29,7 +29,7 @@ from jobq.worker import exits
 from jobq.worker import shared_state as slots
 from jobq.worker.clock import boot_ns, lease_and_margin
 from jobq.worker.idle import Sleep
-from jobq.worker.line import Line, LineCaller, Unheard, tell_refused
+from jobq.worker.line import Line, LineCaller, NotReportedError, tell_refused
 from jobq.worker.log import logger
 from jobq.worker.prefetch import Prefetch
 from jobq.worker.recycle import Recycling
@@ -172,7 +172,7 @@ class Child:
             self.take_and_run()
             self.settle()
             self.pass_on_wake()
-        except (Unavailable, Full) as error:
+        except (UnavailableError, ServerFullError) as error:
             if not self._told_to_leave():
                 raise
             logger.warning("left without a word to the server: %s", error)
@@ -314,12 +314,12 @@ class Child:
     def finish(
         self, index: int, endings: Sequence[Ending], dequeue: int = 0
     ) -> tuple[Dequeued | None, int]:
-        """End attempts and, if asked, dequeue; as `dequeue`. Unheard: they will be ended later."""
+        """End attempts and, if asked, dequeue; as `dequeue`. NotReportedError: they will be ended later."""
         self._before_call()
         self._reporting = True
         try:
             finished = self.lines[index].finish(endings, dequeue)
-        except Unheard:
+        except NotReportedError:
             self._note(self.lines[index])
             raise
         finally:
@@ -358,7 +358,7 @@ class Child:
             if line.owes and self.standing.may_ask(line.index):
                 try:
                     handed, _ = line.pay()
-                except Unheard:
+                except NotReportedError:
                     continue
                 if handed is not None:
                     self.slots.words[slots.SUSPECT] = 0

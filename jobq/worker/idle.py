@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import RedisError, ResponseError
 
 from jobq.client.connection import Argument, Client, exchange, packed
-from jobq.errors import JobqError, Unavailable
+from jobq.errors import JobqError, UnavailableError
 from jobq.worker.clock import boot_ns
 
 #: After the server's own limit: a connection that died without a word answers never.
@@ -54,7 +54,7 @@ class Sleep:
         """Ask to be woken within so many seconds; the files that become readable then, if all goes well.
 
         behind: a command that the server carries out as soon as the wait is over; only where there is one
-        queue. passed_over: queues not to wait for. Raises RedisError, OSError or Unavailable where nobody can
+        queue. passed_over: queues not to wait for. Raises RedisError, OSError or UnavailableError where nobody can
         be asked.
         """
         self._behind, self.reply = behind is not None, None
@@ -72,7 +72,7 @@ class Sleep:
                 if behind is not None:
                     words += packed(behind)
                 self._waiting[number].send_packed_command((words,))
-            except (RedisError, OSError, Unavailable):
+            except (RedisError, OSError, UnavailableError):
                 self._drop(number)
                 self.silent.append((group[0], asked_at))
                 if len(self._groups) == 1:
@@ -106,7 +106,7 @@ class Sleep:
             key = self._keys[self._groups[number][0]]
             try:
                 self._client.command("CLIENT", "UNBLOCK", self._ids[number], routed_by=key)
-            except Unavailable:
+            except UnavailableError:
                 given_up.append(self._client.fileno(connection))
                 self._drop(number)
                 self.silent.append((self._groups[number][0], asked_at))
@@ -127,7 +127,7 @@ class Sleep:
                     if reply is not None:
                         self._note(number, self._numbers[reply[0].decode()])
                     continue
-            except (RedisError, OSError, Unavailable):
+            except (RedisError, OSError, UnavailableError):
                 pass  # it was closed when it couldn't be written to
             whole = False
             # A marker may have been on its way.
@@ -193,7 +193,7 @@ class Sleep:
         """Sleep; True if woken or the time is over, False if one of `others` became readable."""
         try:
             files = self.begin(seconds, behind, passed_over)
-        except (RedisError, OSError, Unavailable):
+        except (RedisError, OSError, UnavailableError):
             self.end(())
             return True
         polled = select.poll()

@@ -15,7 +15,7 @@ from msgspec import structs
 from jobq.client.ahead import Ahead
 from jobq.client.numbered_calls import REPEAT_S, Caller, new_id
 from jobq.config import WorkerSettings
-from jobq.errors import Full, JobqError, LockLost, ScriptError, Unavailable
+from jobq.errors import JobqError, LeaseLostError, ScriptError, ServerFullError, UnavailableError
 from jobq.queue.queue import MOST, Queue
 from jobq.queue.types import Dequeued, Ending, Finished, Lease
 from jobq.worker.clock import boot_ns, lease_and_margin
@@ -23,14 +23,14 @@ from jobq.worker.log import logger
 from jobq.worker.standing import AWAY, BROKEN, Standing
 
 #: What concerns one queue: its keys, its settings, what stands in it, the record of a caller's last call there.
-REFUSED = (ScriptError, LockLost, ValueError)
+REFUSED = (ScriptError, LeaseLostError, ValueError)
 
 
-class Unheard(JobqError):
+class NotReportedError(JobqError):
     """The queue couldn't be told; what was to be said waits in its line."""
 
 
-class Refused(Unheard):
+class ReportRefusedError(NotReportedError):
     """The server refuses what it was told."""
 
 
@@ -72,7 +72,7 @@ class Line:
         self._standing, self._settings = standing, settings
         self._lease_ns, self._margin_ns = lease_and_margin(settings.lease_ms)
         # Where all queues have one server there is nothing better to do than to wait for it.
-        self._passing = (Unavailable, Full) if queue.client.is_cluster else ()
+        self._passing = (UnavailableError, ServerFullError) if queue.client.is_cluster else ()
         # Made, with an unknown outcome: when first, how to make it again, and what it says.
         self._unheard: tuple[int, Callable[[], Finished], Sequence[Ending]] | None = None
         self._endings: list[tuple[int, Ending]] = []
@@ -112,18 +112,18 @@ class Line:
                 raise self._away(error, asked_at) from error
             except REFUSED as error:
                 raise self._broken(error, asked_at) from error
-        except Unheard:
+        except NotReportedError:
             return self._nothing()
         if self._standing.words[0]:
             self._answered()
         return dequeued, asked_at + self._lease_ns - self._margin_ns
 
     def finish(self, endings: Sequence[Ending], dequeue: int = 0) -> tuple[Dequeued | None, int]:
-        """End attempts and, if asked, dequeue. Unheard: they will be ended later."""
+        """End attempts and, if asked, dequeue. NotReportedError: they will be ended later."""
         asked_at = boot_ns()
         if self._unheard or self._endings:
             self._endings += [(asked_at, ending) for ending in endings]
-            raise Unheard
+            raise NotReportedError
         try:
             finished = self._finish(endings, dequeue)
         except self._passing as error:
@@ -142,14 +142,14 @@ class Line:
         asked_at = boot_ns()
         try:
             if self._unheard or self._endings:
-                raise Unheard
+                raise NotReportedError
             try:
                 self.queue.release(holds)
             except self._passing as error:
                 raise self._away(error, asked_at) from error
             except REFUSED as error:
                 raise self._broken(error, asked_at) from error
-        except Unheard:
+        except NotReportedError:
             given_back = [Ending(mid=mid, token=token, outcome="release") for mid, token in holds]
             self._endings += [(asked_at, ending) for ending in given_back]
             return False
@@ -171,12 +171,14 @@ class Line:
         self._when_paid.append(then)
 
     def pay(self) -> tuple[Dequeued | None, int]:
-        """Say what waits; if that hands messages out, they, and until when they are surely held. Else Unheard."""
+        """Say what waits; if that hands messages out, they, and until when they are surely held.
+
+        Else NotReportedError."""
         if self._unheard is not None:
             asked_at, again, endings = self._unheard
             try:
                 finished = self._retry(again)
-            except Refused:
+            except ReportRefusedError:
                 self._endings[:0] = [(asked_at, ending) for ending in endings]
                 self._unheard = None
                 raise
@@ -195,7 +197,7 @@ class Line:
     def _say(self, endings: list[Ending]) -> None:
         try:
             self.heard(endings, self._retry(lambda: self._finish(endings, 0)))
-        except Refused as refused:
+        except ReportRefusedError as refused:
             self._retry(lambda: self._finish((), 0))
             # Not the queue is refused, but one of these: it mustn't hold up the others.
             if len(endings) > 1:
@@ -249,14 +251,14 @@ class Line:
         self.caller.again = number
         return True
 
-    def _away(self, error: Exception, asked_at: int) -> Unheard:
+    def _away(self, error: Exception, asked_at: int) -> NotReportedError:
         self._standing.failed(self.neighbours(), AWAY, error, asked_at)
-        return Unheard(str(error))
+        return NotReportedError(str(error))
 
-    def _broken(self, error: Exception, asked_at: int) -> Refused:
+    def _broken(self, error: Exception, asked_at: int) -> ReportRefusedError:
         self._standing.failed((self.index,), BROKEN, error, asked_at)
         self.caller.start_anew()
-        return Refused(str(error))
+        return ReportRefusedError(str(error))
 
     def _answered(self) -> None:
         if self._standing.state(self.index) == AWAY:

@@ -43,7 +43,7 @@ def run_worker(
 
     load: imports the modules with jobs; what it raises is a boot failure. hooks: what each child calls
     at its start and before its exit. source: feeds the queues meanwhile, in a process of its own. Raises
-    Unavailable when there is no server. Call it from the main thread of a process of its own.
+    UnavailableError when there is no server. Call it from the main thread of a process of its own.
     """
     if not settings.name:
         settings = replace(settings, name=f"{socket.gethostname()}:{os.getpid()}")

@@ -11,7 +11,7 @@ from jobq.chaos.place import OwnServer
 from jobq.chaos.round import Plan, play
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.errors import Full
+from jobq.errors import ServerFullError
 from jobq.queue.queue import Queue
 from tests.conftest import binary, kinds
 from tests.tools import compiled
@@ -32,9 +32,9 @@ def test_full_disk_refuses_an_enqueue_cleanly(own, queue):
     own.fill_disk()
     # The server finds out by the write that it can't make; that one is in its memory, and written later.
     queue.enqueue(b"v", mid="tried")
-    with pytest.raises(Full, match="nothing was changed: MISCONF"):
+    with pytest.raises(ServerFullError, match="nothing was changed: MISCONF"):
         queue.enqueue(b"v", mid="refused")
-    with pytest.raises(Full, match="nothing was changed: MISCONF"):
+    with pytest.raises(ServerFullError, match="nothing was changed: MISCONF"):
         queue.enqueue_many([b"v"] * 3)
     assert queue.admin.counts().messages == 2
     own.free_disk()

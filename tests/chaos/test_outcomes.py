@@ -13,7 +13,7 @@ from jobq.chaos.producing import enqueue
 from jobq.chaos.proxy import Proxy
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.errors import NotDurable
+from jobq.errors import NotDurableError
 from jobq.queue.queue import Queue
 
 
@@ -100,7 +100,7 @@ def test_not_durable_is_info_until_a_repetition_is(noted, monkeypatch):
         done = true(queue, *args, **options)
         if replies:
             replies.pop()
-            raise NotDurable("not confirmed", [done.mid])
+            raise NotDurableError("not confirmed", [done.mid])
         return done
 
     monkeypatch.setattr(Queue, "enqueue", flaky)

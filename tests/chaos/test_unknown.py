@@ -10,7 +10,7 @@ import pytest
 from jobq.chaos.proxy import Pair, Proxy
 from jobq.client.connection import Client, connect
 from jobq.config import ServerSettings
-from jobq.errors import Full, Unavailable
+from jobq.errors import ServerFullError, UnavailableError
 from jobq.queue.queue import Queue
 
 
@@ -41,7 +41,7 @@ def test_full_at_once_is_told(far, redis):
     queue = Queue("low", far[0])
     queue.enqueue(b"x", mid="a")
     redis.config_set("maxmemory", 1)
-    with pytest.raises(Full):
+    with pytest.raises(ServerFullError):
         queue.enqueue(b"x", mid="b")
     assert queue.status("b").word == "nil"
 
@@ -54,6 +54,6 @@ def test_full_after_a_lost_reply_is_unknown_since_the_message_was_accepted(
     there.enqueue(b"x", mid="a")
     full_once_lost()
     proxy.lose_reply(1)
-    with pytest.raises(Unavailable, match="unknown"):
+    with pytest.raises(UnavailableError, match="unknown"):
         there.enqueue(b"x", mid="b")
     assert queue.status("b").word == "queued"

@@ -12,9 +12,9 @@ from jobq.worker import exits as of_worker
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (errors.ConfigError, 2), (errors.Unavailable, 3), (errors.EmbeddedError, 3), (errors.Full, 4),
-        (errors.ScriptError, 4), (errors.CodecError, 5), (errors.JobNotFound, 5),
-        (errors.JobAlreadyRegistered, 5), (errors.LockLost, 1), (errors.JobFailed, 1),
+        (errors.ConfigError, 2), (errors.UnavailableError, 3), (errors.EmbeddedError, 3), (errors.ServerFullError, 4),
+        (errors.ScriptError, 4), (errors.CodecError, 5), (errors.JobNotFoundError, 5),
+        (errors.JobAlreadyRegisteredError, 5), (errors.LeaseLostError, 1), (errors.JobFailedError, 1),
     ],
 )  # fmt: skip
 def test_exit_code_follows_the_class_of_the_error(error: type[errors.JobqError], code: int) -> None:

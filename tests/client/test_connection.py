@@ -14,7 +14,7 @@ from jobq.client.connection import connect, default_client, set_default_client
 from jobq.client.numbered_calls import Caller, Tries
 from jobq.client.scripts import load
 from jobq.config import ServerSettings, settings_from_env
-from jobq.errors import ConfigError, Full, ScriptError, Unavailable
+from jobq.errors import ConfigError, ScriptError, ServerFullError, UnavailableError
 from jobq.queue.queue import Queue
 
 
@@ -68,10 +68,10 @@ def test_wrong_password_is_a_setting_and_not_tried_for_long(make, redis):
 def test_unavailable_is_raised_once_patience_ends(tmp_path):
     client = connect(settings=ServerSettings(url=f"unix://{tmp_path}/none", patience_s=0.05))
     with pytest.raises(
-        Unavailable, match=r"no connection to .*nothing was sent\. JOBQ_URL .*JOBQ_PATIENCE"
+        UnavailableError, match=r"no connection to .*nothing was sent\. JOBQ_URL .*JOBQ_PATIENCE"
     ):
         client.command("PING")
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         client.open_connection("k")
 
 
@@ -115,7 +115,7 @@ def test_call_ends_with_its_patience_when_the_server_is_silent():
 
         thread = threading.Thread(target=accept)
         thread.start()
-        with pytest.raises(Unavailable, match=r"within 0\.3 s .*nothing was sent\. JOBQ_URL"):
+        with pytest.raises(UnavailableError, match=r"within 0\.3 s .*nothing was sent\. JOBQ_URL"):
             client.command("PING")
         done.set()
         thread.join()
@@ -182,7 +182,7 @@ def test_blocking_connection_waits_longer_than_the_socket_timeout(make, redis):
     assert client.fileno(connection) > 0
     connection.disconnect()
     thread.join()
-    with pytest.raises(Unavailable, match="closed"):
+    with pytest.raises(UnavailableError, match="closed"):
         client.fileno(connection)
 
 
@@ -241,7 +241,7 @@ def missing(redis):
 
 def test_refused_write_is_tried_again_and_then_told_as_one_that_changed_nothing(missing, make):
     queue = Queue("low", make(patience_s=0.2))
-    with pytest.raises(Full, match=r"nothing was changed: NOREPLICAS"):
+    with pytest.raises(ServerFullError, match=r"nothing was changed: NOREPLICAS"):
         queue.enqueue(b"v", mid="m")
     assert queue.status("m").word == "nil"
 
@@ -264,7 +264,7 @@ def test_refused_write_counts_as_not_sent_when_its_script_had_to_be_brought(clie
     )
     tries = Tries()
     client.enough = lambda: True
-    with pytest.raises(Full):
+    with pytest.raises(ServerFullError):
         client.run(script, keys, args, tries=tries)
     assert not tries.arrived
 
@@ -276,5 +276,5 @@ def test_write_refused_after_a_lost_reply_is_unknown(missing, make):
     queue.enqueue(b"v", mid="first")
     missing.client_kill_filter(_type="normal", skipme=True)
     missing.config_set("min-replicas-to-write", 1)
-    with pytest.raises(Unavailable, match="unknown"):
+    with pytest.raises(UnavailableError, match="unknown"):
         queue.enqueue(b"v", mid="m")

@@ -10,7 +10,7 @@ from redis.crc import key_slot
 
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.errors import NotDurable, Unavailable
+from jobq.errors import NotDurableError, UnavailableError
 from jobq.queue.directory import queue_names
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
@@ -40,14 +40,14 @@ def test_tls_server_is_used_when_its_authority_is_trusted(tls):
 
 def test_tls_server_is_refused_at_once_when_its_authority_is_unknown(tls):
     client = made(f"rediss://localhost:{tls.port}", patience_s=600)
-    with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
+    with pytest.raises(UnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
         client.command("PING")
 
 
 def test_tls_server_is_refused_when_its_name_is_another(server, redis, short_folder):
     front = TlsFront(short_folder, server.socket, "elsewhere.example")
     url = f"rediss://localhost:{front.port}?ssl_ca_certs={front.authority}&ssl_check_hostname=true"
-    with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
+    with pytest.raises(UnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
         made(url, patience_s=600).command("PING")
     front.close()
 
@@ -89,7 +89,7 @@ def test_repeated_enqueue_leaves_a_master_that_was_replaced_and_does_not_know(wa
     wait_for(lambda: watched.names(watched.replica), "not every Sentinel knows")
     watched.master.process.send_signal(signal.SIGCONT)
 
-    with pytest.raises(NotDurable):
+    with pytest.raises(NotDurableError):
         queue.enqueue(b"v", mid="after")
     assert queue.enqueue(b"v", mid="after").action == "added"
     assert watched.replica.redis.hlen("jobq:{low}:messages") == 2

@@ -14,7 +14,7 @@ from jobq.client.inflight import Flights
 from jobq.client.request import Request
 from jobq.client.scripts import Script
 from jobq.config import ServerSettings
-from jobq.errors import Full, ScriptError, Unavailable
+from jobq.errors import ScriptError, ServerFullError, UnavailableError
 
 COUNT = "return {'ok', redis.call('INCRBY', KEYS[1], ARGV[1])}"
 TWICE = "if redis.call('INCR', KEYS[1]) < 3 then return {'again'} end return {'ok', 3}"
@@ -51,7 +51,7 @@ def test_request_is_not_repeated_when_its_reply_was_lost(far, proxy, redis, coun
     request = counting(False)
     assert request.run(far) == 1
     proxy.lose_reply(1)
-    with pytest.raises(Unavailable, match="reply was lost"):
+    with pytest.raises(UnavailableError, match="reply was lost"):
         request.run(far)
     assert redis.get("n") == b"2"
     assert request.run(far) == 3
@@ -92,7 +92,7 @@ def test_flight_with_a_lost_reply_repeats_the_harmless_and_tells_of_the_others(
     flights.run([counting(True), counting(False)])
     proxy.lose_reply(1)
     repeated, untold = flights.run([counting(True), counting(False)])
-    assert isinstance(untold, Unavailable)
+    assert isinstance(untold, UnavailableError)
     assert repeated == 5 and redis.get("n") == b"5"
 
 
@@ -112,18 +112,18 @@ def test_flight_fails_each_request_when_there_is_no_server(proxy, counting):
     client = Client(ServerSettings(url=f"redis://{HOST}:{proxy.port}", patience_s=0.2))
     proxy.close()
     outcomes = Flights(client).run([counting(True), counting(False)])
-    assert [type(one) for one in outcomes] == [Unavailable, Unavailable]
+    assert [type(one) for one in outcomes] == [UnavailableError, UnavailableError]
 
 
 def test_full_server_refuses_a_request_in_flight_as_any_other(far, redis, counting):
     try:
         redis.config_set("maxmemory", 1)
         [outcome] = Flights(far).run([counting(False)])
-        with pytest.raises(Full):
+        with pytest.raises(ServerFullError):
             counting(False).run(far)
     finally:
         redis.config_set("maxmemory", 0)
-    assert isinstance(outcome, Full)
+    assert isinstance(outcome, ServerFullError)
 
 
 def test_thousands_of_requests_fly_in_turns(far, counting):

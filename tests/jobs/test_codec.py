@@ -23,7 +23,7 @@ from jobq.jobs.codec import (
     HARD_LIMIT,
     LIMIT,
     Overrides,
-    UnknownVersion,
+    UnknownVersionError,
     decode,
     decode_any,
     encode,
@@ -200,7 +200,7 @@ def test_content_that_is_no_call_is_refused(content: bytes):
 
 @pytest.mark.parametrize("content", [b'{"v":2,"job":"x"}', b'{"v":2,"call":["x"]}'])
 def test_newer_version_is_told_apart_from_rubbish(content: bytes):
-    with pytest.raises(UnknownVersion, match="version 2"):
+    with pytest.raises(UnknownVersionError, match="version 2"):
         decode(content)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import jobq
-from jobq.errors import NoContext
+from jobq.errors import NoCurrentJobError
 from jobq.jobs.job import job
 from jobq.jobs.registry import Registry
 from jobq.queue.types import Ending
@@ -33,7 +33,7 @@ def inside(registry: Registry, run: Run) -> Callable[..., Any]:
 
 
 def test_current_is_refused_outside_a_job():
-    with pytest.raises(NoContext, match="outside a running job"):
+    with pytest.raises(NoCurrentJobError, match="outside a running job"):
         jobq.current()
 
 
@@ -53,7 +53,7 @@ def test_current_knows_the_attempt(inside: Callable[..., Any]):
     )
     assert (context.worker, context.size) == ("here", 60)
     assert repr(context) == "Context(job='mail.send', mid='mid-1', attempt=3, queue='low')"
-    with pytest.raises(NoContext):
+    with pytest.raises(NoCurrentJobError):
         jobq.current()
 
 

@@ -10,7 +10,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jobq.config import WorkerSettings
-from jobq.errors import CodecError, ConfigError, JobFailed, NoResult, ResultTimeout
+from jobq.errors import (
+    CodecError,
+    ConfigError,
+    JobFailedError,
+    ResultNotStoredError,
+    ResultTimeoutError,
+)
 from jobq.jobs.call import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
@@ -83,13 +89,13 @@ def test_result_of_a_dead_message_is_its_failure(registry, client, work):
 
     receipt = fail.enqueue()
     work()
-    with pytest.raises(JobFailed, match="broken"):
+    with pytest.raises(JobFailedError, match="broken"):
         receipt.result(timeout=5)
 
 
 def test_result_that_does_not_come_in_time_is_a_timeout(add):
     receipt = add.enqueue(1)
-    with pytest.raises(ResultTimeout):
+    with pytest.raises(ResultTimeoutError):
         receipt.result(timeout=0.05)
     with pytest.raises(TimeoutError):
         receipt.result(timeout=0)
@@ -99,7 +105,7 @@ def test_result_of_a_job_that_stores_none_is_refused(registry, client):
     @job(queue="low", registry=registry)
     def quiet() -> None: ...
 
-    with pytest.raises(NoResult, match="result_ttl"):
+    with pytest.raises(ResultNotStoredError, match="result_ttl"):
         quiet.enqueue().result()
 
 
@@ -107,7 +113,7 @@ def test_result_is_refused_when_the_message_was_cancelled(add):
     receipt = add.enqueue(1)
     assert receipt.cancel()
     assert not receipt.cancel()
-    with pytest.raises((NoResult, JobFailed)):
+    with pytest.raises((ResultNotStoredError, JobFailedError)):
         receipt.result(timeout=5)
 
 

@@ -138,7 +138,7 @@ def test_middleware_sees_a_result_that_cannot_be_stored(
 
     registry.middleware.add(Watching())
     run(job(name="f", registry=registry, result_ttl=1)(lambda: {1}))
-    assert seen == [("ResultRefused", "dead")]
+    assert seen == [("ResultRefusedError", "dead")]
 
 
 def test_half_a_middleware_is_refused():

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobq.errors import ConfigError, JobAlreadyRegistered, JobNotFound
+from jobq.errors import ConfigError, JobAlreadyRegisteredError, JobNotFoundError
 from jobq.jobs.codec import encode
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
@@ -31,7 +31,9 @@ def test_job_is_named_by_module_and_function(registry: Registry):
 
 
 def test_unknown_name_says_where_to_look(registry: Registry):
-    with pytest.raises(JobNotFound, match=r"no job 'mail\.send' here; is its module in --import\?"):
+    with pytest.raises(
+        JobNotFoundError, match=r"no job 'mail\.send' here; is its module in --import\?"
+    ):
         registry.get("mail.send")
 
 
@@ -40,7 +42,9 @@ def test_second_function_of_one_name_is_refused(registry: Registry):
 
     def other() -> None: ...
 
-    with pytest.raises(JobAlreadyRegistered, match=r"mail\.send.*test_registry\.py:\d+.*name="):
+    with pytest.raises(
+        JobAlreadyRegisteredError, match=r"mail\.send.*test_registry\.py:\d+.*name="
+    ):
         job(name="mail.send", registry=registry)(other)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobq.errors import BadRecord
+from jobq.errors import BadRecordError
 from jobq.events import ABSOLUTE, COLUMNS, LIMITS, Event, attempt_record, columns_of
 from jobq.events import decode as decode_one
 from jobq.pipeline.decode import FEW, Bad, columns, decode
@@ -64,7 +64,7 @@ def test_batch_holds_what_each_record_says_and_the_rest_is_bad(found):
     for entry, (version, value) in zip(ids, found):
         try:
             rows.append(row("low", entry, columns_of(value, version)))
-        except BadRecord as error:
+        except BadRecordError as error:
             bad.append(Bad(entry, version, value, str(error)))
     decoded = decode("low", ids, [version for version, _ in found], [value for _, value in found])
     assert decoded.batch.schema == events_schema()

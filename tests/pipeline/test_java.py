@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.errors import JavaMissing
+from jobq.errors import JavaNotFoundError
 from jobq.pipeline import java, launcher
 from jobq.pipeline.java import Java, find_java, looked_for, major
 
@@ -83,7 +83,7 @@ def test_packaged_java_is_taken_when_there_is_no_other(tmp_path):
 def test_missing_java_names_what_was_passed_over_and_the_package_that_brings_one(jdk, unpackaged):
     old, broken = jdk("old", "1.8.0_442"), jdk("broken", "17")
     (broken / "release").unlink()
-    with pytest.raises(JavaMissing) as caught:
+    with pytest.raises(JavaNotFoundError) as caught:
         find_java(env(JAVA_HOME=old, PATH=broken / "bin"))
     told = str(caught.value)
     assert f"JAVA_HOME has Java 1.8.0_442 ({old})" in told
@@ -92,7 +92,7 @@ def test_missing_java_names_what_was_passed_over_and_the_package_that_brings_one
 
 
 def test_missing_java_says_that_nothing_is_set(unpackaged, tmp_path):
-    with pytest.raises(JavaMissing, match="JAVA_HOME isn't set and there is no java on PATH"):
+    with pytest.raises(JavaNotFoundError, match="JAVA_HOME isn't set and there is no java on PATH"):
         find_java(env(PATH=tmp_path))
 
 
@@ -122,7 +122,7 @@ def test_launcher_is_written_once(tmp_path):
 
 def test_launcher_says_where_it_may_not_write(tmp_path):
     (tmp_path / "jobq").write_text("a file where a folder should be")
-    with pytest.raises(JavaMissing, match="set XDG_CACHE_HOME"):
+    with pytest.raises(JavaNotFoundError, match="set XDG_CACHE_HOME"):
         launcher.beside(Path("/opt/java"), env(XDG_CACHE_HOME=tmp_path))
 
 
@@ -132,7 +132,7 @@ def test_launcher_is_not_used_from_a_folder_that_others_can_write_to(tmp_path, d
     script = launcher.beside(Path("/opt/java"), where) / "bin" / "java"
     folder = script.parents[depth]
     folder.chmod(0o777)
-    with pytest.raises(JavaMissing, match="can be written by everybody"):
+    with pytest.raises(JavaNotFoundError, match="can be written by everybody"):
         launcher.beside(Path("/opt/java"), where)
     folder.chmod(0o755)
     assert launcher.beside(Path("/opt/java"), where)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.errors import LockLost
+from jobq.errors import LeaseLostError
 
 LEASE = 1_000
 
@@ -145,7 +145,7 @@ def test_b21_closed_caller_tells_what_its_lost_reply_held(queue, at):
     assert holds == [(m.mid, m.token) for m in got]
     assert queue.release(holds, now=at(10)) == [True, True]
     assert [m.mid for m in queue.dequeue(2, now=at(20)).messages] == ["a", "b"]
-    with pytest.raises(LockLost, match="closed"):
+    with pytest.raises(LeaseLostError, match="closed"):
         queue.dequeue(caller=caller, now=at(30))
 
 

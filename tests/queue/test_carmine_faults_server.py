@@ -6,7 +6,7 @@ import pytest
 from freezegun import freeze_time
 from redis.crc import key_slot
 
-from jobq.errors import ConfigError, Full
+from jobq.errors import ConfigError, ServerFullError
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 
@@ -38,7 +38,7 @@ def test_b19_full_memory_refuses_enqueue_whole_and_nothing_else(queue, redis, at
     redis.config_set("maxmemory", 1)
     try:
         before = facts()
-        with pytest.raises(Full):
+        with pytest.raises(ServerFullError):
             queue.enqueue(b"v", mid="c", now=at(1))
         assert facts() == before
         replies, handed = queue.finish([Ending(mid="a", token=a.token)], dequeue=1, now=at(2))

@@ -14,7 +14,7 @@ from jobq.client.connection import connect
 from jobq.client.functions import load_library
 from jobq.client.numbered_calls import Caller
 from jobq.config import ServerSettings, parse_durability, settings_from_env
-from jobq.errors import ConfigError, NotDurable
+from jobq.errors import ConfigError, NotDurableError
 from jobq.jobs.registry import Registry
 from jobq.queue import durability
 from jobq.queue.queue import Queue
@@ -111,14 +111,14 @@ def test_frozen_replica_means_not_durable_and_the_repeat_is_safe(pair):
     queue = Queue("low", client)
     pair.replica.process.send_signal(signal.SIGSTOP)
     with pytest.raises(
-        NotDurable, match=r"0 of 1 replicas had it within 0\.2 s \(run 2, so"
+        NotDurableError, match=r"0 of 1 replicas had it within 0\.2 s \(run 2, so"
     ) as refused:
         queue.enqueue(b"v", durability="replicas=1")
-    with pytest.raises(NotDurable, match="and 2 more") as many:
+    with pytest.raises(NotDurableError, match="and 2 more") as many:
         queue.enqueue_many([b"a", b"b", b"c"], durability="replicas=1")
     assert len(many.value.mids) == 3
     assert queue.admin.counts().messages == 4
-    with pytest.raises(NotDurable):
+    with pytest.raises(NotDurableError):
         queue.enqueue(b"v", mid=refused.value.mid, durability="replicas=1")
     pair.replica.process.send_signal(signal.SIGCONT)
     pair.settle()
@@ -132,7 +132,7 @@ def test_frozen_replica_means_not_durable_and_the_repeat_is_safe(pair):
 
 def test_more_replicas_than_there_are_is_not_durable(pair):
     client = made(pair, 3, durability="replicas=2")
-    with pytest.raises(NotDurable, match="1 of 2 replicas"):
+    with pytest.raises(NotDurableError, match="1 of 2 replicas"):
         Queue("low", client).enqueue(b"v")
     assert Queue("low", client).enqueue(b"v", durability="memory").action == "added"
     client.close()
@@ -145,7 +145,7 @@ def test_replayed_reply_on_a_new_connection_is_no_confirmation(pair):
     pair.replica.process.send_signal(signal.SIGSTOP)
     Queue("low", first).enqueue(b"v", mid="m", caller=caller)
     caller.number -= 1  # as a client repeats a call whose reply was lost
-    with pytest.raises(NotDurable):
+    with pytest.raises(NotDurableError):
         Queue("low", second).enqueue(b"v", mid="m", caller=caller, durability="replicas=1")
     for client in (first, second):
         client.close()
@@ -168,7 +168,7 @@ def test_job_asks_for_its_own_level(pair):
     @job(queue="low", client=client, durability="replicas=2", registry=Registry())
     def noted() -> None: ...
 
-    with pytest.raises(NotDurable) as refused:
+    with pytest.raises(NotDurableError) as refused:
         noted.enqueue()
     confirmed = noted.options(durability="replicas=1", mid=refused.value.mid).enqueue()
     assert confirmed.action == "exists"
@@ -263,7 +263,7 @@ def test_unbelievable_server_is_probed_once_a_run(monkeypatch, on_disk):
     client = on_disk("yes", "everysec")
     queue = Queue("low", client)
     for _ in range(2):
-        with contextlib.suppress(NotDurable):  # Redis 7.0 knows no WAITAOF
+        with contextlib.suppress(NotDurableError):  # Redis 7.0 knows no WAITAOF
             queue.enqueue(b"v")
         client.close()
     assert probed == [1]

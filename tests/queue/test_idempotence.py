@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobq.client.numbered_calls import Caller
-from jobq.errors import LockLost
+from jobq.errors import LeaseLostError
 from jobq.queue.types import Ending
 
 
@@ -101,7 +101,7 @@ def test_lower_number_is_refused_unwritten(stage, facts, verb):
     caller.number = 6
     before = facts()
 
-    with pytest.raises(LockLost, match="refused"):
+    with pytest.raises(LeaseLostError, match="refused"):
         verb(stage, caller, stage.at(10))
 
     assert facts() == before
@@ -114,7 +114,7 @@ def test_call_that_arrives_after_its_caller_was_closed_is_refused_unwritten(stag
     before = facts()
 
     for _ in range(2):
-        with pytest.raises(LockLost, match="closed"):
+        with pytest.raises(LeaseLostError, match="closed"):
             verb(stage, caller, stage.at(10))
 
     assert facts() == before
@@ -128,7 +128,7 @@ def test_repeat_is_refused_once_the_caller_is_closed(stage, facts, verb):
     before = facts()
     caller.number -= 1
 
-    with pytest.raises(LockLost):
+    with pytest.raises(LeaseLostError):
         verb(stage, caller, stage.at(20))
 
     assert facts() == before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.errors import Full
+from jobq.errors import ServerFullError
 from jobq.queue.types import Ending
 
 
@@ -35,21 +35,21 @@ def full(queue, redis, at):
 )
 def test_enqueue_is_refused_whole_when_memory_is_full(queue, full, at, facts, options):
     before = facts()
-    with pytest.raises(Full):
+    with pytest.raises(ServerFullError):
         queue.enqueue(b"v", **options, now=at(1))
     assert facts() == before
 
 
 def test_enqueue_of_many_is_refused_whole_when_memory_is_full(queue, full, at, facts):
     before = facts()
-    with pytest.raises(Full):
+    with pytest.raises(ServerFullError):
         queue.enqueue_many([b"v"] * 1_000, now=at(1))
     assert facts() == before
 
 
 def test_revive_is_refused_whole_when_memory_is_full(queue, redis, full, at, facts):
     before = facts()
-    with pytest.raises(Full):
+    with pytest.raises(ServerFullError):
         queue.admin.revive(queue.admin.dead()[0].dead_id, now=at(1))
     assert facts() == before
 
@@ -86,7 +86,7 @@ def test_scripts_are_loaded_anew_when_memory_is_full(queue, redis, full, at):
     redis.config_set("maxmemory", 1)
     ending = Ending(mid="a", token=full["a"].token)
     assert queue.finish([ending], now=at(1)).replies == ["ok"]
-    with pytest.raises(Full):
+    with pytest.raises(ServerFullError):
         queue.enqueue(b"v", now=at(2))
 
 
@@ -94,7 +94,7 @@ def test_refused_call_takes_effect_once_there_is_room(queue, redis, full, at):
     from jobq.client.numbered_calls import Caller
 
     caller = Caller()
-    with pytest.raises(Full):
+    with pytest.raises(ServerFullError):
         queue.enqueue(b"v", mid="new", caller=caller, now=at(1))
     redis.config_set("maxmemory", 0)
     caller.number -= 1
@@ -102,7 +102,7 @@ def test_refused_call_takes_effect_once_there_is_room(queue, redis, full, at):
 
 
 def test_queue_drains_after_the_limit_was_met(queue, redis, full, at, end, leftovers):
-    with pytest.raises(Full):
+    with pytest.raises(ServerFullError):
         queue.enqueue(b"v", mid="new", now=at(1))
     redis.config_set("maxmemory", 0)
     queue.enqueue(b"v", mid="new", now=at(2))

@@ -17,7 +17,7 @@ from jobq import job
 from jobq.client import connection
 from jobq.client.connection import connect, switch_off_buffers
 from jobq.config import ServerSettings, settings_from_env
-from jobq.errors import BufferFull, ConfigError, Unavailable
+from jobq.errors import BufferFullError, ConfigError, UnavailableError
 from jobq.jobs.registry import Registry
 from jobq.queue.queue import Queue
 
@@ -104,7 +104,7 @@ def test_outage_amid_a_thousand_enqueues_loses_none_and_keeps_their_order(stoppa
 def test_without_a_bound_enqueue_fails(stoppable, make):
     client = make(outage_buffer=0, patience_s=0.1)
     stoppable.kill()
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         Queue("low", client).enqueue(b"v")
     assert client.nbuffered == 0
     client.flush()
@@ -116,12 +116,12 @@ def test_overflow_is_an_error_and_accepts_nothing(stoppable, make):
     queue = Queue("low", client)
     stoppable.kill()
     assert {queue.enqueue(b"v").action for _ in range(3)} == {"buffered"}
-    with pytest.raises(BufferFull, match="3 messages wait for the server already"):
+    with pytest.raises(BufferFullError, match="3 messages wait for the server already"):
         queue.enqueue_many([b"v"] * 3)
     assert [one.action for one in queue.enqueue_many([b"v"] * 2)] == ["buffered"] * 2
-    with pytest.raises(BufferFull, match=r"was not accepted.*5 may"):
+    with pytest.raises(BufferFullError, match=r"was not accepted.*5 may"):
         queue.enqueue(b"v")
-    with pytest.raises(Unavailable, match="5 enqueued are in this process's memory alone"):
+    with pytest.raises(UnavailableError, match="5 enqueued are in this process's memory alone"):
         client.flush(0.01)
     stoppable.start()
     client.flush(60)
@@ -131,7 +131,7 @@ def test_overflow_is_an_error_and_accepts_nothing(stoppable, make):
 def test_batch_beyond_the_bound_is_unavailable_as_without_a_buffer(stoppable, make):
     client = make(outage_buffer=5, patience_s=0.1)
     stoppable.kill()
-    with pytest.raises(Unavailable, match="nothing was sent"):
+    with pytest.raises(UnavailableError, match="nothing was sent"):
         Queue("low", client).enqueue_many([b"v"] * 6)
     assert client.nbuffered == 0
     stoppable.start()
@@ -143,7 +143,7 @@ def test_size_is_bounded_too(stoppable, make, monkeypatch):
     queue = Queue("low", client)
     stoppable.kill()
     queue.enqueue(b"v" * 2_000)
-    with pytest.raises(BufferFull):
+    with pytest.raises(BufferFullError):
         queue.enqueue(b"v" * 2_000)
     stoppable.start()
     client.flush(60)

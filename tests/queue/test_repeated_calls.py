@@ -14,7 +14,7 @@ from jobq.client.connection import connect
 from jobq.client.numbered_calls import RECORD_S, REPEAT_S, Caller, Tries
 from jobq.client.scripts import folder, load
 from jobq.config import ServerSettings
-from jobq.errors import Unavailable
+from jobq.errors import UnavailableError
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 
@@ -133,7 +133,9 @@ def test_buffered_call_is_not_sent_again_when_its_record_may_be_gone(
     later()
     wait_for(lambda: buffered.client.nbuffered == 1, "the first is still repeated")
     proxy.deliver()
-    with pytest.raises(Unavailable, match="first arrived before an outage is unknown") as unknown:
+    with pytest.raises(
+        UnavailableError, match="first arrived before an outage is unknown"
+    ) as unknown:
         buffered.client.flush(60)
     assert unknown.value.mids == ("first",)
     buffered.client.flush(60)
@@ -171,7 +173,7 @@ def test_call_beyond_the_bound_is_unknown_however_long_the_patience(
     def enqueue():
         try:
             outcome.append(patient.enqueue(b"v", mid="m"))
-        except Unavailable as error:
+        except UnavailableError as error:
             outcome.append(error)
 
     thread = threading.Thread(target=enqueue)
@@ -180,7 +182,7 @@ def test_call_beyond_the_bound_is_unknown_however_long_the_patience(
     later()
     thread.join()
     proxy.deliver()
-    assert isinstance(outcome[0], Unavailable)
+    assert isinstance(outcome[0], UnavailableError)
     assert outcome[0].mids == ("m",)
     assert "isn't repeated any more" in str(outcome[0])
     assert queue.status("m").word == "nil"
@@ -190,7 +192,7 @@ def test_enqueue_that_was_never_sent_names_no_mid_as_unknown(far, proxy):
     hasty = far(patience_s=0.05)
     hasty.client.close()
     proxy.close()
-    with pytest.raises(Unavailable, match="nothing was sent") as away:
+    with pytest.raises(UnavailableError, match="nothing was sent") as away:
         hasty.enqueue(b"v", mid="m")
     assert away.value.mids == ()
 

@@ -20,7 +20,7 @@ import jobq
 from jobq.client.address import connection_options, parse
 from jobq.client.connection import connect
 from jobq.config import CodecSettings, ServerSettings
-from jobq.errors import ConfigError, JobqError, Unavailable, masked, masked_text
+from jobq.errors import ConfigError, JobqError, UnavailableError, masked, masked_text
 from jobq.jobs.failure import reason, summary
 from jobq.observe.log import JsonFormatter, TextFormatter
 from jobq.queue.diagnosis import judge
@@ -140,7 +140,7 @@ def test_client_says_no_password_when_it_is_shown_and_when_nobody_answers(tmp_pa
             codec=CodecSettings(keys=(("k", b"cret-piece" * 4),)),
         )
     )  # fmt: skip
-    with pytest.raises(Unavailable) as away:
+    with pytest.raises(UnavailableError) as away:
         client.command("PING")
     said = "".join(traceback.format_exception(away.value)) + repr(client) + repr(client.settings)
     assert "cret-piece" not in said

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.errors import JobFailed, JobqError
+from jobq.errors import JobFailedError, JobqError
 from jobq.jobs.codec import decode, encode
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
@@ -164,7 +164,7 @@ def test_a_hundred_thousand_names_import_and_start_nothing():
 
 def test_error_of_a_result_is_text_whatever_class_it_names():
     for kind in ("os.system", "builtins.SystemExit", "jobq.errors.Dead"):
-        with pytest.raises(JobFailed, match="boom"):
+        with pytest.raises(JobFailedError, match="boom"):
             decode_result(b'{"error":"boom","type":"%b"}' % kind.encode(), "x", "m")
     assert decode_result(b'{"ok":{"__class__":"os.system","$ref":"x"}}', "x", "m") == {
         "__class__": "os.system",

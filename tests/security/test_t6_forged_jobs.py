@@ -20,7 +20,7 @@ from jobq.cli import main
 from jobq.client import acl as rights
 from jobq.client.connection import connect
 from jobq.config import CodecSettings, ServerSettings, parse_codec_keys, settings_from_env
-from jobq.errors import CodecError, ConfigError, JobFailed, JobqError
+from jobq.errors import CodecError, ConfigError, JobFailedError, JobqError
 from jobq.jobs.codec import HARD_LIMIT, decode, encode
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
@@ -362,7 +362,7 @@ def test_results_progress_and_reasons_are_sealed_where_calls_are(sealed, redis, 
     assert place.drain() == ["live"]
 
     assert receipt.result(timeout=5) == "the TREASURE"
-    with pytest.raises(JobFailed, match="no TREASURE"):
+    with pytest.raises(JobFailedError, match="no TREASURE"):
         died.result(timeout=5)
     kept = [
         redis.lindex(f"jobq:{{low}}:result:{receipt.mid}", 0),

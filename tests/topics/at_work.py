@@ -12,7 +12,7 @@ import time
 
 from jobq.client.connection import Client
 from jobq.config import ServerSettings
-from jobq.errors import LockLost
+from jobq.errors import LeaseLostError
 from jobq.topics import Reader, Topic
 
 LEASE_S = 0.5
@@ -44,7 +44,7 @@ def work(reader: Reader, notes: int) -> None:
             os.write(notes, b"".join(lines))
             try:
                 reader.commit()
-            except LockLost:
+            except LeaseLostError:
                 continue
 
 

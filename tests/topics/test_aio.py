@@ -11,7 +11,7 @@ from jobq.topics import (
     AsyncReader,
     AsyncTopic,
     Group,
-    OutOfRange,
+    OutOfRangeError,
     Reader,
     Record,
     Topic,
@@ -50,7 +50,7 @@ def test_verbs_do_what_their_twins_do(orders):
         assert await orders.trim() == 2
         assert await orders.compact() == 3
         assert (await orders.describe()).messages == 2
-        with pytest.raises(OutOfRange):
+        with pytest.raises(OutOfRangeError):
             [m async for m in orders.read(1)]
         assert await group.unsubscribe()
         await orders.delete()

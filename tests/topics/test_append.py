@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from jobq.client.numbered_calls import Caller
-from jobq.errors import CodecError, ConfigError, Full, LockLost, NotDurable, ScriptError
+from jobq.errors import (
+    CodecError,
+    ConfigError,
+    LeaseLostError,
+    NotDurableError,
+    ScriptError,
+    ServerFullError,
+)
 from jobq.topics import Record, Topic, topic_names
 from jobq.topics.message import LONGEST, encoded
 
@@ -79,7 +86,7 @@ def test_older_call_is_refused_and_writes_nothing(topic, facts):
         binding.call("append", caller, "", *encoded(content))
     before = facts()
     caller.number -= 2
-    with pytest.raises(LockLost, match="older"):
+    with pytest.raises(LeaseLostError, match="older"):
         binding.call("append", caller, "", *encoded(b"late"))
     assert facts() == before
 
@@ -100,7 +107,7 @@ def test_full_server_refuses_the_call_whole(topic, redis, facts):
     before = facts()
     redis.config_set("maxmemory", 1)
     try:
-        with pytest.raises(Full):
+        with pytest.raises(ServerFullError):
             topic.append_many([b"b", b"c"])
     finally:
         redis.config_set("maxmemory", 0)
@@ -166,6 +173,6 @@ def test_forty_byte_messages_take_a_tenth_of_a_kibibyte_each(topic, redis):
 
 
 def test_not_durable_append_says_which_indexes_are_there(topic):
-    with pytest.raises(NotDurable, match=r"has 1 to 2.*0 of 1 replicas"):
+    with pytest.raises(NotDurableError, match=r"has 1 to 2.*0 of 1 replicas"):
         topic.append_many([b"a", b"b"], durability="replicas=1")
     assert topic.append(b"c", durability="memory") == 3

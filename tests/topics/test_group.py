@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jobq.errors import ConfigError, LockLost
-from jobq.topics import OutOfRange
+from jobq.errors import ConfigError, LeaseLostError
+from jobq.topics import OutOfRangeError
 
 
 @pytest.fixture
@@ -45,10 +45,10 @@ def test_group_that_is_there_stays_where_it_is(ten):
 def test_place_outside_the_topic_is_refused(ten, facts, start):
     ten.group("there").subscribe()
     before = facts()
-    with pytest.raises(OutOfRange, match="1 to 10") as refused:
+    with pytest.raises(OutOfRangeError, match="1 to 10") as refused:
         ten.group("g").subscribe(start)
     assert (refused.value.position, refused.value.first, refused.value.last) == (start, 1, 10)
-    with pytest.raises(OutOfRange):
+    with pytest.raises(OutOfRangeError):
         ten.group("there").seek(start)
     assert facts() == before
 
@@ -64,7 +64,7 @@ def test_seek_moves_the_group_and_fences_its_readers(ten, contents):
     batch = reader.poll(3)
     group = ten.group("g")
     assert group.seek(8) == 8
-    with pytest.raises(LockLost, match="moved"):
+    with pytest.raises(LeaseLostError, match="moved"):
         reader.commit(batch)
     assert contents(reader.poll()) == [b"8", b"9", b"10"]
     assert group.seek("earliest") == 1
@@ -122,12 +122,12 @@ def test_group_overtaken_by_retention_says_so_when_its_rule_is_error(ten, facts)
     reader = ten.reader("g", commit="auto", out_of_range="error")
     reader.poll(2)
     ten.trim(before=8)
-    with pytest.raises(OutOfRange, match=r"at 3.*8 to 10") as told:
+    with pytest.raises(OutOfRangeError, match=r"at 3.*8 to 10") as told:
         reader.poll()
     assert (told.value.position, told.value.first, told.value.last) == (3, 8, 10)
     assert ten.group("g").lag().settled == 2
     before = facts()
-    with pytest.raises(OutOfRange):
+    with pytest.raises(OutOfRangeError):
         reader.poll()
     assert facts() == before
     ten.group("g").set_out_of_range("earliest")
@@ -141,7 +141,7 @@ def test_group_ahead_of_a_topic_that_began_anew_goes_on_by_its_rule(ten, redis, 
     redis.delete("jobq:{orders}:topic:log", "jobq:{orders}:topic:meta")
     ten.append(b"anew")
     if given is None:
-        with pytest.raises(OutOfRange):
+        with pytest.raises(OutOfRangeError):
             reader.poll()
     else:
         assert [m.index for m in reader.poll().messages] == given

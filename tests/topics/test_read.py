@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from jobq.errors import ConfigError
-from jobq.topics import OutOfRange
+from jobq.topics import OutOfRangeError
 from jobq.topics.reading import pages
 
 
@@ -58,7 +58,7 @@ def test_get_finds_one_message_or_none(thousands):
 
 def test_dropped_messages_are_told_and_not_passed_over(thousands):
     thousands.trim(before=1_500)
-    with pytest.raises(OutOfRange, match=r"no 1,?000 any more.*1500") as told:
+    with pytest.raises(OutOfRangeError, match=r"no 1,?000 any more.*1500") as told:
         list(thousands.read(1_000, 2_000))
     assert (told.value.position, told.value.first) == (1_000, 1_500)
     passed = thousands.read(1_000, 2_000, out_of_range="earliest")
@@ -67,7 +67,7 @@ def test_dropped_messages_are_told_and_not_passed_over(thousands):
 
 @pytest.mark.parametrize("start", [0, -5])
 def test_index_before_the_first_is_out_of_range(thousands, start):
-    with pytest.raises(OutOfRange):
+    with pytest.raises(OutOfRangeError):
         list(thousands.read(start))
     assert next(thousands.read(start, out_of_range="earliest")).index == 1
 
@@ -81,7 +81,7 @@ def test_retention_that_overtakes_a_reader_on_its_way_is_told(thousands):
         for message in reading:
             seen.append(message.index)
 
-    with pytest.raises(OutOfRange):
+    with pytest.raises(OutOfRangeError):
         read_on()
     assert seen == list(range(1, 65))
 

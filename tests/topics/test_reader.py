@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from jobq.client.numbered_calls import Caller
-from jobq.errors import ConfigError, LockLost, ScriptError
-from jobq.topics import NoGroup, Topic
+from jobq.errors import ConfigError, LeaseLostError, ScriptError
+from jobq.topics import GroupNotFoundError, Topic
 
 
 @pytest.fixture
@@ -54,11 +54,11 @@ def test_late_commit_is_refused_when_another_reader_has_the_messages(ten, at, fa
     batch = late.poll(3, now=at(0))
     taken = other.poll(3, now=at(1_000))
     before = facts()
-    with pytest.raises(LockLost, match=r"'orders'.*'g'.*1 to 3"):
+    with pytest.raises(LeaseLostError, match=r"'orders'.*'g'.*1 to 3"):
         late.commit(batch)
-    with pytest.raises(LockLost):
+    with pytest.raises(LeaseLostError):
         late.extend(batch=batch)
-    with pytest.raises(LockLost):
+    with pytest.raises(LeaseLostError):
         late.release(batch)
     assert facts() == before
     assert other.commit(taken) == 3
@@ -339,7 +339,7 @@ def test_poll_refuses_a_count_out_of_bounds(topic, count):
 
 def test_group_that_is_missing_is_named(topic):
     for call in (topic.group("g").pause, topic.group("g").lag, lambda: topic.group("g").seek(1)):
-        with pytest.raises(NoGroup, match="'g'"):
+        with pytest.raises(GroupNotFoundError, match="'g'"):
             call()
 
 

@@ -9,7 +9,7 @@ import pytest
 import redis as redis_py
 
 from jobq.errors import ConfigError
-from jobq.topics import OutOfRange, RedismqTopic
+from jobq.topics import OutOfRangeError, RedismqTopic
 from jobq.topics import redismq as layout
 
 
@@ -201,7 +201,7 @@ def test_seek_moves_the_group(foo):
     assert reader.seek("earliest") == 1
     assert reader.poll(1).first == 1
     for place in (0, 7):
-        with pytest.raises(OutOfRange):
+        with pytest.raises(OutOfRangeError):
             reader.seek(place)
     with pytest.raises(ConfigError):
         reader.seek("begin")
@@ -214,7 +214,7 @@ def test_group_ahead_of_a_counter_that_was_lost_goes_on_by_its_rule(foo, redis, 
     reader.poll()
     redis.set("foo:nextIndex", 1)
     if given is None:
-        with pytest.raises(OutOfRange, match="1 to 1"):
+        with pytest.raises(OutOfRangeError, match="1 to 1"):
             reader.poll()
     else:
         assert [m.index for m in reader.poll().messages] == given

@@ -9,7 +9,7 @@ import pytest
 from jobq.config import WorkerSettings
 from jobq.queue import keys
 from jobq.queue.types import Ending
-from jobq.worker.line import Line, LineCaller, Unheard
+from jobq.worker.line import Line, LineCaller, NotReportedError
 from jobq.worker.standing import BROKEN, Standing
 
 
@@ -30,7 +30,7 @@ def test_one_ending_that_the_server_refuses_holds_up_no_other(line, queue, stand
     messages, _ = line.dequeue(3)
     endings = [Ending(mid=one.mid, token=one.token) for one in messages.messages]
     endings[1] = Ending(mid="b", token=endings[1].token, age_ms=-(10**9))
-    with pytest.raises(Unheard):
+    with pytest.raises(NotReportedError):
         line.finish(endings)
     assert standing.state(0) == BROKEN
     paid = []
@@ -53,9 +53,9 @@ def test_endings_wait_in_their_order_while_the_queue_is_broken(line, queue, redi
     redis.rename(meta, f"{meta}-kept")
     redis.set(meta, "x")
     for one in messages.messages:
-        with pytest.raises(Unheard):
+        with pytest.raises(NotReportedError):
             line.finish([Ending(mid=one.mid, token=one.token)])
-    with pytest.raises(Unheard):
+    with pytest.raises(NotReportedError):
         line.pay()
     assert not line.release([])
     redis.rename(f"{meta}-kept", meta)
@@ -77,7 +77,7 @@ def test_line_goes_on_under_another_id_when_somebody_spoils_its_record(record, l
     key = f"{queue.prefix}call:{held.token.split('.')[0]}"
     redis.delete(key)
     redis.set(key, record) if record else redis.rpush(key, "x")
-    with pytest.raises(Unheard):
+    with pytest.raises(NotReportedError):
         line.finish([Ending(mid="a", token=held.token)])
 
     line.pay()
@@ -111,7 +111,7 @@ def test_line_is_refused_when_the_words_of_a_forged_record_are_none(words, line,
     record = b"2\x1e%s\x1e%s" % (words, b"\x1f".join([b"0", b"0", b"7", b"9" * 13, b"m"]))
     redis.set(f"{queue.prefix}call:caller0123456789", record)
     redis.hset(keys.key(queue.prefix, "tokens"), "m", "caller0123456789.2.0")
-    with pytest.raises(Unheard):
+    with pytest.raises(NotReportedError):
         line.finish([Ending(mid="a", token=held.token)], 1)
     line.pay()
     assert queue.status("a").word == "done-awaiting-gc"

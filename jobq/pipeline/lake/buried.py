@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from jobq.errors import JobqError
 from jobq.pipeline.lake.clock import latest
-from jobq.pipeline.lake.commit import Overtaken, State, commit, state_of, taken_back
+from jobq.pipeline.lake.commit import CommitConflictError, State, commit, state_of, taken_back
 from jobq.pipeline.lake.files import Writer, Written
 from jobq.pipeline.lake.live import live, tables
 from jobq.pipeline.lake.place import Lake
@@ -39,7 +39,7 @@ OVERLAP_MS = 3_600_000
 def keep(
     lake: Lake, client: Client, queues: Iterable[str], tolerating: Tolerating = nullcontext
 ) -> int:
-    """Take the dead that aren't in the lake yet; how many that were. Overtaken when another did meanwhile.
+    """Take the dead that aren't in the lake yet; how many that were. CommitConflictError when another did meanwhile.
 
     Those that died after tomorrow are no dead of jobq's. tolerating: entered with a queue's name in words; what it
     doesn't raise leaves that queue out.
@@ -94,7 +94,9 @@ def _commit(
         now = lake.made(DEAD.name)
         state = state_of(now, DEAD.app)
         if state.batch != before.batch:
-            raise Overtaken(f"another ingest keeps the dead in {lake.store.uri}, and came first")
+            raise CommitConflictError(
+                f"another ingest keeps the dead in {lake.store.uri}, and came first"
+            )
         after = state.following(places, sum(file.rows for file in files), {})
         commit(lake, DEAD.name, now, [file.action() for file in files], after)
 

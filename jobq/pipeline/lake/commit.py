@@ -31,7 +31,7 @@ _LOOKS = (1, 20, 500, None)
 OVERTAKEN = 20
 
 
-class Overtaken(LakeError):
+class CommitConflictError(LakeError):
     """Another ingest or upkeep has committed first what this was based on; nothing of it counts."""
 
 
@@ -40,7 +40,7 @@ def taken_back(store: Store, files: Iterable[Written]) -> Iterator[None]:
     """Delete the new files when their commit is overtaken: nothing refers to them."""
     try:
         yield
-    except Overtaken:
+    except CommitConflictError:
         remove(store, [file.path for file in files])
         raise
 
@@ -109,7 +109,7 @@ def commit(
 ) -> None:  # fmt: skip
     """One commit on the table as `delta` saw it. With a state it is a batch of the ingest.
 
-    Overtaken when another commit of the same app came first, or another that takes files out where this one
+    CommitConflictError when another commit of the same app came first, or another that takes files out where this one
     does: what to take out must be listed from this `delta`. Without a state the last batch's metadata is
     said again, so that it is found soon; expired: rows that this commit takes out because of their age, all
     of days `before` that one. Such a commit takes turns with batches, each of which knows what expired.
@@ -130,7 +130,7 @@ def commit(
             _write(delta, actions, table, properties)
         except Exception as error:
             if "concurrent transaction" in str(error).lower():
-                raise Overtaken(
+                raise CommitConflictError(
                     f"another ingest or an expiry writes to {store.uri}; batch {known.batch} was not committed"
                     if state
                     else f"another process works on {store.uri}; nothing was changed, run this again"

@@ -19,7 +19,7 @@ from jobq.pipeline import offsets
 from jobq.pipeline.decode import Bounds
 from jobq.pipeline.lake import quarantine
 from jobq.pipeline.lake.clock import DAY_MS, clocks
-from jobq.pipeline.lake.commit import Overtaken, State, commit, state_of, taken_back
+from jobq.pipeline.lake.commit import CommitConflictError, State, commit, state_of, taken_back
 from jobq.pipeline.lake.live import live
 from jobq.pipeline.lake.place import Lake
 from jobq.pipeline.lake.portion import Answer, raised
@@ -196,7 +196,7 @@ class Ingest:
             delta = self.lake.made(table.name)
             before = state_of(delta, table.app)
             if before.batch != after.batch - 1:
-                raise Overtaken(
+                raise CommitConflictError(
                     f"another ingest committed batch {after.batch} of {table.name} first"
                 )
             # Rows may have expired while this batch was read.

@@ -25,7 +25,7 @@ PAUSE_S = 2 * LOOK_S
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Busy(LakeError):
+class LakeBusyError(LakeError):
     """Another process works on the lake."""
 
 
@@ -33,7 +33,7 @@ class Busy(LakeError):
 def held(
     lake: Lake, *, wait_s: float = 0.0, enough: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """Hold the lake's lock; Busy when another process has it for longer than `wait_s`, or until `enough`."""
+    """Hold the lake's lock; LakeBusyError when another process has it for longer than `wait_s`, or until `enough`."""
     if not lake.store.is_local:
         yield
         return
@@ -51,7 +51,7 @@ def held(
 class Turns:
     """Hold the lock for one thing after the other, so that others get at the lake in between.
 
-    The first waits `wait_s` for it, then Busy; the later ones for as long as it takes, or until `enough`.
+    The first waits `wait_s` for it, then LakeBusyError; the later ones for as long as it takes, or until `enough`.
     """
 
     def __init__(self, lake: Lake, *, wait_s: float, enough: Callable[[], bool]) -> None:
@@ -75,7 +75,7 @@ def _take(handle: int, lake: Lake, deadline: float, enough: Callable[[], bool]) 
         except BlockingIOError as error:
             if time.monotonic() >= deadline or enough():
                 holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
-                raise Busy(
+                raise LakeBusyError(
                     f"another process (pid {holder}) works on the lake at {lake.store.uri}; "
                     "wait for it, or give --wait"
                 ) from error

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobq.errors import ConfigError, LakeError
-from jobq.pipeline.lake.commit import OVERTAKEN, Overtaken, commit, properties, taken_back
+from jobq.pipeline.lake.commit import OVERTAKEN, CommitConflictError, commit, properties, taken_back
 from jobq.pipeline.lake.files import Writer, Written
 from jobq.pipeline.lake.live import Live, by_day, live, tables
 from jobq.pipeline.lake.place import Lake
@@ -215,7 +215,7 @@ def _expired(lake: Lake, name: str, before: str, last: str) -> Expired:
         try:
             commit(lake, name, delta, removal(files), expired=done.rows, before=before)
             return done
-        except Overtaken:
+        except CommitConflictError:
             overtaken += 1
             if overtaken >= OVERTAKEN:
                 raise

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jobq.pipeline.lake import buried, lock
-from jobq.pipeline.lake.commit import OVERTAKEN, Overtaken
+from jobq.pipeline.lake.commit import OVERTAKEN, CommitConflictError
 from jobq.pipeline.lake.ingest import Batch, Ingest
 
 
@@ -54,7 +54,7 @@ def round_of(ingest: Ingest, told: Callable[[Batch], None], enough: Callable[[],
         while more and not enough():
             try:
                 batch = step()
-            except Overtaken:
+            except CommitConflictError:
                 overtaken += 1
                 if overtaken >= OVERTAKEN:
                     raise
@@ -62,8 +62,8 @@ def round_of(ingest: Ingest, told: Callable[[Batch], None], enough: Callable[[],
             more, found = batch.more, found.plus(batch)
             told(batch)
     if not enough():
-        # Overtaken: another ingest has just kept them; what it didn't is kept by the next round.
-        with suppress(Overtaken):
+        # CommitConflictError: another ingest has just kept them; what it didn't is kept by the next round.
+        with suppress(CommitConflictError):
             found = found._replace(
                 dead=buried.keep(ingest.lake, ingest.client, ingest.queues(), ingest.tolerating)
             )
@@ -114,7 +114,7 @@ def rounds(
     """One round, or one every so often until the end is said; `after` each there is upkeep.
 
     Each holds the lake's lock, so that others get at the lake in between. The first waits `wait_s` for it,
-    then Busy; the later ones for as long as it takes.
+    then LakeBusyError; the later ones for as long as it takes.
     """
     while True:
         began = time.monotonic()
@@ -122,7 +122,7 @@ def rounds(
             with lock.held(ingest.lake, wait_s=wait_s, enough=ending):
                 found = round_of(ingest, told, ending)
                 after(found)
-        except lock.Busy:
+        except lock.LakeBusyError:
             if wait_s < math.inf:
                 raise
             return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jobq.errors import BadRecord, DataLoss
+from jobq.errors import BadRecordError, DataLossError
 from jobq.pipeline import offsets
 from jobq.pipeline.decode import Bad, columns, decode
 from jobq.pipeline.reading.request import CORRUPT
@@ -25,7 +25,7 @@ _log = logging.getLogger("jobq.pipeline")
 
 
 def batches(request: Request, one: Stretch, client: Client) -> Iterator[pa.RecordBatch]:
-    """The events of a stretch. Raises DataLoss or BadRecord, unless the request says to go on."""
+    """The events of a stretch. Raises DataLossError or BadRecordError, unless the request says to go on."""
     names = [column.name for column in request.columns]
     pages = _Pages(request, client, one)
     for entries in pages.chunks():
@@ -108,7 +108,7 @@ def report_remade(request: Request, name: str) -> None:
 
 def _tell(request: Request, text: str) -> None:
     if request.strict:
-        raise DataLoss(text)
+        raise DataLossError(text)
     _log.warning(text)
 
 
@@ -128,7 +128,9 @@ def _refuse(request: Request, name: str, bad: list[Bad]) -> None:
     first = bad[0]
     text = f"queue {name!r}: entry {first.id.decode()} is no event record: {first.reason}"
     if request.mode == "FAILFAST":
-        raise BadRecord(f"{text}; mode=PERMISSIVE keeps such entries, DROPMALFORMED drops them")
+        raise BadRecordError(
+            f"{text}; mode=PERMISSIVE keeps such entries, DROPMALFORMED drops them"
+        )
     _log.warning("%s; %d entries dropped", text, len(bad))
 
 

@@ -41,7 +41,7 @@ _ON_DEMAND = {"messages": ("content",)}
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A read. `names`: queues or topics, () = all; `strict`: raise DataLoss instead of logging it."""
+    """A read. `names`: queues or topics, () = all; `strict`: raise DataLossError instead of logging it."""
 
     view: str
     settings: ServerSettings = field(repr=False)

@@ -69,7 +69,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offsets.to_plain({name: now.place for name, now in self._tails({}).items()})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """What is between two offsets. Raises DataLoss for what is known to be gone already."""
+        """What is between two offsets. Raises DataLossError for what is known to be gone already."""
         begun, ended = offsets.from_plain(start), offsets.from_plain(end)
         stretches = []
         for name, upto in ended.items():

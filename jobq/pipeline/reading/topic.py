@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jobq.errors import OutOfRange
+from jobq.errors import OutOfRangeError
 from jobq.pipeline.reading.events import report
 from jobq.pipeline.reading.stretch import Stretch
 from jobq.pipeline.schema import TOPIC_COLUMNS, arrow_schema
@@ -23,7 +23,7 @@ _SCHEMA = arrow_schema(TOPIC_COLUMNS)
 
 
 def batches(request: Request, one: Stretch, client: Client) -> Iterator[pa.RecordBatch]:
-    """The messages of a stretch. Raises DataLoss, unless the request says to go on."""
+    """The messages of a stretch. Raises DataLossError, unless the request says to go on."""
     names = [column.name for column in request.columns]
     binding, lost = Binding(one.name, client), 0
     for page, dropped in kept(binding, int(one.after) + 1, int(one.upto)):
@@ -41,7 +41,7 @@ def kept(binding: Binding, following: int, upto: int) -> Iterator[tuple[list[Any
                 following = _index(page[-1]) + 1
                 yield page, 0
             return
-        except OutOfRange as error:
+        except OutOfRangeError as error:
             # Holes that compaction left aren't losses: this is what retention dropped.
             first = min(max(error.first, error.position + 1), upto + 1)
             yield [], first - error.position

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jobq.errors import BadRecord, JobqError
+from jobq.errors import BadRecordError, JobqError
 from jobq.jobs.codec import decode_any, encode
 from jobq.jobs.signing import seal_for
 from jobq.pipeline.writing import types
@@ -52,7 +52,7 @@ class Rows:
         self.number = 0
 
     def messages(self, batch: pa.RecordBatch) -> Iterator[RowMessage]:
-        """A message per row; BadRecord names the row and what is wrong with it."""
+        """A message per row; BadRecordError names the row and what is wrong with it."""
         settings = self._settings
         stamp = b',"enqueued_at":%d}' % (time.time_ns() // 1_000_000)
         nothing = [None] * batch.num_rows
@@ -102,7 +102,7 @@ class Rows:
 
     def _unreadable(
         self, column: Any, name: str, convert: types.Plain | None, error: Exception
-    ) -> BadRecord:
+    ) -> BadRecordError:
         for index in range(len(column)):
             try:
                 value = column[index].as_py()
@@ -113,14 +113,14 @@ class Rows:
                 return self._bad(f"column {name!r} can't be read ({inner}); correct or cast it", "")
         return self._bad(f"column {name!r} can't be read ({error}); correct or cast it", "")
 
-    def _bad(self, what: str, mid: Any) -> BadRecord:
+    def _bad(self, what: str, mid: Any) -> BadRecordError:
         named = f" (id {mid!r:.140})" if mid not in (None, "") else ""
-        return BadRecord(f"row {self.number} of partition {self._partition}{named}: {what}")
+        return BadRecordError(f"row {self.number} of partition {self._partition}{named}: {what}")
 
 
 def _given_id(column: str, value: Any) -> str:
     if value is None:
-        raise BadRecord(f"column {column!r} is null; an id is 1-128 printable characters")
+        raise BadRecordError(f"column {column!r} is null; an id is 1-128 printable characters")
     return checked_mid(value if type(value) is str else str(value))
 
 
@@ -129,7 +129,7 @@ def _when(value: Any) -> str:
         return f"a{max(0, round(value.timestamp() * 1000))}"
     seconds = float(value)
     if not isfinite(seconds) or not 0 <= seconds < LONGEST_S:
-        raise BadRecord(f"a delay of {value} seconds is out of range; take 0 to 100 years")
+        raise BadRecordError(f"a delay of {value} seconds is out of range; take 0 to 100 years")
     return f"d{round(seconds * 1000)}"
 
 
@@ -151,7 +151,7 @@ def _arguments_of(kind: str) -> Callable[[Any], Sequence[Any]]:
 def _from_json(text: str) -> Sequence[Any]:
     value = decode_any(text.encode("utf-8", "replace"))
     if not isinstance(value, list):
-        raise BadRecord(f"arguments are a JSON array, not {text!r:.60}")
+        raise BadRecordError(f"arguments are a JSON array, not {text!r:.60}")
     return value
 
 

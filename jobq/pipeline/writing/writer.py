@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 
 from jobq.client.connection import connect
-from jobq.errors import BadRecord, ConfigError, PipelineError
+from jobq.errors import BadRecordError, ConfigError, PipelineError
 from jobq.pipeline import collector
 from jobq.pipeline.writing.delivery import Delivery
 from jobq.pipeline.writing.rows import Rows
@@ -159,11 +159,11 @@ def _deliver(rows: Rows, batches: Iterator[pa.RecordBatch], delivery: Delivery) 
             for message in rows.messages(batch):
                 put(message)
         delivery.flush()
-    except BadRecord as error:
+    except BadRecordError as error:
         done = delivery.nadded + delivery.npresent
         if not done:
             raise
-        raise BadRecord(
+        raise BadRecordError(
             f"{error}. {done} rows of this partition are enqueued; correct the row and write again: rows that are "
             "enqueued already change nothing"
         ) from error

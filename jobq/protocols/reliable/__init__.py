@@ -12,11 +12,11 @@
 
 from __future__ import annotations
 
-from jobq.errors import EmptyKey
+from jobq.errors import EmptyKeyError
 from jobq.protocols.reliable.asynchronous import AsyncReliableQueue
 from jobq.protocols.reliable.queue import ReliableQueue
 from jobq.protocols.reliable.replies import Dead, Info, Pending, Popped, Recovered, Waiting
 
 __all__ = [
-    "AsyncReliableQueue", "Dead", "EmptyKey", "Info", "Pending", "Popped", "Recovered", "ReliableQueue", "Waiting",
+    "AsyncReliableQueue", "Dead", "EmptyKeyError", "Info", "Pending", "Popped", "Recovered", "ReliableQueue", "Waiting",
 ]  # fmt: skip

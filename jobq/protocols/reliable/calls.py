@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobq.client.numbered_calls import Callers
 from jobq.client.scripts import load
-from jobq.errors import ConfigError, EmptyKey, ScriptError
+from jobq.errors import ConfigError, EmptyKeyError, ScriptError
 from jobq.protocols.reliable import keys
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Calls:
             return self.client.run(load("reliable", verb), places, args)
         except ScriptError as error:
             if str(error.__cause__).startswith("EMPTYKEY"):
-                raise EmptyKey from error
+                raise EmptyKeyError from error
             raise
 
 

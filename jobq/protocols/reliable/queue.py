@@ -176,7 +176,7 @@ class ReliableQueue:
     ) -> list[Waiting] | list[Pending]:
         """Count messages from start on, in their order: those that wait, or those pending.
 
-        A negative start counts from the end, and before the first it is the first. Raises EmptyKey.
+        A negative start counts from the end, and before the first it is the first. Raises EmptyKeyError.
         """
         if pending:
             return [
@@ -191,7 +191,7 @@ class ReliableQueue:
     def dead(
         self, key: str, start: int = 0, count: int = 100, *, now: int | None = None
     ) -> list[Dead]:
-        """Messages that were delivered too often, the first to die first. Raises EmptyKey."""
+        """Messages that were delivered too often, the first to die first. Raises EmptyKeyError."""
         rows = self._inspect(key, start, count, ["DEAD"], now)
         return [Dead(text_of(id), *rest) for id, *rest in rows]
 
@@ -227,7 +227,7 @@ class ReliableQueue:
         return self._of_ids("purge", key, ids, now=now)
 
     def info(self, key: str) -> Info:
-        """How many messages are where. Raises EmptyKey."""
+        """How many messages are where. Raises EmptyKeyError."""
         rows = self._calls.ask("info", [checked_key(key)], "ALL")
         facts = dict(zip(rows[::2], rows[1::2], strict=True))
         facts[b"last_id"] = text_of(facts[b"last_id"])

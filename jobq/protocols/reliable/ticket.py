@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError, ResponseError
 
 from jobq.client.connection import PASSING
-from jobq.errors import ScriptError, Unavailable
+from jobq.errors import ScriptError, UnavailableError
 
 if TYPE_CHECKING:
     from redis.connection import Connection
@@ -35,7 +35,7 @@ class Line:
         return self._connection is not None
 
     def stand(self, seconds: float | None) -> None:
-        """Get in line for so long, None: for ever. Raises Unavailable."""
+        """Get in line for so long, None: for ever. Raises UnavailableError."""
         timeout = "0" if seconds is None else f"{max(seconds, 0.001):.3f}"
         try:
             connection = self._client.open_connection(self._tickets[0])
@@ -58,7 +58,7 @@ class Line:
         self.broke = False
         try:
             reply = connection.read_response() if connection else None
-        except (*PASSING, Unavailable):
+        except (*PASSING, UnavailableError):
             self.broke, reply = True, None
         except ResponseError as error:
             if not str(error).startswith("UNBLOCKED"):

@@ -20,21 +20,21 @@ from jobq.protocols.rsmq.async_consumer import AsyncConsumer
 from jobq.protocols.rsmq.consumer import Consumer
 from jobq.protocols.rsmq.consuming import Consumed
 from jobq.protocols.rsmq.errors import (
-    InvalidFormat,
-    InvalidValue,
-    MessageNotString,
-    MessageTooLong,
-    MissingParameter,
-    NoAttributeSupplied,
-    QueueExists,
-    QueueNotFound,
+    InvalidFormatError,
+    InvalidValueError,
+    MessageNotStringError,
+    MessageTooLongError,
+    MissingParameterError,
+    NoAttributeSuppliedError,
+    QueueExistsError,
+    QueueNotFoundError,
     RsmqError,
 )
 from jobq.protocols.rsmq.message import Attributes, Counts, Healed, Message, Peeked
 from jobq.protocols.rsmq.rsmq import Rsmq
 
 __all__ = [
-    "AsyncConsumer", "AsyncRsmq", "Attributes", "Consumed", "Consumer", "Counts", "Healed", "InvalidFormat",
-    "InvalidValue", "Message", "MessageNotString", "MessageTooLong", "MissingParameter", "NoAttributeSupplied",
-    "Peeked", "QueueExists", "QueueNotFound", "Rsmq", "RsmqError",
+    "AsyncConsumer", "AsyncRsmq", "Attributes", "Consumed", "Consumer", "Counts", "Healed", "InvalidFormatError",
+    "InvalidValueError", "Message", "MessageNotStringError", "MessageTooLongError", "MissingParameterError",
+    "NoAttributeSuppliedError", "Peeked", "QueueExistsError", "QueueNotFoundError", "Rsmq", "RsmqError",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Unpack
 
-from jobq.errors import Full, JobqError, Unavailable
+from jobq.errors import JobqError, ServerFullError, UnavailableError
 from jobq.protocols.rsmq.consuming import (
     POLL_S,
     Consumed,
@@ -18,7 +18,7 @@ from jobq.protocols.rsmq.consuming import (
     Ending,
     logger,
 )
-from jobq.protocols.rsmq.errors import QueueExists
+from jobq.protocols.rsmq.errors import QueueExistsError
 from jobq.protocols.rsmq.message import Message
 from jobq.protocols.rsmq.requests import told
 
@@ -53,7 +53,7 @@ class AsyncConsumer:
         self._stopping.set()
 
     async def run(self) -> Consumed:
-        """Consume until told to stop. Raises QueueNotFound, also when the queue is deleted meanwhile."""
+        """Consume until told to stop. Raises QueueNotFoundError, also when the queue is deleted meanwhile."""
         vt = self.options.hidden_s(await self._rsmq.get_queue_attributes(self._qname))
         if self.options.max_receives is not None:
             await self._make_dead_queue()
@@ -96,7 +96,7 @@ class AsyncConsumer:
             return await self._rsmq.await_messages(
                 channel, self._qname, free, vt, patience, self._stopping
             )
-        except Unavailable as error:
+        except UnavailableError as error:
             logger.warning("queue %s: %s", self._qname, error)
             return []
 
@@ -117,7 +117,7 @@ class AsyncConsumer:
         await self._let_go(message)
         try:
             self._counted.append(await self._settle(message, ending, error))
-        except (Full, Unavailable) as unsettled:
+        except (ServerFullError, UnavailableError) as unsettled:
             logger.warning("queue %s: message %s: %s", self._qname, message.id, unsettled)
             self._counted.append("lost")
 
@@ -146,7 +146,7 @@ class AsyncConsumer:
         """Once more where the reply was lost; then a message that isn't there says that the first one did it."""
         try:
             return (await self._rsmq._run(request))[0]
-        except Unavailable:
+        except UnavailableError:
             return (await self._rsmq._run(told(request)))[0] != "stale"
 
     def _told_lost(self, message: Message) -> str:
@@ -159,7 +159,7 @@ class AsyncConsumer:
     async def _make_dead_queue(self) -> None:
         try:
             await self._rsmq.create_queue(self.options.dead_queue, maxsize=-1)
-        except QueueExists:
+        except QueueExistsError:
             pass
 
     async def _let_go(self, message: Message) -> None:

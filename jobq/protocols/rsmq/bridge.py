@@ -31,7 +31,7 @@ Options = dict[str, Any]
 T = TypeVar("T")
 
 
-class NoMethod(Exception):
+class UnknownMethodError(JobqError):
     """The method isn't one of RSMQ's."""
 
 
@@ -103,9 +103,9 @@ class Bridge:
         options = call.get("options")
         try:
             if method not in self._methods:
-                raise NoMethod(f"rsmq.{call.get('method')} is not a function")
+                raise UnknownMethodError(f"rsmq.{call.get('method')} is not a function")
             return n, self._methods[method](options if isinstance(options, dict) else {})
-        except (RsmqError, NoMethod) as error:
+        except (RsmqError, UnknownMethodError) as error:
             return n, error
 
     def _create_queue(self, o: Options) -> Request[int]:
@@ -194,7 +194,7 @@ def _error(error: Exception) -> dict[str, str]:
         name = error.name
     elif isinstance(error, ScriptError):
         name = "ReplyError"
-    elif isinstance(error, NoMethod):
+    elif isinstance(error, UnknownMethodError):
         name = "TypeError"
     elif not isinstance(error, JobqError):
         name = "SyntaxError"

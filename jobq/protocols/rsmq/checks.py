@@ -11,10 +11,10 @@ from typing import Any
 
 from jobq.protocols.rsmq import javascript
 from jobq.protocols.rsmq.errors import (
-    InvalidFormat,
-    InvalidValue,
-    MessageNotString,
-    MissingParameter,
+    InvalidFormatError,
+    InvalidValueError,
+    MessageNotStringError,
+    MissingParameterError,
 )
 
 LONGEST_S = 9_999_999
@@ -39,9 +39,9 @@ _RANDOM, _AHEAD = 22, 100
 def queue_name(value: Any) -> str:
     """A name that RSMQ accepts."""
     if not value:
-        raise MissingParameter("qname")
+        raise MissingParameterError("qname")
     if not is_regular_name(value) or value == RESERVED:
-        raise InvalidFormat("qname")
+        raise InvalidFormatError("qname")
     return str(value)
 
 
@@ -65,9 +65,9 @@ def is_regular_name(value: Any) -> bool:
 def message_id(value: Any) -> str:
     """An id that a message may have; some clients make ids that Node refuses, and anybody can write any bytes."""
     if not value:
-        raise MissingParameter("id")
+        raise MissingParameterError("id")
     if not isinstance(value, str) or not 0 < len(bytes_of(value)) <= _LONGEST_ID:
-        raise InvalidFormat("id")
+        raise InvalidFormatError("id")
     return value
 
 
@@ -102,7 +102,7 @@ def seconds(item: str, value: Any) -> int:
     """A visibility timeout or a delay."""
     number = whole(value)
     if number is None or not 0 <= number <= LONGEST_S:
-        raise InvalidValue(item, 0, LONGEST_S)
+        raise InvalidValueError(item, 0, LONGEST_S)
     return number
 
 
@@ -110,7 +110,7 @@ def maxsize(value: Any) -> int:
     """Bytes of a message, or -1."""
     number = whole(value)
     if number is None or (number != ANY_SIZE and not LEAST_SIZE <= number <= MOST_SIZE):
-        raise InvalidValue("maxsize", LEAST_SIZE, MOST_SIZE)
+        raise InvalidValueError("maxsize", LEAST_SIZE, MOST_SIZE)
     return number
 
 
@@ -119,11 +119,11 @@ def body(message: Any) -> bytes:
     if isinstance(message, bytes):
         return message
     if not isinstance(message, str):
-        raise MessageNotString
+        raise MessageNotStringError
     try:
         return message.encode()
     except UnicodeEncodeError:
-        raise MessageNotString from None  # half a surrogate pair
+        raise MessageNotStringError from None  # half a surrogate pair
 
 
 def random_parts(count: int) -> list[bytes]:

@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Unpack
 
-from jobq.errors import Full, Unavailable
+from jobq.errors import ServerFullError, UnavailableError
 from jobq.protocols.rsmq.consuming import (
     POLL_S,
     Consumed,
@@ -22,7 +22,7 @@ from jobq.protocols.rsmq.consuming import (
     Ending,
     logger,
 )
-from jobq.protocols.rsmq.errors import QueueExists
+from jobq.protocols.rsmq.errors import QueueExistsError
 from jobq.protocols.rsmq.held import Held
 from jobq.protocols.rsmq.message import Message
 from jobq.protocols.rsmq.requests import told
@@ -64,7 +64,7 @@ class Consumer:
         os.write(self._waking, b"!")
 
     def run(self) -> Consumed:
-        """Consume until told to stop. Raises QueueNotFound, also when the queue is deleted meanwhile."""
+        """Consume until told to stop. Raises QueueNotFoundError, also when the queue is deleted meanwhile."""
         vt = self.options.hidden_s(self._rsmq.get_queue_attributes(self._qname))
         if self.options.max_receives is not None:
             self._make_dead_queue()
@@ -94,7 +94,7 @@ class Consumer:
     def _next(self, message: Message, vt: int) -> list[Message]:
         try:
             [deleted], messages = self._rsmq.next_messages(self._qname, [message], 1, vt)
-        except Unavailable:
+        except UnavailableError:
             # Whether it is deleted is unknown; what it received comes back when its vt runs out.
             self._settled(message, Ending("delete"), again=True)
             return []
@@ -134,7 +134,7 @@ class Consumer:
                 found = self._rsmq.await_messages(
                     channel, self._qname, limit, vt, patience, [self._woken]
                 )
-            except Unavailable as error:
+            except UnavailableError as error:
                 logger.warning("queue %s: %s", self._qname, error)
                 continue
             if found:
@@ -169,7 +169,7 @@ class Consumer:
     def _settled(self, message: Message, ending: Ending, *, again: bool = False) -> None:
         try:
             self._counted.append(self._settle(message, ending, again))
-        except (Full, Unavailable) as unsettled:
+        except (ServerFullError, UnavailableError) as unsettled:
             # It comes back when its vt runs out: at least once.
             logger.warning("queue %s: message %s: %s", self._qname, message.id, unsettled)
             self._counted.append("lost")
@@ -200,7 +200,7 @@ class Consumer:
         if not again:
             try:
                 return request.run(client)[0]
-            except Unavailable:
+            except UnavailableError:
                 pass
         return told(request).run(client)[0] != "stale"
 
@@ -214,7 +214,7 @@ class Consumer:
     def _make_dead_queue(self) -> None:
         try:
             self._rsmq.create_queue(self.options.dead_queue, maxsize=-1)
-        except QueueExists:
+        except QueueExistsError:
             pass
 
     @contextmanager

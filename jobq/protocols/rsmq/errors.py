@@ -3,14 +3,14 @@
 ::
 
     RsmqError            unkown (its spelling): the fallback
-    ├── NoAttributeSupplied
-    ├── MissingParameter
-    ├── InvalidFormat
-    ├── InvalidValue
-    ├── MessageNotString
-    ├── MessageTooLong
-    ├── QueueNotFound
-    └── QueueExists
+    ├── NoAttributeSuppliedError
+    ├── MissingParameterError
+    ├── InvalidFormatError
+    ├── InvalidValueError
+    ├── MessageNotStringError
+    ├── MessageTooLongError
+    ├── QueueNotFoundError
+    └── QueueExistsError
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class RsmqError(JobqError):
     name: ClassVar[str] = "unkown"
 
 
-class NoAttributeSupplied(RsmqError):
+class NoAttributeSuppliedError(RsmqError):
     """No attribute was supplied"""
 
     name = "noAttributeSupplied"
 
 
-class MissingParameter(RsmqError):
+class MissingParameterError(RsmqError):
     """No parameter supplied"""
 
     name = "missingParameter"
@@ -42,7 +42,7 @@ class MissingParameter(RsmqError):
         super().__init__(f"No {item} supplied")
 
 
-class InvalidFormat(RsmqError):
+class InvalidFormatError(RsmqError):
     """Invalid format"""
 
     name = "invalidFormat"
@@ -51,7 +51,7 @@ class InvalidFormat(RsmqError):
         super().__init__(f"Invalid {item} format")
 
 
-class InvalidValue(RsmqError):
+class InvalidValueError(RsmqError):
     """A number is out of its range"""
 
     name = "invalidValue"
@@ -60,25 +60,25 @@ class InvalidValue(RsmqError):
         super().__init__(f"{item} must be between {least} and {most}")
 
 
-class MessageNotString(RsmqError):
+class MessageNotStringError(RsmqError):
     """Message must be a string"""
 
     name = "messageNotString"
 
 
-class MessageTooLong(RsmqError):
+class MessageTooLongError(RsmqError):
     """Message too long"""
 
     name = "messageTooLong"
 
 
-class QueueNotFound(RsmqError):
+class QueueNotFoundError(RsmqError):
     """Queue not found"""
 
     name = "queueNotFound"
 
 
-class QueueExists(RsmqError):
+class QueueExistsError(RsmqError):
     """Queue exists"""
 
     name = "queueExists"

@@ -14,11 +14,11 @@ from jobq.client.scripts import load
 from jobq.errors import ConfigError
 from jobq.protocols.rsmq import checks
 from jobq.protocols.rsmq.errors import (
-    InvalidFormat,
-    MessageTooLong,
-    NoAttributeSupplied,
-    QueueExists,
-    QueueNotFound,
+    InvalidFormatError,
+    MessageTooLongError,
+    NoAttributeSuppliedError,
+    QueueExistsError,
+    QueueNotFoundError,
     RsmqError,
 )
 from jobq.protocols.rsmq.keys import Keys
@@ -68,7 +68,7 @@ class Requests:
     def remove(self, qname: str) -> Request[int]:
         try:
             name = checks.existing_name(qname)
-        except InvalidFormat:
+        except InvalidFormatError:
             return self._unlisted(qname)
         read = _existing(name, lambda _: 1)
         return Request(load("rsmq", "remove"), self._listed(name), (name,), read, repeatable=False)
@@ -77,7 +77,7 @@ class Requests:
         """What can't be a queue's name leaves the list, where somebody put it."""
         written = checks.bytes_of(qname) if isinstance(qname, str) else b""
         if not written:
-            raise InvalidFormat("qname")
+            raise InvalidFormatError("qname")
         # Its keys, if there are such, may be another queue's.
         script, keys = load("rsmq", "unlist"), (self.keys.queues,)
         return Request(script, keys, (written,), _unlisted, repeatable=False)
@@ -91,7 +91,7 @@ class Requests:
         self, qname: str, vt: Any, delay: Any, maxsize: Any, *, as_node: bool = False
     ) -> Request[Attributes]:
         if vt is None and delay is None and maxsize is None:
-            raise NoAttributeSupplied
+            raise NoAttributeSuppliedError
         name = checks.existing_name(qname)
         try:
             new_vt = "" if vt is None else checks.seconds("vt", vt)
@@ -264,7 +264,7 @@ def _existing(
         if reply[0] == b"not_found":
             _refuse_irregular_name(name)
             _refuse_irregular(held)
-            raise QueueNotFound
+            raise QueueNotFoundError
         return read(reply)
 
     return read_if_found
@@ -282,7 +282,7 @@ def _lawful(name: str, read: Callable[[list[Any]], T]) -> Callable[[list[Any]], 
 def _refuse_irregular_name(name: str) -> None:
     """Names that Node refuses are fine where there is such a queue."""
     if not checks.is_regular_name(name):
-        raise InvalidFormat("qname")
+        raise InvalidFormatError("qname")
 
 
 def _changed(word: str, held: Sequence[Held]) -> Callable[[list[Any]], list[bool]]:
@@ -300,18 +300,18 @@ def _changed(word: str, held: Sequence[Held]) -> Callable[[list[Any]], list[bool
 def _refuse_irregular(held: Sequence[Held]) -> None:
     """Ids of other shapes are fine where there is such a message, and for who once received it."""
     if not all(receipt is not None or checks.is_regular_id(id_) for id_, receipt in held):
-        raise InvalidFormat("id")
+        raise InvalidFormatError("id")
 
 
 def _created(reply: list[Any]) -> int:
     if reply[0] == b"exists":
-        raise QueueExists
+        raise QueueExistsError
     return 1
 
 
 def _unlisted(reply: list[Any]) -> int:
     if reply[0] == b"not_found":
-        raise InvalidFormat("qname")
+        raise InvalidFormatError("qname")
     return 1
 
 
@@ -321,7 +321,7 @@ def _names(reply: list[bytes]) -> list[str]:
 
 def _sent(reply: list[Any]) -> list[str]:
     if reply[0] == b"too_long":
-        raise MessageTooLong
+        raise MessageTooLongError
     return [id_.decode() for id_ in reply[1:]]
 
 

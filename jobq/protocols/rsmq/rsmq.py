@@ -37,8 +37,8 @@ class Rsmq:
     """The queues of one namespace, shared with RSMQ's clients of other languages. Threads may share it.
 
     client: jobq's client, a URL, or None for the default one. realtime: publish after every send. A call
-    whose effect may not happen twice isn't repeated once its reply is lost: Unavailable says so. Every method
-    raises the error that RSMQ names, Unavailable, Full or ScriptError.
+    whose effect may not happen twice isn't repeated once its reply is lost: UnavailableError says so. Every method
+    raises the error that RSMQ names, UnavailableError, ServerFullError or ScriptError.
     """
 
     def __init__(

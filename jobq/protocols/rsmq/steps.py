@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from jobq.client.request import Request
 from jobq.protocols.rsmq import batches
-from jobq.protocols.rsmq.errors import MessageTooLong
+from jobq.protocols.rsmq.errors import MessageTooLongError
 from jobq.protocols.rsmq.message import Healed, Message, Peeked, too_long
 from jobq.protocols.rsmq.requests import PER_CALL, Held, Requests
 
@@ -24,7 +24,7 @@ def send(
         # Or the first thousands would be sent before the last is refused.
         maxsize = (yield requests.describe(qname)).maxsize
         if any(too_long(len(body), maxsize) for batch in batched for body in batch):
-            raise MessageTooLong
+            raise MessageTooLongError
     ids: list[str] = []
     for batch in batched:
         ids += yield requests.send(qname, batch, delay, checked=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.protocols.rsmq import Consumed, InvalidFormat, QueueExists, Rsmq
+from jobq.protocols.rsmq import Consumed, InvalidFormatError, QueueExistsError, Rsmq
 from tests.interop.rsmq.conftest import Refused
 
 PHANTOM = "hochb5vvsg0123456789abcdefghijkl"
@@ -37,14 +37,14 @@ def test_queue_that_node_made_and_did_not_list_is_listed(node, rsmq, redis):
     with pytest.raises(Refused, match="queueExists"):
         node("createQueue", qname="q")
     assert node("listQueues") == []
-    with pytest.raises(QueueExists):
+    with pytest.raises(QueueExistsError):
         rsmq.create_queue("q")
     assert node("listQueues") == ["q"]
 
 
 def test_name_with_which_node_deletes_the_registry_is_refused(node, rsmq):
     for call in (rsmq.delete_queue, rsmq.create_queue, rsmq.receive_message):
-        with pytest.raises(InvalidFormat):
+        with pytest.raises(InvalidFormatError):
             call("QUEUES")
     assert node("listQueues") == ["q"]
     assert node("deleteQueue", qname="QUEUES") == 1

@@ -13,7 +13,7 @@ import pytest
 from jobq.cli import main
 from jobq.errors import LakeError
 from jobq.pipeline.lake import Lake, inspection, maintain, marks, read, service
-from jobq.pipeline.lake.commit import Overtaken
+from jobq.pipeline.lake.commit import CommitConflictError
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.runner import Runner
 from jobq.pipeline.report import answers
@@ -92,7 +92,7 @@ def _overtaken(slow: Ingest, fast: Ingest, monkeypatch: pytest.MonkeyPatch) -> N
 
     with monkeypatch.context() as patch:
         patch.setattr(slow, "_answers", meanwhile)
-        with pytest.raises(Overtaken):
+        with pytest.raises(CommitConflictError):
             slow.events()
 
 

@@ -257,7 +257,7 @@ def test_others_get_at_the_lake_between_two_days_of_a_compaction(line, write, la
     found, sort = [], maintain._sorted_parts
 
     def alone(*args):
-        with pytest.raises(lock.Busy), lock.held(lake):
+        with pytest.raises(lock.LakeBusyError), lock.held(lake):
             pass
         return sort(*args)
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from jobq.errors import LakeError, Unavailable
+from jobq.errors import LakeError, UnavailableError
 from jobq.pipeline import offsets
 from jobq.pipeline.decode import Bounds
 from jobq.pipeline.lake import inspection, maintain, portion
 from jobq.pipeline.lake.clock import DAY_MS
-from jobq.pipeline.lake.commit import Overtaken, state_of
+from jobq.pipeline.lake.commit import CommitConflictError, state_of
 from jobq.pipeline.lake.ingest import Ingest
 from jobq.pipeline.lake.runner import Runner
 from jobq.pipeline.lake.tables import EVENTS
@@ -315,7 +315,7 @@ def test_number_two_ingests_changes_nothing_when_they_overlap(
         return started(*args)
 
     monkeypatch.setattr(slow, "_commit", overtaken)
-    with pytest.raises(Overtaken, match="another ingest"):
+    with pytest.raises(CommitConflictError, match="another ingest"):
         slow.events()
     monkeypatch.undo()
     assert slow.events().rows == 0
@@ -339,7 +339,7 @@ def test_delta_refuses_a_batch_when_both_saw_the_same_version(
         return plain(*args)
 
     monkeypatch.setattr(module, "commit", overtaken)
-    with pytest.raises(Overtaken, match="another ingest"):
+    with pytest.raises(CommitConflictError, match="another ingest"):
         slow.events()
     assert slow.events().rows == 0
     assert mids(lake) == once(1, 20)
@@ -362,7 +362,7 @@ def test_nothing_is_committed_when_the_server_goes_away_in_the_middle(
 
     plain = portion.Client
     monkeypatch.setattr(portion, "Client", away)
-    with pytest.raises(Unavailable, match="no connection to"):
+    with pytest.raises(UnavailableError, match="no connection to"):
         work.events()
     assert len(calls) > 1
     monkeypatch.undo()

@@ -96,7 +96,7 @@ def test_expiry_gives_way_when_batch_after_batch_comes_first(lake, ingest, write
     write("low", 1)
     ingest.events()
     monkeypatch.setattr(commit, "_write", meanwhile)
-    with pytest.raises(commit.Overtaken, match="nothing was changed, run this again"):
+    with pytest.raises(commit.CommitConflictError, match="nothing was changed, run this again"):
         maintain.expire(lake, 0, now=LATER)
     assert len(rows(lake)) == 1 + len(others)
     _assert_all_counted(lake, expired=0)
@@ -154,7 +154,7 @@ def test_files_of_the_dead_are_deleted_when_their_commit_is_refused(
         plain(*args)
 
     monkeypatch.setattr(commit, "_write", meanwhile)
-    with pytest.raises(commit.Overtaken):
+    with pytest.raises(commit.CommitConflictError):
         buried.keep(lake, valkey_client, ["low"])
     assert len(_files(lake, "dead")) == len(rows(lake, "dead")) == 1
 
@@ -172,7 +172,7 @@ def test_files_of_the_quarantine_are_deleted_when_their_commit_is_refused(
         plain(*args)
 
     monkeypatch.setattr(commit, "_write", meanwhile)
-    with pytest.raises(commit.Overtaken):
+    with pytest.raises(commit.CommitConflictError):
         ingest.events()
     assert len(_files(lake, "quarantine")) == len(rows(lake, "quarantine")) == 1
     assert len(_files(lake, "events")) == len(rows(lake)) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.errors import BadRecord, ConfigError, DataLoss, Unavailable
+from jobq.errors import BadRecordError, ConfigError, DataLossError, UnavailableError
 from jobq.pipeline.reading import events as reading
 from jobq.pipeline.reading import stretch
 from jobq.pipeline.reading.reader import JobqReader
@@ -122,7 +122,7 @@ def test_loss_is_told_with_its_number_when_an_offset_is_older_than_the_stream(
     events("low", 20)
     valkey_redis.xtrim(KEY, maxlen=6, approximate=False)
     start = f'{{"low": {{"id": "{BEGIN + 4}-0", "n": 5}}}}'
-    with pytest.raises(DataLoss, match=r"queue 'low': 9 events were trimmed"):
+    with pytest.raises(DataLossError, match=r"queue 'low': 9 events were trimmed"):
         load(startingOffsets=start)
     with caplog.at_level(logging.WARNING):
         rows = load(startingOffsets=start, failOnDataLoss="false").rows()
@@ -137,7 +137,7 @@ def test_loss_between_planning_and_reading_is_told_with_its_number(
     events("low", 40)
     strict, lenient = load(**options), load(failOnDataLoss="FALSE", **options)
     valkey_redis.xtrim(KEY, maxlen=33, approximate=False)
-    with pytest.raises(DataLoss, match="7 events were trimmed before they were read"):
+    with pytest.raises(DataLossError, match="7 events were trimmed before they were read"):
         strict.rows()
     assert sorted(mids(lenient.rows())) == sorted(f"m{i}" for i in range(7, 40))
     assert "7 events were trimmed" in caplog.text
@@ -152,7 +152,7 @@ def test_loss_while_reading_is_told(load, events, valkey_redis, monkeypatch):
     batches = planned.reader.read(planned.parts[0])
     first = next(batches).to_pylist()[0]["mid"]
     valkey_redis.xtrim(KEY, maxlen=1, approximate=False)
-    with pytest.raises(DataLoss, match="59 events"):
+    with pytest.raises(DataLossError, match="59 events"):
         list(batches)
     assert first in ("m0", "m20", "m40")
 
@@ -168,7 +168,7 @@ def test_all_that_was_asked_for_is_lost_when_the_stream_was_deleted(load, events
     events("low", 8)
     planned = load()
     valkey_redis.delete(KEY)
-    with pytest.raises(DataLoss, match="8 events"):
+    with pytest.raises(DataLossError, match="8 events"):
         planned.rows()
 
 
@@ -181,7 +181,9 @@ def broken(events, valkey_redis):
 
 
 def test_broken_record_ends_the_read_unless_told_otherwise(load, broken):
-    with pytest.raises(BadRecord, match=rf"queue 'low': entry {BEGIN + 1}-5 .*version.*PERMISSIVE"):
+    with pytest.raises(
+        BadRecordError, match=rf"queue 'low': entry {BEGIN + 1}-5 .*version.*PERMISSIVE"
+    ):
         load().rows()
 
 
@@ -239,6 +241,6 @@ def test_read_ends_with_a_clear_error_when_the_server_goes_away(short_folder, mo
     assert next(batches).num_rows == 2
     process.kill()
     process.wait()
-    with pytest.raises(Unavailable, match="no answer from unix://"):
+    with pytest.raises(UnavailableError, match="no answer from unix://"):
         list(batches)
     client.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from jobq.errors import ConfigError, Unavailable
+from jobq.errors import ConfigError, UnavailableError
 from jobq.pipeline.reading.request import READ, STREAM, requested
 from jobq.pipeline.schema import VIEWS
 
@@ -109,7 +109,9 @@ def test_password_is_in_no_text_of_a_request():
 def test_server_that_is_away_is_told_without_the_password(source, monkeypatch):
     monkeypatch.setenv("JOBQ_PATIENCE", "0.05")
     one = source(url="redis://user:sesame@127.0.0.1:1/0")
-    with pytest.raises(Unavailable, match=r"no connection to redis://\*\*\*@127.0.0.1:1") as told:
+    with pytest.raises(
+        UnavailableError, match=r"no connection to redis://\*\*\*@127.0.0.1:1"
+    ) as told:
         one.reader(one.schema()).partitions()
     assert "sesame" not in str(told.value)
 

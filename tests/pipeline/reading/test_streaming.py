@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from jobq.errors import DataLoss
+from jobq.errors import DataLossError
 from jobq.pipeline import offsets
 from jobq.pipeline.offsets import Place
 from jobq.topics.topic import Topic
@@ -111,7 +111,7 @@ def test_stream_from_a_place_in_between_still_counts_losses(query, events, valke
     one = query(startingOffsets=f'{{"low": "{BEGIN + 3}-0"}}')
     one.offsets.append(json.dumps(one.reader.initialOffset()))
     valkey_redis.xtrim(KEY, maxlen=2, approximate=False)
-    with pytest.raises(DataLoss, match="4 events"):
+    with pytest.raises(DataLossError, match="4 events"):
         one.batch()
 
 
@@ -179,7 +179,7 @@ def test_loss_is_told_with_its_number(query, events, valkey_redis, caplog):
     events("low", 100, start=10)
     valkey_redis.xtrim(KEY, maxlen=70, approximate=False)
     with pytest.raises(
-        DataLoss, match=r"queue 'low': 30 events were trimmed before they were read"
+        DataLossError, match=r"queue 'low': 30 events were trimmed before they were read"
     ):
         ones[0].batch()
     assert len(ones[1].batch()) == 70
@@ -204,7 +204,7 @@ def test_loss_after_planning_is_told_with_its_number(query, events, valkey_redis
     one.plan()
     parts = one.reader.partitions(*map(json.loads, one.offsets))
     valkey_redis.xtrim(KEY, maxlen=15, approximate=False)
-    with pytest.raises(DataLoss, match="5 events"):
+    with pytest.raises(DataLossError, match="5 events"):
         [list(one.reader.read(part)) for part in parts]
 
 
@@ -228,7 +228,7 @@ def test_stream_made_anew_is_told_and_read_from_its_beginning(query, events, val
         one.batch()
     valkey_redis.delete(KEY)
     events("low", 4, start=20)
-    with pytest.raises(DataLoss, match="deleted or made anew"):
+    with pytest.raises(DataLossError, match="deleted or made anew"):
         ones[0].batch()
     assert mids(ones[1].batch()) == [f"m{i}" for i in range(20, 24)]
     events("low", 1, start=24)
@@ -246,7 +246,7 @@ def test_pieces_of_a_batch_have_equal_numbers_of_events(query, events, valkey_re
     assert sorted(piece.rows for part in parts for piece in part.value) == [9, 11, 11, 11]
     assert sorted(mids(one.rows(-2, -1))) == sorted(f"m{i}" for i in range(100, 142))
     valkey_redis.xtrim(KEY, maxlen=40, approximate=False)
-    with pytest.raises(DataLoss, match="2 events"):
+    with pytest.raises(DataLossError, match="2 events"):
         [list(one.reader.read(part)) for part in parts]
 
 
@@ -313,7 +313,7 @@ def test_topic_made_anew_is_read_from_its_beginning_when_told_to_go_on(query, to
         assert len(one.batch()) == 5
     topic.delete()
     topic.append_many([b"w"] * 2)
-    with pytest.raises(DataLoss, match="made anew"):
+    with pytest.raises(DataLossError, match="made anew"):
         ones[0].batch()
     assert [row["content"] for row in ones[1].batch()] == [b"w", b"w"]
     assert "made anew" in caplog.text

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jobq.errors import ConfigError, DataLoss
+from jobq.errors import ConfigError, DataLossError
 from jobq.topics.message import Record
 from jobq.topics.topic import Topic
 
@@ -78,11 +78,11 @@ def test_loss_is_told_with_its_number(load, topic, caplog):
     topic.append_many([b"v"] * 20)
     strict, lenient = load(view="topic"), load(view="topic", failOnDataLoss=False)
     topic.trim(before=8)
-    with pytest.raises(DataLoss, match="topic 'orders': 7 messages were dropped by retention"):
+    with pytest.raises(DataLossError, match="topic 'orders': 7 messages were dropped by retention"):
         strict.rows()
     assert indexes(lenient.rows()) == list(range(8, 21))
     assert "7 messages were dropped" in caplog.text
-    with pytest.raises(DataLoss, match="4 messages"):
+    with pytest.raises(DataLossError, match="4 messages"):
         load(view="topic", startingOffsets='{"orders": 3}')
 
 

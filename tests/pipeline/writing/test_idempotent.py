@@ -8,7 +8,7 @@ import pytest
 
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.errors import BadRecord, ConfigError, Full, PipelineError
+from jobq.errors import BadRecordError, ConfigError, PipelineError, ServerFullError
 from jobq.jobs.codec import decode
 from jobq.jobs.signing import seal_of
 from jobq.pipeline.writing import writer
@@ -134,7 +134,9 @@ def test_level_all_records_what_was_enqueued(client, server):
 def test_bad_row_says_how_many_before_it_are_enqueued(client, server):
     schema = schema_of(id="string")
     write = Write(server.url, schema, job="app.send", idColumn="id", batch="100")
-    with pytest.raises(BadRecord, match=r"row 251 of partition 3.*200 rows of this partition are"):
+    with pytest.raises(
+        BadRecordError, match=r"row 251 of partition 3.*200 rows of this partition are"
+    ):
         write.attempt([(str(n),) for n in range(250)] + [("",)], 3)
     assert Queue("default", client).admin.counts().ready == 200
 
@@ -142,7 +144,7 @@ def test_bad_row_says_how_many_before_it_are_enqueued(client, server):
 def test_full_server_refuses_whole_batches(client, server, redis):
     write = Write(server.url, SCHEMA, job="app.send", queue="low")
     redis.config_set("maxmemory", 1)
-    with pytest.raises(Full, match="nothing was changed"):
+    with pytest.raises(ServerFullError, match="nothing was changed"):
         write.attempt(ROWS)
     redis.config_set("maxmemory", 0)
     assert Queue("low", client).admin.counts().messages == 0

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )  # fmt: skip
 
 from jobq.config import CodecSettings, ServerSettings
-from jobq.errors import BadRecord, ConfigError
+from jobq.errors import BadRecordError, ConfigError
 from jobq.jobs.codec import decode, encode
 from jobq.jobs.signing import Seal
 from jobq.pipeline.writing.rows import Rows
@@ -140,7 +140,7 @@ def test_calls_are_sealed_for_their_queue_and_id():
 )
 def test_bad_id_is_refused_with_its_row(value, said):
     schema = schema_of(id="string")
-    with pytest.raises(BadRecord, match=f"row 2 of partition 0.*{said}"):
+    with pytest.raises(BadRecordError, match=f"row 2 of partition 0.*{said}"):
         messages(schema, [("fine",), (value,)], idColumn="id")
 
 
@@ -157,7 +157,7 @@ def test_bad_id_is_refused_with_its_row(value, said):
     ],
 )  # fmt: skip
 def test_bad_value_is_refused_with_its_row(columns, row, options, said):
-    with pytest.raises(BadRecord, match=f"row 1 of partition 0.*{said}"):
+    with pytest.raises(BadRecordError, match=f"row 1 of partition 0.*{said}"):
         messages(schema_of(**columns), [row], **options)
 
 

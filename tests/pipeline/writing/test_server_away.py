@@ -8,7 +8,7 @@ import pytest
 
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.errors import Unavailable
+from jobq.errors import UnavailableError
 from jobq.queue.queue import Queue
 from tests.pipeline.writing.table import Write, batches_of, schema_of
 from tests.queue.test_outage import stoppable  # noqa: F401
@@ -54,7 +54,7 @@ def test_attempt_fails_when_it_stays_away_and_another_adds_the_rest(stoppable, a
 
     monkeypatch.setenv("JOBQ_PATIENCE", "300ms")
     write = Write(at, SCHEMA, job="app.send", queue="low", batch="100")
-    with pytest.raises(Unavailable, match="no answer"):
+    with pytest.raises(UnavailableError, match="no answer"):
         write.attempt([], 0, server_dies())
     stoppable.start()
     assert counts(at).ready == 1_000
@@ -65,6 +65,6 @@ def test_attempt_fails_when_it_stays_away_and_another_adds_the_rest(stoppable, a
 def test_write_is_refused_before_any_row_when_the_server_is_away(stoppable, at, monkeypatch):  # noqa: F811
     monkeypatch.setenv("JOBQ_PATIENCE", "100ms")
     stoppable.kill()
-    with pytest.raises(Unavailable, match=r"no connection to .* nothing was sent"):
+    with pytest.raises(UnavailableError, match=r"no connection to .* nothing was sent"):
         Write(at, SCHEMA, job="app.send", queue="low")
     stoppable.start()

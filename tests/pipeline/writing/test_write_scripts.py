@@ -6,7 +6,7 @@ import pytest
 
 from jobq.client.functions import load_library
 from jobq.client.scripts import load
-from jobq.errors import Full, LockLost
+from jobq.errors import LeaseLostError, ServerFullError
 from jobq.pipeline.writing.delivery import QueueSender, packed
 from jobq.pipeline.writing.rows import RowMessage
 from jobq.queue import keys
@@ -60,7 +60,7 @@ def test_older_call_is_told_as_refused(client):
     sender.send(MESSAGES)
     sender.send(LATER)
     sender._caller.number = 0
-    with pytest.raises(LockLost, match="queue 'low' refused caller"):
+    with pytest.raises(LeaseLostError, match="queue 'low' refused caller"):
         sender.send(MESSAGES)
     assert (sender.nadded, Queue("low", client).admin.counts().messages) == (8, 8)
 
@@ -70,7 +70,7 @@ def test_full_server_refuses_the_call_whole(client, redis):
     sender.send(MESSAGES)
     before = {key: redis.dump(key) for key in redis.keys("*")}
     redis.config_set("maxmemory", 1)
-    with pytest.raises(Full):
+    with pytest.raises(ServerFullError):
         sender.send(LATER)
     redis.config_set("maxmemory", 0)
     assert {key: redis.dump(key) for key in redis.keys("*")} == before

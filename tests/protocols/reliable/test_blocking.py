@@ -12,7 +12,7 @@ import pytest
 
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
-from jobq.errors import ScriptError, Unavailable
+from jobq.errors import ScriptError, UnavailableError
 from jobq.protocols.reliable import ReliableQueue, waits
 from jobq.protocols.reliable.ticket import Line
 from tests.protocols.reliable.conftest import until
@@ -224,10 +224,10 @@ def test_user_who_may_not_wait_is_told_so(rq, redis, server):
 
 def test_wait_without_a_server_ends_with_unavailable(client):
     nowhere = connect(settings=ServerSettings(url="redis://127.0.0.1:1", patience_s=0.05))
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         ReliableQueue(nowhere).pop(1, 100, "q")
     line = Line(nowhere, ["reliable:{q}:tickets"])
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         line.stand(1)
     assert not line.stands
 

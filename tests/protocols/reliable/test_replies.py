@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobq.errors import ConfigError, ScriptError
-from jobq.protocols.reliable import EmptyKey
+from jobq.protocols.reliable import EmptyKeyError
 
 NO = [b"undelivered", 0, b"delivered", 0]
 
@@ -165,9 +165,9 @@ def test_inspect_and_info_of_an_unknown_queue_are_the_error_emptykey(rq, fcall):
     for verb, args in (("inspect", (0, 1)), ("info", ())):
         with pytest.raises(Exception, match=r"^EMPTYKEY"):
             fcall(verb, ["q"], *args)
-    with pytest.raises(EmptyKey, match="EMPTYKEY"):
+    with pytest.raises(EmptyKeyError, match="EMPTYKEY"):
         rq.info("q")
-    with pytest.raises(EmptyKey):
+    with pytest.raises(EmptyKeyError):
         rq.inspect("q", 0, 1)
 
 

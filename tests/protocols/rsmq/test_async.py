@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from jobq.errors import ConfigError, Dead, Retry, Unavailable
+from jobq.errors import ConfigError, Dead, Retry, UnavailableError
 from jobq.protocols.rsmq import (
     AsyncConsumer,
     AsyncRsmq,
     Consumed,
     Healed,
-    InvalidFormat,
+    InvalidFormatError,
     Message,
-    MessageTooLong,
-    MissingParameter,
-    QueueNotFound,
+    MessageTooLongError,
+    MissingParameterError,
+    QueueNotFoundError,
     Rsmq,
 )
 
@@ -77,11 +77,11 @@ def test_every_async_call_does_what_the_plain_one_does(rsmq, plain):
 
 def test_async_errors_are_those_of_the_plain_calls(rsmq):
     async def calls() -> None:
-        with pytest.raises(QueueNotFound):
+        with pytest.raises(QueueNotFoundError):
             await rsmq.send_message("unknown", "x")
-        with pytest.raises(MissingParameter):
+        with pytest.raises(MissingParameterError):
             await rsmq.send_message("", "x")
-        with pytest.raises(MessageTooLong):
+        with pytest.raises(MessageTooLongError):
             await rsmq.send_messages("q", ["x"] * 1_500 + ["x" * 70_000])
         assert await rsmq.counts("q") == (0, 0)
 
@@ -107,7 +107,7 @@ def test_one_call_s_error_leaves_its_companions_alone(rsmq):
         return await asyncio.gather(*sends, return_exceptions=True)
 
     first, second, third = asyncio.run(calls())
-    assert isinstance(second, QueueNotFound)
+    assert isinstance(second, QueueNotFoundError)
     assert first < third
 
 
@@ -117,7 +117,7 @@ def test_name_that_is_no_text_leaves_the_others_calls_alone(rsmq):
         return await asyncio.gather(*sends, return_exceptions=True)
 
     first, second, third = asyncio.run(calls())
-    assert isinstance(second, InvalidFormat)
+    assert isinstance(second, InvalidFormatError)
     assert first < third
 
 
@@ -270,7 +270,7 @@ def test_consumer_ends_when_its_queue_is_deleted(rsmq, plain):
     async def handle(message: Message) -> None:
         plain.delete_queue("q")
 
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(QueueNotFoundError):
         asyncio.run(rsmq.consume("q", handle))
 
 
@@ -287,7 +287,7 @@ def test_message_is_counted_as_settled_when_the_reply_was_lost(
         for request, outcome in zip(requests, run(requests), strict=True):
             if request.script.name == script and not lost:
                 lost.append(outcome)
-                outcome = Unavailable("the reply was lost")
+                outcome = UnavailableError("the reply was lost")
             yield outcome
 
     async def handle(_: Message) -> None:

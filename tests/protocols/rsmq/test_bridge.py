@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jobq.errors import Unavailable
+from jobq.errors import UnavailableError
 from jobq.protocols.rsmq import Rsmq
 from jobq.protocols.rsmq.bridge import Bridge
 
@@ -130,11 +130,11 @@ def test_quit_is_answered_and_ends_it(bridge):
 
 def test_server_that_is_away_is_every_call_s_error(bridge, monkeypatch):
     def away(*_: Any) -> None:
-        raise Unavailable("no answer")
+        raise UnavailableError("no answer")
 
     monkeypatch.setattr(bridge._flights._client, "run", away)
     [one, other] = served(bridge, call(1, "listQueues") + call(2, "listQueues"))
-    assert one["error"] == other["error"] == {"name": "Unavailable", "message": "no answer"}
+    assert one["error"] == other["error"] == {"name": "UnavailableError", "message": "no answer"}
 
 
 def test_command_serves_a_process_of_any_language(server, redis):

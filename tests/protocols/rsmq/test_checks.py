@@ -116,7 +116,7 @@ def test_empty_message_is_a_message(rsmq, q):
 def test_maxsize_measures_bytes_of_utf_8(rsmq):
     rsmq.create_queue("q", maxsize=1024)
     rsmq.send_message("q", "é" * 512)
-    with pytest.raises(errors.MessageTooLong):
+    with pytest.raises(errors.MessageTooLongError):
         rsmq.send_message("q", "é" * 513)
 
 

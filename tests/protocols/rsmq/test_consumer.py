@@ -14,8 +14,15 @@ from typing import Any
 
 import pytest
 
-from jobq.errors import ConfigError, Dead, Retry, Snooze, Unavailable
-from jobq.protocols.rsmq import Consumed, Consumer, InvalidFormat, Message, QueueNotFound, Rsmq
+from jobq.errors import ConfigError, Dead, Retry, Snooze, UnavailableError
+from jobq.protocols.rsmq import (
+    Consumed,
+    Consumer,
+    InvalidFormatError,
+    Message,
+    QueueNotFoundError,
+    Rsmq,
+)
 from jobq.protocols.rsmq.held import Held
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -158,7 +165,7 @@ def losing(plain: Rsmq, script: str) -> None:
         reply = run(asked, *rest)
         if asked.name == script and not lost:
             lost.append(reply)
-            raise Unavailable("the reply was lost")
+            raise UnavailableError("the reply was lost")
         return reply
 
     plain.client.run = lossy
@@ -308,9 +315,9 @@ def test_signal_handlers_of_others_are_put_back(plain):
 
 def test_consumer_of_a_queue_that_is_deleted_says_so(plain):
     plain.send_message("q", "x")
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(QueueNotFoundError):
         plain.consume("q", lambda _: plain.delete_queue("q"))
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(QueueNotFoundError):
         plain.consume("unknown", lambda _: None)
 
 
@@ -323,9 +330,9 @@ def test_option_that_cannot_work_is_refused(plain, options):
 
 
 def test_names_that_no_dead_queue_can_have_are_refused(plain):
-    with pytest.raises(InvalidFormat):
+    with pytest.raises(InvalidFormatError):
         plain.consume("q" * 158, lambda _: None, max_receives=1)
-    with pytest.raises(InvalidFormat):
+    with pytest.raises(InvalidFormatError):
         plain.consume("q", lambda _: None, dead_letter="a.b")
 
 

@@ -6,7 +6,13 @@ import pytest
 
 from jobq.client.connection import connect
 from jobq.errors import ScriptError
-from jobq.protocols.rsmq import Healed, InvalidFormat, QueueExists, QueueNotFound, Rsmq
+from jobq.protocols.rsmq import (
+    Healed,
+    InvalidFormatError,
+    QueueExistsError,
+    QueueNotFoundError,
+    Rsmq,
+)
 from jobq.protocols.rsmq.message import epoch_s
 from tests.protocols.rsmq.conftest import BEGINNING_US
 
@@ -60,14 +66,14 @@ def test_message_with_an_id_that_node_refuses_is_received_changed_and_deleted(rs
     assert (message.id, message.sent) == (GO_ID, None)
     assert rsmq.change_message_visibility(q, GO_ID, 0) is True
     assert rsmq.delete_message(q, GO_ID) is True
-    with pytest.raises(InvalidFormat):
+    with pytest.raises(InvalidFormatError):
         rsmq.delete_message(q, GO_ID)
     assert rsmq.delete_message(q, GO_ID, receipt=1) is False
 
 
 def test_send_to_a_queue_that_is_being_deleted_leaves_nothing(rsmq, q, stored):
     rsmq.delete_queue(q)
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(QueueNotFoundError):
         rsmq.send_message(q, "x")
     assert stored() == {}
 
@@ -76,7 +82,7 @@ def test_messages_of_an_orphan_belong_to_the_queue_that_is_made_of_it(rsmq, redi
     redis.zadd("rsmq:q", {PHANTOM: MS})
     redis.hset("rsmq:q:Q", mapping={PHANTOM: "orphan", "totalsent": 7})
     for call in (rsmq.receive_message, rsmq.pop_message, rsmq.get_queue_attributes, rsmq.peek):
-        with pytest.raises(QueueNotFound):
+        with pytest.raises(QueueNotFoundError):
             call("q")
     rsmq.create_queue("q")
     assert rsmq.receive_message("q").message == "orphan"
@@ -91,7 +97,7 @@ def test_orphan_is_deleted_as_a_queue_is(rsmq, redis, stored):
 
 def test_queue_that_was_never_listed_is_listed_when_made_again(rsmq, q, redis):
     redis.srem("rsmq:QUEUES", q)
-    with pytest.raises(QueueExists):
+    with pytest.raises(QueueExistsError):
         rsmq.create_queue(q)
     assert rsmq.list_queues() == [q]
 
@@ -172,7 +178,7 @@ def test_queue_with_a_name_that_node_refuses_is_used_but_not_made(rsmq, redis):
     assert rsmq.receive_message("my queue.1").id == sent
     assert rsmq.delete_message("my queue.1", sent) is True
     assert rsmq.delete_queue("my queue.1") == 1
-    with pytest.raises(InvalidFormat):
+    with pytest.raises(InvalidFormatError):
         rsmq.create_queue("my queue.1")
 
 
@@ -180,7 +186,7 @@ def test_queue_that_lacks_a_setting_is_no_queue_but_can_be_looked_at(rsmq, redis
     """As in Node: attributes ask for vt alone, everything else for all three."""
     redis.hset("rsmq:q:Q", "vt", "30")
     assert rsmq.get_queue_attributes("q").delay == 0
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(QueueNotFoundError):
         rsmq.send_message("q", "x")
 
 
@@ -205,7 +211,7 @@ def test_heal_leaves_fields_alone_that_it_does_not_know(rsmq, q, redis, stored):
 
 
 def test_heal_of_an_unknown_queue_lists_nothing(rsmq, stored):
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(QueueNotFoundError):
         rsmq.heal("q")
     assert stored() == {}
 
@@ -234,7 +240,7 @@ def test_move_to_a_half_made_queue_is_refused(rsmq, q, redis, stored, field):
     rsmq.send_message(q, "x")
     held = rsmq.receive_messages(q, 1)
     before = stored()
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(QueueNotFoundError):
         rsmq.move_messages(q, "to", held)
     assert stored() == before
 
@@ -261,7 +267,7 @@ def test_message_under_the_name_of_a_setting_takes_no_setting_with_it(rsmq, q, r
         redis.zadd("rsmq:q", dict.fromkeys(names, 1))
         try:
             assert not call() or redis.zcard("rsmq:to") == 0
-        except InvalidFormat:
+        except InvalidFormatError:
             pass  # no such message, and no id that Node takes
         assert rsmq.get_queue_attributes(q).vt == 30
         rsmq.send_message("to", "still there")

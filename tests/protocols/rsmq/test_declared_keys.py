@@ -10,7 +10,7 @@ from jobq.client.connection import Client, connect
 from jobq.client.functions import load_library
 from jobq.client.scripts import folder
 from jobq.config import ServerSettings
-from jobq.protocols.rsmq import InvalidFormat, Rsmq
+from jobq.protocols.rsmq import InvalidFormatError, Rsmq
 
 
 class Confined(Client):
@@ -61,7 +61,7 @@ def every_call(rsmq: Rsmq) -> None:
     rsmq.peek("q", "all")
     rsmq.heal("q")
     rsmq.list_queues()
-    with pytest.raises(InvalidFormat):
+    with pytest.raises(InvalidFormatError):
         rsmq.delete_queue("not:listed")
     rsmq.purge("q")
     rsmq.delete_queue("q")

@@ -8,10 +8,10 @@ import pytest
 
 from jobq.errors import ConfigError
 from jobq.protocols.rsmq import (
-    InvalidValue,
-    MessageNotString,
-    MessageTooLong,
-    QueueNotFound,
+    InvalidValueError,
+    MessageNotStringError,
+    MessageTooLongError,
+    QueueNotFoundError,
     Rsmq,
     steps,
 )
@@ -41,7 +41,9 @@ def test_batches_of_the_server_s_clock_are_received_in_order(client):
 
 
 @pytest.mark.parametrize(
-    ("bad", "error"), [("x" * 65537, MessageTooLong), (5, MessageNotString)], ids=["long", "number"]
+    ("bad", "error"),
+    [("x" * 65537, MessageTooLongError), (5, MessageNotStringError)],
+    ids=["long", "number"],
 )
 def test_batch_is_refused_whole_when_its_last_message_is(rsmq, q, stored, bad, error):
     before = stored()
@@ -168,9 +170,9 @@ def test_next_messages_refuses_a_stale_deletion_and_receives_all_the_same(rsmq, 
 
 
 def test_next_messages_is_refused_as_a_reception_is(rsmq, q):
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(QueueNotFoundError):
         rsmq.next_messages("unknown", [], vt=-1)
-    with pytest.raises(InvalidValue):
+    with pytest.raises(InvalidValueError):
         rsmq.next_messages(q, [], vt=-1)
     with pytest.raises(ConfigError, match="limit"):
         rsmq.next_messages(q, [], 0)
@@ -240,7 +242,7 @@ def test_redrive_passes_over_ids_without_a_body(client, redis, limit):
 
 def test_redrive_to_an_unknown_queue_or_itself_is_refused(rsmq, q):
     rsmq.send_message(q, "x")
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(QueueNotFoundError):
         rsmq.redrive(q, "unknown")
     with pytest.raises(ConfigError, match="name another"):
         rsmq.redrive(q, q)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobq.client.channel import Channel
-from jobq.protocols.rsmq import AsyncRsmq, QueueNotFound, Rsmq
+from jobq.protocols.rsmq import AsyncRsmq, QueueNotFoundError, Rsmq
 from jobq.protocols.rsmq.message import Received
 from jobq.protocols.rsmq.waiting import LONGEST_S, Patience
 
@@ -99,7 +99,7 @@ def test_long_poll_works_where_subscribing_is_forbidden(server, redis, plain):
 
 
 def test_long_poll_of_an_unknown_queue_is_refused_at_once(plain):
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(QueueNotFoundError):
         plain.receive_message("unknown", wait=LONG_S)
 
 

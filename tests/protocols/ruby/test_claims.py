@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobq.client.numbered_calls import Caller
-from jobq.errors import Full, ScriptError
+from jobq.errors import ScriptError, ServerFullError
 from jobq.protocols.ruby.claims import Claims
 from jobq.protocols.ruby.places import Place
 from jobq.protocols.ruby.reading import read_job
@@ -191,7 +191,7 @@ def test_jobs_wait_in_their_claim_while_the_servers_memory_is_full(
         pushed(jid)
     one = line()
     redis.config_set("maxmemory", 1)
-    with pytest.raises(Full):
+    with pytest.raises(ServerFullError):
         one.carry(greedy=False)
     redis.config_set("maxmemory", 0)
     pushed("c")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from jobq.errors import Unavailable
+from jobq.errors import UnavailableError
 from jobq.protocols.ruby.presence import SidekiqPresence
 from jobq.protocols.ruby.rules import Tally
 from tests.protocols.ruby.conftest import PLACE
@@ -68,13 +68,13 @@ def test_job_whose_entry_could_not_be_taken_out_goes_with_the_next_beat(
 
     def refused(*words):
         if words[0] == "HDEL":
-            raise Unavailable("away")
+            raise UnavailableError("away")
         return real(*words)
 
     watch.jobs = [(1, "default", "b", 5)]
     with monkeypatch.context() as patched:
         patched.setattr(client, "command", refused)
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             presence.beat(lambda *_: None)
     watch.jobs = [(1, "default", "c", 5)]
     presence.beat(lambda *_: None)

@@ -9,7 +9,7 @@ import time
 import msgspec
 import pytest
 
-from jobq.errors import Retry, Unavailable
+from jobq.errors import Retry, UnavailableError
 from jobq.jobs import retry
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
@@ -131,7 +131,7 @@ def test_jobs_own_error_is_told_when_its_first_failure_cant_be_noted(
     attempt, client, monkeypatch, caplog
 ):
     def away(*_):
-        raise Unavailable("no answer")
+        raise UnavailableError("no answer")
 
     monkeypatch.setattr(client, "command", away)
     fields = {"retry": 2, "retry_for": 60}
