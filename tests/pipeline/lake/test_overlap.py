@@ -132,11 +132,11 @@ def test_dead_are_kept_once_when_two_ingests_overlap(lake, ingest, valkey_client
     bury_one(valkey_client)
 
     def meanwhile(*args: Any) -> Any:
-        monkeypatch.setattr(buried.admin, "dead", read)
+        monkeypatch.setattr(buried, "dead", read)
         assert buried.keep(lake, valkey_client, ["low"]) == 1
         return read(*args)
 
-    monkeypatch.setattr(buried.admin, "dead", meanwhile)
+    monkeypatch.setattr(buried, "dead", meanwhile)
     assert round_of(ingest, lambda one: None, lambda: False).dead == 0
     assert [row["mid"] for row in rows(lake, "dead")] == ["m1"]
     assert buried.keep(lake, valkey_client, ["low"]) == 0

@@ -141,4 +141,4 @@ def test_each_row_runs_once_while_tasks_are_killed_and_workers_drain(
     part = Queue("part", valkey_client)
     assert "failed:" in done.stdout
     assert 0 < part.counts().ready < NROWS
-    assert part.fsck() == low.admin.fsck() == []
+    assert part.admin.fsck() == low.admin.fsck() == []
