@@ -13,9 +13,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 120
-#: A first line of Python that is a file's name.
-NAMED = re.compile(r"# ([\w/]+\.py)\n")
+DEADLINE_S = int(os.environ.get("JOBQ_PAGES_DEADLINE", "120"))
+#: A first line that is a file's name.
+NAMED = re.compile(r"# ([\w/]+\.(?:py|toml))\n")
+#: What differs from run to run in output that a page shows: message ids, numbers, blanks, and what `…` stands for.
+VARYING = re.compile(
+    r"(?P<mid>\b(?=[\w-]*\d)[\w-]{14}\b)|(?P<number>\d[\d.,:]*)|(?P<blank>\s+)|(?P<any>…)"
+)
+PATTERNS = {"mid": r"[\w-]+", "number": r"\d[\d.,:]*", "blank": r"\s+", "any": r".*"}
 #: Typed into one interpreter, as `python -m asyncio` takes them: blocks end with a NUL, and each is answered by one.
 TYPED = r"""
 import ast, asyncio, inspect, sys
@@ -45,16 +50,35 @@ class Block(NamedTuple):
         return self.language in {"", "sh"}
 
     @property
+    def is_run(self) -> bool:
+        return self.is_commands or self.language == "python"
+
+    @property
+    def is_output(self) -> bool:
+        return self.language == "output"
+
+    @property
+    def patterns(self) -> list[str]:
+        """A regular expression for each line of output."""
+        return [_pattern(line) for line in self.text.splitlines() if line.strip()]
+
+    @property
     def commands(self) -> list[str]:
         return [line for line in self.text.splitlines() if line and not line.startswith("#")]
 
 
 def blocks(text: str) -> list[Block]:
     """All blocks, in their order."""
-    return [
-        Block(*found)
-        for found in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    ]
+    fences = re.findall(r"^```([^\n`]*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [Block(language.strip(), body) for language, body in fences]
+
+
+def _pattern(line: str) -> str:
+    pieces, end = [], 0
+    for found in VARYING.finditer(line.strip()):
+        pieces += [re.escape(line.strip()[end : found.start()]), PATTERNS[str(found.lastgroup)]]
+        end = found.end()
+    return "".join([*pieces, re.escape(line.strip()[end:])])
 
 
 class Shell:
@@ -117,6 +141,8 @@ class Shell:
         while line := self._typed.stdout.readline():
             if line == "\0\n":
                 return
+            with (self.folder / "output").open("a") as output:
+                output.write(line)
         raise AssertionError(f"{text}\n{self.output()}")
 
     def output(self) -> str:

@@ -1,4 +1,8 @@
-"""Every command of every README and every block of the tour runs here, as it is typed."""
+"""Every block of every README, of the tutorial and of the guides runs here, in order, as a reader would type it.
+
+`python` blocks whose first line is a file's name are that file; other Python is typed into an interpreter. Blocks
+without a language and `sh` are commands. `output` is what the terminals must show by then.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,22 @@ from tests.docs.pages import DEADLINE_S, NAMED, ROOT, Shell, blocks
 from tests.examples.test_email import Mailbox
 
 READMES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("**/README.md"))
-PAGES = ["README.md", *READMES, "docs/tutorial.md"]
+#: Pages of docs/ whose blocks other tests run, and which.
+ELSEWHERE = {
+    "docs/migrating.md": "tests/docs/test_migrating.py",
+    "docs/guides/reliable.md": "tests/compat/reliable/test_page.py",
+    "docs/guides/rsmq.md": "tests/compat/rsmq/test_documents.py",
+    "docs/reference/cli.md": "tests/docs/test_documents.py",
+    "docs/reference/wire.md": "tests/docs/test_documents.py",
+}
+GUIDES = sorted(
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "docs").glob("*/**/*.md")
+    if "_build" not in path.parts
+    and str(path.relative_to(ROOT)) not in ELSEWHERE
+    and any(block.is_run for block in blocks(path.read_text()))
+)
+PAGES = ["README.md", *READMES, "docs/tutorial.md", *GUIDES]
 
 SPARK = "Spark takes 1.1 GB; tests/pipeline runs it, and examples/spark in test_examples.py there"
 INSTALLS = "the network; tests/packaging installs jobq"
@@ -30,9 +49,6 @@ NOT_RUN = {
     ("README.md", "make pipeline"): SPARK,
     ("README.md", "make test"): "the whole suite",
     ("README.md", 'pip install "path/to/jobq[embedded]"'): INSTALLS,
-    ("README.md", "jobq lake ingest"): SPARK,
-    ("README.md", "jobq report all"): SPARK,
-    ("README.md", "events = spark.read"): SPARK,
     ("examples/spark/README.md", "pip install"): INSTALLS,
     ("examples/spark/README.md", "export JOBQ_URL"): SPARK,
     ("examples/spark/README.md", "python examples/spark"): SPARK,
@@ -52,8 +68,11 @@ NOT_RUN = {
 }  # fmt: skip
 #: What a page needs beyond Python.
 NEEDS = {"examples/topic_node/README.md": "node"}
-#: Messages that a page leaves by queue, other than delayed ones. The tour revives one last.
-LEFT = {"docs/tutorial.md": {"accounts": 1}}
+#: Messages that a page leaves by queue, other than delayed ones. The tutorial revives one at its end.
+LEFT = {
+    "docs/tutorial.md": {"accounts": 1, "low": 1},
+    "docs/guides/troubleshooting.md": {"default": 1},
+}
 #: Commands that go on until Ctrl-C, and what they write once they serve.
 SERVERS = {
     r"jobq worker (?!.*--burst)": r" starts \d+ children|begins",
@@ -92,7 +111,10 @@ def walk(server: Any, client: Any, redis: Any, tmp_path: Path) -> Iterator[Calla
 
     def typed(page: str) -> Shell:
         for block in blocks((ROOT / page).read_text()):
-            if block.is_commands:
+            if block.is_output:
+                for pattern in block.patterns:
+                    shell.await_output(pattern)
+            elif block.is_commands:
                 for command in block.commands:
                     if not not_run(page, command):
                         _typed_command(shell, command)
