@@ -72,9 +72,9 @@ def test_make_help_lists_the_targets():
         assert re.search(rf"^  {target} +\w", said.stdout, re.MULTILINE)
 
 
-def test_low_level_example_of_the_tour_runs(server, client):
-    text = (ROOT / "docs" / "tutorial.md").read_text()
-    block = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[-1]
+def test_example_of_the_api_page_finishes_its_message(server, client):
+    text = (ROOT / "docs" / "reference" / "api.md").read_text()
+    [block] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     subprocess.run(
         [sys.executable, "-c", block], check=True, cwd=ROOT, env={"JOBQ_URL": server.url}
     )

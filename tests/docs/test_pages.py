@@ -27,16 +27,37 @@ READMES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "examples").glo
 #: Pages of docs/ whose blocks other tests run, and which.
 ELSEWHERE = {
     "docs/migrating.md": "tests/docs/test_migrating.py",
-    "docs/guides/reliable.md": "tests/compat/reliable/test_page.py",
-    "docs/guides/rsmq.md": "tests/compat/rsmq/test_documents.py",
+    "docs/guides/reliable.md": "tests/protocols/reliable/test_page.py",
+    "docs/guides/rsmq.md": "tests/protocols/rsmq/test_documents.py",
+    "docs/reference/api.md": "tests/docs/test_documents.py",
     "docs/reference/cli.md": "tests/docs/test_documents.py",
     "docs/reference/wire.md": "tests/docs/test_documents.py",
+}
+#: Pages that aren't typed yet.
+LATER = {
+    *(
+        "docs/guides/audit.md",
+        "docs/guides/durability.md",
+        "docs/guides/ruby.md",
+        "docs/guides/security.md",
+    ),
+    *(
+        "docs/guides/topics.md",
+        "docs/guides/deploying.md",
+        "docs/reference/chaos.md",
+        "docs/reference/events.md",
+    ),
+    *(
+        f"docs/guides/spark/{name}.md"
+        for name in ("index", "ingest", "reports", "replay", "source", "write")
+    ),
+    "docs/decisions.md",
 }
 GUIDES = sorted(
     str(path.relative_to(ROOT))
     for path in (ROOT / "docs").glob("*/**/*.md")
     if "_build" not in path.parts
-    and str(path.relative_to(ROOT)) not in ELSEWHERE
+    and str(path.relative_to(ROOT)) not in {*ELSEWHERE, *LATER}
     and any(block.is_run for block in blocks(path.read_text()))
 )
 PAGES = ["README.md", *READMES, "docs/tutorial.md", *GUIDES]
@@ -71,8 +92,9 @@ NEEDS = {"examples/topic_node/README.md": "node"}
 #: Messages that a page leaves by queue, other than delayed ones. The tutorial revives one at its end.
 LEFT = {
     "docs/tutorial.md": {"accounts": 1, "low": 1},
-    "docs/guides/troubleshooting.md": {"default": 1},
 }
+#: Pages with a job that raises, whose traceback the worker logs.
+FAILING = {"docs/guides/retries.md"}
 #: Commands that go on until Ctrl-C, and what they write once they serve.
 SERVERS = {
     r"jobq worker (?!.*--burst)": r" starts \d+ children|begins",
@@ -183,7 +205,7 @@ def test_page_runs_as_typed_and_its_workers_serve_what_it_enqueues(page, walk, c
         time.sleep(0.02)
     for process in shell.servers:
         assert shell.interrupt(process) in {0, 130, -2}, shell.output()
-    assert "Traceback" not in shell.output()
+    assert ("Traceback" in shell.output()) == (page in FAILING)
 
 
 def test_each_exception_begins_something_that_a_page_shows():
