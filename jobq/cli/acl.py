@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import click
 
-from jobq.cli.options import command, option, queues_option
-from jobq.cli.session import Session
+from jobq.cli.options import option, queues_option
+from jobq.cli.session import Session, command
+from jobq.client.acl import rights
+from jobq.client.address import connection_options, parse
+from jobq.config import parse_queues
+from jobq.protocols.reliable.rights import rights as of_reliable
+from jobq.protocols.rsmq.rights import rights as of_rsmq
+from jobq.topics.rights import rights as of_topics
 
 ROLES = ("producer", "worker", "dashboard", "operator", "deployer")
 #: Printed only when asked for.
@@ -59,26 +65,18 @@ def acl(
 
 def _rights(role: str, namespace: str, ns: str | None, queues: str) -> list[str]:
     if role == "reliable":
-        from jobq.protocols.reliable.rights import rights as of_reliable
-
         # Their names may have colons, and no weights behind them.
         return of_reliable(ns or role, [one.strip() for one in queues.split(",") if one.strip()])
-    from jobq.config import parse_queues
 
     names = [name for name, _ in parse_queues(queues)] if queues else []
     if role == "rsmq":
-        from jobq.protocols.rsmq.rights import rights as of_rsmq
-
         return of_rsmq(ns or role, names)
     if role == "topic":
-        from jobq.topics.rights import rights as of_topics
-
         return of_topics(namespace, names)
     if role == "pipeline":
         from jobq.pipeline.rights import rights as of_pipeline
 
         return of_pipeline(namespace, names)
-    from jobq.client.acl import rights
 
     return rights(role, namespace, names)
 
@@ -87,7 +85,6 @@ def _database(url: str | None) -> list[str]:
     """The right to the database that the URL names, where it isn't the one of every new connection."""
     if not url:
         return []
-    from jobq.client.address import connection_options, parse
 
     _, options = connection_options(parse(url).plain)
     return [f"+select|{options['db']}"] if options.get("db") else []

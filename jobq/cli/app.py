@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from jobq import __version__
-from jobq.cli import exits, output, project, variables
+from jobq.cli import exits, output, settings
 from jobq.cli.options import SHARED_DEFAULTS, LazyGroup
 from jobq.errors import JobqError, masked_text
 
@@ -28,21 +28,21 @@ COMMANDS = {
     "messages": "messages:messages",
     "cancel": "messages:cancel",
     "dead": "dead:dead",
-    "pause": "control:pause",
-    "resume": "control:resume",
-    "clear": "control:clear",
-    "forget": "control:forget",
+    "pause": "queues:pause",
+    "resume": "queues:resume",
+    "clear": "queues:clear",
+    "forget": "queues:forget",
     "events": "events:events",
-    "doctor": "checks:doctor",
-    "fsck": "checks:fsck",
-    "audit": "audit:audit",
+    "doctor": "check:doctor",
+    "fsck": "check:fsck",
+    "audit": "check:audit",
     "reliable": "reliable:reliable",
     "topic": "topic:topic",
     "functions": "functions:functions",
     "acl": "acl:acl",
     "server": "server:server",
     "demo": "demo:demo",
-    "resque": "resque:resque",
+    "resque": "ruby:resque",
     "chaos": "chaos:chaos",
     "rsmq": "rsmq:rsmq",
     "lake": "lake:lake",
@@ -78,17 +78,17 @@ def app(ctx: click.Context) -> None:
     """jobq: background jobs on Redis or Valkey, each run at least once.
 
     Every option can be set by its variable, named in the help, and in [tool.jobq] of the nearest
-    pyproject.toml; a flag wins over a variable, a variable over the file. The file and its folder must be
+    pysettings.toml; a flag wins over a variable, a variable over the file. The file and its folder must be
     yours or root's, and nobody else may be able to write to them; JOBQ_PYPROJECT names another.
     """
     ctx.color = output.wants_color()
-    found, refused = project.nearest(Path.cwd())
-    for reason in (*refused, *variables.unknown(app, os.environ)):
+    found, refused = settings.nearest(Path.cwd())
+    for reason in (*refused, *settings.unknown(app, os.environ)):
         click.echo(f"jobq: {output.escaped(reason)}", err=True)
     if found:
-        section = project.checked(project.read(found), COMMANDS, found.path)
-        ctx.meta[SHARED_DEFAULTS] = project.shared_defaults(section)
-        ctx.default_map = project.command_defaults(section)
+        section = settings.checked(settings.read(found), COMMANDS, found.path)
+        ctx.meta[SHARED_DEFAULTS] = settings.shared_defaults(section)
+        ctx.default_map = settings.command_defaults(section)
 
 
 def run(args: Sequence[str] | None = None) -> int:

@@ -23,8 +23,8 @@ from jobq.chaos.round import Plan, play
 from jobq.chaos.shards import play_on_shards
 from jobq.chaos.verdict import Verdict
 from jobq.cli import exits
-from jobq.cli.options import command, option
-from jobq.cli.session import Session
+from jobq.cli.options import option
+from jobq.cli.session import Session, command
 from jobq.config import parse_durability
 from jobq.errors import ConfigError
 

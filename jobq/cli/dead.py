@@ -6,19 +6,17 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import click
 
 from jobq.cli import exits, output
-from jobq.cli.described import content_facts, job_name
-from jobq.cli.options import DURATION, Group, command, option, queues_option, yes_option
-from jobq.cli.session import Session
+from jobq.cli.messages import content_facts, job_name
+from jobq.cli.options import DURATION, group, option, queues_option, yes_option
+from jobq.cli.session import Session, command
 from jobq.errors import ConfigError
-
-if TYPE_CHECKING:
-    from jobq.queue.queue import Queue
-    from jobq.queue.types import DeadMessage
+from jobq.queue.queue import Queue
+from jobq.queue.types import DeadMessage
 
 PER_CALL = 500
 
@@ -75,15 +73,15 @@ class Where:
         return all(pattern.fullmatch(field(message)) for field, pattern in self._asked)
 
 
-@click.group("dead", cls=Group)
+@group(
+    "dead",
+    examples="jobq dead list\njobq dead show resize:a.jpg\njobq dead revive --all --queues low",
+)
 def dead() -> None:
     """Messages out of attempts, kept for a person. ID is a mid (its newest death) or mid#generation."""
 
 
-dead.examples = "jobq dead list\njobq dead show resize:a.jpg\njobq dead revive --all --queues low"
-
-
-@command("list", examples="jobq dead list\njobq dead list --queues low --all --json")
+@command("list", group=dead, examples="jobq dead list\njobq dead list --queues low --all --json")
 @queues_option
 @option("--offset", type=click.IntRange(0), default=0, show_default=True, help="Skip so many.")
 @option(
@@ -119,6 +117,7 @@ def list_(
 
 @command(
     "show",
+    group=dead,
     examples="jobq dead show resize:a.jpg\njobq dead show resize:a.jpg --json | jq -r .content",
 )
 @click.argument("dead_id", metavar="ID")
@@ -138,6 +137,7 @@ def show(session: Session, dead_id: str, queues: str | None) -> int:
 
 @command(
     "revive",
+    group=dead,
     changes=True,
     examples="""
         jobq dead revive resize:a.jpg
@@ -163,6 +163,7 @@ def revive(session: Session, ids: tuple[str, ...], queues: str | None, **which: 
 
 @command(
     "purge",
+    group=dead,
     changes=True,
     examples="jobq dead purge resize:a.jpg\njobq dead purge --all --queues low --older-than 7d --yes",
 )
@@ -310,7 +311,3 @@ def _record(
             {} if content else {"reason": reason.partition("\n")[0]}
         )
     return record
-
-
-for verb in (list_, show, revive, purge):
-    dead.add_command(verb)

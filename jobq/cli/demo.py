@@ -9,8 +9,8 @@ from typing import NoReturn
 
 import click
 
-from jobq.cli.options import command, option
-from jobq.cli.session import Session
+from jobq.cli.options import option
+from jobq.cli.session import Session, command
 from jobq.errors import ConfigError
 
 FOLDER = Path("examples", "stdlib_census")

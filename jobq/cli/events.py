@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from jobq.cli import exits, output
-from jobq.cli.options import Group, command, option, queues_option
-from jobq.cli.session import Session
+from jobq.cli.options import group, option, queues_option
+from jobq.cli.session import Session, command
 from jobq.errors import BadRecordError
 from jobq.events import ATTEMPTS, LEVELS, MAXLENS, Event, decode
-
-if TYPE_CHECKING:
-    from jobq.queue.queue import Queue
+from jobq.queue.queue import Queue
 
 LOOK_EVERY_S = 0.25
 PAGE = 1_000
 
 
-@click.group("events", cls=Group)
+@group(
+    "events",
+    examples="""
+    jobq events tail --follow
+    jobq events level all --queues low
+    jobq events maxlen 1000000 --queues low
+""",
+)
 def events() -> None:
     """What a queue's event stream records: one record per finished attempt, by default."""
 
 
-events.examples = """
-    jobq events tail --follow
-    jobq events level all --queues low
-    jobq events maxlen 1000000 --queues low
-"""
-
-
-@command("level", examples="jobq events level\njobq events level all --queues low")
+@command("level", group=events, examples="jobq events level\njobq events level all --queues low")
 @click.argument("level", type=click.Choice(LEVELS), required=False)
 @queues_option
 def level(session: Session, level: str | None, queues: str | None) -> None:
@@ -45,7 +43,9 @@ def level(session: Session, level: str | None, queues: str | None) -> None:
         session.say({"queue": name, "level": now}, f"{name}: {now}")
 
 
-@command("maxlen", examples="jobq events maxlen\njobq events maxlen 1000000 --queues low")
+@command(
+    "maxlen", group=events, examples="jobq events maxlen\njobq events maxlen 1000000 --queues low"
+)
 @click.argument("length", type=click.IntRange(*MAXLENS), required=False)
 @queues_option
 def maxlen(session: Session, length: int | None, queues: str | None) -> None:
@@ -57,6 +57,7 @@ def maxlen(session: Session, length: int | None, queues: str | None) -> None:
 
 @command(
     "tail",
+    group=events,
     examples="""
         jobq events tail
         jobq events tail -n 100 --queues low --json
@@ -161,7 +162,3 @@ def _told(event: Event) -> Iterator[str]:
         yield f"({event.error} {event.fingerprint}".rstrip() + ")"
     if event.trace_id:
         yield f"trace {event.trace_id}"
-
-
-for _verb in (level, maxlen, tail):
-    events.add_command(_verb)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from jobq.cli import exits
-from jobq.cli.options import Group, command, option
-from jobq.cli.session import Session
+from jobq.cli.options import group, option
+from jobq.cli.session import Session, command
+from jobq.client.functions import (
+    Library,
+    check_library,
+    drop_library,
+    library,
+    load_library,
+    other_libraries,
+)
+from jobq.protocols.reliable.library import library as reliable
+from jobq.topics.library import library as topic
 
-if TYPE_CHECKING:
-    from jobq.client.functions import Library
 
-
-@click.group("functions", cls=Group)
+@group("functions", examples="jobq functions load\njobq functions check")
 def functions() -> None:
     """The scripts as functions of the server, for users who may only FCALL.
 
@@ -22,7 +27,6 @@ def functions() -> None:
     """
 
 
-functions.examples = "jobq functions load\njobq functions check"
 library_option = option(
     "--library", "chosen", type=click.Choice(["engine", "reliable", "topic", "all"]), default="engine",
     show_default=True,
@@ -31,9 +35,6 @@ library_option = option(
 
 
 def _libraries(chosen: str) -> list[Library]:
-    from jobq.client.functions import library
-    from jobq.protocols.reliable.library import library as reliable
-    from jobq.topics.library import library as topic
 
     made = {"engine": library, "reliable": reliable, "topic": topic}
     return [made[name]() for name in made if chosen in ("all", name)]
@@ -41,6 +42,7 @@ def _libraries(chosen: str) -> list[Library]:
 
 @command(
     "load",
+    group=functions,
     examples="""
         jobq functions load
         jobq functions load --library reliable
@@ -55,8 +57,6 @@ def load(session: Session, chosen: str, prune: bool) -> None:
     The engine's library is named after its scripts, so that other versions' stay and work on while a deploy
     is under way; the others' functions have fixed names and replace those of another version.
     """
-    from jobq.client.functions import drop_library, load_library, other_libraries
-
     for made in _libraries(chosen):
         nodes = load_library(session.client, made)
         said = {"library": made.name, "functions": len(made.commands), "nodes": nodes}
@@ -67,17 +67,15 @@ def load(session: Session, chosen: str, prune: bool) -> None:
         session.say({"library": name, "dropped": True}, f"{name}: dropped")
 
 
-@command("check", examples="jobq functions check\njobq functions check --library reliable")
+@command(
+    "check",
+    group=functions,
+    examples="jobq functions check\njobq functions check --library reliable",
+)
 @library_option
 def check(session: Session, chosen: str) -> int:
     """Compare the server's libraries with this version's scripts. Exit code 4: missing or swapped."""
-    from jobq.client.functions import check_library
-
     for made in _libraries(chosen):
         check_library(session.client, made)
         session.say({"library": made.name, "ok": True}, f"{made.name}: as it should be")
     return exits.OK
-
-
-functions.add_command(load)
-functions.add_command(check)

@@ -1,40 +1,720 @@
-"""`jobq lake`: history that outlives the server; its verbs, each loaded when called."""
+"""`jobq lake`: history that outlives the server."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobq.cli.options import LazyGroup
+from jobq.cli import exits
+from jobq.cli.check import show_audit
+from jobq.cli.options import DURATION, Function, group, option, queues_option, yes_option
+from jobq.cli.session import Session, command
+from jobq.cli.spark import master_option, memory_option
+from jobq.config import parse_queues
+from jobq.errors import ConfigError, PipelineError
+from jobq.events import in_utc
+from jobq.queue.audited import LIVE
+from jobq.queue.fsck import unplaced
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from jobq.pipeline.archived import Archive, Summary
+    from jobq.pipeline.lake.ingest import Batch, Ingest
+    from jobq.pipeline.lake.maintain import Compacted
+    from jobq.pipeline.lake.place import Lake
+    from jobq.pipeline.lake.service import Round
+    from jobq.pipeline.lake.span import Span
+    from jobq.pipeline.lake_audit import LakeAudited, Lives
+    from jobq.pipeline.replay import Replayed, Target
+
+_storage = option(
+    "--storage-option", "storage", metavar="KEY=VALUE", multiple=True,
+    help="How to reach a bucket, such as AWS_ENDPOINT_URL=…; repeat for more. AWS_… variables count too.",
+)  # fmt: skip
 
 
-class Lake(LazyGroup):
-    """What one does with a lake."""
+def lake_options(function: Function, needed: str = "required") -> Function:
+    """--lake and --storage-option; `needed` tells when --lake is."""
+    lake = option(
+        "--lake", "path", metavar="PATH", shared=("JOBQ_LAKE",),
+        help=f"The lake: a folder, or s3://bucket/folder.  [{needed}]",
+    )  # fmt: skip
+    return lake(_storage(function))
 
-    verbs: ClassVar[dict[str, str]] = {
-        "ingest": "lake_ingest:ingest",
-        "stats": "lake_upkeep:stats",
-        "check": "lake_upkeep:check",
-        "compact": "lake_upkeep:compact",
-        "vacuum": "lake_upkeep:vacuum",
-        "expire": "lake_upkeep:expire",
-        "mark": "lake_upkeep:mark",
-        "replay": "lake_replay:replay",
-        "audit": "lake_audit:audit",
-    }
-    removed: ClassVar[dict[str, str]] = {
-        "drain": "'jobq lake drain' was removed; run 'jobq worker --burst' on each machine",
-    }
 
-    examples = """
+def opened(path: str | None, storage: Sequence[str], *, create: bool = False) -> Lake:
+    """The lake that the options name."""
+    from jobq.pipeline.lake.place import Lake
+
+    make: Callable[..., Lake] = Lake.create if create else Lake.open
+    return make(path, dict(map(_pair, storage)))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--storage-option {key!r} has no value; write KEY=VALUE")
+    return key, value
+
+
+@group(
+    "lake",
+    removed={"drain": "'jobq lake drain' was removed; run 'jobq worker --burst' on each machine"},
+    examples="""
         jobq lake ingest --lake ./lake --once
         jobq lake ingest --lake s3://history/jobq --every 30s --trim
         jobq lake stats --lake ./lake
         jobq lake compact --lake ./lake
-    """
-
-
-@click.group("lake", cls=Lake)
+    """,
+)
 def lake() -> None:
     """The history of jobs and topics, kept in a lake that outlives the server: a folder or an S3 bucket."""
+
+
+@command(
+    "ingest",
+    group=lake,
+    examples="""
+        jobq lake ingest --lake ./lake --once
+        jobq lake ingest --lake ./lake --every 30s --trim
+        jobq lake ingest --lake s3://history/jobq --once --storage-option AWS_REGION=eu-central-1
+        jobq lake ingest --once --spark always --master spark://host:7077
+    """,
+)
+@lake_options
+@option("--once", is_flag=True, help="Read what there is, then end.  [default, without --every]")
+@option("--every", type=DURATION, metavar="DURATION", help="Stay, and read so often until TERM.")
+@option(
+    "--max-rows", type=click.IntRange(1), default=1_000_000, show_default=True,
+    help="About so many entries in one batch, that is one commit.",
+)  # fmt: skip
+@option("--trim", is_flag=True, help="Drop events from their streams once they are committed.")
+@option(
+    "--spark", "when", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
+    help="Whether executors read: auto starts Spark for a backlog of a million entries.",
+)  # fmt: skip
+@master_option
+@option(
+    "--rollup", type=DURATION, default="1h", show_default=True,
+    help="Bring job_runs and rollup_hourly up to date at most so often; 0: only compact does.",
+)  # fmt: skip
+@option(
+    "--wait", type=DURATION, default="0s", show_default=True,
+    help="Wait so long for the round of another ingest, or for upkeep, to end.",
+)  # fmt: skip
+@option(
+    "--adopt",
+    is_flag=True,
+    help="Take lost offsets from the rows; see docs/guides/spark/ingest.md.",
+)
+@queues_option
+def ingest(
+    session: Session, path: str | None, storage: tuple[str, ...], once: bool, every: float | None,
+    queues: str | None, **given: Any,
+) -> int:  # fmt: skip
+    """Take what is new in event streams, topics and among the dead; each entry gets there once.
+
+    All queues there are, also those that appear later; with --queues those alone, and no topics. TERM
+    ends it between two batches, and nothing is lost by any other end. Exit code 1: entries were dropped
+    from their stream before they were read; how many of which queue is told, and kept in the lake.
+    """
+    if once and every is not None:
+        raise ConfigError("--once and --every both say how often; give one")
+    if every is not None and every < 0.1:
+        raise ConfigError(f"--every {every:g}s is too often; take 100ms or more")
+    return _ingest(session, opened(path, storage, create=True), every, queues, **given)
+
+
+def _ingest(
+    session: Session, lake: Lake, every: float | None, queues: str | None, max_rows: int, trim: bool,
+    when: Any, master: str | None, rollup: float, wait: float, adopt: bool,
+) -> int:  # fmt: skip
+    from jobq.pipeline.lake import adoption, lock, rollup_due, service
+    from jobq.pipeline.lake.ingest import Ingest
+    from jobq.pipeline.lake.runner import Runner
+
+    names = [name for name, _ in parse_queues(queues)] if queues else None
+    runner = Runner(when, master=master)
+    work = Ingest(
+        lake,
+        session.client,
+        runner,
+        names=names,
+        max_rows=max_rows,
+        trim=trim,
+        problem=session.problem,
+    )
+    lost = False
+    with service.ended_by_signals() as ending:
+        try:
+            if adopt:
+                with lock.held(lake, wait_s=wait, enough=ending):
+                    adoption.adopt(lake, session.client)
+            due = rollup_due.Due(lake, rollup, session.note)
+            for found in service.rounds(
+                work, every, lambda batch: _note_batch(session, batch), ending,
+                lambda found: due.refresh(runner, ending), wait,
+            ):  # fmt: skip
+                lost = lost or bool(found.lost)
+                _say_round(session, work, found, quiet=every is not None)
+        finally:
+            runner.close()
+    return exits.NO if lost else exits.OK
+
+
+def _note_batch(session: Session, batch: Batch) -> None:
+    """What can't wait for the end of the round."""
+    for queue, number in batch.lost.items():
+        session.note(
+            f"{batch.table} of {queue}: {number:,} entries were dropped before they were read; "
+            "ingest more often, or keep more"
+        )
+    for queue in batch.remade:
+        session.note(f"{batch.table} of {queue}: deleted or made anew since; read from its begin")
+    if batch.bad:
+        session.note(
+            f"{batch.bad:,} entries are no event records; they are in the table quarantine"
+        )
+    if batch.more:
+        session.note(f"{batch.table}: {batch.rows:,} rows committed, and there are more")
+
+
+def _say_round(session: Session, work: Ingest, found: Round, *, quiet: bool) -> None:
+    if quiet and found.is_empty:
+        return
+    record = {"lake": work.lake.store.uri, **found._asdict(), "lost": dict(found.lost)}
+    told = f"{found.events:,} events, {found.topics:,} topic messages, {found.dead:,} dead"
+    session.say(
+        record, f"{told} in {found.batches:,} batches" if not found.is_empty else "nothing new"
+    )
+
+
+wait_option = option(
+    "--wait", type=DURATION, default="1m", show_default=True,
+    help="Wait so long for the round of an ingest, or for other upkeep, to end.",
+)  # fmt: skip
+
+
+@command(
+    "stats", group=lake, examples="jobq lake stats --lake ./lake\njobq lake stats --backlog --json"
+)
+@lake_options
+@option("--backlog", is_flag=True, help="Ask the server, too, how much is still to be read.")
+def stats(session: Session, path: str | None, storage: tuple[str, ...], backlog: bool) -> None:
+    """Show rows, bytes and days of every table; with --backlog how far it is behind each queue."""
+    from jobq.pipeline.lake import inspection
+
+    lake = opened(path, storage)
+    rows = [one._asdict() for one in inspection.stats(lake)]
+    if not session.as_json:
+        for row in rows:
+            row["lost"] = ", ".join(f"{name}: {n:,}" for name, n in row["lost"].items())
+    if not rows:
+        session.note("an empty lake; jobq lake ingest fills it")
+    session.say_all(rows, {name.replace("_", " "): name for name in inspection.Stats._fields})
+    if backlog:
+        behind = [
+            one._asdict() for one in inspection.backlog(lake, session.client, session.tolerating)
+        ]
+        session.say_all(behind, {name: name for name in inspection.Backlog._fields})
+
+
+@command("check", group=lake, examples="jobq lake check --lake ./lake\njobq lake check --json")
+@lake_options
+def check(session: Session, path: str | None, storage: tuple[str, ...]) -> int:
+    """Read every file: rows as committed, no row twice, offsets only forward; and tell what was lost.
+
+    Exit code 1: something is wrong. What was dropped before it was read is told, and no fault of the lake.
+    """
+    from jobq.pipeline.lake import inspection
+
+    bad = False
+    for finding in inspection.check(opened(path, storage)):
+        bad = bad or finding.level == "fail"
+        session.say(finding._asdict(), f"{finding.level:4}  {finding.table}: {finding.text}")
+    return exits.NO if bad else exits.OK
+
+
+@command(
+    "compact",
+    group=lake,
+    examples="jobq lake compact --lake ./lake\njobq lake compact --rollups --json",
+)
+@lake_options
+@option(
+    "--target-mb", type=click.IntRange(1), default=128, show_default=True, help="Size of a file."
+)
+@option(
+    "--rollups/--no-rollups", default=True, help="Bring job_runs and rollup_hourly up to date, too."
+)
+@master_option
+@wait_option
+def compact(
+    session: Session, path: str | None, storage: tuple[str, ...], target_mb: int, rollups: bool,
+    master: str | None, wait: float,
+) -> None:  # fmt: skip
+    """Sort and join each day's files, so that reading is quick and takes less room.
+
+    Once a day will do. Readers go on meanwhile, and so does an ingest: in a folder between two days, so it
+    waits while one is compacted, or while the rollups are made. Vacuum deletes what was replaced.
+    """
+    from jobq.pipeline.lake import lock, maintain, service
+
+    lake = opened(path, storage)
+    with service.ended_by_signals() as ending:
+        turns = lock.Turns(lake, wait_s=wait, enough=ending)
+        try:
+            done = maintain.compact(
+                lake, target=target_mb << 20, told=lambda one: _told(session, one), enough=ending, alone=turns
+            )  # fmt: skip
+            if not done:
+                session.note("every day is compact")
+            if rollups and not ending():
+                with turns():
+                    _roll_up(session, lake, master)
+        except lock.LakeBusyError:
+            if not ending():
+                raise
+
+
+def _roll_up(session: Session, lake: Lake, master: str | None) -> None:
+    from jobq.pipeline.lake import rollup
+    from jobq.pipeline.lake.runner import Runner
+    from jobq.pipeline.lake.tables import JOB_RUNS
+    from jobq.pipeline.sessions import failures, words_of
+
+    if not (rollup.stale(lake) or rollup.stale(lake, JOB_RUNS)):
+        return
+    runner = Runner(master=master)
+    try:
+        made = rollup.refresh(lake, runner.spark())
+    except failures() as error:
+        raise PipelineError(
+            f"job_runs and rollup_hourly stay as they were, the days are compact: {words_of(error)}"
+        ) from error
+    finally:
+        runner.close()
+    for name, rows in made.items():
+        session.say({"table": name, "rows": rows}, f"{name}: {rows:,} rows made anew")
+
+
+def _told(session: Session, one: Compacted) -> None:
+    session.say(
+        one._asdict(),
+        f"{one.table} {one.dt}: {one.rows:,} rows, {one.files_before:,} files to {one.files:,}, "
+        f"{one.bytes_before:,} bytes to {one.bytes:,}",
+    )
+
+
+@command(
+    "vacuum", group=lake, examples="jobq lake vacuum --lake ./lake\njobq lake vacuum --older 1d"
+)
+@lake_options
+@option("--older", type=DURATION, default="7d", show_default=True, help="Not needed for so long.")
+@wait_option
+def vacuum(
+    session: Session, path: str | None, storage: tuple[str, ...], older: float, wait: float
+) -> None:
+    """Delete files that were replaced, expired or never committed. Who reads older versions can't any more."""
+    from jobq.pipeline.lake import lock, maintain
+
+    lake = opened(path, storage)
+    with lock.held(lake, wait_s=wait):
+        for table, files in maintain.vacuum(lake, older).items():
+            session.say({"table": table, "files": files}, f"{table}: {files:,} files deleted")
+
+
+@command("expire", group=lake, examples="jobq lake expire --lake ./lake --older 90d --yes")
+@lake_options
+@option("--older", type=DURATION, default="90d", show_default=True, help="Days older than that.")
+@option(
+    "--table", "tables", multiple=True, default=("events",), show_default=True,
+    type=click.Choice(["events", "topics", "dead", "quarantine"]), help="Of this table; repeat for more.",
+)  # fmt: skip
+@yes_option
+@wait_option
+def expire(
+    session: Session, path: str | None, storage: tuple[str, ...], older: float, tables: tuple[str, ...],
+    yes: bool, wait: float,
+) -> None:  # fmt: skip
+    """Drop whole days of events; job_runs and rollup_hourly stay. The files go with the next vacuum."""
+    from jobq.pipeline.lake import lock, maintain
+
+    lake = opened(path, storage)
+    session.confirmed(
+        f"Drop what is older than {older / 86400:g} days from {', '.join(tables)}?", yes
+    )
+    with lock.held(lake, wait_s=wait):
+        for one in maintain.expire(lake, older, tables):
+            text = f"{one.table}: {one.rows:,} rows of {one.days:,} days before {one.before}"
+            session.say(one._asdict(), text)
+
+
+@command(
+    "mark",
+    group=lake,
+    examples="jobq lake mark v2.4.0\njobq lake mark v2.4.0 --at 2026-11-20T14:05Z",
+)
+@click.argument("name")
+@lake_options
+@option(
+    "--at", metavar="TIME", help="When, in ISO 8601, UTC unless it says otherwise.  [default: now]"
+)
+def mark(
+    session: Session, name: str, path: str | None, storage: tuple[str, ...], at: str | None
+) -> None:
+    """Note a deploy, or whatever else reports shall compare before and after."""
+    from jobq.pipeline.lake import marks
+    from jobq.pipeline.options import parsed_moment
+
+    done = marks.mark(opened(path, storage), name, parsed_moment("--at ", at) if at else None)
+    session.say({"name": name, "at": done.isoformat()}, f"{name} at {done.isoformat()}")
+
+
+TOLD_EVERY_S = 5.0
+
+
+@command(
+    "replay",
+    group=lake,
+    examples="""
+        jobq lake replay --topic orders --since 2026-11-01T00:00Z --until 2026-11-08T00:00Z --to-topic orders-again
+        jobq lake replay --topic orders --since 7d --to-queue low --job app.jobs.bill --as json
+        jobq lake replay --topic orders --since 7d --to-queue low --dry-run
+        jobq lake replay --dead --queue low --since 2d
+    """,
+)
+@lake_options
+@option("--topic", metavar="NAME", help="Put back messages of this topic.")
+@option("--dead", is_flag=True, help="Put back dead messages of --queue.")
+@option("--queue", metavar="NAME", help="With --dead: which queue's.")
+@option(
+    "--since",
+    required=True,
+    metavar="WHEN",
+    help="Appended, or dead, from then on: 7d (ago), or a moment.",
+)
+@option("--until", metavar="WHEN", help="Before then.  [default: all up to now]")
+@option("--to-topic", metavar="NAME", help="Append to this topic, in order.")
+@option("--to-queue", metavar="NAME", help="Enqueue to this queue.")
+@option(
+    "--job",
+    metavar="NAME",
+    help="With --to-queue: call this job.  [default: enqueue contents as they are]",
+)
+@option("--as", "shape", type=click.Choice(["text", "json", "base64"]), default="text", show_default=True,
+        help="With --job: what its one argument is, of the content.")  # fmt: skip
+@option(
+    "--id",
+    "name",
+    metavar="NAME",
+    default="",
+    help="Name this replay, to send again what was sent before.",
+)
+@option(
+    "--plain",
+    is_flag=True,
+    help="With --to-topic: no headers that tell where a message comes from.",
+)
+@option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="At most N messages a second.",
+)
+@option(
+    "--dedupe-for",
+    type=DURATION,
+    default="1d",
+    show_default=True,
+    help="To queues: refuse a message so long after it is done.",
+)
+@option(
+    "--remember",
+    type=DURATION,
+    default="30d",
+    show_default=True,
+    help="How long to know what was sent.",
+)
+@option("--dry-run", is_flag=True, help="Say what there is, and send nothing.")
+@option("--spark", "when", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
+        help="Whether Spark reads: auto does for days over 256 MB.")  # fmt: skip
+@master_option
+def replay(
+    session: Session, path: str | None, storage: tuple[str, ...], topic: str | None, dead: bool,
+    **given: Any,
+) -> int:  # fmt: skip
+    """Put back what the lake has and the server no longer: topic messages, or dead messages as new ones.
+
+    Run again, also after it was killed, it goes on where it was: nothing gets there twice. Exit code 1: there
+    was nothing in the range.
+    """
+    _check_options(topic, dead, given)
+    lake, asked = opened(path, storage), _asked_span(given["since"], given["until"])
+    reading = _Reading(given["when"], given["master"])
+    try:
+        if dead:
+            return _replay_dead(session, lake, asked, reading, given)
+        return _replay_topic(session, lake, str(topic), asked, reading, given)
+    finally:
+        reading.close()
+
+
+def _check_options(topic: str | None, dead: bool, given: dict[str, Any]) -> None:
+    targets = [name for name in ("to_topic", "to_queue") if given[name]]
+    if bool(topic) == dead:
+        raise ConfigError("say what to put back: --topic NAME, or --dead --queue NAME")
+    if dead and (not given["queue"] or targets or given["job"]):
+        raise ConfigError(
+            "--dead puts messages back into their own queue; give --queue NAME, and no target or job"
+        )
+    if topic and given["queue"]:
+        raise ConfigError(
+            f"--queue {given['queue']!r} goes with --dead; a topic is sent --to-queue"
+        )
+    if topic and len(targets) != 1:
+        raise ConfigError("say where the messages go: --to-topic NAME or --to-queue NAME")
+    if given["job"] and not given["to_queue"]:
+        raise ConfigError(f"--job {given['job']!r} goes with --to-queue")
+
+
+def _asked_span(since: str, until: str | None) -> Span:
+    from jobq.pipeline.lake.span import Span
+    from jobq.pipeline.report.asked import moment
+
+    now = datetime.now(UTC)
+    span = Span(moment(since, now), moment(until, now) if until else None)
+    if span.until is not None and span.since is not None and span.until <= span.since:
+        raise ConfigError(f"--until {until!r} isn't after --since {since!r}; turn them round")
+    return span
+
+
+class _Reading:
+    """Who reads the lake; a session is made when it is needed, and ended with this."""
+
+    def __init__(self, when: Any, master: str | None) -> None:
+        self._when, self._master = when, master
+        self._spark: SparkSession | None = None
+
+    def of(self, archive: Archive) -> Callable[[], SparkSession] | None:
+        """What makes the session that reads it; None: this process reads."""
+        return self._made if archive.is_big(self._when) else None
+
+    def _made(self) -> SparkSession:
+        from jobq.pipeline.sessions import session
+
+        self._spark = self._spark or session("jobq lake replay", master=self._master, fast=True)
+        return self._spark
+
+    def close(self) -> None:
+        """End it."""
+        if self._spark is not None:
+            self._spark.stop()
+
+
+def _replay_topic(
+    session: Session, lake: Lake, topic: str, asked: Span, reading: _Reading, given: dict[str, Any]
+) -> int:
+    from jobq.pipeline.archived import Archive
+    from jobq.pipeline.replay import Pace, replay
+
+    archive = Archive(lake, "topics", "topic", topic, ("index",), asked)
+    reader = reading.of(archive)
+    summary = archive.summary(reader, sized=given["dry_run"])
+    _say_summary(session, topic, summary, given["dry_run"])
+    if given["dry_run"] or not summary.rows:
+        return exits.OK if summary.rows else exits.NO
+    target = _target(session, topic, given)
+    with target:
+        done = replay(
+            archive.rows(reader), target, Pace(given["rate"]), _progress(session, summary.rows)
+        )
+    place = given["to_topic"] or given["to_queue"]
+    _say_replayed(session, {"topic": topic, "to": place}, done, f"{topic} to {place}")
+    return exits.OK
+
+
+def _target(session: Session, topic: str, given: dict[str, Any]) -> Target:
+    if given["to_topic"]:
+        from jobq.pipeline.replay_topic import ToTopic
+
+        return ToTopic(
+            session.client, given["to_topic"], topic, given["name"],
+            remember_s=given["remember"], marked=not given["plain"],
+        )  # fmt: skip
+    from jobq.pipeline.replay_queue import ToQueue
+
+    return ToQueue(
+        session.queue(given["to_queue"]), topic, given["name"], job=given["job"] or "", shape=given["shape"],
+        dedupe_s=given["dedupe_for"], remember_s=given["remember"],
+    )  # fmt: skip
+
+
+def _replay_dead(
+    session: Session, lake: Lake, asked: Span, reading: _Reading, given: dict[str, Any]
+) -> int:
+    from jobq.pipeline.archived import Archive
+    from jobq.pipeline.replay import Pace
+    from jobq.pipeline.replay_dead import Revival, deaths
+
+    name = given["queue"]
+    archive = Archive(lake, "dead", "queue", name, ("died_at", "dead_id"), asked)
+    found = deaths(archive.rows(reading.of(archive)))
+    nbytes = sum(len(one.content) for one in found)
+    record = {"queue": name, "dead": len(found), "bytes": nbytes}
+    if given["dry_run"] or not found:
+        session.say(record, f"{name}: {len(found):,} dead messages, {nbytes:,} bytes")
+        return exits.OK if found else exits.NO
+    revival = Revival(
+        session.queue(name),
+        given["name"],
+        dedupe_s=given["dedupe_for"],
+        remember_s=given["remember"],
+    )
+    done = revival.run(found, Pace(given["rate"]), _progress(session, len(found)))
+    _say_replayed(session, {"queue": name}, done, f"dead messages of {name}")
+    return exits.OK
+
+
+def _say_summary(session: Session, topic: str, found: Summary, alone: bool) -> None:
+    gaps = found.last - found.first + 1 - found.rows if found.rows else 0
+    if alone or not found.rows:
+        first, last = (
+            in_utc(at // 1000) if found.rows else "" for at in (found.first_us, found.last_us)
+        )
+        record = {
+            "topic": topic, "messages": found.rows, "bytes": found.nbytes, "first": found.first, "last": found.last,
+            "first_at": first, "last_at": last, "missing": gaps,
+        }  # fmt: skip
+        span = f", {found.first} of {first} to {found.last} of {last}" if found.rows else ""
+        session.say(record, f"{topic}: {found.rows:,} messages, {found.nbytes:,} bytes{span}")
+    if gaps:
+        session.note(
+            f"{gaps:,} indexes between them are not in the lake: dropped before they were ingested"
+        )
+
+
+def _say_replayed(session: Session, where: dict[str, Any], done: Replayed, what: str) -> None:
+    told = f"{what}: {done.sent:,} sent in {done.seconds:.1f} s"
+    session.say({**where, **done._asdict()}, told)
+    if done.behind or done.exists:
+        session.note(
+            f"{done.behind + done.exists:,} were left out: they are there, or were sent before; "
+            "to send them again, name the replay by --id"
+        )
+
+
+def _progress(session: Session, total: int) -> Callable[[int], None]:
+    told_at = time.monotonic()
+
+    def tell(sent: int) -> None:
+        nonlocal told_at
+        if time.monotonic() - told_at >= TOLD_EVERY_S:
+            told_at = time.monotonic()
+            session.note(f"{sent:,} of {total:,} sent")
+
+    return tell
+
+
+@command(
+    "audit",
+    group=lake,
+    examples="""
+        jobq lake audit --lake ./lake --since 30d
+        jobq lake audit --since 2026-10-01T00:00Z --until 2026-11-01T00:00Z --queues low --format json
+        jobq lake audit --since 1d --ask
+    """,
+)
+@lake_options
+@queues_option
+@option(
+    "--since",
+    metavar="WHEN",
+    help="Accepted from then on: 30d (ago), or a moment.  [default: all on record]",
+)
+@option("--until", metavar="WHEN", help="Accepted up to then.  [default: all]")
+@option(
+    "--ask",
+    is_flag=True,
+    help="Ask the server whether it still holds what hasn't ended: live, else lost.",
+)
+@option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="How to show it.",
+)
+@master_option
+@memory_option
+def audit(
+    session: Session, path: str | None, storage: tuple[str, ...], queues: str | None, since: str | None,
+    until: str | None, ask: bool, form: str, master: str | None, memory: str | None,
+) -> int:  # fmt: skip
+    """Count, from the lake alone, what was accepted in a time range and what became of it.
+
+    Needs events of level all in the range. What hasn't ended is 'open': the server may still hold it; --ask
+    tells. Exit code 1: something is lost; 2: the events don't tell all, and why.
+    """
+    lake = opened(path, storage)
+    names = [name for name, _ in parse_queues(queues)] if queues else []
+    start, end = _audited_range(since, until)
+    results = _audited(lake, names, start, end, _lives(session) if ask else None, (master, memory))
+    shown = Session(session.url, session.namespace, session.as_json or form == "json")
+    for result in results:
+        show_audit(shown, result, {"open: the server may still hold them": result.open})
+        for note in result.notes:
+            click.echo(f"jobq: {result.queue}: {note}", err=True)
+    if not results:
+        session.note("the lake has no queue with enqueues on record; jobq events level all")
+        return exits.USAGE
+    if any(result.lost for result in results):
+        return exits.NO
+    return exits.USAGE if any(result.notes for result in results) else exits.OK
+
+
+def _audited(
+    lake: Lake, names: list[str], since: datetime | None, until: datetime | None, lives: Lives | None,
+    spark_options: tuple[str | None, str | None],
+) -> list[LakeAudited]:  # fmt: skip
+    from jobq.pipeline.commits import losses
+    from jobq.pipeline.lake import quarantine
+    from jobq.pipeline.lake.reading import read
+    from jobq.pipeline.lake_audit import LakeAudit
+    from jobq.pipeline.sessions import session as spark_session
+
+    master, memory = spark_options
+    spark = spark_session("jobq lake audit", master=master, memory=memory)
+    try:
+        events = read(spark, lake, "events")
+        missed = losses(lake.table("events"))
+        audit = LakeAudit(spark, events)
+        return audit.run(_ms(since), _ms(until), names, lives, missed, quarantine.entries(lake))
+    finally:
+        spark.stop()
+
+
+def _audited_range(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
+    from jobq.pipeline.report.asked import moment
+
+    now = datetime.now(UTC)
+    return (moment(since, now) if since else None, moment(until, now) if until else None)
+
+
+def _lives(session: Session) -> Callable[[str, str], bool]:
+
+    def lives(name: str, mid: str) -> bool:
+        queue = session.queue(name)
+        return queue.status(mid).word in LIVE and not unplaced(queue, [mid])
+
+    return lives
+
+
+def _ms(at: datetime | None) -> int | None:
+    return None if at is None else round(at.timestamp() * 1000)

@@ -1,22 +1,43 @@
-"""Verbs that look for messages: status, messages, cancel."""
+"""`jobq status`, `cancel` and `queue peek`: find messages and show them."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import click
+import msgspec
 
 from jobq.cli import exits, output
-from jobq.cli.described import content_facts
-from jobq.cli.options import command, option, queues_option
-from jobq.cli.session import Session
+from jobq.cli.options import option, queues_option
+from jobq.cli.session import Session, command
 from jobq.errors import ConfigError
+from jobq.jobs.signing import unverified
 from jobq.queue.admin import SHORT_PAGE
+from jobq.queue.queue import Queue
+from jobq.queue.types import Entry, Place
 
-if TYPE_CHECKING:
-    from jobq.queue.queue import Queue
-    from jobq.queue.types import Entry, Place
+
+def content_facts(content: bytes, wanted: bool) -> dict[str, Any]:
+    """`job`, and if `wanted` the `content` as text; `content_base64` too where it is none."""
+    facts: dict[str, Any] = {"job": job_name(content)}
+    if wanted:
+        text = facts["content"] = content.decode("utf-8", "backslashreplace")
+        if text.encode() != content:
+            facts["content_base64"] = base64.b64encode(content).decode()
+    return facts
+
+
+def job_name(content: bytes) -> str:
+    """The job that an envelope names, '' for bytes that are none or are encrypted; no seal is checked."""
+    try:
+        envelope = msgspec.json.decode(unverified(content))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    name = envelope.get("job") if isinstance(envelope, dict) else None
+    return name if isinstance(name, str) else ""
+
 
 UNKNOWN = "nil"
 

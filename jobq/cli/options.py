@@ -7,13 +7,13 @@ many commands share, [tool.jobq] of the nearest pyproject.toml, its default.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import click
 
-from jobq.cli.session import Session
 from jobq.config import duration_s
 from jobq.errors import ConfigError
 
@@ -80,7 +80,10 @@ class Group(WithExamples, click.Group):
     removed: verb of an earlier version -> the error that names what replaces it.
     """
 
-    removed: ClassVar[dict[str, str]] = {}
+    removed: Mapping[str, str] = MappingProxyType({})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self.removed:
@@ -165,36 +168,23 @@ import_option = option(
 )  # fmt: skip
 yes_option = option("-y", "--yes", is_flag=True, help="Don't ask.")
 
-_EVERYWHERE = (
+server_options = (
     option("--url", metavar="URL", shared=("JOBQ_URL", "REDIS_URL"), help="Server.  [default: an embedded one]"),
     option("--namespace", metavar="NAME", shared=("JOBQ_NAMESPACE",), help="First part of every key.  [default: jobq]"),
     option("--json", "as_json", is_flag=True, shared=("JOBQ_JSON",), help="JSON: one document, or one a line."),
 )  # fmt: skip
 
 
-def command(
-    name: str, *, examples: str, takes_negatives: bool = False, changes: bool = False
-) -> Callable[[Function], Command]:
-    """A command with --url, --namespace and --json, which reach the function as its Session.
+def group(
+    name: str, *, examples: str, parent: click.Group | None = None, removed: dict[str, str] | None = None
+) -> Callable[[Function], Group]:  # fmt: skip
+    """Declare a group of verbs, in `parent` if it is given. removed: old verb -> what to say about it."""
 
-    takes_negatives: `-2` is an argument; so is any option that nobody knows, which the command refuses.
-    changes: it changes one thing after the other, and goes on where nobody reads what it says.
-    """
-
-    def declare(function: Function) -> Command:
-        def call(url: str | None, namespace: str | None, as_json: bool, **given: Any) -> object:
-            session = Session(url=url, namespace=namespace, as_json=as_json, changes=changes)
-            return session.code(function(session, **given))
-
-        call.__doc__ = function.__doc__
-        call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
-        for decorate in reversed(_EVERYWHERE):
-            decorate(call)
-        # click lists the last decorated first; the shared options belong at the end of the help.
-        call.__click_params__ = call.__click_params__[-3:] + call.__click_params__[:-3]  # type: ignore[attr-defined]
-        settings = {"ignore_unknown_options": takes_negatives}
-        made = click.command(name, cls=Command, context_settings=settings)(call)
-        made.examples = examples
+    def declare(function: Function) -> Group:
+        made = click.group(name, cls=Group)(function)
+        made.examples, made.removed = examples, removed or {}
+        if parent is not None:
+            parent.add_command(made)
         return made
 
     return declare

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import click
 
 from jobq.cli import exits, output
-from jobq.cli.options import Group, command, option, yes_option
-from jobq.cli.replies import content_record, shown
-from jobq.cli.session import Session
+from jobq.cli.options import group, option, yes_option
+from jobq.cli.session import Session, command
 from jobq.errors import ConfigError, EmptyKeyError
-
-if TYPE_CHECKING:
-    from jobq.protocols.reliable import ReliableQueue
+from jobq.protocols.reliable import ReliableQueue
 
 key_argument = click.argument("key")
 ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
@@ -27,7 +25,15 @@ ns_option = option(
 token_option = option("--token", default="", help="Who holds the messages; others are refused.")
 
 
-@click.group("reliable", cls=Group)
+@group(
+    "reliable",
+    examples="""
+    jobq reliable push mails a@b.example c@d.example
+    jobq reliable pop COUNT 10 BLOCK 5000 mails
+    jobq reliable ack mails 1601155608777-1
+    jobq reliable recover mails 10 60000
+""",
+)
 def reliable() -> None:
     """RELIABLEQ, the queue of the RedisRQ module, over plain Redis types: each message at least once.
 
@@ -35,16 +41,7 @@ def reliable() -> None:
     """
 
 
-reliable.examples = """
-    jobq reliable push mails a@b.example c@d.example
-    jobq reliable pop COUNT 10 BLOCK 5000 mails
-    jobq reliable ack mails 1601155608777-1
-    jobq reliable recover mails 10 60000
-"""
-
-
 def _queue(session: Session, ns: str) -> ReliableQueue:
-    from jobq.protocols.reliable import ReliableQueue
 
     return ReliableQueue(session.client, ns)
 
@@ -71,7 +68,11 @@ def _plain(reply: Any) -> Any:
     return content_record(fields)
 
 
-@command("push", examples="jobq reliable push mails a@b.example\njobq reliable push mails -- -5")
+@command(
+    "push",
+    group=reliable,
+    examples="jobq reliable push mails a@b.example\njobq reliable push mails -- -5",
+)
 @key_argument
 @click.argument("elements", metavar="ELEMENT...", nargs=-1, required=True)
 @ns_option
@@ -83,6 +84,7 @@ def push(session: Session, key: str, elements: tuple[str, ...], ns: str) -> int:
 
 @command(
     "pop",
+    group=reliable,
     examples="""
         jobq reliable pop mails
         jobq reliable pop COUNT 10 BLOCK 5000 high low
@@ -137,7 +139,7 @@ def _refuse_options(words: Sequence[str]) -> None:
             raise click.NoSuchOption(word)
 
 
-@command("ack", examples="jobq reliable ack mails 1601155608777-1 1601155608777-2")
+@command("ack", group=reliable, examples="jobq reliable ack mails 1601155608777-1 1601155608777-2")
 @key_argument
 @ids_argument
 @token_option
@@ -147,7 +149,7 @@ def ack(session: Session, key: str, ids: tuple[str, ...], token: str, ns: str) -
     return _answer(session, lambda: _queue(session, ns).ack(key, *ids, token=token))
 
 
-@command("nack", examples="jobq reliable nack mails 1601155608777-1 --front")
+@command("nack", group=reliable, examples="jobq reliable nack mails 1601155608777-1 --front")
 @key_argument
 @ids_argument
 @token_option
@@ -158,7 +160,11 @@ def nack(session: Session, key: str, ids: tuple[str, ...], token: str, front: bo
     return _answer(session, lambda: _queue(session, ns).nack(key, *ids, token=token, front=front))
 
 
-@command("release", examples="jobq reliable release mails 1601155608777-1 --token worker-7")
+@command(
+    "release",
+    group=reliable,
+    examples="jobq reliable release mails 1601155608777-1 --token worker-7",
+)
 @key_argument
 @ids_argument
 @token_option
@@ -168,7 +174,9 @@ def release(session: Session, key: str, ids: tuple[str, ...], token: str, ns: st
     return _answer(session, lambda: _queue(session, ns).release(key, *ids, token=token))
 
 
-@command("extend", examples="jobq reliable extend mails 1601155608777-1 --token worker-7")
+@command(
+    "extend", group=reliable, examples="jobq reliable extend mails 1601155608777-1 --token worker-7"
+)
 @key_argument
 @ids_argument
 @token_option
@@ -178,8 +186,10 @@ def extend(session: Session, key: str, ids: tuple[str, ...], token: str, ns: str
     return _answer(session, lambda: _queue(session, ns).extend(key, *ids, token=token))
 
 
-@command("recover", examples="jobq reliable recover mails 10 60000\njobq reliable recover mails 1 60000 --block -1",
-         takes_negatives=True)  # fmt: skip
+@command("recover", group=reliable, takes_negatives=True, examples="""
+    jobq reliable recover mails 10 60000
+    jobq reliable recover mails 1 60000 --block -1
+""")  # fmt: skip
 @key_argument
 @click.argument("count", type=click.IntRange(0))
 @click.argument("elapsed", type=click.IntRange(0))
@@ -210,6 +220,7 @@ def recover(
 
 @command(
     "inspect",
+    group=reliable,
     examples="""
         jobq reliable inspect mails 0 10
         jobq reliable inspect mails -2 2
@@ -241,7 +252,9 @@ def inspect(session: Session, key: str, words: tuple[str, ...], ns: str) -> int:
     return _answer(session, lambda: queue.inspect(key, start, count))
 
 
-@command("info", examples="jobq reliable info mails\njobq reliable info mails --all")
+@command(
+    "info", group=reliable, examples="jobq reliable info mails\njobq reliable info mails --all"
+)
 @key_argument
 @option("--all", "everything", is_flag=True, help="More than the module tells.")
 @ns_option
@@ -256,7 +269,7 @@ def info(session: Session, key: str, everything: bool, ns: str) -> int:
     return _answer(session, call)
 
 
-@command("length", examples="jobq reliable length mails")
+@command("length", group=reliable, examples="jobq reliable length mails")
 @key_argument
 @ns_option
 def length(session: Session, key: str, ns: str) -> int:
@@ -264,7 +277,7 @@ def length(session: Session, key: str, ns: str) -> int:
     return _answer(session, lambda: _queue(session, ns).length(key))
 
 
-@command("configure", examples="jobq reliable configure mails --max-deliveries 5")
+@command("configure", group=reliable, examples="jobq reliable configure mails --max-deliveries 5")
 @key_argument
 @option("--max-deliveries", type=click.IntRange(0), required=True, metavar="N",
         help="After so many without an acknowledgement a message is dead; 0: never.")  # fmt: skip
@@ -275,7 +288,7 @@ def configure(session: Session, key: str, max_deliveries: int, ns: str) -> None:
     session.say({"key": key, "max_deliveries": max_deliveries}, "OK")
 
 
-@command("revive", examples="jobq reliable revive mails 1601155608777-1")
+@command("revive", group=reliable, examples="jobq reliable revive mails 1601155608777-1")
 @key_argument
 @ids_argument
 @ns_option
@@ -284,7 +297,7 @@ def revive(session: Session, key: str, ids: tuple[str, ...], ns: str) -> int:
     return _answer(session, lambda: _queue(session, ns).revive(key, *ids))
 
 
-@command("purge", examples="jobq reliable purge mails 1601155608777-1")
+@command("purge", group=reliable, examples="jobq reliable purge mails 1601155608777-1")
 @key_argument
 @ids_argument
 @ns_option
@@ -293,7 +306,11 @@ def purge(session: Session, key: str, ids: tuple[str, ...], ns: str) -> int:
     return _answer(session, lambda: _queue(session, ns).purge(key, *ids))
 
 
-@command("clear", examples="jobq reliable clear mails\njobq reliable clear mails --queue --yes")
+@command(
+    "clear",
+    group=reliable,
+    examples="jobq reliable clear mails\njobq reliable clear mails --queue --yes",
+)
 @key_argument
 @option("--queue", "whole", is_flag=True, help="The queue too: its last id, its configuration.")
 @yes_option
@@ -305,20 +322,48 @@ def clear(session: Session, key: str, whole: bool, yes: bool, ns: str) -> int:
     return _answer(session, lambda: queue.delete(key) if whole else queue.clear(key))
 
 
-for verb in (
-    push,
-    pop,
-    ack,
-    nack,
-    release,
-    extend,
-    recover,
-    inspect,
-    info,
-    length,
-    configure,
-    revive,
-    purge,
-    clear,
-):
-    reliable.add_command(verb)
+Reply = str | bytes | int | None | tuple[Any, ...] | list[Any]
+_ESCAPES = {
+    0x5C: "\\\\",
+    0x22: '\\"',
+    0x0A: "\\n",
+    0x0D: "\\r",
+    0x09: "\\t",
+    0x07: "\\a",
+    0x08: "\\b",
+}
+
+
+def shown(reply: Reply, margin: str = "") -> str:
+    """The lines of a reply, without the last line's end; all but the first begin with `margin`."""
+    if reply is None:
+        return "(nil)"
+    if isinstance(reply, int):
+        return f"(integer) {reply}"
+    if isinstance(reply, str | bytes):
+        return quoted(reply.encode() if isinstance(reply, str) else reply)
+    if not reply:
+        return "(empty array)"
+    width = len(str(len(reply)))
+    inner = margin + " " * (width + 2)
+    rows = [f"{number:>{width}}) {shown(item, inner)}" for number, item in enumerate(reply, 1)]
+    return f"\n{margin}".join(rows)
+
+
+def quoted(text: bytes) -> str:
+    """`"a\\n\\xff"`: printable ASCII as it is, everything else as an escape."""
+    return '"' + "".join(_ESCAPES.get(byte) or _escaped(byte) for byte in text) + '"'
+
+
+def _escaped(byte: int) -> str:
+    return chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}"
+
+
+def content_record(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields for JSON: `content` as text, and `content_base64` too where it is none."""
+    content: bytes = fields["content"]
+    text = content.decode("utf-8", "backslashreplace")
+    record = {**fields, "content": text}
+    if text.encode() != content:
+        record["content_base64"] = base64.b64encode(content).decode()
+    return record

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobq.cli import output
-from jobq.cli.lake_place import lake_options, opened
-from jobq.cli.options import DURATION, command, option
-from jobq.cli.session import Session
+from jobq.cli.lake import lake_options, opened
+from jobq.cli.options import DURATION, option
+from jobq.cli.session import Session, command
 from jobq.cli.spark import master_option, memory_option
 from jobq.config import parse_queues, settings_from_env
 from jobq.errors import ConfigError

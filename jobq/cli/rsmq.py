@@ -1,18 +1,79 @@
-"""`jobq rsmq`: RSMQ's queues, with the commands, flags and lines of rsmqctl, and more."""
+"""What the commands of `jobq rsmq` share: the namespace, and how failures are told."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from jobq.cli import rsmq_message, rsmq_queue
-from jobq.cli.options import Group, Option, command
-from jobq.cli.rsmq_session import REDIS_URL, VERBOSE, ns_option, opened, realtime_option
-from jobq.cli.session import Session
+from jobq.cli import exits, output
+from jobq.cli.options import DURATION, Option, group, option, yes_option
+from jobq.cli.session import Session, command
+from jobq.errors import ConfigError
+from jobq.protocols.rsmq import Message, Rsmq
+from jobq.protocols.rsmq.bridge import Bridge
+from jobq.protocols.rsmq.checks import can_name
+from jobq.protocols.rsmq.errors import QueueExistsError, QueueNotFoundError, RsmqError
+
+REDIS_URL, VERBOSE = "jobq.rsmq.redis_url", "jobq.rsmq.verbose"
+
+ns_option = option(
+    "--ns", default="rsmq", show_default=True, shared=("JOBQ_RSMQ_NS",),
+    help="First part of every key of RSMQ's; on a Cluster '{rsmq}'.",
+)  # fmt: skip
+realtime_option = option(
+    "--realtime", is_flag=True, shared=("JOBQ_RSMQ_REALTIME",), help="Publish after every send."
+)
+name_option = option("-n", "--name", required=True, metavar="QUEUE", help="Name of the queue.")
+id_option = option("-i", "--message-id", required=True, metavar="ID", help="Id of the message.")
 
 
-@click.group("rsmq", cls=Group)
+def opened(session: Session, ns: str, realtime: bool = False) -> Rsmq:
+    """RSMQ on the server named by --url, -r, the environment, in this order."""
+    ctx = click.get_current_context()
+    given = ctx.meta.get(REDIS_URL)
+    if given and ctx.get_parameter_source("url") is not ParameterSource.COMMANDLINE:
+        session = replace(session, url=given)
+    return Rsmq(session.client, ns, realtime)
+
+
+@contextmanager
+def telling(failed: str) -> Iterator[None]:
+    """An error of RSMQ's ends the command with code 1: `failed` says what, `{reason}` in it why."""
+    try:
+        yield
+    except RsmqError as error:
+        name = click.get_current_context().params.get("name")
+        text = f"{failed} ({error})"
+        if isinstance(error, QueueNotFoundError):
+            text = f"No such queue: {name}"
+        elif isinstance(error, QueueExistsError):
+            text = f"Queue already exists: {name}"
+        fail(text, error)
+
+
+def fail(text: str, error: RsmqError | None = None) -> None:
+    """End the command with code 1."""
+    ctx = click.get_current_context()
+    if error and ctx.meta.get(VERBOSE):
+        text = f"{text} [{error.name}: {error}]"
+    click.echo(output.escaped(text), err=True)
+    ctx.exit(exits.NO)
+
+
+@group(
+    "rsmq",
+    examples="""
+    jobq rsmq queue create -n mails
+    jobq rsmq message send -n mails -m "Hello, World"
+    jobq rsmq message receive -n mails
+""",
+)
 @click.option(
     "-r", "--redis-url", cls=Option, metavar="URL", help="Server, as --url of each command."
 )
@@ -28,15 +89,9 @@ def rsmq(ctx: click.Context, redis_url: str | None, verbose: bool) -> None:
     ctx.meta[REDIS_URL], ctx.meta[VERBOSE] = redis_url, verbose
 
 
-rsmq.examples = """
-    jobq rsmq queue create -n mails
-    jobq rsmq message send -n mails -m "Hello, World"
-    jobq rsmq message receive -n mails
-"""
-
-
 @command(
     "bridge",
+    group=rsmq,
     examples="""
         jobq rsmq bridge --realtime
         jobq rsmq bridge < calls.jsonl
@@ -51,11 +106,322 @@ def bridge(session: Session, ns: str, realtime: bool) -> None:
     {"n": 1, "result": "..."} or {"n": 1, "error": {"name": ..., "message": ...}}. Methods and options are those
     of RSMQ for Node. Up to 1,000 calls may be on their way at a time.
     """
-    from jobq.protocols.rsmq.bridge import Bridge
-
     rsmq = opened(session, ns, realtime)
     Bridge(rsmq.client, rsmq.requests).serve(sys.stdin.fileno(), sys.stdout.fileno())
 
 
-for part in (rsmq_queue.queue, rsmq_message.message, bridge):
-    rsmq.add_command(part)
+@group("queue", parent=rsmq, examples="jobq rsmq queue list\njobq rsmq queue create -n mails -t 60")
+def queue() -> None:
+    """Queues and their settings."""
+
+
+@command("list", group=queue, examples="jobq rsmq queue list\njobq rsmq queue list --ns '{rsmq}'")
+@ns_option
+def list_(session: Session, ns: str) -> None:
+    """Names of the queues, a JSON array. What somebody wrote there and can't be one is told on stderr."""
+    with telling("Failed to list the queues"):
+        names = opened(session, ns).list_queues()
+    click.echo(output.json_text([name for name in names if can_name(name)]))
+    for name in names:
+        if not can_name(name):
+            text = f"{name!r} is listed and can't be a queue's name; queue delete -n takes it off the list"
+            click.echo(output.escaped(text), err=True)
+
+
+@command("create", group=queue, examples="jobq rsmq queue create -n mails -t 60 -d 5 -m -1")
+@name_option
+@option(
+    "-t",
+    "--visibility-timeout",
+    "vt",
+    key="vt",
+    type=int,
+    default=30,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a received message is hidden.",
+)
+@option(
+    "-d",
+    "--delay",
+    type=int,
+    default=0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a sent message is hidden.",
+)
+@option(
+    "-m",
+    "--maxsize",
+    type=int,
+    default=65535,
+    show_default=True,
+    metavar="BYTES",
+    help="Longest message, 1024 to 65536, -1 for any.",
+)
+@ns_option
+def create(session: Session, name: str, vt: int, delay: int, maxsize: int, ns: str) -> None:
+    """Make a queue. Exit code 1: there is one of this name."""
+    with telling(f"Failed to create queue: {name}"):
+        opened(session, ns).create_queue(name, vt, delay, maxsize)
+    _say(session, name, "created")
+
+
+@command("describe", group=queue, examples="jobq rsmq queue describe -n mails")
+@name_option
+@ns_option
+def describe(session: Session, name: str, ns: str) -> None:
+    """Settings, totals and counts of a queue, as JSON."""
+    with telling(f"Failed to describe queue: {name}"):
+        attributes = opened(session, ns).get_queue_attributes(name)
+    click.echo(output.json_line(attributes.as_dict()))
+
+
+@command("set", group=queue, examples="jobq rsmq queue set -n mails -t 120")
+@name_option
+@option(
+    "-t",
+    "--visibility-timeout",
+    "vt",
+    key="vt",
+    type=int,
+    metavar="SECONDS",
+    help="How long a received message is hidden.",
+)
+@option("-d", "--delay", type=int, metavar="SECONDS", help="How long a sent message is hidden.")
+@option(
+    "-m", "--maxsize", type=int, metavar="BYTES", help="Longest message, 1024 to 65536, -1 for any."
+)
+@ns_option
+def set_(session: Session, name: str, ns: str, **settings: Any) -> None:
+    """Change what is given; prints what describe does."""
+    with telling(f"Failed to set attributes of queue: {name}"):
+        attributes = opened(session, ns).set_queue_attributes(name, **settings)
+    click.echo(output.json_line(attributes.as_dict()))
+
+
+@command("delete", group=queue, examples="jobq rsmq queue delete -n mails")
+@name_option
+@ns_option
+def delete_queue(session: Session, name: str, ns: str) -> None:
+    """Delete a queue with all its messages."""
+    with telling(f"Failed to delete queue: {name}"):
+        opened(session, ns).delete_queue(name)
+    _say(session, name, "deleted")
+
+
+@command("purge", group=queue, examples="jobq rsmq queue purge -n mails --yes")
+@name_option
+@ns_option
+@yes_option
+def purge(session: Session, name: str, ns: str, yes: bool) -> None:
+    """Delete all messages of a queue, hidden ones too; the queue stays."""
+    session.confirmed(f"Delete all messages of {name}?", yes)
+    with telling(f"Failed to purge queue: {name}"):
+        gone = opened(session, ns).purge(name)
+    session.say({"queue": name, "purged": gone}, f"{name}: {gone:,} messages deleted")
+
+
+@command("heal", group=queue, examples="jobq rsmq queue heal -n mails")
+@name_option
+@ns_option
+def heal(session: Session, name: str, ns: str) -> None:
+    """Remove what crashed clients left: ids without a body, fields of messages that are gone."""
+    with telling(f"Failed to heal queue: {name}"):
+        healed = opened(session, ns).heal(name)
+    text = f"{name}: {healed.phantoms:,} ids without a body, {healed.fields:,} fields without a message"
+    session.say({"queue": name, **healed._asdict()}, text)
+
+
+@command(
+    "redrive",
+    group=queue,
+    examples="""
+        jobq rsmq queue redrive -n mails-dead --to mails
+        jobq rsmq queue redrive -n mails-dead --to mails --limit 1
+    """,
+)
+@name_option
+@option("--to", "target", required=True, metavar="QUEUE", help="Where they go.")
+@option("--limit", type=click.IntRange(1), metavar="N", help="So many at most.  [default: all]")
+@ns_option
+def redrive(session: Session, name: str, target: str, limit: int | None, ns: str) -> None:
+    """Move what is visible in one queue to another, as from a dead-letter queue back."""
+    with telling(f"Failed to redrive from {name} to {target}"):
+        moved = opened(session, ns).redrive(name, target, limit)
+    session.say(
+        {"queue": name, "to": target, "moved": moved},
+        f"{name}: {moved:,} messages moved to {target}",
+    )
+
+
+def _say(session: Session, name: str, action: str) -> None:
+    if session.as_json:
+        session.say({"queue": name, "action": action}, "")
+
+
+@group(
+    "message",
+    parent=rsmq,
+    examples="""
+    jobq rsmq message send -n mails -m "Hello, World"
+    jobq rsmq message receive -n mails -t 60
+""",
+)
+def message() -> None:
+    """Messages of a queue."""
+
+
+@command(
+    "send",
+    group=message,
+    examples="""
+        jobq rsmq message send -n mails -m 'Hello, World' -d 60
+        jobq rsmq message send -n mails --stdin < calls.jsonl
+    """,
+)
+@name_option
+@option("-m", "--message", "text", metavar="TEXT", help="The message.")
+@option("--stdin", is_flag=True, help="Send each line of stdin as a message.")
+@option(
+    "-d",
+    "--delay",
+    type=int,
+    metavar="SECONDS",
+    help="How long it is hidden.  [default: the queue's]",
+)
+@realtime_option
+@ns_option
+def send(
+    session: Session, name: str, text: str | None, stdin: bool, delay: int | None, **how: Any
+) -> None:
+    """Send a message; prints its id."""
+    if (text is None) is not stdin:
+        raise ConfigError("a message comes from -m or from --stdin; give one of them")
+    rsmq = opened(session, how["ns"], how["realtime"])
+    with telling(f"Failed to send message: {'from stdin' if text is None else text}"):
+        if text is None:
+            lines = [line.rstrip(b"\r\n") for line in sys.stdin.buffer]
+            ids = rsmq.send_messages(name, lines, delay)
+        else:
+            ids = [rsmq.send_message(name, text, delay)]
+    for id_ in ids:
+        session.say({"queue": name, "id": id_}, id_)
+
+
+@command(
+    "receive",
+    group=message,
+    examples="jobq rsmq message receive -n mails\njobq rsmq message receive -n mails -t 0 --wait 20s",
+)
+@name_option
+@option(
+    "-t",
+    "--visibility-timeout",
+    "vt",
+    key="vt",
+    type=int,
+    metavar="SECONDS",
+    help="How long it is hidden, 0 too.  [default: the queue's]",
+)
+@option("--wait", type=DURATION, default=0, metavar="DURATION", help="Wait for one so long.")
+@ns_option
+def receive(session: Session, name: str, vt: int | None, wait: float, ns: str) -> None:
+    """Receive the first visible message, as JSON; `ts` is when it was first received, ms."""
+    with telling(f"Failed to receive from queue: {name}"):
+        _show(session, name, opened(session, ns).receive_message(name, vt, wait=wait))
+
+
+@command("pop", group=message, examples="jobq rsmq message pop -n mails")
+@name_option
+@ns_option
+def pop(session: Session, name: str, ns: str) -> None:
+    """Receive the first visible message and delete it at once."""
+    with telling(f"Failed to pop from queue: {name}"):
+        _show(session, name, opened(session, ns).pop_message(name))
+
+
+@command(
+    "delete",
+    group=message,
+    examples="jobq rsmq message delete -n mails -i hochb5vvsh0123456789abcdefghijkl",
+)
+@name_option
+@id_option
+@ns_option
+def delete_message(session: Session, name: str, message_id: str, ns: str) -> None:
+    """Delete a message. Exit code 1: there is none of this id."""
+    failed = f"Failed to delete message ID: {message_id}"
+    with telling(failed):
+        if not opened(session, ns).delete_message(name, message_id):
+            fail(failed)
+    if session.as_json:
+        session.say({"queue": name, "id": message_id, "action": "deleted"}, "")
+
+
+@command(
+    "visibility",
+    group=message,
+    examples="jobq rsmq message visibility -n mails -i hochb5vvsh0123456789abcdefghijkl -t 600",
+)
+@name_option
+@id_option
+@option(
+    "-t",
+    "--visibility-timeout",
+    "vt",
+    key="vt",
+    type=int,
+    required=True,
+    metavar="SECONDS",
+    help="Visible in so many seconds.",
+)
+@ns_option
+def visibility(session: Session, name: str, message_id: str, vt: int, ns: str) -> None:
+    """Say when a message becomes visible again."""
+    failed = f"Failed to change visibility timeout for message ID: {message_id}"
+    with telling(failed):
+        if not opened(session, ns).change_message_visibility(name, message_id, vt):
+            fail(failed)
+    told = f"Message ID: {message_id} visibility timeout set to {vt}s"
+    session.say({"queue": name, "id": message_id, "vt": vt}, told)
+
+
+@command(
+    "peek",
+    group=message,
+    examples="jobq rsmq message peek -n mails\njobq rsmq message peek -n mails --place all --limit 1000",
+)
+@name_option
+@option(
+    "--place",
+    type=click.Choice(["visible", "hidden", "all"]),
+    default="visible",
+    show_default=True,
+    help="Which.",
+)
+@option("--offset", type=click.IntRange(0), default=0, show_default=True, help="Skip so many.")
+@option(
+    "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Show so many."
+)
+@ns_option
+def peek(session: Session, name: str, place: str, offset: int, limit: int, ns: str) -> None:
+    """Look at messages without receiving them: a JSON object a line, the next first."""
+    with telling(f"Failed to peek into queue: {name}"):
+        found = opened(session, ns).peek(name, place, offset, limit)
+    for one in found:
+        click.echo(output.json_line({**_record(session, one), "visible_at": one.visible_at}))
+
+
+def _show(session: Session, name: str, found: Message | None) -> None:
+    if found:
+        click.echo(output.json_line(_record(session, found)))
+    else:
+        session.say({}, f"No messages on queue: {name}")
+
+
+def _record(session: Session, one: Message) -> dict[str, Any]:
+    """As rsmqctl prints it; with --json as RSMQ's Node client gives it."""
+    if session.as_json:
+        return {**one.as_dict(), "receipt": one.receipt}
+    return {"id": one.id, "message": one.message, "rc": one.rc, "ts": one.fr}

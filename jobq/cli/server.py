@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import click
-
 from jobq.cli import exits
-from jobq.cli.options import Group, command
-from jobq.cli.session import Session
+from jobq.cli.options import group
+from jobq.cli.session import Session, command
+from jobq.embedded import server as embedded
 
 
-@click.group("server", cls=Group)
+@group("server", examples="jobq server status\njobq server stop")
 def server() -> None:
     """The embedded server, which jobq starts by itself where no URL is set."""
 
 
-server.examples = "jobq server status\njobq server stop"
-
-
-@command("status", examples="jobq server status\njobq server status --json")
+@command("status", group=server, examples="jobq server status\njobq server status --json")
 def status(session: Session) -> int:
     """Show whether it runs, and where its data and socket are. Exit code 1: it doesn't run."""
-    from jobq.embedded import server as embedded
-
     found = embedded.status(session.settings)
     text = f"not running; data in {found.data}"
     if found.running:
@@ -34,15 +28,9 @@ def status(session: Session) -> int:
     return exits.OK if found.running else exits.NO
 
 
-@command("stop", examples="jobq server stop")
+@command("stop", group=server, examples="jobq server stop")
 def stop(session: Session) -> int:
     """End it; its data stay. Exit code 1: it didn't run."""
-    from jobq.embedded import server as embedded
-
     stopped = embedded.stop(session.settings)
     session.say({"stopped": stopped}, "stopped" if stopped else "not running")
     return exits.OK if stopped else exits.NO
-
-
-server.add_command(status)
-server.add_command(stop)

@@ -7,18 +7,19 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from jobq.cli import exits, output
+from jobq.cli.options import Command, Function, server_options
+from jobq.client.connection import Client, connect
 from jobq.config import STAYING_PATIENCE_S, ServerSettings, parse_queues, settings_from_env
+from jobq.embedded import server as embedded
 from jobq.errors import ConfigError, JobqError, ScriptError, UnavailableError
-
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
-    from jobq.jobs.signing import Purpose
-    from jobq.queue.queue import Queue
+from jobq.jobs.signing import Purpose, seal_for, shown_text
+from jobq.queue.directory import queue_names, queue_names_by_keys, strange_queue_names
+from jobq.queue.queue import Queue
 
 T = TypeVar("T")
 embedded_log = logging.getLogger("jobq.server")
@@ -48,8 +49,6 @@ class Session:
         settings = settings_from_env(patience_s=STAYING_PATIENCE_S)
         url, namespace = self.url or settings.url, self.namespace or settings.namespace
         if not url:
-            from jobq.embedded import server as embedded
-
             embedded.announced_by(self._note_start)
         # A command that says it enqueued has done so.
         return replace(settings, url=url, namespace=namespace, outage_buffer=0)
@@ -62,26 +61,18 @@ class Session:
     @cached_property
     def client(self) -> Client:
         """The connection, made when first asked for."""
-        from jobq.client.connection import connect
-
         return connect(settings=self.settings)
 
     def shown(self, purpose: Purpose, queue: str, mid: str, text: str) -> str:
         """A progress or a reason, opened where it is sealed."""
-        from jobq.jobs.signing import seal_for, shown_text
-
         return shown_text(seal_for(self.settings.codec), purpose, queue, mid, text)
 
     def queue(self, name: str) -> Queue:
         """The queue `name`."""
-        from jobq.queue.queue import Queue
-
         return Queue(name, self.client)
 
     def queues(self, names: str | Iterable[str] | None) -> list[Queue]:
         """The queues named, all that were ever used without any."""
-        from jobq.queue.directory import queue_names
-
         if isinstance(names, str):
             names = [name for name, _ in parse_queues(names)]
         return [self.queue(name) for name in names or queue_names(self.client)]
@@ -100,8 +91,6 @@ class Session:
 
     def readable(self, names: str | Iterable[str] | None, *, strange: bool = True) -> list[Queue]:
         """The same as `queues`; names out of reach, and if `strange` what can't be a queue's name, are problems."""
-        from jobq.queue.directory import queue_names_by_keys, strange_queue_names
-
         if names:
             return self.queues(names)
         try:
@@ -197,3 +186,35 @@ class Session:
         """Go on only with --yes or after a person agrees."""
         if not yes:
             click.confirm(output.escaped(question), abort=True, err=True)
+
+
+def command(
+    name: str, *, examples: str, group: click.Group | None = None, takes_negatives: bool = False,
+    changes: bool = False,
+) -> Callable[[Function], Command]:  # fmt: skip
+    """Declare a verb with --url, --namespace and --json, which reach the function as its Session.
+
+    group: what the verb belongs to. takes_negatives: accept `-2` as an argument; the command itself refuses
+    unknown options then. changes: the command changes several things one after the other, so it goes on when
+    nobody reads its output any more.
+    """
+
+    def declare(function: Function) -> Command:
+        def call(url: str | None, namespace: str | None, as_json: bool, **given: Any) -> object:
+            session = Session(url=url, namespace=namespace, as_json=as_json, changes=changes)
+            return session.code(function(session, **given))
+
+        call.__doc__ = function.__doc__
+        call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+        for decorate in reversed(server_options):
+            decorate(call)
+        # click lists the last decorated first; the shared options belong at the end of the help.
+        call.__click_params__ = call.__click_params__[-3:] + call.__click_params__[:-3]  # type: ignore[attr-defined]
+        settings = {"ignore_unknown_options": takes_negatives}
+        made = click.command(name, cls=Command, context_settings=settings)(call)
+        made.examples = examples
+        if group is not None:
+            group.add_command(made)
+        return made
+
+    return declare

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import click
 
 from jobq.cli import exits
-from jobq.cli.checks import show
-from jobq.cli.options import Group, command, option
-from jobq.cli.session import Session
+from jobq.cli.check import show
+from jobq.cli.options import group, option
+from jobq.cli.session import Session, command
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,27 +26,24 @@ master_option = option(
 )  # fmt: skip
 
 
-class Spark(Group):
-    """The verbs of `jobq spark`."""
-
-    removed: ClassVar[dict[str, str]] = {
-        "warmup": "'jobq spark warmup' was removed; Spark starts without it",
-    }
-
-
-@click.group("spark", cls=Spark)
+@group(
+    "spark",
+    removed={"warmup": "'jobq spark warmup' was removed; Spark starts without it"},
+    examples="""
+    jobq spark doctor
+    jobq spark shell --memory 3g
+    jobq spark env
+""",
+)
 def spark() -> None:
     """Check and try out Spark on this machine."""
 
 
-spark.examples = """
-    jobq spark doctor
-    jobq spark shell --memory 3g
-    jobq spark env
-"""
-
-
-@command("doctor", examples="jobq spark doctor\njobq spark doctor --memory 4g --strict --json")
+@command(
+    "doctor",
+    group=spark,
+    examples="jobq spark doctor\njobq spark doctor --memory 4g --strict --json",
+)
 @memory_option
 @master_option
 @option("--strict", is_flag=True, help="Warnings count as failures.")
@@ -64,7 +61,7 @@ def doctor(session: Session, memory: str | None, master: str | None, strict: boo
     return exits.NO if no else exits.OK
 
 
-@command("shell", examples="jobq spark shell\njobq spark shell --memory 3g")
+@command("shell", group=spark, examples="jobq spark shell\njobq spark shell --memory 3g")
 @memory_option
 @master_option
 def shell(session: Session, memory: str | None, master: str | None) -> None:
@@ -94,7 +91,7 @@ def shell(session: Session, memory: str | None, master: str | None) -> None:
         running.stop()
 
 
-@command("env", examples="jobq spark env\njobq spark env --json")
+@command("env", group=spark, examples="jobq spark env\njobq spark env --json")
 def env(session: Session) -> None:
     """Print the environment variables that Spark's own programs need on this machine.
 
@@ -109,7 +106,3 @@ def env(session: Session) -> None:
         return
     for name, value in found.items():
         click.echo(f"export {name}={shlex.quote(value)}")
-
-
-for _each in (doctor, shell, env):
-    spark.add_command(_each)

@@ -1,49 +1,134 @@
-"""`jobq topic`: append to a replayable log, read it for a group or for nobody in particular."""
+"""`jobq topic`: append to a replayable log, read it for a group, steer its groups and what it keeps."""
 
 from __future__ import annotations
 
+import base64
+import os
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import click
 
-from jobq.cli import exits
-from jobq.cli.options import DURATION, Group, command, option
-from jobq.cli.session import Session
-from jobq.cli.topic_groups import groups, pause, peek, resume, seek, subscribe, unsubscribe
-from jobq.cli.topic_limits import compaction, delete, describe, lag, retention
-from jobq.cli.topic_places import (
-    PLACE,
-    group_option,
-    layout_option,
-    name_argument,
-    print_message,
-    redismq_of,
-    topic_of,
-)
-from jobq.errors import ConfigError
-
-if TYPE_CHECKING:
-    from jobq.topics import Batch, Record
+from jobq.cli import exits, output
+from jobq.cli.arguments import moment_of
+from jobq.cli.options import DURATION, group, option, yes_option
+from jobq.cli.session import Session, command
+from jobq.config import duration_s
+from jobq.errors import ConfigError, GroupNotFoundError, JobqError
+from jobq.queue.keys import is_name
+from jobq.topics import Batch, Limits, Message, Record, RedismqTopic, Topic
+from jobq.topics.binding import forget_topic, strange_topic_names, topic_names
 
 
-@click.group("topic", cls=Group)
-def topic() -> None:
-    """Append-only logs that any number of groups read, each at its own pace, and read again."""
+class Place(click.ParamType["str | int | datetime"]):
+    """earliest, latest, an index, a moment, or how long ago."""
+
+    name = "place"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | int | datetime:
+        if not isinstance(value, str) or value in ("earliest", "latest"):
+            return value  # type: ignore[no-any-return]
+        if value.isascii() and value.isdigit():
+            return int(value)
+        try:
+            return datetime.now(UTC) - timedelta(seconds=duration_s(value))
+        except ConfigError:
+            pass
+        try:
+            found = moment_of(value)
+        except ConfigError:
+            found = 0.0
+        if not isinstance(found, datetime):
+            self.fail(
+                f"{value!r} is no place; write earliest, latest, 42, 1h (ago) or 2026-11-21T08:00", param, ctx
+            )  # fmt: skip
+        return found
 
 
-topic.examples = """
+PLACE = Place()
+name_argument = click.argument("name", metavar="TOPIC")
+group_option = option("-g", "--group", metavar="NAME", required=True, help="Whose position.")
+layout_option = option(
+    "--layout", type=click.Choice(["jobq", "redismq"]), default="jobq", show_default=True,
+    help="redismq: as its programs keep topics.",
+)  # fmt: skip
+COLUMNS = {"index": "index", "at": "at", "key": "key", "content": "content"}
+
+
+def topic_of(session: Session, name: str) -> Topic:
+    """The topic in jobq's layout."""
+    return Topic(name, session.client)
+
+
+def redismq_of(session: Session, name: str) -> RedismqTopic:
+    """The topic in redismq's layout."""
+    return RedismqTopic(name, session.client)
+
+
+@contextmanager
+def tolerating(session: Session, group: str) -> Iterator[None]:
+    """Make what can't be read a problem of this group alone."""
+    with session.tolerating(group, "group"):
+        try:
+            yield
+        except GroupNotFoundError as error:
+            session.problem(f"group {group}", error)
+
+
+def group_names(session: Session, topic: Topic) -> list[str]:
+    """The groups; what is listed and can't be one is a problem."""
+    for strange in topic.strange_groups():
+        remedy = "can't be a group's name; jobq topic unsubscribe removes it"
+        session.problem(f"{strange!r} among the groups of {topic.name}", JobqError(remedy))
+    return topic.groups()
+
+
+def shown(session: Session, message: Message) -> dict[str, Any]:
+    """One message: as it is with --json, else with its time for people."""
+    content = message.content
+    facts: dict[str, Any] = {
+        "index": message.index, "at": message.at, "key": message.key, "headers": message.headers,
+        "content": None if content is None else content.decode("utf-8", "backslashreplace"),
+    }  # fmt: skip
+    if content is not None and facts["content"].encode() != content:
+        facts["content_base64"] = base64.b64encode(content).decode()
+    if not session.as_json:
+        facts |= {"at": output.moment(message.at), "key": message.key or ""}
+        facts["content"] = "(deleted)" if content is None else facts["content"]
+    return facts
+
+
+def print_message(session: Session, message: Message) -> None:
+    """One message in a line: index, time, key, content, parted by tabs."""
+    facts = shown(session, message)
+    if session.as_json:
+        session.say(facts, "")
+    else:
+        cells = (output.escaped(str(facts[field])) for field in COLUMNS.values())
+        click.echo("\t".join(cells))
+
+
+@group(
+    "topic",
+    examples="""
     jobq topic append orders '{"id": 1}' --key 1
     jobq topic poll orders --group billing
     jobq topic read orders --from 1h
     jobq topic lag orders
-"""
+""",
+)
+def topic() -> None:
+    """Append-only logs that any number of groups read, each at its own pace, and read again."""
 
 
 @command(
     "append",
+    group=topic,
     examples="""
         jobq topic append orders '{"id": 1}'
         jobq topic append orders '{"id": 1}' --key 1 --header trace=abc
@@ -76,7 +161,6 @@ def append(
     if layout == "redismq":
         if given["key"] is not None or given["headers"] or given["tombstone"]:
             raise ConfigError("redismq's layout has neither keys nor headers; leave them out")
-        from jobq.topics import RedismqTopic
 
         indexes = RedismqTopic(name, session.client, ttl=ttl).append_many(plain)
     elif ttl is not None:
@@ -91,7 +175,6 @@ def append(
 def _records(
     plain: Iterator[bytes], key: str | None, headers: tuple[str, ...], tombstone: bool
 ) -> Iterator[Record]:
-    from jobq.topics import Record
 
     pairs = [header.partition("=") for header in headers]
     for name, equals, _ in pairs:
@@ -110,6 +193,7 @@ def _told(indexes: list[int]) -> str:
 
 @command(
     "poll",
+    group=topic,
     examples="""
         jobq topic poll orders --group billing
         jobq topic poll orders --group billing --count 1 --block 30s --json
@@ -182,6 +266,7 @@ def _print_batch(session: Session, batch: Batch, settle: Callable[[], object] | 
 
 @command(
     "read",
+    group=topic,
     examples="""
         jobq topic read orders
         jobq topic read orders --from 100 --to 199 --json
@@ -225,11 +310,9 @@ def read(session: Session, name: str, start: Any, end: Any, count: int | None, l
 TOPIC_COLUMNS = ("topic", "messages", "first", "last", "bytes", "groups")
 
 
-@command("list", examples="jobq topic list\njobq topic list --json")
+@command("list", group=topic, examples="jobq topic list\njobq topic list --json")
 def list_(session: Session) -> None:
     """Show the topics there are, in jobq's layout."""
-    from jobq.topics.binding import strange_topic_names, topic_names
-
     names = topic_names(session.client)
     session.strange("topic", strange_topic_names(session.client))
     if not names:
@@ -246,6 +329,312 @@ def list_(session: Session) -> None:
     session.say_all(rows, {column: column for column in TOPIC_COLUMNS})
 
 
-for verb in (list_, append, poll, read, describe, lag, groups, subscribe, unsubscribe, peek, seek, pause, resume,
-             retention, compaction, delete):  # fmt: skip
-    topic.add_command(verb)
+POLICIES = ("earliest", "latest", "error")
+
+
+@command(
+    "groups", group=topic, examples="jobq topic groups orders\njobq topic groups orders --json"
+)
+@name_argument
+def groups(session: Session, name: str) -> None:
+    """Show the groups of TOPIC: where each is, what it holds, whether it is paused."""
+    topic = topic_of(session, name)
+    rows = []
+    for one in group_names(session, topic):
+        with tolerating(session, one):
+            lag = topic.group(one).lag()
+            paused: Any = lag.paused if session.as_json else "paused" * lag.paused
+            rows.append({"group": one, "settled": lag.settled, "handed_out": lag.handed_out, "held": lag.held,
+                         "lag": lag.messages, "out_of_range": lag.out_of_range, "paused": paused})  # fmt: skip
+    if not rows:
+        session.note(
+            f"{name} has no group; one is made by its first poll, or by jobq topic subscribe"
+        )
+        return
+    session.say_all(rows, {column: column for column in rows[0]})
+
+
+@command(
+    "subscribe",
+    group=topic,
+    examples="""
+        jobq topic subscribe orders --group billing
+        jobq topic subscribe orders --group billing --start 1h --out-of-range error
+    """,
+)
+@name_argument
+@group_option
+@option(
+    "--start",
+    type=PLACE,
+    default="earliest",
+    show_default=True,
+    help="earliest, latest, an index, 1h (ago), a moment.",
+)
+@option("--out-of-range", type=click.Choice(POLICIES), default="earliest", show_default=True,
+        help="Where to go on when the next message was dropped.")  # fmt: skip
+def subscribe(session: Session, name: str, group: str, start: Any, out_of_range: str) -> int:
+    """Make a group of TOPIC. Exit code 1: it is there already, and stays where it is."""
+    made = topic_of(session, name).group(group).subscribe(start, out_of_range=out_of_range)
+    session.say(
+        {"topic": name, "group": group, "made": made},
+        f"{group}: {'made' if made else 'is there already'}",
+    )
+    return exits.OK if made else exits.NO
+
+
+@command("unsubscribe", group=topic, examples="jobq topic unsubscribe orders --group billing")
+@name_argument
+@group_option
+@layout_option
+def unsubscribe(session: Session, name: str, group: str, layout: str) -> int:
+    """Forget a group of TOPIC: reading for it again replays what is there. Exit code 1: there was none."""
+    if layout == "redismq":
+        redismq_of(session, name).reader(group).unsubscribe()
+        gone = True
+    elif is_name("group", os.fsencode(group)):
+        gone = topic_of(session, name).group(group).unsubscribe()
+    else:
+        gone = topic_of(session, name).forget_group(os.fsencode(group))
+    session.say(
+        {"topic": name, "group": group, "forgotten": gone},
+        f"{group}: {'forgotten' if gone else 'no such group'}",
+    )
+    return exits.OK if gone else exits.NO
+
+
+@command(
+    "seek",
+    group=topic,
+    examples="""
+        jobq topic seek orders --group billing --to earliest
+        jobq topic seek orders --group billing --to 1000
+        jobq topic seek orders --group billing --to 2026-11-21T08:00
+    """,
+)
+@name_argument
+@group_option
+@option(
+    "--to",
+    "place",
+    type=PLACE,
+    required=True,
+    help="earliest, latest, an index, 1h (ago), a moment.",
+)
+@layout_option
+def seek(session: Session, name: str, group: str, place: Any, layout: str) -> None:
+    """Move a group of TOPIC. What its readers hold they can't commit any more."""
+    if layout == "redismq":
+        if isinstance(place, datetime):
+            raise ConfigError("redismq's layout keeps no times; give earliest, latest or an index")
+        following = redismq_of(session, name).reader(group).seek(place)
+    else:
+        following = topic_of(session, name).group(group).seek(place)
+    session.say({"topic": name, "group": group, "next": following}, f"{group}: next is {following}")
+
+
+@command(
+    "peek",
+    group=topic,
+    examples="jobq topic peek orders --group billing\njobq topic peek orders --group billing -n 1 --json",
+)
+@name_argument
+@group_option
+@option(
+    "-n", "--count", type=click.IntRange(1, 1000), default=10, show_default=True, help="At most."
+)
+@layout_option
+def peek(session: Session, name: str, group: str, count: int, layout: str) -> int:
+    """Look at what a group of TOPIC gets next; nothing moves. Exit code 1: there is nothing new."""
+    if layout == "redismq":
+        topic = redismq_of(session, name)
+        found = list(islice(topic.read(topic.reader(group).lag().settled + 1), count))
+    else:
+        found = topic_of(session, name).group(group).peek(count)
+    for message in found:
+        print_message(session, message)
+    return exits.OK if found else exits.NO
+
+
+@command("pause", group=topic, examples="jobq topic pause orders --group billing")
+@name_argument
+@group_option
+def pause(session: Session, name: str, group: str) -> None:
+    """Hand a group of TOPIC nothing until resume. It still commits what it holds."""
+    topic_of(session, name).group(group).pause()
+    session.say({"topic": name, "group": group, "paused": True}, f"{group}: paused")
+
+
+@command("resume", group=topic, examples="jobq topic resume orders --group billing")
+@name_argument
+@group_option
+def resume(session: Session, name: str, group: str) -> None:
+    """End a pause of a group of TOPIC."""
+    topic_of(session, name).group(group).resume()
+    session.say({"topic": name, "group": group, "paused": False}, f"{group}: resumed")
+
+
+@command(
+    "describe",
+    group=topic,
+    examples="jobq topic describe orders\njobq topic describe orders --json",
+)
+@name_argument
+def describe(session: Session, name: str) -> None:
+    """Show what TOPIC holds, what it keeps, and who reads it."""
+    topic = topic_of(session, name)
+    group_names(session, topic)
+    facts = topic.describe()
+    record = {"topic": name, **facts._asdict(), "limits": facts.limits._asdict()}
+    lines = [
+        f"{name}: {facts.messages:,} messages, index {facts.first} to {facts.last}, about {facts.nbytes:,} bytes",
+        f"  appended  {output.moment(facts.oldest_at) or '-'} to {output.moment(facts.newest_at) or '-'}",
+        f"  keeps     {_kept(facts.limits)}",
+        f"  groups    {', '.join(facts.groups) or '-'}",
+    ]
+    if facts.compacted_to or facts.compacting:
+        lines.append(
+            f"  compacted up to {facts.compacted_to}" + ", more under way" * facts.compacting
+        )
+    if session.as_json:
+        session.say(record, "")
+    else:
+        for line in lines:
+            click.echo(output.escaped(line))
+
+
+@command(
+    "lag",
+    group=topic,
+    examples="""
+        jobq topic lag orders
+        jobq topic lag orders --group billing --json
+        jobq topic lag orders --group billing --layout redismq
+    """,
+)
+@name_argument
+@option("-g", "--group", metavar="NAME", help="Of one group only.  [default: all there are]")
+@layout_option
+def lag(session: Session, name: str, group: str | None, layout: str) -> None:
+    """Show how far behind the groups of TOPIC are: messages not settled, and the age of the oldest.
+
+    Where compaction left holes, or messages of redismq expired, the number is an upper bound.
+    """
+    if layout == "redismq":
+        found = [(group, redismq_of(session, name).reader(group).lag())] if group else []
+    else:
+        topic = topic_of(session, name)
+        found = []
+        for one in [group] if group else group_names(session, topic):
+            with tolerating(session, one):
+                found.append((one, topic.group(one).lag()))
+    rows = [
+        {"group": one, "lag": lag.messages, "age_ms": lag.age_ms, "settled": lag.settled, "last": lag.last,
+         "held": lag.held, "expired": lag.expired, "skipped": lag.skipped}
+        for one, lag in found
+    ]  # fmt: skip
+    if not rows and session.problems:
+        return
+    if not rows:
+        session.note(f"{name} has no group that can be listed; name one by --group")
+        return
+    session.say_all(rows, {column: column for column in rows[0]})
+
+
+@command(
+    "retention",
+    group=topic,
+    examples="""
+        jobq topic retention orders
+        jobq topic retention orders --max-age 7d --max-count 1000000
+        jobq topic retention orders --max-bytes 0 --apply
+        jobq topic retention orders --before 1000
+    """,
+)
+@name_argument
+@option("--max-age", type=DURATION, help="Keep messages so long; 0 for ever.")
+@option("--max-count", type=click.IntRange(0), help="Keep so many; 0 all.")
+@option("--max-bytes", type=click.IntRange(0), help="Keep about so many bytes; 0 all.")
+@option("--apply", is_flag=True, help="Drop now what is over: else that comes with the appends.")
+@option("--before", type=click.IntRange(1), help="Drop all below this index now.")
+def retention(session: Session, name: str, apply: bool, before: int | None, **limits: Any) -> None:
+    """Show or set what TOPIC keeps. What isn't given stays as it is."""
+    topic = topic_of(session, name)
+    changes = any(value is not None for value in limits.values())
+    now = topic.set_limits(**limits) if changes else topic.limits()
+    record = {"topic": name, **now._asdict()}
+    text = f"{name}: keeps {_kept(now)}"
+    if apply or before is not None:
+        record["first"] = topic.trim(before)
+        text += f"; begins at {record['first']}"
+    session.say(record, text)
+
+
+@command(
+    "compaction",
+    group=topic,
+    examples="""
+        jobq topic compaction prices
+        jobq topic compaction prices on --tombstones 1d
+        jobq topic compaction prices --run
+        jobq topic compaction prices off
+    """,
+)
+@name_argument
+@click.argument("switch", type=click.Choice(["on", "off"]), required=False)
+@option(
+    "--tombstones", type=DURATION, help="How long the deletion of a key is kept.  [default: 1d]"
+)
+@option("--run", is_flag=True, help="Compact now: else that comes with the appends.")
+def compaction(
+    session: Session, name: str, switch: str | None, tombstones: float | None, run: bool
+) -> None:
+    """Show or set whether TOPIC keeps only the newest message of each key. Messages without a key all stay."""
+    topic = topic_of(session, name)
+    if switch or tombstones is not None:
+        topic.set_limits(compact=switch == "on" if switch else None, tombstones=tombstones)
+    if run:
+        topic.compact()
+    facts = topic.describe()
+    record = {
+        "topic": name, "compact": facts.limits.compact, "tombstone_ms": facts.limits.tombstone_ms,
+        "compacted_to": facts.compacted_to, "messages": facts.messages,
+    }  # fmt: skip
+    word = "on" if facts.limits.compact else "off"
+    session.say(
+        record,
+        f"{name}: compaction {word}, compacted up to {facts.compacted_to}, {facts.messages:,} messages",
+    )
+
+
+@command("delete", group=topic, examples="jobq topic delete orders\njobq topic delete orders --yes")
+@name_argument
+@yes_option
+@layout_option
+def delete(session: Session, name: str, yes: bool, layout: str) -> int:
+    """Drop TOPIC for good, with its groups. With redismq's layout, groups keep their positions."""
+    written = os.fsencode(name)
+    if layout == "jobq" and not is_name("topic", written):
+        session.confirmed(f"Take {name} off the list of topics?", yes)
+
+        listed = written in strange_topic_names(session.client)
+        forget_topic(session.client, written)
+        if not listed:
+            session.say({"topic": name, "deleted": False}, f"{name}: no such topic")
+            return exits.NO
+    else:
+        topic = redismq_of(session, name) if layout == "redismq" else topic_of(session, name)
+        session.confirmed(f"Drop topic {name} with all its messages?", yes)
+        topic.delete()
+    session.say({"topic": name, "deleted": True}, f"{name}: deleted")
+    return exits.OK
+
+
+def _kept(limits: Limits) -> str:
+    told = [
+        f"messages for {limits.max_age_ms / 1000:,g} s" * (limits.max_age_ms > 0),
+        f"{limits.max_count:,} messages" * (limits.max_count > 0),
+        f"about {limits.max_bytes:,} bytes" * (limits.max_bytes > 0),
+        "the newest of each key" * limits.compact,
+    ]
+    return ", ".join(filter(None, told)) or "everything"

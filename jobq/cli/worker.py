@@ -1,19 +1,91 @@
-"""`jobq worker`: run jobs."""
+"""Options of `jobq worker` that take in what Ruby pushed, and what they come to."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from functools import reduce
 from logging import INFO
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from jobq.cli.intake import check_jobs, intake_of, intake_options
-from jobq.cli.load import load
-from jobq.cli.options import DURATION, Function, command, import_option, option
-from jobq.cli.session import Session
+from jobq.cli.modules import load
+from jobq.cli.options import DURATION, Function, import_option, option
+from jobq.cli.session import Session, command
+from jobq.client.connection import set_default_client
 from jobq.config import WorkerSettings, parse_queues
+from jobq.errors import ConfigError
+from jobq.jobs.middleware import everywhere
+from jobq.jobs.registry import Registry, default_registry
+from jobq.observe import sentry
+from jobq.observe.log import JobLog, Logging
+from jobq.protocols.ruby.intake import source
+from jobq.protocols.ruby.rules import RubyRules, Tally
+from jobq.protocols.ruby.settings import IntakeSettings, parse_names, parse_places
+from jobq.worker.feeder import Source
+
+_OPTIONS = (
+    option("--sidekiq", multiple=True, metavar="QUEUES",
+           help="Take in Sidekiq's jobs of these queues, [namespace:]queue; each goes to the queue of its name."),
+    option("--resque", multiple=True, metavar="QUEUES",
+           help="The same for Resque; its namespace is resque unless given."),
+    option("--ruby-job", multiple=True, metavar="CLASS=JOB",
+           help="Run this Ruby class by that job; else by the one of the same name."),
+    option("--ruby-url", metavar="URL", help="Server of the Ruby lists.  [default: the worker's own]"),
+    option("--ruby-backlog", type=click.IntRange(1, 1_000_000), default=1000, show_default=True,
+           help="Hold at most so many ready messages of a queue; about a second's work where that is less."),
+    option("--ruby-dead", is_flag=True,
+           help="Show what died in Sidekiq's dead set, Resque's failed list, too."),
+)  # fmt: skip
+
+
+class FromRuby(NamedTuple):
+    """What feeds a worker, and the middleware that goes with it."""
+
+    source: Source
+    rules: RubyRules
+    names: dict[str, str]
+
+
+def intake_options(function: Function) -> Function:
+    """All of them."""
+    return reduce(lambda inner, decorate: decorate(inner), reversed(_OPTIONS), function)
+
+
+def intake_of(session: Session, given: dict[str, Any]) -> FromRuby | None:
+    """Take the options out of `given`, and see that the worker's queues hold those that are fed."""
+    sidekiq, resque, jobs = (given.pop(name) for name in ("sidekiq", "resque", "ruby_job"))
+    url, backlog, dead = (given.pop(f"ruby_{name}") for name in ("url", "backlog", "dead"))
+    if not sidekiq and not resque:
+        if jobs or url or dead:
+            raise ConfigError(
+                "--ruby-… is about what is taken in; name queues with --sidekiq or --resque"
+            )
+        return None
+
+    places = parse_places("sidekiq", sidekiq) + parse_places("resque", resque)
+    lease_s = given["lease"] if given["lease"] is not None else 15.0
+    settings = IntakeSettings(
+        places=places, names=parse_names(jobs), backlog=backlog, ruby_dead=dead,
+        lease_ms=max(1_000, round(lease_s * 1000)),
+    )  # fmt: skip
+    listed = [name for name, _ in parse_queues(given["queues"])] if given["queues"] else []
+    fed = dict.fromkeys(place.queue for place in places if place.queue not in listed)
+    given["queues"] = ",".join([*filter(None, [given["queues"]]), *(f"{name}:1" for name in fed)])
+    tally = Tally()
+    fed_by = source(session.client, url, settings, tally)
+    return FromRuby(fed_by, RubyRules(session.client, tally), settings.names)
+
+
+def check_jobs(intake: FromRuby | None, registry: Registry) -> None:
+    """ConfigError for a class mapped to a job that isn't there once all modules are loaded."""
+    for ruby, job in intake.names.items() if intake else ():
+        if job not in registry:
+            raise ConfigError(
+                f"--ruby-job {ruby}={job}: no job {job!r} here; is its module in --import?"
+            )
+
 
 LEVELS = ("debug", "info", "warning", "error")
 DEFAULTS = {field.name: field.default for field in fields(WorkerSettings)}
@@ -72,11 +144,6 @@ def worker(
     TERM and INT drain, a second one hurries, a third kills; TSTP takes no more, CONT goes on; TTIN dumps
     stacks; HUP replaces the children one by one.
     """
-    from jobq.client.connection import set_default_client
-    from jobq.jobs.middleware import everywhere
-    from jobq.jobs.registry import default_registry
-    from jobq.observe import sentry
-    from jobq.observe.log import JobLog, Logging
     from jobq.worker.process import Hooks
     from jobq.worker.run import run_worker
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from jobq.cli import app, project
+from jobq.cli import app, settings
 from jobq.cli.options import Option
 
 FILE = """
@@ -114,5 +114,5 @@ def test_mistake_in_the_file_is_named(bare: Path, line: Any, text: str, words: s
 def test_file_without_a_section_says_nothing(bare: Path) -> None:
     path = bare / "pyproject.toml"
     path.write_text('[project]\nname = "x"')
-    found = project.nearest(bare).found
-    assert found and project.read(found) == {}
+    found = settings.nearest(bare).found
+    assert found and settings.read(found) == {}

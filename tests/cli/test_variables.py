@@ -11,7 +11,7 @@ import pytest
 
 from jobq import variables
 from jobq.cli.app import COMMANDS, app
-from jobq.cli.variables import options, unknown
+from jobq.cli.settings import options, unknown
 from jobq.config import settings_from_env
 
 ROOT = Path(__file__).resolve().parents[2]

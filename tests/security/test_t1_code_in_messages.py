@@ -41,7 +41,7 @@ CALLS = frozenset(("eval", "exec", "compile", "__import__"))
 #: Names that a module given on the command line, or one of the package, has: never one from a message.
 IMPORTERS = {
     "__init__.py",
-    "cli/load.py",
+    "cli/modules.py",
     "cli/options.py",
     "jobs/middleware.py",
     "observe/sentry_spans.py",

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from jobq.cli import lake_upkeep, main
+from jobq.cli import main
 from jobq.pipeline import offsets
 from jobq.pipeline.lake import lock, maintain, rollup_due, service
 from jobq.pipeline.lake.place import Lake
@@ -266,7 +266,7 @@ def test_others_get_at_the_lake_between_two_days_of_a_compaction(line, write, la
             found.append(one.dt)
 
     monkeypatch.setattr(maintain, "_sorted_parts", alone)
-    monkeypatch.setattr(lake_upkeep, "_told", between)
+    monkeypatch.setattr(lake, "_told", between)
     assert line("compact", "--no-rollups", "--wait", "0s")[0] == 0
     assert len(found) == 2
 
@@ -286,7 +286,7 @@ def test_compaction_that_waits_for_its_next_day_ends_when_the_end_is_said(
 
     with ExitStack() as other:
         monkeypatch.setattr(
-            lake_upkeep, "_told", lambda session, one: other.enter_context(lock.held(lake))
+            lake, "_told", lambda session, one: other.enter_context(lock.held(lake))
         )
         monkeypatch.setattr(lock, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
         code, _, err = line("compact", "--wait", "0s")

@@ -12,8 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from jobq.cli import main
-from jobq.cli.reliable import pop_words
-from jobq.cli.replies import quoted, shown
+from jobq.cli.reliable import pop_words, quoted, shown
 from jobq.errors import ConfigError
 from jobq.protocols.reliable.keys import places
 

@@ -1,23 +1,33 @@
-"""Verbs that judge: doctor for a server, fsck for queues."""
+"""`jobq check`: is the server fit, are the queues sound, was anything lost."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
 
 import click
 
 from jobq.cli import exits, output
-from jobq.cli.options import command, option, queues_option, yes_option
-from jobq.cli.session import Session
-from jobq.errors import ScriptError, UnavailableError
+from jobq.cli.options import DURATION, option, queues_option, yes_option
+from jobq.cli.session import Session, command
+from jobq.client.connection import Client
+from jobq.config import duration_s
+from jobq.errors import ConfigError, ScriptError, UnavailableError
+from jobq.queue.audit import Audit, server_ms
+from jobq.queue.audited import Audited
+from jobq.queue.diagnosis import Finding
+from jobq.queue.directory import forget_queue, served, strange_queue_names
+from jobq.queue.doctor import findings
+from jobq.queue.fsck import PARTS, repair, steps
+from jobq.queue.queue import Queue
+from jobq.queue.types import Violation
+from jobq.topics.binding import forget_topic, strange_topic_names
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from jobq.client.connection import Client
-    from jobq.queue.diagnosis import Finding
-    from jobq.queue.queue import Queue
-    from jobq.queue.types import Violation
+#: A time of the command line, by the clock of a queue's server.
+Moment = Callable[[Queue], int | None]
 
 #: A key of another type hides what it held, so that a repair may uncover more.
 REPAIRS = 3
@@ -39,8 +49,6 @@ def doctor(session: Session, strict: bool) -> int:
     Every node of a Cluster is judged, and replicas that a Cluster or Sentinels may promote. Refuses eviction
     policies that lose jobs. Exit code 1: something failed.
     """
-    from jobq.queue.doctor import findings
-
     found = findings(session.client)
     if not any(finding.check == "server" and finding.level == "fail" for finding in found):
         found += _unserved(session)
@@ -52,9 +60,6 @@ def doctor(session: Session, strict: bool) -> int:
 
 def _unserved(session: Session) -> Iterator[Finding]:
     """Queues with ready messages and no worker."""
-    from jobq.queue.diagnosis import Finding
-    from jobq.queue.directory import served
-
     with session.tolerating("workers", "list of"):
         workers = served(session.client)
         counted = session.from_each(None, lambda queue: [(queue.name, queue.admin.counts())])
@@ -105,9 +110,6 @@ def fsck(session: Session, queues: str | None, repairs: bool, yes: bool) -> int:
 
 def _names(session: Session, repairs: bool, yes: bool) -> int:
     """How many names in the lists of queues and topics can't be one, and were left there."""
-    from jobq.queue.directory import forget_queue, strange_queue_names
-    from jobq.topics.binding import forget_topic, strange_topic_names
-
     return sum(
         _strange(session, kind, listed, forget if repairs else None, yes)
         for kind, listed, forget in (
@@ -157,8 +159,6 @@ def _judged(session: Session, queue: Queue, repairs: bool, yes: bool) -> int:
 
 def _repaired(session: Session, queue: Queue, violations: list[Violation]) -> int:
     """How many don't hold after all. What a repair uncovers is repaired too."""
-    from jobq.queue.fsck import repair
-
     for _ in range(REPAIRS):
         for violation, done in repair(queue, violations):
             record = {
@@ -172,7 +172,6 @@ def _repaired(session: Session, queue: Queue, violations: list[Violation]) -> in
 
 
 def _checked(session: Session, queue: Queue) -> list[Violation]:
-    from jobq.queue.fsck import PARTS, steps
 
     found: list[Violation] = []
     try:
@@ -184,3 +183,121 @@ def _checked(session: Session, queue: Queue) -> list[Violation]:
             found += violations
             bar.update(1)
     return found
+
+
+READ_EVERY_S = 0.5
+TOLD_MIDS = 20
+
+
+@command(
+    "audit",
+    examples="""
+        jobq audit --queues low --since 1h
+        jobq audit --since 2026-11-21T07:00:00Z --until 2026-11-21T08:00:00Z --json
+        jobq audit --queues high,low --for 10m
+    """,
+)
+@queues_option
+@option(
+    "--since",
+    metavar="WHEN",
+    help="Accepted from then on: 1h (ago), or a moment with a zone.  [default: all on record]",
+)
+@option("--until", metavar="WHEN", help="Accepted up to then.  [default: now]")
+@option(
+    "--for", "following", type=DURATION, metavar="DURATION",
+    help="From now on for so long, reading along, so that nothing is trimmed unread.",
+)  # fmt: skip
+def audit(
+    session: Session,
+    queues: str | None,
+    since: str | None,
+    until: str | None,
+    following: float | None,
+) -> int:
+    """Count by the events what was accepted in a time range, and what became of it, while it goes on.
+
+    Needs 'jobq events level all' before the range. Exit code 1: something is lost; 2: the events of a queue
+    don't tell, and why. The other queues are audited all the same.
+    """
+    if following is not None and (since or until):
+        raise ConfigError(f"--for {following:g} s starts now; leave out --since and --until")
+    first, last = _moment_of(since), _moment_of(until)
+    found: list[tuple[Queue, Audit]] = []
+    for queue in session.readable(queues):
+        with _tolerating_audit(session, queue):
+            found.append((queue, _begun(queue, first, last, following)))
+    _follow(session, found, following or 0)
+    lost = False
+    for queue, one in found:
+        with _tolerating_audit(session, queue):
+            result = one.result()
+            show_audit(session, result)
+            lost = lost or bool(result.lost)
+    return exits.NO if lost else exits.OK
+
+
+@contextmanager
+def _tolerating_audit(session: Session, queue: Queue) -> Iterator[None]:
+    """As the session's own; events that don't tell are a problem of their queue alone, too."""
+    try:
+        with session.tolerating(queue.name):
+            yield
+    except ConfigError as error:
+        text = str(error).removeprefix(f"queue {queue.name!r}: ")
+        session.problem(f"queue {queue.name}", ConfigError(text))
+
+
+def _begun(queue: Queue, since: Moment, until: Moment, following: float | None) -> Audit:
+
+    if following is not None:
+        return Audit(queue, following=True)
+    return Audit(queue, since(queue), until(queue))
+
+
+def _moment_of(text: str | None) -> Moment:
+    """What it stands for by the clock of a queue's server, epoch ms."""
+    if text is None:
+        return lambda queue: None
+    try:
+        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        ago_ms = round(duration_s(text) * 1000)
+        return lambda queue: server_ms(queue) - ago_ms
+    if at.tzinfo is None:
+        raise ConfigError(f"{text!r} has no time zone; append Z for UTC, or +01:00")
+    at_ms = round(at.timestamp() * 1000)
+    return lambda queue: at_ms
+
+
+def _follow(session: Session, found: list[tuple[Queue, Audit]], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        for queue, one in found:
+            with _tolerating_audit(session, queue):
+                one.read()
+        time.sleep(min(left, READ_EVERY_S))
+
+
+def show_audit(session: Session, result: Audited, more: Mapping[str, int] | None = None) -> None:
+    """One queue's answer; `more`: further figures by what they count."""
+    told = (
+        f"{result.queue}: {result.accepted:,} accepted, {result.finished:,} finished, "
+        f"{result.duplicates:,} duplicates, {result.lost:,} lost"
+    )
+    counts = {
+        **(more or {}), "waiting or running": result.live, "superseded by newer content": result.superseded,
+        "finished of earlier ones": result.earlier, "unreadable records": result.unreadable,
+    }  # fmt: skip
+    rest = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    session.say(asdict(result), f"{told} ({rest})" if rest else told)
+    if result.clock_jumps:
+        session.note(
+            f"{result.queue}: the server's clock was set back in the range (clock_jump events: "
+            f"{result.clock_jumps:,}), so some times came twice; what --since and --until leave out is not exact"
+        )
+    if not session.as_json:
+        for mid in result.lost_mids[:TOLD_MIDS]:
+            session.say({}, f"  lost: {mid}")
+        if len(result.lost_mids) > TOLD_MIDS:
+            click.echo(f"  and {len(result.lost_mids) - TOLD_MIDS:,} more; --json names all")

@@ -1,21 +1,16 @@
-"""`[tool.jobq]` of the nearest pyproject.toml: defaults below flags and environment.
-
-[tool.jobq]
-imports = ["app.jobs"]
-queues = "high:6,low"
-
-[tool.jobq.worker]
-processes = 4
-"""
+"""Settings outside the command line: [tool.jobq] of pyproject.toml and the variables of the environment."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jobq import trust
+import click
+
+from jobq import trust, variables
+from jobq.cli.options import Option
 from jobq.errors import ConfigError
 
 #: Key in [tool.jobq] -> the option it is the default of, in every command that has it.
@@ -80,3 +75,28 @@ def _renamed(table: dict[str, Any]) -> dict[str, Any]:
         else _plain(key, value)
         for key, value in table.items()
     }
+
+
+def unknown(app: click.Group, environ: Mapping[str, str]) -> list[str]:
+    """A sentence for each JOBQ_… that no setting and no option reads. Loads the commands if it must."""
+    names = [name for name in environ if name.startswith(variables.PREFIX)]
+    if variables.KNOWN.issuperset(names):
+        return []
+    return variables.unknown(names, variables.KNOWN.union(options(app)))
+
+
+def options(app: click.Group) -> Iterator[str]:
+    """The variables of every option there is."""
+    with click.Context(app, info_name="jobq", auto_envvar_prefix="JOBQ") as context:
+        yield from _of(app, context)
+
+
+def _of(command: click.Command, context: click.Context) -> Iterator[str]:
+    for one in command.params:
+        if isinstance(one, Option):
+            yield from one.variables(context)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from _of(inner, click.Context(inner, info_name=name, parent=context))

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from jobq import trust
-from jobq.cli import output, project
+from jobq.cli import output, settings
 from jobq.errors import ConfigError
 
 
@@ -80,7 +80,7 @@ def _of_a_stranger(top: str) -> bool:
 def _extend_path() -> str:
     """Why the working folder was left out; empty: it wasn't."""
     here = Path.cwd()
-    found = project.nearest(here).found
+    found = settings.nearest(here).found
     folders = [found.path.parent] if found else []
     left_out = ""
     if not trust.writable_by_all(here):

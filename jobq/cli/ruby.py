@@ -1,21 +1,23 @@
-"""`jobq resque`: Resque's and Sidekiq's queues, seen and fed from here."""
+"""`jobq ruby`: show and fill the queues of Resque and Sidekiq."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from jobq.cli import exits, output
 from jobq.cli.arguments import from_words, moment_of
-from jobq.cli.options import DURATION, Group, command, option, yes_option
-from jobq.cli.session import Session
+from jobq.cli.options import DURATION, group, option, yes_option
+from jobq.cli.session import Session, command
 from jobq.errors import ConfigError, ScriptError
-
-if TYPE_CHECKING:
-    from jobq.protocols.ruby.outgoing import RubyQueue
-    from jobq.protocols.ruby.places import Place
+from jobq.protocols.ruby.claims import Claims
+from jobq.protocols.ruby.outgoing import ResqueQueue, RubyQueue, SidekiqQueue
+from jobq.protocols.ruby.places import Place, parse_place
+from jobq.protocols.ruby.seen import resque_workers, sidekiq_processes
+from jobq.queue.queue import Queue
+from jobq.queue.types import text_of
 
 sidekiq_option = option("--sidekiq", metavar="QUEUE", help="Sidekiq's queue, [namespace:]queue.")
 resque_option = option("--resque", metavar="QUEUE", help="Resque's queue, [namespace:]queue.")
@@ -25,19 +27,19 @@ namespaces_options = (
 )
 
 
-@click.group("resque", cls=Group)
+@group(
+    "resque",
+    examples="""
+    jobq resque queues
+    jobq resque push --sidekiq default HardWorker 1 x
+    jobq resque peek --resque low
+""",
+)
 def resque() -> None:
     """Resque's and Sidekiq's queues. Their jobs run here by `jobq worker --sidekiq QUEUE --resque QUEUE`."""
 
 
-resque.examples = """
-    jobq resque queues
-    jobq resque push --sidekiq default HardWorker 1 x
-    jobq resque peek --resque low
-"""
-
-
-@command("push", examples="""
+@command("push", group=resque, examples="""
     jobq resque push --sidekiq default HardWorker 1 x --delay 5m
     jobq resque push --resque low Archive 7
     jobq resque push --sidekiq default HardWorker --retry 3 --version 8
@@ -72,14 +74,17 @@ def push(
     )
     if wrong:
         raise ConfigError(f"Resque knows no --{wrong[0]}; leave it out, or use --sidekiq")
-    from jobq.protocols.ruby.outgoing import ResqueQueue
 
     queue = ResqueQueue(place.queue, session.client, namespace=place.namespace)
     queue.push(job_class, call.args)
     session.say({"queue": place.queue}, f"pushed to {place}")
 
 
-@command("queues", examples="jobq resque queues\njobq resque queues --sidekiq-namespace app --json")
+@command(
+    "queues",
+    group=resque,
+    examples="jobq resque queues\njobq resque queues --sidekiq-namespace app --json",
+)
 @namespaces_options[0]
 @namespaces_options[1]
 def queues(session: Session, sidekiq_namespace: str, resque_namespace: str) -> None:
@@ -93,7 +98,9 @@ def queues(session: Session, sidekiq_namespace: str, resque_namespace: str) -> N
 
 
 @command(
-    "peek", examples="jobq resque peek --sidekiq default\njobq resque peek --resque low --limit 5"
+    "peek",
+    group=resque,
+    examples="jobq resque peek --sidekiq default\njobq resque peek --resque low --limit 5",
 )
 @sidekiq_option
 @resque_option
@@ -110,7 +117,7 @@ def peek(
         session.say({"job": text}, text)
 
 
-@command("claims", examples="""
+@command("claims", group=resque, examples="""
     jobq resque claims --sidekiq default
     jobq resque claims --sidekiq default --give-back --yes
 """)  # fmt: skip
@@ -128,8 +135,6 @@ def claims(
     The next intake delivers it. Give back only where none will run any more: what one delivered without
     saying so would run twice.
     """
-    from jobq.protocols.ruby.claims import Claims
-
     found = Claims(session.client, _place(sidekiq, resque))
     waiting = found.waiting()
     if give_back and waiting:
@@ -148,7 +153,7 @@ def claims(
     session.say_all(records, columns)
 
 
-@command("workers", examples="jobq resque workers\njobq resque workers --json")
+@command("workers", group=resque, examples="jobq resque workers\njobq resque workers --json")
 @namespaces_options[0]
 @namespaces_options[1]
 def workers(session: Session, sidekiq_namespace: str, resque_namespace: str) -> int:
@@ -160,12 +165,7 @@ def workers(session: Session, sidekiq_namespace: str, resque_namespace: str) -> 
     return exits.OK if found else exits.NO
 
 
-for verb in (push, queues, peek, claims, workers):
-    resque.add_command(verb)
-
-
 def _place(sidekiq: str | None, resque: str | None) -> Place:
-    from jobq.protocols.ruby.places import parse_place
 
     if (sidekiq is None) == (resque is None):
         raise ConfigError("which queue? give one of --sidekiq QUEUE and --resque QUEUE")
@@ -177,7 +177,6 @@ def _place(sidekiq: str | None, resque: str | None) -> Place:
 
 
 def _queue(session: Session, place: Place) -> RubyQueue:
-    from jobq.protocols.ruby.outgoing import ResqueQueue, SidekiqQueue
 
     kind = SidekiqQueue if place.system == "sidekiq" else ResqueQueue
     return kind(place.queue, session.client, namespace=place.namespace)
@@ -191,7 +190,6 @@ def _push_sidekiq(
     at: str | None,
     given: dict[str, Any],
 ) -> str:
-    from jobq.protocols.ruby.outgoing import SidekiqQueue
 
     queue = SidekiqQueue(
         place.queue, session.client, namespace=place.namespace, version=given["version"]
@@ -203,8 +201,6 @@ def _push_sidekiq(
 
 
 def _queues(session: Session, sidekiq: str, resque: str) -> Iterator[dict[str, Any]]:
-    from jobq.protocols.ruby.claims import Claims
-    from jobq.protocols.ruby.places import Place
 
     for first in (Place("sidekiq", sidekiq, ""), Place("resque", resque, "")):
         for name in _names(session, first.key("queues")):
@@ -223,7 +219,6 @@ def _queues(session: Session, sidekiq: str, resque: str) -> Iterator[dict[str, A
 
 
 def _names(session: Session, key: str) -> list[str]:
-    from jobq.queue.types import text_of
 
     try:
         return sorted(map(text_of, session.client.command("SMEMBERS", key)))
@@ -233,7 +228,6 @@ def _names(session: Session, key: str) -> list[str]:
 
 
 def _held(session: Session, name: str) -> int:
-    from jobq.queue.queue import Queue
 
     try:
         counts = Queue(name, session.client).admin.counts()
@@ -243,7 +237,6 @@ def _held(session: Session, name: str) -> int:
 
 
 def _workers(session: Session, sidekiq: str, resque: str) -> Iterator[dict[str, Any]]:
-    from jobq.protocols.ruby.seen import resque_workers, sidekiq_processes
 
     for one in (
         *sidekiq_processes(session.client, sidekiq),
