@@ -27,7 +27,7 @@ from jobq.jobs.executor import Executor
 from jobq.jobs.registry import default_registry
 from jobq.queue.queue import _ending_arguments, _handed
 from jobq.queue.types import Ending, Message
-from jobq.worker.shared_state import Slots
+from jobq.worker.shared_state import SharedSlots
 
 DRAINED, BATCH, ROUNDS = 100_000, 64, 200
 FROM_SHARE = 0.2
@@ -102,7 +102,7 @@ def python() -> Iterator[Row]:
         runs = [call for call in calls if isinstance(call, Call)]
         endings = [executor.run(call) for call in runs]
         words: tuple[Any, ...] = ("EVALSHA", *_arguments(endings))
-        yield "read the reply", least(lambda: _handed(reply, 0, caller))
+        yield "read the reply", least(lambda: _handed(reply, 0, caller, BATCH))
         yield from held(messages)
         yield (
             "decode, find the job",
@@ -116,7 +116,7 @@ def python() -> Iterator[Row]:
 
 def held(messages: list[Message]) -> Iterator[Row]:
     """What goes to the memory that child and supervisor share."""
-    memory, until = Slots(), time.clock_gettime_ns(time.CLOCK_BOOTTIME) + 10**12
+    memory, until = SharedSlots(), time.clock_gettime_ns(time.CLOCK_BOOTTIME) + 10**12
 
     def start_all() -> None:
         memory.publish(0, messages, until)
@@ -131,7 +131,7 @@ def held(messages: list[Message]) -> Iterator[Row]:
 def _reply(messages: list[Message]) -> list[Any]:
     reply: list[Any] = [0, 0, 1]
     for message in messages:
-        reply += [message.mid.encode(), message.content, 1, 0, b"", message.lock_at]
+        reply += [message.mid.encode(), message.content, 1, 0, b"", message.lock_at, 0]
     return reply
 
 

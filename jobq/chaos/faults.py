@@ -11,7 +11,7 @@ from jobq.chaos.poison import KINDS
 from jobq.chaos.producing import QUEUE, deadly
 from jobq.chaos.stage import Fault, Stage
 from jobq.queue.queue import Queue
-from jobq.worker.clock import lease_and_margin
+from jobq.worker.shared_state import lease_and_margin
 
 __all__ = ["FAULTS", "Fault", "Stage"]
 

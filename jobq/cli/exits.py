@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobq import errors
-from jobq.worker import exits as of_worker
+from jobq.worker import exit_codes as of_worker
 
 OK = 0
 NO = 1

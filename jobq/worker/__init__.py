@@ -1,1 +1,7 @@
-"""Runs jobs: one supervisor, a pool of forked children."""
+"""Runs jobs: one supervisor and a pool of forked child processes."""
+
+from __future__ import annotations
+
+import logging
+
+logger = logging.getLogger("jobq.worker")

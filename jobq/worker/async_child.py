@@ -11,21 +11,19 @@ from functools import partial
 from time import monotonic_ns
 from typing import NamedTuple, TypeVar
 
-from redis.exceptions import RedisError
-
 from jobq.client.ahead import Ahead
+from jobq.client.clock import boot_ns
+from jobq.client.waiter import GRACE_S
 from jobq.errors import JobAborted, JobqError, UnavailableError
 from jobq.jobs.call import Call
 from jobq.jobs.forks import ForkedProcessError, leave
 from jobq.queue.types import Dequeued, Ending, Lease, Message
+from jobq.worker import logger
 from jobq.worker import shared_state as slots
-from jobq.worker.clock import boot_ns
-from jobq.worker.hard import kill_after_s
 from jobq.worker.holding import Child, Surroundings, aged
-from jobq.worker.idle import GRACE_S
 from jobq.worker.job_run import JobRun
-from jobq.worker.line import NotReportedError
-from jobq.worker.log import logger
+from jobq.worker.queue_client import NotReportedError
+from jobq.worker.timers import kill_after_s
 
 Answer = TypeVar("Answer")
 
@@ -319,7 +317,7 @@ class AsyncChild(Child):
             self._asleep = self.sleep.begin(
                 nap_s, self._ahead and self._ahead.command, self.passed_over()
             )
-        except (RedisError, OSError, UnavailableError):
+        except UnavailableError:
             self._wake_up(())
             return
         finally:

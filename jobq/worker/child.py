@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from functools import partial
 from time import monotonic, monotonic_ns
 
+from jobq.client.clock import boot_ns
 from jobq.errors import JobAborted, JobqError
 from jobq.jobs.call import Call
 from jobq.queue.types import Dequeued, Ending, Lease, Message
+from jobq.worker import logger
 from jobq.worker import shared_state as slots
-from jobq.worker.clock import boot_ns
-from jobq.worker.hard import kill_after_s
 from jobq.worker.holding import Child, Surroundings, aged
-from jobq.worker.line import NotReportedError
-from jobq.worker.log import logger
+from jobq.worker.queue_client import NotReportedError
+from jobq.worker.timers import kill_after_s
 
 
 class SyncChild(Child):
@@ -165,7 +165,7 @@ class SyncChild(Child):
         self.slots.publish(index, (), 0)
         return None, 0
 
-    def _unstarted(self) -> list[slots.Held]:
+    def _unstarted(self) -> list[slots.HeldMessage]:
         if slots.HELD not in bytes(self.slots.states):
             return []
         return [held for held in self.slots.held() if held.state == slots.HELD]

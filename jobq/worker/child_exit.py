@@ -8,6 +8,7 @@ import signal
 import sys
 from typing import NamedTuple
 
+from jobq.client.clock import boot_ns
 from jobq.errors import CodecError
 from jobq.events import SEPARATOR, ago_ms, attempt_record, trace_id
 from jobq.jobs.codec import decode
@@ -16,10 +17,9 @@ from jobq.jobs.signing import opened, seal_of
 from jobq.queue import keys
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
-from jobq.worker import exits
+from jobq.worker import exit_codes
 from jobq.worker import shared_state as slots
-from jobq.worker.clock import boot_ns
-from jobq.worker.shared_state import Held, Slots
+from jobq.worker.shared_state import HeldMessage, SharedSlots
 
 _FOLLOWS = {"ok": "; it runs again", "dead": "; it is dead, having crashed too often"}
 #: In place of a slot, of a message that was handed out and has none: `UNREAD + 1 == slots.ALL_HANDED`.
@@ -28,14 +28,14 @@ UNREAD = slots.ALL_HANDED - 1
 BLAMELESS = frozenset(("shutdown", "lease"))
 
 
-class Death(NamedTuple):
+class ChildExit(NamedTuple):
     """What is left of a child."""
 
     pid: int
     status: int
     usage: resource.struct_rusage
     caller: str
-    held: list[Held]
+    held: list[HeldMessage]
     ran_us: int
     killed_for: str = ""
     hard_slots: frozenset[int] = frozenset()
@@ -65,7 +65,7 @@ class Death(NamedTuple):
         return peak // 1024 if sys.platform == "darwin" else peak
 
 
-class Crash(NamedTuple):
+class CrashedAttempt(NamedTuple):
     """An attempt that ended with its child; job '' and attempt 0 where nobody knows them any more."""
 
     job: str
@@ -86,16 +86,20 @@ class Crash(NamedTuple):
         return _FOLLOWS.get(self.reply, "")
 
 
-def examined(pid: int, status: int, usage: resource.struct_rusage, memory: Slots) -> Death:
+def examined(
+    pid: int, status: int, usage: resource.struct_rusage, memory: SharedSlots
+) -> ChildExit:
     """What the dead child's memory says; afterwards it may be used anew."""
     started_at = memory.words[slots.STARTED_AT]
     ran_us = max(0, boot_ns() - started_at) // 1000 if started_at else 0
-    why = "lease" if os.waitstatus_to_exitcode(status) == exits.FENCED else ""
+    why = "lease" if os.waitstatus_to_exitcode(status) == exit_codes.FENCED else ""
     held, suspect = memory.held(taken=True), memory.words[slots.SUSPECT]
-    return Death(pid, status, usage, memory.caller, held, ran_us, why, suspect=suspect)
+    return ChildExit(pid, status, usage, memory.caller, held, ran_us, why, suspect=suspect)
 
 
-def bury(death: Death, index: int, queue: Queue, crash_limit: int, worker: str) -> list[Crash]:
+def bury(
+    death: ChildExit, index: int, queue: Queue, crash_limit: int, worker: str
+) -> list[CrashedAttempt]:
     """End what it held of one queue; what is to blame for it. May be repeated whole after an error.
 
     Its caller is closed first, so that a dequeue of its that arrives later hands out nothing.
@@ -105,7 +109,9 @@ def bury(death: Death, index: int, queue: Queue, crash_limit: int, worker: str) 
     known = {held.token for held in mine}
     crashed = _ended(queue, [_ending(queue, death, held, worker) for held in mine], crash_limit)
     unread = [
-        Held(UNREAD, slots.FREE, index, mid, token) for mid, token in handed if token not in known
+        HeldMessage(UNREAD, slots.FREE, index, mid, token)
+        for mid, token in handed
+        if token not in known
     ]
     # Where it was one of many, each is marked, runs alone from now on, and dies of a crash of its own only.
     limit = crash_limit if len(unread) == 1 else 0
@@ -114,7 +120,7 @@ def bury(death: Death, index: int, queue: Queue, crash_limit: int, worker: str) 
     return crashed
 
 
-def _ended(queue: Queue, endings: list[Ending], crash_limit: int) -> list[Crash]:
+def _ended(queue: Queue, endings: list[Ending], crash_limit: int) -> list[CrashedAttempt]:
     replies = queue.finish(endings, crash_limit=crash_limit).replies if endings else []
     return [
         _crash(queue, ending, reply)
@@ -123,14 +129,14 @@ def _ended(queue: Queue, endings: list[Ending], crash_limit: int) -> list[Crash]
     ]
 
 
-def _crash(queue: Queue, ending: Ending, reply: str) -> Crash:
+def _crash(queue: Queue, ending: Ending, reply: str) -> CrashedAttempt:
     if reply == "stale":  # its content may be another life's by now
-        return Crash("", ending.mid, 0, queue.name, reply)
+        return CrashedAttempt("", ending.mid, 0, queue.name, reply)
     job, attempt = ending.record.split(SEPARATOR, 2)[:2]
-    return Crash(job, ending.mid, int(attempt), queue.name, reply)
+    return CrashedAttempt(job, ending.mid, int(attempt), queue.name, reply)
 
 
-def _ending(queue: Queue, death: Death, held: Held, worker: str) -> Ending:
+def _ending(queue: Queue, death: ChildExit, held: HeldMessage, worker: str) -> Ending:
     if held.state == slots.ENDED:
         return Ending(mid=held.mid, token=held.token, record=_record(queue, death, held, worker))
     if not _to_blame(death, held):
@@ -146,7 +152,7 @@ def _ending(queue: Queue, death: Death, held: Held, worker: str) -> Ending:
     )  # fmt: skip
 
 
-def _to_blame(death: Death, held: Held) -> bool:
+def _to_blame(death: ChildExit, held: HeldMessage) -> bool:
     running = held.state == slots.RUNNING
     if death.killed_for == "hard timeout":
         return running and held.slot in death.hard_slots
@@ -158,7 +164,7 @@ def _to_blame(death: Death, held: Held) -> bool:
     return running
 
 
-def _record(queue: Queue, death: Death, held: Held, worker: str, error: str = "") -> str:
+def _record(queue: Queue, death: ChildExit, held: HeldMessage, worker: str, error: str = "") -> str:
     content = b""
     # What killed the child as it read it must not kill the supervisor too.
     if held.state in (slots.RUNNING, slots.ENDED):

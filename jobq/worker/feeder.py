@@ -12,22 +12,21 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from jobq.client.clock import boot_ns
 from jobq.config import WorkerSettings
 from jobq.jobs.forks import flush
-from jobq.worker import exits
+from jobq.worker import exit_codes, logger
 from jobq.worker import shared_state as slots
-from jobq.worker.clock import boot_ns
-from jobq.worker.log import logger
-from jobq.worker.member import BACKOFF_S, LONGEST_BACKOFF_S, SETTLED_S, Member
+from jobq.worker.pool import BACKOFF_S, LONGEST_BACKOFF_S, SETTLED_S, PoolMember
 from jobq.worker.process import reseed
-from jobq.worker.tie import die_with
+from jobq.worker.signals import die_with
 
 
-class Watch:
+class SourceControl:
     """What a source knows of its worker, and is told by it."""
 
     def __init__(
-        self, settings: WorkerSettings, members: Sequence[Member], supervisor: int
+        self, settings: WorkerSettings, members: Sequence[PoolMember], supervisor: int
     ) -> None:
         self.name, self.burst, self.processes = settings.name, settings.burst, settings.processes
         self.supervisor = supervisor
@@ -50,7 +49,7 @@ class Watch:
         """Per job that runs: the child's place in the pool, queue, mid, ms since that child last began one."""
         return [job for member in self._members for job in self._running(member)]
 
-    def _running(self, member: Member) -> list[tuple[int, str, str, int]]:
+    def _running(self, member: PoolMember) -> list[tuple[int, str, str, int]]:
         ran_ms = (boot_ns() - member.slots.words[slots.STARTED_AT]) // 10**6
         try:
             return [
@@ -92,14 +91,14 @@ class Watch:
             self._quiet = number == signal.SIGUSR1
 
 
-Source = Callable[[Watch], object]
+Source = Callable[[SourceControl], object]
 
 
 class Feeder:
     """The process of one source; without one, it does nothing and is always done."""
 
     def __init__(
-        self, source: Source | None, settings: WorkerSettings, members: Sequence[Member]
+        self, source: Source | None, settings: WorkerSettings, members: Sequence[PoolMember]
     ) -> None:
         self._source, self._settings, self._members = source, settings, members
         self.pid = 0
@@ -120,7 +119,9 @@ class Feeder:
         try:
             self.pid = os.fork()
             if self.pid == 0:
-                _live(self._source, Watch(self._settings, self._members, parent), self._quiet)
+                _live(
+                    self._source, SourceControl(self._settings, self._members, parent), self._quiet
+                )
         except OSError as error:
             self._due_at = time.monotonic() + LONGEST_BACKOFF_S
             logger.error("no process can be forked for the message source: %s", error)
@@ -153,7 +154,7 @@ class Feeder:
         if not pid:
             return False
         code = os.waitstatus_to_exitcode(status)
-        if code == exits.OK:
+        if code == exit_codes.OK:
             self.done = True
         elif not self.done:
             settled = time.monotonic() - self._born_at > SETTLED_S
@@ -166,8 +167,8 @@ class Feeder:
         return True
 
 
-def _live(source: Source, watch: Watch, quiet: bool) -> NoReturn:
-    code = exits.FAILED
+def _live(source: Source, watch: SourceControl, quiet: bool) -> NoReturn:
+    code = exit_codes.FAILED
     try:
         die_with(watch.supervisor)
         reseed()
@@ -175,7 +176,7 @@ def _live(source: Source, watch: Watch, quiet: bool) -> NoReturn:
         if quiet:
             os.kill(os.getpid(), signal.SIGUSR1)
         source(watch)
-        code = exits.OK
+        code = exit_codes.OK
     except BaseException:
         logger.exception("the message source fails")
     finally:

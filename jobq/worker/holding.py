@@ -14,8 +14,10 @@ from typing import NamedTuple
 from msgspec import structs
 
 from jobq.client.ahead import Ahead
+from jobq.client.clock import boot_ns
 from jobq.client.connection import Client, connect
 from jobq.client.numbered_calls import Caller
+from jobq.client.waiter import WakeWaiter
 from jobq.config import ServerSettings, WorkerSettings
 from jobq.errors import JobqError, ServerFullError, UnavailableError
 from jobq.jobs.absent import UnknownJobs
@@ -25,19 +27,15 @@ from jobq.jobs.registry import Registry
 from jobq.jobs.signing import seal_of
 from jobq.queue.queue import Queue
 from jobq.queue.types import Dequeued, Ending, Finished, Lease, Message
-from jobq.worker import exits
+from jobq.worker import exit_codes, logger
 from jobq.worker import shared_state as slots
-from jobq.worker.clock import boot_ns, lease_and_margin
-from jobq.worker.idle import Sleep
-from jobq.worker.line import Line, LineCaller, NotReportedError, tell_refused
-from jobq.worker.log import logger
-from jobq.worker.prefetch import Prefetch
+from jobq.worker.done_calls import DoneCalls
+from jobq.worker.queue_client import NotReportedError, QueueCaller, QueueClient, tell_refused
+from jobq.worker.queue_health import AWAY, BROKEN, QueueHealth
 from jobq.worker.recycle import Recycling
-from jobq.worker.scheduling import Turns
-from jobq.worker.shared_state import Slots
+from jobq.worker.scheduling import BatchSize, QueueTurns
+from jobq.worker.shared_state import SharedSlots, lease_and_margin
 from jobq.worker.signals import Signals
-from jobq.worker.spent import Spent
-from jobq.worker.standing import AWAY, BROKEN, Standing
 from jobq.worker.timers import Timers
 
 #: A child has nothing better to do than to wait for its server.
@@ -57,11 +55,11 @@ class Surroundings(NamedTuple):
     settings: WorkerSettings
     client: Client
     registry: Registry
-    slots: Slots
+    slots: SharedSlots
     parent: int
     alive: int  # readable once the supervisor is gone
     woken: int  # readable after any signal
-    standing: Standing
+    standing: QueueHealth
     signals: Signals
 
 
@@ -78,16 +76,20 @@ class Child:
         names = [name for name, _ in self.settings.queues]
         self.queues = [Queue(name, patient) for name in names]
         self.quick = [Queue(name, hasty) for name in names]
-        self.turns = Turns([weight for _, weight in self.settings.queues], self.settings.strict)
-        self.prefetch = [Prefetch(self.settings.prefetch, self.settings.prefetch_ms) for _ in names]
+        self.turns = QueueTurns(
+            [weight for _, weight in self.settings.queues], self.settings.strict
+        )
+        self.prefetch = [
+            BatchSize(self.settings.prefetch, self.settings.prefetch_ms) for _ in names
+        ]
         self.standing = around.standing
         caller_id, numbers = Caller().id, count(1)
         self.slots.caller = caller_id
         self.lines = [
-            Line(
+            QueueClient(
                 index,
                 queue,
-                LineCaller(self._arrived, caller_id, numbers),
+                QueueCaller(self._arrived, caller_id, numbers),
                 self.standing,
                 self.settings,
             )
@@ -97,8 +99,8 @@ class Child:
             line.heard = partial(self.heard, line.index)
             line.neighbours = partial(neighbours, self.queues, line.index)
         #: Those that are to be told something once they can be.
-        self.owing: list[Line] = []
-        self.exit_code = exits.OK
+        self.owing: list[QueueClient] = []
+        self.exit_code = exit_codes.OK
         #: Whether queues sleep until their marker wakes this child; a burst asks each in its turn until all are empty.
         self.many = len(names) > 1 and not self.settings.burst
         self._nap_ms: int | None = None
@@ -108,13 +110,13 @@ class Child:
         # Those that something happened in since they were last found empty.
         self._active: set[int] = set()
         self._looked_at, self._look_from = 0.0, 0
-        self.sleep = Sleep(patient, [queue.wake_key for queue in self.queues])
+        self.sleep = WakeWaiter(patient, [queue.wake_key for queue in self.queues])
         self.recycling = Recycling(self.settings)
         self.timers = Timers(2 * self.settings.prefetch_ms / 1000, self.look_around)
         # Not those of `quick`: an alarm may come in the middle of a job's report of its progress.
         self.executor = self._executor({name: Queue(name, quick) for name in names})
         seal = seal_of(around.client)
-        self.spent = None if seal is None else Spent(hasty, seal)
+        self.spent = None if seal is None else DoneCalls(hasty, seal)
         self.lease_ns, self.margin_ns = lease_and_margin(self.settings.lease_ms)
         self.draining = self._reporting = False
         self.abort = ""
@@ -345,7 +347,7 @@ class Child:
             self._note(self.lines[index])
         return done
 
-    def _note(self, line: Line) -> None:
+    def _note(self, line: QueueClient) -> None:
         if line.owes and line not in self.owing:
             self.owing.append(line)
 
@@ -380,7 +382,7 @@ class Child:
         if self.owing:
             # What it holds, and what an unheard call may have handed out, is the supervisor's to give back.
             logger.warning("left with %d queues that couldn't be told what ran", len(self.owing))
-            self.exit_code = exits.FENCED
+            self.exit_code = exit_codes.FENCED
 
     def fence(self, now: int, stop: Callable[[], None]) -> None:
         """Past the deadline `stop` what runs; a while later end the process."""
@@ -393,7 +395,7 @@ class Child:
             stop()
         elif now - self._aborted_at >= self.margin_ns:
             logger.error("a job didn't stop after its lease ended: this child ends")
-            os._exit(exits.FENCED)
+            os._exit(exit_codes.FENCED)
 
     def next_look_s(self) -> float:
         """Until what runs should be looked at again: by the earliest deadline at the latest."""
@@ -407,7 +409,7 @@ class Child:
     def check_parent(self) -> None:
         """End at once when the supervisor is gone."""
         if os.getppid() != self.around.parent:
-            os._exit(exits.FENCED)
+            os._exit(exit_codes.FENCED)
 
     def ask_ahead(self, index: int, limit: int, nap_s: float) -> tuple[Ahead | None, int]:
         """A dequeue to send behind the wait for a message, and until when what it gives is surely held.
@@ -471,7 +473,7 @@ class Child:
         alive, woken = self.around.alive, self.around.woken
         readable, _, _ = select.select([alive, woken], [], [], 0)
         if alive in readable:
-            os._exit(exits.FENCED)
+            os._exit(exit_codes.FENCED)
         if woken in readable:
             os.read(woken, 4096)
 

@@ -6,14 +6,14 @@ import signal
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from jobq.client.clock import boot_ns
 from jobq.config import WorkerSettings
 from jobq.queue.queue import Queue
 from jobq.queue.types import Lease
+from jobq.worker import logger
 from jobq.worker import shared_state as slots
-from jobq.worker.clock import boot_ns, lease_and_margin
-from jobq.worker.log import logger
-from jobq.worker.member import Member
-from jobq.worker.shared_state import Held
+from jobq.worker.pool import PoolMember
+from jobq.worker.shared_state import HeldMessage, lease_and_margin
 
 PER_CALL = 500
 
@@ -29,10 +29,10 @@ class Leases:
         self._queues = queues
         self._lease_ns, self._margin_ns = lease_and_margin(settings.lease_ms)
         # Taken from children, not yet released: whether a release that failed took effect is unknown.
-        self._owed: list[Held] = []
+        self._owed: list[HeldMessage] = []
         self._slow_ns = 2 * settings.prefetch_ms * 1_000_000
 
-    def renew(self, members: Iterable[Member], ask: Ask) -> bool:
+    def renew(self, members: Iterable[PoolMember], ask: Ask) -> bool:
         """One call per queue and 500 locks, confirmed queue by queue; whether all were.
 
         ask: makes the calls of one queue, and says whether they succeeded.
@@ -40,7 +40,7 @@ class Leases:
         if self._owed:
             self.pay(ask)
         held = {member: self._snapshot(member) for member in members if member.pid}
-        by_queue: dict[int, list[tuple[Member, Held]]] = {}
+        by_queue: dict[int, list[tuple[PoolMember, HeldMessage]]] = {}
         for member, holds in held.items():
             for one in holds or ():
                 by_queue.setdefault(one.queue, []).append((member, one))
@@ -49,9 +49,9 @@ class Leases:
         ]
         return all(outcomes)
 
-    def _renew_queue(self, index: int, mine: list[tuple[Member, Held]]) -> None:
+    def _renew_queue(self, index: int, mine: list[tuple[PoolMember, HeldMessage]]) -> None:
         asked_at = boot_ns()
-        lost: list[tuple[Member, Held]] = []
+        lost: list[tuple[PoolMember, HeldMessage]] = []
         for start in range(0, len(mine), PER_CALL):
             lost += self._extend(index, mine[start : start + PER_CALL])
         for member in dict.fromkeys(member for member, _ in mine):
@@ -59,7 +59,7 @@ class Leases:
             gone = [held for other, held in lost if other is member]
             self._confirm(member, asked_at, holds, gone)
 
-    def take_back(self, member: Member, ask: Ask) -> None:
+    def take_back(self, member: PoolMember, ask: Ask) -> None:
         """Release what waits behind a job that turned out slow."""
         memory = member.slots
         if slots.RUNNING not in bytes(memory.states) or slots.HELD not in bytes(memory.states):
@@ -77,7 +77,7 @@ class Leases:
         self._owed += taken
         self.pay(ask)
 
-    def enforce(self, member: Member) -> None:
+    def enforce(self, member: PoolMember) -> None:
         """Kill for a hard timeout, or for a lease that ended while the job goes on."""
         if member.killed_for:
             return
@@ -98,7 +98,7 @@ class Leases:
             logger.error("child %d is killed: its leases ended and its job goes on", member.pid)
             member.kill("lease")
 
-    def _snapshot(self, member: Member) -> list[Held] | None:
+    def _snapshot(self, member: PoolMember) -> list[HeldMessage] | None:
         """None: the child is in the middle of a change, or was stopped there."""
         if not member.slots.lock.acquire(timeout=0.005):
             return None
@@ -107,12 +107,16 @@ class Leases:
         finally:
             member.slots.lock.release()
 
-    def _extend(self, index: int, mine: list[tuple[Member, Held]]) -> list[tuple[Member, Held]]:
+    def _extend(
+        self, index: int, mine: list[tuple[PoolMember, HeldMessage]]
+    ) -> list[tuple[PoolMember, HeldMessage]]:
         holds = [Lease(held.mid, held.token) for _, held in mine]
         kept = self._queues[index].extend(holds, self._settings.lease_ms)
         return [one for one, ok in zip(mine, kept, strict=True) if not ok]
 
-    def _confirm(self, member: Member, asked_at: int, holds: list[Held], lost: list[Held]) -> None:
+    def _confirm(
+        self, member: PoolMember, asked_at: int, holds: list[HeldMessage], lost: list[HeldMessage]
+    ) -> None:
         """Note what was renewed, of what is still held: the child may have taken others meanwhile."""
         memory = member.slots
         if not memory.lock.acquire(timeout=0.005):

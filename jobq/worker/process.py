@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 import signal
 import sys
+import tempfile
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
@@ -14,17 +17,44 @@ from jobq.client.connection import Client
 from jobq.config import WorkerSettings
 from jobq.jobs.forks import Home, flush
 from jobq.jobs.registry import Registry
-from jobq.worker import exits
+from jobq.worker import exit_codes, logger
 from jobq.worker import shared_state as slots
 from jobq.worker.async_child import AsyncChild
 from jobq.worker.child import SyncChild
 from jobq.worker.holding import Child, Surroundings
-from jobq.worker.log import logger
-from jobq.worker.shared_state import Slots
-from jobq.worker.signals import Signals
-from jobq.worker.stacks import Stacks
-from jobq.worker.standing import Standing
-from jobq.worker.tie import die_with
+from jobq.worker.queue_health import QueueHealth
+from jobq.worker.shared_state import SharedSlots
+from jobq.worker.signals import Signals, die_with
+
+
+class StackFile:
+    """The file of one place in the pool."""
+
+    def __init__(self) -> None:
+        with tempfile.TemporaryFile() as file:
+            self._file = os.dup(file.fileno())
+        self._closing = weakref.finalize(self, os.close, self._file)
+
+    def register(self) -> None:
+        """In the child: write there upon TTIN."""
+        faulthandler.register(signal.SIGTTIN, file=self._file, all_threads=True, chain=False)
+
+    def close(self) -> None:
+        """Nobody writes there any more."""
+        self._closing()
+
+    def clear(self) -> None:
+        """Forget what was written. The child writes where the supervisor leaves off: they share the position."""
+        os.ftruncate(self._file, 0)
+        os.lseek(self._file, 0, os.SEEK_SET)
+
+    def size(self) -> int:
+        """How much was written."""
+        return os.fstat(self._file).st_size
+
+    def text(self) -> str:
+        """What was written."""
+        return os.pread(self._file, self.size(), 0).decode("utf-8", "replace").rstrip()
 
 
 class Hooks(NamedTuple):
@@ -34,7 +64,7 @@ class Hooks(NamedTuple):
     exit: Callable[[], object] = lambda: None
 
 
-class Plan(NamedTuple):
+class PoolPlan(NamedTuple):
     """What all children of a worker have in common."""
 
     settings: WorkerSettings
@@ -43,12 +73,12 @@ class Plan(NamedTuple):
     hooks: Hooks
     alive_read: int
     alive_write: int
-    standing: Standing
+    standing: QueueHealth
 
 
-def live(plan: Plan, memory: Slots, parent: int, stacks: Stacks) -> NoReturn:
+def live(plan: PoolPlan, memory: SharedSlots, parent: int, stacks: StackFile) -> NoReturn:
     """The whole life of a child, called right after the fork with all signals blocked."""
-    code = exits.FAILED
+    code = exit_codes.FAILED
     try:
         stacks.register()
         code = _life(plan, memory, parent)
@@ -61,7 +91,7 @@ def live(plan: Plan, memory: Slots, parent: int, stacks: Stacks) -> NoReturn:
             os._exit(code)
 
 
-def _life(plan: Plan, memory: Slots, parent: int) -> int:
+def _life(plan: PoolPlan, memory: SharedSlots, parent: int) -> int:
     os.close(plan.alive_write)
     die_with(parent)
     reseed()
@@ -76,7 +106,7 @@ def _life(plan: Plan, memory: Slots, parent: int) -> int:
     except Exception as error:
         home.only(error)
         logger.exception("a child can't start")
-        return exits.CHILD_BOOT
+        return exit_codes.CHILD_BOOT
     told.append(child.told)
     forked.append(child.forked)
     child.timers.install()
@@ -91,7 +121,7 @@ def _life(plan: Plan, memory: Slots, parent: int) -> int:
         _say_goodbye(plan.hooks)
     if child.recycling.reason:
         logger.info("child %d is replaced %s", os.getpid(), child.recycling.reason)
-        return child.exit_code or exits.RECYCLED
+        return child.exit_code or exit_codes.RECYCLED
     return child.exit_code
 
 
@@ -102,7 +132,7 @@ def _say_goodbye(hooks: Hooks) -> None:
         logger.exception("the exit hook fails")
 
 
-def _made(plan: Plan, memory: Slots, parent: int, woken: int, signals: Signals) -> Child:
+def _made(plan: PoolPlan, memory: SharedSlots, parent: int, woken: int, signals: Signals) -> Child:
     around = Surroundings(
         plan.settings,
         plan.client,
@@ -127,7 +157,10 @@ def reseed() -> None:
 
 
 def _listen(
-    memory: Slots, told: list[Callable[[], None]], forked: list[Callable[[], None]], home: Home
+    memory: SharedSlots,
+    told: list[Callable[[], None]],
+    forked: list[Callable[[], None]],
+    home: Home,
 ) -> tuple[int, Signals]:
     """Handle signals; the end of a pipe that becomes readable after each. `forked`: called in what jobs fork.
 

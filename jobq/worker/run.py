@@ -17,12 +17,11 @@ from jobq.config import WorkerSettings
 from jobq.errors import ConfigError
 from jobq.jobs.forks import Home
 from jobq.jobs.registry import Registry
-from jobq.worker import exits
+from jobq.worker import exit_codes, logger
 from jobq.worker.feeder import Source
-from jobq.worker.log import logger
-from jobq.worker.presence import declared, warn_of_unserved
-from jobq.worker.process import Hooks, Plan
-from jobq.worker.standing import Standing
+from jobq.worker.heartbeat import declared, warn_of_unserved
+from jobq.worker.process import Hooks, PoolPlan
+from jobq.worker.queue_health import QueueHealth
 from jobq.worker.supervisor import Supervisor
 
 HEARD = (
@@ -50,7 +49,7 @@ def run_worker(
     # A job is over once its follow-ups are enqueued: those mustn't be in a child's memory alone.
     switch_off_buffers()
     if not _loaded(load, registry):
-        return exits.BOOT
+        return exit_codes.BOOT
     if not settings.queues:
         settings = replace(settings, queues=tuple((name, 1) for name in declared(registry)))
     client.command("PING")
@@ -59,8 +58,8 @@ def run_worker(
         check_library(client)
     client.close()
     alive_read, alive_write = os.pipe()
-    standing = Standing(len(settings.queues))
-    plan = Plan(settings, client, registry, hooks or Hooks(), alive_read, alive_write, standing)
+    standing = QueueHealth(len(settings.queues))
+    plan = PoolPlan(settings, client, registry, hooks or Hooks(), alive_read, alive_write, standing)
     with _signals() as woken:
         try:
             return Supervisor(plan, woken, source).run()

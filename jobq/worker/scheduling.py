@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+#: A batch grows at most this many times from one to the next.
+GROWTH = 4
 
-class Turns:
+
+class QueueTurns:
     """Queues by their index."""
 
     def __init__(self, weights: Sequence[int], strict: bool = False) -> None:
@@ -84,3 +87,17 @@ class Turns:
         best = max(there, key=lambda i: self._credit[i])
         self._credit[best] -= sum(self._weights[i] for i in there)
         return best
+
+
+class BatchSize:
+    """Of one queue. Starts at one, grows fourfold at most, shrinks at once."""
+
+    def __init__(self, most: int, target_ms: int) -> None:
+        self.size = 1
+        self._most = most
+        self._target_s = target_ms / 1000
+
+    def ran(self, count: int, seconds: float) -> None:
+        """A batch of `count` took so long."""
+        fitting = int(self._target_s * count / seconds) if seconds > 0 else self._most
+        self.size = max(1, min(self._most, self.size * GROWTH, fitting))

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from multiprocessing import get_context
 from typing import NamedTuple
 
+from jobq.client.clock import boot_ns
 from jobq.queue.types import Message
-from jobq.worker.clock import boot_ns
 
 COUNT = 256
 
@@ -46,7 +46,7 @@ _RECORDS = 8192
 _RECORD = 640
 
 
-class Held(NamedTuple):
+class HeldMessage(NamedTuple):
     """One message that a child holds."""
 
     slot: int
@@ -56,7 +56,7 @@ class Held(NamedTuple):
     token: str
 
 
-class Slots:
+class SharedSlots:
     """Made by the supervisor before it forks the child."""
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class Slots:
             self.states[slot] = RUNNING
             return True
 
-    def held(self, taken: bool = False) -> list[Held]:
+    def held(self, taken: bool = False) -> list[HeldMessage]:
         """Everything held; for the supervisor, under the lock or after the child's death.
 
         taken: also what was to be given back, and perhaps was.
@@ -189,16 +189,21 @@ class Slots:
         record = bytes((queue >> 8, queue & 255, len(token))) + len(mid).to_bytes(2) + token + mid
         self._memory[start : start + len(record)] = record
 
-    def _read(self, slot: int, state: int) -> Held:
+    def _read(self, slot: int, state: int) -> HeldMessage:
         start = _RECORDS + slot * _RECORD
         head = bytes(self._memory[start : start + 5])
         middle = start + 5 + head[2]
         end = middle + int.from_bytes(head[3:])
         token = bytes(self._memory[start + 5 : middle]).decode()
         mid = bytes(self._memory[middle:end]).decode()
-        return Held(slot, state, head[0] << 8 | head[1], mid, token)
+        return HeldMessage(slot, state, head[0] << 8 | head[1], mid, token)
 
 
 _HOLDING = frozenset((HELD, RUNNING, ENDED, REPORTING))
 _ALL_FREE = bytes(COUNT)
 _ALL_HELD = bytes([HELD]) * COUNT
+
+
+def lease_and_margin(lease_ms: int) -> tuple[int, int]:
+    """Return, in ns, a lease's length and how long before its end a child must have stopped."""
+    return lease_ms * 1_000_000, min(lease_ms * 100_000, 500_000_000)

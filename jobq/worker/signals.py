@@ -1,24 +1,35 @@
-"""What a child hears, taken back from jobs that handle signals themselves."""
+"""Signal handling of a worker's processes: handlers that jobs can't take over, and the parent-death signal."""
 
 from __future__ import annotations
 
+import ctypes
+import importlib
+import os
 import signal
+import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jobq.worker.log import logger
+from jobq.worker import exit_codes, logger
 
-if TYPE_CHECKING:
-    from signal import getsignal as getsignal
-else:
-    try:
-        # signal.getsignal makes an enum of each answer, for thirty times the price: this is asked after each job.
-        from _signal import getsignal as getsignal
-    except ImportError:
-        from signal import getsignal as getsignal
+_PR_SET_PDEATHSIG = 1
+# Looked up before any fork: loading a library after it may deadlock.
+_prctl = getattr(ctypes.CDLL(None), "prctl", None)
 
 Handler = Callable[[int, FrameType | None], object]
+
+
+def _fast_getsignal() -> Callable[[int], Any]:
+    """Return getsignal without the enum that signal.getsignal makes of each answer, at thirty times the cost."""
+    try:
+        return importlib.import_module("_signal").getsignal  # type: ignore[no-any-return]
+    except ImportError:
+        return signal.getsignal
+
+
+#: Called after each job.
+getsignal = _fast_getsignal()
 
 
 class Signals:
@@ -52,3 +63,11 @@ class Signals:
                 "a job changed how %s is handled; jobq handles it again",
                 signal.Signals(number).name,
             )
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends; exit at once if the parent has ended already."""
+    if _prctl is not None and sys.platform == "linux":
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(exit_codes.FENCED)

@@ -17,18 +17,17 @@ from functools import partial
 from jobq.client.connection import connect
 from jobq.errors import JobqError, masked
 from jobq.queue.queue import Queue
-from jobq.worker import exits
+from jobq.worker import exit_codes, logger
 from jobq.worker import shared_state as slots
-from jobq.worker.child_exit import Death, bury, examined
+from jobq.worker.child_exit import ChildExit, bury, examined
 from jobq.worker.feeder import Feeder, Source
+from jobq.worker.heartbeat import Heartbeat, listed
 from jobq.worker.holding import ANSWER_S, REDIRECTED_S
 from jobq.worker.leases import Leases
-from jobq.worker.line import REFUSED
-from jobq.worker.log import logger
-from jobq.worker.member import Member
-from jobq.worker.presence import Presence, listed
-from jobq.worker.process import Plan
-from jobq.worker.upkeep import Upkeep
+from jobq.worker.pool import PoolMember
+from jobq.worker.process import PoolPlan
+from jobq.worker.queue_client import REFUSED
+from jobq.worker.queue_upkeep import QueueUpkeep
 
 PATIENCE_S = 1.0
 LEAST_TIMEOUT_S = 0.2
@@ -43,7 +42,7 @@ SELDOM = 4
 class Supervisor:
     """One pool."""
 
-    def __init__(self, plan: Plan, woken: int, source: Source | None = None) -> None:
+    def __init__(self, plan: PoolPlan, woken: int, source: Source | None = None) -> None:
         settings = plan.settings
         self.plan, self.settings, self._woken = plan, settings, woken
         given = plan.client.settings
@@ -58,21 +57,21 @@ class Supervisor:
         )
         self.client = connect(settings=server)
         self.queues = [Queue(name, self.client) for name, _ in settings.queues]
-        self.members = [Member(index) for index in range(settings.processes)]
+        self.members = [PoolMember(index) for index in range(settings.processes)]
         self.feeder = Feeder(source, settings, self.members)
         self.leases = Leases(settings, self.queues)
         names = [queue.name for queue in self.queues]
-        self.presence = Presence(self.client, settings, names)
-        self.upkeep = Upkeep(self.queues, settings, plan.standing)
+        self.presence = Heartbeat(self.client, settings, names)
+        self.upkeep = QueueUpkeep(self.queues, settings, plan.standing)
         #: With the queues in which that is still to be done.
-        self.unburied: list[tuple[Death, list[int]]] = []
+        self.unburied: list[tuple[ChildExit, list[int]]] = []
         self.code: int | None = None
         self.stopping = 0
         self.quiet = False
         # Once one child has begun to work, another that can't start is tried again.
         self.booted = False
         self.stop_at = 0.0
-        self.restarting: list[tuple[Member, int]] = []
+        self.restarting: list[tuple[PoolMember, int]] = []
         self._renew_at = self._look_at = 0.0
 
     def run(self) -> int:
@@ -95,7 +94,7 @@ class Supervisor:
         self._last_rites()
         self.presence.leave()
         logger.info("%s leaves", self.settings.name)
-        return self.code or exits.OK
+        return self.code or exit_codes.OK
 
     def _over(self) -> bool:
         if any(member.pid for member in self.members):
@@ -176,7 +175,7 @@ class Supervisor:
     def _escalate(self) -> None:
         running = any(slots.RUNNING in bytes(m.slots.states) for m in self.members if m.pid)
         if running and self.code is None:
-            self.code = exits.FORCED
+            self.code = exit_codes.FORCED
         self.stopping = max(self.stopping, 2)
         if self.stopping == 2:
             self.stop_at = time.monotonic() + HURRY_S
@@ -199,23 +198,23 @@ class Supervisor:
             if pid:
                 self._mourn(member, examined(pid, status, usage, member.slots))
 
-    def _mourn(self, member: Member, death: Death) -> None:
+    def _mourn(self, member: PoolMember, death: ChildExit) -> None:
         death = death._replace(
             killed_for=member.killed_for or death.killed_for,
             hard_slots=frozenset(member.hard_slots),
         )
         code = os.waitstatus_to_exitcode(death.status)
-        clean = code in (exits.OK, exits.RECYCLED)
+        clean = code in (exit_codes.OK, exit_codes.RECYCLED)
         member.died(crashed=not clean)
         # Where nothing is left to do, a child that leaves is not replaced.
-        member.done = self.settings.burst and code == exits.OK
+        member.done = self.settings.burst and code == exit_codes.OK
         if not clean:
             logger.warning("%s; it held %s", death.how, death.had)
         if not clean or death.held:
             self.unburied.append((death, list(range(len(self.queues)))))
             self._bury()
-        if code == exits.CHILD_BOOT and not self.stopping and not self.booted:
-            self.stop(exits.CHILD_BOOT)
+        if code == exit_codes.CHILD_BOOT and not self.stopping and not self.booted:
+            self.stop(exit_codes.CHILD_BOOT)
 
     def _bury(self) -> None:
         for death, left in list(self.unburied):
@@ -231,7 +230,7 @@ class Supervisor:
             if not left:
                 self.unburied.remove((death, left))
 
-    def _bury_in(self, death: Death, index: int) -> None:
+    def _bury_in(self, death: ChildExit, index: int) -> None:
         settings = self.settings
         for crash in bury(death, index, self.queues[index], settings.crash_limit, settings.name):
             logger.error(
@@ -256,7 +255,7 @@ class Supervisor:
             self._escalate()
         self._restart()
 
-    def _take_back(self, member: Member) -> None:
+    def _take_back(self, member: PoolMember) -> None:
         try:
             self.leases.take_back(member, self.upkeep.ask)
         except JobqError as error:

@@ -7,10 +7,13 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
+from jobq.client.clock import boot_ns
 from jobq.errors import JobTimeout
-from jobq.worker.clock import boot_ns
+from jobq.jobs.job import Job
 from jobq.worker.signals import getsignal
 
+#: A job that has only a soft timeout gets this long to stop after it.
+HARD_TIMEOUT_GRACE_S = 10.0
 #: As a plain number: this is asked after each job.
 _ALARM = int(signal.SIGALRM)
 
@@ -85,3 +88,10 @@ class Timers:
         self.armed = True
         self._due_at = monotonic() + seconds
         signal.setitimer(signal.ITIMER_REAL, max(0.001, seconds))
+
+
+def kill_after_s(job: Job[..., Any]) -> float | None:
+    """Seconds from its start, None for never."""
+    if job.hard_timeout is not None:
+        return job.hard_timeout
+    return None if job.timeout is None else job.timeout + HARD_TIMEOUT_GRACE_S

@@ -6,7 +6,7 @@ import pytest
 
 from jobq import errors
 from jobq.cli import exits
-from jobq.worker import exits as of_worker
+from jobq.worker import exit_codes as of_worker
 
 
 @pytest.mark.parametrize(

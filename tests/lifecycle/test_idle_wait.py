@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from jobq.client.connection import connect
+from jobq.client.waiter import WakeWaiter
 from jobq.config import ServerSettings
 from jobq.queue.queue import Queue
-from jobq.worker.idle import Sleep
 
 from .conftest import until
 
@@ -17,7 +17,7 @@ def waiting(redis):
 
 def test_sleep_outlasts_the_timeout_of_a_socket_on_one_connection(server, redis):
     client = connect(settings=ServerSettings(url=server.url, socket_timeout_s=0.5))
-    sleep = Sleep(client, ["wake"])
+    sleep = WakeWaiter(client, ["wake"])
     assert sleep.wait(1.0, ())
     first = waiting(redis)
     assert len(first) == 1

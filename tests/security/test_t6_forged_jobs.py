@@ -28,7 +28,7 @@ from jobq.jobs.registry import Registry
 from jobq.jobs.signing import Seal, opened, seal_for, unverified
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Message
-from jobq.worker.spent import Spent
+from jobq.worker.done_calls import DoneCalls
 from tests.security.conftest import NEW, OLD
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -523,7 +523,7 @@ def test_record_of_done_calls_is_out_of_a_producers_reach_and_ends(sealed, redis
 
 def test_record_of_done_calls_takes_at_most_120_bytes_a_call(client, redis, ring):
     seal = Seal(ring("sign"))
-    spent, content = Spent(client, seal), seal.close("low", "m", CALL)
+    spent, content = DoneCalls(client, seal), seal.close("low", "m", CALL)
     for first in range(0, 20_000, 1_000):
         numbers = range(first, first + 1_000)
         messages = [Message(f"m{n}", content, 1, 0, 1, "g", f"t{n}", 0) for n in numbers]

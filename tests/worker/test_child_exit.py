@@ -11,8 +11,8 @@ from jobq.client.numbered_calls import Caller
 from jobq.events import columns_of
 from jobq.jobs.codec import encode
 from jobq.worker import shared_state as slots
-from jobq.worker.child_exit import Death, bury
-from jobq.worker.shared_state import Held
+from jobq.worker.child_exit import ChildExit, bury
+from jobq.worker.shared_state import HeldMessage
 
 
 @pytest.fixture
@@ -20,9 +20,9 @@ def died(queue):
     """died(mid, token): a child killed while it ran that message."""
 
     def bury_it(mid, token):
-        held = [Held(0, slots.RUNNING, 0, mid, token)]
+        held = [HeldMessage(0, slots.RUNNING, 0, mid, token)]
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        [crash] = bury(Death(os.getpid(), 9, usage, "", held, 5), 0, queue, 3, "w")
+        [crash] = bury(ChildExit(os.getpid(), 9, usage, "", held, 5), 0, queue, 3, "w")
         return crash
 
     return bury_it
@@ -64,12 +64,12 @@ def read_and_died(queue):
         caller = Caller()
         messages = queue.dequeue(len(states), caller=caller).messages
         held = [
-            Held(slot, state, 0, message.mid, message.token)
+            HeldMessage(slot, state, 0, message.mid, message.token)
             for slot, (message, state) in enumerate(zip(messages, states, strict=True))
             if state != slots.FREE
         ]
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        death = Death(os.getpid(), status, usage, caller.id, held, 5, suspect=suspect, **more)
+        death = ChildExit(os.getpid(), status, usage, caller.id, held, 5, suspect=suspect, **more)
         return [crash.mid for crash in bury(death, 0, queue, 3, "w")]
 
     for mid in "abc":
@@ -114,5 +114,5 @@ def test_death_takes_no_more_off_a_forged_record_than_one_call_hands_out(queue, 
     redis.hset(f"{queue.prefix}tokens", mapping=tokens)
     redis.set(f"{queue.prefix}call:gone", "5\x1e\x1e" + "\x1f".join(["0", "0", "0", "0", *tokens]))
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    bury(Death(os.getpid(), 9, usage, "gone", [], 5), 0, queue, 3, "w")
+    bury(ChildExit(os.getpid(), 9, usage, "gone", [], 5), 0, queue, 3, "w")
     assert redis.hlen(f"{queue.prefix}tokens") == 500

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
-from jobq.worker.scheduling import Turns
+from jobq.worker.scheduling import BatchSize, QueueTurns
 
 
 def taken(turns, count):
@@ -19,18 +19,18 @@ def taken(turns, count):
 
 
 def test_equal_weights_take_turns():
-    assert taken(Turns([1, 1, 1]), 6) == [0, 1, 2, 0, 1, 2]
+    assert taken(QueueTurns([1, 1, 1]), 6) == [0, 1, 2, 0, 1, 2]
 
 
 def test_weights_are_shares_that_are_spread_out():
-    order = taken(Turns([6, 1]), 70)
+    order = taken(QueueTurns([6, 1]), 70)
     assert Counter(order) == {0: 60, 1: 10}
     gaps = [index for index, queue in enumerate(order) if queue == 1]
     assert {b - a for a, b in pairwise(gaps)} == {7}
 
 
 def test_strict_asks_the_first_again_after_every_find():
-    turns = Turns([1, 1], strict=True)
+    turns = QueueTurns([1, 1], strict=True)
     assert turns.next() == 0
     turns.found(0, False)
     assert turns.next() == 1
@@ -39,7 +39,7 @@ def test_strict_asks_the_first_again_after_every_find():
 
 
 def test_lap_ends_when_every_queue_was_found_empty_and_a_new_one_begins():
-    turns = Turns([1, 1])
+    turns = QueueTurns([1, 1])
     for _ in range(2):
         asked = []
         while (index := turns.next()) is not None:
@@ -49,7 +49,7 @@ def test_lap_ends_when_every_queue_was_found_empty_and_a_new_one_begins():
 
 
 def test_empty_queue_is_asked_again_once_another_gave_something():
-    turns = Turns([1, 1])
+    turns = QueueTurns([1, 1])
     turns.found(turns.next(), False)
     other = turns.next()
     turns.found(other, True)
@@ -57,13 +57,13 @@ def test_empty_queue_is_asked_again_once_another_gave_something():
 
 
 def test_turn_stays_with_the_only_queue():
-    turns = Turns([1])
+    turns = QueueTurns([1])
     turns.found(turns.next(), True)
     assert turns.stays(0)
 
 
 def test_turn_does_not_stay_with_one_of_two_equal_queues():
-    turns = Turns([1, 1])
+    turns = QueueTurns([1, 1])
     first = turns.next()
     turns.found(first, True)
     assert not turns.stays(first)
@@ -71,7 +71,7 @@ def test_turn_does_not_stay_with_one_of_two_equal_queues():
 
 
 def test_turn_that_stays_counts_as_taken():
-    turns = Turns([3, 1])
+    turns = QueueTurns([3, 1])
     order = []
     index = turns.next()
     for _ in range(40):
@@ -83,13 +83,13 @@ def test_turn_that_stays_counts_as_taken():
 
 
 def test_strict_stays_with_the_first_queue_only():
-    turns = Turns([1, 1], strict=True)
+    turns = QueueTurns([1, 1], strict=True)
     assert turns.stays(0)
     assert not turns.stays(1)
 
 
 def test_queue_that_sleeps_has_no_turn_until_it_is_woken():
-    turns = Turns([1, 1, 1])
+    turns = QueueTurns([1, 1, 1])
     turns.sleeps(1)
     assert set(taken(turns, 6)) == {0, 2}
     assert list(turns.asleep) == [1]
@@ -98,7 +98,7 @@ def test_queue_that_sleeps_has_no_turn_until_it_is_woken():
 
 
 def test_nobody_has_a_turn_when_all_sleep():
-    turns = Turns([1, 1])
+    turns = QueueTurns([1, 1])
     turns.sleeps(0)
     turns.sleeps(1)
     assert turns.next() is None
@@ -107,8 +107,41 @@ def test_nobody_has_a_turn_when_all_sleep():
 
 
 def test_strict_asks_a_woken_queue_before_later_ones():
-    turns = Turns([1, 1, 1], strict=True)
+    turns = QueueTurns([1, 1, 1], strict=True)
     turns.sleeps(0)
     assert turns.next() == 1
     turns.wakes(0)
     assert turns.next() == 0
+
+
+def test_size_grows_fourfold_up_to_the_most_when_jobs_are_quick():
+    prefetch = BatchSize(64, 50)
+    sizes = []
+    for _ in range(5):
+        sizes.append(prefetch.size)
+        prefetch.ran(prefetch.size, prefetch.size * 1e-5)
+    assert sizes == [1, 4, 16, 64, 64]
+
+
+def test_size_is_what_fits_into_the_time_when_jobs_are_slower():
+    prefetch = BatchSize(64, 50)
+    for _ in range(5):
+        prefetch.ran(prefetch.size, prefetch.size * 0.01)
+    assert prefetch.size == 5
+
+
+def test_size_falls_to_one_at_once_when_a_job_was_slow():
+    prefetch = BatchSize(64, 50)
+    for _ in range(4):
+        prefetch.ran(prefetch.size, 1e-6)
+    prefetch.ran(64, 10.0)
+    assert prefetch.size == 1
+
+
+def test_size_is_never_below_one_or_above_the_most():
+    prefetch = BatchSize(2, 50)
+    prefetch.ran(1, 0.0)
+    prefetch.ran(2, 0.0)
+    assert prefetch.size == 2
+    prefetch.ran(1, 1e9)
+    assert prefetch.size == 1

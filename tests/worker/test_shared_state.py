@@ -6,10 +6,10 @@ import os
 
 import pytest
 
+from jobq.client.clock import boot_ns
 from jobq.queue.types import Message
 from jobq.worker import shared_state as slots
-from jobq.worker.clock import boot_ns
-from jobq.worker.shared_state import Slots
+from jobq.worker.shared_state import SharedSlots
 
 LATER = 3_600_000_000_000
 
@@ -20,7 +20,7 @@ def message(mid, token="caller0123456789.1.0"):
 
 @pytest.fixture
 def memory():
-    return Slots()
+    return SharedSlots()
 
 
 def test_what_was_published_is_read_back(memory):

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 from jobq.pipeline.report.simulation import Load, Trace, formula_wait, load, simulate, waits
-from jobq.worker.scheduling import Turns
+from jobq.worker.scheduling import QueueTurns
 
 
 def trace(*arrivals: tuple[int, int, int]) -> Trace:
@@ -50,7 +50,7 @@ def test_queues_take_turns_by_weight_as_a_worker_does():
     made = trace((0, 0, 10), *((queue, 1, 10) for queue in (0, 1, 2) for _ in range(n)))
     found = waits(made, 1, [4, 2, 1])
     order = [made.queue[i] for i in sorted(range(1, len(found)), key=lambda i: found[i])]
-    turns, left, expected = Turns([4, 2, 1]), [n + 1, n, n], []
+    turns, left, expected = QueueTurns([4, 2, 1]), [n + 1, n, n], []
     while len(expected) <= 40:
         queue = turns.next()
         assert queue is not None

@@ -9,19 +9,19 @@ import pytest
 from jobq.config import WorkerSettings
 from jobq.queue import keys
 from jobq.queue.types import Ending
-from jobq.worker.line import Line, LineCaller, NotReportedError
-from jobq.worker.standing import BROKEN, Standing
+from jobq.worker.queue_client import NotReportedError, QueueCaller, QueueClient
+from jobq.worker.queue_health import BROKEN, QueueHealth
 
 
 @pytest.fixture
 def standing():
-    return Standing(1)
+    return QueueHealth(1)
 
 
 @pytest.fixture
 def line(queue, standing):
-    caller = LineCaller(lambda: None, "caller0123456789", count(1))
-    return Line(0, queue, caller, standing, WorkerSettings(queues=(("low", 1),)))
+    caller = QueueCaller(lambda: None, "caller0123456789", count(1))
+    return QueueClient(0, queue, caller, standing, WorkerSettings(queues=(("low", 1),)))
 
 
 def test_one_ending_that_the_server_refuses_holds_up_no_other(line, queue, standing, caplog):

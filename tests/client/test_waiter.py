@@ -13,14 +13,14 @@ from jobq.chaos.proxy import DOWN, Proxy
 from jobq.client.ahead import Ahead
 from jobq.client.connection import Client, connect
 from jobq.client.numbered_calls import Caller
+from jobq.client.waiter import WakeWaiter
 from jobq.config import ServerSettings
 from jobq.queue.queue import Queue
-from jobq.worker.idle import Sleep
 
 
 @pytest.fixture
 def sleep(client: Client, queue: Queue) -> Any:
-    made = Sleep(client, [queue.wake_key])
+    made = WakeWaiter(client, [queue.wake_key])
     yield made
     made.end(())
 
@@ -32,7 +32,7 @@ def ahead(queue: Queue) -> Ahead:
 
 
 def test_message_comes_with_the_wake_when_a_dequeue_waits_behind_it(
-    queue: Queue, redis: Any, sleep: Sleep, ahead: Ahead
+    queue: Queue, redis: Any, sleep: WakeWaiter, ahead: Ahead
 ) -> None:
     files = sleep.begin(30, ahead.command)
     queue.enqueue(b"v", mid="m")
@@ -45,7 +45,9 @@ def test_message_comes_with_the_wake_when_a_dequeue_waits_behind_it(
     assert redis.info("commandstats").keys() <= {"cmdstat_config|resetstat"}
 
 
-def test_nothing_is_handed_out_when_the_wait_ends_by_its_time(sleep: Sleep, ahead: Ahead) -> None:
+def test_nothing_is_handed_out_when_the_wait_ends_by_its_time(
+    sleep: WakeWaiter, ahead: Ahead
+) -> None:
     assert sleep.wait(0.01, (), ahead.command)
 
     dequeued = ahead.read(sleep.reply)
@@ -53,7 +55,9 @@ def test_nothing_is_handed_out_when_the_wait_ends_by_its_time(sleep: Sleep, ahea
     assert dequeued.sleep_ms > 0
 
 
-def test_wait_ends_by_the_clock_of_its_own_when_nobody_wakes_it(sleep: Sleep, redis: Any) -> None:
+def test_wait_ends_by_the_clock_of_its_own_when_nobody_wakes_it(
+    sleep: WakeWaiter, redis: Any
+) -> None:
     redis.config_resetstat()
 
     # Servers look only ten times a second whose time is over: the wait itself would end later.
@@ -72,7 +76,7 @@ def test_wait_ends_by_the_servers_clock_when_its_user_may_not_unblock(
     )
     scheme, _, rest = client.url.partition("://")
     able = jobq.connect(f"{scheme}://idler:any@{rest}")
-    sleep = Sleep(able, [queue.wake_key])
+    sleep = WakeWaiter(able, [queue.wake_key])
     try:
         assert [sleep.wait(0.005, ()) for _ in range(3)] == [True] * 3
     finally:
@@ -81,7 +85,7 @@ def test_wait_ends_by_the_servers_clock_when_its_user_may_not_unblock(
 
 
 def test_call_is_made_by_itself_when_the_wait_ends_early(
-    queue: Queue, sleep: Sleep, ahead: Ahead
+    queue: Queue, sleep: WakeWaiter, ahead: Ahead
 ) -> None:
     sleep.begin(30, ahead.command)
     sleep.end(())
@@ -92,7 +96,7 @@ def test_call_is_made_by_itself_when_the_wait_ends_early(
 
 
 def test_same_messages_come_again_when_the_reply_behind_a_wake_was_lost(
-    queue: Queue, sleep: Sleep, ahead: Ahead
+    queue: Queue, sleep: WakeWaiter, ahead: Ahead
 ) -> None:
     files = sleep.begin(30, ahead.command)
     queue.enqueue(b"v", mid="m")
@@ -106,7 +110,7 @@ def test_same_messages_come_again_when_the_reply_behind_a_wake_was_lost(
 
 
 def test_call_is_made_by_itself_when_the_server_lost_its_scripts(
-    queue: Queue, redis: Any, sleep: Sleep, ahead: Ahead
+    queue: Queue, redis: Any, sleep: WakeWaiter, ahead: Ahead
 ) -> None:
     redis.script_flush()
     files = sleep.begin(30, ahead.command)
@@ -130,7 +134,9 @@ def test_call_is_made_by_itself_when_its_reply_breaks_off_and_nothing_is_closed(
 ) -> None:
     proxy = Breaking(server.socket)
     url = f"redis://127.0.0.1:{proxy.port}"
-    sleep = Sleep(connect(settings=ServerSettings(url=url, socket_timeout_s=2)), [queue.wake_key])
+    sleep = WakeWaiter(
+        connect(settings=ServerSettings(url=url, socket_timeout_s=2)), [queue.wake_key]
+    )
     files = sleep.begin(30, ahead.command)
     queue.enqueue(b"v" * 10_000, mid="m")
     select.select(files, [], [])

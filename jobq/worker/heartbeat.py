@@ -13,10 +13,9 @@ from jobq.config import WorkerSettings
 from jobq.errors import JobqError, ScriptError
 from jobq.jobs.registry import Registry
 from jobq.queue import directory
+from jobq.worker import logger
 from jobq.worker import shared_state as slots
-from jobq.worker.log import logger
-from jobq.worker.member import Member
-from jobq.worker.stacks import seen_together
+from jobq.worker.pool import PoolMember, seen_together
 
 #: Names in one line of a log; of more, the number.
 MOST_NAMES = 10
@@ -52,7 +51,7 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + more
 
 
-class Presence:
+class Heartbeat:
     """Shown with every renewal of leases."""
 
     def __init__(self, client: Client, settings: WorkerSettings, queues: list[str]) -> None:
@@ -61,7 +60,7 @@ class Presence:
         self._list_at = 0.0
         self._untold = True
 
-    def show(self, members: list[Member]) -> None:
+    def show(self, members: list[PoolMember]) -> None:
         """A sign of life; now and then the queues' names, should somebody have lost them."""
         facts: dict[str, Any] = {
             "host": socket.gethostname(), "pid": os.getpid(), "queues": self._queues,
@@ -94,7 +93,7 @@ class Presence:
         except JobqError:
             pass
 
-    def describe(self, members: list[Member]) -> None:
+    def describe(self, members: list[PoolMember]) -> None:
         """Log what each child does, child by child, with the stacks of its threads."""
         stacks = seen_together({m.pid: m.stacks for m in members if m.pid})
         for member in members:

@@ -8,10 +8,11 @@ The writers need no lock: at worst two processes ask at once, or one asks early.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from jobq.worker.clock import boot_ns
+from jobq.client.clock import boot_ns
+from jobq.worker import logger
 
 FINE, AWAY, BROKEN = range(3)
 FIRST_PAUSE_NS = 50_000_000
@@ -21,12 +22,16 @@ LONGEST_PAUSE_NS = 5_000_000_000
 RARELY = 20
 LONGEST_NS = {AWAY: 30_000_000_000, BROKEN: LONGEST_PAUSE_NS}
 
+#: A shorter outage is not logged.
+LOGGED_FROM_NS = 1_000_000_000
+MOST_NAMES = 5
+
 # Words of a queue.
 _STATE, _SINCE, _AGAIN, _PAUSE, _LENGTH, _WORDS = 0, 1, 2, 3, 4, 5
 _TEXT = 400
 
 
-class Trouble(NamedTuple):
+class QueueTrouble(NamedTuple):
     """Why a queue is passed over, and since when (boot_ns)."""
 
     state: int
@@ -34,7 +39,7 @@ class Trouble(NamedTuple):
     why: str
 
 
-class Standing:
+class QueueHealth:
     """Made before the first fork; queues by their index."""
 
     def __init__(self, count: int) -> None:
@@ -107,7 +112,7 @@ class Standing:
         """FINE, AWAY or BROKEN."""
         return self.words[1 + _WORDS * index]
 
-    def troubles(self) -> dict[int, Trouble]:
+    def troubles(self) -> dict[int, QueueTrouble]:
         """All there are. For the supervisor: it alone notes that there are none."""
         if not self.words[0]:
             return {}
@@ -117,8 +122,63 @@ class Standing:
             self.words[0] = 1
         return found
 
-    def _trouble(self, index: int) -> Trouble:
+    def _trouble(self, index: int) -> QueueTrouble:
         at = 1 + _WORDS * index
         start = _TEXT * index
         why = bytes(self._texts[start : start + self.words[at + _LENGTH]]).decode(errors="replace")
-        return Trouble(self.words[at + _STATE], self.words[at + _SINCE], why)
+        return QueueTrouble(self.words[at + _STATE], self.words[at + _SINCE], why)
+
+
+class OutageLog:
+    """Queues by their index."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._told: dict[int, QueueTrouble] = {}
+
+    def tell(self, troubles: Mapping[int, QueueTrouble]) -> None:
+        """Log what has changed."""
+        if not troubles and not self._told:
+            return
+        now = boot_ns()
+        over = [index for index in self._told if index not in troubles]
+        for since in sorted({self._told[index].since for index in over}):
+            back = [index for index in over if self._told[index].since == since]
+            logger.info("%s: back after %d s", self._named(back), (now - since) // 10**9)
+        for index in over:
+            del self._told[index]
+        new = {
+            index: trouble
+            for index, trouble in troubles.items()
+            if index not in self._told or self._told[index].state != trouble.state
+        }
+        away = {
+            index: trouble
+            for index, trouble in new.items()
+            if trouble.state == AWAY and now - trouble.since >= LOGGED_FROM_NS
+        }
+        others = self._others(troubles)
+        if away:
+            since = min(trouble.since for trouble in away.values())
+            logger.warning(
+                "%s: server away since %d s; %s: %s",
+                self._named(away), (now - since) // 10**9, others, next(iter(away.values())).why,
+            )  # fmt: skip
+        broken = {index: trouble for index, trouble in new.items() if trouble.state != AWAY}
+        for index, trouble in broken.items():
+            logger.error(
+                "%s: the server refuses its calls; %s: %s; jobq fsck says what is wrong",
+                self._named([index]), others, trouble.why,
+            )  # fmt: skip
+        self._told.update(away | broken)
+
+    def _others(self, troubles: Mapping[int, QueueTrouble]) -> str:
+        count = len(self._names) - len(troubles)
+        if not count:
+            return "no other queue goes on"
+        return "1 other queue goes on" if count == 1 else f"{count} other queues go on"
+
+    def _named(self, indexes: Iterable[int]) -> str:
+        names = [self._names[index] for index in indexes]
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        return f"queue{'s' * (len(names) > 1)} {', '.join(names[:MOST_NAMES])}{more}"

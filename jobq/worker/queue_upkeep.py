@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from jobq.client.clock import boot_ns
 from jobq.config import WorkerSettings
 from jobq.errors import JobqError
 from jobq.queue import keys
 from jobq.queue.queue import Queue
-from jobq.worker.clock import boot_ns
+from jobq.worker import logger
 from jobq.worker.holding import neighbours
-from jobq.worker.line import REFUSED
-from jobq.worker.log import logger
-from jobq.worker.outages import Outages
-from jobq.worker.standing import AWAY, BROKEN, Standing, Trouble
+from jobq.worker.queue_client import REFUSED
+from jobq.worker.queue_health import AWAY, BROKEN, OutageLog, QueueHealth, QueueTrouble
 
 FIRST_PAUSE_NS = 400_000_000
 #: How often a queue is asked that owes work.
@@ -28,16 +27,16 @@ SWEEP_NS, SWEEP_PART_NS, PER_COMMAND = 5_000_000_000, 800_000_000, 250
 SELDOM, LONGEST_PAUSE_NS = 4, 10_000_000_000
 
 
-class Upkeep:
+class QueueUpkeep:
     """`queues` in the order in which children number them."""
 
     def __init__(
-        self, queues: Sequence[Queue], settings: WorkerSettings, standing: Standing
+        self, queues: Sequence[Queue], settings: WorkerSettings, standing: QueueHealth
     ) -> None:
         self._queues, self._settings, self._standing = queues, settings, standing
-        self._outages = Outages([queue.name for queue in queues])
+        self._outages = OutageLog([queue.name for queue in queues])
         # What the server refuses the supervisor. Children may fare otherwise, and note that themselves.
-        self._refused: dict[int, Trouble] = {}
+        self._refused: dict[int, QueueTrouble] = {}
         self._not_before: dict[int, int] = {}
         self._quarantined: dict[int, int] = {}
         # When to ask whom; at first all. The others owe nothing.
@@ -58,7 +57,7 @@ class Upkeep:
             call()
         except REFUSED as error:
             since = self._refused[index].since if index in self._refused else asked_at
-            self._refused[index] = Trouble(BROKEN, since, str(error))
+            self._refused[index] = QueueTrouble(BROKEN, since, str(error))
             self._not_before[index] = boot_ns() + self._settings.lease_ms * 300_000
             return False
         except JobqError as error:

@@ -13,8 +13,8 @@ from jobq.client.connection import Client
 from jobq.config import WorkerSettings
 from jobq.jobs.registry import Registry
 from jobq.worker import shared_state as slots
-from jobq.worker.process import Hooks, Plan
-from jobq.worker.standing import Standing
+from jobq.worker.process import Hooks, PoolPlan
+from jobq.worker.queue_health import QueueHealth
 from jobq.worker.supervisor import Supervisor
 
 
@@ -23,7 +23,7 @@ def supervisor(client: Client) -> Iterator[Supervisor]:
     """Of two children that aren't born."""
     woken, waking = os.pipe()
     settings = WorkerSettings(queues=(("low", 1),), processes=2)
-    plan = Plan(settings, client, Registry(), Hooks(), woken, waking, Standing(1))
+    plan = PoolPlan(settings, client, Registry(), Hooks(), woken, waking, QueueHealth(1))
     made = Supervisor(plan, woken)
     yield made
     made.client.close()

@@ -17,14 +17,14 @@ from jobq.errors import JobqError
 from jobq.jobs.signing import Seal, is_sealed
 from jobq.queue import keys
 from jobq.queue.types import Ending, Message
-from jobq.worker.log import logger
+from jobq.worker import logger
 
 #: Digests of messages that were handed out; those given back are never asked for again.
 MOST = 10_000
 TIDY_EVERY_S = 30.0
 
 
-class Spent:
+class DoneCalls:
     """What one child knows and tells of done calls."""
 
     def __init__(self, client: Client, seal: Seal) -> None:

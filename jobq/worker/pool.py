@@ -5,25 +5,28 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 
 from jobq.worker import shared_state as slots
-from jobq.worker.process import Plan, live
-from jobq.worker.shared_state import Slots
-from jobq.worker.stacks import Stacks
+from jobq.worker.process import PoolPlan, StackFile, live
+from jobq.worker.shared_state import SharedSlots
 
 BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
 #: A child that lived so long, or ended a job, is no crash loop.
 SETTLED_S = 5.0
+#: How long a child gets to write its stacks, and how often the supervisor looks.
+STACKS_WITHIN_S, LOOK_EVERY_S = 0.5, 0.01
 
 
-class Member:
+class PoolMember:
     """At most one living child."""
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self.slots = Slots()
-        self.stacks = Stacks()
+        self.slots = SharedSlots()
+        self.stacks = StackFile()
         self.pid = 0
         self.killed_for = ""
         self.hard_slots: set[int] = set()
@@ -33,7 +36,7 @@ class Member:
         self._born_at = 0.0
         self._failures = 0
 
-    def fork(self, plan: Plan, control: int = 0) -> None:
+    def fork(self, plan: PoolPlan, control: int = 0) -> None:
         """Bear a child that is told `control`. The caller is single-threaded. OSError: no process to be had."""
         self.slots.reset()
         self.stacks.clear()
@@ -82,3 +85,19 @@ class Member:
         """A signal, if there is a child. One not yet reaped keeps its pid, so no stranger is hit."""
         if self.pid:
             os.kill(self.pid, number)
+
+
+def seen_together(by_pid: Mapping[int, StackFile]) -> dict[int, str]:
+    """The stacks of these children. One that is stopped, or slow, has none or a part of them."""
+    for pid, stacks in by_pid.items():
+        stacks.clear()
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTTIN)
+    deadline, before = time.monotonic() + STACKS_WITHIN_S, [0]
+    while time.monotonic() < deadline:
+        time.sleep(LOOK_EVERY_S)
+        sizes = [stacks.size() for stacks in by_pid.values()]
+        if all(sizes) and sizes == before:
+            break
+        before = sizes
+    return {pid: stacks.text() or "(it doesn't answer)" for pid, stacks in by_pid.items()}

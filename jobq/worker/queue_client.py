@@ -13,14 +13,15 @@ from typing import Any
 from msgspec import structs
 
 from jobq.client.ahead import Ahead
+from jobq.client.clock import boot_ns
 from jobq.client.numbered_calls import REPEAT_S, Caller, new_id
 from jobq.config import WorkerSettings
 from jobq.errors import JobqError, LeaseLostError, ScriptError, ServerFullError, UnavailableError
 from jobq.queue.queue import MOST, Queue
 from jobq.queue.types import Dequeued, Ending, Finished, Lease
-from jobq.worker.clock import boot_ns, lease_and_margin
-from jobq.worker.log import logger
-from jobq.worker.standing import AWAY, BROKEN, Standing
+from jobq.worker import logger
+from jobq.worker.queue_health import AWAY, BROKEN, QueueHealth
+from jobq.worker.shared_state import lease_and_margin
 
 #: What concerns one queue: its keys, its settings, what stands in it, the record of a caller's last call there.
 REFUSED = (ScriptError, LeaseLostError, ValueError)
@@ -34,7 +35,7 @@ class ReportRefusedError(NotReportedError):
     """The server refuses what it was told."""
 
 
-class LineCaller(Caller):
+class QueueCaller(Caller):
     """One line's part of a child's caller: id and numbers are the child's, so that its tokens are unlike."""
 
     __slots__ = ("_numbers", "again")
@@ -57,15 +58,15 @@ class LineCaller(Caller):
         self.id, self.again = new_id(), 0
 
 
-class Line:
+class QueueClient:
     """One of those of a child."""
 
     def __init__(
         self,
         index: int,
         queue: Queue,
-        caller: LineCaller,
-        standing: Standing,
+        caller: QueueCaller,
+        standing: QueueHealth,
         settings: WorkerSettings,
     ) -> None:
         self.index, self.queue, self.caller = index, queue, caller
@@ -171,9 +172,7 @@ class Line:
         self._when_paid.append(then)
 
     def pay(self) -> tuple[Dequeued | None, int]:
-        """Say what waits; if that hands messages out, they, and until when they are surely held.
-
-        Else NotReportedError."""
+        """Report what waits. Return what that hands out and its lease deadline; raises NotReportedError."""
         if self._unheard is not None:
             asked_at, again, endings = self._unheard
             try:

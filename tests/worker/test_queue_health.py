@@ -6,9 +6,8 @@ import logging
 
 import pytest
 
-from jobq.worker import standing as module
-from jobq.worker.outages import Outages
-from jobq.worker.standing import AWAY, BROKEN, Standing
+from jobq.worker import queue_health as module
+from jobq.worker.queue_health import AWAY, BROKEN, OutageLog, QueueHealth
 
 SECOND = 1_000_000_000
 
@@ -21,12 +20,12 @@ def clock(monkeypatch):
         now = 1_000 * SECOND
 
     monkeypatch.setattr(module, "boot_ns", lambda: Clock.now)
-    monkeypatch.setattr("jobq.worker.outages.boot_ns", lambda: Clock.now)
+
     return Clock
 
 
 def test_one_of_all_asks_again_when_the_pause_is_over(clock):
-    standing = Standing(3)
+    standing = QueueHealth(3)
     standing.failed([1], AWAY, "gone", clock.now)
     assert [standing.may_ask(index) for index in range(3)] == [True, False, True]
     clock.now += SECOND
@@ -35,7 +34,7 @@ def test_one_of_all_asks_again_when_the_pause_is_over(clock):
 
 
 def test_pauses_double_up_to_five_seconds(clock):
-    standing = Standing(1)
+    standing = QueueHealth(1)
     waits = []
     for _ in range(12):
         standing.failed([0], BROKEN, "no", clock.now)
@@ -46,7 +45,7 @@ def test_pauses_double_up_to_five_seconds(clock):
 
 
 def test_pause_is_long_beside_a_try_that_took_long(clock):
-    standing = Standing(1)
+    standing = QueueHealth(1)
     asked_at = clock.now
     clock.now += SECOND
     standing.failed([0], AWAY, "silent", asked_at)
@@ -55,7 +54,7 @@ def test_pause_is_long_beside_a_try_that_took_long(clock):
 
 @pytest.mark.parametrize(("state", "longest_ms"), [(AWAY, 30_000), (BROKEN, 5_000)])
 def test_pause_is_no_longer_when_the_try_waited_for_a_server_for_an_hour(clock, state, longest_ms):
-    standing = Standing(1)
+    standing = QueueHealth(1)
     asked_at = clock.now
     clock.now += 3_600 * SECOND
     standing.failed([0], state, "refused once the server was back", asked_at)
@@ -63,7 +62,7 @@ def test_pause_is_no_longer_when_the_try_waited_for_a_server_for_an_hour(clock, 
 
 
 def test_nothing_is_left_of_trouble_that_is_over(clock):
-    standing = Standing(2)
+    standing = QueueHealth(2)
     standing.failed([0, 1], AWAY, "gone", clock.now)
     standing.server_answered([0, 1])
     assert standing.troubles() == {}
@@ -73,7 +72,7 @@ def test_nothing_is_left_of_trouble_that_is_over(clock):
 
 
 def test_answer_of_the_server_mends_no_broken_queue(clock):
-    standing = Standing(2)
+    standing = QueueHealth(2)
     standing.failed([0], BROKEN, "wrong type", clock.now)
     standing.server_answered([0, 1])
     assert standing.troubles()[0].why == "wrong type"
@@ -81,7 +80,7 @@ def test_answer_of_the_server_mends_no_broken_queue(clock):
 
 def test_log_has_one_line_for_an_outage_and_one_for_its_end(clock, caplog):
     caplog.set_level(logging.INFO, logger="jobq")
-    standing, outages = Standing(9), Outages([f"q{index}" for index in range(9)])
+    standing, outages = QueueHealth(9), OutageLog([f"q{index}" for index in range(9)])
 
     def look():
         caplog.clear()

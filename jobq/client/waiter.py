@@ -1,0 +1,264 @@
+"""Blocking waits: a connection of its own for one blocking command at a time, and the wait for a queue's wake marker.
+
+The marker is never a message, so losing one with a connection loses nothing: a worker that stops waiting early
+makes `collect` push it again.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Collection, Iterable, Sequence
+from time import monotonic
+from typing import Any
+
+from redis.connection import Connection
+from redis.exceptions import RedisError, ResponseError
+
+from jobq.client.clock import boot_ns
+from jobq.client.connection import PASSING, Argument, Client, packed
+from jobq.errors import JobqError, ScriptError, UnavailableError
+
+#: Added to the server's own timeout: a connection that died silently never answers.
+GRACE_S = 2.0
+
+
+class BlockingConnection:
+    """Sends blocking commands to the node that serves `key`; connects when the first one is sent.
+
+    Any error closes the connection; the next `send` opens another. read_timeout: reads time out as usual, for a
+    caller that reads only once `file` is readable. By default a read waits without limit.
+    """
+
+    def __init__(self, client: Client, key: str, *, read_timeout: bool = False) -> None:
+        self._client, self._key, self._read_timeout = client, key, read_timeout
+        self._connection: Connection | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection."""
+        return self._connection is not None
+
+    @property
+    def file(self) -> int:
+        """What becomes readable when a reply comes. Raises UnavailableError when the connection is closed."""
+        if self._connection is None:
+            raise UnavailableError("the connection was closed")
+        return self._client.fileno(self._connection)
+
+    def send(self, *commands: tuple[Argument, ...]) -> None:
+        """Send commands together, without reading replies. Raises UnavailableError."""
+        try:
+            if self._connection is None:
+                self._connection = self._client.open_connection(
+                    self._key, blocking=not self._read_timeout
+                )
+            self._connection.send_packed_command((b"".join(map(packed, commands)),))
+        except (RedisError, OSError) as error:
+            self.close()
+            raise UnavailableError(f"no connection for a blocking wait: {error}") from error
+
+    def reply(self) -> Any:
+        """Read one reply. Raises ScriptError when the server refused the command, UnavailableError when none came."""
+        if self._connection is None:
+            raise UnavailableError("the connection was closed")
+        try:
+            return self._connection.read_response()
+        except (RedisError, OSError, ValueError) as error:
+            self.close()
+            if isinstance(error, ResponseError) and not isinstance(error, PASSING):
+                raise ScriptError(f"the server refused a blocking wait: {error}") from error
+            raise UnavailableError(f"a blocking wait was cut off: {error}") from error
+
+    def close(self) -> None:
+        """Close the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.disconnect()
+
+
+class WakeWaiter:
+    """Waits on the wake keys of some queues, on one connection; on a Cluster, on one per queue.
+
+    Queues are numbered as in `wake_keys`. A wait is `begin`, then `end` once one of the files is readable (or
+    `cut_short` before it when the time is over); `wait` is all of that.
+    """
+
+    def __init__(self, client: Client, wake_keys: Sequence[str]) -> None:
+        self._client = client
+        self._keys = list(wake_keys)
+        everything = list(range(len(wake_keys)))
+        self._groups = [[index] for index in everything] if client.is_cluster else [everything]
+        self._waiting: dict[int, BlockingConnection] = {}
+        self._ids: dict[int, int] = {}
+        self._may_unblock = True
+        self._many = len(self._keys) > 1
+        self._behind = False
+        self._numbers = {key: index for index, key in enumerate(self._keys)}
+        #: Queues whose marker came, or may have come: ask them.
+        self.woken: list[int] = []
+        #: The reply to the command behind the wait that `end` ended, if it was sent and answered.
+        self.reply: Any = None
+        #: Queues whose server couldn't be asked, with the time of the attempt (boot_ns).
+        self.silent: list[tuple[int, int]] = []
+
+    def begin(
+        self,
+        seconds: float,
+        behind: tuple[Argument, ...] | None = None,
+        passed_over: Collection[int] = (),
+    ) -> list[int]:
+        """Begin to wait for at most `seconds`; return the files that become readable when the wait ends.
+
+        behind: a command that the server runs as soon as the wait is over; only with a single queue.
+        passed_over: queues not to wait for. Raises UnavailableError when no server can be asked.
+        """
+        self._behind, self.reply = behind is not None, None
+        self.woken.clear()
+        for number, group in enumerate(self._groups):
+            keys = [self._keys[index] for index in group if index not in passed_over]
+            if not keys:
+                self._drop(number)
+                continue
+            asked_at = boot_ns()
+            try:
+                if number not in self._waiting:
+                    self._open(number, keys[0])
+                wait = ("BLPOP", *keys, f"{max(seconds, 0.001):.3f}")
+                self._waiting[number].send(*((wait, behind) if behind is not None else (wait,)))
+            except UnavailableError:
+                self._drop(number)
+                self.silent.append((group[0], asked_at))
+                if len(self._groups) == 1:
+                    raise
+        return [connection.file for connection in self._waiting.values()]
+
+    def _open(self, number: int, key: str) -> None:
+        # A reply that breaks off halfway must not block the child without limit.
+        connection = BlockingConnection(self._client, key, read_timeout=True)
+        self._waiting[number] = connection
+        try:
+            connection.send(("CLIENT", "ID"))
+            self._ids[number] = connection.reply()
+        except ScriptError:
+            self._may_unblock = False
+
+    def _drop(self, number: int) -> None:
+        connection = self._waiting.pop(number, None)
+        if connection is not None:
+            connection.close()
+
+    def cut_short(self) -> list[int]:
+        """Ask the server to end the waits now; its own timeouts fire only every 100 ms.
+
+        Return the files of waits that were given up because their server doesn't answer.
+        """
+        given_up = []
+        for number, connection in list(self._waiting.items()):
+            if not self._may_unblock:
+                break
+            asked_at = boot_ns()
+            key = self._keys[self._groups[number][0]]
+            try:
+                self._client.command("CLIENT", "UNBLOCK", self._ids[number], routed_by=key)
+            except UnavailableError:
+                given_up.append(connection.file)
+                self._drop(number)
+                self.silent.append((self._groups[number][0], asked_at))
+            except JobqError:
+                self._may_unblock = False  # this user may not: wait for the server's own timeout
+        return given_up
+
+    def end(self, ready: Iterable[int]) -> bool:
+        """Read the replies on these files and end the other waits. False if a connection had to be dropped."""
+        ready = set(ready)
+        whole = True
+        for number, connection in list(self._waiting.items()):
+            try:
+                if connection.file in ready or self._stopped(number):
+                    reply = connection.reply()
+                    if self._behind:
+                        self.reply = connection.reply()
+                    if reply is not None:
+                        self._note(number, self._numbers[reply[0].decode()])
+                    continue
+            except (ScriptError, UnavailableError):
+                pass  # it was closed, or the command behind the wait was refused
+            whole = False
+            # A marker may have been on its way.
+            self.woken += self._groups[number]
+            self._drop(number)
+        return whole
+
+    def _note(self, number: int, index: int) -> None:
+        """Put this queue last for the next wait, so that a queue with constant markers hides no other."""
+        self.woken.append(index)
+        if self._many:
+            self._groups[number].remove(index)
+            self._groups[number].append(index)
+
+    def by_priority(self) -> None:
+        """Take the first queue's marker first again."""
+        for group in self._groups:
+            group.sort()
+
+    def _stopped(self, number: int) -> bool:
+        """Whether the server ended this wait, so that its reply comes now."""
+        if not self._many or not self._may_unblock or number not in self._ids:
+            return False
+        key, polled = self._keys[self._groups[number][0]], select.poll()
+        polled.register(self._waiting[number].file, select.POLLIN)
+        # The server may process the unblock before the wait itself.
+        for pause_ms in (0, 0, 1, 5, 20, 100):
+            try:
+                if self._client.command("CLIENT", "UNBLOCK", self._ids[number], routed_by=key):
+                    return True
+            except JobqError:
+                return False
+            if polled.poll(pause_ms):
+                return True
+        return False
+
+    def look(self, asleep: Sequence[int], seconds: float) -> int:
+        """Take a marker of these queues if there is one, without waiting; return how many queues were checked.
+
+        On a Cluster that is one command per queue, and checking stops after `seconds`.
+        """
+        if not self._client.is_cluster:
+            keys = [self._keys[index] for index in asleep]
+            reply = self._client.command("LMPOP", len(keys), *keys, "LEFT", routed_by=keys[0])
+            if reply is not None:
+                self.woken.append(self._numbers[reply[0].decode()])
+            return len(asleep)
+        until = monotonic() + seconds
+        for nlooked, index in enumerate(asleep, 1):
+            if self._client.command("LPOP", self._keys[index]) is not None:
+                self.woken.append(index)
+            if monotonic() >= until:
+                return nlooked
+        return len(asleep)
+
+    def wait(
+        self,
+        seconds: float,
+        others: Iterable[int],
+        behind: tuple[Argument, ...] | None = None,
+        passed_over: Collection[int] = (),
+    ) -> bool:
+        """Wait; return False if one of `others` became readable first, else True."""
+        try:
+            files = self.begin(seconds, behind, passed_over)
+        except UnavailableError:
+            self.end(())
+            return True
+        polled = select.poll()
+        for file in (*files, *others):
+            polled.register(file, select.POLLIN)
+        found = polled.poll(1000 * seconds)
+        if not found:
+            for number in self.cut_short():
+                polled.unregister(number)
+            found = polled.poll(1000 * GRACE_S) if self._waiting else []
+        ready = [file for file, _ in found]
+        woken = not ready or any(file in files for file in ready)
+        self.end(ready)
+        return woken
