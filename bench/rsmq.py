@@ -22,7 +22,7 @@ from bench.peers.venvs import node_modules
 from bench.server import ROOT, private_server
 from jobq.client.connection import Client
 from jobq.client.inflight import Flights
-from jobq.protocols.rsmq import AsyncRsmq, Message, Rsmq
+from jobq.protocols.rsmq import AsyncRsmq, Rsmq, RsmqMessage
 
 TURNS = 10
 BATCH = 1_000
@@ -78,7 +78,7 @@ class Ours:
             self.queue.delete_message("bench", message.id, receipt=message.receipt)
 
     def turns(self, cycles: int) -> None:
-        done: list[Message] = []
+        done: list[RsmqMessage] = []
         for _ in range(cycles):
             self.queue.send_message("bench", "hello")
             _, done = self.queue.next_messages("bench", done)

@@ -24,7 +24,7 @@ from jobq.queue.doctor import findings
 from jobq.queue.fsck import PARTS, repair, steps
 from jobq.queue.queue import Queue
 from jobq.queue.types import Violation
-from jobq.topics.binding import forget_topic, strange_topic_names
+from jobq.topics.calls import forget_topic, strange_topic_names
 
 #: A time of the command line, by the clock of a queue's server.
 Moment = Callable[[Queue], int | None]

@@ -15,7 +15,7 @@ from jobq.cli import exits, output
 from jobq.cli.options import DURATION, Option, group, option, yes_option
 from jobq.cli.session import Session, command
 from jobq.errors import ConfigError
-from jobq.protocols.rsmq import Message, Rsmq
+from jobq.protocols.rsmq import Rsmq, RsmqMessage
 from jobq.protocols.rsmq.bridge import Bridge
 from jobq.protocols.rsmq.checks import can_name
 from jobq.protocols.rsmq.errors import QueueExistsError, QueueNotFoundError, RsmqError
@@ -413,14 +413,14 @@ def peek(session: Session, name: str, place: str, offset: int, limit: int, ns: s
         click.echo(output.json_line({**_record(session, one), "visible_at": one.visible_at}))
 
 
-def _show(session: Session, name: str, found: Message | None) -> None:
+def _show(session: Session, name: str, found: RsmqMessage | None) -> None:
     if found:
         click.echo(output.json_line(_record(session, found)))
     else:
         session.say({}, f"No messages on queue: {name}")
 
 
-def _record(session: Session, one: Message) -> dict[str, Any]:
+def _record(session: Session, one: RsmqMessage) -> dict[str, Any]:
     """As rsmqctl prints it; with --json as RSMQ's Node client gives it."""
     if session.as_json:
         return {**one.as_dict(), "receipt": one.receipt}

@@ -13,9 +13,9 @@ from jobq.cli.options import DURATION, group, option, yes_option
 from jobq.cli.session import Session, command
 from jobq.errors import ConfigError, ScriptError
 from jobq.protocols.ruby.claims import Claims
-from jobq.protocols.ruby.outgoing import ResqueQueue, RubyQueue, SidekiqQueue
-from jobq.protocols.ruby.places import Place, parse_place
-from jobq.protocols.ruby.seen import resque_workers, sidekiq_processes
+from jobq.protocols.ruby.dashboard_entries import resque_workers, sidekiq_processes
+from jobq.protocols.ruby.key_names import RubyQueueName, parse_queue_name
+from jobq.protocols.ruby.queues import ResqueQueue, RubyQueue, SidekiqQueue
 from jobq.queue.queue import Queue
 from jobq.queue.types import text_of
 
@@ -64,10 +64,10 @@ def push(
         raise ConfigError(
             f"Ruby's jobs take no keyword arguments: {', '.join(call.kwargs)}; give a JSON object as ARG"
         )
-    place = _place(sidekiq, resque)
-    if place.system == "sidekiq":
-        jid = _push_sidekiq(session, place, job_class, call.args, at, given)
-        session.say({"jid": jid, "queue": place.queue}, f"{jid} pushed to {place}")
+    ruby_queue = _place(sidekiq, resque)
+    if ruby_queue.system == "sidekiq":
+        jid = _push_sidekiq(session, ruby_queue, job_class, call.args, at, given)
+        session.say({"jid": jid, "queue": ruby_queue.queue}, f"{jid} pushed to {ruby_queue}")
         return
     wrong = [name for name in ("delay", "retry", "jid") if given[name] is not None] + ["at"] * (
         at is not None
@@ -75,9 +75,9 @@ def push(
     if wrong:
         raise ConfigError(f"Resque knows no --{wrong[0]}; leave it out, or use --sidekiq")
 
-    queue = ResqueQueue(place.queue, session.client, namespace=place.namespace)
+    queue = ResqueQueue(ruby_queue.queue, session.client, namespace=ruby_queue.namespace)
     queue.push(job_class, call.args)
-    session.say({"queue": place.queue}, f"pushed to {place}")
+    session.say({"queue": ruby_queue.queue}, f"pushed to {ruby_queue}")
 
 
 @command(
@@ -165,26 +165,26 @@ def workers(session: Session, sidekiq_namespace: str, resque_namespace: str) -> 
     return exits.OK if found else exits.NO
 
 
-def _place(sidekiq: str | None, resque: str | None) -> Place:
+def _place(sidekiq: str | None, resque: str | None) -> RubyQueueName:
 
     if (sidekiq is None) == (resque is None):
         raise ConfigError("which queue? give one of --sidekiq QUEUE and --resque QUEUE")
     return (
-        parse_place("sidekiq", sidekiq)
+        parse_queue_name("sidekiq", sidekiq)
         if sidekiq is not None
-        else parse_place("resque", resque or "")
+        else parse_queue_name("resque", resque or "")
     )
 
 
-def _queue(session: Session, place: Place) -> RubyQueue:
+def _queue(session: Session, ruby_queue: RubyQueueName) -> RubyQueue:
 
-    kind = SidekiqQueue if place.system == "sidekiq" else ResqueQueue
-    return kind(place.queue, session.client, namespace=place.namespace)
+    kind = SidekiqQueue if ruby_queue.system == "sidekiq" else ResqueQueue
+    return kind(ruby_queue.queue, session.client, namespace=ruby_queue.namespace)
 
 
 def _push_sidekiq(
     session: Session,
-    place: Place,
+    ruby_queue: RubyQueueName,
     job_class: str,
     args: list[Any],
     at: str | None,
@@ -192,7 +192,7 @@ def _push_sidekiq(
 ) -> str:
 
     queue = SidekiqQueue(
-        place.queue, session.client, namespace=place.namespace, version=given["version"]
+        ruby_queue.queue, session.client, namespace=ruby_queue.namespace, version=given["version"]
     )
     options = {name: given[name] for name in ("delay", "retry") if given[name] is not None}
     if at is not None:
@@ -202,18 +202,18 @@ def _push_sidekiq(
 
 def _queues(session: Session, sidekiq: str, resque: str) -> Iterator[dict[str, Any]]:
 
-    for first in (Place("sidekiq", sidekiq, ""), Place("resque", resque, "")):
+    for first in (RubyQueueName("sidekiq", sidekiq, ""), RubyQueueName("resque", resque, "")):
         for name in _names(session, first.key("queues")):
-            place = first._replace(queue=name)
+            ruby_queue = first._replace(queue=name)
             try:
-                taken = sum(claim.njobs for claim in Claims(session.client, place).waiting())
-                waiting = session.client.command("LLEN", place.list_key)
-                held = _held(session, place.queue)
+                taken = sum(claim.njobs for claim in Claims(session.client, ruby_queue).waiting())
+                waiting = session.client.command("LLEN", ruby_queue.list_key)
+                held = _held(session, ruby_queue.queue)
             except ScriptError as error:
-                session.problem(str(place), error)
+                session.problem(str(ruby_queue), error)
                 continue
             yield {
-                "system": place.system, "queue": place.queue, "waiting": waiting, "taken": taken,
+                "system": ruby_queue.system, "queue": ruby_queue.queue, "waiting": waiting, "taken": taken,
                 "held": held,
             }  # fmt: skip
 

@@ -19,8 +19,8 @@ from jobq.cli.session import Session, command
 from jobq.config import duration_s
 from jobq.errors import ConfigError, GroupNotFoundError, JobqError
 from jobq.queue.keys import is_name
-from jobq.topics import Batch, Limits, Message, Record, RedismqTopic, Topic
-from jobq.topics.binding import forget_topic, strange_topic_names, topic_names
+from jobq.topics import Record, RedismqTopic, Retention, Topic, TopicBatch, TopicMessage
+from jobq.topics.calls import forget_topic, strange_topic_names, topic_names
 
 
 class Place(click.ParamType["str | int | datetime"]):
@@ -88,7 +88,7 @@ def group_names(session: Session, topic: Topic) -> list[str]:
     return topic.groups()
 
 
-def shown(session: Session, message: Message) -> dict[str, Any]:
+def shown(session: Session, message: TopicMessage) -> dict[str, Any]:
     """One message: as it is with --json, else with its time for people."""
     content = message.content
     facts: dict[str, Any] = {
@@ -103,7 +103,7 @@ def shown(session: Session, message: Message) -> dict[str, Any]:
     return facts
 
 
-def print_message(session: Session, message: Message) -> None:
+def print_message(session: Session, message: TopicMessage) -> None:
     """One message in a line: index, time, key, content, parted by tabs."""
     facts = shown(session, message)
     if session.as_json:
@@ -242,7 +242,7 @@ def poll(
 
 
 def _print_batches(
-    session: Session, poll: Callable[[], Batch], follow: bool, settle: Callable[[], object] | None = None
+    session: Session, poll: Callable[[], TopicBatch], follow: bool, settle: Callable[[], object] | None = None
 ) -> int:  # fmt: skip
     try:
         seen = _print_batch(session, poll(), settle)
@@ -254,7 +254,7 @@ def _print_batches(
     return exits.OK if seen else exits.NO
 
 
-def _print_batch(session: Session, batch: Batch, settle: Callable[[], object] | None) -> int:
+def _print_batch(session: Session, batch: TopicBatch, settle: Callable[[], object] | None) -> int:
     if batch.skipped:
         session.note(f"{batch.skipped:,} messages were dropped before they could be read")
     for message in batch.messages:
@@ -630,7 +630,7 @@ def delete(session: Session, name: str, yes: bool, layout: str) -> int:
     return exits.OK
 
 
-def _kept(limits: Limits) -> str:
+def _kept(limits: Retention) -> str:
     told = [
         f"messages for {limits.max_age_ms / 1000:,g} s" * (limits.max_age_ms > 0),
         f"{limits.max_count:,} messages" * (limits.max_count > 0),

@@ -21,8 +21,8 @@ from jobq.jobs.registry import Registry, default_registry
 from jobq.observe import sentry
 from jobq.observe.log import JobLog, Logging
 from jobq.protocols.ruby.intake import source
-from jobq.protocols.ruby.rules import RubyRules, Tally
-from jobq.protocols.ruby.settings import IntakeSettings, parse_names, parse_places
+from jobq.protocols.ruby.retries import RubyJobCounts, RubyRetries
+from jobq.protocols.ruby.settings import IntakeSettings, parse_names, parse_queue_names
 from jobq.worker.feeder import Source
 
 _OPTIONS = (
@@ -44,7 +44,7 @@ class FromRuby(NamedTuple):
     """What feeds a worker, and the middleware that goes with it."""
 
     source: Source
-    rules: RubyRules
+    rules: RubyRetries
     names: dict[str, str]
 
 
@@ -64,18 +64,20 @@ def intake_of(session: Session, given: dict[str, Any]) -> FromRuby | None:
             )
         return None
 
-    places = parse_places("sidekiq", sidekiq) + parse_places("resque", resque)
+    ruby_queues = parse_queue_names("sidekiq", sidekiq) + parse_queue_names("resque", resque)
     lease_s = given["lease"] if given["lease"] is not None else 15.0
     settings = IntakeSettings(
-        places=places, names=parse_names(jobs), backlog=backlog, ruby_dead=dead,
+        ruby_queues=ruby_queues, names=parse_names(jobs), backlog=backlog, ruby_dead=dead,
         lease_ms=max(1_000, round(lease_s * 1000)),
     )  # fmt: skip
     listed = [name for name, _ in parse_queues(given["queues"])] if given["queues"] else []
-    fed = dict.fromkeys(place.queue for place in places if place.queue not in listed)
+    fed = dict.fromkeys(
+        ruby_queue.queue for ruby_queue in ruby_queues if ruby_queue.queue not in listed
+    )
     given["queues"] = ",".join([*filter(None, [given["queues"]]), *(f"{name}:1" for name in fed)])
-    tally = Tally()
-    fed_by = source(session.client, url, settings, tally)
-    return FromRuby(fed_by, RubyRules(session.client, tally), settings.names)
+    counts = RubyJobCounts()
+    fed_by = source(session.client, url, settings, counts)
+    return FromRuby(fed_by, RubyRetries(session.client, counts), settings.names)
 
 
 def check_jobs(intake: FromRuby | None, registry: Registry) -> None:

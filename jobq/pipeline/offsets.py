@@ -141,9 +141,9 @@ def tail(client: Client, key: str) -> Tail:
 
 def topic_tail(client: Client, topic: str) -> Tail:
     """What a topic is now, as if its log were never compacted: indexes are its numbers."""
-    from jobq.topics.binding import Binding
+    from jobq.topics.calls import TopicCalls
 
-    binding = Binding(topic, client)
+    binding = TopicCalls(topic, client)
     first, last, _, _ = binding.run("read", 1, 0, 1)
     there = max(0, last - max(1, first) + 1)
     return Tail(binding.log_key, str(last), last, there, str(first) if there else "0")

@@ -17,8 +17,8 @@ from jobq.client.numbered_calls import Caller
 from jobq.errors import LeaseLostError, PipelineError
 from jobq.pipeline.replay import Archived
 from jobq.topics import Record
-from jobq.topics.binding import Binding
-from jobq.topics.message import encoded
+from jobq.topics.calls import TopicCalls
+from jobq.topics.messages import encoded
 
 ORIGIN, ORIGIN_AT = "jobq-origin", "jobq-origin-at"
 #: Of the right to be the only writer: renewed by every call, at the latest after a third of it.
@@ -50,7 +50,7 @@ class ToTopic:
         self, client: Client, name: str, source: str, replay: str, *, remember_s: float, marked: bool = True
     ) -> None:  # fmt: skip
         self.name, self._source, self._marked = name, source, marked
-        self._binding = Binding(name, client)
+        self._binding = TopicCalls(name, client)
         self._caller = Numbered(f"replay\x1f{source}\x1f{replay}")
         self._note = f"{self._binding.prefix}call:{self._caller.id}"
         self._lock, self._first = f"{self._note}.lock", f"{self._note}.first"

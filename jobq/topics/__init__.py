@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from jobq.errors import GroupNotFoundError, OutOfRangeError
-from jobq.topics.aio import AsyncGroup, AsyncReader, AsyncTopic
-from jobq.topics.binding import topic_names
-from jobq.topics.group import Group
-from jobq.topics.message import Batch, Description, Lag, Limits, Message, Record
+from jobq.topics.aio import AsyncReader, AsyncTopic, AsyncTopicGroup
+from jobq.topics.calls import topic_names
+from jobq.topics.group import TopicGroup
+from jobq.topics.messages import Description, Lag, Record, Retention, TopicBatch, TopicMessage
 from jobq.topics.reader import Reader
 from jobq.topics.redismq import RedismqReader, RedismqTopic
 from jobq.topics.topic import Topic
 
 __all__ = [
-    "AsyncGroup", "AsyncReader", "AsyncTopic", "Batch", "Description", "Group", "GroupNotFoundError", "Lag", "Limits",
-    "Message", "OutOfRangeError", "Reader", "Record", "RedismqReader", "RedismqTopic", "Topic", "topic_names",
+    "AsyncReader", "AsyncTopic", "AsyncTopicGroup", "Description", "GroupNotFoundError", "Lag", "OutOfRangeError",
+    "Reader", "Record", "RedismqReader", "RedismqTopic", "Retention", "Topic", "TopicBatch", "TopicGroup",
+    "TopicMessage", "topic_names",
 ]  # fmt: skip

@@ -15,8 +15,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from jobq.errors import JobqError
-from jobq.topics.group import Group
-from jobq.topics.message import Batch, Description, Lag, Limits, Message, Place, Record
+from jobq.topics.group import TopicGroup
+from jobq.topics.messages import (
+    Description,
+    Lag,
+    Position,
+    Record,
+    Retention,
+    TopicBatch,
+    TopicMessage,
+)
 from jobq.topics.reader import Commit, Reader
 from jobq.topics.topic import Topic
 
@@ -53,7 +61,7 @@ class AsyncTopic:
         return await _thread(self.sync.append_many, list(records), durability=durability)
 
     def reader(
-        self, group: str, *, commit: Commit = "manual", start: Place = "earliest",
+        self, group: str, *, commit: Commit = "manual", start: Position = "earliest",
         lease: float | timedelta = 30, out_of_range: str = "earliest",
     ) -> AsyncReader:  # fmt: skip
         """Topic.reader; for one coroutine at a time."""
@@ -61,20 +69,24 @@ class AsyncTopic:
             self.sync.reader(group, commit=commit, start=start, lease=lease, out_of_range=out_of_range)
         )  # fmt: skip
 
-    def group(self, name: str) -> AsyncGroup:
+    def group(self, name: str) -> AsyncTopicGroup:
         """Topic.group."""
-        return AsyncGroup(self.sync.group(name))
+        return AsyncTopicGroup(self.sync.group(name))
 
     async def read(
-        self, start: Place = "earliest", end: Place | None = None, *, out_of_range: str = "error"
-    ) -> AsyncIterator[Message]:
+        self,
+        start: Position = "earliest",
+        end: Position | None = None,
+        *,
+        out_of_range: str = "error",
+    ) -> AsyncIterator[TopicMessage]:
         """Topic.read."""
         reading = await _thread(self.sync.read, start, end, out_of_range=out_of_range)
         while page := await _thread(lambda: list(islice(reading, PAGE))):
             for message in page:
                 yield message
 
-    async def get(self, index: int) -> Message | None:
+    async def get(self, index: int) -> TopicMessage | None:
         """Topic.get."""
         return await _thread(self.sync.get, index)
 
@@ -90,11 +102,11 @@ class AsyncTopic:
         """Topic.describe."""
         return await _thread(self.sync.describe)
 
-    async def set_limits(self, **limits: Any) -> Limits:
+    async def set_limits(self, **limits: Any) -> Retention:
         """Topic.set_limits."""
         return await _thread(partial(self.sync.set_limits, **limits))
 
-    async def limits(self) -> Limits:
+    async def limits(self) -> Retention:
         """Topic.limits."""
         return await _thread(self.sync.limits)
 
@@ -111,42 +123,44 @@ class AsyncTopic:
         await _thread(self.sync.delete)
 
 
-class AsyncGroup:
-    """A Group whose methods are awaited."""
+class AsyncTopicGroup:
+    """A TopicGroup whose methods are awaited."""
 
-    def __init__(self, sync: Group) -> None:
+    def __init__(self, sync: TopicGroup) -> None:
         self.sync = sync
 
-    async def subscribe(self, start: Place = "earliest", *, out_of_range: str = "earliest") -> bool:
-        """Group.subscribe."""
+    async def subscribe(
+        self, start: Position = "earliest", *, out_of_range: str = "earliest"
+    ) -> bool:
+        """TopicGroup.subscribe."""
         return await _thread(self.sync.subscribe, start, out_of_range=out_of_range)
 
     async def unsubscribe(self) -> bool:
-        """Group.unsubscribe."""
+        """TopicGroup.unsubscribe."""
         return await _thread(self.sync.unsubscribe)
 
-    async def seek(self, place: Place) -> int:
-        """Group.seek."""
+    async def seek(self, place: Position) -> int:
+        """TopicGroup.seek."""
         return await _thread(self.sync.seek, place)
 
     async def pause(self) -> None:
-        """Group.pause."""
+        """TopicGroup.pause."""
         await _thread(self.sync.pause)
 
     async def resume(self) -> None:
-        """Group.resume."""
+        """TopicGroup.resume."""
         await _thread(self.sync.resume)
 
     async def set_out_of_range(self, policy: str) -> None:
-        """Group.set_out_of_range."""
+        """TopicGroup.set_out_of_range."""
         await _thread(self.sync.set_out_of_range, policy)
 
     async def lag(self, *, exact: bool = False) -> Lag:
-        """Group.lag."""
+        """TopicGroup.lag."""
         return await _thread(self.sync.lag, exact=exact)
 
-    async def peek(self, count: int = 10) -> list[Message]:
-        """Group.peek."""
+    async def peek(self, count: int = 10) -> list[TopicMessage]:
+        """TopicGroup.peek."""
         return await _thread(self.sync.peek, count)
 
 
@@ -157,7 +171,7 @@ class AsyncReader:
         self.sync = sync
         self._undoing: asyncio.Task[None] | None = None
 
-    async def poll(self, count: int = 100, block: float | timedelta = 0) -> Batch:
+    async def poll(self, count: int = 100, block: float | timedelta = 0) -> TopicBatch:
         """Reader.poll. Cancelling ends the wait, and gives back what the last call brought; with commit='read',
         which can't, the next poll has it."""
         if self._undoing:
@@ -172,7 +186,7 @@ class AsyncReader:
             await asyncio.shield(self._undoing)
             raise
 
-    async def _undo(self, polling: asyncio.Future[Batch]) -> None:
+    async def _undo(self, polling: asyncio.Future[TopicBatch]) -> None:
         try:
             with suppress(JobqError):
                 # Short: the wait is over, at most one call is in flight.
@@ -182,21 +196,21 @@ class AsyncReader:
             self.sync.go_on()
             self._undoing = None
 
-    async def commit(self, done: Batch | Message | None = None) -> int:
+    async def commit(self, done: TopicBatch | TopicMessage | None = None) -> int:
         """Reader.commit."""
         return await _thread(self.sync.commit, done)
 
     async def extend(
-        self, lease: float | timedelta | None = None, batch: Batch | None = None
+        self, lease: float | timedelta | None = None, batch: TopicBatch | None = None
     ) -> None:
         """Reader.extend."""
         await _thread(self.sync.extend, lease, batch)
 
-    async def release(self, batch: Batch | None = None) -> None:
+    async def release(self, batch: TopicBatch | None = None) -> None:
         """Reader.release."""
         await _thread(self.sync.release, batch)
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
+    async def __aiter__(self) -> AsyncIterator[TopicMessage]:
         """Reader's iteration."""
         while True:
             batch = await self.poll(block=3600)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from jobq.errors import ConfigError, GroupNotFoundError, OutOfRangeError
 from jobq.queue.binding import moment
 from jobq.queue.keys import checked_name
-from jobq.topics.binding import Binding
-from jobq.topics.message import Lag, Message, Place, place_of
-from jobq.topics.reading import read
+from jobq.topics.calls import TopicCalls
+from jobq.topics.messages import Lag, Position, TopicMessage, position_of
+from jobq.topics.ranges import read
 
 if TYPE_CHECKING:
     from jobq.client.connection import Client
@@ -18,18 +18,22 @@ if TYPE_CHECKING:
 POLICIES = ("earliest", "latest", "error")
 
 
-class Group:
+class TopicGroup:
     """The group `name` of a topic: what isn't reading. Takes the topic's name, or the topic itself."""
 
-    def __init__(self, topic: str | Binding, name: str, client: Client | None = None) -> None:
-        self.topic = topic if isinstance(topic, Binding) else Binding(topic, client)
+    def __init__(self, topic: str | TopicCalls, name: str, client: Client | None = None) -> None:
+        self.topic = topic if isinstance(topic, TopicCalls) else TopicCalls(topic, client)
         self.name = checked_name("group", name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.topic.name!r}, {self.name!r})"
 
     def subscribe(
-        self, start: Place = "earliest", *, out_of_range: str = "earliest", now: int | None = None
+        self,
+        start: Position = "earliest",
+        *,
+        out_of_range: str = "earliest",
+        now: int | None = None,
     ) -> bool:
         """Make the group, at a place; False when it is there already, and stays where it is.
 
@@ -37,7 +41,7 @@ class Group:
         has dropped its next message, or the topic was lost: 'earliest', 'latest', or 'error' (OutOfRangeError).
         """
         _check_policy(out_of_range)
-        reply = self._run("subscribe", moment(now), self.name, *place_of(start), out_of_range)
+        reply = self._run("subscribe", moment(now), self.name, *position_of(start), out_of_range)
         self._check_place(reply, start)
         return bool(reply[0] == b"made")
 
@@ -45,9 +49,9 @@ class Group:
         """Forget the group; subscribing again begins anew. False when there was none."""
         return bool(self._run("unsubscribe", self.name)[0])
 
-    def seek(self, place: Place, *, now: int | None = None) -> int:
+    def seek(self, place: Position, *, now: int | None = None) -> int:
         """Move the group; the index that comes next. Readers can't commit what they hold any more."""
-        reply = self._run("seek", moment(now), *place_of(place))
+        reply = self._run("seek", moment(now), *position_of(place))
         self._check(reply)
         self._check_place(reply, place)
         return int(reply[1]) + 1
@@ -64,7 +68,7 @@ class Group:
         """Change what subscribe said."""
         self._check(self._run("steer", "", _check_policy(policy)))
 
-    def peek(self, count: int = 10) -> list[Message]:
+    def peek(self, count: int = 10) -> list[TopicMessage]:
         """New messages that the group gets next, without those of ended leases; nothing moves."""
         lag = self.lag()
         return list(islice(read(self.topic, lag.handed_out + 1, None, "earliest"), count))
@@ -95,7 +99,7 @@ class Group:
                 f"topic {self.topic.name!r} has no group {self.name!r}; subscribe makes it"
             )
 
-    def _check_place(self, reply: Any, place: Place) -> None:
+    def _check_place(self, reply: Any, place: Position) -> None:
         if reply[0] == b"out-of-range":
             first, last = reply[1:]
             raise OutOfRangeError(

@@ -14,10 +14,10 @@ from jobq.client.numbered_calls import Caller
 from jobq.config import duration_s
 from jobq.errors import ConfigError, LeaseLostError, OutOfRangeError
 from jobq.queue.binding import moment
-from jobq.topics.binding import Binding
-from jobq.topics.group import Group
-from jobq.topics.message import Batch, Message, Place, decoded
-from jobq.topics.waiting import Wait
+from jobq.topics.calls import TopicCalls
+from jobq.topics.group import TopicGroup
+from jobq.topics.messages import Position, TopicBatch, TopicMessage, decoded
+from jobq.topics.waiting import LogWaiter
 
 Commit = Literal["manual", "auto", "read"]
 MOST = 1_000
@@ -34,22 +34,22 @@ class Reader:
     commit: 'manual', by calling commit; 'auto', each poll commits what the one before gave; 'read', messages
     are settled as they are handed out, so a crash loses them. lease: how long a poll's messages are this
     reader's; then another gets them, and commit raises LeaseLostError. start, out_of_range: for a group that isn't
-    there yet, see Group.subscribe.
+    there yet, see TopicGroup.subscribe.
     """
 
     def __init__(
         self,
-        binding: Binding,
+        binding: TopicCalls,
         group: str,
         *,
         commit: Commit = "manual",
-        start: Place = "earliest",
+        start: Position = "earliest",
         lease: float | timedelta = 30,
         out_of_range: str = "earliest",
     ) -> None:
         if commit not in ("manual", "auto", "read"):
             raise ConfigError(f"commit={commit!r} is unknown; take manual, auto or read")
-        self.group = Group(binding, group)
+        self.group = TopicGroup(binding, group)
         self.commit_mode = commit
         #: What 'auto' couldn't commit, because its lease had ended and another reader has it.
         self.nlost = 0
@@ -57,21 +57,21 @@ class Reader:
         self._start, self._out_of_range = start, out_of_range
         self._lease_ms = checked_lease(lease) if commit != "read" else 0
         self._caller, self._pid = Caller(), os.getpid()
-        self._held: Batch | None = None
+        self._held: TopicBatch | None = None
         #: With commit='read': settled and not seen by anybody yet.
-        self._unseen: list[Message] = []
+        self._unseen: list[TopicMessage] = []
         #: In a `for`: the message being worked on, and the one done before it.
-        self._open: Message | None = None
-        self._done: Message | None = None
+        self._open: TopicMessage | None = None
+        self._done: TopicMessage | None = None
         self._renewed = 0.0
-        self._wait = Wait(binding.client, binding.log_key)
+        self._wait = LogWaiter(binding.client, binding.log_key)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._binding.name!r}, {self.group.name!r}, {self.commit_mode!r})"
 
     def poll(
         self, count: int = 100, block: float | timedelta = 0, *, now: int | None = None
-    ) -> Batch:
+    ) -> TopicBatch:
         """The next messages, up to `count` and about 4 MiB; an empty batch when there are none.
 
         block: wait up to so long for the first. Messages whose lease has ended come before new ones.
@@ -82,7 +82,7 @@ class Reader:
         deadline = time.monotonic() + duration_s(block)
         if self._unseen:
             seen, self._unseen = self._unseen[:count], self._unseen[count:]
-            return Batch(seen, seen[0].index, seen[-1].index, deliveries=1)
+            return TopicBatch(seen, seen[0].index, seen[-1].index, deliveries=1)
         while True:
             batch, wait_ms, last = self._ask(count, now)
             left = deadline - time.monotonic()
@@ -91,9 +91,9 @@ class Reader:
             pause = LOOK_EVERY_S if wait_ms < 0 else min(LOOK_EVERY_S, (wait_ms + 1) / 1000)
             self._wait.wait(last, min(left, pause))
             if self.interrupted:
-                return Batch([])
+                return TopicBatch([])
 
-    def commit(self, done: Batch | Message | None = None) -> int:
+    def commit(self, done: TopicBatch | TopicMessage | None = None) -> int:
         """Settle a batch, the one polled last unless told; the index up to which the group is done.
 
         With a message of the batch polled last: up to that one, and the rest stays held. Raises LeaseLostError when
@@ -101,7 +101,7 @@ class Reader:
         """
         self._check_process()
         batch, through = self._held, None
-        if isinstance(done, Message):
+        if isinstance(done, TopicMessage):
             through = done.index
         elif done is not None:
             batch = done
@@ -124,27 +124,27 @@ class Reader:
     def extend(
         self,
         lease: float | timedelta | None = None,
-        batch: Batch | None = None,
+        batch: TopicBatch | None = None,
         *,
         now: int | None = None,
     ) -> None:
         """Renew the lease of a batch, the one polled last unless told. Raises LeaseLostError as commit does."""
         self._extend(batch, self._lease_ms if lease is None else checked_lease(lease), now)
 
-    def release(self, batch: Batch | None = None) -> None:
+    def release(self, batch: TopicBatch | None = None) -> None:
         """Give back what isn't committed of a batch: any reader of the group gets it at once."""
         self._extend(batch, 0, None)
         if batch is None or self._holds(batch):
             self._held = None
 
-    def take_back(self, batch: Batch) -> None:
+    def take_back(self, batch: TopicBatch) -> None:
         """Undo a poll whose caller never got what it gave; with commit='read' the next poll gives it."""
         if batch.token:
             self.release(batch)
         else:
             self._unseen = [*batch.messages, *self._unseen]
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[TopicMessage]:
         """Messages one by one, waiting for them, until interrupt. Between two the lease is renewed if need be.
 
         With commit='auto' a batch is committed when its last message is done, which is when the next one is
@@ -173,7 +173,7 @@ class Reader:
         """Take an interrupt back."""
         self._wait.go_on()
 
-    def begin(self, batch: Batch, message: Message) -> bool:
+    def begin(self, batch: TopicBatch, message: TopicMessage) -> bool:
         """What iteration does before each message; False when the batch is another reader's by now."""
         now = time.monotonic()
         if self._open is None:
@@ -220,7 +220,7 @@ class Reader:
                 f"{self!r} was made before this process was forked; each process makes readers of its own"
             )
 
-    def _holds(self, batch: Batch) -> bool:
+    def _holds(self, batch: TopicBatch) -> bool:
         return self._held is not None and self._held.token == batch.token
 
     def __enter__(self) -> Reader:
@@ -234,7 +234,7 @@ class Reader:
             self.commit_mode = "manual"
         self.close()
 
-    def _ask(self, count: int, now: int | None) -> tuple[Batch, int, int]:
+    def _ask(self, count: int, now: int | None) -> tuple[TopicBatch, int, int]:
         self._check_process()
         settling = self._held.token if self._held and self.commit_mode == "auto" else ""
         token = f"{self._caller.id}.{self._caller.number + 1}"
@@ -256,12 +256,12 @@ class Reader:
             raise self._out(wait_ms, first, last)
         held = token if entries and self._lease_ms else ""
         messages = list(map(decoded, entries))
-        batch = Batch(messages, first, last, held, deliveries, lease_at, skipped)
+        batch = TopicBatch(messages, first, last, held, deliveries, lease_at, skipped)
         if held:
             self._held = batch
         return batch, wait_ms, newest
 
-    def _extend(self, batch: Batch | None, lease_ms: int, now: int | None) -> None:
+    def _extend(self, batch: TopicBatch | None, lease_ms: int, now: int | None) -> None:
         batch = batch or self._held
         if batch is None or not batch.token:
             raise ConfigError("nothing is held; poll with commit='manual' or 'auto' first")
@@ -271,7 +271,7 @@ class Reader:
         if reply[0] == b"stale":
             raise self._lost(batch)
 
-    def _lost(self, batch: Batch) -> LeaseLostError:
+    def _lost(self, batch: TopicBatch) -> LeaseLostError:
         return LeaseLostError(
             f"topic {self._binding.name!r}, group {self.group.name!r}: {batch.first} to {batch.last} aren't "
             "held any more: the lease ended and another reader has them, or the group was moved"

@@ -24,7 +24,7 @@ from jobq.client.scripts import load
 from jobq.config import duration_s
 from jobq.errors import ConfigError, LeaseLostError, OutOfRangeError, ScriptError
 from jobq.queue.binding import BYTES_PER_CALL
-from jobq.topics.message import Batch, Lag, Message
+from jobq.topics.messages import Lag, TopicBatch, TopicMessage
 
 if TYPE_CHECKING:
     from jobq.client.connection import Client
@@ -79,7 +79,7 @@ class RedismqTopic:
         """Read for `group`, beside any number of other readers of it."""
         return RedismqReader(self, group, out_of_range)
 
-    def read(self, start: int = 1, end: int | None = None) -> Iterator[Message]:
+    def read(self, start: int = 1, end: int | None = None) -> Iterator[TopicMessage]:
         """Messages from `start` to `end` that are there; no position moves. end: None for the last one now."""
         upto = self.last() if end is None else end
         first, count = max(1, start), FIRST_PAGE
@@ -88,7 +88,7 @@ class RedismqTopic:
             found = self.client.command("MGET", *map(self.message_key, indexes))
             for index, content in zip(indexes, found, strict=True):
                 if content is not None:
-                    yield Message(index, 0, content)
+                    yield TopicMessage(index, 0, content)
             first += count
             size = sum(len(content or b"") for content in found) // len(found)
             count = max(1, min(PER_PAGE, 2 * count, PAGE_BYTES // (size + 1)))
@@ -169,7 +169,7 @@ class RedismqReader:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.topic.name!r}, {self.group!r})"
 
-    def poll(self, count: int = 100, block: float | timedelta = 0) -> Batch:
+    def poll(self, count: int = 100, block: float | timedelta = 0) -> TopicBatch:
         """The next messages, up to `count`. block: wait so long for the first, by looking again and again."""
         if not 1 <= count <= PER_CALL:
             raise ConfigError(f"count={count!r}: take 1 to {PER_CALL:,} messages at a time")
@@ -217,7 +217,7 @@ class RedismqReader:
         """Where the last index that the group was given is kept."""
         return f"{self.topic.name}:{self.group}:nextIndex"
 
-    def _ask(self, count: int) -> tuple[Batch, bool]:
+    def _ask(self, count: int) -> tuple[TopicBatch, bool]:
         """What one call gives, and whether there is more to look through at once."""
         keys = [self.topic.counter_key, self.position_key]
         while True:
@@ -231,8 +231,8 @@ class RedismqReader:
                 break
         skipped, *found = rest
         self._reach = STRETCH if skipped else NEAR
-        messages = [Message(i, 0, m) for i, m in zip(found[::2], found[1::2], strict=True)]
-        batch = Batch(messages, first + 1, position) if messages else Batch([])
+        messages = [TopicMessage(i, 0, m) for i, m in zip(found[::2], found[1::2], strict=True)]
+        batch = TopicBatch(messages, first + 1, position) if messages else TopicBatch([])
         return batch._replace(skipped=skipped), position < last
 
     def _out(self, position: int, last: int) -> OutOfRangeError:

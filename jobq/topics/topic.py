@@ -11,21 +11,21 @@ from jobq.errors import ConfigError, NotDurableError, ScriptError
 from jobq.queue.binding import BYTES_PER_CALL, moment
 from jobq.queue.keys import is_name
 from jobq.topics import keys
-from jobq.topics.binding import Argument, Binding
-from jobq.topics.group import Group
-from jobq.topics.message import (
+from jobq.topics.calls import Argument, TopicCalls
+from jobq.topics.group import TopicGroup
+from jobq.topics.messages import (
     LONGEST,
     Appended,
     Description,
-    Limits,
-    Message,
-    Place,
+    Position,
     Record,
+    Retention,
+    TopicMessage,
     encoded,
     moment_of,
 )
+from jobq.topics.ranges import read
 from jobq.topics.reader import Commit, Reader
-from jobq.topics.reading import read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,7 @@ class Topic:
 
     def __init__(self, name: str, client: Client | None = None) -> None:
         self.name = name
-        self._binding = Binding(name, client)
+        self._binding = TopicCalls(name, client)
         self.client = self._binding.client
 
     def __repr__(self) -> str:
@@ -90,7 +90,7 @@ class Topic:
         group: str,
         *,
         commit: Commit = "manual",
-        start: Place = "earliest",
+        start: Position = "earliest",
         lease: float | timedelta = 30,
         out_of_range: str = "earliest",
     ) -> Reader:
@@ -99,13 +99,17 @@ class Topic:
             self._binding, group, commit=commit, start=start, lease=lease, out_of_range=out_of_range
         )
 
-    def group(self, name: str) -> Group:
+    def group(self, name: str) -> TopicGroup:
         """The group of that name, to steer and to look at; it needn't exist."""
-        return Group(self._binding, name)
+        return TopicGroup(self._binding, name)
 
     def read(
-        self, start: Place = "earliest", end: Place | None = None, *, out_of_range: str = "error"
-    ) -> Iterator[Message]:
+        self,
+        start: Position = "earliest",
+        end: Position | None = None,
+        *,
+        out_of_range: str = "error",
+    ) -> Iterator[TopicMessage]:
         """Messages from `start` to `end`, both included, for nobody in particular: no position moves.
 
         end: None for the last message there is now; a datetime excludes what was appended then or later.
@@ -114,7 +118,7 @@ class Topic:
         """
         return read(self._binding, start, end, out_of_range)
 
-    def get(self, index: int) -> Message | None:
+    def get(self, index: int) -> TopicMessage | None:
         """The message of that index; None when it was dropped or isn't there yet."""
         found = list(read(self._binding, index, index, "earliest"))
         return found[0] if found else None
@@ -145,7 +149,7 @@ class Topic:
         names = sorted(name.decode() for name in reply[14] if is_name("group", name))
         return Description(
             first, last, messages, nbytes, oldest_at, newest_at, base_to, phase > 0,
-            Limits(age, count, size, bool(reply[11]), reply[12]), names,
+            Retention(age, count, size, bool(reply[11]), reply[12]), names,
         )  # fmt: skip
 
     def set_limits(
@@ -156,7 +160,7 @@ class Topic:
         max_bytes: int | None = None,
         compact: bool | None = None,
         tombstones: float | timedelta | None = None,
-    ) -> Limits:
+    ) -> Retention:
         """Change what is kept: None leaves a limit as it is, 0 takes it away; the limits there are now.
 
         Limits are applied a little with every append, and whole by `trim`. compact: of each key only the
@@ -176,7 +180,7 @@ class Topic:
             )
         return self.limits()
 
-    def limits(self) -> Limits:
+    def limits(self) -> Retention:
         """What is kept."""
         return self.describe().limits
 

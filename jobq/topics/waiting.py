@@ -26,7 +26,7 @@ _ANY_TIME = 2**64 - 1
 GRACE_S = 2.0
 
 
-class Wait:
+class LogWaiter:
     """Waits for the log of one topic. One thread waits; any may end it."""
 
     def __init__(self, client: Client, log_key: str) -> None:

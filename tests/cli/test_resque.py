@@ -7,10 +7,10 @@ import json
 import pytest
 
 from jobq.protocols.ruby.claims import Claims
-from jobq.protocols.ruby.places import Place
+from jobq.protocols.ruby.key_names import RubyQueueName
 from jobq.queue.queue import Queue
 
-PLACE = Place("sidekiq", "", "default")
+PLACE = RubyQueueName("sidekiq", "", "default")
 
 
 def test_push_adds_a_sidekiq_job(cli, redis):

@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from jobq.topics import RedismqTopic, Topic, binding
+from jobq.topics import RedismqTopic, Topic
+from jobq.topics import calls as binding
 
 
 @pytest.fixture

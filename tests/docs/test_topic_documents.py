@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from jobq.client.functions import load_library
-from jobq.topics import Topic, binding, keys, library
+from jobq.topics import Topic, keys, library
+from jobq.topics import calls as binding
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 CALL = re.compile(r"(FCALL .*?)\n(?:-> (\w+)|(?=FCALL))", re.DOTALL)

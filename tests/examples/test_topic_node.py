@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from jobq.client.functions import load_library
-from jobq.topics import Topic, binding, library
+from jobq.topics import Topic, library
+from jobq.topics import calls as binding
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -20,7 +20,7 @@ from jobq.pipeline.schema import (
     struct,
 )
 from jobq.queue.types import Counts
-from jobq.topics.message import Message as TopicMessage
+from jobq.topics.messages import TopicMessage
 
 views = pytest.mark.parametrize("view", VIEWS)
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from jobq.topics import Topic, binding
+from jobq.topics import Topic
+from jobq.topics import calls as binding
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from jobq.topics import (
-    AsyncGroup,
     AsyncReader,
     AsyncTopic,
-    Group,
+    AsyncTopicGroup,
     OutOfRangeError,
     Reader,
     Record,
     Topic,
+    TopicGroup,
 )
 
 
@@ -61,7 +61,7 @@ def test_verbs_do_what_their_twins_do(orders):
 @pytest.mark.parametrize(
     ("twin", "one", "own"),
     # Verbs of a person who mends damage have no twin.
-    [(AsyncTopic, Topic, {"forget_group", "strange_groups"}), (AsyncGroup, Group, set()),
+    [(AsyncTopic, Topic, {"forget_group", "strange_groups"}), (AsyncTopicGroup, TopicGroup, set()),
      # What iteration and cancelling are made of, and what tells of the reader.
      (AsyncReader, Reader, {"begin", "finish", "interrupted", "take_back"})],
 )  # fmt: skip

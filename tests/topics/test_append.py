@@ -14,7 +14,7 @@ from jobq.errors import (
     ServerFullError,
 )
 from jobq.topics import Record, Topic, topic_names
-from jobq.topics.message import LONGEST, encoded
+from jobq.topics.messages import LONGEST, encoded
 
 
 def test_append_gives_indexes_from_one_on(topic):

@@ -8,7 +8,8 @@ from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.errors import ConfigError, ScriptError
 from jobq.queue.queue import Queue
-from jobq.topics import Record, RedismqTopic, Topic, binding, topic_names
+from jobq.topics import Record, RedismqTopic, Topic, topic_names
+from jobq.topics import calls as binding
 from tests.client.deployments import Spread
 from tests.conftest import answering, binary, start
 from tests.security.logins import logins

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.topics.waiting import Wait
+from jobq.topics.waiting import LogWaiter
 
 HERE = Path(__file__).parent
 MESSAGES = int(os.environ.get("JOBQ_TOPIC_MESSAGES", "6000"))
@@ -92,7 +92,7 @@ def run(crew, topic):
     for place in readers:
         crew.start(place, "read", "shared")
     deadline, step = time.monotonic() + DEADLINE_S, 1
-    appended = Wait(topic.client, "jobq:{orders}:topic:log")
+    appended = LogWaiter(topic.client, "jobq:{orders}:topic:log")
     while True:
         assert time.monotonic() < deadline, topic.group("shared").lag()
         last = topic.describe().last

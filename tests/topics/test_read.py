@@ -8,7 +8,7 @@ import pytest
 
 from jobq.errors import ConfigError
 from jobq.topics import OutOfRangeError
-from jobq.topics.reading import pages
+from jobq.topics.ranges import pages
 
 
 def moment(at, ms):

@@ -30,7 +30,7 @@ from jobq.pipeline.lake.tables import EVENTS, TOPICS, Table
 from jobq.pipeline.offsets import Place, Plan, Range, Tail
 from jobq.queue.directory import queue_names
 from jobq.topics import keys as topic_keys
-from jobq.topics.binding import topic_names
+from jobq.topics.calls import topic_names
 
 if TYPE_CHECKING:
     from jobq.client.connection import Client

@@ -23,7 +23,7 @@ from jobq.pipeline.lake.store import Store
 from jobq.pipeline.lake.tables import TABLES, to_lake
 from jobq.pipeline.reading.topic import batch as topic_batch
 from jobq.pipeline.reading.topic import kept
-from jobq.topics.binding import Binding
+from jobq.topics.calls import TopicCalls
 
 #: Entries per call, and per decoded batch: larger replies cost more each, larger batches fewer conversions.
 PAGE = 1_000
@@ -150,7 +150,7 @@ def _chunks(client: Client, stretch: Stretch) -> Iterator[list[Any]]:
 
 
 def _topic(client: Client, stretch: Stretch) -> Iterator[_Chunk]:
-    binding = Binding(stretch.name, client)
+    binding = TopicCalls(stretch.name, client)
     for page, lost in kept(binding, int(stretch.after) + 1, int(stretch.upto)):
         rows = pa.Table.from_batches([topic_batch(stretch.name, page)])
         yield _Chunk(rows, len(page), page[-1][0].decode() if page else "", lost=lost)

@@ -15,7 +15,7 @@ from jobq.pipeline import offsets
 from jobq.pipeline.offsets import Place, Tail
 from jobq.pipeline.options import parsed_moment, unknown
 from jobq.queue.directory import queue_names
-from jobq.topics.binding import Binding, topic_names
+from jobq.topics.calls import TopicCalls, topic_names
 
 if TYPE_CHECKING:
     from jobq.client.connection import Client
@@ -137,7 +137,7 @@ def bounds(
 def place_at(client: Client, view: str, name: str, at_ms: int) -> Place:
     """The place before what was written at that time or later."""
     if view == "topic":
-        index = int(Binding(name, client).run("find", at_ms)[0]) - 1
+        index = int(TopicCalls(name, client).run("find", at_ms)[0]) - 1
         return Place(str(index), index)
     return Place(offsets.before(f"{max(0, at_ms)}-0"), UNKNOWN)
 

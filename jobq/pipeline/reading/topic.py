@@ -11,9 +11,9 @@ from jobq.errors import OutOfRangeError
 from jobq.pipeline.reading.events import report
 from jobq.pipeline.reading.stretch import Stretch
 from jobq.pipeline.schema import TOPIC_COLUMNS, arrow_schema
-from jobq.topics.binding import Binding
-from jobq.topics.message import decoded
-from jobq.topics.reading import pages
+from jobq.topics.calls import TopicCalls
+from jobq.topics.messages import decoded
+from jobq.topics.ranges import pages
 
 if TYPE_CHECKING:
     from jobq.client.connection import Client
@@ -25,7 +25,7 @@ _SCHEMA = arrow_schema(TOPIC_COLUMNS)
 def batches(request: Request, one: Stretch, client: Client) -> Iterator[pa.RecordBatch]:
     """The messages of a stretch. Raises DataLossError, unless the request says to go on."""
     names = [column.name for column in request.columns]
-    binding, lost = Binding(one.name, client), 0
+    binding, lost = TopicCalls(one.name, client), 0
     for page, dropped in kept(binding, int(one.after) + 1, int(one.upto)):
         lost += dropped
         if page:
@@ -33,7 +33,7 @@ def batches(request: Request, one: Stretch, client: Client) -> Iterator[pa.Recor
     report(request, one.name, lost)
 
 
-def kept(binding: Binding, following: int, upto: int) -> Iterator[tuple[list[Any], int]]:
+def kept(binding: TopicCalls, following: int, upto: int) -> Iterator[tuple[list[Any], int]]:
     """Pages of a topic's log; or an empty one, with how many messages retention has dropped there."""
     while following <= upto:
         try:

@@ -15,8 +15,16 @@ from __future__ import annotations
 from jobq.errors import EmptyKeyError
 from jobq.protocols.reliable.asynchronous import AsyncReliableQueue
 from jobq.protocols.reliable.queue import ReliableQueue
-from jobq.protocols.reliable.replies import Dead, Info, Pending, Popped, Recovered, Waiting
+from jobq.protocols.reliable.replies import (
+    DeadItem,
+    Info,
+    PendingItem,
+    Popped,
+    Recovered,
+    WaitingItem,
+)
 
 __all__ = [
-    "AsyncReliableQueue", "Dead", "EmptyKeyError", "Info", "Pending", "Popped", "Recovered", "ReliableQueue", "Waiting",
+    "AsyncReliableQueue", "DeadItem", "EmptyKeyError", "Info", "PendingItem", "Popped", "Recovered", "ReliableQueue",
+    "WaitingItem",
 ]  # fmt: skip

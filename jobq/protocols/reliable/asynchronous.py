@@ -9,7 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from jobq.protocols.reliable.queue import ReliableQueue
-from jobq.protocols.reliable.replies import Dead, Info, Pending, Popped, Recovered, Waiting
+from jobq.protocols.reliable.replies import (
+    DeadItem,
+    Info,
+    PendingItem,
+    Popped,
+    Recovered,
+    WaitingItem,
+)
 from jobq.protocols.reliable.steps import Ask, Nap, Steps
 
 if TYPE_CHECKING:
@@ -93,25 +100,25 @@ class AsyncReliableQueue:
         pending: Literal[False] = False,
         *,
         now: int | None = None,
-    ) -> list[Waiting]: ...
+    ) -> list[WaitingItem]: ...
     @overload
     async def inspect(
         self, key: str, start: int, count: int, pending: Literal[True], *, now: int | None = None
-    ) -> list[Pending]: ...
+    ) -> list[PendingItem]: ...
     async def inspect(
         self, key: str, start: int, count: int, pending: bool = False, *, now: int | None = None
-    ) -> list[Waiting] | list[Pending]:
+    ) -> list[WaitingItem] | list[PendingItem]:
         """See ReliableQueue.inspect."""
         # The overloads take literals, which a bool isn't.
         inspect: Any = self.sync.inspect
-        found: list[Waiting] | list[Pending] = await _called(
+        found: list[WaitingItem] | list[PendingItem] = await _called(
             inspect, key, start, count, pending, now=now
         )
         return found
 
     async def dead(
         self, key: str, start: int = 0, count: int = 100, *, now: int | None = None
-    ) -> list[Dead]:
+    ) -> list[DeadItem]:
         """See ReliableQueue.dead."""
         return await _called(self.sync.dead, key, start, count, now=now)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Argument = str | bytes | int
 
 
-class Calls:
+class ReliableCalls:
     """The scripts of one namespace on one client. Threads may share it."""
 
     def __init__(self, client: Client | None, ns: str) -> None:

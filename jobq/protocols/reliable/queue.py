@@ -7,11 +7,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jobq.errors import ConfigError, JobqError
-from jobq.protocols.reliable.calls import Argument, Calls, at_least
+from jobq.protocols.reliable.calls import Argument, ReliableCalls, at_least
 from jobq.protocols.reliable.keys import checked_key
-from jobq.protocols.reliable.replies import Dead, Info, Pending, Popped, Recovered, Waiting, text_of
+from jobq.protocols.reliable.replies import (
+    DeadItem,
+    Info,
+    PendingItem,
+    Popped,
+    Recovered,
+    WaitingItem,
+    text_of,
+)
 from jobq.protocols.reliable.steps import Ask, Steps, drive
-from jobq.protocols.reliable.waits import Waiter, recovering
+from jobq.protocols.reliable.waiting import BlockingPop, recovering
 
 if TYPE_CHECKING:
     from jobq.client.connection import Client
@@ -29,7 +37,7 @@ class ReliableQueue:
     """
 
     def __init__(self, client: Client | None = None, ns: str = "reliable") -> None:
-        self._calls = Calls(client, ns)
+        self._calls = ReliableCalls(client, ns)
         self.ns = ns
 
     def __repr__(self) -> str:
@@ -88,7 +96,7 @@ class ReliableQueue:
         popped: list[Popped] = yield Ask(lambda: pop(names), undo)
         if popped or block == 0 or count == 0:
             return popped
-        return (yield from Waiter(self._calls, pop, undo, names, block, recover_ms).steps())
+        return (yield from BlockingPop(self._calls, pop, undo, names, block, recover_ms).steps())
 
     def ack(self, key: str, *ids: str, token: str = "", now: int | None = None) -> list[str] | None:
         """Forget delivered messages; the ids that were forgotten, None when there is no such queue.
@@ -166,34 +174,34 @@ class ReliableQueue:
         pending: Literal[False] = False,
         *,
         now: int | None = None,
-    ) -> list[Waiting]: ...
+    ) -> list[WaitingItem]: ...
     @overload
     def inspect(
         self, key: str, start: int, count: int, pending: Literal[True], *, now: int | None = None
-    ) -> list[Pending]: ...
+    ) -> list[PendingItem]: ...
     def inspect(
         self, key: str, start: int, count: int, pending: bool = False, *, now: int | None = None
-    ) -> list[Waiting] | list[Pending]:
+    ) -> list[WaitingItem] | list[PendingItem]:
         """Count messages from start on, in their order: those that wait, or those pending.
 
         A negative start counts from the end, and before the first it is the first. Raises EmptyKeyError.
         """
         if pending:
             return [
-                Pending(text_of(id), *rest)
+                PendingItem(text_of(id), *rest)
                 for id, *rest in self._inspect(key, start, count, ["PENDING"], now)
             ]
         return [
-            Waiting(text_of(id), content)
+            WaitingItem(text_of(id), content)
             for id, content in self._inspect(key, start, count, [], now)
         ]
 
     def dead(
         self, key: str, start: int = 0, count: int = 100, *, now: int | None = None
-    ) -> list[Dead]:
+    ) -> list[DeadItem]:
         """Messages that were delivered too often, the first to die first. Raises EmptyKeyError."""
         rows = self._inspect(key, start, count, ["DEAD"], now)
-        return [Dead(text_of(id), *rest) for id, *rest in rows]
+        return [DeadItem(text_of(id), *rest) for id, *rest in rows]
 
     def _inspect(
         self, key: str, start: int, count: int, place: list[str], now: int | None

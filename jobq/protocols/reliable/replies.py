@@ -50,14 +50,14 @@ class Recovered(_Recovered):
         return made
 
 
-class Waiting(NamedTuple):
+class WaitingItem(NamedTuple):
     """A message that nobody has, as inspect shows it."""
 
     id: str
     content: bytes
 
 
-class Pending(NamedTuple):
+class PendingItem(NamedTuple):
     """A message that was handed out and not acknowledged; times by the server's clock."""
 
     id: str
@@ -67,7 +67,7 @@ class Pending(NamedTuple):
     deliveries: int
 
 
-class Dead(NamedTuple):
+class DeadItem(NamedTuple):
     """A message that was handed out too often."""
 
     id: str

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jobq.client.connection import Client
 
 
-class Line:
+class TicketWait:
     """A place in the line for tickets of some queues, kept until a ticket comes, the time is over or it is left."""
 
     def __init__(self, client: Client, tickets: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from jobq.protocols.rsmq.aio import AsyncRsmq
 from jobq.protocols.rsmq.async_consumer import AsyncConsumer
+from jobq.protocols.rsmq.client import Rsmq
 from jobq.protocols.rsmq.consumer import Consumer
 from jobq.protocols.rsmq.consuming import Consumed
 from jobq.protocols.rsmq.errors import (
@@ -30,11 +31,11 @@ from jobq.protocols.rsmq.errors import (
     QueueNotFoundError,
     RsmqError,
 )
-from jobq.protocols.rsmq.message import Attributes, Counts, Healed, Message, Peeked
-from jobq.protocols.rsmq.rsmq import Rsmq
+from jobq.protocols.rsmq.messages import Attributes, Healed, Peeked, RsmqCounts, RsmqMessage
 
 __all__ = [
-    "AsyncConsumer", "AsyncRsmq", "Attributes", "Consumed", "Consumer", "Counts", "Healed", "InvalidFormatError",
-    "InvalidValueError", "Message", "MessageNotStringError", "MessageTooLongError", "MissingParameterError",
-    "NoAttributeSuppliedError", "Peeked", "QueueExistsError", "QueueNotFoundError", "Rsmq", "RsmqError",
+    "AsyncConsumer", "AsyncRsmq", "Attributes", "Consumed", "Consumer", "Healed", "InvalidFormatError",
+    "InvalidValueError", "MessageNotStringError", "MessageTooLongError", "MissingParameterError",
+    "NoAttributeSuppliedError", "Peeked", "QueueExistsError", "QueueNotFoundError", "Rsmq", "RsmqCounts",
+    "RsmqError", "RsmqMessage",
 ]  # fmt: skip

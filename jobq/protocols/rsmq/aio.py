@@ -11,9 +11,17 @@ from jobq.client.inflight import IN_FLIGHT, Flights
 from jobq.config import duration_s
 from jobq.protocols.rsmq import batches, steps
 from jobq.protocols.rsmq.checks import MOST_SIZE
-from jobq.protocols.rsmq.message import DELAY_S, VT_S, Attributes, Counts, Healed, Message, Peeked
-from jobq.protocols.rsmq.requests import Held
-from jobq.protocols.rsmq.rsmq import Rsmq, Text
+from jobq.protocols.rsmq.client import Rsmq, Text
+from jobq.protocols.rsmq.messages import (
+    DELAY_S,
+    VT_S,
+    Attributes,
+    Healed,
+    Peeked,
+    RsmqCounts,
+    RsmqMessage,
+)
+from jobq.protocols.rsmq.requests import MessageRef
 from jobq.protocols.rsmq.waiting import Patience
 
 if TYPE_CHECKING:
@@ -74,9 +82,9 @@ class AsyncRsmq:
     ) -> Attributes:
         return await self._run(self.requests.set(qname, vt, delay, maxsize))
 
-    async def counts(self, qname: str) -> Counts:
+    async def counts(self, qname: str) -> RsmqCounts:
         found = await self.get_queue_attributes(qname)
-        return Counts(found.msgs - found.hiddenmsgs, found.hiddenmsgs)
+        return RsmqCounts(found.msgs - found.hiddenmsgs, found.hiddenmsgs)
 
     async def send_message(self, qname: str, message: Text, delay: int | None = None) -> str:
         return (await self._run(self.requests.send(qname, [message], delay)))[0]
@@ -88,7 +96,7 @@ class AsyncRsmq:
 
     async def receive_message(
         self, qname: str, vt: int | None = None, *, wait: float | str | timedelta = 0
-    ) -> Message | None:
+    ) -> RsmqMessage | None:
         found = await self.receive_messages(qname, 1, vt, wait=wait)
         return found[0] if found else None
 
@@ -99,7 +107,7 @@ class AsyncRsmq:
         vt: int | None = None,
         *,
         wait: float | str | timedelta = 0,
-    ) -> list[Message]:
+    ) -> list[RsmqMessage]:
         patience = duration_s(wait)
         found = (await self._run(self.requests.receive(qname, limit, vt))).messages
         if found or patience <= 0:
@@ -115,7 +123,7 @@ class AsyncRsmq:
         vt: int | None,
         seconds: float,
         stop: asyncio.Event | None = None,
-    ) -> list[Message]:
+    ) -> list[RsmqMessage]:
         patience = Patience(seconds)
         await asyncio.to_thread(channel.open)
         while True:
@@ -125,19 +133,25 @@ class AsyncRsmq:
                 return found.messages
             await _published(channel, pause, stop or asyncio.Event())
 
-    async def pop_message(self, qname: str) -> Message | None:
+    async def pop_message(self, qname: str) -> RsmqMessage | None:
         found = await self._run(self.requests.pop(qname, 1))
         return found[0] if found else None
 
     async def delete_message(self, qname: str, id: str, *, receipt: int | None = None) -> bool:
         return (await self._run(self.requests.delete(qname, [(id, receipt)])))[0]
 
-    async def delete_messages(self, qname: str, held: Iterable[Message | Held]) -> list[bool]:
+    async def delete_messages(
+        self, qname: str, held: Iterable[RsmqMessage | MessageRef]
+    ) -> list[bool]:
         return await self._drive(steps.each(held, lambda some: self.requests.delete(qname, some)))
 
     async def next_messages(
-        self, qname: str, done: Iterable[Message | Held], limit: int = 1, vt: int | None = None
-    ) -> tuple[list[bool], list[Message]]:
+        self,
+        qname: str,
+        done: Iterable[RsmqMessage | MessageRef],
+        limit: int = 1,
+        vt: int | None = None,
+    ) -> tuple[list[bool], list[RsmqMessage]]:
         request = self.requests.next(qname, batches.held(done), limit, vt)
         deleted, found = await self._run(request)
         return deleted, found.messages
@@ -148,7 +162,7 @@ class AsyncRsmq:
         return (await self._run(self.requests.visibility(qname, [(id, receipt)], vt)))[0]
 
     async def change_messages_visibility(
-        self, qname: str, held: Iterable[Message | Held], vt: int
+        self, qname: str, held: Iterable[RsmqMessage | MessageRef], vt: int
     ) -> list[bool]:
         return await self._drive(
             steps.each(held, lambda some: self.requests.visibility(qname, some, vt))
@@ -163,7 +177,7 @@ class AsyncRsmq:
         return await self._drive(steps.purge(self.requests, qname))
 
     async def move_messages(
-        self, qname: str, target: str, held: Iterable[Message | Held]
+        self, qname: str, target: str, held: Iterable[RsmqMessage | MessageRef]
     ) -> list[bool]:
         return await self._drive(
             steps.each(held, lambda some: self.requests.move(qname, target, some))
@@ -178,7 +192,7 @@ class AsyncRsmq:
     async def consume(
         self,
         qname: str,
-        handler: Callable[[Message], Coroutine[Any, Any, object]],
+        handler: Callable[[RsmqMessage], Coroutine[Any, Any, object]],
         **options: Unpack[ConsumeOptions],
     ) -> Consumed:
         """Receive messages and hand them to `handler` until told to stop; see AsyncConsumer."""

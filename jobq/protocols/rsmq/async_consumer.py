@@ -15,11 +15,11 @@ from jobq.protocols.rsmq.consuming import (
     Consumed,
     ConsumeOptions,
     Consuming,
-    Ending,
+    Settlement,
     logger,
 )
 from jobq.protocols.rsmq.errors import QueueExistsError
-from jobq.protocols.rsmq.message import Message
+from jobq.protocols.rsmq.messages import RsmqMessage
 from jobq.protocols.rsmq.requests import told
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jobq.client.request import Request
     from jobq.protocols.rsmq.aio import AsyncRsmq
 
-AsyncHandler = Callable[[Message], Coroutine[Any, Any, object]]
+AsyncHandler = Callable[[RsmqMessage], Coroutine[Any, Any, object]]
 HEARD = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -43,7 +43,7 @@ class AsyncConsumer:
         self.options = Consuming(qname=qname, **options)
         self._rsmq, self._qname, self._handler = rsmq, qname, handler
         self._stopping = asyncio.Event()
-        self._held: dict[str, Message] = {}
+        self._held: dict[str, RsmqMessage] = {}
         self._counted: list[str] = []
         # Held during a renewal too: one that arrived after a message was settled would hide it again.
         self._lock = asyncio.Lock()
@@ -90,7 +90,7 @@ class AsyncConsumer:
             # What runs may end, also when the queue is gone.
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _found(self, channel: Channel, free: int, vt: int) -> list[Message]:
+    async def _found(self, channel: Channel, free: int, vt: int) -> list[RsmqMessage]:
         patience = 0.0 if self.options.burst else POLL_S
         try:
             return await self._rsmq.await_messages(
@@ -100,10 +100,10 @@ class AsyncConsumer:
             logger.warning("queue %s: %s", self._qname, error)
             return []
 
-    async def _handle(self, message: Message) -> None:
+    async def _handle(self, message: RsmqMessage) -> None:
         error: Exception | None = None
         if self.options.is_worn_out(message):
-            ending = Ending("dead", reason=f"received {message.rc} times, and nobody said why")
+            ending = Settlement("dead", reason=f"received {message.rc} times, and nobody said why")
         else:
             try:
                 await self._handler(message)
@@ -121,7 +121,9 @@ class AsyncConsumer:
             logger.warning("queue %s: message %s: %s", self._qname, message.id, unsettled)
             self._counted.append("lost")
 
-    async def _settle(self, message: Message, ending: Ending, error: Exception | None) -> str:
+    async def _settle(
+        self, message: RsmqMessage, ending: Settlement, error: Exception | None
+    ) -> str:
         receipt, calls = (message.id, message.receipt), self._rsmq.requests
         if ending.verb == "delete":
             ours = await self._ended(calls.delete(self._qname, [receipt]))
@@ -137,7 +139,7 @@ class AsyncConsumer:
             await self._visible(message, ending.after_s)
         return "failed"
 
-    async def _visible(self, message: Message, after_s: int) -> None:
+    async def _visible(self, message: RsmqMessage, after_s: int) -> None:
         await self._rsmq.change_message_visibility(
             self._qname, message.id, after_s, receipt=message.receipt
         )
@@ -149,7 +151,7 @@ class AsyncConsumer:
         except UnavailableError:
             return (await self._rsmq._run(told(request)))[0] != "stale"
 
-    def _told_lost(self, message: Message) -> str:
+    def _told_lost(self, message: RsmqMessage) -> str:
         logger.warning(
             "queue %s: message %s was received again before its handler ended; give a longer vt",
             self._qname, message.id,
@@ -162,7 +164,7 @@ class AsyncConsumer:
         except QueueExistsError:
             pass
 
-    async def _let_go(self, message: Message) -> None:
+    async def _let_go(self, message: RsmqMessage) -> None:
         async with self._lock:
             self._held.pop(message.id, None)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from jobq.protocols.rsmq.checks import body
-from jobq.protocols.rsmq.message import Message
-from jobq.protocols.rsmq.requests import PER_CALL, Held
+from jobq.protocols.rsmq.messages import RsmqMessage
+from jobq.protocols.rsmq.requests import PER_CALL, MessageRef
 from jobq.queue.binding import BYTES_PER_CALL
 
 
@@ -24,6 +24,6 @@ def of(messages: Iterable[str | bytes]) -> list[list[bytes]]:
     return [*batches, batch] if batch else batches
 
 
-def held(messages: Iterable[Message | Held]) -> list[Held]:
+def held(messages: Iterable[RsmqMessage | MessageRef]) -> list[MessageRef]:
     """Ids with receipts; a message is its own."""
-    return [(one.id, one.receipt) if isinstance(one, Message) else one for one in messages]
+    return [(one.id, one.receipt) if isinstance(one, RsmqMessage) else one for one in messages]

@@ -22,7 +22,7 @@ from jobq.errors import JobqError, ScriptError
 from jobq.protocols.rsmq import javascript
 from jobq.protocols.rsmq.checks import MOST_SIZE
 from jobq.protocols.rsmq.errors import RsmqError
-from jobq.protocols.rsmq.message import DELAY_S, VT_S, Attributes, Message
+from jobq.protocols.rsmq.messages import DELAY_S, VT_S, Attributes, RsmqMessage
 from jobq.protocols.rsmq.requests import Requests
 
 READ_BYTES = 1 << 20
@@ -180,7 +180,7 @@ def _shown(request: Request[T], show: Callable[[T], Any]) -> Request[Any]:
     return request._replace(read=lambda reply: show(read(reply)))
 
 
-def _first(found: list[Message]) -> dict[str, Any]:
+def _first(found: list[RsmqMessage]) -> dict[str, Any]:
     return found[0].as_dict() if found else {}
 
 

@@ -19,20 +19,20 @@ from jobq.protocols.rsmq.consuming import (
     Consumed,
     ConsumeOptions,
     Consuming,
-    Ending,
+    Settlement,
     logger,
 )
 from jobq.protocols.rsmq.errors import QueueExistsError
-from jobq.protocols.rsmq.held import Held
-from jobq.protocols.rsmq.message import Message
+from jobq.protocols.rsmq.held import VisibilityRenewer
+from jobq.protocols.rsmq.messages import RsmqMessage
 from jobq.protocols.rsmq.requests import told
 
 if TYPE_CHECKING:
     from jobq.client.channel import Channel
     from jobq.client.request import Request
-    from jobq.protocols.rsmq.rsmq import Rsmq
+    from jobq.protocols.rsmq.client import Rsmq
 
-Handler = Callable[[Message], object]
+Handler = Callable[[RsmqMessage], object]
 HEARD = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -71,7 +71,7 @@ class Consumer:
         with (
             self._signals(),
             self._rsmq.channel(self._qname) as channel,
-            Held(self._rsmq, self._qname, vt) as held,
+            VisibilityRenewer(self._rsmq, self._qname, vt) as held,
         ):
             if self.options.concurrency == 1:
                 self._one_by_one(channel, held, vt)
@@ -79,7 +79,7 @@ class Consumer:
                 self._several(channel, held, vt)
         return Consumed(*(self._counted.count(word) for word in Consumed._fields))
 
-    def _one_by_one(self, channel: Channel, held: Held, vt: int) -> None:
+    def _one_by_one(self, channel: Channel, held: VisibilityRenewer, vt: int) -> None:
         """While messages wait, one is deleted by the call that receives the next."""
         for messages in self._received(channel, vt, lambda: 1):
             while messages:
@@ -91,17 +91,17 @@ class Consumer:
                 else:
                     self._settled(message, ending)
 
-    def _next(self, message: Message, vt: int) -> list[Message]:
+    def _next(self, message: RsmqMessage, vt: int) -> list[RsmqMessage]:
         try:
             [deleted], messages = self._rsmq.next_messages(self._qname, [message], 1, vt)
         except UnavailableError:
             # Whether it is deleted is unknown; what it received comes back when its vt runs out.
-            self._settled(message, Ending("delete"), again=True)
+            self._settled(message, Settlement("delete"), again=True)
             return []
         self._counted.append("done" if deleted else self._told_lost(message))
         return messages
 
-    def _several(self, channel: Channel, held: Held, vt: int) -> None:
+    def _several(self, channel: Channel, held: VisibilityRenewer, vt: int) -> None:
         most = self.options.concurrency
         running: set[Future[None]] = set()
 
@@ -124,7 +124,7 @@ class Consumer:
 
     def _received(
         self, channel: Channel, vt: int, free: Callable[[], int]
-    ) -> Iterator[list[Message]]:
+    ) -> Iterator[list[RsmqMessage]]:
         """Messages as they come, until stopped; in a burst until none is visible."""
         while not self._stopping.is_set():
             limit, patience = free(), 0.0 if self.options.burst else POLL_S
@@ -142,15 +142,15 @@ class Consumer:
             elif self.options.burst:
                 return
 
-    def _handle(self, held: Held, message: Message) -> None:
+    def _handle(self, held: VisibilityRenewer, message: RsmqMessage) -> None:
         self._settled(message, self._handled(held, message))
 
-    def _handled(self, held: Held, message: Message) -> Ending:
+    def _handled(self, held: VisibilityRenewer, message: RsmqMessage) -> Settlement:
         """Call the handler, the message kept hidden meanwhile."""
         held.add(message)
         if self.options.is_worn_out(message):
             held.let_go(message)
-            return Ending("dead", reason=f"received {message.rc} times, and nobody said why")
+            return Settlement("dead", reason=f"received {message.rc} times, and nobody said why")
         error: Exception | None = None
         try:
             self._handler(message)
@@ -166,7 +166,7 @@ class Consumer:
             self.options.log_failure(message, error)
         return ending
 
-    def _settled(self, message: Message, ending: Ending, *, again: bool = False) -> None:
+    def _settled(self, message: RsmqMessage, ending: Settlement, *, again: bool = False) -> None:
         try:
             self._counted.append(self._settle(message, ending, again))
         except (ServerFullError, UnavailableError) as unsettled:
@@ -174,7 +174,7 @@ class Consumer:
             logger.warning("queue %s: message %s: %s", self._qname, message.id, unsettled)
             self._counted.append("lost")
 
-    def _settle(self, message: Message, ending: Ending, again: bool) -> str:
+    def _settle(self, message: RsmqMessage, ending: Settlement, again: bool) -> str:
         """The word it is counted under."""
         receipt, calls = (message.id, message.receipt), self._rsmq.requests
         if ending.verb == "delete":
@@ -189,7 +189,7 @@ class Consumer:
             self._visible(message, ending.after_s)
         return "failed"
 
-    def _visible(self, message: Message, after_s: int) -> None:
+    def _visible(self, message: RsmqMessage, after_s: int) -> None:
         self._rsmq.change_message_visibility(
             self._qname, message.id, after_s, receipt=message.receipt
         )
@@ -204,7 +204,7 @@ class Consumer:
                 pass
         return told(request).run(client)[0] != "stale"
 
-    def _told_lost(self, message: Message) -> str:
+    def _told_lost(self, message: RsmqMessage) -> str:
         logger.warning(
             "queue %s: message %s was received again before its handler ended; give a longer vt",
             self._qname, message.id,

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypedDict
 from jobq.config import duration_s
 from jobq.errors import ConfigError, Dead, JobqError, Outcome, Retry, Snooze
 from jobq.protocols.rsmq import checks
-from jobq.protocols.rsmq.message import Attributes, Message
+from jobq.protocols.rsmq.messages import Attributes, RsmqMessage
 
 logger = logging.getLogger("jobq.rsmq")
 #: Longest wait of one poll; stop ends it.
@@ -84,25 +84,25 @@ class Consuming:
             )
         return vt
 
-    def is_worn_out(self, message: Message) -> bool:
+    def is_worn_out(self, message: RsmqMessage) -> bool:
         """It was received too often: nobody who received it lived to say why."""
         return self.max_receives is not None and message.rc > self.max_receives
 
-    def ending(self, message: Message, error: BaseException | None) -> Ending:
+    def ending(self, message: RsmqMessage, error: BaseException | None) -> Settlement:
         """What becomes of it after its handler returned or raised."""
         if error is None:
-            return Ending("delete")
+            return Settlement("delete")
         if isinstance(error, Dead):
             if checks.is_regular_name(self.dead_queue):
-                return Ending("dead", reason=error.reason)
+                return Settlement("dead", reason=error.reason)
             logger.error(
                 "queue %s: %r can't name a queue; give dead_letter=…", self.qname, self.dead_queue
             )
         if self.max_receives is not None and message.rc >= self.max_receives:
-            return Ending("dead", reason=f"received {message.rc} times, at last {error!r}")
-        return Ending("retry", self._after_s(error), repr(error))
+            return Settlement("dead", reason=f"received {message.rc} times, at last {error!r}")
+        return Settlement("retry", self._after_s(error), repr(error))
 
-    def log_failure(self, message: Message, error: BaseException | None) -> None:
+    def log_failure(self, message: RsmqMessage, error: BaseException | None) -> None:
         """With a traceback, unless the handler ended so on purpose."""
         said = f": {error}" if isinstance(error, Outcome) else ""
         logger.warning(
@@ -124,7 +124,7 @@ class Consuming:
             return None
 
 
-class Ending(NamedTuple):
+class Settlement(NamedTuple):
     """`after_s`: seconds until it is visible again, None = when its vt runs out."""
 
     verb: Literal["delete", "dead", "retry"]

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 
 from jobq.errors import JobqError
 from jobq.protocols.rsmq.consuming import logger
-from jobq.protocols.rsmq.message import Message
+from jobq.protocols.rsmq.messages import RsmqMessage
 
 if TYPE_CHECKING:
-    from jobq.protocols.rsmq.rsmq import Rsmq
+    from jobq.protocols.rsmq.client import Rsmq
 
 
-class Held:
+class VisibilityRenewer:
     """Messages of one queue. A thread renews their invisibility every third of `vt` seconds."""
 
     def __init__(self, rsmq: Rsmq, qname: str, vt: int) -> None:
         self._rsmq, self._qname, self._vt = rsmq, qname, vt
-        self._messages: dict[str, Message] = {}
-        # Held during a renewal too: one that arrived after a message was settled would hide it again.
+        self._messages: dict[str, RsmqMessage] = {}
+        # VisibilityRenewer during a renewal too: one that arrived after a message was settled would hide it again.
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="jobq-rsmq-heartbeat", daemon=True)
 
-    def __enter__(self) -> Held:
+    def __enter__(self) -> VisibilityRenewer:
         self._thread.start()
         return self
 
@@ -35,12 +35,12 @@ class Held:
     def __len__(self) -> int:
         return len(self._messages)
 
-    def add(self, message: Message) -> None:
+    def add(self, message: RsmqMessage) -> None:
         """Keep it hidden from now on."""
         with self._lock:
             self._messages[message.id] = message
 
-    def let_go(self, message: Message) -> None:
+    def let_go(self, message: RsmqMessage) -> None:
         """Renew it no more; no renewal is under way when this returns."""
         with self._lock:
             self._messages.pop(message.id, None)

@@ -22,12 +22,12 @@ from jobq.protocols.rsmq.errors import (
     RsmqError,
 )
 from jobq.protocols.rsmq.keys import Keys
-from jobq.protocols.rsmq.message import (
+from jobq.protocols.rsmq.messages import (
     Attributes,
     Healed,
-    Message,
-    Page,
+    PeekedPage,
     Received,
+    RsmqMessage,
     read_attributes,
     read_messages,
     read_peeked,
@@ -39,7 +39,7 @@ PER_CALL = 1_000
 PLACES = ("visible", "hidden", "all")
 
 #: A message's id, and its receipt where only its last receiver may change it.
-Held = tuple[str, int | None]
+MessageRef = tuple[str, int | None]
 
 
 class Requests:
@@ -129,14 +129,14 @@ class Requests:
         args = (self._now(), seconds, limit)
         return Request(load("rsmq", "receive"), self._own(name), args, _existing(name, _received))
 
-    def pop(self, qname: str, limit: int) -> Request[list[Message]]:
+    def pop(self, qname: str, limit: int) -> Request[list[RsmqMessage]]:
         name = checks.existing_name(qname)
         _check_limit(limit)
         read = _existing(name, lambda reply: _received(reply).messages)
         args = (self._now(), limit)
         return Request(load("rsmq", "pop"), self._own(name), args, read, repeatable=False)
 
-    def delete(self, qname: str, held: Sequence[Held]) -> Request[list[bool]]:
+    def delete(self, qname: str, held: Sequence[MessageRef]) -> Request[list[bool]]:
         name = checks.existing_name(qname)
         try:
             checked = [(checks.message_id(id_), receipt) for id_, receipt in held]
@@ -147,7 +147,7 @@ class Requests:
         return Request(load("rsmq", "delete"), self._own(name), args, read, repeatable=False)
 
     def next(
-        self, qname: str, held: Sequence[Held], limit: int, vt: Any
+        self, qname: str, held: Sequence[MessageRef], limit: int, vt: Any
     ) -> Request[tuple[list[bool], Received]]:
         name = checks.existing_name(qname)
         _check_limit(limit)
@@ -162,9 +162,9 @@ class Requests:
         read = _existing(name, _next)
         return Request(load("rsmq", "next"), self._own(name), args, read, repeatable=False)
 
-    def visibility(self, qname: str, held: Sequence[Held], vt: Any) -> Request[list[bool]]:
+    def visibility(self, qname: str, held: Sequence[MessageRef], vt: Any) -> Request[list[bool]]:
         name = checks.existing_name(qname)
-        checked: list[Held] = []
+        checked: list[MessageRef] = []
         try:
             checked += [(checks.message_id(id_), receipt) for id_, receipt in held]
             seconds = checks.seconds("vt", vt)
@@ -174,7 +174,7 @@ class Requests:
         args = (self._now(), seconds, *_pairs(checked))
         return Request(load("rsmq", "visibility"), self._own(name), args, read)
 
-    def peek(self, qname: str, place: str, offset: int, limit: int) -> Request[Page]:
+    def peek(self, qname: str, place: str, offset: int, limit: int) -> Request[PeekedPage]:
         name = checks.existing_name(qname)
         if place not in PLACES:
             raise ConfigError(f"place {place!r} is unknown; take one of {', '.join(PLACES)}")
@@ -189,7 +189,7 @@ class Requests:
         read = _existing(name, lambda reply: int(reply[1]))
         return Request(load("rsmq", "purge"), self._own(name), (PER_CALL,), read)
 
-    def move(self, qname: str, target: str, held: Sequence[Held]) -> Request[list[bool]]:
+    def move(self, qname: str, target: str, held: Sequence[MessageRef]) -> Request[list[bool]]:
         name, to = checks.existing_name(qname), checks.existing_name(target)
         if name == to:
             raise ConfigError(f"queue {to!r} is where the messages are; name another")
@@ -213,7 +213,9 @@ class Requests:
         keys, args = self._own(name), (self._now(), "all", 0, 1)
         return Request(load("rsmq", "peek"), keys, args, _existing(name, read))
 
-    def _after_name(self, name: str, error: RsmqError, held: Sequence[Held] = ()) -> Request[Any]:
+    def _after_name(
+        self, name: str, error: RsmqError, held: Sequence[MessageRef] = ()
+    ) -> Request[Any]:
         """Raises `error`; of a name that only other clients give, after it is known that it is one's."""
         if not checks.is_regular_name(name):
             return self._if_there(name, error)
@@ -249,7 +251,7 @@ def _check_limit(limit: int) -> None:
         raise ConfigError(f"limit {limit} is out of range; take 1 to {PER_CALL:,}")
 
 
-def _pairs(held: Sequence[Held]) -> list[Argument]:
+def _pairs(held: Sequence[MessageRef]) -> list[Argument]:
     return [
         part
         for id_, receipt in held
@@ -258,7 +260,7 @@ def _pairs(held: Sequence[Held]) -> list[Argument]:
 
 
 def _existing(
-    name: str, read: Callable[[list[Any]], T], held: Sequence[Held] = ()
+    name: str, read: Callable[[list[Any]], T], held: Sequence[MessageRef] = ()
 ) -> Callable[[list[Any]], T]:
     def read_if_found(reply: list[Any]) -> T:
         if reply[0] == b"not_found":
@@ -285,7 +287,7 @@ def _refuse_irregular_name(name: str) -> None:
         raise InvalidFormatError("qname")
 
 
-def _changed(word: str, held: Sequence[Held]) -> Callable[[list[Any]], list[bool]]:
+def _changed(word: str, held: Sequence[MessageRef]) -> Callable[[list[Any]], list[bool]]:
     told = word.encode()
 
     def read(reply: list[Any]) -> list[bool]:
@@ -297,7 +299,7 @@ def _changed(word: str, held: Sequence[Held]) -> Callable[[list[Any]], list[bool
     return read
 
 
-def _refuse_irregular(held: Sequence[Held]) -> None:
+def _refuse_irregular(held: Sequence[MessageRef]) -> None:
     """Ids of other shapes are fine where there is such a message, and for who once received it."""
     if not all(receipt is not None or checks.is_regular_id(id_) for id_, receipt in held):
         raise InvalidFormatError("id")

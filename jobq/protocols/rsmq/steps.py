@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from jobq.client.request import Request
 from jobq.protocols.rsmq import batches
 from jobq.protocols.rsmq.errors import MessageTooLongError
-from jobq.protocols.rsmq.message import Healed, Message, Peeked, too_long
-from jobq.protocols.rsmq.requests import PER_CALL, Held, Requests
+from jobq.protocols.rsmq.messages import Healed, Peeked, RsmqMessage, too_long
+from jobq.protocols.rsmq.requests import PER_CALL, MessageRef, Requests
 
 T = TypeVar("T")
 Steps = Generator[Request[Any], Any, T]
@@ -32,7 +32,8 @@ def send(
 
 
 def each(
-    held: Iterable[Message | Held], request: Callable[[list[Held]], Request[list[bool]]]
+    held: Iterable[RsmqMessage | MessageRef],
+    request: Callable[[list[MessageRef]], Request[list[bool]]],
 ) -> Steps[list[bool]]:
     """One request for every thousand messages."""
     every, done = batches.held(held), list[bool]()

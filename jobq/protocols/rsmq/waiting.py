@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from jobq.protocols.rsmq.message import Received
+from jobq.protocols.rsmq.messages import Received
 
 FIRST_S, LONGEST_S = 0.02, 1.0
 

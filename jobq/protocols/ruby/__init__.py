@@ -6,7 +6,7 @@ Going out they are as safe as the Ruby worker that takes them: `SidekiqQueue`, `
 
 from __future__ import annotations
 
-from jobq.protocols.ruby.outgoing import ResqueQueue, SidekiqQueue
-from jobq.protocols.ruby.places import Place, parse_place
+from jobq.protocols.ruby.key_names import RubyQueueName, parse_queue_name
+from jobq.protocols.ruby.queues import ResqueQueue, SidekiqQueue
 
-__all__ = ["Place", "ResqueQueue", "SidekiqQueue", "parse_place"]
+__all__ = ["RubyQueueName", "ResqueQueue", "SidekiqQueue", "parse_queue_name"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jobq.client.numbered_calls import Caller
 from jobq.client.scripts import load
-from jobq.protocols.ruby.places import Place, beside
+from jobq.protocols.ruby.key_names import RubyQueueName, beside
 
 if TYPE_CHECKING:
     from jobq.client.connection import Client
@@ -35,7 +35,7 @@ class Claim(NamedTuple):
     jobs: list[bytes]
 
 
-class Waiting(NamedTuple):
+class OpenClaim(NamedTuple):
     """A claim that isn't settled yet."""
 
     claim_id: str
@@ -46,18 +46,18 @@ class Waiting(NamedTuple):
 class Claims:
     """The claims on one Ruby list; `client` is of the server that holds it."""
 
-    def __init__(self, client: Client, place: Place, lease_ms: int = LEASE_MS) -> None:
-        self.client, self.place, self.lease_ms = client, place, lease_ms
-        self._claims = beside(place.list_key, client.namespace, "claims")
+    def __init__(self, client: Client, ruby_queue: RubyQueueName, lease_ms: int = LEASE_MS) -> None:
+        self.client, self.ruby_queue, self.lease_ms = client, ruby_queue, lease_ms
+        self._claims = beside(ruby_queue.list_key, client.namespace, "claims")
         self._caller = Caller()
-        self._last_call = beside(place.list_key, client.namespace, f"call:{self._caller.id}")
+        self._last_call = beside(ruby_queue.list_key, client.namespace, f"call:{self._caller.id}")
 
     def take(self, limit: int = LIMIT) -> Claim:
         """Claim up to `limit` jobs of the list, of some MiB together; perhaps none."""
         claim_id = secrets.token_urlsafe(12)
-        keys = [self.place.list_key, self._claims, self._taken(claim_id), self._last_call]
+        keys = [self.ruby_queue.list_key, self._claims, self._taken(claim_id), self._last_call]
         args: list[str | int] = [
-            "", claim_id, self._caller.next(), self.lease_ms, limit, BYTES, self.place.oldest,
+            "", claim_id, self._caller.next(), self.lease_ms, limit, BYTES, self.ruby_queue.oldest,
         ]  # fmt: skip
         return Claim(claim_id, self.client.run(load("ruby", "claim"), keys, args))
 
@@ -93,7 +93,7 @@ class Claims:
         keys = [self._claims, self._taken(claim_id)]
         self.client.run(load("ruby", "settle"), keys, [claim_id])
 
-    def waiting(self) -> list[Waiting]:
+    def waiting(self) -> list[OpenClaim]:
         """Claims that aren't settled, the oldest first. Members that no intake wrote are left out."""
         reply = self.client.command("ZRANGE", self._claims, 0, -1, "WITHSCORES")
         found = []
@@ -101,14 +101,14 @@ class Claims:
             if _CLAIM_ID.fullmatch(item):
                 claim_id = item.decode()
                 njobs = self.client.command("LLEN", self._taken(claim_id))
-                found.append(Waiting(claim_id, int(max(0.0, min(float(at), _LATEST_MS))), njobs))
+                found.append(OpenClaim(claim_id, int(max(0.0, min(float(at), _LATEST_MS))), njobs))
         return found
 
     def give_back(self, claim_id: str) -> int:
         """Put a claim's jobs back where they came from, the first in line; how many. Only without its holder."""
-        keys = [self.place.list_key, self._claims, self._taken(claim_id)]
-        args = [claim_id, self.place.oldest]
+        keys = [self.ruby_queue.list_key, self._claims, self._taken(claim_id)]
+        args = [claim_id, self.ruby_queue.oldest]
         return int(self.client.run(load("ruby", "return"), keys, args))
 
     def _taken(self, claim_id: str) -> str:
-        return beside(self.place.list_key, self.client.namespace, f"taken:{claim_id}")
+        return beside(self.ruby_queue.list_key, self.client.namespace, f"taken:{claim_id}")

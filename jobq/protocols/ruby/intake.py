@@ -20,19 +20,17 @@ from typing import TypeVar
 from jobq.client.connection import Client, connect
 from jobq.errors import CodecError, JobqError
 from jobq.jobs.signing import opened, seal_of
-from jobq.protocols.ruby.burying import refuse
 from jobq.protocols.ruby.claims import LIMIT, Claim, Claims
-from jobq.protocols.ruby.due import promote
-from jobq.protocols.ruby.graves import Graves
-from jobq.protocols.ruby.places import Place
-from jobq.protocols.ruby.presence import ResquePresence, SidekiqPresence
-from jobq.protocols.ruby.reading import read_job
-from jobq.protocols.ruby.rules import Tally
-from jobq.protocols.ruby.settings import IntakeSettings
-from jobq.protocols.ruby.shared_jids import SharedJids
-from jobq.protocols.ruby.waiting import Sleep
-from jobq.protocols.ruby.watch import Watch
-from jobq.protocols.ruby.window import Window
+from jobq.protocols.ruby.dashboard_entries import ResqueEntry, SidekiqEntry
+from jobq.protocols.ruby.dead_jobs import DeadJobs, refuse
+from jobq.protocols.ruby.duplicate_jids import DuplicateJids
+from jobq.protocols.ruby.job_format import read_job
+from jobq.protocols.ruby.key_names import RubyQueueName
+from jobq.protocols.ruby.lists import ListWaiter
+from jobq.protocols.ruby.prefetch import PrefetchWindow
+from jobq.protocols.ruby.retries import RubyJobCounts
+from jobq.protocols.ruby.scheduled import promote
+from jobq.protocols.ruby.settings import FedWorker, IntakeSettings
 from jobq.queue.queue import Queue
 from jobq.queue.types import MAX_CONTENT
 
@@ -48,16 +46,18 @@ PATIENCE_S = 2.0
 T = TypeVar("T")
 
 
-class Line:
+class QueueIntake:
     """One Ruby queue and the jobq queue that its jobs go to."""
 
-    def __init__(self, ruby: Client, place: Place, queue: Queue, settings: IntakeSettings) -> None:
-        self.place, self.queue, self.settings = place, queue, settings
-        self.claims = Claims(ruby, place, settings.lease_ms)
+    def __init__(
+        self, ruby: Client, ruby_queue: RubyQueueName, queue: Queue, settings: IntakeSettings
+    ) -> None:
+        self.ruby_queue, self.queue, self.settings = ruby_queue, queue, settings
+        self.claims = Claims(ruby, ruby_queue, settings.lease_ms)
         self._ruby = ruby
         self._seal = seal_of(queue.client)
-        self._shared = SharedJids(place, queue, self._seal)
-        self._window = Window(settings.backlog)
+        self._shared = DuplicateJids(ruby_queue, queue, self._seal)
+        self._window = PrefetchWindow(settings.backlog)
         #: Whether nothing might be taken when this was last asked.
         self.full = False
         self._owed: Claim | None = None
@@ -81,7 +81,7 @@ class Line:
             if self._owed:
                 logger.warning(
                     "%s: %d jobs that another intake took are taken over",
-                    self.place,
+                    self.ruby_queue,
                     len(self._owed.jobs),
                 )
         if self._owed is None:
@@ -105,15 +105,15 @@ class Line:
         arrivals = []
         for index, raw in enumerate(claim.jobs):
             own = f"{claim.claim_id}.{index}"
-            arrival = read_job(self.place, raw, own, self.settings.names)
+            arrival = read_job(self.ruby_queue, raw, own, self.settings.names)
             try:
                 self._sealed(arrival.mid, arrival.content)
             except CodecError as error:
                 # The first fault it has.
-                refuse(self._ruby, self.place, raw, arrival.fault or str(error), once=own)
+                refuse(self._ruby, self.ruby_queue, raw, arrival.fault or str(error), once=own)
                 continue
             if arrival.fault:
-                logger.error("%s: %s will be dead: %s", self.place, arrival.mid, arrival.fault)
+                logger.error("%s: %s will be dead: %s", self.ruby_queue, arrival.mid, arrival.fault)
             arrivals.append((own, arrival))
         arrivals = self._shared.apart(arrivals)
         contents = [(one.mid, self._sealed(one.mid, one.content)) for _, one in arrivals]
@@ -138,21 +138,33 @@ class Intake:
     """Feeds one worker. `ruby`: a client of the server where Ruby's lists are."""
 
     def __init__(
-        self, client: Client, ruby: Client, settings: IntakeSettings, watch: Watch, tally: Tally
+        self,
+        client: Client,
+        ruby: Client,
+        settings: IntakeSettings,
+        fed_worker: FedWorker,
+        counts: RubyJobCounts,
     ) -> None:
-        self._ruby, self._settings, self._watch = ruby, settings, watch
-        queues = {place.queue: Queue(place.queue, client) for place in settings.places}
+        self._ruby, self._settings, self._fed_worker = ruby, settings, fed_worker
+        queues = {
+            ruby_queue.queue: Queue(ruby_queue.queue, client) for ruby_queue in settings.ruby_queues
+        }
         self._queues = queues
-        self.lines = [Line(ruby, place, queues[place.queue], settings) for place in settings.places]
-        self._namespaces = sorted({p.namespace for p in settings.places if p.system == "sidekiq"})
-        self._sleep = Sleep(ruby, settings.places)
+        self.lines = [
+            QueueIntake(ruby, ruby_queue, queues[ruby_queue.queue], settings)
+            for ruby_queue in settings.ruby_queues
+        ]
+        self._namespaces = sorted(
+            {p.namespace for p in settings.ruby_queues if p.system == "sidekiq"}
+        )
+        self._sleep = ListWaiter(ruby, settings.ruby_queues)
         shown = queues.values() if settings.ruby_dead else ()
-        self._graves = [Graves(ruby, [queue]) for queue in shown]
+        self._dead_jobs = [DeadJobs(ruby, [queue]) for queue in shown]
         self._presences = [
-            (SidekiqPresence if system == "sidekiq" else ResquePresence)(
-                ruby, list(group), watch, tally
+            (SidekiqEntry if system == "sidekiq" else ResqueEntry)(
+                ruby, list(group), fed_worker, counts
             )
-            for (system, _), group in groupby(sorted(settings.places, key=_side), key=_side)
+            for (system, _), group in groupby(sorted(settings.ruby_queues, key=_side), key=_side)
         ]
         self._beat_at = self._fill_at = self._promote_at = 0.0
         self._troubled, self._was_quiet, self._full_s = False, False, FIRST_PAUSE_S
@@ -161,7 +173,7 @@ class Intake:
     def run(self) -> None:
         """Until the worker stops, or, in a burst, until there is nothing left."""
         try:
-            while not self._watch.stopping() and not self._round():
+            while not self._fed_worker.stopping() and not self._round():
                 pass
         finally:
             self._leave()
@@ -170,8 +182,8 @@ class Intake:
         """Show Ruby the last of it. The worker's children are gone by now."""
         self._sleep.close()
         try:
-            for graves in self._graves:
-                graves.fill()
+            for dead_jobs in self._dead_jobs:
+                dead_jobs.fill()
             for presence in self._presences:
                 presence.leave()
         except JobqError as error:
@@ -181,13 +193,13 @@ class Intake:
         """One turn; whether a burst is over."""
         self._troubled = False
         self._look_after()
-        if self._watch.quiet():
+        if self._fed_worker.quiet():
             self._pause(IDLE_S)
             return False
         following_s = self._promote()
-        greedy = self._watch.burst
+        greedy = self._fed_worker.burst
         moved = sum(
-            self._attempt(str(one.place), partial(one.carry, greedy), 0) for one in self.lines
+            self._attempt(str(one.ruby_queue), partial(one.carry, greedy), 0) for one in self.lines
         )
         if moved or following_s <= 0:
             self._full_s = FIRST_PAUSE_S
@@ -217,8 +229,8 @@ class Intake:
             self._full_s = min(PAUSE_S, 2 * self._full_s)
         else:
             until_beat_s = self._beat_at - time.monotonic()
-            self._sleep.wait(max(0.01, min(following_s, until_beat_s)), [self._watch.woken])
-            self._watch.drain()
+            self._sleep.wait(max(0.01, min(following_s, until_beat_s)), [self._fed_worker.woken])
+            self._fed_worker.drain()
 
     def _attempt(self, what: str, do: Callable[[], T], otherwise: T) -> T:
         """What fails for one queue is tried again in a later round, and holds no other up."""
@@ -238,7 +250,7 @@ class Intake:
     def _all_done(self) -> bool:
         """Whether what was taken in has also run: a burst ends with what Ruby is shown of it."""
         counts = [queue.admin.counts() for queue in self._queues.values()]
-        if self._watch.running() or any(count.ready and not count.paused for count in counts):
+        if self._fed_worker.running() or any(count.ready and not count.paused for count in counts):
             self._pause(PAUSE_S)
             return False
         return True
@@ -246,10 +258,10 @@ class Intake:
     def _look_after(self) -> None:
         if time.monotonic() >= self._fill_at:
             self._fill_at = time.monotonic() + IDLE_S
-            for graves in self._graves:
-                self._attempt(f"Ruby's dead of {graves}", graves.fill, 0)
-        if time.monotonic() >= self._beat_at or self._was_quiet != self._watch.quiet():
-            self._was_quiet = self._watch.quiet()
+            for dead_jobs in self._dead_jobs:
+                self._attempt(f"Ruby's dead of {dead_jobs}", dead_jobs.fill, 0)
+        if time.monotonic() >= self._beat_at or self._was_quiet != self._fed_worker.quiet():
+            self._was_quiet = self._fed_worker.quiet()
             self._beat_at = time.monotonic() + BEAT_S
             for presence in self._presences:
                 self._attempt("the heartbeat", partial(presence.beat, self._content), None)
@@ -266,12 +278,16 @@ class Intake:
             return None
 
     def _pause(self, seconds: float) -> None:
-        select.select([self._watch.woken], [], [], seconds)
-        self._watch.drain()
+        select.select([self._fed_worker.woken], [], [], seconds)
+        self._fed_worker.drain()
 
 
 def run_intake(
-    client: Client, ruby_url: str | None, settings: IntakeSettings, tally: Tally, watch: Watch
+    client: Client,
+    ruby_url: str | None,
+    settings: IntakeSettings,
+    counts: RubyJobCounts,
+    fed_worker: FedWorker,
 ) -> None:
     """The life of an intake, in a process of its own: for `jobq worker`, which says when to stop."""
     own = replace(client.settings, url=client.url, outage_buffer=0, patience_s=PATIENCE_S)
@@ -279,16 +295,16 @@ def run_intake(
         connect(settings=replace(own, url=url)) for url in (client.url, ruby_url or client.url)
     ]
     for one in clients:
-        one.enough = watch.stopping
-    Intake(clients[0], clients[1], settings, watch, tally).run()
+        one.enough = fed_worker.stopping
+    Intake(clients[0], clients[1], settings, fed_worker, counts).run()
 
 
-def _side(place: Place) -> tuple[str, str]:
-    return place.system, place.namespace
+def _side(ruby_queue: RubyQueueName) -> tuple[str, str]:
+    return ruby_queue.system, ruby_queue.namespace
 
 
 def source(
-    client: Client, ruby_url: str | None, settings: IntakeSettings, tally: Tally
+    client: Client, ruby_url: str | None, settings: IntakeSettings, counts: RubyJobCounts
 ) -> partial[None]:
     """What `jobq worker` runs beside its children."""
-    return partial(run_intake, client, ruby_url, settings, tally)
+    return partial(run_intake, client, ruby_url, settings, counts)

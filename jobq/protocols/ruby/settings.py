@@ -4,30 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from jobq.errors import ConfigError
 from jobq.jobs.registry import checked_job_name
-from jobq.protocols.ruby.places import Place, System, parse_place
+from jobq.protocols.ruby.key_names import RubyQueueName, System, parse_queue_name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IntakeSettings:
     """Which Ruby queues to empty, and how.
 
-    places: the queues; each goes to the jobq queue of its name. names: a Ruby class's name -> the job's. backlog:
+    ruby_queues: the queues; each goes to the jobq queue of its name. names: a Ruby class's name -> the job's. backlog:
     at most so many messages are ready in the jobq queue; about a second's work where that is less. ruby_dead: show
     dead messages in Sidekiq's dead set, Resque's failed list, too. lease_ms: when others take over what an intake
     has taken and not delivered.
     """
 
-    places: tuple[Place, ...]
+    ruby_queues: tuple[RubyQueueName, ...]
     names: dict[str, str] = field(default_factory=dict)
     backlog: int = 1_000
     ruby_dead: bool = False
     lease_ms: int = 15_000
 
     def __post_init__(self) -> None:
-        if not self.places:
+        if not self.ruby_queues:
             raise ConfigError("an intake needs a Ruby queue; give --sidekiq or --resque")
         if not 1 <= self.backlog <= 1_000_000:
             raise ConfigError(f"backlog={self.backlog!r} is out of range; take 1 to 1,000,000")
@@ -35,10 +36,10 @@ class IntakeSettings:
             raise ConfigError(f"lease_ms={self.lease_ms!r} is out of range; take 1 s to a day")
 
 
-def parse_places(system: System, texts: Iterable[str]) -> tuple[Place, ...]:
+def parse_queue_names(system: System, texts: Iterable[str]) -> tuple[RubyQueueName, ...]:
     """Queues as options name them: repeated, or comma-separated; each once."""
     found = (
-        parse_place(system, part) for text in texts for part in text.split(",") if part.strip()
+        parse_queue_name(system, part) for text in texts for part in text.split(",") if part.strip()
     )
     return tuple(dict.fromkeys(found))
 
@@ -53,3 +54,48 @@ def parse_names(texts: Iterable[str]) -> dict[str, str]:
         if names.setdefault(ruby, checked_job_name(job)) != job:
             raise ConfigError(f"{ruby} is mapped to {names[ruby]} and to {job}; give one")
     return names
+
+
+class FedWorker(Protocol):
+    """Given by the worker; `woken` becomes readable when something of it changes."""
+
+    @property
+    def name(self) -> str:
+        """The worker's name."""
+        ...
+
+    @property
+    def burst(self) -> bool:
+        """Whether to leave once there is nothing left to take in."""
+        ...
+
+    @property
+    def woken(self) -> int:
+        """A file that becomes readable after any change."""
+        ...
+
+    @property
+    def supervisor(self) -> int:
+        """The process that hears signals for the whole worker."""
+        ...
+
+    @property
+    def processes(self) -> int:
+        """How many jobs run at once, at most."""
+        ...
+
+    def stopping(self) -> bool:
+        """Whether to leave now."""
+        ...
+
+    def quiet(self) -> bool:
+        """Whether to take nothing more."""
+        ...
+
+    def running(self) -> list[tuple[int, str, str, int]]:
+        """Per job that runs: process, queue, mid, and for how many ms it has run at least."""
+        ...
+
+    def drain(self) -> None:
+        """Empty `woken`."""
+        ...

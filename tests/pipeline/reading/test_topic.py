@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from jobq.errors import ConfigError, DataLossError
-from jobq.topics.message import Record
+from jobq.topics.messages import Record
 from jobq.topics.topic import Topic
 
 NOW = 1_763_000_000_000

@@ -13,8 +13,9 @@ import pytest
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.errors import ScriptError, UnavailableError
-from jobq.protocols.reliable import ReliableQueue, waits
-from jobq.protocols.reliable.ticket import Line
+from jobq.protocols.reliable import ReliableQueue
+from jobq.protocols.reliable import waiting as waits
+from jobq.protocols.reliable.ticket import TicketWait
 from tests.protocols.reliable.conftest import until
 
 FOREVER = -1
@@ -226,7 +227,7 @@ def test_wait_without_a_server_ends_with_unavailable(client):
     nowhere = connect(settings=ServerSettings(url="redis://127.0.0.1:1", patience_s=0.05))
     with pytest.raises(UnavailableError):
         ReliableQueue(nowhere).pop(1, 100, "q")
-    line = Line(nowhere, ["reliable:{q}:tickets"])
+    line = TicketWait(nowhere, ["reliable:{q}:tickets"])
     with pytest.raises(UnavailableError):
         line.stand(1)
     assert not line.stands

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jobq.client.scripts import folder
 from jobq.errors import ConfigError
 from jobq.protocols.reliable import ReliableQueue, keys
-from jobq.protocols.reliable.calls import Calls
+from jobq.protocols.reliable.calls import ReliableCalls
 
 NAMES = st.text(
     st.characters(exclude_characters="{}", categories=["L", "N", "P", "S"]), min_size=1, max_size=20
@@ -49,7 +49,7 @@ def test_tag_without_a_name_is_refused_since_its_keys_are_another_queue_s(client
 
 @pytest.fixture(scope="module")
 def client_of_none():
-    return Calls(object(), "reliable")  # type: ignore[arg-type]
+    return ReliableCalls(object(), "reliable")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from jobq.protocols.reliable import waits
+from jobq.protocols.reliable import waiting as waits
 from tests.protocols.reliable.conftest import until
 
 WAITER = "say('in')\nwhile True:\n    for one in rq.pop(1, -1, 'q'): say(one.content.decode())\n"

@@ -7,7 +7,7 @@ from redis import exceptions as refused
 
 from jobq.client import connection
 from jobq.errors import ScriptError
-from jobq.protocols.reliable.calls import Calls
+from jobq.protocols.reliable.calls import ReliableCalls
 from jobq.protocols.reliable.keys import places
 
 
@@ -59,7 +59,7 @@ def test_pop_of_nothing_stays_nothing_when_a_push_came_between(rq, lose, redis, 
 
 
 def test_repeated_pop_leaves_out_what_somebody_else_was_given_since(rq, client):
-    calls = Calls(client, "reliable")
+    calls = ReliableCalls(client, "reliable")
     rq.push("q", "a", "b")
     first = calls.change("pop", ["q"], "COUNT", 2)
     rq.recover("q", 1, 0)
@@ -101,7 +101,7 @@ def test_dead_are_answered_again(rq, lose, verb):
     "verb", ["push", "pop", "ack", "nack", "extend", "recover", "revive", "purge", "clear"]
 )
 def test_call_that_was_overtaken_by_the_next_is_refused_and_changes_nothing(client, facts, verb):
-    calls = Calls(client, "reliable")
+    calls = ReliableCalls(client, "reliable")
     args = {"push": ("a",), "pop": (), "clear": (), "recover": (1, 0)}
     ids = calls.change("push", ["q"], "x", "y")
     calls.change("pop", ["q"])
@@ -144,6 +144,6 @@ def test_call_without_a_number_or_with_a_wrong_time_changes_nothing(
 
 
 def test_threads_never_share_a_caller_in_flight(client):
-    calls = Calls(client, "reliable")
+    calls = ReliableCalls(client, "reliable")
     first, second = calls._callers.take(), calls._callers.take()
     assert first.id != second.id

@@ -16,11 +16,11 @@ from jobq.protocols.rsmq import (
     Consumed,
     Healed,
     InvalidFormatError,
-    Message,
     MessageTooLongError,
     MissingParameterError,
     QueueNotFoundError,
     Rsmq,
+    RsmqMessage,
 )
 
 
@@ -157,7 +157,7 @@ def test_consume_handles_so_many_at_a_time(rsmq, plain):
     async def consume() -> tuple[Consumed, set[str]]:
         together, seen = asyncio.Barrier(8), set[str]()
 
-        async def handle(message: Message) -> None:
+        async def handle(message: RsmqMessage) -> None:
             await together.wait()
             seen.add(message.message)
 
@@ -177,7 +177,7 @@ def test_consume_handles_so_many_at_a_time(rsmq, plain):
 def test_consume_settles_what_failed(rsmq, plain, error, counted, left):
     plain.send_message("q", "x")
 
-    async def handle(message: Message) -> None:
+    async def handle(message: RsmqMessage) -> None:
         raise error
 
     most = 1 if isinstance(error, ValueError) else None
@@ -190,7 +190,7 @@ def test_consume_settles_what_failed(rsmq, plain, error, counted, left):
 def test_consume_tells_apart_what_somebody_else_received(rsmq, plain):
     plain.send_message("q", "x")
 
-    async def slow(message: Message) -> None:
+    async def slow(message: RsmqMessage) -> None:
         plain.change_message_visibility("q", message.id, 0)
         plain.receive_message("q")
 
@@ -200,7 +200,7 @@ def test_consume_tells_apart_what_somebody_else_received(rsmq, plain):
 def test_heartbeat_keeps_a_message_hidden_longer_than_its_timeout(rsmq, plain):
     plain.send_message("q", "x")
 
-    async def long(message: Message) -> None:
+    async def long(message: RsmqMessage) -> None:
         began = plain.peek("q", "all")[0].visible_at
         async with asyncio.timeout(120):
             while plain.peek("q", "all")[0].visible_at < began + 1_000:
@@ -215,7 +215,7 @@ def test_cancelled_consumer_gives_back_what_it_held(rsmq, plain):
     async def consume() -> None:
         began = asyncio.Barrier(3)
 
-        async def handle(message: Message) -> None:
+        async def handle(message: RsmqMessage) -> None:
             await began.wait()
             await asyncio.Event().wait()
 
@@ -233,7 +233,7 @@ def test_stop_ends_a_waiting_consumer_and_lets_handlers_end(rsmq, plain, redis):
     plain.send_messages("q", ["a", "b", "c"])
 
     async def consume() -> Consumed:
-        async def handle(message: Message) -> None:
+        async def handle(message: RsmqMessage) -> None:
             consumer.stop()
 
         consumer = AsyncConsumer(rsmq, "q", handle)
@@ -254,7 +254,7 @@ def test_signal_stops_a_consumer_and_its_handlers_are_put_back(rsmq, plain):
     plain.send_messages("q", ["a", "b"])
     before = signal.getsignal(signal.SIGTERM)
 
-    async def handle(message: Message) -> None:
+    async def handle(message: RsmqMessage) -> None:
         signal.raise_signal(signal.SIGTERM)
         await asyncio.sleep(0)
 
@@ -267,7 +267,7 @@ def test_signal_stops_a_consumer_and_its_handlers_are_put_back(rsmq, plain):
 def test_consumer_ends_when_its_queue_is_deleted(rsmq, plain):
     plain.send_message("q", "x")
 
-    async def handle(message: Message) -> None:
+    async def handle(message: RsmqMessage) -> None:
         plain.delete_queue("q")
 
     with pytest.raises(QueueNotFoundError):
@@ -290,7 +290,7 @@ def test_message_is_counted_as_settled_when_the_reply_was_lost(
                 outcome = UnavailableError("the reply was lost")
             yield outcome
 
-    async def handle(_: Message) -> None:
+    async def handle(_: RsmqMessage) -> None:
         if error:
             raise error
 

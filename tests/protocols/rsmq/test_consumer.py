@@ -19,11 +19,11 @@ from jobq.protocols.rsmq import (
     Consumed,
     Consumer,
     InvalidFormatError,
-    Message,
     QueueNotFoundError,
     Rsmq,
+    RsmqMessage,
 )
-from jobq.protocols.rsmq.held import Held
+from jobq.protocols.rsmq.held import VisibilityRenewer
 
 ROOT = Path(__file__).resolve().parents[3]
 #: What is made is no nonsense, but it may become so.
@@ -39,8 +39,8 @@ def plain(client: Any) -> Rsmq:
     return rsmq
 
 
-def failing(error: BaseException) -> Callable[[Message], None]:
-    def handle(message: Message) -> None:
+def failing(error: BaseException) -> Callable[[RsmqMessage], None]:
+    def handle(message: RsmqMessage) -> None:
         raise error
 
     return handle
@@ -120,7 +120,7 @@ def test_message_that_kills_who_receives_it_is_dead_unhandled(plain):
     plain.send_message("q", "poison")
     for _ in range(3):
         plain.receive_message("q", vt=0)
-    seen: list[Message] = []
+    seen: list[RsmqMessage] = []
     assert plain.consume(
         "q", seen.append, burst=True, max_receives=3, dead_letter="graves"
     ) == Consumed(dead=1)
@@ -146,7 +146,7 @@ def test_consumer_goes_on_where_no_queue_for_the_dead_can_be_named(plain, caplog
 def test_consumer_goes_on_when_the_server_is_too_full_to_bury(plain, redis):
     plain.send_message("q", "x")
 
-    def handle(message: Message) -> None:
+    def handle(message: RsmqMessage) -> None:
         redis.config_set("maxmemory", 1)
         raise Dead("no")
 
@@ -191,7 +191,7 @@ def test_message_counts_as_dead_when_the_reply_to_its_move_was_lost(plain):
 def test_message_counts_as_lost_when_somebody_received_it_and_no_reply_came(plain):
     sent = plain.send_message("q", "x")
 
-    def taken(_: Message) -> None:
+    def taken(_: RsmqMessage) -> None:
         plain.change_message_visibility("q", sent, 0)
         plain.receive_message("q")
 
@@ -209,7 +209,7 @@ def test_dead_queue_that_is_there_keeps_its_settings(plain):
 def test_message_that_somebody_else_received_meanwhile_is_not_deleted(plain):
     plain.send_message("q", "x")
 
-    def slow(message: Message) -> None:
+    def slow(message: RsmqMessage) -> None:
         plain.change_message_visibility("q", message.id, 0)
         assert plain.receive_message("q").rc == 2
 
@@ -221,7 +221,7 @@ def test_heartbeat_keeps_a_message_hidden_longer_than_its_timeout(plain):
     plain.send_message("q", "x")
     began: list[int] = []
 
-    def long(message: Message) -> None:
+    def long(message: RsmqMessage) -> None:
         began.append(plain.peek("q", "all")[0].visible_at)
         deadline = time.monotonic() + 120
         while plain.peek("q", "all")[0].visible_at < began[0] + 1_000:
@@ -234,7 +234,7 @@ def test_heartbeat_keeps_a_message_hidden_longer_than_its_timeout(plain):
 def test_renewal_forgets_a_message_that_somebody_else_received(plain, caplog):
     plain.send_messages("q", ["a", "b"])
     mine = plain.receive_messages("q", 2, vt=0)
-    held = Held(plain, "q", 60)
+    held = VisibilityRenewer(plain, "q", 60)
     for message in mine:
         held.add(message)
     plain.receive_message("q", vt=0)
@@ -247,7 +247,7 @@ def test_renewal_forgets_a_message_that_somebody_else_received(plain, caplog):
 def test_renewal_touches_no_message_that_was_let_go(plain):
     plain.send_message("q", "x")
     message = plain.receive_message("q", vt=0)
-    held = Held(plain, "q", 60)
+    held = VisibilityRenewer(plain, "q", 60)
     held.add(message)
     held.let_go(message)
     held.renew()
@@ -270,7 +270,7 @@ def test_stop_lets_the_running_handler_end_and_takes_no_more(plain):
     plain.send_messages("q", ["a", "b"])
     seen: list[str] = []
 
-    def handle(message: Message) -> None:
+    def handle(message: RsmqMessage) -> None:
         consumer.stop()
         seen.append(message.message)
 

@@ -13,7 +13,7 @@ from jobq.protocols.rsmq import (
     QueueNotFoundError,
     Rsmq,
 )
-from jobq.protocols.rsmq.message import epoch_s
+from jobq.protocols.rsmq.messages import epoch_s
 from tests.protocols.rsmq.conftest import BEGINNING_US
 
 PHANTOM = "hochb5vvsg0123456789abcdefghijkl"

@@ -11,7 +11,7 @@ import pytest
 
 from jobq.client.channel import Channel
 from jobq.protocols.rsmq import AsyncRsmq, QueueNotFoundError, Rsmq
-from jobq.protocols.rsmq.message import Received
+from jobq.protocols.rsmq.messages import Received
 from jobq.protocols.rsmq.waiting import LONGEST_S, Patience
 
 LONG_S = 60

@@ -1,4 +1,4 @@
-"""What tests of the intake share: a watch that a test holds, lists to fill, a worker's part of the work."""
+"""What tests of the intake share: a fed_worker that a test holds, lists to fill, a worker's part of the work."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from jobq.protocols.ruby.intake import Line
-from jobq.protocols.ruby.places import Place
+from jobq.protocols.ruby.intake import QueueIntake
+from jobq.protocols.ruby.key_names import RubyQueueName
 from jobq.protocols.ruby.settings import IntakeSettings
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 
-PLACE = Place("sidekiq", "", "default")
+PLACE = RubyQueueName("sidekiq", "", "default")
 
 
 class HeldWatch:
@@ -51,7 +51,7 @@ class HeldWatch:
 
 
 @pytest.fixture
-def watch() -> Iterator[HeldWatch]:
+def fed_worker() -> Iterator[HeldWatch]:
     """One to hold."""
     held = HeldWatch()
     yield held
@@ -84,12 +84,12 @@ def pushed(redis: Any) -> Callable[..., bytes]:
 
 
 @pytest.fixture
-def line(client: Any, default: Queue) -> Callable[..., Line]:
+def line(client: Any, default: Queue) -> Callable[..., QueueIntake]:
     """line(lease_ms=…): an intake's part for Sidekiq's `default`."""
 
-    def make(place: Place = PLACE, **changes: Any) -> Line:
-        settings = IntakeSettings(places=(place,), **changes)
-        return Line(client, place, Queue(place.queue, client), settings)
+    def make(ruby_queue: RubyQueueName = PLACE, **changes: Any) -> QueueIntake:
+        settings = IntakeSettings(ruby_queues=(ruby_queue,), **changes)
+        return QueueIntake(client, ruby_queue, Queue(ruby_queue.queue, client), settings)
 
     return make
 

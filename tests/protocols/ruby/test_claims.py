@@ -7,11 +7,11 @@ import pytest
 from jobq.client.numbered_calls import Caller
 from jobq.errors import ScriptError, ServerFullError
 from jobq.protocols.ruby.claims import Claims
-from jobq.protocols.ruby.places import Place
-from jobq.protocols.ruby.reading import read_job
+from jobq.protocols.ruby.job_format import read_job
+from jobq.protocols.ruby.key_names import RubyQueueName
 from tests.protocols.ruby.conftest import PLACE
 
-LOW = Place("resque", "resque", "low")
+LOW = RubyQueueName("resque", "resque", "low")
 
 
 def expire(redis, claims: Claims) -> None:
@@ -206,12 +206,12 @@ def test_key_that_is_no_list_is_refused_and_left_alone(redis, line):
     assert redis.get("queue:default") == b"something else"
 
 
-@pytest.mark.parametrize("place", [PLACE, LOW], ids=str)
-def test_given_back_jobs_are_the_first_in_line_again(redis, client, place):
-    claims = Claims(client, place)
+@pytest.mark.parametrize("ruby_queue", [PLACE, LOW], ids=str)
+def test_given_back_jobs_are_the_first_in_line_again(redis, client, ruby_queue):
+    claims = Claims(client, ruby_queue)
     jobs = [b"1", b"2", b"3"]
-    push = redis.lpush if place.newest == "LEFT" else redis.rpush
-    push(place.list_key, *jobs)
+    push = redis.lpush if ruby_queue.newest == "LEFT" else redis.rpush
+    push(ruby_queue.list_key, *jobs)
     claim = claims.take(2)
     assert claim.jobs == [b"1", b"2"]
     assert claims.waiting()[0].njobs == 2
@@ -222,9 +222,14 @@ def test_given_back_jobs_are_the_first_in_line_again(redis, client, place):
 def test_every_key_of_a_claim_is_in_the_slot_of_its_list(client):
     from redis.crc import key_slot
 
-    for place in (PLACE, LOW, Place("sidekiq", "{app}", "default"), Place("sidekiq", "app", "a:b")):
-        claims = Claims(client, place)
-        keys = (place.list_key, claims._claims, claims._taken("x"), claims._last_call)
+    for ruby_queue in (
+        PLACE,
+        LOW,
+        RubyQueueName("sidekiq", "{app}", "default"),
+        RubyQueueName("sidekiq", "app", "a:b"),
+    ):
+        claims = Claims(client, ruby_queue)
+        keys = (ruby_queue.list_key, claims._claims, claims._taken("x"), claims._last_call)
         assert len({key_slot(key.encode()) for key in keys}) == 1
 
 

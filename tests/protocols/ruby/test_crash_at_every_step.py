@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from jobq.protocols.ruby.claims import Claims
-from jobq.protocols.ruby.due import promote
+from jobq.protocols.ruby.scheduled import promote
 from tests.protocols.ruby.conftest import PLACE
 
 

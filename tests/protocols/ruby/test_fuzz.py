@@ -8,8 +8,8 @@ import pytest
 
 from jobq.client.functions import scripts
 from jobq.protocols.ruby.claims import Claims
-from jobq.protocols.ruby.due import promote
-from jobq.protocols.ruby.pushing import push
+from jobq.protocols.ruby.lists import push
+from jobq.protocols.ruby.scheduled import promote
 from tests import hostile
 from tests.hostile import Call, Raw
 from tests.protocols.ruby.conftest import PLACE

@@ -16,31 +16,31 @@ from jobq.errors import CodecError, ConfigError
 from jobq.jobs.codec import decode
 from jobq.jobs.signing import opened, seal_of
 from jobq.protocols.ruby.intake import Intake
-from jobq.protocols.ruby.places import Place
-from jobq.protocols.ruby.reading import read_job
-from jobq.protocols.ruby.rules import Tally
-from jobq.protocols.ruby.settings import IntakeSettings, parse_names, parse_places
-from jobq.protocols.ruby.waiting import Sleep
+from jobq.protocols.ruby.job_format import read_job
+from jobq.protocols.ruby.key_names import RubyQueueName
+from jobq.protocols.ruby.lists import ListWaiter
+from jobq.protocols.ruby.retries import RubyJobCounts
+from jobq.protocols.ruby.settings import IntakeSettings, parse_names, parse_queue_names
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from tests.protocols.ruby.conftest import PLACE
 
-LOW = Place("resque", "resque", "low")
+LOW = RubyQueueName("resque", "resque", "low")
 
 
 @pytest.fixture
-def intake(client, watch):
-    """intake(place, …): one that ends once there is nothing left."""
+def intake(client, fed_worker):
+    """intake(ruby_queue, …): one that ends once there is nothing left."""
 
-    def make(*places, **changes):
-        settings = IntakeSettings(places=places or (PLACE,), **changes)
-        return Intake(client, client, settings, watch, Tally())
+    def make(*ruby_queues, **changes):
+        settings = IntakeSettings(ruby_queues=ruby_queues or (PLACE,), **changes)
+        return Intake(client, client, settings, fed_worker, RubyJobCounts())
 
     return make
 
 
 def test_burst_ends_when_all_is_taken_in_and_has_run(
-    client, default, watch, intake, pushed, run_all
+    client, default, fed_worker, intake, pushed, run_all
 ):
     for number in range(230):
         pushed(str(number))
@@ -135,18 +135,18 @@ def test_unforeseen_trouble_with_one_queue_holds_no_other_up(
     assert "ZeroDivisionError: unforeseen" in caplog.text
 
 
-def test_nothing_is_taken_while_quiet(redis, watch, intake, pushed, monkeypatch):
+def test_nothing_is_taken_while_quiet(redis, fed_worker, intake, pushed, monkeypatch):
     pushed("a")
-    watch.is_quiet = True
+    fed_worker.is_quiet = True
     one = intake()
     monkeypatch.setattr(one, "_pause", lambda seconds: None)
     one._round()
     assert redis.llen("queue:default") == 1
 
 
-def test_sleep_ends_when_a_list_gets_a_job_and_leaves_it_there(redis, client, watch, pushed):
-    sleep = Sleep(client, [PLACE, LOW])
-    woken = threading.Thread(target=sleep.wait, args=(60, [watch.woken]))
+def test_sleep_ends_when_a_list_gets_a_job_and_leaves_it_there(redis, client, fed_worker, pushed):
+    sleep = ListWaiter(client, [PLACE, LOW])
+    woken = threading.Thread(target=sleep.wait, args=(60, [fed_worker.woken]))
     woken.start()
     while len([c for c in redis.client_list() if c["cmd"] == "blmove"]) < 2:
         pass
@@ -157,24 +157,24 @@ def test_sleep_ends_when_a_list_gets_a_job_and_leaves_it_there(redis, client, wa
     sleep.close()
 
 
-def test_sleep_outlives_its_connections(redis, client, watch, pushed):
-    sleep = Sleep(client, [PLACE])
-    sleep.wait(0.01, [watch.woken])
+def test_sleep_outlives_its_connections(redis, client, fed_worker, pushed):
+    sleep = ListWaiter(client, [PLACE])
+    sleep.wait(0.01, [fed_worker.woken])
     redis.client_kill_filter(_type="normal", skipme=True)
-    sleep.wait(0.01, [watch.woken])
+    sleep.wait(0.01, [fed_worker.woken])
     pushed("a")
-    sleep.wait(60, [watch.woken])
+    sleep.wait(60, [fed_worker.woken])
     sleep.close()
 
 
-def test_calls_are_sealed_where_the_queue_asks_for_it(server, redis, watch, pushed):
+def test_calls_are_sealed_where_the_queue_asks_for_it(server, redis, fed_worker, pushed):
     codec = CodecSettings(keys=(("k", b"x" * 32),))
     client = connect(settings=ServerSettings(url=server.url, codec=codec))
     for jid in ("a", "b"):
         pushed(jid)
     redis.lpush("queue:default", b"{bad")
-    settings = IntakeSettings(places=(PLACE,))
-    Intake(client, client, settings, watch, Tally())._round()
+    settings = IntakeSettings(ruby_queues=(PLACE,))
+    Intake(client, client, settings, fed_worker, RubyJobCounts())._round()
     for message in Queue("default", client).dequeue(3).messages:
         call = json.loads(opened(seal_of(client), "default", message.mid, message.content))
         assert call.get("raw") == "{bad" or call["job"] == "HardWorker"
@@ -183,14 +183,18 @@ def test_calls_are_sealed_where_the_queue_asks_for_it(server, redis, watch, push
     client.close()
 
 
-def test_job_that_comes_again_byte_for_byte_is_sealed_as_another_call(server, pushed, redis, watch):
+def test_job_that_comes_again_byte_for_byte_is_sealed_as_another_call(
+    server, pushed, redis, fed_worker
+):
     """Workers refuse a sealed call that was done, when somebody puts the same bytes back."""
     codec = CodecSettings(keys=(("k", b"x" * 32),))
     client = connect(settings=ServerSettings(url=server.url, codec=codec))
     sealed = set()
     for _ in range(2):
         pushed("a")
-        Intake(client, client, IntakeSettings(places=(PLACE,)), watch, Tally())._round()
+        Intake(
+            client, client, IntakeSettings(ruby_queues=(PLACE,)), fed_worker, RubyJobCounts()
+        )._round()
         queue = Queue("default", client)
         [message] = queue.dequeue().messages
         sealed.add(message.content)
@@ -200,7 +204,7 @@ def test_job_that_comes_again_byte_for_byte_is_sealed_as_another_call(server, pu
 
 
 def test_job_that_is_too_long_once_sealed_is_kept_with_the_dead_and_holds_nobody_up(
-    server, redis, watch, pushed, run_all
+    server, redis, fed_worker, pushed, run_all
 ):
     codec = CodecSettings(keys=(("k", b"x" * 32),))
     client = connect(settings=ServerSettings(url=server.url, codec=codec))
@@ -208,7 +212,9 @@ def test_job_that_is_too_long_once_sealed_is_kept_with_the_dead_and_holds_nobody
     redis.delete("queue:default")
     long = pushed("long", ["x" * (1024 * 1024 - short)])
     pushed("after")
-    Intake(client, client, IntakeSettings(places=(PLACE,)), watch, Tally())._round()
+    Intake(
+        client, client, IntakeSettings(ruby_queues=(PLACE,)), fed_worker, RubyJobCounts()
+    )._round()
     assert run_all(Queue("default", client)) == ["after"]
     [kept] = redis.zrange("dead", 0, -1)
     assert kept.startswith(long[:-1])
@@ -218,29 +224,31 @@ def test_job_that_is_too_long_once_sealed_is_kept_with_the_dead_and_holds_nobody
     client.close()
 
 
-def test_lists_may_be_on_another_server(server, redis, client, watch, pushed, run_all):
+def test_lists_may_be_on_another_server(server, redis, client, fed_worker, pushed, run_all):
     pushed("a")
     elsewhere = connect(settings=replace(client.settings, url=f"{server.url}?db=1"))
     queue = Queue("default", elsewhere)
-    Intake(elsewhere, client, IntakeSettings(places=(PLACE,)), watch, Tally())._round()
+    Intake(
+        elsewhere, client, IntakeSettings(ruby_queues=(PLACE,)), fed_worker, RubyJobCounts()
+    )._round()
     assert run_all(queue) == ["a"]
     assert not redis.keys("jobq:{default}*")
     elsewhere.close()
 
 
 def test_places_are_read_with_their_namespaces():
-    assert parse_places("sidekiq", ["default, app:low", "default"]) == (
-        PLACE, Place("sidekiq", "app", "low"),
+    assert parse_queue_names("sidekiq", ["default, app:low", "default"]) == (
+        PLACE, RubyQueueName("sidekiq", "app", "low"),
     )  # fmt: skip
-    assert parse_places("resque", ["low", "other:low", ":low"]) == (
-        LOW, Place("resque", "other", "low"), Place("resque", "", "low"),
+    assert parse_queue_names("resque", ["low", "other:low", ":low"]) == (
+        LOW, RubyQueueName("resque", "other", "low"), RubyQueueName("resque", "", "low"),
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["a b", "{a}", "app:", "n s:low"])
 def test_place_that_names_no_queue_is_refused(text):
     with pytest.raises(ConfigError):
-        parse_places("sidekiq", [text])
+        parse_queue_names("sidekiq", [text])
 
 
 @pytest.mark.parametrize("texts", [["A"], ["=b"], ["A="], ["A=b c"], ["A=b", "A=c"]])

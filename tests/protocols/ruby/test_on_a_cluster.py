@@ -10,10 +10,10 @@ from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.protocols.ruby import SidekiqQueue
 from jobq.protocols.ruby.claims import Claims
-from jobq.protocols.ruby.due import promote
 from jobq.protocols.ruby.intake import Intake
-from jobq.protocols.ruby.places import Place
-from jobq.protocols.ruby.rules import Tally
+from jobq.protocols.ruby.key_names import RubyQueueName
+from jobq.protocols.ruby.retries import RubyJobCounts
+from jobq.protocols.ruby.scheduled import promote
 from jobq.protocols.ruby.settings import IntakeSettings
 from jobq.queue.queue import Queue
 from tests.client.deployments import Spread
@@ -29,9 +29,9 @@ def cluster(server, tmp_path):
     deployment.close()
 
 
-def test_jobs_go_from_slot_to_slot_and_each_once(cluster, watch, run_all):
+def test_jobs_go_from_slot_to_slot_and_each_once(cluster, fed_worker, run_all):
     names = [f"q{number}" for number in range(6)]
-    places = tuple(Place("sidekiq", "", name) for name in names)
+    ruby_queues = tuple(RubyQueueName("sidekiq", "", name) for name in names)
     for name in names:
         SidekiqQueue(name, cluster).push_many("HardWorker", [[n] for n in range(20)])
     later = SidekiqQueue("q0", cluster).push("HardWorker", [1], at=2_000_000_000)
@@ -39,11 +39,19 @@ def test_jobs_go_from_slot_to_slot_and_each_once(cluster, watch, run_all):
         "ZINCRBY", "schedule", -1_999_999_999, *cluster.command("ZRANGE", "schedule", 0, -1)
     )
     # A holder that died after the list was emptied.
-    dead = Claims(cluster, places[3])
+    dead = Claims(cluster, ruby_queues[3])
     claim = dead.take(5)
     cluster.command("ZADD", dead._claims, 0, claim.claim_id)
-    Intake(cluster, cluster, IntakeSettings(places=places, ruby_dead=True), watch, Tally())._round()
-    one = Intake(cluster, cluster, IntakeSettings(places=places), watch, Tally())
+    Intake(
+        cluster,
+        cluster,
+        IntakeSettings(ruby_queues=ruby_queues, ruby_dead=True),
+        fed_worker,
+        RubyJobCounts(),
+    )._round()
+    one = Intake(
+        cluster, cluster, IntakeSettings(ruby_queues=ruby_queues), fed_worker, RubyJobCounts()
+    )
     one._round()
     ran = {name: run_all(Queue(name, cluster)) for name in names}
     assert [len(set(ran[name])) for name in names] == [21, 20, 20, 20, 20, 20]

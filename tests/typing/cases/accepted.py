@@ -89,17 +89,17 @@ Queue("low", jobq.connect()).admin.counts()
 shared = rsmq.Rsmq(jobq.connect(), ns="rsmq", realtime=True)
 assert_type(shared.create_queue("q", vt=5), int)
 assert_type(shared.send_messages("q", ["a", b"b"]), list[str])
-assert_type(shared.receive_message("q", wait="5s"), rsmq.Message | None)
+assert_type(shared.receive_message("q", wait="5s"), rsmq.RsmqMessage | None)
 assert_type(shared.get_queue_attributes("q").created, int | None)
 assert_type(shared.delete_messages("q", shared.receive_messages("q", 5)), list[bool])
 assert_type(shared.consume("q", lambda message: print(message.sent), max_receives=3), rsmq.Consumed)
 
 
-async def handle(message: rsmq.Message) -> None: ...
+async def handle(message: rsmq.RsmqMessage) -> None: ...
 
 
 async def main() -> None:
-    assert_type(await rsmq.AsyncRsmq("redis://").pop_message("q"), rsmq.Message | None)
+    assert_type(await rsmq.AsyncRsmq("redis://").pop_message("q"), rsmq.RsmqMessage | None)
     assert_type(await rsmq.AsyncRsmq().consume("q", handle, concurrency=9), rsmq.Consumed)
     assert_type(await bare.aenqueue(1), Receipt[int])
     assert_type(await (await fetch.options(mid="u").aenqueue("u")).aresult(5), bytes)

@@ -7,14 +7,14 @@ import json
 import pytest
 
 from jobq.errors import UnavailableError
-from jobq.protocols.ruby.presence import SidekiqPresence
-from jobq.protocols.ruby.rules import Tally
+from jobq.protocols.ruby.dashboard_entries import SidekiqEntry
+from jobq.protocols.ruby.retries import RubyJobCounts
 from tests.protocols.ruby.conftest import PLACE
 
 
 @pytest.fixture
-def presence(client, watch):
-    return SidekiqPresence(client, [PLACE], watch, Tally())
+def presence(client, fed_worker):
+    return SidekiqEntry(client, [PLACE], fed_worker, RubyJobCounts())
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ def shown(redis, presence):
 
 
 def test_running_job_is_shown_at_every_moment_until_it_ends(
-    client, redis, presence, watch, shown, monkeypatch
+    client, redis, presence, fed_worker, shown, monkeypatch
 ):
-    watch.jobs = [(1, "default", "a", 5), (2, "default", "b", 5)]
+    fed_worker.jobs = [(1, "default", "a", 5), (2, "default", "b", 5)]
     presence.beat(lambda *_: None)
     assert shown() == [["a", "b"], ["a", "b"]]
     real, looks = client.command, []
@@ -42,17 +42,17 @@ def test_running_job_is_shown_at_every_moment_until_it_ends(
         return reply
 
     monkeypatch.setattr(client, "command", command)
-    watch.jobs = [(1, "default", "a", 9), (2, "default", "c", 1)]
+    fed_worker.jobs = [(1, "default", "a", 9), (2, "default", "c", 1)]
     presence.beat(lambda *_: None)
     assert all("a" in jids for look in looks for jids in look)
     assert shown() == [["a", "c"], ["a", "c"]]
     assert 0 < redis.ttl(f"{presence.identity}:work") <= 60
 
 
-def test_nothing_is_shown_once_nothing_runs(redis, presence, watch, shown):
-    watch.jobs = [(1, "default", "a", 5)]
+def test_nothing_is_shown_once_nothing_runs(redis, presence, fed_worker, shown):
+    fed_worker.jobs = [(1, "default", "a", 5)]
     presence.beat(lambda *_: None)
-    watch.jobs = []
+    fed_worker.jobs = []
     presence.beat(lambda *_: None)
     assert shown() == [[], []]
     presence.leave()
@@ -60,9 +60,9 @@ def test_nothing_is_shown_once_nothing_runs(redis, presence, watch, shown):
 
 
 def test_job_whose_entry_could_not_be_taken_out_goes_with_the_next_beat(
-    client, presence, watch, shown, monkeypatch
+    client, presence, fed_worker, shown, monkeypatch
 ):
-    watch.jobs = [(1, "default", "a", 5)]
+    fed_worker.jobs = [(1, "default", "a", 5)]
     presence.beat(lambda *_: None)
     real = client.command
 
@@ -71,11 +71,11 @@ def test_job_whose_entry_could_not_be_taken_out_goes_with_the_next_beat(
             raise UnavailableError("away")
         return real(*words)
 
-    watch.jobs = [(1, "default", "b", 5)]
+    fed_worker.jobs = [(1, "default", "b", 5)]
     with monkeypatch.context() as patched:
         patched.setattr(client, "command", refused)
         with pytest.raises(UnavailableError):
             presence.beat(lambda *_: None)
-    watch.jobs = [(1, "default", "c", 5)]
+    fed_worker.jobs = [(1, "default", "c", 5)]
     presence.beat(lambda *_: None)
     assert shown() == [["c"], ["c"]]

@@ -17,7 +17,7 @@ from jobq.jobs.codec import HARD_LIMIT, MAX_NAME, Overrides, decode, decode_any,
 from jobq.jobs.plain import depth
 from jobq.jobs.refusal import read_refusal, refusal
 from jobq.protocols.ruby.activejob import unwrapped
-from jobq.protocols.ruby.places import Place, System, parse_place
+from jobq.protocols.ruby.key_names import RubyQueueName, System, parse_queue_name
 
 #: Sidekiq's own, where a job says `retry: true`.
 RETRIES = 25
@@ -43,7 +43,9 @@ class Arrival(NamedTuple):
     fault: str = ""
 
 
-def read_job(place: Place, raw: bytes, otherwise: str, names: Mapping[str, str]) -> Arrival:
+def read_job(
+    ruby_queue: RubyQueueName, raw: bytes, otherwise: str, names: Mapping[str, str]
+) -> Arrival:
     """The message in `raw`, whatever that is. otherwise: its mid if it has no jid. names: Ruby's -> the job's."""
     mid = otherwise
     try:
@@ -52,12 +54,12 @@ def read_job(place: Place, raw: bytes, otherwise: str, names: Mapping[str, str])
         if fields.get("class") == UNREADABLE:
             raw = _shown_before(fields.get("args"))
             fields = read_fields(raw)
-        return Arrival(mid, _message(place, fields, names))
+        return Arrival(mid, _message(ruby_queue, fields, names))
     except (CodecError, ConfigError) as error:
         fault = str(error)
     except Exception as error:  # it must not cost the jobs beside it their run
         fault = f"it can't be read: {error!r:.200}"
-    return Arrival(mid, refusal(fault, raw, {ORIGIN: _named(place)}), fault)
+    return Arrival(mid, refusal(fault, raw, {ORIGIN: _named(ruby_queue)}), fault)
 
 
 def read_fields(raw: bytes) -> dict[str, Any]:
@@ -80,11 +82,11 @@ def _shown_before(args: object) -> bytes:
     raise CodecError(f"a job of class {UNREADABLE} holds no text")
 
 
-def _named(place: Place) -> str:
-    return f"{place.system} {place.namespace}:{place.queue}"
+def _named(ruby_queue: RubyQueueName) -> str:
+    return f"{ruby_queue.system} {ruby_queue.namespace}:{ruby_queue.queue}"
 
 
-def _message(place: Place, fields: dict[str, Any], names: Mapping[str, str]) -> bytes:
+def _message(ruby_queue: RubyQueueName, fields: dict[str, Any], names: Mapping[str, str]) -> bytes:
     name, args = fields.pop("class", None), fields.pop("args", None)
     if not isinstance(name, str) or not name:
         raise CodecError("it names no class")
@@ -98,7 +100,7 @@ def _message(place: Place, fields: dict[str, Any], names: Mapping[str, str]) -> 
     if call.name != name:
         fields["args"] = args  # the wrapper's, which couldn't be made again
     headers = {
-        ORIGIN: _named(place),
+        ORIGIN: _named(ruby_queue),
         FIELDS: _write(fields).decode(),
         **_traces(fields.get("trace_propagation_headers")),
     }
@@ -128,22 +130,22 @@ def allowed_retries(fields: Mapping[str, Any]) -> int | None:
     return min(MOST_RETRIES, max(0, most))
 
 
-def origin(headers: Mapping[str, str]) -> tuple[Place, dict[str, Any]] | None:
+def origin(headers: Mapping[str, str]) -> tuple[RubyQueueName, dict[str, Any]] | None:
     """Where a message came from, and what Ruby had noted on it; None for one of jobq's own."""
     try:
         fields = decode_any(headers[FIELDS].encode())
-        return _place_of(headers), fields if isinstance(fields, dict) else {}
+        return _queue_of(headers), fields if isinstance(fields, dict) else {}
     except (KeyError, CodecError, ConfigError):
         return None
 
 
-def _place_of(headers: Mapping[str, str]) -> Place:
+def _queue_of(headers: Mapping[str, str]) -> RubyQueueName:
     system, _, text = headers[ORIGIN].partition(" ")
     known: System = "resque" if system == "resque" else "sidekiq"
-    return parse_place(known, text)
+    return parse_queue_name(known, text)
 
 
-def read_back(content: bytes) -> tuple[Place, dict[str, Any]] | None:
+def read_back(content: bytes) -> tuple[RubyQueueName, dict[str, Any]] | None:
     """The Ruby job that a message was made of, whole again; None for one of jobq's own."""
     try:
         envelope = decode(content)
@@ -152,16 +154,16 @@ def read_back(content: bytes) -> tuple[Place, dict[str, Any]] | None:
     found = origin(envelope.headers)
     if found is None:
         return None
-    place, fields = found
+    ruby_queue, fields = found
     fields.setdefault("args", envelope.args)
-    return place, fields
+    return ruby_queue, fields
 
 
-def refused_back(content: bytes) -> tuple[Place, bytes, str] | None:
+def refused_back(content: bytes) -> tuple[RubyQueueName, bytes, str] | None:
     """Where it came from, its bytes and why it was refused, of a Ruby job that no call could be made of."""
     found = read_refusal(content)
     try:
-        return found and (_place_of(found.headers), found.raw, found.why)
+        return found and (_queue_of(found.headers), found.raw, found.why)
     except (KeyError, ConfigError):
         return None
 

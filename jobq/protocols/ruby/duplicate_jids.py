@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING
 from jobq.client.numbered_calls import Caller
 from jobq.errors import CodecError
 from jobq.jobs.signing import opened
-from jobq.protocols.ruby.reading import Arrival, call_of
+from jobq.protocols.ruby.job_format import Arrival, call_of
 
 if TYPE_CHECKING:
     from jobq.jobs.signing import Seal
-    from jobq.protocols.ruby.places import Place
+    from jobq.protocols.ruby.key_names import RubyQueueName
     from jobq.queue.queue import Queue
 
 logger = logging.getLogger("jobq")
 TRIES = 5
 
 
-class SharedJids:
-    """For one Ruby queue, `place`, and the jobq queue that its jobs go to."""
+class DuplicateJids:
+    """For one Ruby queue, `ruby_queue`, and the jobq queue that its jobs go to."""
 
-    def __init__(self, place: Place, queue: Queue, seal: Seal | None) -> None:
-        self._place, self._queue, self._seal = place, queue, seal
+    def __init__(self, ruby_queue: RubyQueueName, queue: Queue, seal: Seal | None) -> None:
+        self._ruby_queue, self._queue, self._seal = ruby_queue, queue, seal
 
     def apart(self, arrivals: list[tuple[str, Arrival]]) -> list[tuple[str, Arrival]]:
         """Those of one claim, each under another mid: equal calls once. The text is a mid of the arrival's own."""
@@ -88,11 +88,11 @@ class SharedJids:
 
     def _one(self, mid: str) -> None:
         logger.info(
-            "%s: jid %s was pushed again before its first run: it runs once", self._place, mid
+            "%s: jid %s was pushed again before its first run: it runs once", self._ruby_queue, mid
         )
 
     def _warn(self, mid: str, own: str) -> None:
         logger.warning(
             "%s: jid %s is also that of a job with another class or other arguments; this one runs as %s",
-            self._place, mid, own,
+            self._ruby_queue, mid, own,
         )  # fmt: skip

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from jobq.protocols.reliable.calls import Calls
+from jobq.protocols.reliable.calls import ReliableCalls
 from jobq.protocols.reliable.replies import Popped, Recovered
 from jobq.protocols.reliable.steps import Ask, Nap, Steps
-from jobq.protocols.reliable.ticket import Line
+from jobq.protocols.reliable.ticket import TicketWait
 
 #: How often a client that waits has lost tickets mended.
 TICK_S = 2.0
@@ -22,17 +22,17 @@ Pop = Callable[..., list[Popped]]
 Undo = Callable[[list[Popped]], object]
 
 
-class Waiter:
+class BlockingPop:
     """One client that waits to pop: in line for a ticket, and meanwhile looking for what can be recovered."""
 
     def __init__(
-        self, calls: Calls, pop: Pop, undo: Undo, names: Sequence[str], block: int,
+        self, calls: ReliableCalls, pop: Pop, undo: Undo, names: Sequence[str], block: int,
         recover_ms: int | None,
     ) -> None:  # fmt: skip
         self._calls, self._pop, self._undo = calls, pop, undo
         self._names, self._recover_ms = names, recover_ms
         self._until = _deadline(block)
-        self._line = Line(calls.client, calls.tickets(names))
+        self._line = TicketWait(calls.client, calls.tickets(names))
 
     def steps(self) -> Steps[list[Popped] | None]:
         """What was popped in the end; None when the time was over."""
@@ -99,7 +99,7 @@ class Waiter:
 
 
 def recovering(
-    calls: Calls,
+    calls: ReliableCalls,
     recover: Callable[[], list[Recovered] | None],
     undo: Callable[[list[Recovered]], object],
     name: str,

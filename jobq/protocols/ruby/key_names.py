@@ -25,7 +25,7 @@ System = Literal["sidekiq", "resque"]
 _TAG = re.compile(r"\{[^}]+\}")
 
 
-class Place(NamedTuple):
+class RubyQueueName(NamedTuple):
     """One Ruby queue. `namespace` goes before every key; Sidekiq has none of its own."""
 
     system: System
@@ -55,7 +55,7 @@ class Place(NamedTuple):
         return "LEFT" if self.system == "sidekiq" else "RIGHT"
 
 
-def parse_place(system: System, text: str) -> Place:
+def parse_queue_name(system: System, text: str) -> RubyQueueName:
     """`default` or `namespace:default` for Sidekiq; `low` or `resque:low` for Resque."""
     namespace, colon, queue = text.strip().partition(":")
     if not colon:
@@ -66,7 +66,7 @@ def parse_place(system: System, text: str) -> Place:
         raise ConfigError(
             f"{system} namespace {namespace!r} can't be used; write queue or namespace:queue"
         )
-    return Place(system, namespace, queue)
+    return RubyQueueName(system, namespace, queue)
 
 
 def beside(key: str, namespace: str, name: str) -> str:

@@ -18,7 +18,7 @@ Argument = str | bytes | int
 _registered: set[tuple[int, str, str, str]] = set()
 
 
-class Binding:
+class TopicCalls:
     """What a topic and its groups share: keys, scripts, callers. Threads may share it."""
 
     def __init__(self, name: str, client: Client | None = None) -> None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from jobq.client.scripts import load
 from jobq.errors import CodecError, ScriptError
-from jobq.protocols.ruby.burying import bury_raw, with_reason
-from jobq.protocols.ruby.places import Place
-from jobq.protocols.ruby.pushing import push
-from jobq.protocols.ruby.reading import read_fields
+from jobq.protocols.ruby.dead_jobs import add_dead, with_reason
+from jobq.protocols.ruby.job_format import read_fields
+from jobq.protocols.ruby.key_names import RubyQueueName
+from jobq.protocols.ruby.lists import push
 
 if TYPE_CHECKING:
     from jobq.client.connection import Client
@@ -29,7 +29,7 @@ def promote(client: Client, namespace: str) -> float:
     """Move up to 100 due jobs of each set; in how many seconds to ask again, 0 = at once, inf = no hurry."""
     wait_s = float("inf")
     for name in SETS:
-        waiting = Place("sidekiq", namespace, "").key(name)
+        waiting = RubyQueueName("sidekiq", namespace, "").key(name)
         following_ms, *due = client.run(load("ruby", "due"), [waiting], ["", LIMIT])
         for job, due_at in zip(due[::2], due[1::2], strict=True):
             _promote(client, namespace, waiting, job, due_at)
@@ -49,21 +49,25 @@ def _promote(client: Client, namespace: str, waiting: str, job: bytes, due_at: b
     except CodecError as error:
         _give_up(client, namespace, waiting, job, str(error))
         return
-    place = Place("sidekiq", namespace, queue)
+    ruby_queue = RubyQueueName("sidekiq", namespace, queue)
     try:
-        _move(client, place, waiting, job, fields, due_at)
+        _move(client, ruby_queue, waiting, job, fields, due_at)
     except ScriptError:
-        if not _of_another_type(client, place):
+        if not _of_another_type(client, ruby_queue):
             raise
         # It would keep all that are due later from being moved.
         _give_up(
-            client, namespace, waiting, job, f"the key {place.list_key} of its queue is no list"
+            client,
+            namespace,
+            waiting,
+            job,
+            f"the key {ruby_queue.list_key} of its queue is no list",
         )
 
 
-def _of_another_type(client: Client, place: Place) -> bool:
+def _of_another_type(client: Client, ruby_queue: RubyQueueName) -> bool:
     try:
-        client.command("LLEN", place.list_key)
+        client.command("LLEN", ruby_queue.list_key)
     except ScriptError as error:
         return "WRONGTYPE" in str(error)
     return False
@@ -71,23 +75,28 @@ def _of_another_type(client: Client, place: Place) -> bool:
 
 def _give_up(client: Client, namespace: str, waiting: str, job: bytes, why: str) -> None:
     jid = blake2b(job, digest_size=12).hexdigest()
-    bury_raw(client, namespace, with_reason(job, "", jid, why))
+    add_dead(client, namespace, with_reason(job, "", jid, why))
     client.command("ZREM", waiting, job)
     logger.error("a job in %s can't be moved: %s; it is in the dead set now", waiting, why)
 
 
 def _move(
-    client: Client, place: Place, waiting: str, job: bytes, fields: dict[str, Any], due_at: bytes
+    client: Client,
+    ruby_queue: RubyQueueName,
+    waiting: str,
+    job: bytes,
+    fields: dict[str, Any],
+    due_at: bytes,
 ) -> None:
     pushed = _stamped(client, job, fields)
     if not client.is_cluster:
-        keys = [waiting, place.list_key, place.key("queues")]
-        client.run(load("ruby", "promote"), keys, [job, pushed, place.queue])
+        keys = [waiting, ruby_queue.list_key, ruby_queue.key("queues")]
+        client.run(load("ruby", "promote"), keys, [job, pushed, ruby_queue.queue])
         return
     # Set and list are in two slots, so it is in both for a moment; marked, so that it gets there once. The same
     # job scheduled anew is due at another time.
     mark = blake2b(b"%b %b %b" % (waiting.encode(), due_at, job), digest_size=12).hexdigest()
-    push(client, place, [pushed], once=mark)
+    push(client, ruby_queue, [pushed], once=mark)
     client.command("ZREM", waiting, job)
 
 

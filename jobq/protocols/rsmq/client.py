@@ -11,17 +11,17 @@ from jobq.config import duration_s
 from jobq.protocols.rsmq import batches, steps
 from jobq.protocols.rsmq.checks import MOST_SIZE
 from jobq.protocols.rsmq.keys import Keys
-from jobq.protocols.rsmq.message import (
+from jobq.protocols.rsmq.messages import (
     DELAY_S,
     VT_S,
     Attributes,
-    Counts,
     Healed,
-    Message,
     Peeked,
     Received,
+    RsmqCounts,
+    RsmqMessage,
 )
-from jobq.protocols.rsmq.requests import Held, Requests
+from jobq.protocols.rsmq.requests import MessageRef, Requests
 from jobq.protocols.rsmq.waiting import Patience
 
 if TYPE_CHECKING:
@@ -85,10 +85,10 @@ class Rsmq:
         """Change what is given; the attributes after that."""
         return self._run(self.requests.set(qname, vt, delay, maxsize))
 
-    def counts(self, qname: str) -> Counts:
+    def counts(self, qname: str) -> RsmqCounts:
         """Exactly how many can be received now, and how many can't yet."""
         found = self.get_queue_attributes(qname)
-        return Counts(found.msgs - found.hiddenmsgs, found.hiddenmsgs)
+        return RsmqCounts(found.msgs - found.hiddenmsgs, found.hiddenmsgs)
 
     def send_message(self, qname: str, message: Text, delay: int | None = None) -> str:
         """Its id. delay: seconds until it is visible, instead of the queue's."""
@@ -102,7 +102,7 @@ class Rsmq:
 
     def receive_message(
         self, qname: str, vt: int | None = None, *, wait: float | str | timedelta = 0
-    ) -> Message | None:
+    ) -> RsmqMessage | None:
         """The first visible message, hidden for `vt` seconds; None when there is none within `wait`."""
         found = self.receive_messages(qname, 1, vt, wait=wait)
         return found[0] if found else None
@@ -114,7 +114,7 @@ class Rsmq:
         vt: int | None = None,
         *,
         wait: float | str | timedelta = 0,
-    ) -> list[Message]:
+    ) -> list[RsmqMessage]:
         """Up to `limit` visible messages, at most 1,000, as soon as there is one."""
         patience = duration_s(wait)
         found = self._look(qname, limit, vt).messages
@@ -131,7 +131,7 @@ class Rsmq:
         vt: int | None,
         seconds: float,
         others: Sequence[int] = (),
-    ) -> list[Message]:
+    ) -> list[RsmqMessage]:
         """As receive_messages, waiting on a channel that the caller keeps; it ends when one of the files
         `others` is readable."""
         patience = Patience(seconds)
@@ -142,7 +142,7 @@ class Rsmq:
             if found.messages or pause <= 0 or channel.wait(pause, others):
                 return found.messages
 
-    def pop_message(self, qname: str) -> Message | None:
+    def pop_message(self, qname: str) -> RsmqMessage | None:
         """The first visible message, removed: who crashes now has lost it."""
         found = self._run(self.requests.pop(qname, 1))
         return found[0] if found else None
@@ -151,13 +151,17 @@ class Rsmq:
         """Whether it was there. receipt: a message's, to delete it only if nobody received it since."""
         return self._run(self.requests.delete(qname, [(id, receipt)]))[0]
 
-    def delete_messages(self, qname: str, held: Iterable[Message | Held]) -> list[bool]:
+    def delete_messages(self, qname: str, held: Iterable[RsmqMessage | MessageRef]) -> list[bool]:
         """Per message: whether it was there, and not received by anybody since."""
         return self._drive(steps.each(held, lambda some: self.requests.delete(qname, some)))
 
     def next_messages(
-        self, qname: str, done: Iterable[Message | Held], limit: int = 1, vt: int | None = None
-    ) -> tuple[list[bool], list[Message]]:
+        self,
+        qname: str,
+        done: Iterable[RsmqMessage | MessageRef],
+        limit: int = 1,
+        vt: int | None = None,
+    ) -> tuple[list[bool], list[RsmqMessage]]:
         """delete_messages of up to 1,000, then receive_messages, in one round trip."""
         request = self.requests.next(qname, batches.held(done), limit, vt)
         deleted, found = self._run(request)
@@ -170,7 +174,7 @@ class Rsmq:
         return self._run(self.requests.visibility(qname, [(id, receipt)], vt))[0]
 
     def change_messages_visibility(
-        self, qname: str, held: Iterable[Message | Held], vt: int
+        self, qname: str, held: Iterable[RsmqMessage | MessageRef], vt: int
     ) -> list[bool]:
         """The same of many, each only if nobody received it since."""
         return self._drive(steps.each(held, lambda some: self.requests.visibility(qname, some, vt)))
@@ -185,7 +189,9 @@ class Rsmq:
         """Remove the messages that are there, hidden ones too; how many. Settings and totals stay."""
         return self._drive(steps.purge(self.requests, qname))
 
-    def move_messages(self, qname: str, target: str, held: Iterable[Message | Held]) -> list[bool]:
+    def move_messages(
+        self, qname: str, target: str, held: Iterable[RsmqMessage | MessageRef]
+    ) -> list[bool]:
         """To another queue, under the same ids, visible at once; per message as delete_messages."""
         return self._drive(steps.each(held, lambda some: self.requests.move(qname, target, some)))
 
@@ -198,7 +204,10 @@ class Rsmq:
         return self._drive(steps.heal(self.requests, qname))
 
     def consume(
-        self, qname: str, handler: Callable[[Message], object], **options: Unpack[ConsumeOptions]
+        self,
+        qname: str,
+        handler: Callable[[RsmqMessage], object],
+        **options: Unpack[ConsumeOptions],
     ) -> Consumed:
         """Receive messages and hand them to `handler` until told to stop; see Consumer."""
         from jobq.protocols.rsmq.consumer import Consumer

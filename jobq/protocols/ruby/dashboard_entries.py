@@ -11,14 +11,17 @@ import secrets
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from jobq.protocols.ruby.places import Place
-from jobq.protocols.ruby.reading import read_back
-from jobq.protocols.ruby.rules import Tally
-from jobq.protocols.ruby.watch import Watch
+from jobq.errors import CodecError
+from jobq.jobs.codec import decode_any
+from jobq.protocols.ruby.job_format import read_back
+from jobq.protocols.ruby.key_names import RubyQueueName, System
+from jobq.protocols.ruby.retries import RubyJobCounts
+from jobq.protocols.ruby.settings import FedWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,39 +40,51 @@ VERSION = "jobq"
 _write = msgspec.json.Encoder().encode
 
 
-class SidekiqPresence:
+class SidekiqEntry:
     """One entry in `processes`, of one namespace."""
 
-    def __init__(self, client: Client, places: Sequence[Place], watch: Watch, tally: Tally) -> None:
-        self._client, self._place, self._watch, self._tally = client, places[0], watch, tally
+    def __init__(
+        self,
+        client: Client,
+        ruby_queues: Sequence[RubyQueueName],
+        fed_worker: FedWorker,
+        counts: RubyJobCounts,
+    ) -> None:
+        self._client, self._ruby_queue, self._fed_worker, self._counts = (
+            client,
+            ruby_queues[0],
+            fed_worker,
+            counts,
+        )
         host = socket.gethostname()
-        self.identity = f"{host}:{watch.supervisor}:{secrets.token_hex(6)}"
-        names = [place.queue for place in places]
+        self.identity = f"{host}:{fed_worker.supervisor}:{secrets.token_hex(6)}"
+        names = [ruby_queue.queue for ruby_queue in ruby_queues]
         weights = dict.fromkeys(names, 0)
         self._info = _write(
             {
-                "hostname": host, "started_at": time.time(), "pid": watch.supervisor, "tag": watch.name,
-                "concurrency": watch.processes, "queues": names, "weights": [weights],
-                "capsules": {"default": {"concurrency": watch.processes, "mode": "random", "weights": weights}},
+                "hostname": host, "started_at": time.time(), "pid": fed_worker.supervisor, "tag": fed_worker.name,
+                "concurrency": fed_worker.processes, "queues": names, "weights": [weights],
+                "capsules": {"default": {"concurrency": fed_worker.processes, "mode": "random", "weights": weights}},
                 "labels": ["jobq"], "identity": self.identity, "version": VERSION, "embedded": False,
             }
         )  # fmt: skip
-        self._counted = tally.totals(self._place.system)
+        self._counted = counts.totals(self._ruby_queue.system)
         self._shown: dict[str, set[str]] = {}
 
     def beat(self, content: Content) -> None:
         """A sign of life, and what the dashboard asks of the worker."""
-        command, key = self._client.command, self._place.key(self.identity)
-        running = self._watch.running()
+        command, key = self._client.command, self._ruby_queue.key(self.identity)
+        running = self._fed_worker.running()
         asked_at = time.perf_counter()
         command("PING")
         rtt_us = round((time.perf_counter() - asked_at) * 1e6)
         command(
             "HSET", key, "info", self._info, "busy", len(running), "beat", repr(time.time()),
-            "rtt_us", rtt_us, "quiet", str(self._watch.quiet()).lower(), "rss", memory_kb(self._watch.supervisor),
+            "rtt_us", rtt_us, "quiet", str(self._fed_worker.quiet()).lower(),
+            "rss", memory_kb(self._fed_worker.supervisor),
         )  # fmt: skip
         command("EXPIRE", key, LIFE_S)
-        command("SADD", self._place.key("processes"), self.identity)
+        command("SADD", self._ruby_queue.key("processes"), self.identity)
         # Before version 7 what runs is under another name.
         for name in ("work", "workers"):
             self._show_work(f"{key}:{name}", running, content)
@@ -77,13 +92,13 @@ class SidekiqPresence:
         asked = command("RPOP", f"{key}-signals")
         if asked in SIGNALS:
             logger.info("Sidekiq's dashboard sends %s", asked.decode())
-            os.kill(self._watch.supervisor, SIGNALS[asked])
+            os.kill(self._fed_worker.supervisor, SIGNALS[asked])
 
     def leave(self) -> None:
         """Strike the entry out."""
-        key = self._place.key(self.identity)
+        key = self._ruby_queue.key(self.identity)
         self._add_stats()
-        self._client.command("SREM", self._place.key("processes"), self.identity)
+        self._client.command("SREM", self._ruby_queue.key("processes"), self.identity)
         for name in (key, f"{key}:work", f"{key}:workers"):
             self._client.command("DEL", name)
 
@@ -114,40 +129,51 @@ class SidekiqPresence:
 
     def _add_stats(self) -> None:
         """Each is a call of its own and no script: a reply that is lost may count a beat's jobs twice."""
-        ran, failed = self._tally.totals(self._place.system)
+        ran, failed = self._counts.totals(self._ruby_queue.system)
         today = time.strftime("%Y-%m-%d", time.gmtime())
         counts = {"processed": ran - self._counted[0], "failed": failed - self._counted[1]}
         self._counted = ran, failed
         for name, count in counts.items():
             if count:
-                self._client.command("INCRBY", self._place.key(f"stat:{name}"), count)
-                daily = self._place.key(f"stat:{name}:{today}")
+                self._client.command("INCRBY", self._ruby_queue.key(f"stat:{name}"), count)
+                daily = self._ruby_queue.key(f"stat:{name}:{today}")
                 self._client.command("INCRBY", daily, count)
                 self._client.command("EXPIRE", daily, STATS_S)
 
 
-class ResquePresence:
+class ResqueEntry:
     """One entry in `resque:workers`, of one namespace."""
 
-    def __init__(self, client: Client, places: Sequence[Place], watch: Watch, tally: Tally) -> None:
-        self._client, self._place, self._watch, self._tally = client, places[0], watch, tally
-        queues = ",".join(place.queue for place in places)
+    def __init__(
+        self,
+        client: Client,
+        ruby_queues: Sequence[RubyQueueName],
+        fed_worker: FedWorker,
+        counts: RubyJobCounts,
+    ) -> None:
+        self._client, self._ruby_queue, self._fed_worker, self._counts = (
+            client,
+            ruby_queues[0],
+            fed_worker,
+            counts,
+        )
+        queues = ",".join(ruby_queue.queue for ruby_queue in ruby_queues)
         # No host of Ruby's: a Resque worker that starts there would take one whose process isn't Ruby's for dead,
         # strike it out, and list what it runs as failed.
-        self.identity = f"{socket.gethostname()}/jobq:{watch.supervisor}:{queues}"
-        self._key = self._place.key(f"worker:{self.identity}")
+        self.identity = f"{socket.gethostname()}/jobq:{fed_worker.supervisor}:{queues}"
+        self._key = self._ruby_queue.key(f"worker:{self.identity}")
         self._started = time.strftime("%Y-%m-%d %H:%M:%S +0000", time.gmtime())
-        self._counted = tally.totals(self._place.system)
+        self._counted = counts.totals(self._ruby_queue.system)
 
     def beat(self, content: Content) -> None:
         """A sign of life, and of the jobs that run the one that has run longest."""
         command = self._client.command
         seconds = int(command("TIME")[0])
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
-        command("HSET", self._place.key("workers:heartbeat"), self.identity, now)
+        command("HSET", self._ruby_queue.key("workers:heartbeat"), self.identity, now)
         command("SET", f"{self._key}:started", self._started)
-        command("SADD", self._place.key("workers"), self.identity)
-        running = sorted(self._watch.running(), key=lambda job: -job[3])
+        command("SADD", self._ruby_queue.key("workers"), self.identity)
+        running = sorted(self._fed_worker.running(), key=lambda job: -job[3])
         if running:
             # Gone before Resque prunes a worker that was killed: it would list as failed what jobq runs again.
             command("SET", self._key, self._working_on(running[0], content), "EX", LIFE_S)
@@ -158,12 +184,12 @@ class ResquePresence:
     def leave(self) -> None:
         """Strike the entry out."""
         self._add_stats()
-        self._client.command("SREM", self._place.key("workers"), self.identity)
-        self._client.command("HDEL", self._place.key("workers:heartbeat"), self.identity)
+        self._client.command("SREM", self._ruby_queue.key("workers"), self.identity)
+        self._client.command("HDEL", self._ruby_queue.key("workers:heartbeat"), self.identity)
         for name in (self._key, f"{self._key}:started"):
             self._client.command("DEL", name)
         for name in ("processed", "failed"):
-            self._client.command("DEL", self._place.key(f"stat:{name}:{self.identity}"))
+            self._client.command("DEL", self._ruby_queue.key(f"stat:{name}:{self.identity}"))
 
     def _working_on(self, job: tuple[int, str, str, int], content: Content) -> bytes:
         _, queue, mid, ran_ms = job
@@ -173,14 +199,14 @@ class ResquePresence:
         return _write({"queue": queue, "run_at": began, "payload": fields})
 
     def _add_stats(self) -> None:
-        ran, failed = self._tally.totals(self._place.system)
+        ran, failed = self._counts.totals(self._ruby_queue.system)
         counts = {"processed": ran - self._counted[0], "failed": failed - self._counted[1]}
         self._counted = ran, failed
         for name, count in counts.items():
             if count:
-                self._client.command("INCRBY", self._place.key(f"stat:{name}"), count)
+                self._client.command("INCRBY", self._ruby_queue.key(f"stat:{name}"), count)
                 self._client.command(
-                    "INCRBY", self._place.key(f"stat:{name}:{self.identity}"), count
+                    "INCRBY", self._ruby_queue.key(f"stat:{name}:{self.identity}"), count
                 )
 
 
@@ -196,3 +222,40 @@ def memory_kb(supervisor: int) -> int:
     except (OSError, ValueError):
         pass
     return total
+
+
+class RubyWorker(NamedTuple):
+    """One worker. `busy`: how many jobs it runs."""
+
+    system: System
+    worker: str
+    queues: list[str]
+    busy: int
+
+
+def sidekiq_processes(client: Client, namespace: str = "") -> Iterator[RubyWorker]:
+    """Sidekiq's processes that gave a sign of life within a minute."""
+    ruby_queue = RubyQueueName("sidekiq", namespace, "")
+    for identity in sorted(client.command("SMEMBERS", ruby_queue.key("processes"))):
+        name = identity.decode("utf-8", "backslashreplace")
+        info, busy = client.command("HMGET", ruby_queue.key(name), "info", "busy")
+        if info is None:
+            continue
+        try:
+            facts = decode_any(info)
+            queues = facts.get("queues") or []
+            yield RubyWorker("sidekiq", name, [str(one) for one in queues], int(busy or 0))
+        except (CodecError, AttributeError, TypeError, ValueError):
+            # Somebody else's entry, that no Sidekiq wrote.
+            continue
+
+
+def resque_workers(client: Client, namespace: str = "resque") -> Iterator[RubyWorker]:
+    """Resque's workers that are registered."""
+    ruby_queue = RubyQueueName("resque", namespace, "")
+    for identity in sorted(client.command("SMEMBERS", ruby_queue.key("workers"))):
+        name = identity.decode("utf-8", "backslashreplace")
+        queues = name.split(":", 2)[-1].split(",")
+        yield RubyWorker(
+            "resque", name, queues, client.command("EXISTS", ruby_queue.key(f"worker:{name}"))
+        )

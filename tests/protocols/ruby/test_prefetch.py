@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.protocols.ruby.window import FIRST, Window
+from jobq.protocols.ruby.prefetch import FIRST, PrefetchWindow
 
 
 class Worker:
     """Runs so many jobs per second, of as many as are ready; the intake looks again after growing pauses."""
 
     def __init__(self, per_second: float, most: int = 1_000) -> None:
-        self.window = Window(most)
+        self.window = PrefetchWindow(most)
         self.per_second = per_second
         self.now = self.ready = self.ran = self.idle_s = 0.0
         self.pause_s = 0.01
@@ -64,7 +64,7 @@ def test_window_is_never_larger_than_the_setting():
 
 
 def test_take_that_found_too_few_jobs_changes_nothing():
-    window = Window(1_000)
+    window = PrefetchWindow(1_000)
     window.took(0, 10, 4, 0.0)
     window.room(0, 0.001)
     assert window.size == FIRST

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from jobq.errors import JobAborted, JobqError, Outcome
 from jobq.jobs.decision import Decision
 from jobq.jobs.retry import LONGEST_S
-from jobq.protocols.ruby.places import System
-from jobq.protocols.ruby.reading import ORIGIN, epoch_ms, origin
+from jobq.protocols.ruby.job_format import ORIGIN, epoch_ms, origin
+from jobq.protocols.ruby.key_names import System
 
 if TYPE_CHECKING:
     from jobq.client.connection import Client
@@ -32,7 +32,7 @@ _DAY_MS = 86_400_000
 _MOST_COUNT = 10_000
 
 
-class Tally:
+class RubyJobCounts:
     """How many Ruby jobs ran and failed, counted by children in memory made before they were forked."""
 
     def __init__(self) -> None:
@@ -51,11 +51,11 @@ class Tally:
         return sum(words[first::_WORDS]), sum(words[first + 1 :: _WORDS])
 
 
-class RubyRules:
+class RubyRetries:
     """Middleware; other messages pass untouched. `client`: where first failures are noted."""
 
-    def __init__(self, client: Client, tally: Tally) -> None:
-        self._client, self._tally = client, tally
+    def __init__(self, client: Client, counts: RubyJobCounts) -> None:
+        self._client, self._counts = client, counts
 
     def run(self, context: Context, next: Callable[[], Any]) -> Any:
         """Around a sync job."""
@@ -79,14 +79,14 @@ class RubyRules:
         except (JobAborted, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
-            self._tally.add(system, failed=True)
+            self._counts.add(system, failed=True)
             found = origin(context.headers)
             if found is not None:
-                self._judge(context, error, found[1])
+                self._apply_rules(context, error, found[1])
             raise
-        self._tally.add(system, failed=False)
+        self._counts.add(system, failed=False)
 
-    def _judge(self, context: Context, error: BaseException, fields: dict[str, Any]) -> None:
+    def _apply_rules(self, context: Context, error: BaseException, fields: dict[str, Any]) -> None:
         if isinstance(error, Outcome) or context.decide(error).outcome != "retry":
             return
         window_s = fields.get("retry_for")

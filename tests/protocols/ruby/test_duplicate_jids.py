@@ -12,9 +12,9 @@ from jobq.config import CodecSettings, ServerSettings
 from jobq.jobs.codec import decode
 from jobq.jobs.signing import opened, seal_of
 from jobq.protocols.ruby.claims import Claims
-from jobq.protocols.ruby.intake import Line
+from jobq.protocols.ruby.duplicate_jids import DuplicateJids
+from jobq.protocols.ruby.intake import QueueIntake
 from jobq.protocols.ruby.settings import IntakeSettings
-from jobq.protocols.ruby.shared_jids import SharedJids
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from tests.protocols.ruby.conftest import PLACE
@@ -119,7 +119,7 @@ def test_calls_are_compared_under_their_seal(server, pushed, mode):
     codec = CodecSettings(mode=mode, keys=(("k", b"x" * 32),))
     client = connect(settings=ServerSettings(url=server.url, codec=codec))
     queue = Queue("default", client)
-    one = Line(client, PLACE, queue, IntakeSettings(places=(PLACE,)))
+    one = QueueIntake(client, PLACE, queue, IntakeSettings(ruby_queues=(PLACE,)))
     for args in ([1], [1], [2]):
         pushed("a", args)
         one.carry(greedy=False)
@@ -132,7 +132,7 @@ def test_nothing_is_lost_when_the_first_ends_and_another_comes_between_look_and_
 ):
     come(1)
     [running] = default.dequeue().messages
-    real = SharedJids._compared
+    real = DuplicateJids._compared
 
     def compared(self, mid, plain):
         found = real(self, mid, plain)
@@ -142,7 +142,7 @@ def test_nothing_is_lost_when_the_first_ends_and_another_comes_between_look_and_
         default.enqueue(b'{"job":"B","args":["other"]}', mid="a", can_requeue=True)
         return found
 
-    monkeypatch.setattr(SharedJids, "_compared", compared)
+    monkeypatch.setattr(DuplicateJids, "_compared", compared)
     come(1)
     assert sorted(map(str, (arg for _, arg in run_calls(default)))) == ["1", "other"]
 

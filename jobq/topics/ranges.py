@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from jobq.errors import ConfigError, OutOfRangeError
-from jobq.topics.binding import Binding
-from jobq.topics.message import LONGEST, Message, Place, decoded, moment_of, place_of
+from jobq.topics.calls import TopicCalls
+from jobq.topics.messages import LONGEST, Position, TopicMessage, decoded, moment_of, position_of
 
 #: The first page; the following are made as long as PAGE_BYTES lets them be.
 FIRST_PAGE = 64
@@ -23,11 +23,13 @@ PAGE_BYTES = 256 * 1024
 MOST_BYTES = 4 * 1024 * 1024
 
 
-def read(binding: Binding, start: Place, end: Place | None, out_of_range: str) -> Iterator[Message]:
+def read(
+    binding: TopicCalls, start: Position, end: Position | None, out_of_range: str
+) -> Iterator[TopicMessage]:
     """What Topic.read says."""
     if out_of_range not in ("error", "earliest"):
         raise ConfigError(f"out_of_range={out_of_range!r} is unknown; take error or earliest")
-    where, value = place_of(start)
+    where, value = position_of(start)
     first, last, _, _ = binding.run("read", 1, 0, 1)
     following = first if where == "earliest" else last + 1
     if where == "time":
@@ -38,7 +40,7 @@ def read(binding: Binding, start: Place, end: Place | None, out_of_range: str) -
     return _messages(binding, following, upto, out_of_range == "error")
 
 
-def _end(binding: Binding, end: Place | None, last: int) -> int:
+def _end(binding: TopicCalls, end: Position | None, last: int) -> int:
     if isinstance(end, datetime):
         return int(binding.run("find", moment_of(end))[0]) - 1
     if end is None or end == "latest":
@@ -48,12 +50,14 @@ def _end(binding: Binding, end: Place | None, last: int) -> int:
     raise ConfigError(f"end={end!r} is no end of a stretch; take an index, a datetime or None")
 
 
-def _messages(binding: Binding, following: int, upto: int, strict: bool) -> Iterator[Message]:
+def _messages(
+    binding: TopicCalls, following: int, upto: int, strict: bool
+) -> Iterator[TopicMessage]:
     for page in pages(binding, following, upto, strict):
         yield from map(decoded, page)
 
 
-def pages(binding: Binding, following: int, upto: int, strict: bool) -> Iterator[list[Any]]:
+def pages(binding: TopicCalls, following: int, upto: int, strict: bool) -> Iterator[list[Any]]:
     """Entries as XRANGE gives them, from one index to another, about 256 KiB at a time.
 
     strict: raises OutOfRangeError when retention has dropped some; else goes on with the first that is there.
@@ -68,14 +72,14 @@ def pages(binding: Binding, following: int, upto: int, strict: bool) -> Iterator
             count = max(1, min(LONGEST_PAGE, PAGE_BYTES // (size + 64)))
 
 
-def _longest(binding: Binding) -> int:
+def _longest(binding: TopicCalls) -> int:
     """Bytes of the topic's longest message; as many as one may have where that isn't known."""
     found = binding.client.command("HGET", binding.key("meta"), "longest")
     return int(found) if found and found.isdigit() and len(found) < 10 else LONGEST
 
 
 def _page(
-    binding: Binding, following: int, upto: int, count: int, strict: bool, plain: bool
+    binding: TopicCalls, following: int, upto: int, count: int, strict: bool, plain: bool
 ) -> tuple[list[Any], int]:
     """Entries, and the index after the last of them; `upto` + 1 when there are no more."""
     page: list[Any] = []

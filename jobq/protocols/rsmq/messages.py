@@ -15,7 +15,7 @@ _MILLISECONDS_FROM = 1e11
 LATEST_MS = 1 << 53
 
 
-class Message(msgspec.Struct, frozen=True):
+class RsmqMessage(msgspec.Struct, frozen=True):
     """A message as it was handed out. `rc` counts how often, `fr` is when first, epoch ms."""
 
     id: str
@@ -51,7 +51,7 @@ class Message(msgspec.Struct, frozen=True):
         }
 
 
-class Peeked(Message, frozen=True):
+class Peeked(RsmqMessage, frozen=True):
     """A message looked at; `visible_at` in epoch ms, in the past if anybody may receive it now."""
 
     visible_at: int
@@ -78,7 +78,7 @@ class Attributes(msgspec.Struct, frozen=True):
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
 
-class Counts(NamedTuple):
+class RsmqCounts(NamedTuple):
     """How many messages can be received now, and how many can't yet."""
 
     visible: int
@@ -88,11 +88,11 @@ class Counts(NamedTuple):
 class Received(NamedTuple):
     """What one look found; without messages, when the next becomes visible, None if none waits."""
 
-    messages: list[Message]
+    messages: list[RsmqMessage]
     next_s: float | None = None
 
 
-class Page(NamedTuple):
+class PeekedPage(NamedTuple):
     """What one look showed of the ids that it passed; the others have no body."""
 
     passed: int
@@ -106,23 +106,23 @@ class Healed(NamedTuple):
     fields: int
 
 
-def read_messages(reply: list[Any]) -> list[Message]:
+def read_messages(reply: list[Any]) -> list[RsmqMessage]:
     """Messages of a reply, behind its word."""
     if len(reply) == 5:  # one, as a rule: worth a shorter way
         _, id_, body, rc, fr = reply
-        return [Message(text_of(id_), body, rc, _number(fr))]
+        return [RsmqMessage(text_of(id_), body, rc, _number(fr))]
     four = zip(reply[1::4], reply[2::4], reply[3::4], reply[4::4], strict=True)
-    return [Message(text_of(id_), body, rc, _number(fr)) for id_, body, rc, fr in four]
+    return [RsmqMessage(text_of(id_), body, rc, _number(fr)) for id_, body, rc, fr in four]
 
 
-def read_peeked(reply: list[Any]) -> Page:
+def read_peeked(reply: list[Any]) -> PeekedPage:
     """The same of peek."""
     five = zip(reply[2::5], reply[3::5], reply[4::5], reply[5::5], reply[6::5], strict=True)
     found = [
         Peeked(text_of(id_), body, rc, _number(fr), _score(score))
         for id_, body, rc, fr, score in five
     ]
-    return Page(reply[1], found)
+    return PeekedPage(reply[1], found)
 
 
 def read_attributes(reply: list[Any], *, as_node: bool = False) -> Attributes:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from jobq.errors import ScriptError
-from jobq.protocols.ruby.due import promote
+from jobq.protocols.ruby.scheduled import promote
 
 
 def later(redis, name="schedule", at=1.0, **fields) -> bytes:

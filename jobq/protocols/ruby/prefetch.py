@@ -14,7 +14,7 @@ FIRST = 10
 QUICK_S, SLOW_S = 0.2, 1.0
 
 
-class Window:
+class PrefetchWindow:
     """For one queue. `most`: never more than that."""
 
     def __init__(self, most: int) -> None:

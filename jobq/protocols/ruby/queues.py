@@ -21,8 +21,8 @@ from jobq.durations import Duration
 from jobq.errors import ConfigError
 from jobq.jobs.codec import encode_plain
 from jobq.jobs.options import checked_options
-from jobq.protocols.ruby.places import Place, System, parse_place
-from jobq.protocols.ruby.pushing import push
+from jobq.protocols.ruby.key_names import RubyQueueName, System, parse_queue_name
+from jobq.protocols.ruby.lists import push
 
 if TYPE_CHECKING:
     from jobq.client.connection import Client
@@ -55,7 +55,7 @@ class RubyQueue:
     system: System
 
     def __init__(self, name: str, client: Client | None, namespace: str) -> None:
-        self.place: Place = parse_place(self.system, f"{namespace}:{name}")
+        self.ruby_queue: RubyQueueName = parse_queue_name(self.system, f"{namespace}:{name}")
         if client is None:
             from jobq.client.connection import default_client
 
@@ -63,19 +63,19 @@ class RubyQueue:
         self.client = client
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.place.queue!r})"
+        return f"{type(self).__name__}({self.ruby_queue.queue!r})"
 
     def __len__(self) -> int:
-        return int(self.client.command("LLEN", self.place.list_key))
+        return int(self.client.command("LLEN", self.ruby_queue.list_key))
 
     def peek(self, offset: int = 0, limit: int = 100) -> list[bytes]:
         """Jobs that wait, the next one first."""
         last = offset + limit - 1
-        if self.place.oldest == "LEFT":
-            return list(self.client.command("LRANGE", self.place.list_key, offset, last))
-        return list(self.client.command("LRANGE", self.place.list_key, -last - 1, -offset - 1))[
-            ::-1
-        ]
+        if self.ruby_queue.oldest == "LEFT":
+            return list(self.client.command("LRANGE", self.ruby_queue.list_key, offset, last))
+        return list(
+            self.client.command("LRANGE", self.ruby_queue.list_key, -last - 1, -offset - 1)
+        )[::-1]
 
 
 class SidekiqQueue(RubyQueue):
@@ -132,7 +132,7 @@ class SidekiqQueue(RubyQueue):
         jids: list[str],
     ) -> list[str]:
         at, fields = _sidekiq_fields(options)
-        noted = {"class": checked_class(job_class), "queue": self.place.queue, **fields}
+        noted = {"class": checked_class(job_class), "queue": self.ruby_queue.queue, **fields}
         now = self._now()
         noted["created_at"] = now
         if at is None or at <= time.time():
@@ -143,10 +143,10 @@ class SidekiqQueue(RubyQueue):
             for jid, args in zip(jids, arguments, strict=True)
         ]
         if at is None:
-            push(self.client, self.place, jobs)
+            push(self.client, self.ruby_queue, jobs)
         elif jobs:
             scored = [part for job in jobs for part in (repr(at), job)]
-            self.client.command("ZADD", self.place.key("schedule"), *scored)
+            self.client.command("ZADD", self.ruby_queue.key("schedule"), *scored)
         return jids
 
     def _now(self) -> float:
@@ -175,7 +175,7 @@ class ResqueQueue(RubyQueue):
                 _job({"class": checked_class(job_class), "args": checked_args(args)}, job_class)
                 for args in batch
             ]
-            push(self.client, self.place, jobs)
+            push(self.client, self.ruby_queue, jobs)
             njobs += len(jobs)
         return njobs
 
@@ -195,7 +195,7 @@ def checked_class(name: str) -> str:
 
 
 def checked_args(args: Sequence[Any]) -> list[Any]:
-    """Positional arguments, or ConfigError for text in their place."""
+    """Positional arguments, or ConfigError for anything else, such as text."""
     if not isinstance(args, list | tuple):
         raise ConfigError(f"args={args!r:.80} is no list of arguments; for one give [x]")
     return list(args)

@@ -14,27 +14,27 @@ from jobq.jobs import retry
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
 from jobq.jobs.registry import Registry
-from jobq.protocols.ruby.places import Place
-from jobq.protocols.ruby.reading import read_job
-from jobq.protocols.ruby.rules import RubyRules, Tally, wait_s
+from jobq.protocols.ruby.job_format import read_job
+from jobq.protocols.ruby.key_names import RubyQueueName
+from jobq.protocols.ruby.retries import RubyJobCounts, RubyRetries, wait_s
 from jobq.queue.queue import Queue
 from jobq.queue.types import Message
 
-PLACE = Place("sidekiq", "", "default")
+PLACE = RubyQueueName("sidekiq", "", "default")
 
 
 @pytest.fixture
-def tally() -> Tally:
-    return Tally()
+def counts() -> RubyJobCounts:
+    return RubyJobCounts()
 
 
 @pytest.fixture
-def attempt(client, tally):
+def attempt(client, counts):
     """attempt(fields, attempt=2, error=…): one run of a Ruby job that fails; its ending."""
 
     def run(fields, attempt=1, error=None, **declared):
         registry = Registry()
-        registry.middleware.add(RubyRules(client, tally))
+        registry.middleware.add(RubyRetries(client, counts))
 
         @job(name="HardWorker", registry=registry, **declared)
         def hard_worker():
@@ -142,16 +142,16 @@ def test_jobs_own_error_is_told_when_its_first_failure_cant_be_noted(
     assert (dead.outcome, dead.reason[:19]) == ("dead", "ValueError: its own")
 
 
-def test_runs_and_failures_are_counted_per_system(attempt, tally):
+def test_runs_and_failures_are_counted_per_system(attempt, counts):
     attempt({})
     attempt({"retry": True}, error=ValueError())
-    assert tally.totals("sidekiq") == (2, 1)
-    assert tally.totals("resque") == (0, 0)
+    assert counts.totals("sidekiq") == (2, 1)
+    assert counts.totals("resque") == (0, 0)
 
 
-def test_async_jobs_go_by_the_same_rules(client, tally):
+def test_async_jobs_go_by_the_same_rules(client, counts):
     registry = Registry()
-    registry.middleware.add(RubyRules(client, tally))
+    registry.middleware.add(RubyRetries(client, counts))
 
     @job(name="HardWorker", registry=registry)
     async def hard_worker():
@@ -162,12 +162,12 @@ def test_async_jobs_go_by_the_same_rules(client, tally):
     executor = Executor(registry)
     ending = asyncio.run(executor.arun(executor.resolve("default", message)))
     assert ending.backoff_ms >= 15_000
-    assert tally.totals("sidekiq") == (1, 1)
+    assert counts.totals("sidekiq") == (1, 1)
 
 
-def test_message_of_jobqs_own_passes_untouched(client, tally):
+def test_message_of_jobqs_own_passes_untouched(client, counts):
     registry = Registry()
-    registry.middleware.add(RubyRules(client, tally))
+    registry.middleware.add(RubyRetries(client, counts))
 
     @job(name="own", registry=registry)
     def own():
@@ -176,4 +176,4 @@ def test_message_of_jobqs_own_passes_untouched(client, tally):
     executor = Executor(registry)
     call = executor.resolve("default", Message("m", b'{"job":"own"}', 1, 0, 1, "life", "t", 0))
     assert executor.run(call).backoff_ms <= 5_000
-    assert tally.totals("sidekiq") == (0, 0)
+    assert counts.totals("sidekiq") == (0, 0)

@@ -12,7 +12,7 @@ from jobq.errors import CodecError, ConfigError
 
 #: Content, key and headers may each have so many bytes.
 LONGEST = 1024 * 1024
-Place = str | int | datetime
+Position = str | int | datetime
 
 
 class Record(NamedTuple):
@@ -23,7 +23,7 @@ class Record(NamedTuple):
     headers: Mapping[str, str] | None = None
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
+class TopicMessage(msgspec.Struct, frozen=True, gc=False):
     """One message of a topic. Its index is its own for ever; `at` is when it was appended."""
 
     index: int
@@ -33,14 +33,14 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     headers: dict[str, str] = {}
 
 
-class Batch(NamedTuple):
+class TopicBatch(NamedTuple):
     """What a poll gave: messages with indexes from `first` to `last`, and the proof that they are held.
 
     `deliveries` counts how often they were handed out, this time too. `lease_at`: the end of the lease.
     `skipped`: indexes passed over because retention had dropped them unread.
     """
 
-    messages: list[Message]
+    messages: list[TopicMessage]
     first: int = 0
     last: int = 0
     token: str = ""
@@ -77,7 +77,7 @@ class Lag(NamedTuple):
     skipped: int
 
 
-class Limits(NamedTuple):
+class Retention(NamedTuple):
     """What a topic keeps; 0 = no limit. Durations in ms."""
 
     max_age_ms: int = 0
@@ -98,7 +98,7 @@ class Description(NamedTuple):
     newest_at: int
     compacted_to: int
     compacting: bool
-    limits: Limits
+    limits: Retention
     groups: list[str]
 
 
@@ -133,15 +133,15 @@ def _check(record: object) -> None:
         raise ConfigError(f"{record!r:.100}: content must be bytes or None, the key text or None")
 
 
-def decoded(entry: Sequence[Any]) -> Message:
+def decoded(entry: Sequence[Any]) -> TopicMessage:
     """A message from an entry as XRANGE gives it."""
     ident, fields = entry
     index, _, at = ident.partition(b"-")
     if len(fields) == 2 and fields[0] == b"m":
-        return Message(int(index), int(at), fields[1])
+        return TopicMessage(int(index), int(at), fields[1])
     found = dict(zip(fields[::2], fields[1::2], strict=True))
     key, headers = found.get(b"k"), found.get(b"h")
-    return Message(
+    return TopicMessage(
         int(index), int(at), found.get(b"m"), None if key is None else key.decode("utf-8", "replace"),
         _decoded_headers(headers) if headers else {},
     )  # fmt: skip
@@ -165,7 +165,7 @@ def _decoded_headers(headers: bytes) -> dict[str, str]:
     return {"": headers.decode("utf-8", "replace")}
 
 
-def place_of(place: Place) -> tuple[str, str | int]:
+def position_of(place: Position) -> tuple[str, str | int]:
     """Where to begin, as the scripts take it: 'earliest', 'latest', an index, or a datetime with a zone."""
     if isinstance(place, datetime):
         return "time", moment_of(place)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from jobq.errors import CodecError
 from jobq.jobs.codec import decode
-from jobq.protocols.ruby.places import Place
-from jobq.protocols.ruby.reading import (
+from jobq.protocols.ruby.job_format import (
     UNREADABLE,
     allowed_retries,
     call_of,
@@ -21,14 +20,15 @@ from jobq.protocols.ruby.reading import (
     read_job,
     refused_back,
 )
+from jobq.protocols.ruby.key_names import RubyQueueName
 
-PLACE = Place("sidekiq", "", "default")
+PLACE = RubyQueueName("sidekiq", "", "default")
 WRAPPER = "Sidekiq::ActiveJob::Wrapper"
-RESQUE = Place("resque", "resque", "low")
+RESQUE = RubyQueueName("resque", "resque", "low")
 
 
-def read(fields, place=PLACE, names=None):
-    arrival = read_job(place, json.dumps(fields).encode(), "otherwise", names or {})
+def read(fields, ruby_queue=PLACE, names=None):
+    arrival = read_job(ruby_queue, json.dumps(fields).encode(), "otherwise", names or {})
     assert not arrival.fault
     return arrival.mid, decode(arrival.content)
 

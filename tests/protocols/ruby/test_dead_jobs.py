@@ -8,10 +8,10 @@ import pytest
 
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
-from jobq.protocols.ruby import graves
-from jobq.protocols.ruby.graves import Graves
-from jobq.protocols.ruby.places import Place
-from jobq.protocols.ruby.reading import read_back
+from jobq.protocols.ruby import dead_jobs as dead_jobs_module
+from jobq.protocols.ruby.dead_jobs import DeadJobs
+from jobq.protocols.ruby.job_format import read_back
+from jobq.protocols.ruby.key_names import RubyQueueName
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from tests.protocols.ruby.conftest import PLACE
@@ -34,7 +34,7 @@ def die(line, pushed):
 
 def test_dead_are_shown_with_what_sidekiq_notes(redis, client, default, die):
     die("a", args=[1], retry=3, retry_count=0, failed_at=5.5)
-    assert Graves(client, [default]).fill() == 1
+    assert DeadJobs(client, [default]).fill() == 1
     [(shown, score)] = redis.zrange("dead", 0, -1, withscores=True)
     job = json.loads(shown)
     assert (job["class"], job["args"], job["jid"]) == ("HardWorker", [1], "a")
@@ -45,7 +45,7 @@ def test_dead_are_shown_with_what_sidekiq_notes(redis, client, default, die):
 
 def test_times_are_in_ms_when_the_job_notes_ms(redis, client, default, die):
     die("a", created_at=1_500_000_000_000)
-    Graves(client, [default]).fill()
+    DeadJobs(client, [default]).fill()
     job = json.loads(redis.zrange("dead", 0, -1)[0])
     assert job["failed_at"] == default.admin.dead()[0].died_at
 
@@ -53,17 +53,17 @@ def test_times_are_in_ms_when_the_job_notes_ms(redis, client, default, die):
 @pytest.mark.parametrize("fields", [{"dead": False}, {"retry": False}])
 def test_job_that_wants_no_grave_gets_none(redis, client, default, die, fields):
     die("a", **fields)
-    Graves(client, [default]).fill()
+    DeadJobs(client, [default]).fill()
     assert not redis.exists("dead")
     assert len(default.admin.dead()) == 1
 
 
 def test_job_that_is_deleted_there_isnt_shown_again(redis, client, default, die):
     die("a")
-    Graves(client, [default]).fill()
+    DeadJobs(client, [default]).fill()
     redis.delete("dead")
     die("b")
-    assert Graves(client, [default]).fill() == 1
+    assert DeadJobs(client, [default]).fill() == 1
     assert [json.loads(job)["jid"] for job in redis.zrange("dead", 0, -1)] == ["b"]
 
 
@@ -71,16 +71,16 @@ def test_job_that_dies_in_the_moment_of_the_last_is_shown_too(redis, client, def
     soon = redis.time()[0] * 1000 + 30_000
     for jid in ("a", "b", "c"):
         die(jid, now=soon)
-        assert Graves(client, [default]).fill() == 1
+        assert DeadJobs(client, [default]).fill() == 1
     assert redis.zcard("dead") == 3
 
 
 def test_hundreds_are_shown_in_one_go(redis, client, default, die):
     for number in range(230):
         die(str(number))
-    assert Graves(client, [default]).fill() == 230
+    assert DeadJobs(client, [default]).fill() == 230
     assert redis.zcard("dead") == 230
-    assert Graves(client, [default]).fill() == 0
+    assert DeadJobs(client, [default]).fill() == 0
 
 
 @pytest.mark.parametrize("gone", [5, 150])
@@ -99,7 +99,7 @@ def test_none_is_missed_when_others_take_dead_away_between_two_pages(
         return page
 
     monkeypatch.setattr(default.admin, "dead", dead)
-    Graves(client, [default]).fill()
+    DeadJobs(client, [default]).fill()
     shown = {json.loads(job)["jid"] for job in redis.zrange("dead", 0, -1)}
     assert shown >= {str(number) for number in range(330 - gone)}
 
@@ -120,9 +120,9 @@ def test_each_is_shown_once_when_others_die_between_two_pages(
         return page
 
     monkeypatch.setattr(default.admin, "dead", dead)
-    graves = Graves(client, [default])
-    assert graves.fill() == 150
-    assert graves.fill() == 5
+    dead_jobs = DeadJobs(client, [default])
+    assert dead_jobs.fill() == 150
+    assert dead_jobs.fill() == 5
     assert redis.zcard("dead") == 155
 
 
@@ -141,10 +141,10 @@ UNREADABLE = {
 def refused(redis, line, default):
     """refused(raw, …): jobs that no call can be made of are dead here, as a worker ends them."""
 
-    def kill(*raws, place=PLACE):
+    def kill(*raws, ruby_queue=PLACE):
         for raw in raws:
-            redis.lpush(place.list_key, raw)
-        one = line(place)
+            redis.lpush(ruby_queue.list_key, raw)
+        one = line(ruby_queue)
         one.carry(greedy=True)
         executor = Executor(Registry())
         for message in one.queue.dequeue(100).messages:
@@ -158,7 +158,7 @@ def test_unreadable_jobs_are_shown_with_the_true_reason(redis, client, default, 
     refused(*UNREADABLE)
     assert len(default.admin.dead()) == len(UNREADABLE)
     for _ in range(2):  # what is shown twice is shown once
-        assert Graves(client, [default]).fill() == len(UNREADABLE)
+        assert DeadJobs(client, [default]).fill() == len(UNREADABLE)
         redis.delete("jobq:{default}:shown-to-ruby")
     shown = [json.loads(job) for job in redis.zrange("dead", 0, -1)]
     assert len(shown) == len(UNREADABLE)
@@ -182,8 +182,8 @@ def _dump(job):
 def test_unreadable_job_of_resque_is_in_its_failed_list_with_the_true_reason(
     redis, client, refused
 ):
-    queue = refused(b"{bad", place=Place("resque", "resque", "low"))
-    Graves(client, [queue]).fill()
+    queue = refused(b"{bad", ruby_queue=RubyQueueName("resque", "resque", "low"))
+    DeadJobs(client, [queue]).fill()
     [failed] = map(json.loads, redis.lrange("resque:failed", 0, -1))
     assert failed["payload"] == {"class": "(unreadable job)", "args": ["{bad"]}
     assert "no JSON" in failed["error"]
@@ -193,7 +193,7 @@ def test_unreadable_job_of_resque_is_in_its_failed_list_with_the_true_reason(
 def test_all_are_shown_when_each_fills_a_page(redis, client, default, die):
     for number in range(5):
         die(str(number), args=["x" * 300_000])
-    assert Graves(client, [default]).fill() == 5
+    assert DeadJobs(client, [default]).fill() == 5
     assert redis.zcard("dead") == 5
 
 
@@ -203,7 +203,7 @@ def test_what_was_shown_is_shown_again_when_nobody_can_read_up_to_when(
 ):
     die("a")
     redis.set("jobq:{default}:shown-to-ruby", noted)
-    assert Graves(client, [default]).fill() == 1
+    assert DeadJobs(client, [default]).fill() == 1
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_job_that_rubys_api_cant_show_is_one_that_it_can_and_comes_back_whole(
     redis, client, default, line, die, fields
 ):
     die("j", **fields)
-    Graves(client, [default]).fill()
+    DeadJobs(client, [default]).fill()
     [shown] = redis.zrange("dead", 0, -1)
     job = json.loads(shown)
     assert (job["class"], job["jid"], job["error_class"]) == ("(unreadable job)", "j", "ValueError")
@@ -237,7 +237,7 @@ def test_job_that_rubys_api_cant_show_is_one_that_it_can_and_comes_back_whole(
 )  # fmt: skip
 def test_job_that_rubys_api_can_show_is_shown_as_it_was(redis, client, default, die, fields):
     die("j", **fields)
-    Graves(client, [default]).fill()
+    DeadJobs(client, [default]).fill()
     [job] = map(json.loads, redis.zrange("dead", 0, -1))
     assert job.items() >= fields.items()
 
@@ -247,15 +247,15 @@ def test_dead_that_cant_be_shown_keeps_no_other_from_it(
 ):
     for jid in ("a", "broken", "c"):
         die(jid)
-    real = graves.bury
+    real = dead_jobs_module.show_dead
 
-    def bury(ruby, place, fields, died):
+    def show_dead(ruby, ruby_queue, fields, died):
         if died.mid == "broken":
             raise ZeroDivisionError
-        return real(ruby, place, fields, died)
+        return real(ruby, ruby_queue, fields, died)
 
-    monkeypatch.setattr(graves, "bury", bury)
-    Graves(client, [default]).fill()
+    monkeypatch.setattr(dead_jobs_module, "show_dead", show_dead)
+    DeadJobs(client, [default]).fill()
     assert {json.loads(job)["jid"] for job in redis.zrange("dead", 0, -1)} == {"a", "c"}
     assert "broken can't be shown among Ruby's dead" in caplog.text
 
@@ -264,19 +264,19 @@ def test_dead_of_jobqs_own_are_left_out(redis, client, default):
     default.enqueue(b'{"job":"own"}', mid="m")
     [message] = default.dequeue().messages
     default.finish([Ending(mid="m", token=message.token, outcome="dead", reason="x")])
-    Graves(client, [default]).fill()
+    DeadJobs(client, [default]).fill()
     assert not redis.exists("dead")
 
 
 def test_failed_list_of_resque_gets_each_once(redis, client, line):
     redis.rpush("resque:queue:low", b'{"class":"Archive","args":[1]}')
-    one = line(Place("resque", "resque", "low"))
+    one = line(RubyQueueName("resque", "resque", "low"))
     one.carry(greedy=True)
     [message] = one.queue.dequeue().messages
     reason = "ValueError: no (attempt 6 of 6)\n\nTraceback:\n  line"
     one.queue.finish([Ending(mid=message.mid, token=message.token, outcome="dead", reason=reason)])
     for _ in range(2):
-        Graves(client, [Queue("low", client)]).fill()
+        DeadJobs(client, [Queue("low", client)]).fill()
         redis.delete("jobq:{low}:shown-to-ruby")
     [failed] = map(json.loads, redis.lrange("resque:failed", 0, -1))
     assert (failed["exception"], failed["error"]) == ("ValueError", "no (attempt 6 of 6)")

@@ -1,0 +1,303 @@
+"""Jobs that are given up, where Ruby keeps such: Sidekiq's dead set, Resque's failed list.
+
+Sidekiq's web interface and API show them there and can retry them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from jobq.errors import CodecError, JobqError, ScriptError
+from jobq.jobs.signing import opened, seal_of, shown_text
+from jobq.protocols.ruby.activejob import WRAPPERS
+from jobq.protocols.ruby.job_format import (
+    MOST_BYTES,
+    UNREADABLE,
+    epoch_ms,
+    read_back,
+    read_fields,
+    refused_back,
+)
+from jobq.protocols.ruby.key_names import RubyQueueName
+from jobq.protocols.ruby.lists import append
+from jobq.queue.keys import key
+from jobq.queue.types import text_of
+
+if TYPE_CHECKING:
+    from jobq.client.connection import Client
+    from jobq.queue.queue import Queue
+    from jobq.queue.types import DeadMessage
+
+logger = logging.getLogger("jobq")
+#: As Sidekiq keeps its dead by default.
+MOST_DEAD = 10_000
+LONGEST_S = 180 * 86_400
+#: The class of error of a job that no call could be made of.
+REFUSED = "jobq.errors.CodecError"
+_write = msgspec.json.Encoder().encode
+
+
+def show_dead(
+    client: Client, ruby_queue: RubyQueueName, fields: dict[str, Any], died: DeadMessage
+) -> bool:
+    """Show a dead message to Ruby; False for a Sidekiq job that wants no grave (`dead: false`, `retry: false`)."""
+    kind, _, text = died.reason.partition("\n")[0].partition(": ")
+    if not text:
+        kind, text = "jobq", kind
+    if ruby_queue.system == "resque":
+        record = _failure(fields, ruby_queue.queue, kind, text, died)
+        return append(client, ruby_queue.key("failed"), "RIGHT", [record], once=died.dead_id)
+    if fields.get("dead") is False or fields.get("retry", True) is False:
+        return False
+    job = _sidekiq_job(fields, kind, text, died)
+    if not _shows(fields):
+        job = with_reason(_write(fields), ruby_queue.queue, died.mid, text, kind)
+    add_dead(client, ruby_queue.namespace, job, died.died_at / 1000)
+    return True
+
+
+def add_dead(client: Client, namespace: str, job: bytes, at: float | None = None) -> None:
+    """Put a job into Sidekiq's dead set as it is; the set forgets as Sidekiq's does."""
+    at = at or time.time()
+    dead = RubyQueueName("sidekiq", namespace, "").key("dead")
+    client.command("ZADD", dead, repr(at), job)
+    client.command("ZREMRANGEBYSCORE", dead, "-inf", repr(at - LONGEST_S))
+    client.command("ZREMRANGEBYRANK", dead, 0, -MOST_DEAD - 1)
+
+
+def refuse(client: Client, ruby_queue: RubyQueueName, raw: bytes, why: str, once: str) -> None:
+    """Keep a job that no queue of jobq can hold where Ruby keeps what it gave up."""
+    logger.error(
+        "a job of %s can't be taken in: %s; it is kept with what Ruby gave up", ruby_queue, why
+    )
+    _show_refused(client, ruby_queue, raw, why, once, once, time.time())
+
+
+def show_refused(
+    client: Client, ruby_queue: RubyQueueName, raw: bytes, why: str, died: DeadMessage
+) -> None:
+    """Show Ruby a job that no call could be made of, and why."""
+    _show_refused(client, ruby_queue, raw, why, died.mid, died.dead_id, died.died_at / 1000)
+
+
+def _show_refused(
+    client: Client, ruby_queue: RubyQueueName, raw: bytes, why: str, jid: str, once: str, at: float
+) -> None:
+    if ruby_queue.system == "sidekiq":
+        add_dead(client, ruby_queue.namespace, with_reason(raw, ruby_queue.queue, jid, why), at)
+        return
+    text = raw.decode("utf-8", "backslashreplace")
+    fields = _fields(raw)
+    whole = _is_call(fields)
+    record: dict[str, Any] = {
+        "failed_at": _resque_time(at),
+        "payload": fields if whole else {"class": UNREADABLE, "args": [text]},
+        "exception": REFUSED, "error": why, "backtrace": [], "worker": "jobq",
+        "queue": ruby_queue.queue, "raw": text,
+    }  # fmt: skip
+    append(client, ruby_queue.key("failed"), "RIGHT", [_write(record)], once=once)
+
+
+def with_reason(raw: bytes, queue: str, jid: str, why: str, kind: str = REFUSED) -> bytes:
+    """A Sidekiq job and why it is given up: else byte for byte what it was, so that it can be retried.
+
+    One of over 8 MiB stays without the reason, which the log has.
+    One that Sidekiq's API and web interface couldn't show is the only argument of a job that they can; queue
+    and jid are those of that one.
+    """
+    if len(raw) > MOST_BYTES:
+        return raw  # with more around it, it might be longer than a server takes
+    noted = _write({"error_class": kind, "error_message": why})
+    fields = _fields(raw)
+    if _is_call(fields) and _shows(fields):
+        # Behind the others: where a name comes twice, the last counts.
+        return raw.rstrip()[:-1] + b"," + noted[1:]
+    text = raw.decode("utf-8", "backslashreplace")
+    shown = {"class": UNREADABLE, "args": [text], "jid": jid, "retry": 0}
+    return _write(shown | ({"queue": queue} if queue else {}))[:-1] + b"," + noted[1:]
+
+
+def _fields(raw: bytes) -> dict[str, Any]:
+    try:
+        return read_fields(raw)
+    except CodecError:
+        return {}
+
+
+def _is_call(fields: dict[str, Any]) -> bool:
+    name = fields.get("class")
+    return isinstance(name, str) and bool(name) and isinstance(fields.get("args"), list)
+
+
+def _shows(fields: dict[str, Any]) -> bool:
+    """Whether Ruby's API can show it: one job that it can't keeps its web page from showing any."""
+    args = fields["args"]
+    if fields["class"] in WRAPPERS and not _shows_wrapped(fields.get("wrapped"), args):
+        return False
+    # What Ruby takes for none.
+    given = {
+        name: value for name, value in fields.items() if value is not None and value is not False
+    }
+    moments = (given.get(name, 0) for name in ("created_at", "enqueued_at", "failed_at"))
+    texts = (given.get(name, "") for name in ("jid", "queue", "display_class"))
+    return (
+        all(type(moment) in (int, float) and abs(moment) < 2**53 for moment in moments)
+        and all(isinstance(text, str) for text in texts)
+        and isinstance(given.get("tags", []), list)
+        and isinstance(given.get("error_backtrace", ""), str | list)
+        and ("encrypt" not in given or bool(args))
+    )
+
+
+def _shows_wrapped(wrapped: object, args: list[Any]) -> bool:
+    arguments = args[0].get("arguments") if args and isinstance(args[0], dict) else None
+    if not isinstance(arguments, list):
+        return False
+    return wrapped != "ActionMailer::MailDeliveryJob" or isinstance(
+        (arguments[3:] or [None])[0], dict
+    )
+
+
+def _sidekiq_job(fields: dict[str, Any], kind: str, text: str, died: DeadMessage) -> bytes:
+    """The job as Sidekiq would have noted its failures, in the unit of time that it came with."""
+    in_ms = isinstance(fields.get("created_at"), int) and epoch_ms(fields["created_at"])
+    died_at: float = died.died_at if in_ms else died.died_at / 1000
+    used = fields.get("retry_count")
+    failures = died.attempts - died.ncrashes + (used + 1 if type(used) is int else 0)
+    noted = {
+        "error_class": kind,
+        "error_message": text,
+        "failed_at": fields.get("failed_at", died_at),
+    }
+    if failures > 1:
+        noted["retried_at"] = died_at
+    return _write({**fields, **noted, "retry_count": max(0, failures - 1)})
+
+
+def _failure(fields: dict[str, Any], queue: str, kind: str, text: str, died: DeadMessage) -> bytes:
+    lines = [line.strip() for line in died.reason.splitlines()[1:] if line.strip()]
+    return _write(
+        {
+            "failed_at": _resque_time(died.died_at / 1000), "payload": fields, "exception": kind,
+            "error": text, "backtrace": lines, "worker": "jobq", "queue": queue,
+        }
+    )  # fmt: skip
+
+
+def _resque_time(seconds: float) -> str:
+    return time.strftime("%Y/%m/%d %H:%M:%S UTC", time.gmtime(seconds))
+
+
+logger = logging.getLogger("jobq")
+PAGE = 100
+#: Through the pages, until what comes and goes in between leaves none unread.
+PASSES = 20
+
+
+class DeadJobs:
+    """For some queues; `ruby`: a client of the server where Ruby's dead are shown."""
+
+    def __init__(self, ruby: Client, queues: Sequence[Queue]) -> None:
+        self._ruby, self._queues = ruby, queues
+
+    def __str__(self) -> str:
+        return ", ".join(queue.name for queue in self._queues)
+
+    def fill(self) -> int:
+        """Show what died since the last time; how many."""
+        return sum(self._fill(queue) for queue in self._queues)
+
+    def _fill(self, queue: Queue) -> int:
+        name = f"{queue.prefix}shown-to-ruby"
+        until, shown_then = _noted(queue.client.command("GET", name))
+        fresh = self._died_since(queue, until, shown_then)
+        if not fresh:
+            return 0
+        fresh.sort(key=_moment, reverse=True)
+        for died in reversed(fresh):
+            self._show(queue, died)
+        latest = fresh[0].died_at
+        ids = [died.dead_id for died in fresh if died.died_at == latest]
+        if latest == until:
+            ids += shown_then
+        queue.client.command("SET", name, json.dumps([latest, ids]))
+        return len(fresh)
+
+    def _died_since(self, queue: Queue, until: int, shown: Sequence[str]) -> list[DeadMessage]:
+        """The dead from the moment `until` on but for those shown, each once.
+
+        Others add to the dead and take away in between, which moves the pages. So their ids are asked for first,
+        and the pages are gone through until none of these is left unread.
+        """
+        wanted = self._ids(queue, until) - set(shown)
+        found: dict[str, DeadMessage] = {}
+        for _ in range(PASSES):
+            if not wanted - found.keys():
+                break
+            for died in _pages(queue, until):
+                found.setdefault(died.dead_id, died)
+            wanted &= self._ids(queue, until)
+        else:
+            raise ScriptError(f"the dead of {queue.name} change faster than they can be read")
+        return [died for dead_id, died in found.items() if dead_id not in shown]
+
+    def _ids(self, queue: Queue, until: int) -> set[str]:
+        dead = key(queue.prefix, "dead")
+        return {
+            text_of(one) for one in queue.client.command("ZRANGE", dead, until, "+inf", "BYSCORE")
+        }
+
+    def _show(self, queue: Queue, died: DeadMessage) -> None:
+        seal = seal_of(queue.client)
+        reason = shown_text(seal, "reason", queue.name, died.mid, died.reason)
+        died = died._replace(reason=reason)
+        try:
+            content = opened(seal, queue.name, died.mid, died.content)
+            shown = self._shown(content, died)
+        except CodecError:
+            return
+        except JobqError:
+            raise
+        except Exception:
+            logger.exception("%s can't be shown among Ruby's dead; jobq dead list has it", died.mid)
+            return
+        if shown:
+            logger.info("%s is shown among Ruby's dead too", died.mid)
+
+    def _shown(self, content: bytes, died: DeadMessage) -> bool:
+        if found := read_back(content):
+            return show_dead(self._ruby, *found, died)
+        if refused := refused_back(content):
+            show_refused(self._ruby, *refused, died)
+            return True
+        return False
+
+
+def _pages(queue: Queue, until: int) -> Iterator[DeadMessage]:
+    """The dead from the newest back to those of the moment `until`."""
+    offset = 0
+    while page := queue.admin.dead(offset, PAGE):
+        for died in page:
+            if died.died_at < until:
+                return
+            yield died
+        offset += len(page)
+
+
+def _noted(stored: bytes | None) -> tuple[int, list[str]]:
+    """Up to when the dead were shown, and which of the last moment; bytes that say neither count as none."""
+    try:
+        until, shown = json.loads(stored or b"[-1,[]]")
+        return int(until), [str(one) for one in shown]
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return -1, []
+
+
+def _moment(died: DeadMessage) -> int:
+    return died.died_at
