@@ -115,6 +115,7 @@ def commit(
     of days `before` that one. Such a commit takes turns with batches, each of which knows what expired.
     """
     from deltalake import CommitProperties
+    from deltalake.exceptions import CommitFailedError
 
     table, store, actions = TABLES[name], lake.below(name), list(actions)
     # Asked anew: batches may have come since `delta`, and the newest is the one to say again.
@@ -128,14 +129,12 @@ def commit(
     with told(store):
         try:
             _write(delta, actions, table, properties)
-        except Exception as error:
-            if "concurrent transaction" in str(error).lower():
-                raise CommitConflictError(
-                    f"another ingest or an expiry writes to {store.uri}; batch {known.batch} was not committed"
-                    if state
-                    else f"another process works on {store.uri}; nothing was changed, run this again"
-                ) from error
-            raise
+        except CommitFailedError as error:
+            raise CommitConflictError(
+                f"another ingest or an expiry writes to {store.uri}; batch {known.batch} was not committed"
+                if state
+                else f"another process works on {store.uri}; nothing was changed, run this again"
+            ) from error
     with told(store, "it is committed, but may not outlast a power cut"):
         delta.update_incremental()
         _settle(store, delta)
