@@ -21,22 +21,23 @@ INNER = frozenset(
     PREFIX + name
     for name in (
         "CHAOS_LEDGER", "CHAOS_LOOP", "CHAOS_RECORD",
-        "AUDIT", "CHAOS_JOBS", "MODEL", "REQUIRE_TOOLS", "TEST_LEDGER", "TOPIC_MESSAGES",
+        "AUDIT", "CHAOS_JOBS", "MODEL", "PAGES_DEADLINE", "REQUIRE_TOOLS", "TEST_LEDGER", "TOPIC_MESSAGES",
     )
 )  # fmt: skip
 #: Every option of a command has a variable that begins with its name: JOBQ_WORKER_PROCESSES.
 COMMANDS = (
-    "worker", "enqueue", "queues", "status", "messages", "cancel", "dead", "pause", "resume", "clear", "forget",
-    "events", "doctor", "fsck", "audit", "reliable", "topic", "functions", "acl", "server", "demo", "resque", "chaos",
-    "rsmq", "lake", "report", "spark",
+    "worker", "enqueue", "queues", "status", "cancel", "pause", "resume", "queue", "dead", "events", "check", "topic",
+    "reliable", "rsmq", "ruby", "lake", "report", "spark", "server", "functions", "acl", "demo", "chaos",
 )  # fmt: skip
+#: What commands were called before: their variables are still read.
+FORMER_COMMANDS = ("messages", "clear", "forget", "doctor", "fsck", "audit", "resque")
 logger = logging.getLogger("jobq.config")
 _said: set[str] = set()
 
 
 def warn(environ: Mapping[str, str]) -> None:
     """A warning for each name that nothing reads, once per process. Options are checked by their commands."""
-    prefixes = tuple(f"{PREFIX}{command.upper()}_" for command in COMMANDS)
+    prefixes = tuple(f"{PREFIX}{command.upper()}_" for command in (*COMMANDS, *FORMER_COMMANDS))
     names = [name for name in environ if not name.startswith(prefixes)]
     for sentence in unknown(names, KNOWN):
         logger.warning("%s", sentence)

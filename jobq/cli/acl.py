@@ -43,14 +43,15 @@ def acl(
     session: Session, role: str | None, user: str | None, ns: str | None, as_file: bool,
     queues: str | None,
 ) -> None:  # fmt: skip
-    """Print the commands that make users with the rights of ROLE, else one of each; no server is asked.
+    """Print the commands that make users with least rights.
 
-    topic, rsmq and reliable are users of those, whose queues or topics --queues takes then; pipeline reads and
-    writes DataFrames and fills lakes. These four are printed only when asked for.
+    Without ROLE, one user for each role of jobq itself. topic, rsmq and reliable are users of those protocols,
+    and --queues names their topics or queues. pipeline reads and writes DataFrames and fills lakes. These four
+    are printed only by name. The command does not connect to a server.
 
-    Rights are read from the scripts of this version, for processes with JOBQ_FUNCTIONS=1. No user has a
-    password, so none can log in until one is given: ACL SETUSER name '>…'. Users may select no database but the
-    one that --url names.
+    Rights are derived from the scripts of this version, for processes with JOBQ_FUNCTIONS=1. No user has a
+    password, so none can log in until you set one: ACL SETUSER name '>…'. Users may select only the database
+    that --url names.
     """
     if ns is not None and role not in _OF_OTHERS:
         raise click.UsageError("--ns goes with rsmq or reliable")

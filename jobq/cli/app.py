@@ -14,47 +14,66 @@ import click
 
 from jobq import __version__
 from jobq.cli import exits, output, settings
-from jobq.cli.options import SHARED_DEFAULTS, LazyGroup
+from jobq.cli.options import SHARED_DEFAULTS, LazyGroup, Verb
 from jobq.errors import JobqError, masked_text
 
 #: What shells set that ask for completions.
 COMPLETION = "_JOBQ_COMPLETE"
-#: Verb -> module and name of its command.
-COMMANDS = {
-    "worker": "worker:worker",
-    "enqueue": "enqueue:enqueue",
-    "queues": "queues:queues",
-    "status": "messages:status",
-    "messages": "messages:messages",
-    "cancel": "messages:cancel",
-    "dead": "dead:dead",
-    "pause": "queues:pause",
-    "resume": "queues:resume",
-    "clear": "queues:clear",
-    "forget": "queues:forget",
-    "events": "events:events",
-    "doctor": "check:doctor",
-    "fsck": "check:fsck",
-    "audit": "check:audit",
-    "reliable": "reliable:reliable",
-    "topic": "topic:topic",
-    "functions": "functions:functions",
-    "acl": "acl:acl",
-    "server": "server:server",
-    "demo": "demo:demo",
-    "resque": "ruby:resque",
-    "chaos": "chaos:chaos",
-    "rsmq": "rsmq:rsmq",
-    "lake": "lake:lake",
-    "report": "report:report",
-    "spark": "spark:spark",
+SECTIONS = {
+    "Every day": {
+        "worker": Verb("worker", "worker", "Run jobs until TERM or INT."),
+        "enqueue": Verb("enqueue", "enqueue", "Have a worker run a job."),
+        "queues": Verb("queues", "queues", "Count the messages of each queue, once or live."),
+        "status": Verb("messages", "status", "Show where a message is."),
+        "cancel": Verb("messages", "cancel", "Cancel messages."),
+        "pause": Verb("queues", "pause", "Hand out no message of a queue until it is resumed."),
+        "resume": Verb("queues", "resume", "End a pause."),
+    },
+    "Queues": {
+        "queue": Verb("queues", "queue", "Look into a queue, empty it, take it off the list."),
+        "dead": Verb("dead", "dead", "List, revive and purge messages that are out of attempts."),
+        "events": Verb(
+            "events", "events", "Show what queues recorded, and set how much they record."
+        ),
+        "check": Verb(
+            "check", "check", "Check the server, the queues' structure, or that nothing was lost."
+        ),
+    },
+    "Other protocols": {
+        "topic": Verb("topic", "topic", "Append to replayable logs and read them by group."),
+        "reliable": Verb(
+            "reliable", "reliable", "Use RELIABLEQ queues, as the RedisRQ module does."
+        ),
+        "rsmq": Verb("rsmq", "rsmq", "Use RSMQ queues, as rsmqctl does."),
+        "ruby": Verb("ruby", "ruby", "Show and fill the queues of Resque and Sidekiq."),
+    },
+    "History": {
+        "lake": Verb("lake", "lake", "Keep events, topics and dead messages in a lake."),
+        "report": Verb("report", "report", "Answer questions from history."),
+        "spark": Verb("spark", "spark", "Check Spark on this machine, and open a shell."),
+    },
+    "Server": {
+        "server": Verb("server", "server", "Show or stop this project's embedded server."),
+        "functions": Verb(
+            "functions", "functions", "Load the scripts into the server as functions."
+        ),
+        "acl": Verb("acl", "acl", "Print the commands that make users with least rights."),
+    },
+    "Try it": {
+        "demo": Verb(
+            "demo", "demo", "Run an example with thousands of files and a killed process."
+        ),
+        "chaos": Verb("chaos", "chaos", "Inject faults and check that no message is lost."),
+    },
 }
+#: Every verb of the first level. key, flow, schedule, web, metrics and django are kept free.
+COMMANDS = tuple(name for verbs in SECTIONS.values() for name in verbs)
 
 
 class Verbs(LazyGroup):
     """All there are; help ends with the exit codes, too."""
 
-    verbs = COMMANDS
+    sections = SECTIONS
     examples = """
         jobq demo                                      see it work
         jobq worker --import app.jobs --queues high:6,low
@@ -78,7 +97,7 @@ def app(ctx: click.Context) -> None:
     """jobq: background jobs on Redis or Valkey, each run at least once.
 
     Every option can be set by its variable, named in the help, and in [tool.jobq] of the nearest
-    pysettings.toml; a flag wins over a variable, a variable over the file. The file and its folder must be
+    pyproject.toml; a flag wins over a variable, a variable over the file. The file and its folder must be
     yours or root's, and nobody else may be able to write to them; JOBQ_PYPROJECT names another.
     """
     ctx.color = output.wants_color()

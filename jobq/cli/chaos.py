@@ -1,4 +1,4 @@
-"""`jobq chaos`: break things on purpose, and see whether anything is lost."""
+"""`jobq chaos`: inject faults and check that no message is lost."""
 
 from __future__ import annotations
 
@@ -50,10 +50,12 @@ def chaos(
     session: Session, names: tuple[str, ...], jobs: int, seed: int | None, server: str,
     durability: str,
 ) -> int:  # fmt: skip
-    """Rehearse faults: kill, stop, cut off, and judge by a ledger outside the server.
+    """Inject faults and check that no message is lost.
 
-    On a server of its own, or on the one that --url names, there in a namespace of its own; faults that
-    disturb everybody on it must then be asked for by name. Exit code 1: a promise was broken, or a bound missed.
+    Workers and producers run while processes are killed and connections cut. A ledger outside the server records
+    what happened, and is checked at the end. Runs on a server of its own, or in a namespace of its own on the
+    server that --url names. There, faults that disturb other users of the server run only with --fault.
+    Exit code 1: a guarantee was broken, or a bound exceeded.
     """
     if session.url and server:
         raise ConfigError("--url names a server that runs, --server a program to run; give one")

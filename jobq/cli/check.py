@@ -11,7 +11,7 @@ from datetime import datetime
 import click
 
 from jobq.cli import exits, output
-from jobq.cli.options import DURATION, option, queues_option, yes_option
+from jobq.cli.options import DURATION, group, option, queues_option, yes_option
 from jobq.cli.session import Session, command
 from jobq.client.connection import Client
 from jobq.config import duration_s
@@ -34,20 +34,33 @@ REPAIRS = 3
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
+@group(
+    "check",
+    examples="""
+        jobq check doctor
+        jobq check fsck --queues low
+        jobq check audit --since 1h
+    """,
+)
+def check() -> None:
+    """Check the server, the queues' structure, or that nothing was lost."""
+
+
 @command(
     "doctor",
+    group=check,
     examples="""
-        jobq doctor
-        jobq doctor --url rediss://app:secret@queue.example:6379 --strict
-        jobq doctor --json | jq 'select(.level != "ok")'
+        jobq check doctor
+        jobq check doctor --url rediss://app:secret@queue.example:6379 --strict
+        jobq check doctor --json | jq 'select(.level != "ok")'
     """,
 )
 @option("--strict", is_flag=True, help="Warnings count as failures.")
 def doctor(session: Session, strict: bool) -> int:
-    """Judge the server: can jobq work there, and what would be lost when.
+    """Check the server: its settings, and what would be lost in which failure.
 
-    Every node of a Cluster is judged, and replicas that a Cluster or Sentinels may promote. Refuses eviction
-    policies that lose jobs. Exit code 1: something failed.
+    Checks every node of a Cluster, and replicas that a Cluster or Sentinels may promote. An eviction policy
+    that loses jobs is a failure. Exit code 1: a check failed.
     """
     found = findings(session.client)
     if not any(finding.check == "server" and finding.level == "fail" for finding in found):
@@ -87,18 +100,22 @@ def show(session: Session, finding: Finding) -> None:
 
 @command(
     "fsck",
+    group=check,
     changes=True,
-    examples="jobq fsck\njobq fsck --queues low,high --json\njobq fsck --queues low --repair",
+    examples="""
+        jobq check fsck
+        jobq check fsck --queues low,high --json
+        jobq check fsck --queues low --repair
+    """,
 )
 @queues_option
-@option("--repair", "repairs", is_flag=True, help="Repair what doesn't hold.")
+@option("--repair", "repairs", is_flag=True, help="Repair the violations.")
 @yes_option
 def fsck(session: Session, queues: str | None, repairs: bool, yes: bool) -> int:
-    """Check queues against the engine's invariants, while they are in use.
+    """Check the structure of queues while they are in use.
 
-    --repair puts messages back into the place that they belong to, and counts again. It removes bytes that can't
-    be a message id and entries among the dead that hold no message, and renames keys of another type.
-    Exit code 1: something doesn't hold, and wasn't repaired.
+    --repair moves messages to where they belong and checks again. It removes ids that cannot be valid and dead
+    entries without a message, and renames keys of the wrong type. Exit code 1: a violation is left.
     """
     left = 0 if queues else _names(session, repairs, yes)
     judged = session.from_each(
@@ -191,22 +208,23 @@ TOLD_MIDS = 20
 
 @command(
     "audit",
+    group=check,
     examples="""
-        jobq audit --queues low --since 1h
-        jobq audit --since 2026-11-21T07:00:00Z --until 2026-11-21T08:00:00Z --json
-        jobq audit --queues high,low --for 10m
+        jobq check audit --queues low --since 1h
+        jobq check audit --since 2026-11-21T07:00:00Z --until 2026-11-21T08:00:00Z --json
+        jobq check audit --queues high,low --for 10m
     """,
 )
 @queues_option
 @option(
     "--since",
     metavar="WHEN",
-    help="Accepted from then on: 1h (ago), or a moment with a zone.  [default: all on record]",
+    help="Enqueued since: 1h (ago), or a time with a zone.  [default: all recorded]",
 )
-@option("--until", metavar="WHEN", help="Accepted up to then.  [default: now]")
+@option("--until", metavar="WHEN", help="Enqueued until.  [default: now]")
 @option(
     "--for", "following", type=DURATION, metavar="DURATION",
-    help="From now on for so long, reading along, so that nothing is trimmed unread.",
+    help="Audit from now on for this long, and read events before they are trimmed.",
 )  # fmt: skip
 def audit(
     session: Session,
@@ -215,10 +233,10 @@ def audit(
     until: str | None,
     following: float | None,
 ) -> int:
-    """Count by the events what was accepted in a time range, and what became of it, while it goes on.
+    """Check that no message of a time range was lost, by the queues' events.
 
-    Needs 'jobq events level all' before the range. Exit code 1: something is lost; 2: the events of a queue
-    don't tell, and why. The other queues are audited all the same.
+    Needs 'jobq events level all' before the range starts. Workers may run meanwhile. Exit code 1: a message is
+    lost. Exit code 2: the events of a queue are incomplete; the other queues are audited all the same.
     """
     if following is not None and (since or until):
         raise ConfigError(f"--for {following:g} s starts now; leave out --since and --until")

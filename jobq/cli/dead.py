@@ -1,4 +1,4 @@
-"""`jobq dead`: messages out of attempts; look at them, put them back, forget them."""
+"""`jobq dead`: list, show, revive and purge messages that are out of attempts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ import click
 
 from jobq.cli import exits, output
 from jobq.cli.messages import content_facts, job_name
-from jobq.cli.options import DURATION, group, option, queues_option, yes_option
+from jobq.cli.options import (
+    DURATION,
+    group,
+    limit_option,
+    offset_option,
+    option,
+    queues_option,
+    yes_option,
+)
 from jobq.cli.session import Session, command
 from jobq.errors import ConfigError
 from jobq.queue.queue import Queue
@@ -24,7 +32,7 @@ older_option = option(
     "--older-than",
     type=DURATION,
     metavar="DURATION",
-    help="With --all or --where: dead for so long.",
+    help="With --all or --where: only messages that have been dead for this long.",
 )
 
 
@@ -37,12 +45,12 @@ class Conditions(click.types.StringParamType):
 
 where_option = option(
     "--where", "conditions", type=Conditions(), multiple=True, metavar="FIELD=PATTERN",
-    help="Only those whose reason, job or mid matches; * stands for any text. Repeat: all must match. "
-    "Of a reason its first line counts.",
+    help="Only messages whose reason, job or mid matches; * stands for any text, and a reason is matched by its "
+    "first line. Repeatable: all must match.",
 )  # fmt: skip
 ids_argument = click.argument("ids", metavar="[ID...]", nargs=-1)
 all_option = option(
-    "--all", "everything", is_flag=True, help="All the dead of the one queue in --queues."
+    "--all", "everything", is_flag=True, help="All dead messages of the one queue in --queues."
 )
 
 
@@ -62,7 +70,7 @@ class Where:
         field, equals, pattern = condition.partition("=")
         if field not in self.FIELDS or not equals:
             known = " or ".join(f"{name}=PATTERN" for name in self.FIELDS)
-            raise ConfigError(f"--where {condition!r} can't be read; give {known}")
+            raise ConfigError(f"unknown condition --where {condition!r}; give {known}")
         parts = (re.escape(part) for part in re.split(r"\*+", pattern))
         return self.FIELDS[field], re.compile(".*".join(parts), re.DOTALL)
 
@@ -78,22 +86,23 @@ class Where:
     examples="jobq dead list\njobq dead show resize:a.jpg\njobq dead revive --all --queues low",
 )
 def dead() -> None:
-    """Messages out of attempts, kept for a person. ID is a mid (its newest death) or mid#generation."""
+    """List, revive and purge messages that are out of attempts.
+
+    ID is a mid, which means the newest dead message of that mid, or mid#generation.
+    """
 
 
 @command("list", group=dead, examples="jobq dead list\njobq dead list --queues low --all --json")
 @queues_option
-@option("--offset", type=click.IntRange(0), default=0, show_default=True, help="Skip so many.")
-@option(
-    "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Show so many."
-)
+@offset_option
+@limit_option(100, 1000)
 @option("--all", "everything", is_flag=True, help="Show all from --offset on.")
 @where_option
 def list_(
     session: Session, queues: str | None, offset: int, limit: int, everything: bool,
     conditions: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """List the dead, newest first, with the reason."""
+    """List dead messages with the reason, newest first."""
     where = Where(conditions)
 
     left: list[str] = []
@@ -106,7 +115,7 @@ def list_(
             number = (
                 "more" if where else f"{max(1, queue.admin.counts().dead - offset - limit):,} more"
             )
-            left.append(f"{queue.name}: {number} not shown; take --all, --limit or --offset")
+            left.append(f"{queue.name}: {number} not shown; add --all, --limit or --offset")
 
     found = session.from_each(queues, page)
     fields = ("queue", "dead_id", "job", "died_at", "attempts", "ncrashes", "reason")
@@ -123,7 +132,10 @@ def list_(
 @click.argument("dead_id", metavar="ID")
 @queues_option
 def show(session: Session, dead_id: str, queues: str | None) -> int:
-    """Show one dead message whole, content included. Exit code 1: there is none."""
+    """Show all of one dead message, its content included.
+
+    Exit code 1: there is no such dead message.
+    """
     for queue, message in _found(session, dead_id, queues):
         record = _record(session, queue.name, message, content=True)
         text = [f"{key}: {output.indented(str(value))}" for key, value in record.items()]
@@ -151,9 +163,9 @@ def show(session: Session, dead_id: str, queues: str | None) -> int:
 @older_option
 @queues_option
 def revive(session: Session, ids: tuple[str, ...], queues: str | None, **which: Any) -> int:
-    """Put dead messages back, with their attempts at 0.
+    """Enqueue dead messages again, with all their attempts.
 
-    Exit code 1: one wasn't there, or its mid lives again.
+    Exit code 1: there is no such dead message, or a newer message has its mid.
     """
     words = _each(
         session, ids, queues, which, "reviving", lambda queue, some: queue.admin.revive(*some)
@@ -176,11 +188,14 @@ def revive(session: Session, ids: tuple[str, ...], queues: str | None, **which: 
 def purge(
     session: Session, ids: tuple[str, ...], queues: str | None, yes: bool, **which: Any
 ) -> int:
-    """Forget dead messages for good. Exit code 1: one wasn't there."""
+    """Delete dead messages.
+
+    Exit code 1: there is no such dead message.
+    """
     _check(ids, queues, which)
     those = f" where {' and '.join(which['conditions'])}" if which["conditions"] else ""
     of = f"all the dead of {queues or 'all queues'}{those}"
-    session.confirmed(f"Forget {', '.join(ids) or of}?", yes)
+    session.confirmed(f"Delete {', '.join(ids) or of}?", yes)
     words = _each(session, ids, queues, which, "purging", _purged)
     return exits.OK if all(word == "purged" for word in words) else exits.NO
 
@@ -212,7 +227,7 @@ def _check(ids: tuple[str, ...], queues: str | None, which: dict[str, Any]) -> N
         given = "IDs and --all or --where" if ids else "neither IDs nor --all nor --where"
         raise ConfigError(f"{given} were given; give one of them")
     if which["everything"] and not queues:
-        raise ConfigError("--all says nothing of the queue; give --queues NAME")
+        raise ConfigError("--all needs the queue; give --queues NAME")
     if which["older_than"] is not None and ids:
         raise ConfigError(
             f"--older-than {which['older_than']:g}s goes with --all or --where; leave it out"
@@ -225,7 +240,7 @@ def _one(
     found = list(_found(session, dead_id, queues))
     if len(found) > 1:
         raise ConfigError(
-            f"{dead_id!r} is dead in {', '.join(q.name for q, _ in found)}; say which by --queues"
+            f"{dead_id!r} is dead in {', '.join(q.name for q, _ in found)}; choose one with --queues"
         )
     word = act(found[0][0], [found[0][1].dead_id])[0] if found else "nil"
     record = {

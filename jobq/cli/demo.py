@@ -40,10 +40,10 @@ def demo(
     session: Session, files: int | None, processes: int, keep: bool, pipeline: bool,
     rows: int | None, page: str | None,
 ) -> NoReturn:  # fmt: skip
-    """See it work: thousands of real files, bad ones among them, one child killed in the middle.
+    """Run an example with thousands of files and a killed process.
 
-    With --pipeline the history of this goes into a lake, and 100,000 rows of a DataFrame become jobs; the
-    page with the answers to every report stays. Exit code 1: a figure differs from what it must be.
+    Some of the files are bad. With --pipeline the history goes into a lake, 100,000 rows of a DataFrame become
+    jobs, and a page with every report is written. Exit code 1: a figure differs from what it must be.
     """
     if not pipeline and (rows is not None or page is not None):
         raise ConfigError("--rows and --page are about the pipeline; add --pipeline")

@@ -66,11 +66,12 @@ def enqueue(
     session: Session, job: str, words: tuple[str, ...], args_json: str | None, file: IO[bytes] | None,
     modules: tuple[str, ...], **given: Any,
 ) -> None:  # fmt: skip
-    """Have a worker run JOB, at least once.
+    """Have a worker run a job.
 
-    Each ARG is JSON where it is JSON, else text; NAME=ARG is a keyword argument. With --import the job must
-    be known here, and the arguments must fit it. Without, the module that its name begins with is imported, if
-    there is one; a job that isn't known then is sent by its name, to the queue default.
+    The job runs at least once. An ARG that is valid JSON is read as JSON, any other as text. NAME=ARG is a
+    keyword argument. With --import, JOB must be registered in that module and accept the arguments. Without it,
+    the command imports the module that JOB begins with, if there is one. A job that is still unknown is enqueued
+    by name, to the queue `default`.
     """
     load(modules or module_of(job))
     known, where = bool(modules) or is_known(job), given["queue"]

@@ -1,4 +1,4 @@
-"""Verbs for the event stream: how much is recorded, how much is kept, what was recorded."""
+"""`jobq events`: how much queues record, how much they keep, what they recorded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import click
 
 from jobq.cli import exits, output
-from jobq.cli.options import group, option, queues_option
+from jobq.cli.options import group, limit_option, option, queues_option
 from jobq.cli.session import Session, command
 from jobq.errors import BadRecordError
 from jobq.events import ATTEMPTS, LEVELS, MAXLENS, Event, decode
@@ -27,14 +27,17 @@ PAGE = 1_000
 """,
 )
 def events() -> None:
-    """What a queue's event stream records: one record per finished attempt, by default."""
+    """Show what queues recorded, and set how much they record.
+
+    By default a queue records each finished attempt.
+    """
 
 
 @command("level", group=events, examples="jobq events level\njobq events level all --queues low")
 @click.argument("level", type=click.Choice(LEVELS), required=False)
 @queues_option
 def level(session: Session, level: str | None, queues: str | None) -> None:
-    """Show, or with LEVEL set, how much is recorded: off, attempts, all (enqueues too)."""
+    """Show or set how much queues record: off, attempts, or all (enqueues too)."""
     # Set for all before a word is said: a reader that goes away leaves none behind.
     levels = list(
         session.from_each(queues, lambda q: [(q.name, q.admin.events_level(level or ""))])
@@ -49,7 +52,7 @@ def level(session: Session, level: str | None, queues: str | None) -> None:
 @click.argument("length", type=click.IntRange(*MAXLENS), required=False)
 @queues_option
 def maxlen(session: Session, length: int | None, queues: str | None) -> None:
-    """Show, or with LENGTH set, about how many events are kept; older ones go when new ones come."""
+    """Show or set about how many events queues keep; new events push out the oldest."""
     lengths = list(session.from_each(queues, lambda q: [(q.name, q.admin.events_maxlen(length))]))
     for name, now in lengths:
         session.say({"queue": name, "maxlen": now}, f"{name}: {now:,}")
@@ -64,19 +67,18 @@ def maxlen(session: Session, length: int | None, queues: str | None) -> None:
         jobq events tail --follow
     """,
 )
-@option(
-    "-n", "--count", type=click.IntRange(0, PAGE), default=20, show_default=True, help="At most."
-)
-@option("--follow", is_flag=True, help="Go on until Ctrl-C.")
+@limit_option(20, PAGE)
+@option("--follow", is_flag=True, help="Print new events until Ctrl-C.")
 @queues_option
-def tail(session: Session, count: int, follow: bool, queues: str | None) -> int:
-    """Print the newest events, oldest first. Exit code 1: there were none.
+def tail(session: Session, limit: int, follow: bool, queues: str | None) -> int:
+    """Print the newest events, oldest first.
 
-    Time of writing, queue, kind, job, message, attempt, and what else is on record.
+    A line has the time of the event, queue, kind, job, message, attempt and what else was recorded.
+    Exit code 1: there are no events.
     """
     streams = [_Stream(queue) for queue in session.readable(queues)]
-    found = sorted(_read(session, streams, lambda stream: stream.newest(count)))
-    shown = found[max(0, len(found) - count) :]
+    found = sorted(_read(session, streams, lambda stream: stream.newest(limit)))
+    shown = found[max(0, len(found) - limit) :]
     for entry in shown:
         _show(session, entry)
     try:

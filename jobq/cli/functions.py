@@ -21,9 +21,9 @@ from jobq.topics.library import library as topic
 
 @group("functions", examples="jobq functions load\njobq functions check")
 def functions() -> None:
-    """The scripts as functions of the server, for users who may only FCALL.
+    """Load the scripts into the server as functions.
 
-    Processes call them where JOBQ_FUNCTIONS=1 is set.
+    For users who may only call FCALL. Processes call functions if JOBQ_FUNCTIONS=1 is set.
     """
 
 

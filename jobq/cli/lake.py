@@ -73,7 +73,10 @@ def _pair(text: str) -> tuple[str, str]:
     """,
 )
 def lake() -> None:
-    """The history of jobs and topics, kept in a lake that outlives the server: a folder or an S3 bucket."""
+    """Keep events, topics and dead messages in a lake.
+
+    A lake is a folder or an S3 bucket, and outlives the server.
+    """
 
 
 @command(
@@ -312,26 +315,32 @@ def _told(session: Session, one: Compacted) -> None:
 
 
 @command(
-    "vacuum", group=lake, examples="jobq lake vacuum --lake ./lake\njobq lake vacuum --older 1d"
+    "vacuum",
+    group=lake,
+    examples="jobq lake vacuum --lake ./lake\njobq lake vacuum --older-than 1d",
 )
 @lake_options
-@option("--older", type=DURATION, default="7d", show_default=True, help="Not needed for so long.")
+@option(
+    "--older-than", type=DURATION, default="7d", show_default=True, help="Not needed for so long."
+)
 @wait_option
 def vacuum(
-    session: Session, path: str | None, storage: tuple[str, ...], older: float, wait: float
+    session: Session, path: str | None, storage: tuple[str, ...], older_than: float, wait: float
 ) -> None:
     """Delete files that were replaced, expired or never committed. Who reads older versions can't any more."""
     from jobq.pipeline.lake import lock, maintain
 
     lake = opened(path, storage)
     with lock.held(lake, wait_s=wait):
-        for table, files in maintain.vacuum(lake, older).items():
+        for table, files in maintain.vacuum(lake, older_than).items():
             session.say({"table": table, "files": files}, f"{table}: {files:,} files deleted")
 
 
-@command("expire", group=lake, examples="jobq lake expire --lake ./lake --older 90d --yes")
+@command("expire", group=lake, examples="jobq lake expire --lake ./lake --older-than 90d --yes")
 @lake_options
-@option("--older", type=DURATION, default="90d", show_default=True, help="Days older than that.")
+@option(
+    "--older-than", type=DURATION, default="90d", show_default=True, help="Days older than that."
+)
 @option(
     "--table", "tables", multiple=True, default=("events",), show_default=True,
     type=click.Choice(["events", "topics", "dead", "quarantine"]), help="Of this table; repeat for more.",
@@ -339,7 +348,7 @@ def vacuum(
 @yes_option
 @wait_option
 def expire(
-    session: Session, path: str | None, storage: tuple[str, ...], older: float, tables: tuple[str, ...],
+    session: Session, path: str | None, storage: tuple[str, ...], older_than: float, tables: tuple[str, ...],
     yes: bool, wait: float,
 ) -> None:  # fmt: skip
     """Drop whole days of events; job_runs and rollup_hourly stay. The files go with the next vacuum."""
@@ -347,10 +356,10 @@ def expire(
 
     lake = opened(path, storage)
     session.confirmed(
-        f"Drop what is older than {older / 86400:g} days from {', '.join(tables)}?", yes
+        f"Drop what is older than {older_than / 86400:g} days from {', '.join(tables)}?", yes
     )
     with lock.held(lake, wait_s=wait):
-        for one in maintain.expire(lake, older, tables):
+        for one in maintain.expire(lake, older_than, tables):
             text = f"{one.table}: {one.rows:,} rows of {one.days:,} days before {one.before}"
             session.say(one._asdict(), text)
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import click
 import msgspec
 
 from jobq.cli import exits, output
-from jobq.cli.options import option, queues_option
+from jobq.cli.options import queues_option
 from jobq.cli.session import Session, command
 from jobq.errors import ConfigError
 from jobq.jobs.signing import unverified
-from jobq.queue.admin import SHORT_PAGE
 from jobq.queue.queue import Queue
-from jobq.queue.types import Entry, Place
 
 
 def content_facts(content: bytes, wanted: bool) -> dict[str, Any]:
@@ -48,9 +46,9 @@ UNKNOWN = "nil"
 @click.argument("mid")
 @queues_option
 def status(session: Session, mid: str, queues: str | None) -> int:
-    """Show where the message MID is in its life. Exit code 1: no queue knows it.
+    """Show where a message is.
 
-    That is so (nil) for what was never enqueued, and for what is done or cancelled and was collected.
+    Exit code 1: no queue has it. It was never enqueued, or it finished or was cancelled and is already removed.
     """
     found = [record for record in _statuses(session, mid, queues) if record["status"] != UNKNOWN]
     # A queue that can't be read may know it.
@@ -80,80 +78,6 @@ def _statuses(session: Session, mid: str, names: str | None) -> Iterator[dict[st
 
 
 @command(
-    "messages",
-    examples="""
-        jobq messages --queues low
-        jobq messages --queues low --place due --all --json
-        jobq messages --queues low --content
-    """,
-)
-@queues_option
-@option("--place", type=click.Choice(["ready", "due", "circle"]), default="ready", show_default=True,
-        help="ready: to run now; due: delayed; circle: handed out.")  # fmt: skip
-@option("--offset", type=click.IntRange(0), default=0, show_default=True, help="Skip so many.")
-@option(
-    "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Show so many."
-)
-@option("--all", "everything", is_flag=True, help="Show all from --offset on.")
-@option("--content", is_flag=True, help="Show contents too. They may hold secrets.")
-def messages(
-    session: Session,
-    queues: str | None,
-    place: str,
-    offset: int,
-    limit: int,
-    everything: bool,
-    content: bool,
-) -> None:
-    """List messages of a queue, by default those ready to run."""
-    columns = {
-        "queue": "queue",
-        "mid": "mid",
-        "status": "status",
-        "job": "job",
-        "attempts": "attempts",
-    }
-    columns |= (
-        {"not before": "when"}
-        if place == "due"
-        else {"lock until": "when"}
-        if place == "circle"
-        else {}
-    )
-    found = session.from_each(
-        queues,
-        lambda queue: _listed(
-            session, queue, cast("Place", place), offset, None if everything else limit, content
-        ),
-    )
-    session.say_all(found, columns | ({"content": "content"} if content else {}))
-
-
-def _listed(
-    session: Session, queue: Queue, place: Place, offset: int, limit: int | None, content: bool
-) -> Iterator[dict[str, Any]]:
-    following: int | None = offset
-    end = None if limit is None else offset + limit
-    while following is not None and (end is None or following < end):
-        wanted = SHORT_PAGE if end is None else min(SHORT_PAGE, end - following)
-        page = queue.admin.content(place, following, wanted)
-        yield from (_record(session, queue.name, place, entry, content) for entry in page.entries)
-        following = page.following
-    if following is not None and queue.admin.content(place, following, 1).entries:
-        session.note(f"{queue.name} has more: --offset {following}, or --all")
-
-
-def _record(
-    session: Session, queue: str, place: str, entry: Entry, content: bool
-) -> dict[str, Any]:
-    facts = {key: value for key, value in entry._asdict().items() if key != "content"}
-    record = {"queue": queue, "place": place, **facts, **content_facts(entry.content, content)}
-    if not session.as_json:
-        record["when"] = output.moment(entry.not_before if place == "due" else entry.lock_at)
-    return record
-
-
-@command(
     "cancel",
     changes=True,
     examples="jobq cancel resize:a.jpg\njobq cancel resize:a.jpg resize:b.jpg --queues low --json",
@@ -161,9 +85,10 @@ def _record(
 @click.argument("mids", metavar="MID...", nargs=-1, required=True)
 @queues_option
 def cancel(session: Session, mids: tuple[str, ...], queues: str | None) -> int:
-    """Cancel messages. A running job is told at the next renewal of its lease, and its outcome is refused.
+    """Cancel messages.
 
-    Exit code 1: one of them wasn't there to cancel.
+    The worker stops a running job when it next renews the job's lease, and the job's result is refused.
+    Exit code 1: a message could not be cancelled, because no queue has it.
     """
     words = [_cancelled(session, mid, queues) for mid in mids]
     return exits.OK if all(word == "cancelled" for word in words) else exits.NO

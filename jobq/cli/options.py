@@ -7,10 +7,10 @@ many commands share, [tool.jobq] of the nearest pyproject.toml, its default.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import click
 
@@ -19,6 +19,44 @@ from jobq.errors import ConfigError
 
 Function = Callable[..., object]
 SHARED_DEFAULTS = "jobq.shared_defaults"
+#: Old command or option -> what replaced it. Old words end with a usage error that names the new ones; variables
+#: and tables of pyproject.toml that are named after old words are still read.
+RENAMED = {
+    "messages": "queue peek",
+    "clear": "queue clear",
+    "forget": "queue forget",
+    "doctor": "check doctor",
+    "fsck": "check fsck",
+    "audit": "check audit",
+    "resque": "ruby",
+    "reliable clear --queue": "reliable delete",
+    "rsmq queue purge": "rsmq queue clear",
+    "rsmq queue heal": "rsmq queue repair",
+    "events tail --count": "events tail --limit",
+    "topic poll --count": "topic poll --limit",
+    "topic read --count": "topic read --limit",
+    "topic peek --count": "topic peek --limit",
+    "topic read --from": "topic read --since",
+    "topic read --to": "topic read --until",
+    "lake expire --older": "lake expire --older-than",
+    "lake vacuum --older": "lake vacuum --older-than",
+    "report --queue": "report --queues",
+}
+
+
+def variable_of(path: str) -> str:
+    """`worker --max-jobs` -> JOBQ_WORKER_MAX_JOBS."""
+    return "JOBQ_" + path.replace(" --", "_").replace(" ", "_").replace("-", "_").upper()
+
+
+_FORMER_VARIABLES = [(variable_of(new), variable_of(old)) for old, new in RENAMED.items()]
+
+
+def refuse_renamed(ctx: click.Context, word: str) -> None:
+    """End with a usage error that names the new word if `word` of this command is an old one."""
+    path = " ".join([*ctx.command_path.split()[1:], word])
+    if path in RENAMED:
+        ctx.fail(f"'jobq {path}' is now 'jobq {RENAMED[path]}'")
 
 
 class Option(click.Option):
@@ -38,15 +76,21 @@ class Option(click.Option):
         """Environment variables in the order they are read."""
         return (f"{ctx.auto_envvar_prefix}_{self.key.upper()}", *self.shared)
 
+    def former_variables(self, ctx: click.Context) -> Iterator[str]:
+        """The names that this option's own variable had before a command or an option was renamed."""
+        name = self.variables(ctx)[0]
+        for new, old in _FORMER_VARIABLES:
+            if f"{name}_".startswith(f"{new}_"):
+                yield old + name.removeprefix(new)
+
     @property
     def key(self) -> str:
         """The long flag as variables and pyproject.toml write it: `max_jobs`."""
         return self._key or max(self.opts, key=len).lstrip("-").replace("-", "_")
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        return next(
-            (os.environ[name] for name in self.variables(ctx) if os.environ.get(name)), None
-        )
+        names = (*self.variables(ctx), *self.former_variables(ctx))
+        return next((os.environ[name] for name in names if os.environ.get(name)), None)
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
@@ -67,7 +111,11 @@ class WithExamples(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         _take_defaults(self, ctx)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            refuse_renamed(ctx, error.option_name)
+            raise
 
 
 class Command(WithExamples):
@@ -88,32 +136,50 @@ class Group(WithExamples, click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self.removed:
             ctx.fail(self.removed[cmd_name])
-        return super().get_command(ctx, cmd_name)
+        found = super().get_command(ctx, cmd_name)
+        if found is None:
+            refuse_renamed(ctx, cmd_name)
+        return found
+
+
+class Verb(NamedTuple):
+    """A command that is loaded when it is called: its module in jobq.cli, its name there, its line in the help."""
+
+    module: str
+    name: str
+    says: str
 
 
 class LazyGroup(Group):
-    """Loads a verb's module when it is asked for; help lists the verbs in the order of `verbs`.
+    """Loads a verb's module when the verb is called; the help needs none of them.
 
-    verbs: name -> module in jobq.cli and name of its command, with a colon between.
+    sections: heading in the help -> verb -> where it is.
     """
 
-    verbs: ClassVar[dict[str, str]]
+    sections: ClassVar[Mapping[str, Mapping[str, Verb]]]
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.verbs)
+        return [name for verbs in self.sections.values() for name in verbs]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.verbs:
-            return super().get_command(ctx, cmd_name)
-        module, name = self.verbs[cmd_name].split(":")
-        found = getattr(import_module(f"jobq.cli.{module}"), name)
-        assert isinstance(found, click.Command)
-        return found
+        for verbs in self.sections.values():
+            if verb := verbs.get(cmd_name):
+                found = getattr(import_module(f"jobq.cli.{verb.module}"), verb.name)
+                assert isinstance(found, click.Command)
+                return found
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.list_commands(ctx)))
+        for heading, verbs in self.sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:{width}}", verb.says) for name, verb in verbs.items()])
 
 
 def _take_defaults(command: click.Command, ctx: click.Context) -> None:
     """From pyproject.toml: the shared defaults that this command has options for, then its own."""
-    known = {p.key: p.name or "" for p in command.params if isinstance(p, Option)}
+    options = {p.key: p for p in command.params if isinstance(p, Option)}
+    known = {key: one.name or "" for key, one in options.items()}
     if isinstance(command, click.Group):
         known |= {name: name for name in command.list_commands(ctx)}
     own = dict(ctx.default_map or {})
@@ -124,6 +190,9 @@ def _take_defaults(command: click.Command, ctx: click.Context) -> None:
             f"[tool.jobq.{place}] has no option {unknown[0]!r}; see jobq {place} --help"
         )
     found = {**ctx.meta.get(SHARED_DEFAULTS, {}), **own}
+    for key in found.keys() & options.keys():
+        if options[key].multiple and isinstance(found[key], str):
+            found[key] = [found[key]]
     ctx.default_map = {known[key]: value for key, value in found.items() if key in known}
 
 
@@ -150,6 +219,13 @@ class Modules(click.ParamType[str]):
         return rv.replace(",", " ").split()
 
 
+class Names(click.types.StringParamType):
+    """Comma-separated names; a variable holds one such list."""
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        return [rv]
+
+
 DURATION = Duration()
 
 
@@ -158,9 +234,32 @@ def option(*names: str, **attrs: Any) -> Callable[[Function], Function]:
     return click.option(*names, cls=Option, **attrs)
 
 
-queues_option = option(
-    "-q", "--queues", metavar="NAMES", shared=("JOBQ_QUEUES",),
-    help="Queues, comma-separated.  [default: all there are]",
+def _joined(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> str | None:
+    return ",".join(value) or None
+
+
+def queues_option_of(text: str, **attrs: Any) -> Callable[[Function], Function]:
+    """--queues low,high, or -q low -q high; the command gets one comma-separated text, or None."""
+    return option(
+        "-q", "--queues", type=Names(), multiple=True, callback=_joined, metavar="NAMES",
+        shared=("JOBQ_QUEUES",), help=text, **attrs,
+    )  # fmt: skip
+
+
+def limit_option(
+    default: int | None, most: int | None = None, *, short: bool = True
+) -> Callable[[Function], Function]:
+    """-n, --limit: how many to show at most. `short`: whether -n is free for it."""
+    shown = "all" if default is None else True
+    return option(
+        *(["-n"] if short else []), "--limit", type=click.IntRange(0 if most is None else 1, most),
+        default=default, show_default=shown, metavar="N", help="Show at most N.",
+    )  # fmt: skip
+
+
+queues_option = queues_option_of("Queues, comma-separated; repeatable.  [default: all there are]")
+offset_option = option(
+    "--offset", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Skip the first N."
 )  # fmt: skip
 import_option = option(
     "--import", "modules", type=Modules(), multiple=True, metavar="MODULE", shared=("JOBQ_IMPORT",),

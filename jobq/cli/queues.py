@@ -10,17 +10,28 @@ from contextlib import contextmanager, nullcontext, redirect_stderr
 from difflib import get_close_matches
 from io import StringIO
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from jobq.cli import exits, output
-from jobq.cli.options import DURATION, option, queues_option, yes_option
+from jobq.cli.messages import content_facts
+from jobq.cli.options import (
+    DURATION,
+    group,
+    limit_option,
+    offset_option,
+    option,
+    queues_option,
+    yes_option,
+)
 from jobq.cli.session import Session, command
 from jobq.errors import JobqError
+from jobq.queue.admin import SHORT_PAGE
 from jobq.queue.directory import forget_queue, queue_names, served
 from jobq.queue.keys import key
 from jobq.queue.queue import Queue
+from jobq.queue.types import Entry, Place
 
 COLUMNS = ("ready", "delayed", "locked", "requeued", "done", "deduped", "dead", "messages")
 EXAMPLES = """
@@ -33,23 +44,25 @@ EXAMPLES = """
 
 @command("queues", examples=EXAMPLES)
 @queues_option
-@option("-w", "--watch", is_flag=True, help="Stay, and show it live until Ctrl-C.")
-@option("--every", type=DURATION, default="1s", show_default=True, help="How often, with --watch.")
-@option("--times", type=click.IntRange(1), help="Looks to take, with --watch.  [default: no end]")
+@option("-w", "--watch", is_flag=True, help="Repeat until Ctrl-C.")
+@option("--every", type=DURATION, default="1s", show_default=True, help="With --watch: how often.")
+@option(
+    "--times", type=click.IntRange(1), help="With --watch: how many times.  [default: until Ctrl-C]"
+)
 def queues(
     session: Session, queues: str | None, watch: bool, every: float, times: int | None
 ) -> None:
-    """Show how many messages are where, queue by queue.
+    """Count the messages of each queue, once or live.
 
-    ready: to run now; delayed: not before a time; locked: running; requeued: newer content waits for the
-    run to end; done: awaiting collection; deduped: done, refusing its mid; dead: out of attempts. Behind them:
-    whether a queue is paused, or has ready messages and no worker that serves it.
+    ready: can run now. delayed: not before a given time. locked: running. requeued: newer content waits for
+    the current run to end. done: finished, to be removed soon. deduped: finished, still refuses its mid. dead:
+    out of attempts. The last column says whether the queue is paused, or has ready messages and no worker.
     """
     if not watch:
         found = list(rows(session, queues))
         if not found and not session.problems:
             session.note(
-                "no queue was ever used here; enqueue something, or check --url and --namespace"
+                "no queue was ever used here; run 'jobq enqueue JOB', or check --url and --namespace"
             )
         _print(lines(session, found))
         return
@@ -134,9 +147,9 @@ names_argument = click.argument("names", metavar="QUEUE...", nargs=-1, required=
 @command("pause", examples="jobq pause low\njobq pause low high --json")
 @names_argument
 def pause(session: Session, names: tuple[str, ...]) -> int:
-    """Hand out nothing from QUEUE... until resume. Running jobs go on; enqueueing still works.
+    """Hand out no message of a queue until it is resumed.
 
-    Exit code 1: one was never used here.
+    Running jobs continue, and producers can still enqueue. Exit code 1: a queue was never used here.
     """
     return _set(session, names, lambda queue: queue.admin.pause(), {"paused": True}, "paused")
 
@@ -144,7 +157,10 @@ def pause(session: Session, names: tuple[str, ...]) -> int:
 @command("resume", examples="jobq resume low")
 @names_argument
 def resume(session: Session, names: tuple[str, ...]) -> int:
-    """End a pause of QUEUE... Exit code 1: one was never used here."""
+    """End a pause.
+
+    Exit code 1: a queue was never used here.
+    """
     return _set(session, names, lambda queue: queue.admin.resume(), {"paused": False}, "resumed")
 
 
@@ -152,7 +168,7 @@ def _set(
     session: Session, names: tuple[str, ...], act: Callable[[Queue], None], facts: dict[str, bool],
     word: str,
 ) -> int:  # fmt: skip
-    """All of them first, then the words: a reader that goes away changes nothing."""
+    """Change all queues first, then print: a reader that goes away changes nothing."""
 
     def one(queue: Queue) -> Iterator[str]:
         act(queue)
@@ -165,12 +181,12 @@ def _set(
 
 
 def _used(session: Session, names: tuple[str, ...]) -> list[str]:
-    """Those of the names that queues here have; of each other one a line that says so."""
-    session.queues(names)  # what no key can hold is no name
+    """Return the names that queues here have; print a line for each other name."""
+    session.queues(names)  # refuses what cannot be a name
     try:
         known = set(queue_names(session.client))
     except JobqError:
-        # The list of names is damaged, or out of reach: nothing is known against them.
+        # The list of names is damaged or out of reach, so no name can be refused.
         return list(names)
     for name in names:
         if name not in known:
@@ -181,20 +197,85 @@ def _used(session: Session, names: tuple[str, ...]) -> list[str]:
     return [name for name in names if name in known]
 
 
-@command("clear", examples="jobq clear low\njobq clear low --yes --json")
+@group("queue", examples="jobq queue peek --queues low\njobq queue clear low")
+def queue() -> None:
+    """Look into a queue, empty it, take it off the list."""
+
+
+class _Wanted(NamedTuple):
+    """What `queue peek` shows of each queue. end: the offset to stop before; None: to the end."""
+
+    place: Place
+    offset: int
+    end: int | None
+    content: bool
+
+
+@command(
+    "peek",
+    group=queue,
+    examples="""
+        jobq queue peek --queues low
+        jobq queue peek --queues low --place due --all --json
+        jobq queue peek --queues low --content
+    """,
+)
+@queues_option
+@option("--place", type=click.Choice(["ready", "due", "circle"]), default="ready", show_default=True,
+        help="ready: can run now; due: delayed; circle: handed out.")  # fmt: skip
+@offset_option
+@limit_option(100, 1000)
+@option("--all", "everything", is_flag=True, help="Show all from --offset on.")
+@option("--content", is_flag=True, help="Show the contents too. They may hold secrets.")
+def peek(
+    session: Session, queues: str | None, place: Place, offset: int, limit: int, everything: bool,
+    content: bool,
+) -> None:  # fmt: skip
+    """List messages without changing them, by default those ready to run."""
+    columns = {name: name for name in ("queue", "mid", "status", "job", "attempts")}
+    columns |= {"not before": "when"} if place == "due" else {}
+    columns |= {"lock until": "when"} if place == "circle" else {}
+    columns |= {"content": "content"} if content else {}
+    wanted = _Wanted(place, offset, None if everything else offset + limit, content)
+    found = session.from_each(queues, lambda queue: _listed(session, queue, wanted))
+    session.say_all(found, columns)
+
+
+def _listed(session: Session, queue: Queue, wanted: _Wanted) -> Iterator[dict[str, Any]]:
+    following: int | None = wanted.offset
+    while following is not None and (wanted.end is None or following < wanted.end):
+        number = SHORT_PAGE if wanted.end is None else min(SHORT_PAGE, wanted.end - following)
+        page = queue.admin.content(wanted.place, following, number)
+        yield from (_record(session, queue.name, wanted, entry) for entry in page.entries)
+        following = page.following
+    if following is not None and queue.admin.content(wanted.place, following, 1).entries:
+        session.note(f"{queue.name} has more; add --offset {following} or --all")
+
+
+def _record(session: Session, queue: str, wanted: _Wanted, entry: Entry) -> dict[str, Any]:
+    facts = {key: value for key, value in entry._asdict().items() if key != "content"}
+    content = content_facts(entry.content, wanted.content)
+    record = {"queue": queue, "place": wanted.place, **facts, **content}
+    if not session.as_json:
+        at = entry.not_before if wanted.place == "due" else entry.lock_at
+        record["when"] = output.moment(at)
+    return record
+
+
+@command("clear", group=queue, examples="jobq queue clear low\njobq queue clear low --yes --json")
 @names_argument
 @yes_option
 def clear(session: Session, names: tuple[str, ...], yes: bool) -> int:
-    """Drop every live message of QUEUE... Running jobs can't finish any more; the dead stay.
+    """Delete every message of a queue except the dead ones.
 
-    Exit code 1: one was never used here.
+    The results of jobs that are running are refused. Exit code 1: a queue was never used here.
     """
     used = _used(session, names)
     queues = session.queues(used) if used else []
     live = {queue.name: queue.admin.counts().messages for queue in queues}
     told = ", ".join(f"{count:,} of {name}" for name, count in live.items())
     if queues:
-        session.confirmed(f"Drop all live messages ({told})?", yes)
+        session.confirmed(f"Delete all messages except the dead ({told})?", yes)
     with output.progress(len(queues), "clearing", quiet=session.as_json) as bar:
         dropped = []
         for queue in queues:
@@ -205,14 +286,19 @@ def clear(session: Session, names: tuple[str, ...], yes: bool) -> int:
     return exits.OK if len(used) == len(names) else exits.NO
 
 
-@command("forget", changes=True, examples="jobq forget low\njobq forget low --json")
+@command(
+    "forget",
+    group=queue,
+    changes=True,
+    examples="jobq queue forget low\njobq queue forget low --json",
+)
 @names_argument
 def forget(session: Session, names: tuple[str, ...]) -> int:
-    """List QUEUE... no longer, and drop its events: for a queue that is empty for good.
+    """Take a queue that is no longer used off the list, and delete its events.
 
-    Refused while it holds a message, dead ones too, or a worker serves it. It comes back by itself within
-    a minute of an enqueue. A few bytes stay, so that the fences of its jobs never go back.
-    Exit code 1: one was refused, or never used here.
+    Refused while the queue holds a message, also a dead one, or while a worker serves it. An enqueue puts the
+    queue back on the list within a minute. The counter of its fence numbers stays, so that they never go back.
+    Exit code 1: a queue was refused, or never used here.
     """
     used, left = _used(session, names), 0
     workers = served(session.client)

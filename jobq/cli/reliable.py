@@ -35,9 +35,10 @@ token_option = option("--token", default="", help="Who holds the messages; other
 """,
 )
 def reliable() -> None:
-    """RELIABLEQ, the queue of the RedisRQ module, over plain Redis types: each message at least once.
+    """Use RELIABLEQ queues, as the RedisRQ module does.
 
-    Commands take the module's arguments and print what redis-cli would, or JSON with --json.
+    The server needs no module. Each message is delivered at least once. Commands take the module's arguments
+    and print what redis-cli would, or JSON with --json.
     """
 
 
@@ -307,19 +308,29 @@ def purge(session: Session, key: str, ids: tuple[str, ...], ns: str) -> int:
 
 
 @command(
-    "clear",
-    group=reliable,
-    examples="jobq reliable clear mails\njobq reliable clear mails --queue --yes",
+    "clear", group=reliable, examples="jobq reliable clear mails\njobq reliable clear mails --yes"
 )
 @key_argument
-@option("--queue", "whole", is_flag=True, help="The queue too: its last id, its configuration.")
 @yes_option
 @ns_option
-def clear(session: Session, key: str, whole: bool, yes: bool, ns: str) -> int:
-    """Forget every message of KEY, the dead too; print how many there were."""
-    session.confirmed(f"Forget every message of {output.escaped(key)}?", yes)
-    queue = _queue(session, ns)
-    return _answer(session, lambda: queue.delete(key) if whole else queue.clear(key))
+def clear(session: Session, key: str, yes: bool, ns: str) -> int:
+    """Delete every message of KEY, the dead too; print how many there were. The queue's settings stay."""
+    session.confirmed(f"Delete every message of {output.escaped(key)}?", yes)
+    return _answer(session, lambda: _queue(session, ns).clear(key))
+
+
+@command(
+    "delete",
+    group=reliable,
+    examples="jobq reliable delete mails\njobq reliable delete mails --yes",
+)
+@key_argument
+@yes_option
+@ns_option
+def delete(session: Session, key: str, yes: bool, ns: str) -> int:
+    """Delete the queue KEY: its messages, its last id and its settings; print how many messages there were."""
+    session.confirmed(f"Delete the queue {output.escaped(key)} with every message?", yes)
+    return _answer(session, lambda: _queue(session, ns).delete(key))
 
 
 Reply = str | bytes | int | None | tuple[Any, ...] | list[Any]

@@ -15,7 +15,7 @@ import click
 
 from jobq.cli import output
 from jobq.cli.lake import lake_options, opened
-from jobq.cli.options import DURATION, option
+from jobq.cli.options import DURATION, option, queues_option
 from jobq.cli.session import Session, command
 from jobq.cli.spark import master_option, memory_option
 from jobq.config import parse_queues, settings_from_env
@@ -36,7 +36,7 @@ PAGE = "jobq-report.html"
     "report",
     examples="""
         jobq report all --html --lake ./lake --since 7d
-        jobq report wait --queue low --since 2026-11-20T00:00Z --until 2026-11-21T00:00Z
+        jobq report wait --queues low --since 2026-11-20T00:00Z --until 2026-11-21T00:00Z
         jobq report regressions --mark v2.4 --since 3d
         jobq report capacity --target-wait 10s --weights high:6,low:1
         jobq report errors --live --since 1h --format json
@@ -47,10 +47,7 @@ PAGE = "jobq-report.html"
 @option("--live", is_flag=True, help="Not from a lake: what the server's streams still have.")
 @option("--since", default="7d", metavar="WHEN", help="From then on: 7d (ago), or a moment.  [default: 7d]")
 @option("--until", metavar="WHEN", help="Before then.  [default: now]")
-@option(
-    "-q", "--queues", "--queue", "queues", metavar="NAMES", shared=("JOBQ_QUEUES",),
-    help="Queues, comma-separated.  [default: all there are]",
-)
+@queues_option
 @option(
     "--format", "form", type=click.Choice(["table", "json", "csv", "html"]), default="table",
     help="How to show it.  [default: table]",
@@ -71,7 +68,9 @@ PAGE = "jobq-report.html"
 @memory_option
 @master_option
 def report(session: Session, name: str, form: str, html: bool, target: str | None, **given: Any) -> None:
-    """Answer a question from history: what waits, runs, fails, costs, got slower, and how many workers it takes.
+    """Answer questions from history.
+
+    What waits, runs, fails and costs, what got slower, and how many workers are needed.
 
     NAME is one of: all, regressions, anomalies, errors, dead, retries, slo, wait, backlog, capacity, run,
     throughput, heatmap, cost.

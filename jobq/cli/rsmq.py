@@ -12,7 +12,15 @@ import click
 from click.core import ParameterSource
 
 from jobq.cli import exits, output
-from jobq.cli.options import DURATION, Option, group, option, yes_option
+from jobq.cli.options import (
+    DURATION,
+    Option,
+    group,
+    limit_option,
+    offset_option,
+    option,
+    yes_option,
+)
 from jobq.cli.session import Session, command
 from jobq.errors import ConfigError
 from jobq.protocols.rsmq import Rsmq, RsmqMessage
@@ -82,9 +90,11 @@ def fail(text: str, error: RsmqError | None = None) -> None:
 )
 @click.pass_context
 def rsmq(ctx: click.Context, redis_url: str | None, verbose: bool) -> None:
-    """Queues shared with RSMQ's clients of other languages, delivered at least once.
+    """Use RSMQ queues, as rsmqctl does.
 
-    Commands, flags and lines are those of rsmqctl. Exit code 1: it failed; the reason is on stderr.
+    RSMQ's clients in other languages can use the same queues. Each message is delivered at least once.
+    Commands, flags and output are those of rsmqctl, so -n is the queue's name here. Exit code 1: the command
+    failed, and the reason is on stderr.
     """
     ctx.meta[REDIS_URL], ctx.meta[VERBOSE] = redis_url, verbose
 
@@ -210,24 +220,24 @@ def delete_queue(session: Session, name: str, ns: str) -> None:
     _say(session, name, "deleted")
 
 
-@command("purge", group=queue, examples="jobq rsmq queue purge -n mails --yes")
+@command("clear", group=queue, examples="jobq rsmq queue clear -n mails --yes")
 @name_option
 @ns_option
 @yes_option
-def purge(session: Session, name: str, ns: str, yes: bool) -> None:
+def clear(session: Session, name: str, ns: str, yes: bool) -> None:
     """Delete all messages of a queue, hidden ones too; the queue stays."""
     session.confirmed(f"Delete all messages of {name}?", yes)
-    with telling(f"Failed to purge queue: {name}"):
+    with telling(f"Failed to clear queue: {name}"):
         gone = opened(session, ns).purge(name)
     session.say({"queue": name, "purged": gone}, f"{name}: {gone:,} messages deleted")
 
 
-@command("heal", group=queue, examples="jobq rsmq queue heal -n mails")
+@command("repair", group=queue, examples="jobq rsmq queue repair -n mails")
 @name_option
 @ns_option
-def heal(session: Session, name: str, ns: str) -> None:
+def repair(session: Session, name: str, ns: str) -> None:
     """Remove what crashed clients left: ids without a body, fields of messages that are gone."""
-    with telling(f"Failed to heal queue: {name}"):
+    with telling(f"Failed to repair queue: {name}"):
         healed = opened(session, ns).heal(name)
     text = f"{name}: {healed.phantoms:,} ids without a body, {healed.fields:,} fields without a message"
     session.say({"queue": name, **healed._asdict()}, text)
@@ -400,10 +410,8 @@ def visibility(session: Session, name: str, message_id: str, vt: int, ns: str) -
     show_default=True,
     help="Which.",
 )
-@option("--offset", type=click.IntRange(0), default=0, show_default=True, help="Skip so many.")
-@option(
-    "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Show so many."
-)
+@offset_option
+@limit_option(100, 1000, short=False)
 @ns_option
 def peek(session: Session, name: str, place: str, offset: int, limit: int, ns: str) -> None:
     """Look at messages without receiving them: a JSON object a line, the next first."""

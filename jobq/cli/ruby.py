@@ -9,7 +9,7 @@ import click
 
 from jobq.cli import exits, output
 from jobq.cli.arguments import from_words, moment_of
-from jobq.cli.options import DURATION, group, option, yes_option
+from jobq.cli.options import DURATION, group, limit_option, offset_option, option, yes_option
 from jobq.cli.session import Session, command
 from jobq.errors import ConfigError, ScriptError
 from jobq.protocols.ruby.claims import Claims
@@ -28,21 +28,24 @@ namespaces_options = (
 
 
 @group(
-    "resque",
+    "ruby",
     examples="""
-    jobq resque queues
-    jobq resque push --sidekiq default HardWorker 1 x
-    jobq resque peek --resque low
+    jobq ruby queues
+    jobq ruby push --sidekiq default HardWorker 1 x
+    jobq ruby peek --resque low
 """,
 )
-def resque() -> None:
-    """Resque's and Sidekiq's queues. Their jobs run here by `jobq worker --sidekiq QUEUE --resque QUEUE`."""
+def ruby() -> None:
+    """Show and fill the queues of Resque and Sidekiq.
+
+    'jobq worker --sidekiq QUEUE --resque QUEUE' runs their jobs.
+    """
 
 
-@command("push", group=resque, examples="""
-    jobq resque push --sidekiq default HardWorker 1 x --delay 5m
-    jobq resque push --resque low Archive 7
-    jobq resque push --sidekiq default HardWorker --retry 3 --version 8
+@command("push", group=ruby, examples="""
+    jobq ruby push --sidekiq default HardWorker 1 x --delay 5m
+    jobq ruby push --resque low Archive 7
+    jobq ruby push --sidekiq default HardWorker --retry 3 --version 8
 """)  # fmt: skip
 @click.argument("job_class", metavar="CLASS")
 @click.argument("words", metavar="[ARG]...", nargs=-1)
@@ -82,8 +85,8 @@ def push(
 
 @command(
     "queues",
-    group=resque,
-    examples="jobq resque queues\njobq resque queues --sidekiq-namespace app --json",
+    group=ruby,
+    examples="jobq ruby queues\njobq ruby queues --sidekiq-namespace app --json",
 )
 @namespaces_options[0]
 @namespaces_options[1]
@@ -99,15 +102,13 @@ def queues(session: Session, sidekiq_namespace: str, resque_namespace: str) -> N
 
 @command(
     "peek",
-    group=resque,
-    examples="jobq resque peek --sidekiq default\njobq resque peek --resque low --limit 5",
+    group=ruby,
+    examples="jobq ruby peek --sidekiq default\njobq ruby peek --resque low --limit 5",
 )
 @sidekiq_option
 @resque_option
-@option("--offset", type=click.IntRange(0), default=0, show_default=True, help="Skip so many.")
-@option(
-    "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Show so many."
-)
+@offset_option
+@limit_option(100, 1000)
 def peek(
     session: Session, sidekiq: str | None, resque: str | None, offset: int, limit: int
 ) -> None:
@@ -117,9 +118,9 @@ def peek(
         session.say({"job": text}, text)
 
 
-@command("claims", group=resque, examples="""
-    jobq resque claims --sidekiq default
-    jobq resque claims --sidekiq default --give-back --yes
+@command("claims", group=ruby, examples="""
+    jobq ruby claims --sidekiq default
+    jobq ruby claims --sidekiq default --give-back --yes
 """)  # fmt: skip
 @sidekiq_option
 @resque_option
@@ -153,7 +154,7 @@ def claims(
     session.say_all(records, columns)
 
 
-@command("workers", group=resque, examples="jobq resque workers\njobq resque workers --json")
+@command("workers", group=ruby, examples="jobq ruby workers\njobq ruby workers --json")
 @namespaces_options[0]
 @namespaces_options[1]
 def workers(session: Session, sidekiq_namespace: str, resque_namespace: str) -> int:

@@ -10,12 +10,18 @@ from jobq.embedded import server as embedded
 
 @group("server", examples="jobq server status\njobq server stop")
 def server() -> None:
-    """The embedded server, which jobq starts by itself where no URL is set."""
+    """Show or stop this project's embedded server.
+
+    jobq starts it when no URL is set.
+    """
 
 
 @command("status", group=server, examples="jobq server status\njobq server status --json")
 def status(session: Session) -> int:
-    """Show whether it runs, and where its data and socket are. Exit code 1: it doesn't run."""
+    """Show whether the embedded server runs, and where its data and socket are.
+
+    Exit code 1: it doesn't run.
+    """
     found = embedded.status(session.settings)
     text = f"not running; data in {found.data}"
     if found.running:
@@ -30,7 +36,10 @@ def status(session: Session) -> int:
 
 @command("stop", group=server, examples="jobq server stop")
 def stop(session: Session) -> int:
-    """End it; its data stay. Exit code 1: it didn't run."""
+    """Stop the embedded server; its data stay.
+
+    Exit code 1: it wasn't running.
+    """
     stopped = embedded.stop(session.settings)
     session.say({"stopped": stopped}, "stopped" if stopped else "not running")
     return exits.OK if stopped else exits.NO

@@ -109,7 +109,7 @@ class Session:
     def strange(self, kind: str, names: Iterable[bytes]) -> None:
         """Make a problem of each name in a list that can't be one."""
         for name in names:
-            told = f"can't be a {kind}'s name; jobq fsck --repair removes it"
+            told = f"can't be a {kind}'s name; jobq check fsck --repair removes it"
             self.problem(f"{name!r} in the list of {kind}s", JobqError(told))
 
     @contextmanager
@@ -119,7 +119,7 @@ class Session:
             yield
         except ScriptError as error:
             damaged = "WRONGTYPE" in str(error) and kind == "queue"
-            remedy = f"; jobq fsck --queues {name} names the damage" if damaged else ""
+            remedy = f"; jobq check fsck --queues {name} names the damage" if damaged else ""
             self.problem(f"{kind} {name}", ScriptError(f"{error}{remedy}"))
         except UnavailableError as error:
             if not self.client.is_cluster:

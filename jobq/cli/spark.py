@@ -36,7 +36,7 @@ master_option = option(
 """,
 )
 def spark() -> None:
-    """Check and try out Spark on this machine."""
+    """Check Spark on this machine, and open a shell."""
 
 
 @command(

@@ -14,7 +14,7 @@ import click
 
 from jobq.cli import exits, output
 from jobq.cli.arguments import moment_of
-from jobq.cli.options import DURATION, group, option, yes_option
+from jobq.cli.options import DURATION, group, limit_option, option, yes_option
 from jobq.cli.session import Session, command
 from jobq.config import duration_s
 from jobq.errors import ConfigError, GroupNotFoundError, JobqError
@@ -118,12 +118,15 @@ def print_message(session: Session, message: TopicMessage) -> None:
     examples="""
     jobq topic append orders '{"id": 1}' --key 1
     jobq topic poll orders --group billing
-    jobq topic read orders --from 1h
+    jobq topic read orders --since 1h
     jobq topic lag orders
 """,
 )
 def topic() -> None:
-    """Append-only logs that any number of groups read, each at its own pace, and read again."""
+    """Append to replayable logs and read them by group.
+
+    Any number of groups read a topic, each at its own pace, and can read it again.
+    """
 
 
 @command(
@@ -196,16 +199,14 @@ def _told(indexes: list[int]) -> str:
     group=topic,
     examples="""
         jobq topic poll orders --group billing
-        jobq topic poll orders --group billing --count 1 --block 30s --json
+        jobq topic poll orders --group billing --limit 1 --block 30s --json
         jobq topic poll orders --group audit --start latest --follow
         jobq topic poll orders --group billing --keep
     """,
 )
 @name_argument
 @group_option
-@option(
-    "-n", "--count", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most."
-)
+@limit_option(100, 1000)
 @option(
     "--block", type=DURATION, default="0s", show_default=True, help="Wait so long for the first."
 )
@@ -216,7 +217,7 @@ def _told(indexes: list[int]) -> str:
 @option("--keep", is_flag=True, help="Commit nothing: they come again.")
 @layout_option
 def poll(
-    session: Session, name: str, group: str, count: int, block: float, start: Any, follow: bool, keep: bool,
+    session: Session, name: str, group: str, limit: int, block: float, start: Any, follow: bool, keep: bool,
     layout: str,
 ) -> int:  # fmt: skip
     """Print the next messages of TOPIC for a group, and commit them once they are printed.
@@ -232,12 +233,12 @@ def poll(
                               "leave out --keep and --start")  # fmt: skip
         simple = redismq_of(session, name).reader(group)
         return _print_batches(
-            session, lambda: simple.poll(count, 3600 if follow else block), follow
+            session, lambda: simple.poll(limit, 3600 if follow else block), follow
         )
     with topic_of(session, name).reader(group, start=start) as reader:
         settle: Callable[[], object] = reader.release if keep else reader.commit
         return _print_batches(
-            session, lambda: reader.poll(count, 3600 if follow else block), follow, settle
+            session, lambda: reader.poll(limit, 3600 if follow else block), follow, settle
         )
 
 
@@ -269,14 +270,14 @@ def _print_batch(session: Session, batch: TopicBatch, settle: Callable[[], objec
     group=topic,
     examples="""
         jobq topic read orders
-        jobq topic read orders --from 100 --to 199 --json
-        jobq topic read orders --from 1h --to 30m
-        jobq topic read orders --from 2026-11-21T08:00 --count 10
+        jobq topic read orders --since 100 --until 199 --json
+        jobq topic read orders --since 1h --until 30m
+        jobq topic read orders --since 2026-11-21T08:00 --limit 10
     """,
 )
 @name_argument
 @option(
-    "--from",
+    "--since",
     "start",
     type=PLACE,
     default="earliest",
@@ -284,14 +285,14 @@ def _print_batch(session: Session, batch: TopicBatch, settle: Callable[[], objec
     help="An index, 1h (ago), a moment.",
 )
 @option(
-    "--to",
+    "--until",
     "end",
     type=PLACE,
     help="The last index; or a time, which is left out.  [default: latest]",
 )
-@option("-n", "--count", type=click.IntRange(1), help="At most.  [default: all]")
+@limit_option(None)
 @layout_option
-def read(session: Session, name: str, start: Any, end: Any, count: int | None, layout: str) -> int:
+def read(session: Session, name: str, start: Any, end: Any, limit: int | None, layout: str) -> int:
     """Print a stretch of TOPIC; nobody's position moves. Exit code 1: there is nothing, or it was dropped."""
     if layout == "redismq":
         if isinstance(start, datetime) or isinstance(end, datetime) or start == "latest":
@@ -301,7 +302,7 @@ def read(session: Session, name: str, start: Any, end: Any, count: int | None, l
     else:
         found = topic_of(session, name).read(start, end)
     seen = 0
-    for message in islice(found, count):
+    for message in islice(found, limit):
         print_message(session, message)
         seen += 1
     return exits.OK if seen else exits.NO
@@ -440,17 +441,15 @@ def seek(session: Session, name: str, group: str, place: Any, layout: str) -> No
 )
 @name_argument
 @group_option
-@option(
-    "-n", "--count", type=click.IntRange(1, 1000), default=10, show_default=True, help="At most."
-)
+@limit_option(10, 1000)
 @layout_option
-def peek(session: Session, name: str, group: str, count: int, layout: str) -> int:
+def peek(session: Session, name: str, group: str, limit: int, layout: str) -> int:
     """Look at what a group of TOPIC gets next; nothing moves. Exit code 1: there is nothing new."""
     if layout == "redismq":
         topic = redismq_of(session, name)
-        found = list(islice(topic.read(topic.reader(group).lag().settled + 1), count))
+        found = list(islice(topic.read(topic.reader(group).lag().settled + 1), limit))
     else:
-        found = topic_of(session, name).group(group).peek(count)
+        found = topic_of(session, name).group(group).peek(limit)
     for message in found:
         print_message(session, message)
     return exits.OK if found else exits.NO

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import click
 
 from jobq.cli.modules import load
-from jobq.cli.options import DURATION, Function, import_option, option
+from jobq.cli.options import DURATION, Function, import_option, option, queues_option_of
 from jobq.cli.session import Session, command
 from jobq.client.connection import set_default_client
 from jobq.config import WorkerSettings, parse_queues
@@ -110,8 +110,10 @@ def setting(
 
 @command("worker", examples=EXAMPLES)
 @import_option
-@option("-q", "--queues", metavar="NAMES", shared=("JOBQ_QUEUES",), show_default="those that the imported jobs declare",
-        help="Queues in turn, low,high, or by weight, high:6,low:1.")  # fmt: skip
+@queues_option_of(
+    "Queues to take turns over, low,high, or with weights, high:6,low:1; repeatable.",
+    show_default="those that the imported jobs declare",
+)
 @option("--strict", is_flag=True, help="Drain queues in the order given.")
 @setting("processes", "Children.", int, "one per processor")
 @setting("concurrency", "Async jobs at once in a child.", int)
@@ -141,10 +143,11 @@ def setting(
 def worker(
     session: Session, modules: tuple[str, ...], log_level: str, log_format: str, **given: Any
 ) -> int:
-    """Run jobs, each at least once, until TERM or INT.
+    """Run jobs until TERM or INT.
 
-    TERM and INT drain, a second one hurries, a third kills; TSTP takes no more, CONT goes on; TTIN dumps
-    stacks; HUP replaces the children one by one.
+    Each job runs at least once. The first TERM or INT lets running jobs finish, the second interrupts them,
+    the third kills them. TSTP stops fetching messages and CONT continues. TTIN prints the stacks of every
+    process. HUP replaces the processes one by one.
     """
     from jobq.worker.process import Hooks
     from jobq.worker.run import run_worker

@@ -1,4 +1,4 @@
-"""What became of the messages of a time range, from the lake alone: `jobq audit` for history.
+"""What became of the messages of a time range, from the lake alone: `jobq check audit` for history.
 
 A message that hasn't ended in what the lake holds is `open`: it may still live on the server, and only that can
 tell.

@@ -137,7 +137,7 @@ class Audit:
         if found[b"last-generated-id"] == LAST:
             raise ConfigError(
                 f"queue {self._queue.name!r}: the stream's newest entry has the last id there can be, so no event was "
-                f"recorded since; jobq fsck --repair --queues {self._queue.name}, and audit from then on"
+                f"recorded since; jobq check fsck --repair --queues {self._queue.name}, and audit from then on"
             )
         return found
 
@@ -155,7 +155,7 @@ class Audit:
             raise ConfigError(
                 f"queue {self._queue.name!r}: events since {in_utc(self._unread[0])} were trimmed before they "
                 f"were read, the oldest left is of {in_utc(oldest[0])}; give a later --since, or read along "
-                "while they are written: jobq audit --for 10m"
+                "while they are written: jobq check audit --for 10m"
             )
 
 

@@ -345,7 +345,7 @@ def _why(facts: Facts, part: str) -> str:
     return facts.unknown.get(part, "the server doesn't say")
 
 
-ASK_ADMIN = "ask with the URL of a user who may: jobq doctor --url …"
+ASK_ADMIN = "ask with the URL of a user who may: jobq check doctor --url …"
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     version, patched, eviction, memory, persistence, replicas, coverage, connections, clock, latency, rights,
     exposure,

@@ -115,7 +115,7 @@ class Status(NamedTuple):
 class Counts(NamedTuple):
     """How many messages are where. `locked` holds expired locks too, until they are recovered.
 
-    `quarantined`: bytes that stood among the mids and can't be one (`jobq fsck`).
+    `quarantined`: bytes that stood among the mids and can't be one (`jobq check fsck`).
     """
 
     messages: int

@@ -167,7 +167,7 @@ class OutageLog:
         broken = {index: trouble for index, trouble in new.items() if trouble.state != AWAY}
         for index, trouble in broken.items():
             logger.error(
-                "%s: the server refuses its calls; %s: %s; jobq fsck says what is wrong",
+                "%s: the server refuses its calls; %s: %s; jobq check fsck says what is wrong",
                 self._named([index]), others, trouble.why,
             )  # fmt: skip
         self._told.update(away | broken)

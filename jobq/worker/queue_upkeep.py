@@ -122,7 +122,7 @@ class QueueUpkeep:
         if more > 0:
             logger.warning(
                 "queue %s: %d entr%s that can't be message ids were set aside, %d in all; "
-                "jobq fsck shows them",
+                "jobq check fsck shows them",
                 self._queues[index].name, more, "y" if more == 1 else "ies", left.quarantined,
             )  # fmt: skip
 

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 --[[
-rights: which commands the user of this connection may not send, for jobq doctor.
+rights: which commands the user of this connection may not send, for jobq check doctor.
 
 KEYS
   key:any  what the commands would be sent to

@@ -56,9 +56,11 @@ def test_pause_and_resume(cli: Any, queue: Queue, client: Any) -> None:
 def test_clear_asks_and_drops_live_messages_only(cli: Any, queue: Queue, kill_message: Any) -> None:
     kill_message(queue, "dead")
     queue.enqueue_many([b"1", b"2"])
-    refused = cli("clear", "low", given="n\n")
+    refused = cli("queue", "clear", "low", given="n\n")
     assert refused.code == 1 and "2 of low" in refused.err and queue.admin.counts().messages == 2
-    assert cli("clear", "low", "--yes", "--json").records == [{"queue": "low", "cleared": 2}]
+    assert cli("queue", "clear", "low", "--yes", "--json").records == [
+        {"queue": "low", "cleared": 2}
+    ]
     assert (queue.admin.counts().messages, queue.admin.counts().dead) == (0, 1)
 
 
@@ -67,19 +69,19 @@ def test_queue_name_that_no_key_can_hold_is_refused(cli: Any) -> None:
     assert ended.code == 2 and ended.err.startswith("jobq: queue 'a{b'")
 
 
-@pytest.mark.parametrize("verb", [("pause",), ("resume",), ("clear", "--yes")])
+@pytest.mark.parametrize("verb", ["pause", "resume", "queue clear --yes"])
 def test_verb_names_the_nearest_queues_when_there_was_none_of_that_name(
-    cli: Any, client: Any, redis: Any, verb: tuple[str, ...]
+    cli: Any, client: Any, redis: Any, verb: str
 ) -> None:
     Queue("mails", client).enqueue(b"1")
     before = set(redis.keys())
-    ended = cli(verb[0], "mail", *verb[1:])
+    ended = cli(*verb.split(), "mail")
     assert (ended.code, ended.out) == (
         1, "mail: no queue of that name was ever used here; did you mean mails?\n"
     )  # fmt: skip
     assert set(redis.keys()) == before
     # The others are done all the same.
-    ended = cli(verb[0], "zzz", "mails", *verb[1:], "--json")
+    ended = cli(*verb.split(), "zzz", "mails", "--json")
     assert ended.code == 1
     assert [one["queue"] for one in ended.records] == ["zzz", "mails"]
 
@@ -88,13 +90,13 @@ def test_forget_takes_an_empty_queue_off_the_list(cli: Any, client: Any, redis: 
     queue = Queue("old", client)
     queue.admin.events_level("all")
     queue.enqueue(b"1", mid="m")
-    refused = cli("forget", "old")
+    refused = cli("queue", "forget", "old")
     assert refused.code == 1 and "it holds 1 messages" in refused.out
     assert [one["queue"] for one in cli("queues", "--json").records] == ["old"]
     queue.cancel("m")
     fence = int(redis.hget("jobq:{old}:meta", "fence") or 0)
 
-    assert cli("forget", "old").out == "old: forgotten\n"
+    assert cli("queue", "forget", "old").out == "old: forgotten\n"
     assert cli("queues", "--json").records == []
     assert not redis.exists("jobq:{old}:events")
     queue.enqueue(b"2")
@@ -107,7 +109,7 @@ def test_forgotten_queue_is_listed_again_within_a_minute_of_enqueues_by_a_proces
     queue = Queue("old", client)
     queue.enqueue(b"1", mid="m")
     queue.cancel("m")
-    assert cli("forget", "old").code == 0
+    assert cli("queue", "forget", "old").code == 0
     later = clock.boot_ns() + round(directory.LIST_EVERY_S * 1e9)
     monkeypatch.setattr(clock, "boot_ns", lambda: later)
     queue.enqueue(b"2")
@@ -119,7 +121,7 @@ def test_forget_is_refused_while_a_worker_serves_the_queue(cli: Any, client: Any
     directory.register_queue(client, "old")
     facts = {"seen_at": round(time.time() * 1000), "lease_ms": 15_000, "queues": ["old"]}
     directory.put_worker(client, "host:1", facts)
-    refused = cli("forget", "old")
+    refused = cli("queue", "forget", "old")
     assert refused.code == 1 and "a worker serves it" in refused.out
 
 
@@ -137,6 +139,6 @@ def test_queues_and_doctor_name_ready_queues_that_no_worker_serves(cli: Any, cli
     assert {one["queue"]: one["workers"] for one in cli("queues", "--json").records} == {
         "served": 1, "lone": 0, "resting": 0,
     }  # fmt: skip
-    told = [one for one in cli("doctor", "--json").records if one["check"] == "workers"]
+    told = [one for one in cli("check", "doctor", "--json").records if one["check"] == "workers"]
     assert [one["value"] for one in told] == ["queue lone: 1 ready, and no worker serves it"]
     assert [one["remedy"] for one in told] == ["jobq worker --import MODULE --queues lone"]

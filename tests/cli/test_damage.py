@@ -30,10 +30,10 @@ VERBS = (
     ("status", "waits"),
     ("dead", "list", "--all"),
     ("dead", "show", "is-dead"),
-    ("fsck",),
-    ("messages", "--all", "--content"),
-    ("messages", "--place", "due"),
-    ("messages", "--place", "circle"),
+    ("check", "fsck"),
+    ("queue", "peek", "--all", "--content"),
+    ("queue", "peek", "--place", "due"),
+    ("queue", "peek", "--place", "circle"),
     ("events", "level"),
     ("events", "maxlen"),
     ("events", "tail", "-n", "1000"),
@@ -91,12 +91,12 @@ def reads_the_others(
     named = [name for name in broken if any(f"queue {name}:" in line for line in told)]
     # One line each, and none of another kind.
     assert len(told) == len(named), (verb, ended.err)
-    assert ended.code == (4 if named else 1 if verb == ("fsck",) else 0), verb
+    assert ended.code == (4 if named else 1 if verb == ("check", "fsck") else 0), verb
     if form:
         assert all(json.loads(line) for line in ended.out.splitlines())
     if verb == ("queues",):
         assert set(named) >= {"broken-messages", "broken-ready", "broken-dead", "broken-meta"}
-    if verb == ("fsck",):
+    if verb == ("check", "fsck"):
         assert not named  # the check itself names them
         assert all(f"{name}: key of another type" in ended.out or form for name in broken)
 
@@ -104,7 +104,7 @@ def reads_the_others(
 def test_error_line_of_a_queue_names_the_verb_that_says_more(cli: Any, broken: list[str]) -> None:
     told = cli("queues", "--queues", "broken-ready,a-healthy").err
     assert "jobq: queue broken-ready: " in told
-    assert "jobq fsck --queues broken-ready" in told
+    assert "jobq check fsck --queues broken-ready" in told
 
 
 def test_status_does_not_say_nil_when_a_queue_cannot_be_read(cli: Any, broken: list[str]) -> None:
@@ -126,7 +126,7 @@ def test_verb_names_what_cannot_be_a_queue_when_it_is_in_the_list(
 
     assert "healthy" in ended.out
     assert ended.code == 1
-    told = ended.out if verb == ("fsck",) else ended.err
+    told = ended.out if verb == ("check", "fsck") else ended.err
     lines = [line for line in told.splitlines() if "queue's name" in line]
     assert len(lines) == len(NAMES)
     assert "\x1b" not in told and any("\\xff" in line for line in lines)
@@ -147,7 +147,7 @@ def test_fsck_removes_names_that_cannot_be_queues_when_it_repairs(
     filled("healthy")
     redis.sadd("jobq:queues", *NAMES)
 
-    assert cli("fsck", "--repair", "--yes").code == 0
+    assert cli("check", "fsck", "--repair", "--yes").code == 0
     assert redis.smembers("jobq:queues") == {b"healthy"}
     assert cli("queues").code == 0
 
@@ -168,8 +168,8 @@ def test_topics_are_listed_and_mended_when_one_or_a_name_is_damaged(cli: Any, re
     )
     redis.delete("jobq:{broken}:topic:log")
 
-    assert cli("fsck").code == 1
-    assert cli("fsck", "--repair", "--yes").code == 0
+    assert cli("check", "fsck").code == 1
+    assert cli("check", "fsck", "--repair", "--yes").code == 0
     assert redis.smembers("jobq:topics") == {b"a-good", b"broken", b"z-good"}
 
 
@@ -188,9 +188,9 @@ def test_verb_reads_queues_by_their_keys_when_the_list_of_them_is_damaged(
 
 
 def test_fsck_repairs_every_key_of_another_type(cli: Any, broken: list[str]) -> None:
-    ended = cli("fsck", "--repair", "--yes")
+    ended = cli("check", "fsck", "--repair", "--yes")
     assert (ended.code, ended.err) == (0, ""), ended
-    assert cli("fsck").code == 0
+    assert cli("check", "fsck").code == 0
     assert cli("queues").code == 0
 
 
@@ -286,7 +286,12 @@ def test_verbs_read_the_other_nodes_when_some_of_a_cluster_are_away(
         away.append(dead)
         lost = {name for name in names if owner(spread, f"jobq:{{{name}}}:messages") in away}
         assert lost and lost < set(names)
-        for verb in (("queues",), ("status", "waits"), ("fsck",), ("messages", "--all")):
+        for verb in (
+            ("queues",),
+            ("status", "waits"),
+            ("check", "fsck"),
+            ("queue", "peek", "--all"),
+        ):
             ended = line(*verb, "--json", env={"JOBQ_URL": url, "JOBQ_PATIENCE": "0.1"})
             assert {record["queue"] for record in ended.records} == set(names) - lost, ended
             assert ended.code == 3

@@ -73,7 +73,7 @@ def test_purge_asks_and_does_nothing_without_a_yes(
 ) -> None:
     kill_message(queue, "m")
     refused = cli("dead", "purge", "m", given="n\n")
-    assert refused.code == 1 and "Forget m?" in refused.err
+    assert refused.code == 1 and "Delete m?" in refused.err
     assert queue.admin.counts().dead == 1
     assert cli("dead", "purge", "m", given="y\n").code == 0
     assert queue.admin.counts().dead == 0
@@ -154,7 +154,7 @@ def test_where_keeps_to_the_queues_named_and_to_the_age(
     refused = cli("dead", "purge", *condition, given="n\n")
     assert (
         refused.code == 1
-        and "Forget all the dead of all queues where reason=no job *?" in refused.err
+        and "Delete all the dead of all queues where reason=no job *?" in refused.err
     )
 
 
@@ -173,9 +173,9 @@ def test_list_says_how_many_it_left_out(cli: Any, queue: Queue, kill_message: An
     for number in range(5):
         kill_message(queue, f"m{number}")
     ended = cli("dead", "list", "--limit", "2", "--offset", "1")
-    assert ended.err == "low: 2 more not shown; take --all, --limit or --offset\n"
+    assert ended.err == "low: 2 more not shown; add --all, --limit or --offset\n"
     ended = cli("dead", "list", "--limit", "2", "--where", "mid=m*")
-    assert ended.err == "low: more not shown; take --all, --limit or --offset\n"
+    assert ended.err == "low: more not shown; add --all, --limit or --offset\n"
     assert cli("dead", "list").err == ""
     assert cli("dead", "list", "--limit", "5").err == ""
     assert len(cli("dead", "list", "--limit", "2", "--json").records) == 2

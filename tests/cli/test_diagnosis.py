@@ -1,4 +1,4 @@
-"""The judgements of `jobq doctor`, on facts made by hand; test_doctor asks real servers."""
+"""The judgements of `jobq check doctor`, on facts made by hand; test_doctor asks real servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`jobq doctor` on a Cluster and behind Sentinels: every node is judged, whichever answers first."""
+"""`jobq check doctor` on a Cluster and behind Sentinels: every node is judged, whichever answers first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def spread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spread]:
 def doctor(line: Any, spread: Spread) -> Any:
     """doctor("--json"): of the Cluster, asked by an address of each node."""
     url = "redis+cluster://" + ",".join(f"{HOST}:{node.port}" for node in spread.nodes)
-    return lambda *args, **env: line("doctor", *args, env={"JOBQ_URL": url, **env})
+    return lambda *args, **env: line("check", "doctor", *args, env={"JOBQ_URL": url, **env})
 
 
 @pytest.mark.parametrize("place", range(3))
@@ -101,7 +101,7 @@ def test_doctor_fails_and_judges_the_others_when_a_node_is_away(line: Any, tmp_p
     try:
         url = "redis+cluster://" + ",".join(f"{HOST}:{node.port}" for node in deployment.nodes)
         deployment.nodes[2].kill()
-        ended = line("doctor", "--json", env={"JOBQ_URL": url})
+        ended = line("check", "doctor", "--json", env={"JOBQ_URL": url})
     finally:
         deployment.close()
     away = [record for record in found(ended, "server") if record["level"] == "fail"]
@@ -117,10 +117,10 @@ def test_doctor_judges_the_replica_that_sentinels_may_promote(line: Any, tmp_pat
     watched = Watched(program, tmp_path)
     try:
         wait_for(lambda: watched.master.redis.info()["slave0"]["state"] == "online", "no replica")
-        good = line("doctor", "--json", env={"JOBQ_URL": watched.url})
+        good = line("check", "doctor", "--json", env={"JOBQ_URL": watched.url})
         watched.replica.redis.config_set("maxmemory", "200mb")
         watched.replica.redis.config_set("maxmemory-policy", "allkeys-lru")
-        bad = line("doctor", "--json", env={"JOBQ_URL": watched.url})
+        bad = line("check", "doctor", "--json", env={"JOBQ_URL": watched.url})
     finally:
         watched.close()
     assert good.code == 0

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from jobq.cli import app, exits
-from jobq.cli.options import Option
+from jobq.cli.options import RENAMED, Option
 
 EVERYWHERE = ("url", "namespace", "json")
 WITHOUT_SERVER = ("demo",)
@@ -62,6 +62,35 @@ def test_every_option_names_its_variables_in_the_help(line: Any, path: tuple[str
 def test_every_command_has_the_options_of_all(path: tuple[str, ...]) -> None:
     keys = [option.key for option in LEAVES[path].params if isinstance(option, Option)]
     assert set(EVERYWHERE) <= set(keys)
+
+
+@pytest.mark.parametrize("name", app.COMMANDS)
+def test_line_in_the_help_of_all_is_what_the_command_says(name: str) -> None:
+    [verb] = [verbs[name] for verbs in app.SECTIONS.values() if name in verbs]
+    assert verb.says == ALL[(name,)].get_short_help_str(limit=200)
+
+
+def test_names_of_later_features_are_free() -> None:
+    assert not {"key", "flow", "schedule", "web", "metrics", "django"} & {*app.COMMANDS}
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_old_word_names_the_new_one(line: Any, old: str, new: str) -> None:
+    words, _, option = old.partition(" --")
+    given = ["--" + option] if option else []
+    ended = line(*words.split(), *given)
+    assert ended.code == exits.USAGE
+    assert f"'jobq {old}' is now 'jobq {new}'" in ended.err
+    path = tuple(new.partition(" --")[0].split())
+    assert path in ALL
+    assert not option or "--" not in new or f"--{new.partition(' --')[2]}" in line(*path, "-h").out
+
+
+def test_variable_named_after_an_old_word_is_read(line: Any) -> None:
+    ended = line("rsmq", "queue", "clear", env={"JOBQ_RSMQ_QUEUE_PURGE_NS": "{"})
+    assert "--name" in ended.err
+    ended = line("lake", "vacuum", env={"JOBQ_LAKE_VACUUM_OLDER": "soon"})
+    assert "'soon'" in ended.err
 
 
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)

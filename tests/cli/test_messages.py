@@ -1,4 +1,4 @@
-"""`jobq status`, `jobq messages`, `jobq cancel`."""
+"""`jobq status`, `jobq queue peek`, `jobq cancel`."""
 
 from __future__ import annotations
 
@@ -35,36 +35,40 @@ def test_status_shows_lock_and_progress_of_a_running_job(cli: Any, queue: Queue)
 
 def test_messages_show_contents_only_when_asked(cli: Any, queue: Queue) -> None:
     queue.enqueue(CALL, mid="m")
-    plain, whole = cli("messages"), cli("messages", "--content")
+    plain, whole = cli("queue", "peek"), cli("queue", "peek", "--content")
     assert "a.b" in plain.out and "secret" not in plain.out
     assert "secret" in whole.out
-    assert "content" not in cli("messages", "--json").records[0]
-    assert cli("messages", "--json", "--content").records[0]["content"] == CALL.decode()
+    assert "content" not in cli("queue", "peek", "--json").records[0]
+    assert cli("queue", "peek", "--json", "--content").records[0]["content"] == CALL.decode()
 
 
 def test_messages_escape_what_is_no_text(cli: Any, queue: Queue) -> None:
     queue.enqueue(b'{"job":"\x1b[2J"}\xff\x00', mid="m")
-    assert r"\xff" in cli("messages", "--content").out
-    assert "\x1b" not in cli("messages", "--content").out
-    [record] = cli("messages", "--content", "--json").records
+    assert r"\xff" in cli("queue", "peek", "--content").out
+    assert "\x1b" not in cli("queue", "peek", "--content").out
+    [record] = cli("queue", "peek", "--content", "--json").records
     assert record["content_base64"]
 
 
 def test_messages_page_by_limit_and_offset_or_go_through_all(cli: Any, queue: Queue) -> None:
     queue.enqueue_many([(f"m{n}", CALL) for n in range(2300)])
-    ended = cli("messages", "--limit", "2", "--offset", "5")
+    ended = cli("queue", "peek", "--limit", "2", "--offset", "5")
     assert [line.split()[1] for line in ended.out.splitlines()[1:]] == ["m5", "m6"]
-    assert "low has more: --offset 7, or --all" in ended.err
-    assert len(cli("messages", "--all", "--json").records) == 2300
-    assert len(cli("messages", "--all").out.splitlines()) == 2301
+    assert "low has more; add --offset 7 or --all" in ended.err
+    assert len(cli("queue", "peek", "--all", "--json").records) == 2300
+    assert len(cli("queue", "peek", "--all").out.splitlines()) == 2301
 
 
 def test_messages_of_other_places(cli: Any, queue: Queue) -> None:
     queue.enqueue(CALL, mid="delayed", delay=3600)
     queue.enqueue(CALL, mid="running")
     queue.dequeue()
-    assert [r["mid"] for r in cli("messages", "--place", "due", "--json").records] == ["delayed"]
-    assert [r["mid"] for r in cli("messages", "--place", "circle", "--json").records] == ["running"]
+    assert [r["mid"] for r in cli("queue", "peek", "--place", "due", "--json").records] == [
+        "delayed"
+    ]
+    assert [r["mid"] for r in cli("queue", "peek", "--place", "circle", "--json").records] == [
+        "running"
+    ]
 
 
 def test_cancel_takes_a_message_out(cli: Any, queue: Queue) -> None:

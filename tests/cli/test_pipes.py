@@ -75,8 +75,9 @@ def test_command_that_reads_ends_quietly_when_nobody_reads_it(
     begun: Any, queues: list[Queue]
 ) -> None:
     verbs = (
-        ("queues",), ("queues", "--watch", "--every", "10ms"), ("messages", "--all", "--json"), ("status", "of-q1"),
-        ("events", "tail"), ("events", "tail", "--follow"), ("doctor",), ("audit",), ("--help",),
+        ("queues",), ("queues", "--watch", "--every", "10ms"), ("queue", "peek", "--all", "--json"),
+        ("status", "of-q1"), ("events", "tail"), ("events", "tail", "--follow"), ("check", "doctor"),
+        ("check", "audit"), ("--help",),
     )  # fmt: skip
     processes = {verb: begun(*verb) for verb in verbs}
     for verb, process in processes.items():
@@ -130,7 +131,7 @@ def test_repair_is_finished_when_nobody_reads_the_answers(
 ) -> None:
     for name in NAMES:
         redis.lpush(f"jobq:{{{name}}}:ready", b"\xff")
-    assert begun("fsck", "--repair", "--yes").wait(LIMIT_S) == 141
+    assert begun("check", "fsck", "--repair", "--yes").wait(LIMIT_S) == 141
     assert [queue.admin.fsck() for queue in queues] == [[]] * len(NAMES)
 
 

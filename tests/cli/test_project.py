@@ -60,7 +60,7 @@ def test_file_of_the_nearest_folder_above_is_read(
 
 def test_shared_key_reaches_every_command_that_has_the_option(bare: Path, parsed: Any) -> None:
     (bare / "pyproject.toml").write_text(FILE)
-    assert parsed("messages")["queues"] == "high:6,low"
+    assert parsed("queue", "peek")["queues"] == "high:6,low"
     assert parsed("dead", "list")["queues"] == "high:6,low"
     assert parsed("worker")["import"] == ("app.jobs", "app.mail")
 
@@ -70,7 +70,7 @@ def test_table_of_a_command_wins_over_shared_keys(bare: Path, parsed: Any) -> No
     assert parsed("worker")["url"] == "redis://from-table"
     assert parsed("worker")["max_jobs"] == 7
     assert parsed("dead", "list")["limit"] == 3
-    assert parsed("messages")["limit"] == 100
+    assert parsed("queue", "peek")["limit"] == 100
 
 
 def test_flag_wins_over_variables_over_file_over_default(

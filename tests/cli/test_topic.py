@@ -42,7 +42,7 @@ def test_append_refuses_what_makes_no_sense(cli, orders, words):
 
 def test_poll_prints_commits_and_says_when_there_is_nothing(cli, orders):
     orders.append_many([b"a", b"b\x1b[2J", b"c"])
-    first = cli("topic", "poll", "orders", "--group", "g", "--count", "2")
+    first = cli("topic", "poll", "orders", "--group", "g", "--limit", "2")
     assert [line.split("\t")[0] for line in first.out.splitlines()] == ["1", "2"]
     assert "\x1b" not in first.out
     assert orders.group("g").lag().settled == 2
@@ -79,11 +79,14 @@ def test_read_shows_a_stretch_by_index_and_by_time(cli, orders):
         return [r["index"] for r in cli("topic", "read", "orders", *words, "--json").records]
 
     assert indexes() == [1, 2, 3, 4, 5]
-    assert indexes("--from", "2", "--to", "4") == [2, 3, 4]
-    assert indexes("--from", "2023-11-14T22:13:23Z", "--to", "2023-11-14T22:13:25+00:00") == [3, 4]
-    assert indexes("--from", "1h") == []
-    assert indexes("--count", "2") == [1, 2]
-    assert cli("topic", "read", "orders", "--from", "soon").code == 2
+    assert indexes("--since", "2", "--until", "4") == [2, 3, 4]
+    assert indexes("--since", "2023-11-14T22:13:23Z", "--until", "2023-11-14T22:13:25+00:00") == [
+        3,
+        4,
+    ]
+    assert indexes("--since", "1h") == []
+    assert indexes("--limit", "2") == [1, 2]
+    assert cli("topic", "read", "orders", "--since", "soon").code == 2
 
 
 def test_read_shows_bytes_that_are_no_text(cli, orders):
@@ -96,7 +99,7 @@ def test_read_shows_bytes_that_are_no_text(cli, orders):
 def test_read_of_what_was_dropped_is_told(cli, orders):
     orders.append_many([b"x"] * 5)
     orders.trim(before=4)
-    ended = cli("topic", "read", "orders", "--from", "2")
+    ended = cli("topic", "read", "orders", "--since", "2")
     assert ended.code == 1 and "begins at 4" in ended.err
 
 
@@ -202,7 +205,7 @@ def test_redismq_layout_is_written_read_moved_and_forgotten(cli, client, redis):
     assert RedismqTopic("foo", client).reader("bar").poll().first == 1
     for words in (
         ("poll", "-g", "g", "--keep"),
-        ("read", "--from", "1h"),
+        ("read", "--since", "1h"),
         ("seek", "-g", "g", "--to", "1h"),
     ):
         assert cli("topic", words[0], "foo", *words[1:], *there).code == 2

@@ -1,4 +1,4 @@
-"""`jobq audit` beside real workers, one of which is killed amid its work."""
+"""`jobq check audit` beside real workers, one of which is killed amid its work."""
 
 from __future__ import annotations
 

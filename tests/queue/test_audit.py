@@ -324,7 +324,7 @@ def test_dashboard_user_of_jobq_acl_may_audit(recorded, redis, server):
 def test_verb_says_it_in_a_line_and_fails_for_losses(recorded, redis, server, capsys):
     recorded.enqueue_many([("a", b"v"), ("b", b"v")])
     run(recorded, 1)
-    given = ("audit", "--url", server.url, "--queues", "low")
+    given = ("check", "audit", "--url", server.url, "--queues", "low")
     assert main(given) == 0
     said = capsys.readouterr().out
     assert said == "low: 2 accepted, 1 finished, 0 duplicates, 0 lost (1 waiting or running)\n"
@@ -350,7 +350,7 @@ def test_verb_follows_from_its_start_for_as_long_as_it_is_told(recorded, redis, 
 
     worker = threading.Thread(target=work)
     worker.start()
-    assert main(("audit", "--url", server.url, "--queues", "low", "--for", "3s")) == 0
+    assert main(("check", "audit", "--url", server.url, "--queues", "low", "--for", "3s")) == 0
     worker.join()
     told = "low: 3 accepted, 0 finished, 0 duplicates, 0 lost (3 waiting or running)\n"
     assert capsys.readouterr().out == told
@@ -442,7 +442,7 @@ def test_stream_to_which_nothing_can_be_appended_is_refused(recorded, redis, fol
         recorded.enqueue(b"v")
     assert figures(Audit(recorded).result()) == (3, 0, 0, 0)
     redis.xadd(key, {"1": "new\x1f\x1f5"}, id="18446744073709551615-18446744073709551615")
-    with pytest.raises(ConfigError, match="no event was recorded since; jobq fsck --repair"):
+    with pytest.raises(ConfigError, match="no event was recorded since; jobq check fsck --repair"):
         Audit(recorded, following=following).result()
 
 
@@ -457,7 +457,7 @@ def test_verb_tells_a_clock_that_was_set_back_and_records_it_could_not_read(
     assert recorded.dequeue(now=server_ms(recorded) + 3_600_000).messages
     run(recorded, 1)
     recorded.client.command("XADD", f"{recorded.prefix}events", "*", "9", "x")
-    assert main(("audit", "--url", server.url, "--queues", "low")) == 0
+    assert main(("check", "audit", "--url", server.url, "--queues", "low")) == 0
     said = capsys.readouterr()
     assert "2 accepted" in said.out and "1 unreadable records" in said.out
     assert "low: the server's clock was set back in the range (clock_jump events: 1)" in said.err
@@ -475,7 +475,7 @@ def test_verb_audits_the_other_queues_when_the_keys_of_some_are_damaged(
     redis.set("jobq:{d}:events", "x")
     redis.hset("jobq:{e}:meta", "events", b"\xff\n")
     redis.zadd("jobq:{low}:dead", {b"\xff": 1, "no#record": float("inf")})
-    assert main(("audit", "--url", server.url)) != 0
+    assert main(("check", "audit", "--url", server.url)) != 0
     said = capsys.readouterr()
     assert said.out == "low: 1 accepted, 0 finished, 0 duplicates, 0 lost (1 waiting or running)\n"
     told = [line.split(":")[1] for line in said.err.splitlines()]

@@ -88,7 +88,19 @@ def test_page_is_bounded_whatever_is_asked_for(queue, capsys):
     assert len(queue.admin.content("ready", limit=1000).entries) == 1000
     assert queue.admin.content("ready", offset=10**12).entries == []
     assert (
-        main(["messages", "--url", queue.client.url, "--queues", "low", "--limit", "5", "--json"])
+        main(
+            [
+                "queue",
+                "peek",
+                "--url",
+                queue.client.url,
+                "--queues",
+                "low",
+                "--limit",
+                "5",
+                "--json",
+            ]
+        )
         == 0
     )
     assert len([json.loads(line) for line in capsys.readouterr().out.splitlines()]) == 5

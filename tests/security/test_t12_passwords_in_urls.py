@@ -160,7 +160,7 @@ def test_doctor_says_no_password(client, redis, server):
     "args",
     [
         ("queues", "--url", "redis://:se/cret-piece@h"),
-        ("doctor", "--url", "redis://u:cret-piece@127.0.0.1:1"),
+        ("check", "doctor", "--url", "redis://u:cret-piece@127.0.0.1:1"),
         ("worker", "--url", "redis://u:cret-piece@127.0.0.1:1", "--burst", "--import", "jobq.chaos.workload"),
         ("worker", "--url", "http://u:cret-piece@h", "--import", "jobq.chaos.workload"),
         ("queues", "redis://u:cret-piece@h"),

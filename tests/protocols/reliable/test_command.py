@@ -122,7 +122,7 @@ def test_every_verb_by_hand(cli):
     assert cli("revive", "q", ids[0])[1] == f'1) "{ids[0]}"\n'
     assert cli("purge", "q", ids[0])[1] == "(empty array)\n"
     assert cli("clear", "q", "--yes")[1] == "(integer) 3\n"
-    assert cli("clear", "q", "--queue", "--yes")[1] == "(integer) 0\n"
+    assert cli("delete", "q", "--yes")[1] == "(integer) 0\n"
     assert cli("clear", "q", "--yes")[1] == "(nil)\n"
 
 

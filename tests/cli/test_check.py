@@ -1,4 +1,4 @@
-"""`jobq doctor` and `jobq fsck` on real servers."""
+"""`jobq check doctor` and `jobq check fsck` on real servers."""
 
 from __future__ import annotations
 
@@ -42,34 +42,36 @@ def levels(ended: Any) -> dict[str, str]:
 
 
 def test_doctor_finds_a_private_server_usable(cli: Any) -> None:
-    ended = cli("doctor", "--json")
+    ended = cli("check", "doctor", "--json")
     assert ended.code == 0
     found = levels(ended)
     assert {found[name] for name in ("server", "eviction", "rights", "exposure", "replicas")} == {
         "ok"
     }
-    assert "user default may send" in cli("doctor").out
+    assert "user default may send" in cli("check", "doctor").out
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
 def test_doctor_refuses_eviction_that_loses_jobs(cli: Any, setting: Any, policy: str) -> None:
     setting("maxmemory-policy", policy)
-    assert levels(cli("doctor", "--json"))["eviction"] == "warn"
+    assert levels(cli("check", "doctor", "--json"))["eviction"] == "warn"
     setting("maxmemory", "200mb")
-    ended = cli("doctor", "--json")
+    ended = cli("check", "doctor", "--json")
     assert (ended.code, levels(ended)["eviction"]) == (1, "fail")
-    assert "→ CONFIG SET maxmemory-policy noeviction" in cli("doctor").out
+    assert "→ CONFIG SET maxmemory-policy noeviction" in cli("check", "doctor").out
 
 
 def test_doctor_counts_warnings_when_strict(cli: Any, setting: Any) -> None:
     setting("maxmemory-policy", "allkeys-lru")
-    assert cli("doctor").code == 0
-    assert cli("doctor", "--strict").code == 1
+    assert cli("check", "doctor").code == 0
+    assert cli("check", "doctor", "--strict").code == 1
 
 
 def test_doctor_names_rights_that_lack(cli: Any, client: Any, user: Any) -> None:
     login = user("~jobq:*", "+@all", "-xadd", "-@blocking")
-    ended = cli("doctor", "--json", "--url", client.url.replace("unix://", f"unix://{login}"))
+    ended = cli(
+        "check", "doctor", "--json", "--url", client.url.replace("unix://", f"unix://{login}")
+    )
     [rights] = [record for record in ended.records if record["check"] == "rights"]
     assert (ended.code, rights["level"]) == (1, "fail")
     assert (
@@ -80,7 +82,9 @@ def test_doctor_names_rights_that_lack(cli: Any, client: Any, user: Any) -> None
 
 def test_doctor_works_without_the_right_to_look(cli: Any, client: Any, user: Any) -> None:
     login = user("~jobq:*", "+@all", "-@dangerous", "-@admin", "-command")
-    ended = cli("doctor", "--json", "--url", client.url.replace("unix://", f"unix://{login}"))
+    ended = cli(
+        "check", "doctor", "--json", "--url", client.url.replace("unix://", f"unix://{login}")
+    )
     found = levels(ended)
     assert (found["eviction"], found["persistence"], found["server"]) == ("warn", "warn", "warn")
     assert found["rights"] == "ok" and ended.code == 0
@@ -89,25 +93,25 @@ def test_doctor_works_without_the_right_to_look(cli: Any, client: Any, user: Any
 def test_doctor_never_shows_a_password(cli: Any, client: Any, user: Any) -> None:
     user("~jobq:*", "+ping")
     url = client.url.replace("unix://", "unix://poor:canary@")
-    ended = cli("doctor", "--url", url)
+    ended = cli("check", "doctor", "--url", url)
     assert "canary" not in ended.out + ended.err
 
 
 def test_doctor_leaves_nothing_behind(cli: Any, redis: Any) -> None:
-    cli("doctor")
+    cli("check", "doctor")
     assert redis.keys("*") == []
 
 
 def test_fsck_of_sound_queues_is_clean(cli: Any, queue: Queue) -> None:
     queue.enqueue_many([b"x"] * 1200)
     queue.dequeue(10)
-    assert (cli("fsck").code, cli("fsck").out) == (0, "low: clean\n")
+    assert (cli("check", "fsck").code, cli("check", "fsck").out) == (0, "low: clean\n")
 
 
 def test_fsck_names_what_does_not_hold(cli: Any, queue: Queue, redis: Any) -> None:
     queue.enqueue(b"x", mid="m")
     redis.rpush("jobq:{low}:ready", "m")
-    ended = cli("fsck", "--json")
+    ended = cli("check", "fsck", "--json")
     assert ended.code == 1
     assert {"queue": "low", "rule": "in more than one place", "mid": "m"} in ended.records
 
