@@ -114,7 +114,7 @@ class OursAsync:
 
     def __init__(self, client: Client) -> None:
         self.queue = AsyncRsmq(client)
-        self.queue.plain.create_queue("async")
+        self.queue.blocking.create_queue("async")
 
     async def cycles(self, coroutines: int, count: int) -> None:
         left = iter(range(count))

@@ -19,6 +19,8 @@ LAYERS = {
     "pipeline": 5, "chaos": 5,
     "cli": 6, "__main__": 7,
 }  # fmt: skip
+#: What protocols share, topics too.
+KIT = "jobq.protocols.kit"
 #: Layer 0 by itself: durations, variables and extras know nothing, errors take them, the others may raise errors.
 WORDS = ["durations", "variables", "errors", "extras", "trust", "events", "config"]
 
@@ -71,6 +73,8 @@ def judged(here: str, name: str) -> str:
         return ""
     if there not in LAYERS:
         return "has no layer"
+    if LAYERS[here] == LAYERS["topics"] and (name == KIT or name.startswith(f"{KIT}.")):
+        return ""
     words = here in WORDS and there in WORDS and WORDS.index(there) < WORDS.index(here)
     return (
         "" if words or LAYERS[there] < LAYERS[here] or (here, name) in STILL_UP else "isn't below"

@@ -15,11 +15,8 @@ The keys are RSMQ's (see `keys`), the scripts are in `lua/rsmq/`.
 
 from __future__ import annotations
 
-from jobq.protocols.rsmq.aio import AsyncRsmq
-from jobq.protocols.rsmq.async_consumer import AsyncConsumer
-from jobq.protocols.rsmq.client import Rsmq
-from jobq.protocols.rsmq.consumer import Consumer
-from jobq.protocols.rsmq.consuming import Consumed
+from jobq.protocols.rsmq.client import AsyncRsmq, Rsmq
+from jobq.protocols.rsmq.consumer import AsyncConsumer, Consumed, Consumer
 from jobq.protocols.rsmq.errors import (
     InvalidFormatError,
     InvalidValueError,

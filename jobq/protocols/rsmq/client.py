@@ -1,15 +1,21 @@
-"""`Rsmq`: RSMQ's queues by plain calls."""
+"""`Rsmq` and `AsyncRsmq`: RSMQ's queues by plain calls, and by coroutines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from jobq.client.channel import Channel
-from jobq.config import duration_s
-from jobq.protocols.rsmq import batches, steps
+from jobq.client.connection import Client, connect, default_client
+from jobq.client.inflight import IN_FLIGHT, Flights
+from jobq.client.request import Request
+from jobq.protocols.kit.facade import AsyncFacade, BlockingFacade, awaited, stepwise
+from jobq.protocols.kit.steps import Steps, ask
+from jobq.protocols.rsmq import steps
 from jobq.protocols.rsmq.checks import MOST_SIZE
+from jobq.protocols.rsmq.consumer import AsyncConsumer, Consumed, ConsumeOptions, Consumer
 from jobq.protocols.rsmq.keys import Keys
 from jobq.protocols.rsmq.messages import (
     DELAY_S,
@@ -17,23 +23,16 @@ from jobq.protocols.rsmq.messages import (
     Attributes,
     Healed,
     Peeked,
-    Received,
     RsmqCounts,
     RsmqMessage,
 )
 from jobq.protocols.rsmq.requests import MessageRef, Requests
-from jobq.protocols.rsmq.waiting import Patience
-
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
-    from jobq.client.request import Request
-    from jobq.protocols.rsmq.consuming import Consumed, ConsumeOptions
 
 T = TypeVar("T")
 Text = str | bytes
 
 
-class Rsmq:
+class Rsmq(BlockingFacade):
     """The queues of one namespace, shared with RSMQ's clients of other languages. Threads may share it.
 
     client: jobq's client, a URL, or None for the default one. realtime: publish after every send. A call
@@ -49,64 +48,76 @@ class Rsmq:
         *,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        self.client = _client(client)
-        self.requests = Requests(
-            Keys(ns, is_cluster=self.client.is_cluster), realtime=realtime, clock=clock
-        )
+        if client is None:
+            client = default_client()
+        self.client = connect(client) if isinstance(client, str) else client
+        keys = Keys(ns, is_cluster=self.client.is_cluster)
+        self.requests = Requests(keys, realtime=realtime, clock=clock)
 
     def __repr__(self) -> str:
         return f"Rsmq(ns={self.requests.keys.ns!r})"
 
+    @stepwise
     def create_queue(
         self, qname: str, vt: int = VT_S, delay: int = DELAY_S, maxsize: int = MOST_SIZE
-    ) -> int:
-        """1. vt, delay: 0 to 9,999,999 seconds. maxsize: 1,024 to 65,536 bytes, or -1 for any size."""
-        return self._run(self.requests.create(qname, vt, delay, maxsize))
+    ) -> Request[int]:
+        """Return 1. vt, delay: 0 to 9,999,999 seconds. maxsize: 1,024 to 65,536 bytes, or -1 for any size."""
+        return self.requests.create(qname, vt, delay, maxsize)
 
-    def list_queues(self) -> list[str]:
-        """Names of all queues, sorted."""
-        return self._run(self.requests.list_queues())
+    @stepwise
+    def list_queues(self) -> Request[list[str]]:
+        """Return the names of all queues, sorted."""
+        return self.requests.list_queues()
 
-    def delete_queue(self, qname: str) -> int:
-        """1. All its messages go with it."""
-        return self._run(self.requests.remove(qname))
+    @stepwise
+    def delete_queue(self, qname: str) -> Request[int]:
+        """Delete a queue and all its messages; return 1."""
+        return self.requests.remove(qname)
 
-    def get_queue_attributes(self, qname: str) -> Attributes:
-        """Settings, totals and counts; hidden is who can't be received at this millisecond."""
-        return self._run(self.requests.describe(qname))
+    @stepwise
+    def get_queue_attributes(self, qname: str) -> Request[Attributes]:
+        """Return settings, totals and counts; hidden messages can't be received at this millisecond."""
+        return self.requests.describe(qname)
 
+    @stepwise
     def set_queue_attributes(
         self,
         qname: str,
         vt: int | None = None,
         delay: int | None = None,
         maxsize: int | None = None,
-    ) -> Attributes:
-        """Change what is given; the attributes after that."""
-        return self._run(self.requests.set(qname, vt, delay, maxsize))
+    ) -> Request[Attributes]:
+        """Change the attributes that are given; return them all."""
+        return self.requests.set(qname, vt, delay, maxsize)
 
-    def counts(self, qname: str) -> RsmqCounts:
-        """Exactly how many can be received now, and how many can't yet."""
-        found = self.get_queue_attributes(qname)
-        return RsmqCounts(found.msgs - found.hiddenmsgs, found.hiddenmsgs)
+    @stepwise
+    def counts(self, qname: str) -> Steps[RsmqCounts]:
+        """Return exactly how many messages can be received now, and how many can't yet."""
+        return steps.counts(self.requests, qname)
 
-    def send_message(self, qname: str, message: Text, delay: int | None = None) -> str:
-        """Its id. delay: seconds until it is visible, instead of the queue's."""
-        return self._run(self.requests.send(qname, [message], delay))[0]
+    @stepwise
+    def send_message(self, qname: str, message: Text, delay: int | None = None) -> Steps[str]:
+        """Send a message; return its id. delay: seconds until it is visible, instead of the queue's."""
+        return _only(self.requests.send(qname, [message], delay))
 
+    @stepwise
     def send_messages(
         self, qname: str, messages: Iterable[Text], delay: int | None = None
-    ) -> list[str]:
-        """Their ids, in order; received in that order too. 1,000 a round trip, each whole or not at all."""
-        return self._drive(steps.send(self.requests, qname, messages, delay))
+    ) -> Steps[list[str]]:
+        """Send messages; return their ids, in the order in which they are received.
 
+        A round trip sends 1,000, all of them or none.
+        """
+        return steps.send(self.requests, qname, messages, delay)
+
+    @stepwise
     def receive_message(
         self, qname: str, vt: int | None = None, *, wait: float | str | timedelta = 0
-    ) -> RsmqMessage | None:
-        """The first visible message, hidden for `vt` seconds; None when there is none within `wait`."""
-        found = self.receive_messages(qname, 1, vt, wait=wait)
-        return found[0] if found else None
+    ) -> Steps[RsmqMessage | None]:
+        """Return the first visible message, hidden for `vt` seconds; None when there is none within `wait`."""
+        return _first(steps.receive(self.requests, self.channel, qname, 1, vt, wait))
 
+    @stepwise
     def receive_messages(
         self,
         qname: str,
@@ -114,94 +125,80 @@ class Rsmq:
         vt: int | None = None,
         *,
         wait: float | str | timedelta = 0,
-    ) -> list[RsmqMessage]:
-        """Up to `limit` visible messages, at most 1,000, as soon as there is one."""
-        patience = duration_s(wait)
-        found = self._look(qname, limit, vt).messages
-        if found or patience <= 0:
-            return found
-        with self.channel(qname) as channel:
-            return self.await_messages(channel, qname, limit, vt, patience)
+    ) -> Steps[list[RsmqMessage]]:
+        """Return up to `limit` visible messages, at most 1,000, as soon as there is one."""
+        return steps.receive(self.requests, self.channel, qname, limit, vt, wait)
 
-    def await_messages(
-        self,
-        channel: Channel,
-        qname: str,
-        limit: int,
-        vt: int | None,
-        seconds: float,
-        others: Sequence[int] = (),
-    ) -> list[RsmqMessage]:
-        """As receive_messages, waiting on a channel that the caller keeps; it ends when one of the files
-        `others` is readable."""
-        patience = Patience(seconds)
-        channel.open()
-        while True:
-            found = self._look(qname, limit, vt)
-            pause = patience.pause_s(found)
-            if found.messages or pause <= 0 or channel.wait(pause, others):
-                return found.messages
+    @stepwise
+    def pop_message(self, qname: str) -> Steps[RsmqMessage | None]:
+        """Remove and return the first visible message: a process that crashes now has lost it."""
+        return _first(ask(self.requests.pop(qname, 1)))
 
-    def pop_message(self, qname: str) -> RsmqMessage | None:
-        """The first visible message, removed: who crashes now has lost it."""
-        found = self._run(self.requests.pop(qname, 1))
-        return found[0] if found else None
+    @stepwise
+    def delete_message(self, qname: str, id: str, *, receipt: int | None = None) -> Steps[bool]:
+        """Return whether it was there. receipt: a message's, to delete it only if nobody received it since."""
+        return _only(self.requests.delete(qname, [(id, receipt)]))
 
-    def delete_message(self, qname: str, id: str, *, receipt: int | None = None) -> bool:
-        """Whether it was there. receipt: a message's, to delete it only if nobody received it since."""
-        return self._run(self.requests.delete(qname, [(id, receipt)]))[0]
+    @stepwise
+    def delete_messages(
+        self, qname: str, held: Iterable[RsmqMessage | MessageRef]
+    ) -> Steps[list[bool]]:
+        """Return per message whether it was there, and not received by anybody since."""
+        return steps.each(held, lambda some: self.requests.delete(qname, some))
 
-    def delete_messages(self, qname: str, held: Iterable[RsmqMessage | MessageRef]) -> list[bool]:
-        """Per message: whether it was there, and not received by anybody since."""
-        return self._drive(steps.each(held, lambda some: self.requests.delete(qname, some)))
-
+    @stepwise
     def next_messages(
         self,
         qname: str,
         done: Iterable[RsmqMessage | MessageRef],
         limit: int = 1,
         vt: int | None = None,
-    ) -> tuple[list[bool], list[RsmqMessage]]:
-        """delete_messages of up to 1,000, then receive_messages, in one round trip."""
-        request = self.requests.next(qname, batches.held(done), limit, vt)
-        deleted, found = self._run(request)
-        return deleted, found.messages
+    ) -> Steps[tuple[list[bool], list[RsmqMessage]]]:
+        """Call delete_messages for up to 1,000, then receive_messages, in one round trip."""
+        return steps.next_messages(self.requests, qname, done, limit, vt)
 
+    @stepwise
     def change_message_visibility(
         self, qname: str, id: str, vt: int, *, receipt: int | None = None
-    ) -> bool:
-        """Make it visible `vt` seconds from now; whether it was there. receipt: as in delete_message."""
-        return self._run(self.requests.visibility(qname, [(id, receipt)], vt))[0]
+    ) -> Steps[bool]:
+        """Make a message visible `vt` seconds from now; return whether it was there. receipt: see delete_message."""
+        return _only(self.requests.visibility(qname, [(id, receipt)], vt))
 
+    @stepwise
     def change_messages_visibility(
         self, qname: str, held: Iterable[RsmqMessage | MessageRef], vt: int
-    ) -> list[bool]:
-        """The same of many, each only if nobody received it since."""
-        return self._drive(steps.each(held, lambda some: self.requests.visibility(qname, some, vt)))
+    ) -> Steps[list[bool]]:
+        """Change the visibility of many messages, each only if nobody received it since."""
+        return steps.each(held, lambda some: self.requests.visibility(qname, some, vt))
 
+    @stepwise
     def peek(
         self, qname: str, place: str = "visible", offset: int = 0, limit: int = 100
-    ) -> list[Peeked]:
-        """Look at messages without receiving them: 'visible', 'hidden' or 'all', the next first."""
-        return self._drive(steps.peek(self.requests, qname, place, offset, limit))
+    ) -> Steps[list[Peeked]]:
+        """Return messages without receiving them: 'visible', 'hidden' or 'all', the next first."""
+        return steps.peek(self.requests, qname, place, offset, limit)
 
-    def purge(self, qname: str) -> int:
-        """Remove the messages that are there, hidden ones too; how many. Settings and totals stay."""
-        return self._drive(steps.purge(self.requests, qname))
+    @stepwise
+    def purge(self, qname: str) -> Steps[int]:
+        """Remove the messages that are there, hidden ones too; return how many. Settings and totals stay."""
+        return steps.purge(self.requests, qname)
 
+    @stepwise
     def move_messages(
         self, qname: str, target: str, held: Iterable[RsmqMessage | MessageRef]
-    ) -> list[bool]:
-        """To another queue, under the same ids, visible at once; per message as delete_messages."""
-        return self._drive(steps.each(held, lambda some: self.requests.move(qname, target, some)))
+    ) -> Steps[list[bool]]:
+        """Move messages to another queue, with the same ids, visible at once; returns what delete_messages does."""
+        return steps.each(held, lambda some: self.requests.move(qname, target, some))
 
-    def redrive(self, qname: str, target: str, limit: int | None = None) -> int:
-        """Move what is visible in one queue to another, as from a dead-letter queue back; how many."""
-        return self._drive(steps.redrive(self.requests, qname, target, limit))
+    @stepwise
+    def redrive(self, qname: str, target: str, limit: int | None = None) -> Steps[int]:
+        """Move what is visible in one queue to another, as from a dead-letter queue back; return how many."""
+        return steps.redrive(self.requests, qname, target, limit)
 
-    def heal(self, qname: str) -> Healed:
+    @stepwise
+    def heal(self, qname: str) -> Steps[Healed]:
         """Remove what crashed clients left: ids without a body, fields of deleted messages; list the queue."""
-        return self._drive(steps.heal(self.requests, qname))
+        return steps.heal(self.requests, qname)
 
     def consume(
         self,
@@ -209,42 +206,115 @@ class Rsmq:
         handler: Callable[[RsmqMessage], object],
         **options: Unpack[ConsumeOptions],
     ) -> Consumed:
-        """Receive messages and hand them to `handler` until told to stop; see Consumer."""
-        from jobq.protocols.rsmq.consumer import Consumer
-
+        """Receive messages and hand them to `handler` until stopped; see Consumer."""
         return Consumer(self, qname, handler, **options).run()
 
     def channel(self, qname: str) -> Channel:
-        """The channel on which sends to this queue are told."""
+        """The channel that sends to this queue publish to."""
         return Channel(self.client, self.requests.keys.channel(qname))
 
     def close(self) -> None:
-        """Close the client's connections; the next call opens anew."""
+        """Close the client's connections; the next call opens new ones."""
         self.client.close()
 
-    def _run(self, request: Request[T]) -> T:
-        return request.run(self.client)
 
-    def _look(self, qname: str, limit: int, vt: int | None) -> Received:
-        return self._run(self.requests.receive(qname, limit, vt))
+class AsyncRsmq(AsyncFacade[Rsmq]):
+    """The methods of Rsmq as coroutines, for one event loop.
 
-    def _drive(self, taken: steps.Steps[T]) -> T:
+    Requests are collected while a round trip is under way and make the next one together, in their order.
+    A coroutine that is cancelled meanwhile doesn't take its request back: what it received stays hidden until
+    its vt runs out.
+    """
+
+    def __init__(
+        self,
+        client: Client | str | None = None,
+        ns: str = "rsmq",
+        realtime: bool = False,
+        *,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        super().__init__(Rsmq(client, ns, realtime, clock=clock))
+        self._flights = Flights(self.blocking.client)
+        self._waiting: list[tuple[Request[Any], asyncio.Future[Any]]] = []
+        self._carrier: asyncio.Task[None] | None = None
+
+    create_queue = awaited(Rsmq.create_queue)
+    list_queues = awaited(Rsmq.list_queues)
+    delete_queue = awaited(Rsmq.delete_queue)
+    get_queue_attributes = awaited(Rsmq.get_queue_attributes)
+    set_queue_attributes = awaited(Rsmq.set_queue_attributes)
+    counts = awaited(Rsmq.counts)
+    send_message = awaited(Rsmq.send_message)
+    send_messages = awaited(Rsmq.send_messages)
+    receive_message = awaited(Rsmq.receive_message)
+    receive_messages = awaited(Rsmq.receive_messages)
+    pop_message = awaited(Rsmq.pop_message)
+    delete_message = awaited(Rsmq.delete_message)
+    delete_messages = awaited(Rsmq.delete_messages)
+    next_messages = awaited(Rsmq.next_messages)
+    change_message_visibility = awaited(Rsmq.change_message_visibility)
+    change_messages_visibility = awaited(Rsmq.change_messages_visibility)
+    peek = awaited(Rsmq.peek)
+    purge = awaited(Rsmq.purge)
+    move_messages = awaited(Rsmq.move_messages)
+    redrive = awaited(Rsmq.redrive)
+    heal = awaited(Rsmq.heal)
+
+    async def consume(
+        self,
+        qname: str,
+        handler: Callable[[RsmqMessage], Coroutine[Any, Any, object]],
+        **options: Unpack[ConsumeOptions],
+    ) -> Consumed:
+        """Receive messages and hand them to `handler` until stopped; see AsyncConsumer."""
+        return await AsyncConsumer(self, qname, handler, **options).run()
+
+    def close(self) -> None:
+        """Close the client's connections; the next call opens new ones."""
+        self.blocking.close()
+
+    async def _request(self, request: Request[T]) -> T:
+        """Send it with the next round trip."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, future))
+        if self._carrier is None:
+            self._carrier = asyncio.create_task(self._carry())
+        return await future
+
+    async def _carry(self) -> None:
+        """Make round trips until no request waits."""
         try:
-            request = next(taken)
-            while True:
-                request = taken.send(self._run(request))
-        except StopIteration as end:
-            result: T = end.value
-            return result
+            while self._waiting:
+                some, self._waiting = self._waiting[:IN_FLIGHT], self._waiting[IN_FLIGHT:]
+                try:
+                    requests = [request for request, _ in some]
+                    outcomes = await asyncio.to_thread(self._flights.run, requests)
+                except BaseException:
+                    for _, future in some + self._waiting:
+                        future.cancel()
+                    self._waiting = []
+                    raise
+                for (_, future), outcome in zip(some, outcomes, strict=True):
+                    _resolve(future, outcome)
+        finally:
+            self._carrier = None
 
 
-def _client(client: Client | str | None) -> Client:
-    if client is None:
-        from jobq.client.connection import default_client
+def _resolve(future: asyncio.Future[Any], outcome: Any) -> None:
+    if future.cancelled():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
 
-        return default_client()
-    if isinstance(client, str):
-        from jobq.client.connection import connect
 
-        return connect(client)
-    return client
+def _only(request: Request[list[T]]) -> Steps[T]:
+    """The one result of a request that is for one message."""
+    return (yield from ask(request))[0]
+
+
+def _first(found: Steps[list[RsmqMessage]]) -> Steps[RsmqMessage | None]:
+    messages = yield from found
+    return messages[0] if messages else None

@@ -1,54 +1,211 @@
-"""`Consumer`: a loop that receives messages, hands them to a function, and deletes what it handled.
+"""`Consumer` and `AsyncConsumer`: loops that receive messages, hand them to a function, and delete what it handled.
 
-At least once: a message is deleted only after its handler returned, and only by who received it last.
+At least once: a message is deleted only after its handler returned, and only by its last receiver.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Unpack
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
-from jobq.errors import ServerFullError, UnavailableError
-from jobq.protocols.rsmq.consuming import (
-    POLL_S,
-    Consumed,
-    ConsumeOptions,
-    Consuming,
-    Settlement,
-    logger,
+from jobq.client.channel import Channel
+from jobq.client.request import Request
+from jobq.config import duration_s
+from jobq.errors import (
+    ConfigError,
+    Dead,
+    JobqError,
+    Outcome,
+    Retry,
+    ServerFullError,
+    Snooze,
+    UnavailableError,
 )
+from jobq.protocols.kit.steps import Steps, ask
+from jobq.protocols.rsmq import checks, steps
 from jobq.protocols.rsmq.errors import QueueExistsError
-from jobq.protocols.rsmq.held import VisibilityRenewer
-from jobq.protocols.rsmq.messages import RsmqMessage
-from jobq.protocols.rsmq.requests import told
+from jobq.protocols.rsmq.messages import DELAY_S, VT_S, Attributes, RsmqMessage
+from jobq.protocols.rsmq.requests import Requests, told
 
-if TYPE_CHECKING:
-    from jobq.client.channel import Channel
-    from jobq.client.request import Request
-    from jobq.protocols.rsmq.client import Rsmq
-
-Handler = Callable[[RsmqMessage], object]
-HEARD = (signal.SIGTERM, signal.SIGINT)
+logger = logging.getLogger("jobq.rsmq")
+#: Longest wait of one poll; stop ends it.
+POLL_S = 30.0
+#: How often a message is hidden again within its visibility timeout.
+RENEWALS = 3
 
 
-class Consumer:
-    """Consumes one queue; for the options see Consuming.
+class Consumed(NamedTuple):
+    """What a consumer did: handled and deleted, failed, given up, received by somebody else meanwhile."""
 
-    A handler that raises leaves its message in the queue; `Retry(after=…)` says when it comes back, `Dead(…)`
-    sends it to the dead-letter queue. `stop()`, from any thread, or SIGTERM or SIGINT in the main thread lets
-    running handlers end and takes no more; a second signal acts as if nobody had listened.
+    done: int = 0
+    failed: int = 0
+    dead: int = 0
+    lost: int = 0
+
+
+class ConsumeOptions(TypedDict, total=False):
+    """The options of a consumer; see Consuming."""
+
+    vt: int | None
+    concurrency: int
+    max_receives: int | None
+    dead_letter: str | None
+    retry_after: float | str | timedelta | None
+    burst: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Consuming:
+    """How to consume.
+
+    vt: seconds a message is hidden, renewed while its handler runs; the queue's without it. concurrency: how
+    many handlers run at a time. max_receives: a message that was received so often and is still there goes to
+    the dead-letter queue `dead_letter`, by default `<queue>-dead`, which is made when it is missing. retry_after:
+    seconds until a failed message is visible again; without it its vt runs out. burst: end when nothing
+    is visible.
     """
 
-    def __init__(
-        self, rsmq: Rsmq, qname: str, handler: Handler, **options: Unpack[ConsumeOptions]
-    ) -> None:
+    qname: str
+    vt: int | None = None
+    concurrency: int = 1
+    max_receives: int | None = None
+    dead_letter: str | None = None
+    retry_after: float | str | timedelta | None = None
+    burst: bool = False
+
+    def __post_init__(self) -> None:
+        checks.existing_name(self.qname)
+        for name in ("vt", "concurrency", "max_receives"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} {value} is below 1; take 1 or more")
+        if self.retry_after is not None:
+            whole_s(duration_s(self.retry_after))
+        if self.dead_letter == self.qname:
+            raise ConfigError(f"dead_letter {self.qname!r} is the queue itself; name another")
+        if self.dead_letter is not None or self.max_receives is not None:
+            checks.queue_name(self.dead_queue)
+
+    @property
+    def dead_queue(self) -> str:
+        """Name of the dead-letter queue."""
+        return self.dead_letter or f"{self.qname}-dead"
+
+    def hidden_s(self, attributes: Attributes) -> int:
+        """The visibility timeout, which a heartbeat must be able to renew in time."""
+        vt = self.vt or attributes.vt
+        if vt < 1:
+            raise ConfigError(
+                f"queue {self.qname!r} hides messages for {vt} s, too short to renew; give vt=…"
+            )
+        return vt
+
+    def is_worn_out(self, message: RsmqMessage) -> bool:
+        """Whether it was received too often: its receivers crashed before they could report why."""
+        return self.max_receives is not None and message.rc > self.max_receives
+
+    def worn_out(self, message: RsmqMessage) -> Settlement:
+        """What becomes of such a message."""
+        return Settlement("dead", reason=f"received {message.rc} times, and nobody said why")
+
+    def settlement(self, message: RsmqMessage, error: BaseException | None) -> Settlement:
+        """What becomes of it after its handler returned or raised."""
+        if error is None:
+            return Settlement("delete")
+        if isinstance(error, Dead):
+            if checks.is_regular_name(self.dead_queue):
+                return Settlement("dead", reason=error.reason)
+            logger.error(
+                "queue %s: %r can't name a queue; give dead_letter=…", self.qname, self.dead_queue
+            )
+        if self.max_receives is not None and message.rc >= self.max_receives:
+            return Settlement("dead", reason=f"received {message.rc} times, at last {error!r}")
+        return Settlement("retry", self._after_s(error), repr(error))
+
+    def log_failure(self, message: RsmqMessage, error: BaseException | None) -> None:
+        """With a traceback, unless the handler ended so on purpose."""
+        said = f": {error}" if isinstance(error, Outcome) else ""
+        logger.warning(
+            "queue %s: message %s failed%s", self.qname, message.id, said,
+            exc_info=None if said else error,
+        )  # fmt: skip
+
+    def _after_s(self, error: BaseException) -> int | None:
+        after: float | str | timedelta | None = self.retry_after
+        if isinstance(error, Retry | Snooze) and error.after is not None:
+            after = error.after
+        if after is None:
+            return None
+        try:
+            return whole_s(min(duration_s(after), checks.LONGEST_S))
+        except (ValueError, TypeError, OverflowError, JobqError) as refused:
+            # One handler's mistake is no reason to end the loop.
+            logger.warning("queue %s: after=%r is ignored: %s", self.qname, after, refused)
+            return None
+
+
+class Settlement(NamedTuple):
+    """`after_s`: seconds until it is visible again, None = when its vt runs out."""
+
+    verb: Literal["delete", "dead", "retry"]
+    after_s: int | None = None
+    reason: str = ""
+
+
+def whole_s(seconds: float) -> int:
+    """Round up to whole seconds, as RSMQ has them."""
+    return checks.seconds("vt", math.ceil(seconds))
+
+
+T = TypeVar("T")
+Handler = Callable[[RsmqMessage], object]
+AsyncHandler = Callable[[RsmqMessage], Coroutine[Any, Any, object]]
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Queues(Protocol):
+    """What a consumer needs of Rsmq."""
+
+    requests: Requests
+
+    def perform(self, steps: Request[T] | Steps[T]) -> T:
+        """Do steps."""
+        ...
+
+    def channel(self, qname: str) -> Channel:
+        """The channel that sends to a queue publish to."""
+        ...
+
+
+class AsyncQueues(Protocol):
+    """What a consumer needs of AsyncRsmq."""
+
+    @property
+    def blocking(self) -> Queues:
+        """The same queues."""
+        ...
+
+    async def perform(self, steps: Request[T] | Steps[T]) -> T:
+        """Do steps."""
+        ...
+
+
+class BaseConsumer:
+    """What both consumers have in common: how to stop, and what becomes of a message, as steps."""
+
+    def __init__(self, requests: Requests, qname: str, options: ConsumeOptions) -> None:
         self.options = Consuming(qname=qname, **options)
-        self._rsmq, self._qname, self._handler = rsmq, qname, handler
+        self._requests, self._qname = requests, qname
         self._stopping = threading.Event()
         self._counted: list[str] = []
         self._woken, self._waking = os.pipe()
@@ -59,15 +216,149 @@ class Consumer:
                 os.close(file)
 
     def stop(self) -> None:
-        """Take no more messages; run() returns once the handlers that run have ended."""
+        """Take no more messages; run() returns once the running handlers have ended."""
         self._stopping.set()
         os.write(self._waking, b"!")
 
-    def run(self) -> Consumed:
-        """Consume until told to stop. Raises QueueNotFoundError, also when the queue is deleted meanwhile."""
-        vt = self.options.hidden_s(self._rsmq.get_queue_attributes(self._qname))
+    def _begin(self) -> Steps[int]:
+        """Check the queue, make the dead-letter queue; the visibility timeout."""
+        vt = self.options.hidden_s((yield from ask(self._requests.describe(self._qname))))
         if self.options.max_receives is not None:
-            self._make_dead_queue()
+            yield from self._make_dead_queue()
+        return vt
+
+    def _receive(self, channel: Channel, limit: int, vt: int) -> Steps[list[RsmqMessage] | None]:
+        """Messages; none when the wait is over, None when the server can't be reached."""
+        patience_s = 0.0 if self.options.burst else POLL_S
+        try:
+            return (
+                yield from steps.await_messages(
+                    self._requests, channel, self._qname, limit, vt, patience_s, self._woken
+                )
+            )
+        except UnavailableError as error:
+            logger.warning("queue %s: %s", self._qname, error)
+            return None
+
+    def _next(self, message: RsmqMessage, vt: int) -> Steps[list[RsmqMessage]]:
+        """Delete a message and receive the next one."""
+        try:
+            [deleted], messages = yield from steps.next_messages(
+                self._requests, self._qname, [message], 1, vt
+            )
+        except UnavailableError:
+            # Whether it is deleted is unknown; what it received comes back when its vt runs out.
+            yield from self._settle(message, Settlement("delete"), again=True)
+            return []
+        self._counted.append("done" if deleted else self._lost(message))
+        return messages
+
+    def _settle(
+        self, message: RsmqMessage, settlement: Settlement, *, again: bool = False
+    ) -> Steps[None]:
+        """Delete a message, move it, or make it visible later. again: it was tried, and the reply was lost."""
+        try:
+            self._counted.append((yield from self._settled(message, settlement, again)))
+        except (ServerFullError, UnavailableError) as unsettled:
+            # It comes back when its vt runs out: at least once.
+            logger.warning("queue %s: message %s: %s", self._qname, message.id, unsettled)
+            self._counted.append("lost")
+
+    def _settled(self, message: RsmqMessage, settlement: Settlement, again: bool) -> Steps[str]:
+        """The word that it is counted under."""
+        receipt, requests = (message.id, message.receipt), self._requests
+        if settlement.verb == "delete":
+            ours = yield from self._once_more(requests.delete(self._qname, [receipt]), again)
+            return "done" if ours else self._lost(message)
+        if settlement.verb == "dead":
+            yield from self._make_dead_queue()
+            logger.error(
+                "queue %s: message %s is dead: %s", self._qname, message.id, settlement.reason
+            )
+            move = requests.move(self._qname, self.options.dead_queue, [receipt])
+            ours = yield from self._once_more(move, again)
+            return "dead" if ours else self._lost(message)
+        if settlement.after_s is not None:
+            yield from self._make_visible(message, settlement.after_s)
+        return "failed"
+
+    def _make_visible(self, message: RsmqMessage, after_s: int) -> Steps[None]:
+        receipt = (message.id, message.receipt)
+        yield from ask(self._requests.visibility(self._qname, [receipt], after_s))
+
+    def _once_more(self, request: Request[list[bool]], again: bool) -> Steps[bool]:
+        """Repeat it where the reply was lost; a message that isn't there then was settled by the first try."""
+        if not again:
+            try:
+                return (yield from ask(request))[0]
+            except UnavailableError:
+                pass
+        return (yield from ask(told(request)))[0] != "stale"
+
+    def _lost(self, message: RsmqMessage) -> str:
+        logger.warning(
+            "queue %s: message %s was received again before its handler ended; give a longer vt",
+            self._qname, message.id,
+        )  # fmt: skip
+        return "lost"
+
+    def _make_dead_queue(self) -> Steps[None]:
+        dead = self.options.dead_queue
+        try:
+            yield from ask(self._requests.create(dead, VT_S, DELAY_S, checks.ANY_SIZE))
+        except QueueExistsError:
+            pass
+
+    def _settlement(self, message: RsmqMessage, error: BaseException | None) -> Settlement:
+        settlement = self.options.settlement(message, error)
+        if settlement.verb == "retry":
+            self.options.log_failure(message, error)
+        return settlement
+
+    def _result(self) -> Consumed:
+        return Consumed(*(self._counted.count(word) for word in Consumed._fields))
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Stop at the first signal; the second one acts as if nobody listened."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+
+        def restore() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        def stop(number: int, frame: Any) -> None:
+            restore()
+            self.stop()
+
+        for number in STOP_SIGNALS:
+            signal.signal(number, stop)
+        try:
+            yield
+        finally:
+            restore()
+
+
+class Consumer(BaseConsumer):
+    """Consumes one queue; for the options see Consuming.
+
+    A handler that raises leaves its message in the queue; `Retry(after=…)` says when it comes back, `Dead(…)`
+    sends it to the dead-letter queue. `stop()`, from any thread, or SIGTERM or SIGINT in the main thread lets
+    running handlers end and takes no more; a second signal acts as if nobody had listened.
+    """
+
+    def __init__(
+        self, rsmq: Queues, qname: str, handler: Handler, **options: Unpack[ConsumeOptions]
+    ) -> None:
+        super().__init__(rsmq.requests, qname, options)
+        self._rsmq, self._handler = rsmq, handler
+
+    def run(self) -> Consumed:
+        """Consume until stopped. Raises QueueNotFoundError, also when the queue is deleted meanwhile."""
+        vt = self._rsmq.perform(self._begin())
         with (
             self._signals(),
             self._rsmq.channel(self._qname) as channel,
@@ -77,29 +368,19 @@ class Consumer:
                 self._one_by_one(channel, held, vt)
             else:
                 self._several(channel, held, vt)
-        return Consumed(*(self._counted.count(word) for word in Consumed._fields))
+        return self._result()
 
     def _one_by_one(self, channel: Channel, held: VisibilityRenewer, vt: int) -> None:
         """While messages wait, one is deleted by the call that receives the next."""
         for messages in self._received(channel, vt, lambda: 1):
             while messages:
                 [message] = messages
-                ending = self._handled(held, message)
+                settlement = self._handled(held, message)
                 messages = []
-                if ending.verb == "delete" and not self._stopping.is_set():
-                    messages = self._next(message, vt)
+                if settlement.verb == "delete" and not self._stopping.is_set():
+                    messages = self._rsmq.perform(self._next(message, vt))
                 else:
-                    self._settled(message, ending)
-
-    def _next(self, message: RsmqMessage, vt: int) -> list[RsmqMessage]:
-        try:
-            [deleted], messages = self._rsmq.next_messages(self._qname, [message], 1, vt)
-        except UnavailableError:
-            # Whether it is deleted is unknown; what it received comes back when its vt runs out.
-            self._settled(message, Settlement("delete"), again=True)
-            return []
-        self._counted.append("done" if deleted else self._told_lost(message))
-        return messages
+                    self._rsmq.perform(self._settle(message, settlement))
 
     def _several(self, channel: Channel, held: VisibilityRenewer, vt: int) -> None:
         most = self.options.concurrency
@@ -127,30 +408,24 @@ class Consumer:
     ) -> Iterator[list[RsmqMessage]]:
         """Messages as they come, until stopped; in a burst until none is visible."""
         while not self._stopping.is_set():
-            limit, patience = free(), 0.0 if self.options.burst else POLL_S
+            limit = free()
             if self._stopping.is_set():
                 return
-            try:
-                found = self._rsmq.await_messages(
-                    channel, self._qname, limit, vt, patience, [self._woken]
-                )
-            except UnavailableError as error:
-                logger.warning("queue %s: %s", self._qname, error)
-                continue
+            found = self._rsmq.perform(self._receive(channel, limit, vt))
             if found:
                 yield found
-            elif self.options.burst:
+            elif self.options.burst and found is not None:
                 return
 
     def _handle(self, held: VisibilityRenewer, message: RsmqMessage) -> None:
-        self._settled(message, self._handled(held, message))
+        self._rsmq.perform(self._settle(message, self._handled(held, message)))
 
     def _handled(self, held: VisibilityRenewer, message: RsmqMessage) -> Settlement:
         """Call the handler, the message kept hidden meanwhile."""
         held.add(message)
         if self.options.is_worn_out(message):
             held.let_go(message)
-            return Settlement("dead", reason=f"received {message.rc} times, and nobody said why")
+            return self.options.worn_out(message)
         error: Exception | None = None
         try:
             self._handler(message)
@@ -158,81 +433,156 @@ class Consumer:
             error = raised
         except BaseException:
             held.let_go(message)
-            self._visible(message, 0)
+            self._rsmq.perform(self._make_visible(message, 0))
             raise
         held.let_go(message)
-        ending = self.options.ending(message, error)
-        if ending.verb == "retry":
-            self.options.log_failure(message, error)
-        return ending
+        return self._settlement(message, error)
 
-    def _settled(self, message: RsmqMessage, ending: Settlement, *, again: bool = False) -> None:
-        try:
-            self._counted.append(self._settle(message, ending, again))
-        except (ServerFullError, UnavailableError) as unsettled:
-            # It comes back when its vt runs out: at least once.
-            logger.warning("queue %s: message %s: %s", self._qname, message.id, unsettled)
-            self._counted.append("lost")
 
-    def _settle(self, message: RsmqMessage, ending: Settlement, again: bool) -> str:
-        """The word it is counted under."""
-        receipt, calls = (message.id, message.receipt), self._rsmq.requests
-        if ending.verb == "delete":
-            ours = self._ended(calls.delete(self._qname, [receipt]), again)
-            return "done" if ours else self._told_lost(message)
-        if ending.verb == "dead":
-            self._make_dead_queue()
-            logger.error("queue %s: message %s is dead: %s", self._qname, message.id, ending.reason)
-            ours = self._ended(calls.move(self._qname, self.options.dead_queue, [receipt]), again)
-            return "dead" if ours else self._told_lost(message)
-        if ending.after_s is not None:
-            self._visible(message, ending.after_s)
-        return "failed"
+class AsyncConsumer(BaseConsumer):
+    """Consumes one queue with coroutines; for the options see Consuming, for outcomes and signals Consumer.
 
-    def _visible(self, message: RsmqMessage, after_s: int) -> None:
-        self._rsmq.change_message_visibility(
-            self._qname, message.id, after_s, receipt=message.receipt
-        )
+    When its run() is cancelled, so are the handlers, and what they held is visible again at once.
+    """
 
-    def _ended(self, request: Request[list[bool]], again: bool) -> bool:
-        """Once more where the reply was lost; then a message that isn't there says that the first one did it."""
-        client = self._rsmq.client
-        if not again:
+    def __init__(
+        self,
+        rsmq: AsyncQueues,
+        qname: str,
+        handler: AsyncHandler,
+        **options: Unpack[ConsumeOptions],
+    ) -> None:
+        super().__init__(rsmq.blocking.requests, qname, options)
+        self._rsmq, self._handler = rsmq, handler
+        self._held: dict[str, RsmqMessage] = {}
+        # Held during a renewal too: one that arrived after a message was settled would hide it again.
+        self._lock = asyncio.Lock()
+
+    async def run(self) -> Consumed:
+        """Consume until stopped. Raises QueueNotFoundError, also when the queue is deleted meanwhile."""
+        vt = await self._rsmq.perform(self._begin())
+        with self._signals(), self._rsmq.blocking.channel(self._qname) as channel:
+            beat = asyncio.create_task(self._beat(vt))
             try:
-                return request.run(client)[0]
-            except UnavailableError:
-                pass
-        return told(request).run(client)[0] != "stale"
+                await self._consume(channel, vt)
+            finally:
+                beat.cancel()
+        return self._result()
 
-    def _told_lost(self, message: RsmqMessage) -> str:
-        logger.warning(
-            "queue %s: message %s was received again before its handler ended; give a longer vt",
-            self._qname, message.id,
-        )  # fmt: skip
-        return "lost"
-
-    def _make_dead_queue(self) -> None:
+    async def _consume(self, channel: Channel, vt: int) -> None:
+        running: set[asyncio.Task[None]] = set()
         try:
-            self._rsmq.create_queue(self.options.dead_queue, maxsize=-1)
-        except QueueExistsError:
-            pass
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.getsignal(number) for number in HEARD}
-
-        def hear(number: int, frame: Any) -> None:
-            for one, handler in before.items():
-                signal.signal(one, handler)
-            self.stop()
-
-        for number in HEARD:
-            signal.signal(number, hear)
-        try:
-            yield
+            while not self._stopping.is_set():
+                free = self.options.concurrency - len(running)
+                found = await self._rsmq.perform(self._receive(channel, free, vt))
+                if self.options.burst and not found:
+                    break
+                for message in found or ():
+                    self._held[message.id] = message
+                    running.add(asyncio.create_task(self._handle(message)))
+                if len(running) == self.options.concurrency:
+                    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for ended in [one for one in running if one.done()]:
+                    running.discard(ended)
+                    ended.result()
+            await asyncio.gather(*running)
+        except asyncio.CancelledError:
+            for one in running:
+                one.cancel()
+            raise
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            # What runs may end, also when the queue is gone.
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _handle(self, message: RsmqMessage) -> None:
+        settlement = await self._handled(message)
+        await self._rsmq.perform(self._settle(message, settlement))
+
+    async def _handled(self, message: RsmqMessage) -> Settlement:
+        """Await the handler, the message kept hidden meanwhile."""
+        if self.options.is_worn_out(message):
+            await self._let_go(message)
+            return self.options.worn_out(message)
+        error: Exception | None = None
+        try:
+            await self._handler(message)
+        except Exception as raised:
+            error = raised
+        except BaseException:
+            await self._let_go(message)
+            await self._rsmq.perform(self._make_visible(message, 0))
+            raise
+        await self._let_go(message)
+        return self._settlement(message, error)
+
+    async def _let_go(self, message: RsmqMessage) -> None:
+        async with self._lock:
+            self._held.pop(message.id, None)
+
+    async def _beat(self, vt: int) -> None:
+        while True:
+            await asyncio.sleep(vt / RENEWALS)
+            async with self._lock:
+                await self._rsmq.perform(renewal(self._requests, self._qname, self._held, vt))
+
+
+class VisibilityRenewer:
+    """The messages that a Consumer holds. A thread renews their invisibility every third of `vt` seconds."""
+
+    def __init__(self, rsmq: Queues, qname: str, vt: int) -> None:
+        self._rsmq, self._qname, self._vt = rsmq, qname, vt
+        self._messages: dict[str, RsmqMessage] = {}
+        # Held during a renewal too: one that arrived after a message was settled would hide it again.
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="jobq-rsmq-heartbeat", daemon=True)
+
+    def __enter__(self) -> VisibilityRenewer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def add(self, message: RsmqMessage) -> None:
+        """Keep it hidden from now on."""
+        with self._lock:
+            self._messages[message.id] = message
+
+    def let_go(self, message: RsmqMessage) -> None:
+        """Renew it no more; no renewal is under way when this returns."""
+        with self._lock:
+            self._messages.pop(message.id, None)
+
+    def renew(self) -> None:
+        """Hide all of them for another `vt` seconds; forget those that somebody else received meanwhile."""
+        with self._lock:
+            requests = self._rsmq.requests
+            self._rsmq.perform(renewal(requests, self._qname, self._messages, self._vt))
+
+    def _beat(self) -> None:
+        while not self._over.wait(self._vt / RENEWALS):
+            self.renew()
+
+
+def renewal(
+    requests: Requests, qname: str, messages: dict[str, RsmqMessage], vt: int
+) -> Steps[None]:
+    """Hide messages for another `vt` seconds; take those out that somebody else received meanwhile."""
+    held = list(messages.values())
+    try:
+        kept = yield from steps.each(held, lambda some: requests.visibility(qname, some, vt))
+    except JobqError as error:
+        logger.warning("queue %s: no renewal: %s", qname, error)
+        return
+    for message, ours in zip(held, kept, strict=True):
+        if not ours:
+            del messages[message.id]
+            logger.warning(
+                "queue %s: message %s was received or deleted by somebody else while its handler ran",
+                qname, message.id,
+            )  # fmt: skip

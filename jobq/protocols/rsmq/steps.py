@@ -1,34 +1,132 @@
-"""Calls that take several requests, as generators of them: whoever drives one sends each and gives back its result."""
+"""Calls that take several requests, or wait, as steps (see `protocols.kit.steps`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from typing import Any, TypeVar
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 
+from jobq.client.channel import Channel
 from jobq.client.request import Request
-from jobq.protocols.rsmq import batches
+from jobq.config import duration_s
+from jobq.protocols.kit.steps import Ask, Nap, Steps, ask
+from jobq.protocols.rsmq.checks import body
 from jobq.protocols.rsmq.errors import MessageTooLongError
-from jobq.protocols.rsmq.messages import Healed, Peeked, RsmqMessage, too_long
+from jobq.protocols.rsmq.messages import (
+    Healed,
+    Peeked,
+    Received,
+    RsmqCounts,
+    RsmqMessage,
+    too_long,
+)
 from jobq.protocols.rsmq.requests import PER_CALL, MessageRef, Requests
+from jobq.queue.binding import BYTES_PER_CALL
 
-T = TypeVar("T")
-Steps = Generator[Request[Any], Any, T]
+#: Pauses between polls where nobody publishes: the first, and the longest that they grow to.
+FIRST_S, LONGEST_S = 0.02, 1.0
+
+
+def counts(requests: Requests, qname: str) -> Steps[RsmqCounts]:
+    """Visible and hidden messages."""
+    found = yield from ask(requests.describe(qname))
+    return RsmqCounts(found.msgs - found.hiddenmsgs, found.hiddenmsgs)
 
 
 def send(
     requests: Requests, qname: str, messages: Iterable[str | bytes], delay: int | None
 ) -> Steps[list[str]]:
-    """Messages in batches, none of them when one is too long."""
-    batched = batches.of(messages)
-    if len(batched) > 1:
+    """Send messages in batches, or none of them when one is too long."""
+    batches = list(batched(messages))
+    if len(batches) > 1:
         # Or the first thousands would be sent before the last is refused.
-        maxsize = (yield requests.describe(qname)).maxsize
-        if any(too_long(len(body), maxsize) for batch in batched for body in batch):
+        maxsize = (yield from ask(requests.describe(qname))).maxsize
+        if any(too_long(len(one), maxsize) for batch in batches for one in batch):
             raise MessageTooLongError
     ids: list[str] = []
-    for batch in batched:
-        ids += yield requests.send(qname, batch, delay, checked=True)
+    for batch in batches:
+        ids += yield from ask(requests.send(qname, batch, delay, checked=True))
     return ids
+
+
+def batched(messages: Iterable[str | bytes]) -> Iterator[list[bytes]]:
+    """Up to 1,000 messages and, if it is more than one, 4 MiB in each."""
+    batch: list[bytes] = []
+    size = 0
+    for one in map(body, messages):
+        if batch and (len(batch) == PER_CALL or size + len(one) > BYTES_PER_CALL):
+            yield batch
+            batch, size = [], 0
+        batch.append(one)
+        size += len(one)
+    if batch:
+        yield batch
+
+
+def receive(
+    requests: Requests,
+    channel: Callable[[str], Channel],
+    qname: str,
+    limit: int,
+    vt: int | None,
+    wait: float | str | timedelta,
+) -> Steps[list[RsmqMessage]]:
+    """Receive messages, and wait for the first one. `channel` makes the one that senders to a queue publish to."""
+    seconds = duration_s(wait)
+    found = (yield from ask(requests.receive(qname, limit, vt))).messages
+    if found or seconds <= 0:
+        return found
+    with channel(qname) as listening:
+        return (yield from await_messages(requests, listening, qname, limit, vt, seconds))
+
+
+def await_messages(
+    requests: Requests,
+    channel: Channel,
+    qname: str,
+    limit: int,
+    vt: int | None,
+    seconds: float,
+    woken: int | None = None,
+) -> Steps[list[RsmqMessage]]:
+    """Receive messages, waiting on a channel of the caller's; it also ends when the file `woken` is readable."""
+    pauses = Pauses(seconds)
+    while True:
+        if channel.open_file is None:
+            yield Ask(channel.open)
+        found = yield from ask(requests.receive(qname, limit, vt))
+        pause_s = pauses.next_s(found)
+        if found.messages or pause_s <= 0:
+            return found.messages
+        published = channel.open_file
+        ready: list[int] = yield Nap(
+            pause_s, tuple(file for file in (published, woken) if file is not None)
+        )
+        if published in ready:
+            channel.drain()
+        if woken in ready:
+            return []
+
+
+class Pauses:
+    """How long a waiting poll sleeps before it asks again, within so many seconds.
+
+    A publish ends the sleep. It may never come: from a sender without realtime, through a lost connection, for a
+    delayed message. So a sleep is never longer than until the next hidden message becomes visible, and grows to
+    a second where nobody publishes.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._deadline = time.monotonic() + seconds
+        self._pause = FIRST_S
+
+    def next_s(self, found: Received) -> float:
+        """Seconds until the next poll; 0 when the wait is over."""
+        left = self._deadline - time.monotonic()
+        pause, self._pause = self._pause, min(LONGEST_S, self._pause * 2)
+        if found.next_s is not None:
+            pause = min(pause, found.next_s)
+        return max(0.0, min(left, pause))
 
 
 def each(
@@ -36,17 +134,34 @@ def each(
     request: Callable[[list[MessageRef]], Request[list[bool]]],
 ) -> Steps[list[bool]]:
     """One request for every thousand messages."""
-    every, done = batches.held(held), list[bool]()
+    every, done = refs(held), list[bool]()
     for first in range(0, len(every), PER_CALL):
-        done += yield request(every[first : first + PER_CALL])
+        done += yield from ask(request(every[first : first + PER_CALL]))
     return done
 
 
+def refs(messages: Iterable[RsmqMessage | MessageRef]) -> list[MessageRef]:
+    """Ids with receipts; a message has its own."""
+    return [(one.id, one.receipt) if isinstance(one, RsmqMessage) else one for one in messages]
+
+
+def next_messages(
+    requests: Requests,
+    qname: str,
+    done: Iterable[RsmqMessage | MessageRef],
+    limit: int,
+    vt: int | None,
+) -> Steps[tuple[list[bool], list[RsmqMessage]]]:
+    """Delete messages and receive others in one request."""
+    deleted, found = yield from ask(requests.next(qname, refs(done), limit, vt))
+    return deleted, found.messages
+
+
 def purge(requests: Requests, qname: str) -> Steps[int]:
-    """As many messages as there are now; those that are sent meanwhile may stay."""
-    left, removed = (yield requests.describe(qname)).msgs, 0
+    """Remove as many messages as there are now; those that are sent meanwhile may stay."""
+    left, removed = (yield from ask(requests.describe(qname))).msgs, 0
     while left > 0:
-        gone = yield requests.purge(qname)
+        gone = yield from ask(requests.purge(qname))
         removed, left = removed + gone, left - gone if gone else 0
     return removed
 
@@ -54,11 +169,11 @@ def purge(requests: Requests, qname: str) -> Steps[int]:
 def peek(
     requests: Requests, qname: str, place: str, offset: int, limit: int
 ) -> Steps[list[Peeked]]:
-    """As many looks as the messages take, each of about 256 KiB."""
+    """Read messages in pages of about 256 KiB."""
     found: list[Peeked] = []
     end = offset + limit
     while True:
-        page = yield requests.peek(qname, place, offset, end - offset)
+        page = yield from ask(requests.peek(qname, place, offset, end - offset))
         found += page.messages
         offset += page.passed
         if offset >= end or not page.passed:
@@ -66,28 +181,29 @@ def peek(
 
 
 def redrive(requests: Requests, qname: str, target: str, limit: int | None) -> Steps[int]:
-    """What is visible in one queue, to another; what others receive meanwhile stays with them."""
-    yield requests.describe(target)
-    there = yield requests.describe(qname)
+    """Move what is visible in one queue to another; what others receive meanwhile stays with them."""
+    yield from ask(requests.describe(target))
+    there = yield from ask(requests.describe(qname))
     unseen = there.msgs - there.hiddenmsgs
     wanted, moved, passed = unseen if limit is None else limit, 0, 0
     while unseen > 0 and moved < wanted:
         looked = min(PER_CALL, unseen, wanted - moved)
-        page = yield requests.peek(qname, "visible", passed, looked)
+        page = yield from ask(requests.peek(qname, "visible", passed, looked))
         if not page.passed:
             break
         some = page.messages
         # Ids without a body aren't shown, and stay where they are.
         unseen, passed = unseen - page.passed, passed + page.passed - len(some)
         held = [(one.id, one.receipt) for one in some]
-        moved += sum((yield requests.move(qname, target, held))) if held else 0
+        if held:
+            moved += sum((yield from ask(requests.move(qname, target, held))))
     return moved
 
 
 def heal(requests: Requests, qname: str) -> Steps[Healed]:
-    """A walk over the whole queue."""
+    """Go through the whole queue."""
     cursors, phantoms, fields = ("0", "0"), 0, 0
     while any(cursors):
-        cursors, removed = yield requests.heal(qname, cursors)
+        cursors, removed = yield from ask(requests.heal(qname, cursors))
         phantoms, fields = phantoms + removed.phantoms, fields + removed.fields
     return Healed(phantoms, fields)

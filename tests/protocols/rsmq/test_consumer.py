@@ -23,7 +23,7 @@ from jobq.protocols.rsmq import (
     Rsmq,
     RsmqMessage,
 )
-from jobq.protocols.rsmq.held import VisibilityRenewer
+from jobq.protocols.rsmq.consumer import VisibilityRenewer
 
 ROOT = Path(__file__).resolve().parents[3]
 #: What is made is no nonsense, but it may become so.

@@ -12,7 +12,7 @@ import pytest
 from jobq.client.channel import Channel
 from jobq.protocols.rsmq import AsyncRsmq, QueueNotFoundError, Rsmq
 from jobq.protocols.rsmq.messages import Received
-from jobq.protocols.rsmq.waiting import LONGEST_S, Patience
+from jobq.protocols.rsmq.steps import LONGEST_S, Pauses
 
 LONG_S = 60
 
@@ -20,8 +20,8 @@ LONG_S = 60
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Polls that nothing but a publish ends in time."""
-    monkeypatch.setattr("jobq.protocols.rsmq.waiting.FIRST_S", LONG_S)
-    monkeypatch.setattr("jobq.protocols.rsmq.waiting.LONGEST_S", LONG_S)
+    monkeypatch.setattr("jobq.protocols.rsmq.steps.FIRST_S", LONG_S)
+    monkeypatch.setattr("jobq.protocols.rsmq.steps.LONGEST_S", LONG_S)
 
 
 def once_subscribed(redis: Any, channel: str, then: Any) -> threading.Thread:
@@ -133,12 +133,12 @@ def test_async_long_poll_ends_with_nothing_when_nothing_comes(client, plain):
 
 
 def test_pauses_grow_to_a_second_and_end_with_the_wait():
-    patience = Patience(1_000)
-    pauses = [patience.pause_s(Received([])) for _ in range(10)]
+    patience = Pauses(1_000)
+    pauses = [patience.next_s(Received([])) for _ in range(10)]
     assert pauses == sorted(pauses)
     assert pauses[0] < 0.05 and pauses[-1] == LONGEST_S
-    assert Patience(0).pause_s(Received([])) == 0
+    assert Pauses(0).next_s(Received([])) == 0
 
 
 def test_pause_is_no_longer_than_until_the_next_message_is_visible():
-    assert Patience(1_000).pause_s(Received([], next_s=0.003)) == 0.003
+    assert Pauses(1_000).next_s(Received([], next_s=0.003)) == 0.003

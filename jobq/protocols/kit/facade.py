@@ -1,0 +1,150 @@
+"""One class for threads and its twin for asyncio, without writing a method twice.
+
+The blocking class has the methods. Most are plain; those that wait, or are sent together with others, are `@stepwise`:
+they are steps (see `steps`). The asyncio class names the methods that it offers, and holds an object of the blocking
+class, `blocking`, to do them::
+
+    class AsyncTopic(AsyncFacade[Topic]):
+        append = awaited(Topic.append)           # a plain method runs in a thread
+        reader = wrapping(Topic.reader, AsyncReader)
+
+    await AsyncTopic(Topic("orders")).append(b"x")
+
+Signatures and docstrings are those of the blocking class, for type checkers too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from jobq.client.connection import Client
+from jobq.client.request import Request
+from jobq.protocols.kit.steps import Steps, adrive, drive
+
+B = TypeVar("B")
+P = ParamSpec("P")
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class BlockingFacade:
+    """Runs steps in the calling thread."""
+
+    client: Client
+
+    def perform(self, steps: Request[T] | Steps[T]) -> T:
+        """Do one request or steps; the result."""
+        if isinstance(steps, Request):
+            result: T = steps.run(self.client)
+            return result
+        return drive(steps, self.perform)
+
+
+class AsyncFacade(Generic[B]):
+    """Runs the methods of `blocking` for one event loop."""
+
+    blocking: B
+
+    def __init__(self, blocking: B) -> None:
+        self.blocking = blocking
+        #: Calls of cancelled coroutines that must end before the next one begins.
+        self._settling: set[asyncio.Future[Any]] = set()
+
+    def __repr__(self) -> str:
+        return f"Async{self.blocking!r}"
+
+    async def perform(self, steps: Request[T] | Steps[T]) -> T:
+        """Do one request or steps; the result."""
+        if self._settling:
+            await asyncio.shield(asyncio.wait(set(self._settling)))
+        if isinstance(steps, Request):
+            return await self._request(steps)
+        return await adrive(steps, self._request, self._settling)
+
+    async def _request(self, request: Request[T]) -> T:
+        """Make one request: here in a thread of its own."""
+        blocking: Any = self.blocking
+        return await asyncio.to_thread(request.run, blocking.client)
+
+
+class Stepwise(Generic[P, T]):
+    """For type checkers: a method whose body is steps, of the blocking class."""
+
+    @overload
+    def __get__(self, instance: None, owner: Any) -> Stepwise[P, T]: ...
+    @overload
+    def __get__(self, instance: object, owner: Any) -> Callable[P, T]: ...
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        """Never called: `stepwise` returns a function."""
+
+
+class Awaited(Generic[P, T]):
+    """For type checkers: a method of the asyncio class."""
+
+    @overload
+    def __get__(self, instance: None, owner: Any) -> Awaited[P, T]: ...
+    @overload
+    def __get__(self, instance: object, owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        """Never called: `awaited` returns a function."""
+
+
+class Wrapping(Generic[P, A]):
+    """For type checkers: a method of the asyncio class that isn't awaited."""
+
+    @overload
+    def __get__(self, instance: None, owner: Any) -> Wrapping[P, A]: ...
+    @overload
+    def __get__(self, instance: object, owner: Any) -> Callable[P, A]: ...
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        """Never called: `wrapping` returns a function."""
+
+
+def stepwise(
+    method: Callable[Concatenate[Any, P], Request[T] | Generator[Any, Any, T]],
+) -> Stepwise[P, T]:
+    """A method of a BlockingFacade that returns a request, or steps: it does them."""
+
+    @wraps(method)
+    def blocking(self: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self.perform(method(self, *args, **kwargs))
+
+    made: Any = blocking
+    made.steps = method
+    return made  # type: ignore[no-any-return]
+
+
+@overload
+def awaited(method: Stepwise[P, T]) -> Awaited[P, T]: ...
+@overload
+def awaited(method: Callable[Concatenate[Any, P], T]) -> Awaited[P, T]: ...
+def awaited(method: Any) -> Any:
+    """The same method for an AsyncFacade."""
+    steps = getattr(method, "steps", None)
+    if steps is not None:
+
+        @wraps(method)
+        async def method_of_steps(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return await self.perform(steps(self.blocking, *args, **kwargs))
+
+        return method_of_steps
+
+    @wraps(method)
+    async def in_a_thread(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await asyncio.to_thread(method, self.blocking, *args, **kwargs)
+
+    return in_a_thread
+
+
+def wrapping(method: Callable[Concatenate[Any, P], T], make: Callable[[T], A]) -> Wrapping[P, A]:
+    """The same method for an AsyncFacade, not awaited: it does no I/O, and `make` wraps what it returns."""
+
+    @wraps(method)
+    def wrapped(self: Any, *args: P.args, **kwargs: P.kwargs) -> A:
+        return make(method(self.blocking, *args, **kwargs))
+
+    made: Any = wrapped
+    return made  # type: ignore[no-any-return]
