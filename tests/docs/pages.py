@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -48,6 +49,16 @@ class Block(NamedTuple):
     @property
     def is_commands(self) -> bool:
         return self.language in {"", "sh"}
+
+    @property
+    def service(self) -> str:
+        """The command of a systemd unit or of a container; empty where the block is something else."""
+        if self.language == "ini":
+            start = next(line for line in self.text.splitlines() if line.startswith("ExecStart="))
+            return start.partition("/bin/")[2]
+        if self.language == "dockerfile":
+            return " ".join(json.loads(self.text.partition("CMD ")[2]))
+        return ""
 
     @property
     def is_run(self) -> bool:

@@ -1,7 +1,7 @@
 """Every block of every README, of the tutorial and of the guides runs here, in order, as a reader would type it.
 
 `python` blocks whose first line is a file's name are that file; other Python is typed into an interpreter. Blocks
-without a language and `sh` are commands. `output` is what the terminals must show by then.
+without a language and `sh` are commands. `output` is what the terminals must show by then. `text` is a drawing.
 """
 
 from __future__ import annotations
@@ -35,23 +35,9 @@ ELSEWHERE = {
 }
 #: Pages that aren't typed yet.
 LATER = {
-    *(
-        "docs/guides/audit.md",
-        "docs/guides/durability.md",
-        "docs/guides/ruby.md",
-        "docs/guides/security.md",
-    ),
-    *(
-        "docs/guides/topics.md",
-        "docs/guides/deploying.md",
-        "docs/reference/chaos.md",
-        "docs/reference/events.md",
-    ),
-    *(
-        f"docs/guides/spark/{name}.md"
-        for name in ("index", "ingest", "reports", "replay", "source", "write")
-    ),
-    "docs/decisions.md",
+    *(f"docs/guides/{name}.md" for name in ("ruby", "security", "topics")),
+    *("docs/reference/chaos.md", "docs/reference/events.md"),
+    *(f"docs/guides/spark/{name}.md" for name in ("index", "ingest", "reports", "replay", "source", "write")),
 }
 GUIDES = sorted(
     str(path.relative_to(ROOT))
@@ -136,6 +122,10 @@ def walk(server: Any, client: Any, redis: Any, tmp_path: Path) -> Iterator[Calla
             if block.is_output:
                 for pattern in block.patterns:
                     shell.await_output(pattern)
+            elif block.language == "text":
+                continue
+            elif block.service:
+                _typed_command(shell, block.service)
             elif block.is_commands:
                 for command in block.commands:
                     if not not_run(page, command):
