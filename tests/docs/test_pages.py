@@ -35,9 +35,11 @@ ELSEWHERE = {
 }
 #: Pages that aren't typed yet.
 LATER = {
-    "docs/guides/topics.md",
     *("docs/reference/chaos.md", "docs/reference/events.md"),
-    *(f"docs/guides/spark/{name}.md" for name in ("index", "ingest", "reports", "replay", "source", "write")),
+    *(
+        f"docs/guides/spark/{name}.md"
+        for name in ("index", "ingest", "reports", "replay", "source", "write")
+    ),
 }
 GUIDES = sorted(
     str(path.relative_to(ROOT))
