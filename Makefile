@@ -11,6 +11,12 @@ BENCH_ARGS ?=
 # Other interpreters that are on the path try the suite too, without the explorer, which is the same on each.
 OTHERS ?= 3.11 3.12 3.13
 
+# Half of the tests wait for a process that starts or ends, so two cores serve four of them.
+PROCESSES ?= 4
+
+# Tests start Python about two thousand times: what it compiles is kept.
+unexport PYTHONDONTWRITEBYTECODE
+
 # `make -n` runs every line that names $(MAKE) itself: parts that follow it in one line would run too.
 SELF = $(MAKE) --no-print-directory
 
@@ -56,10 +62,7 @@ test: $(VENV)/.tested ## every promise, on real servers: Valkey, and Redis where
 	@# Every part runs, whatever the ones before it found; the end says which failed.
 	@failed=; \
 	$(SELF) test-pythons || failed="$$failed test-pythons"; \
-	$(BIN)/python -m pytest tests/model $(PYTEST_ARGS) || failed="$$failed tests/model"; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/model --ignore tests/pipeline $(PYTEST_ARGS) || \
-		failed="$$failed tests"; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/pipeline $(PYTEST_ARGS) || failed="$$failed tests/pipeline"; \
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile $(PYTEST_ARGS) || failed="$$failed tests"; \
 	[ -z "$$failed" ] || { echo "make test: failed:$$failed" >&2; exit 1; }
 
 test-pythons: $(VENV)/.tested ## engine and jobs on every other Python 3.11 to 3.13 that is on the path
@@ -78,7 +81,7 @@ test-pythons: $(VENV)/.tested ## engine and jobs on every other Python 3.11 to 3
 			$$venv/bin/python -m pip install -q -e '.[all]' --group engine && \
 			touch $$venv/.tested || { failed="$$failed $$version"; continue; }; \
 		fi; \
-		$$venv/bin/python -m pytest -q -n 2 --dist loadfile --server valkey \
+		$$venv/bin/python -m pytest -q -n $(PROCESSES) --dist loadfile --server valkey \
 			--deselect tests/client/test_deployments.py --deselect tests/embedded/test_embedded.py \
 			tests/client tests/queue tests/jobs tests/worker tests/lifecycle/test_child_death.py || failed="$$failed $$version"; \
 	done; \
@@ -119,7 +122,7 @@ chaos: $(VENV)/.tested ## every fault, with a ledger, and the long forms of its 
 soak: $(VENV)/.tested ## what make test has in short form, at full size: make chaos, and the explorer with one enqueue more, for a night
 	@failed=; \
 	$(SELF) chaos || failed="$$failed chaos"; \
-	JOBQ_MODEL=large $(BIN)/python -m pytest tests/model $(PYTEST_ARGS) || failed="$$failed tests/model"; \
+	JOBQ_MODEL=large $(BIN)/python -m pytest tests/model -n 2 --dist loadfile $(PYTEST_ARGS) || failed="$$failed tests/model"; \
 	[ -z "$$failed" ] || { echo "make soak: failed:$$failed" >&2; exit 1; }
 
 clean: ## remove what make made

@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 
 import pytest
 
+from tests import scheduling
+
 FAKETIME = ("/usr/lib/*/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime")
 
 
@@ -67,6 +69,7 @@ def library(name: str) -> Any:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(scheduling, "scheduling")
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # Of a run in the background of a shell, the processes that tests start would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)

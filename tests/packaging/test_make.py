@@ -160,16 +160,20 @@ def made(
     return done, (place / "ran").read_text()
 
 
-PARTS = {
-    "tests/model": "pytest tests/model",
-    "tests": "--ignore tests/pipeline",
-    "tests/pipeline": "loadfile tests/pipeline",
-}
+PARTS = {"test-pythons": "pytest -q -n 4", "tests": "pytest -n 4"}
+
+
+def with_another_python(place: Path) -> Path:
+    """Add Python 3.12 with an environment to the path."""
+    environment(place / "venv-3.12")
+    (place / "python3.12").write_text("#!/bin/sh\n")
+    (place / "python3.12").chmod(0o755)
+    return place
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_make_test_runs_every_part_and_fails_at_the_end_when_one_fails(part: str, tmp_path: Path):
-    done, ran = made("test", PARTS[part], tmp_path)
+    done, ran = made("test", PARTS[part], with_another_python(tmp_path), "3.12")
 
     assert all(called in ran for called in PARTS.values()), ran
     assert done.returncode != 0
@@ -177,7 +181,7 @@ def test_make_test_runs_every_part_and_fails_at_the_end_when_one_fails(part: str
 
 
 def test_make_test_succeeds_when_no_part_fails(tmp_path: Path):
-    done, ran = made("test", "no such part", tmp_path)
+    done, ran = made("test", "no such part", with_another_python(tmp_path), "3.12")
 
     assert all(called in ran for called in PARTS.values()), ran
     assert done.returncode == 0, done.stderr
