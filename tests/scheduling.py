@@ -28,7 +28,9 @@ LONG = (
 @cache
 def takes_spark(file: str) -> bool:
     """Return whether tests of the file use the Spark session."""
-    return file.startswith("tests/pipeline/") and bool(TAKES_SPARK.search((ROOT / file).read_text()))
+    return file.startswith("tests/pipeline/") and bool(
+        TAKES_SPARK.search((ROOT / file).read_text())
+    )
 
 
 def unit(nodeid: str) -> str:
