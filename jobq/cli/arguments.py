@@ -1,8 +1,8 @@
-"""How a call is written on a command line or as JSON lines; pure.
+"""Arguments of calls, times and pairs as they are written on a command line.
 
     a.jpg 200 true '["x"]' width=200 'note="200"'
 
-Each word is JSON where it is JSON, else text; `name=…` is a keyword argument.
+A word that is valid JSON is read as JSON, any other as text; `name=…` is a keyword argument.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FIELDS = {"args": list, "kwargs": dict, "mid": str}
 
 @dataclass(frozen=True)
 class Given:
-    """The arguments of one call, and its mid if it has one of its own."""
+    """The arguments of one call, and its mid if it has one."""
 
     args: list[Any] = field(default_factory=list)
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -55,7 +55,7 @@ def from_json(text: str, what: str) -> list[Any]:
     """Positional arguments from a JSON array."""
     value = _decoded(text.encode(), what)
     if not isinstance(value, list):
-        raise ConfigError(f"{what} {text!r} is no JSON array; write '[\"a.jpg\", 200]'")
+        raise ConfigError(f"{what} {text!r} is not a JSON array; write '[\"a.jpg\", 200]'")
     return value
 
 
@@ -98,5 +98,16 @@ def moment_of(text: str) -> datetime | float:
         return datetime.fromisoformat(text).astimezone()
     except ValueError as error:
         raise ConfigError(
-            f"{text!r} is no time; write 2026-11-21T08:00 or epoch seconds"
+            f"{text!r} is not a time; write 2026-11-21T08:00 or epoch seconds"
         ) from error
+
+
+def pairs_of(flag: str, words: Iterable[str]) -> dict[str, str]:
+    """`trace=abc` -> {"trace": "abc"}."""
+    pairs = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"{flag} {name!r} has no value; write {flag} NAME=TEXT")
+        pairs[name] = value
+    return pairs

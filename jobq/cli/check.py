@@ -249,7 +249,8 @@ def audit(
     lost = False
     for queue, one in found:
         with _tolerating_audit(session, queue):
-            result = one.result()
+            with output.waiting(f"reading the events of {queue.name}", quiet=session.as_json):
+                result = one.result()
             show_audit(session, result)
             lost = lost or bool(result.lost)
     return exits.NO if lost else exits.OK

@@ -21,12 +21,21 @@ from jobq.cli.options import (
     queues_option,
     yes_option,
 )
+from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
 from jobq.errors import ConfigError
 from jobq.queue.queue import Queue
 from jobq.queue.types import DeadMessage
 
 PER_CALL = 500
+DEAD = Listing(
+    {
+        "queue": "queue", "dead id": "dead_id", "job": "job", "died at": "died_at", "attempts": "attempts",
+        "ncrashes": "ncrashes", "reason": "reason",
+    },
+    drops=("ncrashes", "attempts", "died at", "job"),
+    empty="no dead messages: no message has run out of attempts",
+)  # fmt: skip
 
 older_option = option(
     "--older-than",
@@ -118,8 +127,7 @@ def list_(
             left.append(f"{queue.name}: {number} not shown; add --all, --limit or --offset")
 
     found = session.from_each(queues, page)
-    fields = ("queue", "dead_id", "job", "died_at", "attempts", "ncrashes", "reason")
-    session.say_all(found, {field.replace("_", " "): field for field in fields})
+    session.say_all(found, DEAD)
     for line in left:
         session.note(line)
 

@@ -6,14 +6,15 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
+from functools import reduce
 from typing import IO, Any
 
 import click
 
 from jobq.cli import output
-from jobq.cli.arguments import Given, from_json, from_lines, from_words, moment_of
+from jobq.cli.arguments import Given, from_json, from_lines, from_words, moment_of, pairs_of
 from jobq.cli.modules import load, module_of
-from jobq.cli.options import DURATION, import_option, option
+from jobq.cli.options import DURATION, Function, import_option, option
 from jobq.cli.session import Session, command
 from jobq.errors import ConfigError, JobqError
 from jobq.jobs.enqueue import send
@@ -25,43 +26,47 @@ from jobq.queue.binding import PER_CALL
 EXAMPLES = """
     jobq enqueue app.jobs.resize a.jpg width=200
     jobq enqueue app.jobs.resize a.jpg width=200 --queue low --delay 5m --mid resize:a.jpg
+    jobq enqueue app.jobs.resize a.jpg --retries 0 --timeout 30s --header tenant=acme
     jobq enqueue app.jobs.resize --args-json '["a=b.jpg", -5]'
     jobq enqueue app.jobs.resize --import app.jobs -- -5
     jobq enqueue app.jobs.resize --file calls.jsonl --json
 """
 
 
+_OPTIONS = (
+    option("-q", "--queue", metavar="NAME", shared=("JOBQ_QUEUE",), help="Queue.  [default: the job's, else default]"),
+    option("--mid", help="The message's id. A second message with the id of a live one is refused."),
+    option("--delay", type=DURATION, help="Run no earlier than this long from now."),
+    option("--at", metavar="TIME",
+           help="Run no earlier than 2026-11-21T08:00 (this host's zone, or +01:00), or epoch seconds."),
+    option("--can-update", is_flag=True, help="Replace the content of a waiting message with the same mid."),
+    option("--can-requeue", is_flag=True, help="If the mid is running, run the new content after it."),
+    option("--dedupe", type=DURATION, help="Refuse the mid for this long after the message is done."),
+    option("--lock", type=DURATION, help="Least length of the message's lease.  [default: the worker's]"),
+    option("--durability", metavar="LEVEL", help="Wait until the server confirms memory, disk or replicas=N."),
+    option("--header", "headers", multiple=True, metavar="NAME=TEXT", help="Header of the message; repeatable."),
+    option("--retries", type=int, metavar="N", help="Retries after a failure.  [default: the job's]"),
+    option("--timeout", type=DURATION, help="Raise JobTimeout in the job after this long.  [default: the job's]"),
+    option("--hard-timeout", type=DURATION, help="Kill the process of the job after this long.  [default: the job's]"),
+    option("--result-ttl", type=DURATION, help="Keep the result for this long.  [default: the job's]"),
+)  # fmt: skip
+
+
+def _call_options(function: Function) -> Function:
+    """Every option of one call."""
+    return reduce(lambda inner, decorate: decorate(inner), reversed(_OPTIONS), function)
+
+
 @command("enqueue", changes=True, examples=EXAMPLES)
 @click.argument("job")
 @click.argument("words", metavar="[ARG|NAME=ARG]...", nargs=-1)
 @option(
-    "--args-json", metavar="ARRAY", help="Positional arguments as one JSON array, before the ARGs."
+    "--args-json", metavar="ARRAY", help="Positional arguments as a JSON array, before the ARGs."
 )
-@option(
-    "--file",
-    type=click.File("rb"),
-    help='A call a line: [args...] or {"args", "kwargs", "mid"}; - is stdin.',
-)
-@option(
-    "--queue",
-    metavar="NAME",
-    shared=("JOBQ_QUEUE",),
-    help="Where to.  [default: what the job declares, else default]",
-)
+@option("--file", type=click.File("rb"), metavar="FILE",
+        help='Read a call a line: [args...] or {"args", "kwargs", "mid"}; - is stdin.')  # fmt: skip
 @import_option
-@option("--mid", help="The message's id; one that lives already is refused.")
-@option("--delay", type=DURATION, help="Not before so long from now.")
-@option(
-    "--at",
-    metavar="TIME",
-    help="Not before 2026-11-21T08:00 (this host's zone, or +01:00) or epoch seconds.",
-)
-@option("--can-update", is_flag=True, help="Newer content replaces what waits under the mid.")
-@option("--can-requeue", is_flag=True, help="Newer content runs after the current run of the mid.")
-@option("--dedupe", type=DURATION, help="Refuse the mid for so long after it is done.")
-@option(
-    "--lock", type=DURATION, help="Length of the message's locks.  [default: the worker's lease]"
-)
+@_call_options
 def enqueue(
     session: Session, job: str, words: tuple[str, ...], args_json: str | None, file: IO[bytes] | None,
     modules: tuple[str, ...], **given: Any,
@@ -79,41 +84,42 @@ def enqueue(
     if file is not None:
         if words or args_json or given["mid"]:
             raise ConfigError(
-                f"--file {_name(file)!r} has arguments and mids in it; leave out ARGs, --args-json and --mid"
+                f"--file {_name(file)!r} holds the arguments and mids; leave out ARGs, --args-json and --mid"
             )
         _many(session, target, file)
-        _tell_of_default(session, job, known, where)
-        return
-    call = from_words(words)
-    if args_json:
-        call.args[:0] = from_json(args_json, "--args-json")
-    for receipt in next(deliver(target, [call])):
-        record = record_of(receipt)
-        session.say(
-            record, "  ".join(filter(None, [record["mid"], record["action"], record["reason"]]))
-        )
-    _tell_of_default(session, job, known, where)
+    else:
+        call = from_words(words)
+        if args_json:
+            call.args[:0] = from_json(args_json, "--args-json")
+        for receipt in next(deliver(target, [call])):
+            record = record_of(receipt)
+            shown = (record["mid"], record["action"], record["reason"])
+            session.say(record, "  ".join(filter(None, shown)))
+    _note_default_queue(session, job, known, where)
 
 
-def _tell_of_default(session: Session, job: str, known: bool, queue: str | None) -> None:
+def _note_default_queue(session: Session, job: str, known: bool, queue: str | None) -> None:
     if not known and not queue:
         near = get_close_matches(job, default_registry.names(), 1)
         meant = f" (did you mean {near[0]}?)" if near else ""
         session.note(
-            f"{job} isn't known here{meant}, so it went to the queue default; name its module with --import, or give "
-            f"--queue"
+            f"{job} isn't known here{meant}, so it went to the queue default; name its module with --import, "
+            "or give --queue"
         )
 
 
 def options_of(given: dict[str, Any]) -> Any:
     """Flags as the options of a job; those not given are left to the job."""
-    lock, at = given.pop("lock"), given.pop("at")
+    lock, at, headers = given.pop("lock"), given.pop("at"), given.pop("headers")
     wanted = {
         **given,
         "at": moment_of(at) if at else None,
         "lock_ms": round(lock * 1000) if lock else None,
+        "headers": pairs_of("--header", headers) or None,
     }
-    return {name: value for name, value in wanted.items() if value not in (None, False)}
+    return {
+        name: value for name, value in wanted.items() if value is not None and value is not False
+    }
 
 
 def record_of(receipt: Receipt[Any]) -> dict[str, Any]:
@@ -128,10 +134,11 @@ def _many(session: Session, target: Job[..., Any], file: IO[bytes]) -> None:
     counted: Counter[str] = Counter()
     with output.progress(_size(file), f"enqueueing {target.name}", quiet=session.as_json) as bar:
         try:
-            for receipts in deliver(target, from_lines(_told(file, bar))):
+            for receipts in deliver(target, from_lines(_counted(file, bar))):
                 counted.update(receipt.action for receipt in receipts)
                 if session.as_json:
-                    session.say_all(map(record_of, receipts), {})
+                    for receipt in receipts:
+                        session.say(record_of(receipt), "")
         except JobqError as error:
             raise type(error)(
                 f"{error} ({counted.total():,} calls before were enqueued)"
@@ -141,7 +148,7 @@ def _many(session: Session, target: Job[..., Any], file: IO[bytes]) -> None:
         session.say({}, f"{target.name}: {told or 'no calls in ' + _name(file)}")
 
 
-def _told(file: IO[bytes], bar: Any) -> Iterator[bytes]:
+def _counted(file: IO[bytes], bar: Any) -> Iterator[bytes]:
     for line in file:
         yield line
         bar.update(len(line))
@@ -157,7 +164,7 @@ def _name(file: IO[bytes]) -> str:
 
 
 def find(name: str, *, known: bool) -> Job[..., Any]:
-    """The registered job; or, where nothing was imported, one of this name that takes any arguments."""
+    """Return the registered job, or if it is not `known` a job of this name that takes any arguments."""
     return (
         default_registry.get(name)
         if known
@@ -171,7 +178,7 @@ def is_known(name: str) -> bool:
 
 
 def deliver(job: Job[..., Any], calls: Iterable[Given]) -> Iterator[list[Receipt[Any]]]:
-    """Enqueue in order: calls without a mid a thousand in a round trip, one with its own mid alone."""
+    """Enqueue in order: calls without a mid a thousand in a round trip, each call with a mid in its own."""
     for batch in _batches(_checked(job, calls)):
         one = batch[0].mid
         target = job.options(mid=one) if one else job
@@ -202,4 +209,4 @@ def _batches(calls: Iterable[Given]) -> Iterator[Sequence[Given]]:
 
 
 def _anything(*args: Any, **kwargs: Any) -> None:
-    """What a job is to a producer that hasn't its code."""
+    """Stand in for a job whose code the producer does not have."""

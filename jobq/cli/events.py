@@ -88,6 +88,8 @@ def tail(session: Session, limit: int, follow: bool, queues: str | None) -> int:
                 _show(session, entry)
     except KeyboardInterrupt:
         return exits.INTERRUPTED
+    if not shown:
+        session.note("no events; 'jobq events level' shows what the queues record")
     return exits.OK if shown else exits.NO
 
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobq.cli import exits
+from jobq.cli import exits, output
+from jobq.cli.arguments import pairs_of
 from jobq.cli.check import show_audit
 from jobq.cli.options import DURATION, Function, group, option, queues_option, yes_option
+from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
 from jobq.cli.spark import master_option, memory_option
 from jobq.config import parse_queues
@@ -52,14 +54,7 @@ def opened(path: str | None, storage: Sequence[str], *, create: bool = False) ->
     from jobq.pipeline.lake.place import Lake
 
     make: Callable[..., Lake] = Lake.create if create else Lake.open
-    return make(path, dict(map(_pair, storage)))
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"--storage-option {key!r} has no value; write KEY=VALUE")
-    return key, value
+    return make(path, pairs_of("--storage-option", storage))
 
 
 @group(
@@ -217,14 +212,15 @@ def stats(session: Session, path: str | None, storage: tuple[str, ...], backlog:
     if not session.as_json:
         for row in rows:
             row["lost"] = ", ".join(f"{name}: {n:,}" for name, n in row["lost"].items())
-    if not rows:
-        session.note("an empty lake; jobq lake ingest fills it")
-    session.say_all(rows, {name.replace("_", " "): name for name in inspection.Stats._fields})
+    columns = {name.replace("_", " "): name for name in inspection.Stats._fields}
+    empty = "the lake is empty; run 'jobq lake ingest'"
+    session.say_all(rows, Listing(columns, drops=tuple(columns)[:0:-1], empty=empty))
     if backlog:
         behind = [
             one._asdict() for one in inspection.backlog(lake, session.client, session.tolerating)
         ]
-        session.say_all(behind, {name: name for name in inspection.Backlog._fields})
+        columns = {name: name for name in inspection.Backlog._fields}
+        session.say_all(behind, Listing(columns, empty="no backlog: no queue has events or topics"))
 
 
 @command("check", group=lake, examples="jobq lake check --lake ./lake\njobq lake check --json")
@@ -237,7 +233,9 @@ def check(session: Session, path: str | None, storage: tuple[str, ...]) -> int:
     from jobq.pipeline.lake import inspection
 
     bad = False
-    for finding in inspection.check(opened(path, storage)):
+    with output.waiting("reading every file of the lake", quiet=session.as_json):
+        found = list(inspection.check(opened(path, storage)))
+    for finding in found:
         bad = bad or finding.level == "fail"
         session.say(finding._asdict(), f"{finding.level:4}  {finding.table}: {finding.text}")
     return exits.NO if bad else exits.OK
@@ -699,7 +697,8 @@ def _audited(
     from jobq.pipeline.sessions import session as spark_session
 
     master, memory = spark_options
-    spark = spark_session("jobq lake audit", master=master, memory=memory)
+    with output.waiting("starting Spark", quiet=False):
+        spark = spark_session("jobq lake audit", master=master, memory=memory)
     try:
         events = read(spark, lake, "events")
         missed = losses(lake.table("events"))

@@ -1,4 +1,4 @@
-"""What commands print: plain lines, tables, JSON; nothing that came from a queue reaches a terminal raw."""
+"""What commands print: lines, tables and JSON. Everything that came from a queue is escaped."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import errno
 import json
 import os
 import select
+import shutil
 import sys
 import time
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from itertools import count, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from jobq.observe.escape import escaped as escaped
 
-STRETCH = 500
+BATCH = 500
+#: Characters that a text column keeps when it is cut.
+LEAST_WIDTH = 12
 STDOUT, STDERR = 1, 2
 #: A day within the years 1 and 9999, whatever the zone.
 EARLIEST_MS = -62_135_510_400_000
@@ -27,7 +30,7 @@ LATEST_MS = 253_402_214_400_000
 
 
 def indented(text: str) -> str:
-    """`text` with its lines kept, none of which can pose as one of ours."""
+    """Escape `text` but keep its lines, indented, so that none can look like one of jobq's."""
     return "\n    ".join(map(escaped, text.split("\n")))
 
 
@@ -50,24 +53,44 @@ def wants_color(environ: Mapping[str, str] | None = None) -> bool | None:
 
 
 def width_of(text: str) -> int:
-    """Columns that `text` takes on a terminal."""
+    """Return how many columns `text` takes on a terminal."""
     return sum(
         0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
         for c in text
     )
 
 
+class Listing(NamedTuple):
+    """How records are listed.
+
+    columns: heading -> field of the record. drops: headings to leave out where a terminal is too narrow, in this
+    order. empty: what to say when there is no record.
+    """
+
+    columns: Mapping[str, str]
+    drops: tuple[str, ...] = ()
+    empty: str = ""
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that reads stdout; None if no terminal does."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def table(
-    headings: Sequence[str], rows: Iterable[Sequence[object]], figures: Collection[int] = ()
-) -> Iterator[str]:
+    headings: Sequence[str], rows: Iterable[Sequence[object]], figures: Collection[int] = (),
+    drops: Sequence[str] = (), width: int | None = None,
+) -> Iterator[str]:  # fmt: skip
     """Aligned lines: numbers and the columns `figures` to the right, everything else to the left and escaped.
 
-    Widths are taken from a stretch of rows at a time, so that a million rows need no memory.
+    If lines would be longer than `width`, the columns `drops` are left out, first to last, then the widest text
+    column is cut. Widths are measured for a batch of rows at a time, so that a million rows need no memory.
     """
     left = iter(rows)
     widths = [width_of(heading) for heading in headings]
+    kept = list(range(len(headings)))
     for first in count():
-        cells = [[_cell(value) for value in row] for row in islice(left, STRETCH)]
+        cells = [[_cell(value) for value in row] for row in islice(left, BATCH)]
         if not cells and first:
             return
         widths = [max(w, *(width_of(row[i][0]) for row in cells), 0) for i, w in enumerate(widths)]
@@ -75,10 +98,35 @@ def table(
             i in figures or (bool(cells) and all(row[i][1] for row in cells))
             for i in range(len(headings))
         ]
+        if width is not None:
+            if not first:
+                kept = _fitting(headings, widths, drops, width)
+            _narrow(widths, [i for i in kept if not right[i]], _length(kept, widths) - width)
         for row in [list(headings)] * (not first) + [[text for text, _ in row] for row in cells]:
-            yield "  ".join(
-                _padded(cell, widths[i], right[i]) for i, cell in enumerate(row)
-            ).rstrip()
+            yield "  ".join(_padded(row[i], widths[i], right[i]) for i in kept).rstrip()
+
+
+def _fitting(
+    headings: Sequence[str], widths: Sequence[int], drops: Sequence[str], width: int
+) -> list[int]:
+    """The columns that are left when enough of `drops` are left out."""
+    kept = list(range(len(headings)))
+    for heading in drops:
+        if _length(kept, widths) <= width:
+            break
+        kept = [i for i in kept if headings[i] != heading]
+    return kept
+
+
+def _length(kept: Sequence[int], widths: Sequence[int]) -> int:
+    return sum(widths[i] for i in kept) + 2 * (len(kept) - 1)
+
+
+def _narrow(widths: list[int], texts: Sequence[int], over: int) -> None:
+    """Take `over` columns from the widest of the text columns, but leave it readable."""
+    if over > 0 and texts:
+        widest = max(texts, key=lambda i: widths[i])
+        widths[widest] = max(LEAST_WIDTH, widths[widest] - over)
 
 
 def _cell(value: object) -> tuple[str, bool]:
@@ -88,12 +136,20 @@ def _cell(value: object) -> tuple[str, bool]:
 
 
 def _padded(text: str, width: int, right: bool) -> str:
+    if width_of(text) > width:
+        text = _cut(text, width - 1) + "…"
     gap = " " * (width - width_of(text))
     return gap + text if right else text + gap
 
 
+def _cut(text: str, width: int) -> str:
+    while width_of(text) > width:
+        text = text[: min(len(text) - 1, width)]
+    return text
+
+
 def moment(at_ms: int) -> str:
-    """A time in the user's zone, '' for none; what is beyond the calendar as it is."""
+    """A time in the user's zone; '' for 0, and the number itself if it is out of the calendar's range."""
     if not at_ms:
         return ""
     if not EARLIEST_MS <= at_ms <= LATEST_MS:
@@ -102,7 +158,7 @@ def moment(at_ms: int) -> str:
 
 
 def open_standard_streams() -> None:
-    """Where one was closed by whoever started the process, write to nowhere; nor may a socket get its number."""
+    """Open standard streams that were closed at start on /dev/null, so that no socket gets their numbers."""
     while (nowhere := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         pass
     os.close(nowhere)
@@ -112,7 +168,7 @@ def open_standard_streams() -> None:
 
 
 def silence_closed_pipes() -> bool:
-    """Flush; what nobody reads any more goes nowhere from here on. Whether that is so of anything."""
+    """Flush both streams, and send one that nobody reads any more to /dev/null. Return whether there was one."""
     gone = False
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -126,7 +182,7 @@ def silence_closed_pipes() -> bool:
 
 
 def pause(seconds: float) -> None:
-    """Sleep. Raises BrokenPipeError once whoever read stdout has stopped, though there is nothing to print."""
+    """Sleep; BrokenPipeError as soon as nobody reads stdout any more."""
     watch = select.poll()
     try:
         watch.register(sys.stdout.fileno(), 0)
@@ -135,11 +191,24 @@ def pause(seconds: float) -> None:
         return
     for _, found in watch.poll(round(seconds * 1000)):
         if found & (select.POLLERR | select.POLLHUP):
-            raise BrokenPipeError(errno.EPIPE, "stdout is read no more")
+            raise BrokenPipeError(errno.EPIPE, "nobody reads stdout any more")
         time.sleep(seconds)  # a device that can't be watched
 
 
 def progress(length: int | None, label: str, *, quiet: bool) -> AbstractContextManager[Any]:
-    """A progress bar on stderr, shown only there where somebody looks."""
+    """A progress bar on stderr, shown only on a terminal."""
     hidden = quiet or not sys.stderr.isatty()
     return click.progressbar(length=length or 0, label=label, file=sys.stderr, hidden=hidden)
+
+
+@contextmanager
+def waiting(text: str, *, quiet: bool) -> Iterator[None]:
+    """Say on stderr what a command waits for, if that is a terminal; removed at the end."""
+    shown = not quiet and sys.stderr.isatty()
+    if shown:
+        click.echo(f"{text}…", nl=False, err=True)
+    try:
+        yield
+    finally:
+        if shown:
+            click.echo("\r\x1b[K", nl=False, err=True, color=True)

@@ -25,6 +25,7 @@ from jobq.cli.options import (
     queues_option,
     yes_option,
 )
+from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
 from jobq.errors import JobqError
 from jobq.queue.admin import SHORT_PAGE
@@ -34,6 +35,12 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import Entry, Place
 
 COLUMNS = ("ready", "delayed", "locked", "requeued", "done", "deduped", "dead", "messages")
+QUEUES = Listing(
+    {"queue": "queue", **{c: c for c in COLUMNS}, "": "remark"},
+    drops=("deduped", "requeued", "done", "messages"),
+)
+#: Place -> what its messages are called.
+PLACES = {"ready": "ready", "due": "delayed", "circle": "running"}
 EXAMPLES = """
     jobq queues
     jobq queues --watch
@@ -60,10 +67,6 @@ def queues(
     """
     if not watch:
         found = list(rows(session, queues))
-        if not found and not session.problems:
-            session.note(
-                "no queue was ever used here; run 'jobq enqueue JOB', or check --url and --namespace"
-            )
         _print(lines(session, found))
         return
     live = not session.as_json and sys.stdout.isatty()
@@ -98,9 +101,9 @@ def rows(session: Session, names: str | None) -> Iterator[dict[str, Any]]:
 def lines(session: Session, found: list[dict[str, Any]]) -> Iterable[str]:
     """The table, or JSON lines."""
     if session.as_json:
-        return session.lines(found, {})
+        return session.lines(found, QUEUES)
     shown = [{**record, "remark": _remark(record)} for record in found]
-    return session.lines(shown, {"queue": "queue", **{c: c for c in COLUMNS}, "": "remark"})
+    return session.lines(shown, QUEUES)
 
 
 def _served(session: Session) -> dict[str, int] | None:
@@ -233,12 +236,13 @@ def peek(
 ) -> None:  # fmt: skip
     """List messages without changing them, by default those ready to run."""
     columns = {name: name for name in ("queue", "mid", "status", "job", "attempts")}
+    empty = f"no {PLACES[place]} messages; 'jobq queues' counts all"
     columns |= {"not before": "when"} if place == "due" else {}
     columns |= {"lock until": "when"} if place == "circle" else {}
     columns |= {"content": "content"} if content else {}
     wanted = _Wanted(place, offset, None if everything else offset + limit, content)
     found = session.from_each(queues, lambda queue: _listed(session, queue, wanted))
-    session.say_all(found, columns)
+    session.say_all(found, Listing(columns, drops=("attempts", "status"), empty=empty))
 
 
 def _listed(session: Session, queue: Queue, wanted: _Wanted) -> Iterator[dict[str, Any]]:

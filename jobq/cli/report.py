@@ -84,8 +84,9 @@ def report(session: Session, name: str, form: str, html: bool, target: str | Non
     lake = None if given["live"] else opened(given["path"], given["storage"])
     asked = _asked(given, lake)
     results, seen = _answers(session, reports, lake, asked, given)
-    said = _said(form, results, asked, seen)
-    _write(said, target or (PAGE if form == "html" else "-"), session)
+    target = target or (PAGE if form == "html" else "-")
+    width = output.terminal_width() if target == "-" else None
+    _write(_said(form, results, asked, seen, width), target, session)
 # fmt: on
 
 
@@ -153,7 +154,8 @@ def _answers(
     from jobq.pipeline.report.answers import answers, from_lake, from_server
     from jobq.pipeline.sessions import session as spark_session
 
-    spark = spark_session("jobq report", master=given["master"], memory=given["memory"])
+    with output.waiting("starting Spark", quiet=session.as_json):
+        spark = spark_session("jobq report", master=given["master"], memory=given["memory"])
     if lake:
         read = from_lake(spark, lake)
     else:
@@ -165,7 +167,7 @@ def _answers(
         return answers(spark, read, reports, asked, lambda _: bar.update(1))
 
 
-def _said(form: str, results: Sequence[Result], asked: Asked, seen: Seen) -> str:
+def _said(form: str, results: Sequence[Result], asked: Asked, seen: Seen, width: int | None) -> str:
     from jobq.pipeline.report import formats
     from jobq.pipeline.report.html import page
 
@@ -175,12 +177,11 @@ def _said(form: str, results: Sequence[Result], asked: Asked, seen: Seen) -> str
         return formats.document(results, asked) + "\n"
     if form == "csv":
         return formats.spreadsheet(results[0])
-    return (
-        "\n\n".join("\n".join(_lines(result, asked, len(results) > 1)) for result in results) + "\n"
-    )
+    tables = (_lines(result, asked, len(results) > 1, width) for result in results)
+    return "\n\n".join(map("\n".join, tables)) + "\n"
 
 
-def _lines(result: Result, asked: Asked, titled: bool) -> Sequence[str]:
+def _lines(result: Result, asked: Asked, titled: bool, width: int | None) -> Sequence[str]:
     from jobq.pipeline.report.formats import cells, is_number
 
     columns = result.report.columns
@@ -188,12 +189,11 @@ def _lines(result: Result, asked: Asked, titled: bool) -> Sequence[str]:
     lines = [f"{result.report.title}: {result.report.question}"] if titled else []
     if not result.rows:
         return [*lines, result.report.empty]
-    lines += output.table([column.heading for column in columns], cells(result, asked), figures)
+    headings = [column.heading for column in columns]
+    lines += output.table(headings, cells(result, asked), figures, width=width)
     lines += [output.escaped(note) for note in result.notes]
     return (
-        [*lines, f"and more; --limit 0 shows all, this is {asked.limit:,}"]
-        if result.more
-        else lines
+        [*lines, f"the first {asked.limit:,} rows; --limit 0 shows all"] if result.more else lines
     )
 
 

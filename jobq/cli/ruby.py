@@ -10,6 +10,7 @@ import click
 from jobq.cli import exits, output
 from jobq.cli.arguments import from_words, moment_of
 from jobq.cli.options import DURATION, group, limit_option, offset_option, option, yes_option
+from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
 from jobq.errors import ConfigError, ScriptError
 from jobq.protocols.ruby.claims import Claims
@@ -96,8 +97,9 @@ def queues(session: Session, sidekiq_namespace: str, resque_namespace: str) -> N
     Held are the messages of the jobq queue of that name that wait, run or wait for a retry. Ruby sees none of these.
     """
     found = _queues(session, sidekiq_namespace, resque_namespace)
-    columns = ("system", "queue", "waiting", "taken", "held")
-    session.say_all(found, {name: name for name in columns})
+    columns = {name: name for name in ("system", "queue", "waiting", "taken", "held")}
+    empty = "no queue of Sidekiq or Resque here; check --url and the namespaces"
+    session.say_all(found, Listing(columns, empty=empty))
 
 
 @command(
@@ -113,9 +115,13 @@ def peek(
     session: Session, sidekiq: str | None, resque: str | None, offset: int, limit: int
 ) -> None:
     """Show the jobs of a Ruby queue as Ruby wrote them, the next one first."""
-    for raw in _queue(session, _place(sidekiq, resque)).peek(offset, limit):
+    place = _place(sidekiq, resque)
+    found = _queue(session, place).peek(offset, limit)
+    for raw in found:
         text = raw.decode("utf-8", "backslashreplace")
         session.say({"job": text}, text)
+    if not found:
+        session.note(f"{place} has no waiting job")
 
 
 @command("claims", group=ruby, examples="""
@@ -151,7 +157,9 @@ def claims(
         "lease until": "lease_until",
         "returned": "returned",
     }
-    session.say_all(records, columns)
+    session.say_all(
+        records, Listing(columns, empty="no claims: no job is taken and not yet delivered")
+    )
 
 
 @command("workers", group=ruby, examples="jobq ruby workers\njobq ruby workers --json")
@@ -160,9 +168,9 @@ def claims(
 def workers(session: Session, sidekiq_namespace: str, resque_namespace: str) -> int:
     """Show who works on Ruby's queues, as their dashboards list them. Exit code 1: nobody."""
     found = list(_workers(session, sidekiq_namespace, resque_namespace))
-    session.say_all(
-        found, {"system": "system", "worker": "worker", "queues": "queues", "busy": "busy"}
-    )
+    columns = {name: name for name in ("system", "worker", "queues", "busy")}
+    empty = "no worker of Sidekiq or Resque here; check --url and the namespaces"
+    session.say_all(found, Listing(columns, empty=empty))
     return exits.OK if found else exits.NO
 
 

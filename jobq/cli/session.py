@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, TypeVar
 
 import click
@@ -22,6 +23,7 @@ from jobq.queue.directory import queue_names, queue_names_by_keys, strange_queue
 from jobq.queue.queue import Queue
 
 T = TypeVar("T")
+NO_QUEUE = "no queue was ever used here; run 'jobq enqueue JOB', or check --url and --namespace"
 embedded_log = logging.getLogger("jobq.server")
 #: The client's patience with a Cluster once a queue's node didn't answer within the whole of it.
 NEXT_PATIENCE_S = 1.0
@@ -40,6 +42,8 @@ class Session:
     as_json: bool
     changes: bool = False
     problems: dict[str, JobqError] = field(default_factory=dict, compare=False)
+    #: The remarks for a person so far.
+    notes: list[str] = field(default_factory=list, compare=False)
     #: The lines at which a reader was found to be gone.
     unread: list[str] = field(default_factory=list, compare=False)
 
@@ -96,15 +100,18 @@ class Session:
         try:
             if strange:
                 self.strange("queue", strange_queue_names(self.client))
-            return self.queues(None)
+            found = self.queues(None)
+            if not found and not self.problems:
+                self.note(NO_QUEUE)
+            return found
         except (UnavailableError, ScriptError) as error:
             # Of one server that is away, no more can be read; a list of another type has keys beside it.
             lost = isinstance(error, UnavailableError) and not self.client.is_cluster
-            found = [] if lost else queue_names_by_keys(self.client)
-            if not found:
+            by_keys = [] if lost else queue_names_by_keys(self.client)
+            if not by_keys:
                 raise
             self.problem("the list of queues", error)
-            return [self.queue(name) for name in found]
+            return [self.queue(name) for name in by_keys]
 
     def strange(self, kind: str, names: Iterable[bytes]) -> None:
         """Make a problem of each name in a list that can't be one."""
@@ -156,10 +163,15 @@ class Session:
         """One fact: a JSON line, or `text` with what it quotes made harmless."""
         self._echo(output.json_line(record) if self.as_json else output.escaped(text))
 
-    def say_all(self, records: Iterable[dict[str, Any]], columns: dict[str, str]) -> None:
-        """Many: a JSON line each, or a table; `columns` is heading -> field."""
-        for line in self.lines(records, columns):
-            self._echo(line)
+    def say_all(self, records: Iterable[dict[str, Any]], listing: output.Listing) -> None:
+        """Many facts: a JSON line each, or a table."""
+        left = iter(records)
+        first = next(left, None)
+        if first is not None:
+            for line in self.lines(chain([first], left), listing):
+                self._echo(line)
+        elif listing.empty and not self.problems and NO_QUEUE not in self.notes:
+            self.note(listing.empty)
 
     def _echo(self, line: str, *, err: bool = False) -> None:
         try:
@@ -170,15 +182,17 @@ class Session:
             output.silence_closed_pipes()
             self.unread.append(line)
 
-    def lines(self, records: Iterable[dict[str, Any]], columns: dict[str, str]) -> Iterable[str]:
+    def lines(self, records: Iterable[dict[str, Any]], listing: output.Listing) -> Iterable[str]:
         """What say_all prints."""
         if self.as_json:
             return map(output.json_line, records)
+        columns = listing.columns
         rows = ([record[field] for field in columns.values()] for record in records)
-        return output.table(list(columns), rows)
+        return output.table(list(columns), rows, drops=listing.drops, width=output.terminal_width())
 
     def note(self, text: str) -> None:
         """A remark for a person, on stderr; none with --json."""
+        self.notes.append(text)
         if not self.as_json:
             self._echo(output.escaped(text), err=True)
 

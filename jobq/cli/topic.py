@@ -13,8 +13,9 @@ from typing import IO, Any
 import click
 
 from jobq.cli import exits, output
-from jobq.cli.arguments import moment_of
+from jobq.cli.arguments import moment_of, pairs_of
 from jobq.cli.options import DURATION, group, limit_option, option, yes_option
+from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
 from jobq.config import duration_s
 from jobq.errors import ConfigError, GroupNotFoundError, JobqError
@@ -57,6 +58,8 @@ layout_option = option(
     "--layout", type=click.Choice(["jobq", "redismq"]), default="jobq", show_default=True,
     help="redismq: as its programs keep topics.",
 )  # fmt: skip
+#: Of the listings of groups, what is left out first on a narrow terminal.
+GROUP_DROPS = ("skipped", "expired", "out_of_range", "handed_out", "last", "settled")
 COLUMNS = {"index": "index", "at": "at", "key": "key", "content": "content"}
 
 
@@ -179,11 +182,7 @@ def _records(
     plain: Iterator[bytes], key: str | None, headers: tuple[str, ...], tombstone: bool
 ) -> Iterator[Record]:
 
-    pairs = [header.partition("=") for header in headers]
-    for name, equals, _ in pairs:
-        if not equals or not name:
-            raise ConfigError(f"--header {name!r} has no value; write --header NAME=TEXT")
-    found = {name: value for name, _, value in pairs} or None
+    found = pairs_of("--header", headers) or None
     for content in [None] if tombstone else plain:
         yield Record(content, key, found)
 
@@ -252,6 +251,8 @@ def _print_batches(
     except KeyboardInterrupt:
         # How --follow ends; what is held is given back by its reader.
         return exits.INTERRUPTED
+    if not seen:
+        session.note("no new message for the group")
     return exits.OK if seen else exits.NO
 
 
@@ -305,10 +306,16 @@ def read(session: Session, name: str, start: Any, end: Any, limit: int | None, l
     for message in islice(found, limit):
         print_message(session, message)
         seen += 1
+    if not seen:
+        session.note(f"{name} has no message in this range")
     return exits.OK if seen else exits.NO
 
 
-TOPIC_COLUMNS = ("topic", "messages", "first", "last", "bytes", "groups")
+TOPICS = Listing(
+    {name: name for name in ("topic", "messages", "first", "last", "bytes", "groups")},
+    drops=("bytes", "first", "last"),
+    empty="no topic was ever used here; run 'jobq topic append', or check --url and --namespace",
+)
 
 
 @command("list", group=topic, examples="jobq topic list\njobq topic list --json")
@@ -316,18 +323,13 @@ def list_(session: Session) -> None:
     """Show the topics there are, in jobq's layout."""
     names = topic_names(session.client)
     session.strange("topic", strange_topic_names(session.client))
-    if not names:
-        session.note(
-            "no topic was ever used here; append something, or check --url and --namespace"
-        )
-        return
     rows = []
     for name in names:
         with session.tolerating(name, "topic"):
             facts = topic_of(session, name).describe()
             rows.append({"topic": name, "messages": facts.messages, "first": facts.first, "last": facts.last,
                          "bytes": facts.nbytes, "groups": len(facts.groups)})  # fmt: skip
-    session.say_all(rows, {column: column for column in TOPIC_COLUMNS})
+    session.say_all(rows, TOPICS)
 
 
 POLICIES = ("earliest", "latest", "error")
@@ -347,12 +349,9 @@ def groups(session: Session, name: str) -> None:
             paused: Any = lag.paused if session.as_json else "paused" * lag.paused
             rows.append({"group": one, "settled": lag.settled, "handed_out": lag.handed_out, "held": lag.held,
                          "lag": lag.messages, "out_of_range": lag.out_of_range, "paused": paused})  # fmt: skip
-    if not rows:
-        session.note(
-            f"{name} has no group; one is made by its first poll, or by jobq topic subscribe"
-        )
-        return
-    session.say_all(rows, {column: column for column in rows[0]})
+    columns = ("group", "settled", "handed_out", "held", "lag", "out_of_range", "paused")
+    empty = f"{name} has no group; its first poll or 'jobq topic subscribe' makes one"
+    session.say_all(rows, Listing({one: one for one in columns}, GROUP_DROPS, empty))
 
 
 @command(
@@ -452,6 +451,8 @@ def peek(session: Session, name: str, group: str, limit: int, layout: str) -> in
         found = topic_of(session, name).group(group).peek(limit)
     for message in found:
         print_message(session, message)
+    if not found:
+        session.note(f"{name} has no new message for the group {group}")
     return exits.OK if found else exits.NO
 
 
@@ -532,12 +533,9 @@ def lag(session: Session, name: str, group: str | None, layout: str) -> None:
          "held": lag.held, "expired": lag.expired, "skipped": lag.skipped}
         for one, lag in found
     ]  # fmt: skip
-    if not rows and session.problems:
-        return
-    if not rows:
-        session.note(f"{name} has no group that can be listed; name one by --group")
-        return
-    session.say_all(rows, {column: column for column in rows[0]})
+    columns = ("group", "lag", "age_ms", "settled", "last", "held", "expired", "skipped")
+    empty = f"{name} has no group that can be listed; name one with --group"
+    session.say_all(rows, Listing({one: one for one in columns}, GROUP_DROPS, empty))
 
 
 @command(

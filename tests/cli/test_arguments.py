@@ -49,7 +49,7 @@ def test_line_that_is_no_call_is_refused_with_its_number(line: bytes) -> None:
 
 def test_args_json_must_be_an_array() -> None:
     assert from_json("[1]", "--args-json") == [1]
-    with pytest.raises(ConfigError, match="no JSON array"):
+    with pytest.raises(ConfigError, match="not a JSON array"):
         from_json('{"a": 1}', "--args-json")
 
 
@@ -58,5 +58,5 @@ def test_time_is_iso_or_epoch_seconds() -> None:
     assert moment_of("2026-11-21T08:00+00:00") == datetime.fromisoformat("2026-11-21T08:00+00:00")
     naive = moment_of("2026-11-21T08:00")
     assert isinstance(naive, datetime) and naive.tzinfo is not None
-    with pytest.raises(ConfigError, match="no time"):
+    with pytest.raises(ConfigError, match="not a time"):
         moment_of("tomorrow")

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from jobq.cli.enqueue import enqueue
+from jobq.jobs.options import Options
 from jobq.jobs.registry import default_registry
 from jobq.queue.queue import Queue
 
@@ -155,3 +157,20 @@ def test_enqueue_names_the_nearest_job_when_its_module_has_no_such_job(
     cli: Any, client: Any, jobs: str, meant: str
 ) -> None:
     assert f"{meant} isn't known here (did you mean cli_jobs.resize?)" in cli("enqueue", meant).err
+
+
+def test_enqueue_takes_every_option_of_a_call(cli: Any, client: Any) -> None:
+    given = ("--retries", "0", "--timeout", "30s", "--hard-timeout", "1m", "--result-ttl", "1h")
+    ended = cli("enqueue", "a.b", *given, "--header", "tenant=acme", "--durability", "memory")
+    assert ended.code == 0, ended.err
+    [envelope] = contents(client)
+    assert envelope["options"] == {
+        "retries": 0, "timeout": 30, "hard_timeout": 60, "result_ttl": 3600
+    }  # fmt: skip
+    assert envelope["headers"] == {"tenant": "acme"}
+
+
+def test_enqueue_has_a_flag_for_each_option_of_a_call() -> None:
+    flags = {one.name for one in enqueue.params}
+    named = {"lock_ms": "lock", "client": "url"}
+    assert {named.get(name, name) for name in Options.__annotations__} <= flags

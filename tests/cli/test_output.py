@@ -34,9 +34,30 @@ def test_table_of_nothing_is_its_headings() -> None:
     assert list(output.table(["name", "n"], [])) == ["name  n"]
 
 
-def test_table_goes_on_beyond_one_stretch() -> None:
-    rows = [[str(n), n] for n in range(output.STRETCH * 2 + 1)]
+def test_table_goes_on_beyond_one_batch() -> None:
+    rows = [[str(n), n] for n in range(output.BATCH * 2 + 1)]
     assert len(list(output.table(["name", "n"], rows))) == len(rows) + 1
+
+
+def test_table_leaves_out_columns_until_it_fits() -> None:
+    rows = [["low", "app.jobs.resize", 3, "x" * 40]]
+    headings = ["queue", "job", "attempts", "reason"]
+    drops = ["attempts", "job"]
+    whole = list(output.table(headings, rows, drops=drops, width=80))
+    assert "attempts" in whole[0]
+    narrow = list(output.table(headings, rows, drops=drops, width=70))
+    assert narrow[0].split() == ["queue", "job", "reason"]
+    narrower = list(output.table(headings, rows, drops=drops, width=50))
+    assert narrower[0].split() == ["queue", "reason"]
+    assert list(output.table(headings, rows, drops=drops)) == whole
+
+
+def test_table_cuts_the_widest_text_when_no_column_is_left_to_leave_out() -> None:
+    lines = list(
+        output.table(["queue", "reason"], [["low", "y" * 100], ["low", "東" * 50]], width=40)
+    )
+    assert all(output.width_of(line) <= 40 for line in lines)
+    assert lines[1].endswith("y…") and lines[2].endswith("東…")
 
 
 def test_no_color_wins_over_force_color() -> None:
