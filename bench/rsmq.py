@@ -21,7 +21,7 @@ from pathlib import Path
 from bench.peers.venvs import node_modules
 from bench.server import ROOT, private_server
 from jobq.client.connection import Client
-from jobq.client.inflight import Flights
+from jobq.client.pipelining import PipelinedCalls
 from jobq.protocols.rsmq import AsyncRsmq, Rsmq, RsmqMessage
 
 TURNS = 10
@@ -68,7 +68,7 @@ class Ours:
     def __init__(self, client: Client) -> None:
         self.queue = Rsmq(client)
         self.queue.create_queue("bench")
-        self.flights, self.requests = Flights(client), self.queue.requests
+        self.flights, self.requests = PipelinedCalls(client), self.queue.requests
 
     def one_at_a_time(self, cycles: int) -> None:
         for _ in range(cycles):

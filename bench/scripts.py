@@ -17,8 +17,7 @@ from bench.targets import PAGE_HOLDS
 from jobq.config import WorkerSettings
 from jobq.queue import fsck
 from jobq.queue.admin import PAGE
-from jobq.queue.binding import PER_CALL
-from jobq.queue.types import Ending, Lease, Message
+from jobq.queue.types import PER_CALL, Ending, Lease, Message
 from jobq.worker import leases
 
 READY, DELAYED, DEAD = 100_000, 10_000, 1_000
@@ -123,6 +122,7 @@ def _of_workers(queue: jobq.Queue) -> list[Call]:
 
 def _of_people(queue: jobq.Queue) -> list[Call]:
     mid = queue.enqueue(CONTENT).mid
+    page: dict[str, Any] = {"part": "ready", "cursor": 0, "limit": fsck.LIMIT}
     dead = iter([message.dead_id for message in queue.admin.dead(limit=PAGE)])
     return [
         Call("status", lambda _: queue.status(mid)),
@@ -132,7 +132,7 @@ def _of_people(queue: jobq.Queue) -> list[Call]:
         Call("cancel", queue.cancel, lambda: queue.enqueue(CONTENT).mid),
         Call("revive", queue.admin.revive, lambda: next(dead)),
         Call("purge", queue.admin.purge, lambda: next(dead)),
-        Call(f"fsck of {fsck.LIMIT}", lambda _: queue._run("fsck", "ready", 0, fsck.LIMIT)),
+        Call(f"fsck of {fsck.LIMIT}", lambda _: queue.scripts["fsck"].run(page)),
         Call("pause", lambda _: queue.admin.pause()),
         Call("resume", lambda _: queue.admin.resume()),
     ]

@@ -17,6 +17,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from jobq.client.runtime import runtime
 from jobq.jobs.middleware import add_when_imported
 
 __version__ = "0.1.0"
@@ -73,3 +74,13 @@ if not TYPE_CHECKING:  # a checker would take every misspelt name for Any
 
 # Traces and errors reach Sentry wherever the program itself uses its SDK.
 add_when_imported("sentry_sdk", "jobq.observe.sentry")
+
+
+def _start_embedded(settings: Any) -> str:
+    from jobq.embedded.server import start_or_join
+
+    return start_or_join(settings)
+
+
+# Layers below don't know the embedded server.
+runtime.start_server = _start_embedded

@@ -20,8 +20,8 @@ import redis as redis_py
 
 from jobq.client import connection
 from jobq.client.connection import Client, connect, set_default_client
+from jobq.client.runtime import runtime
 from jobq.config import ServerSettings
-from jobq.queue import directory
 from jobq.queue.queue import Queue
 from tests import tools
 
@@ -174,7 +174,7 @@ def emptied(server: Server) -> Iterator[Any]:
         client.flushall()
         client.config_set("maxmemory", 0)
         # What this process remembers to have listed there is gone.
-        directory._registered.clear()
+        runtime.listed.clear()
         yield client
 
 

@@ -25,13 +25,6 @@ KIT = "jobq.protocols.kit"
 WORDS = ["durations", "variables", "errors", "extras", "trust", "events", "config"]
 
 
-#: Imports that still point up or sideways. The list only gets shorter.
-STILL_UP = {
-    ("client", "jobq.queue"), ("client", "jobq.queue.keys"), ("client", "jobq.queue.outage"),
-    ("client", "jobq.queue.queue"), ("client", "jobq.queue.types"), ("client", "jobq.embedded.server"),
-}  # fmt: skip
-
-
 def imports(path: Path) -> Iterator[str]:
     """Every module of jobq that a file names, wherever in the file."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -76,9 +69,7 @@ def judged(here: str, name: str) -> str:
     if LAYERS[here] == LAYERS["topics"] and (name == KIT or name.startswith(f"{KIT}.")):
         return ""
     words = here in WORDS and there in WORDS and WORDS.index(there) < WORDS.index(here)
-    return (
-        "" if words or LAYERS[there] < LAYERS[here] or (here, name) in STILL_UP else "isn't below"
-    )
+    return "" if words or LAYERS[there] < LAYERS[here] else "isn't below"
 
 
 def test_imports_point_down():

@@ -18,6 +18,7 @@ import jobq
 from bench.peers import place
 from bench.peers.handlers import HANDLERS
 from jobq.client.numbered_calls import Caller
+from jobq.queue.queue import enqueue_values
 from jobq.queue.types import Ending
 
 BATCH = 64
@@ -27,15 +28,14 @@ _queue = jobq.Queue("bench", jobq.connect(place.URL))
 def each(handler: str, arguments: list[tuple[Any, ...]]) -> None:
     """EVALSHA with a fresh mid, by hand."""
     _queue.enqueue(_content(handler, ()))
-    script, names, _ = _queue._bind("enqueue")
-    caller, options = Caller(), _queue._options()
-    keys = [*names, f"{_queue.prefix}call:{caller.id}"]
+    script, caller, values = _queue.scripts["enqueue"], Caller(), enqueue_values()
     connection = UnixDomainSocketConnection(path=place.SOCKET)
     for each_arguments in arguments:
         connection.send_command(
-            "EVALSHA", script.sha, len(keys), *keys, caller.id, caller.next(), *options,
-            secrets.token_urlsafe(12), _content(handler, each_arguments),
-        )  # fmt: skip
+            *script.numbered(
+                caller, values, (secrets.token_urlsafe(12), _content(handler, each_arguments))
+            ).command
+        )
         connection.read_response()
 
 

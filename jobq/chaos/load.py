@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from jobq.chaos.producing import QUEUE, contents, enqueue
-from jobq.queue.binding import PER_CALL
 from jobq.queue.queue import Queue
+from jobq.queue.types import PER_CALL
 
 if TYPE_CHECKING:
     from jobq.chaos.stage import Stage

@@ -18,12 +18,11 @@ from jobq.chaos.neighbour import JOB_S, NEIGHBOUR
 from jobq.chaos.poison import AMPLE_S, KINDS
 from jobq.chaos.producing import QUEUE
 from jobq.chaos.records import as_told
-from jobq.client.ahead import Ahead
 from jobq.errors import JobAborted
 from jobq.jobs.context import current
 from jobq.jobs.job import job
 from jobq.queue.queue import Queue
-from jobq.queue.types import Dequeued, Ending, Finished
+from jobq.queue.types import DequeueAhead, Dequeued, Ending, Finished
 
 FOLDER, LOOP = "JOBQ_CHAOS_LEDGER", "JOBQ_CHAOS_LOOP"
 
@@ -132,7 +131,7 @@ def dequeue(queue: Queue, limit: int = 1, **options: Any) -> Dequeued:
     return dequeued if queue.name == NEIGHBOUR else _hand(dequeued)
 
 
-def dequeue_ahead(queue: Queue, limit: int, **options: Any) -> Ahead:
+def dequeue_ahead(queue: Queue, limit: int, **options: Any) -> DequeueAhead:
     """Queue.dequeue_ahead, noted once it is answered."""
     ahead = _dequeue_ahead(queue, limit, **options)
     return ahead._replace(

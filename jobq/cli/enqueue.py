@@ -21,7 +21,7 @@ from jobq.jobs.enqueue import send
 from jobq.jobs.job import Job, SyncJob
 from jobq.jobs.receipt import Receipt
 from jobq.jobs.registry import Registry, default_registry
-from jobq.queue.binding import PER_CALL
+from jobq.queue.types import PER_CALL
 
 EXAMPLES = """
     jobq enqueue app.jobs.resize a.jpg width=200

@@ -17,9 +17,9 @@ from jobq.cli.arguments import moment_of, pairs_of
 from jobq.cli.options import DURATION, group, limit_option, option, yes_option
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
+from jobq.client.names import is_name
 from jobq.config import duration_s
 from jobq.errors import ConfigError, GroupNotFoundError, JobqError
-from jobq.queue.keys import is_name
 from jobq.topics import Record, RedismqTopic, Retention, Topic, TopicBatch, TopicMessage
 from jobq.topics.calls import forget_topic, strange_topic_names, topic_names
 

@@ -8,16 +8,12 @@ from __future__ import annotations
 import selectors
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from redis import exceptions as refused
+from redis.connection import Connection
 
+from jobq.client.connection import Client
 from jobq.errors import UnavailableError
-
-if TYPE_CHECKING:
-    from redis.connection import Connection
-
-    from jobq.client.connection import Client
 
 
 class Channel:

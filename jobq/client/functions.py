@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from redis import exceptions as refused
+from redis.connection import Connection
 
 from jobq.client.scripts import Script, folder, load
 from jobq.errors import ScriptError, UnavailableError
 
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
-
 PREFIX = "jobq_"
 _HEADER = re.compile(r"\A#!lua(?: flags=([\w,-]+))?\n")
 _READING = "no-writes"
+
+
+class Nodes(Protocol):
+    """A client that reaches every node."""
+
+    def open_everywhere(self) -> Iterator[Connection]:
+        """A connection to every node that serves keys."""
+        ...
 
 
 class Library(NamedTuple):
@@ -80,12 +86,12 @@ def called_by_sha(script: Script) -> tuple[str, str]:
     return "EVALSHA", script.sha
 
 
-def load_library(client: Client, wanted: Library | None = None) -> int:
+def load_library(client: Nodes, wanted: Library | None = None) -> int:
     """Bring a library to every node that serves keys, in place of one of its name; how many there are."""
     return len(_on_each(client, "LOAD", "REPLACE", (wanted or library()).source))
 
 
-def other_libraries(client: Client) -> list[str]:
+def other_libraries(client: Nodes) -> list[str]:
     """Names of the libraries that other versions of jobq loaded."""
     found: set[str] = set()
     for reply in _on_each(client, "LIST", "LIBRARYNAME", f"{PREFIX}*"):
@@ -93,7 +99,7 @@ def other_libraries(client: Client) -> list[str]:
     return sorted(found - {library().name})
 
 
-def drop_library(client: Client, name: str) -> None:
+def drop_library(client: Nodes, name: str) -> None:
     """Take one library away, wherever it is."""
     try:
         _on_each(client, "DELETE", name)
@@ -102,7 +108,7 @@ def drop_library(client: Client, name: str) -> None:
             raise
 
 
-def check_library(client: Client, wanted: Library | None = None) -> None:
+def check_library(client: Nodes, wanted: Library | None = None) -> None:
     """ScriptError unless every node has this version's library, byte for byte.
 
     Where this user may not look, nothing is said: a call of what isn't there says so by itself.
@@ -139,7 +145,7 @@ def _fields(reply: list[Any]) -> dict[bytes, Any]:
     return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
-def _on_each(client: Client, verb: str, *rest: str | bytes) -> list[Any]:
+def _on_each(client: Nodes, verb: str, *rest: str | bytes) -> list[Any]:
     replies = []
     try:
         for connection in client.open_everywhere():

@@ -1,73 +1,140 @@
-"""Who calls, and which call it is: what makes a repeated call harmless.
+"""Calls of scripts that are harmless to repeat: the rules, without any I/O.
 
-A caller has one call in flight. The scripts keep its last number and reply, replay the same number and
-refuse a lower one, so the client may send a call again when a reply was lost: while the server surely
+A caller numbers its calls and has one in flight. The scripts keep its last number and reply, replay the same
+number and refuse a lower one. So a client may send a call again when the reply was lost: while the server surely
 has that record, and no longer.
+
+Who uses this:
+
+- A protocol makes one `BoundScripts` per name: it knows the keys of that name, and gives arguments by the names
+  that the script binds. `scripts["append"].call(caller, {"now": ""}, rest)` makes a numbered call,
+  `scripts["read"].run({"from": 1, …})` one that any number of repetitions don't change. `await … .acall(…)` and
+  `.arun(…)` do the same with an `AsyncClient`.
+- `ScriptCall` is a call as a value, for protocols that build their calls apart from sending them, and whose calls
+  carry no number. `client.ask(call)` or `await aclient.ask(call)` returns what its `read` makes of the reply.
+- A driver (`connection.Client` blocks, `aio.AsyncClient` awaits) does the I/O. It asks the `CallState` of each call::
+
+      state.sending()                      # before each try; raises TimeoutError when it is too late
+      following = state.failed(error)      # after each try that failed
+      # forget the node, close connections, raise following.error, send SCRIPT LOAD, sleep following.pause_s
+
+  and tries again with `state.command`, at `state.redirect` where a Cluster named a node for this once.
 """
 
 from __future__ import annotations
 
 import os
+import random
+import re
 import secrets
-from collections.abc import Callable
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from redis import exceptions as refused
 
 from jobq.client import clock
+from jobq.client.scripts import Script, load
+from jobq.errors import (
+    ConfigError,
+    LeaseLostError,
+    ScriptError,
+    ServerFullError,
+    UnavailableError,
+    masked,
+)
+
+Argument = str | bytes | int
+Command = tuple[Argument, ...]
+Values = Mapping[str, Argument]
+T = TypeVar("T")
 
 #: How long a server keeps the record of a caller's last call: the PX of `last_call` in lua/.
 RECORD_S = 600.0
 #: A call is repeated for so long after it may first have reached the server. The other half of the record's
 #: life is for a repetition that is late on its way.
 REPEAT_S = RECORD_S / 2
+#: Content of one call, about: nobody else is served while the server handles it.
+BYTES_PER_CALL = 4 * 1024 * 1024
+#: A reply that asks for the same call again: there was more to do than one call may.
+AGAIN = b"again"
+#: SCRIPT LOADs of one call: somebody may flush the scripts between two commands.
+LOADS = 10
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
+
+#: Errors that pass: a lost connection, a server that loads, moves, fails over or is busy.
+PASSING = (
+    refused.ConnectionError, refused.TimeoutError, refused.TryAgainError, refused.ClusterDownError,
+    refused.ReadOnlyError, refused.MovedError, refused.AskError, OSError,
+)  # fmt: skip
+#: Errors that a driver hands to `CallState.failed`.
+FAILED = (*PASSING, refused.ResponseError)
+#: The connection broke.
+LOST = (refused.ConnectionError, refused.TimeoutError, OSError)
+_LASTING = (refused.AuthenticationError, refused.AuthorizationError)
+#: Codes of a server that refuses writes for now: its disk is full, or it misses its replicas.
+_FULL_FOR_NOW = frozenset(("MISCONF", "NOREPLICAS"))
+#: What a server adds to a script's own error.
+_PLACE_IN_SCRIPT = re.compile(r",? script: \S+, on @?\w+:-?\d+\.$")
+
+
+def error_code(error: BaseException | None) -> str:
+    """The code of a server's error: its first word, where redis-py has no class for it and leaves it in the text."""
+    return str(error).partition(" ")[0]
+
+
+def is_full_for_now(error: BaseException) -> bool:
+    """Whether the server refused a write that it may take later: nothing was changed."""
+    return isinstance(error, refused.RedisError) and error_code(error) in _FULL_FOR_NOW
+
+
+def moment(now: int | None) -> Argument:
+    """The `now` argument of a script: '' means the server's clock."""
+    return "" if now is None else now
 
 
 class Tries:
-    """The tries of one numbered call: since when the server may have its record."""
+    """The tries of one numbered call: since when the server may have its record, 0 while no try can have arrived."""
 
-    __slots__ = ("_before", "_since")
-
-    def __init__(self) -> None:
-        self._since = self._before = 0
+    since = before = 0
 
     def sent(self) -> None:
-        """From now on the server may have it, unless it answers with an error."""
-        self._before = self._since
-        if not self._since:
-            self._since = clock.boot_ns()
+        """From now on the server may have it, unless it answers with an error.
+
+        Raises redis-py's TimeoutError when the record may be gone, so that the call must not be sent again.
+        """
+        now = clock.boot_ns()
+        if self.since and now - self.since >= REPEAT_S * 1e9:
+            raise refused.TimeoutError("the time to repeat this call is over")
+        self.before = self.since
+        self.since = self.since or now
 
     def refused(self) -> None:
         """The server answered the last one with an error: that one changed nothing."""
-        self._since = self._before
+        self.since = self.before
 
     @property
     def arrived(self) -> bool:
         """Whether one of them may have reached the server."""
-        return bool(self._since)
+        return bool(self.since)
 
     @property
     def over(self) -> bool:
         """Whether it must not be sent again. Always False while no try can have arrived."""
-        return self.arrived and clock.boot_ns() - self._since >= REPEAT_S * 1e9
-
-
-def _nothing() -> None:
-    pass
-
-
-def new_id() -> str:
-    """An id that no other caller has."""
-    return secrets.token_urlsafe(12)
+        return bool(self.since) and clock.boot_ns() - self.since >= REPEAT_S * 1e9
 
 
 class Caller:
     """One line of numbered calls. `id` is 96 random bits in 16 characters.
 
-    arrived: called when a reply with hand-outs has come, before anything in it is read. `renewals`: how often a call
-    was made anew under the next number, since the lost one could not be repeated any more.
+    arrived: called when a reply with hand-outs has come, before anything in it is read. `renewals`: how often a
+    call was made under a new number because the lost one could not be repeated any more.
     """
 
     __slots__ = ("arrived", "id", "number", "renewals")
 
-    def __init__(self, arrived: Callable[[], None] = _nothing, caller_id: str = "") -> None:
+    def __init__(self, arrived: Callable[[], object] = bool, caller_id: str = "") -> None:
         self.arrived = arrived
         self.id = caller_id or new_id()
         self.number = self.renewals = 0
@@ -82,6 +149,11 @@ class Caller:
         return f"{self.id}.{self.number}.{index}"
 
 
+def new_id() -> str:
+    """An id that no other caller has."""
+    return secrets.token_urlsafe(12)
+
+
 class Callers:
     """Spare callers, so that threads sharing a queue never share one in flight."""
 
@@ -89,17 +161,375 @@ class Callers:
         # One at a time is taken off a list and put back, which needs no lock.
         self._spare: list[Caller] = []
         self._pid = os.getpid()
+        #: For the next call. A call whose outcome is unknown keeps its caller out of use instead.
+        self.give_back: Callable[[Caller], None] = self._spare.append
 
     def take(self) -> Caller:
         """A caller that nobody else uses until it is given back."""
         if self._pid != os.getpid():
             # A forked child must not number calls that its parent numbers too.
-            self._spare, self._pid = [], os.getpid()
+            self._pid = os.getpid()
+            self._spare.clear()
         try:
             return self._spare.pop()
         except IndexError:
             return Caller()
 
-    def give_back(self, caller: Caller) -> None:
-        """For the next call. A call that ended unknown keeps its caller out of use instead."""
-        self._spare.append(caller)
+
+class Patience(Protocol):
+    """What a call needs to know about its client. `enough`: asked while it waits; True ends the wait."""
+
+    url: str
+    patience_s: float
+    enough: Callable[[], bool]
+
+
+class Following(NamedTuple):
+    """What a driver does after a failed try, in this order.
+
+    forget: look up again which node serves the key. silent: this node did not answer, so ask it last. close: close
+    the idle connections to the node. error: raise it. load: send SCRIPT LOAD on the next connection. pause_s: sleep.
+    """
+
+    error: Exception | None = None
+    forget: bool = False
+    silent: bool = False
+    close: bool = False
+    load: bool = False
+    pause_s: float = 0.0
+
+
+class CallState:
+    """One call under way: what to send, and after each failure what to do next. Does no I/O."""
+
+    __slots__ = (
+        "_client", "_deadline", "_loads", "_pause_s", "_renew", "_sent", "_tries", "_unknown", "command", "left_s",
+        "redirect", "script",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        client: Patience,
+        command: Command,
+        script: Script | None = None,
+        tries: Tries | None = None,
+        renew: Callable[[], Command] | None = None,
+    ) -> None:
+        """`tries`: those that were made of this call before.
+
+        `renew` gives the command of another call, under a new number, for when this one may not be repeated any
+        more; only for calls that tokens fence as well.
+        """
+        self._client = client
+        self.command = command
+        self.script = script
+        if tries is None and script is not None and script.recorded:
+            tries = Tries()
+        self._tries = tries
+        self._renew = renew
+        self._deadline = time.monotonic() + client.patience_s
+        self._loads = 0
+        self._pause_s = 0.0
+        self._sent = self._unknown = False
+        #: The node that a Cluster named for the next try alone; that try sends ASKING first.
+        self.redirect: tuple[str, int] | None = None
+        #: How long the next try may take: None for the first, which has the whole time of a socket.
+        self.left_s: float | None = None
+
+    def sending(self) -> None:
+        """The next try is about to be sent. Raises redis-py's TimeoutError when the record may be gone."""
+        if self._tries is not None:
+            self._tries.sent()
+        self._sent = True
+
+    def again(self) -> CallState:
+        """The same call with its whole patience, for another round of tries."""
+        return CallState(self._client, self.command, self.script, self._tries, self._renew)
+
+    @property
+    def arrived(self) -> bool:
+        """Whether one of the tries may have reached the server."""
+        return self._tries is not None and self._tries.arrived
+
+    def failed(self, error: Exception) -> Following:
+        """What to do after `error`."""
+        sent, self._sent = self._sent, False
+        if sent and self._tries is not None and _is_answer(error):
+            self._tries.refused()
+        if isinstance(error, refused.NoScriptError):
+            self._loads += 1
+            if self._loads % (LOADS + 1):
+                return Following(load=True)
+            error = refused.ConnectionError("the server's scripts are flushed again and again")
+        full_for_now = is_full_for_now(error)
+        # Full after a try whose reply was lost says nothing about that try: ask until it is known.
+        if not full_for_now and not (self._unknown and isinstance(error, refused.OutOfMemoryError)):
+            final = refusal(error, self.command, self.script)
+            if final is not None:
+                return Following(final)
+        self._unknown = self._unknown or (sent and not full_for_now)
+        elsewhere = self._elsewhere(error)
+        if self._tries is not None and self._tries.over:
+            if self._renew is None:
+                return elsewhere._replace(error=self._outcome_unknown(error))
+            self.command, self._tries = self._renew(), Tries()
+        final = self._gave_up(error)
+        if final is not None:
+            return elsewhere._replace(error=final)
+        return elsewhere._replace(pause_s=self._pause())
+
+    def _elsewhere(self, error: Exception) -> Following:
+        self.redirect = None
+        if isinstance(error, refused.AskError) and not isinstance(error, refused.MovedError):
+            self.redirect = (error.host, error.port)
+            return Following()
+        broken = not isinstance(error, refused.ResponseError)
+        return Following(
+            forget=not isinstance(error, refused.TryAgainError),
+            silent=broken,
+            # One connection is broken: the others to that place are, or will be soon.
+            close=broken or isinstance(error, refused.ReadOnlyError),
+        )
+
+    def _gave_up(self, error: Exception) -> Exception | None:
+        return gave_up(error, self._client, self._deadline, self._unknown)
+
+    def _outcome_unknown(self, error: Exception) -> UnavailableError:
+        return UnavailableError(
+            f"no answer from {masked(self._client.url)} for {REPEAT_S:g} s ({error}); the server keeps the record "
+            f"that makes a repetition harmless for {RECORD_S:g} s, so the call isn't repeated any more. Whether "
+            "it took effect is unknown: check, or call again if twice does no harm"
+        )
+
+    def _pause(self) -> float:
+        """How long to sleep, from the second failure on; twice as long each time."""
+        left_s = self._deadline - time.monotonic()
+        pause_s = max(0.0, min(self._pause_s * random.uniform(0.5, 1.0), left_s))
+        self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, self._pause_s * 2))
+        # The first try has the whole time of a socket; the others end with the caller's patience.
+        self.left_s = left_s - pause_s
+        return pause_s
+
+
+def _is_answer(error: Exception) -> bool:
+    return isinstance(error, refused.ResponseError | refused.BusyLoadingError)
+
+
+def gave_up(error: Exception, client: Patience, deadline: float, unknown: bool) -> Exception | None:
+    """The error that ends a call, if it is time. unknown: the call may have taken effect."""
+    if isinstance(error, _LASTING):
+        return ConfigError(
+            f"{masked(client.url)} refused the login ({error}); check user and password in the URL"
+        )
+    over = time.monotonic() >= deadline or client.enough()
+    if over and not unknown and is_full_for_now(error):
+        return ServerFullError(f"the server takes no writes now, nothing was changed: {error}")
+    if over or is_untrusted(error):
+        what = "no answer from" if unknown else "no connection to"
+        known = "whether the last call took effect is unknown" if unknown else "nothing was sent"
+        return UnavailableError(
+            f"{what} {masked(client.url)} within {client.patience_s:g} s ({error}); {known}. JOBQ_URL says "
+            "where the server is, JOBQ_PATIENCE how long a call waits for it"
+        )
+    return None
+
+
+def is_untrusted(error: BaseException | None) -> bool:
+    """Whether a connection failed because the server's certificate can't be verified."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def refusal(error: Exception, command: Command, script: Script | None) -> Exception | None:
+    """jobq's error for an answer that a repetition would not change; None for what passes."""
+    if isinstance(error, refused.OutOfMemoryError):
+        return ServerFullError(f"the server is at its memory limit, nothing was changed: {error}")
+    if isinstance(error, PASSING) or error_code(error) == "BUSY":
+        return None
+    named = f"script {script.name}" if script else " ".join(map(str, command[:2]))
+    remedy = "; run jobq functions load" * is_missing_function(error)
+    text = _PLACE_IN_SCRIPT.sub("", str(error))
+    return ScriptError(f"the server refused {named}: {text}{remedy}")
+
+
+def is_missing_function(error: BaseException) -> bool:
+    """Whether FCALL found no such function. The server gives this error no code of its own."""
+    return str(error).startswith(("Function not found", "ERR Function not found"))
+
+
+def reply_lost(error: BaseException) -> UnavailableError:
+    """The error of a call that may not be repeated and whose reply was lost."""
+    return UnavailableError(
+        f"the reply was lost ({error}), whether the call took effect is unknown; "
+        "check, or repeat it if twice does no harm"
+    )
+
+
+class ScriptCall(NamedTuple, Generic[T]):
+    """One call of a script as a value: what is sent, what the reply means, whether it may be sent twice.
+
+    `read` returns the result, or raises what the reply says. `repeatable`: twice does no harm. A call that is not
+    is repeated while it is certain that the server didn't take it; once its reply is lost, UnavailableError says so.
+    """
+
+    script: Script
+    keys: tuple[str, ...]
+    args: Sequence[Argument]
+    read: Callable[[Any], T]
+    repeatable: bool = True
+
+
+class Driver(Patience, Protocol):
+    """A blocking client."""
+
+    def verb(self, script: Script) -> tuple[Argument, Argument]:
+        """The first two words of a call of `script`."""
+        ...
+
+    def perform(self, key: str, state: CallState, by: Any = None) -> Any:
+        """Make one call on the node that serves `key`; the raw reply."""
+        ...
+
+
+class AsyncDriver(Protocol):
+    """An asyncio client."""
+
+    def perform(self, key: str, state: CallState, by: Any = None) -> Awaitable[Any]:
+        """As Driver.perform."""
+        ...
+
+
+class BoundScript:
+    """A script, with the keys of one name. Threads may share it."""
+
+    __slots__ = ("_call_key", "_client", "_nkeys", "_verb", "_what", "keys", "script")
+
+    def __init__(
+        self, client: Driver, script: Script, keys: Sequence[str], call_key: str, what: str
+    ) -> None:
+        """`keys` without the caller's record, whose key is `call_key` and the caller's id. `what`: for errors."""
+        self._client = client
+        self._call_key, self._what = call_key, what
+        self._verb = client.verb(script)
+        self.keys = tuple(keys)
+        self._nkeys = len(self.keys) + 1
+        self.script = script
+
+    def __repr__(self) -> str:
+        return f"<BoundScript {self.script.name} of {self._what}>"
+
+    def run(self, values: Values = {}, rest: Sequence[Argument] = ()) -> Any:  # noqa: B006
+        """Make a call that is harmless to repeat; the raw reply."""
+        return self._client.perform(self.keys[0], self.state(values, rest))
+
+    def run_for(self, caller_id: str, values: Values) -> Any:
+        """`run` a script on the record of one caller."""
+        if len(values) != self.script.nargs:
+            raise self.script.misnamed(values)
+        keys = (*self.keys, f"{self._call_key}{caller_id}")
+        command = (*self._verb, len(keys), *keys, *self.script.order(values))
+        return self._client.perform(keys[0], CallState(self._client, command, self.script))
+
+    async def arun(self, driver: AsyncDriver, values: Values, rest: Sequence[Argument] = ()) -> Any:
+        """`run` with an asyncio client."""
+        return await driver.perform(self.keys[0], self.state(values, rest))
+
+    def call(
+        self,
+        caller: Caller,
+        values: Values,
+        rest: Sequence[Argument] = (),
+        *,
+        more_keys: Sequence[str] = (),
+        by: Any = None,
+        tries: Tries | None = None,
+        fenced: bool = False,
+    ) -> Any:
+        """Make the next numbered call of `caller`; the raw reply. Raises LeaseLostError for a refused caller.
+
+        more_keys: keys behind the caller's record. by: makes the exchange, so that other commands can share the
+        connection. tries: those made of that call before. fenced: tokens fence the call too, so that it may be made
+        under a new number when the record of this one may be gone.
+        """
+        state = self.numbered(caller, values, rest, more_keys, tries, fenced)
+        return self.served(caller, self._client.perform(self.keys[0], state, by))
+
+    async def acall(
+        self,
+        driver: AsyncDriver,
+        caller: Caller,
+        values: Values,
+        rest: Sequence[Argument] = (),
+        **options: Any,
+    ) -> Any:
+        """`call` with an asyncio client. options: more_keys, tries, fenced."""
+        state = self.numbered(caller, values, rest, **options)
+        return self.served(caller, await driver.perform(self.keys[0], state))
+
+    def state(self, values: Values, rest: Sequence[Argument] = ()) -> CallState:
+        """A call that is harmless to repeat."""
+        if len(values) != self.script.nargs:
+            raise self.script.misnamed(values)
+        keys = self.keys
+        command = (*self._verb, len(keys), *keys, *self.script.order(values), *rest)
+        return CallState(self._client, command, self.script)
+
+    def numbered(
+        self,
+        caller: Caller,
+        values: Values,
+        rest: Sequence[Argument] = (),
+        more_keys: Sequence[str] = (),
+        tries: Tries | None = None,
+        fenced: bool = False,
+    ) -> CallState:
+        """The next numbered call of `caller`."""
+        head = (
+            *self._verb, self._nkeys + len(more_keys), *self.keys, f"{self._call_key}{caller.id}", *more_keys,
+        )  # fmt: skip
+        order = self.script.order
+
+        def renewed() -> Command:
+            caller.renewals += 1
+            return (*head, *order({"caller": caller.id, "number": caller.next(), **values}), *rest)
+
+        if len(values) + 2 != self.script.nargs:
+            raise self.script.misnamed(values)
+        command = (*head, *order({"caller": caller.id, "number": caller.next(), **values}), *rest)
+        return CallState(self._client, command, self.script, tries, renewed if fenced else None)
+
+    def served(self, caller: Caller, reply: Any) -> Any:
+        """The reply to a numbered call. Raises LeaseLostError when the script refused the caller."""
+        if reply and reply[0] == b"closed":
+            raise self.refused(caller)
+        return reply
+
+    def refused(self, caller: Caller) -> LeaseLostError:
+        """The error of a call that the script refused."""
+        return LeaseLostError(
+            f"{self._what} refused caller {caller.id}: it was closed, or its call is older"
+        )
+
+
+class BoundScripts(dict[str, BoundScript]):
+    """The scripts of one area by name, each bound at first use to the keys of one name.
+
+    `key` gives a key by the name that Lua gives it. `prefix`: what keys begin with; `<prefix>call:<caller>` is a
+    caller's record. `what`: what it is, for errors, such as "queue 'low'".
+    """
+
+    def __init__(
+        self, client: Driver, area: str, prefix: str, key: Callable[[str], str], what: str
+    ) -> None:
+        super().__init__()
+        self._client, self._area, self._key, self._what = client, area, key, what
+        self._call_key = f"{prefix}call:"
+
+    def __missing__(self, name: str) -> BoundScript:
+        script = load(self._area, name)
+        keys = [self._key(key) for key in script.keys if key != "last_call"]
+        bound = self[name] = BoundScript(self._client, script, keys, self._call_key, self._what)
+        return bound

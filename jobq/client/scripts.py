@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable, Mapping
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 
 from jobq.errors import ScriptError
 
+Argument = str | bytes | int
 _INCLUDE = re.compile(r"^--@include ((?:\w+/)?\w+)$", re.MULTILINE)
 _RECORD = re.compile(r"'SET', (?:last_call|pushed), .*'PX'")
 _BINDING = re.compile(r"^local ([\w,\s]+?) = unpack\((KEYS|ARGV)\b[^)]*\)", re.MULTILINE)
@@ -31,11 +34,24 @@ class Script:
         bound = {kind: re.split(r",\s*", names) for names, kind in _BINDING.findall(text)}
         self.keys: tuple[str, ...] = tuple(bound.get("KEYS", ()))
         self.args: tuple[str, ...] = tuple(bound.get("ARGV", ()))
+        self.nargs = len(self.args)
+        #: Arguments given by their names, as the tuple that the script unpacks. Raises KeyError for a missing one.
+        self.order = _order(self.args)
         #: Whether it keeps a record of its call for a while, which makes a repetition harmless.
         self.recorded = _RECORD.search(self.text) is not None
 
+    def misnamed(self, values: Mapping[str, Argument]) -> TypeError:
+        """The error for arguments that are not those that the script unpacks."""
+        return TypeError(f"{self!r} takes {', '.join(self.args)}, not {', '.join(values)}")
+
     def __repr__(self) -> str:
         return f"Script({self.name!r})"
+
+
+def _order(names: tuple[str, ...]) -> Callable[[Mapping[str, Argument]], tuple[Argument, ...]]:
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda values: tuple([values[name] for name in names])
 
 
 def _fragment(path: Path, name: str) -> str:

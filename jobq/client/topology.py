@@ -10,13 +10,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+from redis.connection import Connection
 
 from jobq.client.address import Address, Host, connection_options, parse
+from jobq.client.runtime import runtime
 from jobq.config import ServerSettings
-
-if TYPE_CHECKING:
-    from redis.connection import Connection
 
 SILENT_S = 30.0
 
@@ -47,9 +47,7 @@ class Topology(Protocol):
 def topology(settings: ServerSettings) -> Topology:
     """The topology that the settings name; the embedded server where they name none."""
     if settings.url is None:
-        from jobq.embedded.server import start_or_join
-
-        return Single(settings, lambda: start_or_join(settings))
+        return Single(settings, lambda: runtime.start_server(settings))
     address = parse(settings.url)
     if address.kind == "sentinel":
         return Sentinel(settings, address)

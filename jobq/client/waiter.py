@@ -15,7 +15,8 @@ from redis.connection import Connection
 from redis.exceptions import RedisError, ResponseError
 
 from jobq.client.clock import boot_ns
-from jobq.client.connection import PASSING, Argument, Client, packed
+from jobq.client.connection import Client, packed
+from jobq.client.numbered_calls import PASSING, Argument
 from jobq.errors import JobqError, ScriptError, UnavailableError
 
 #: Added to the server's own timeout: a connection that died silently never answers.

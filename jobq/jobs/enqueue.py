@@ -12,7 +12,8 @@ from jobq.jobs import middleware
 from jobq.jobs.codec import LIMIT, encode
 from jobq.jobs.receipt import Receipt
 from jobq.jobs.signing import seal_of
-from jobq.queue.binding import PER_CALL, new_mid
+from jobq.queue.mids import new_mid
+from jobq.queue.types import PER_CALL
 
 if TYPE_CHECKING:
     from jobq.client.connection import Client
@@ -87,7 +88,8 @@ def _first_queue_of(name: str, client: Client | None) -> Queue:
     from jobq.queue.queue import Queue
 
     client = client or default_client()
-    return client.queues.get(name) or client.queues.setdefault(name, Queue(name, client))
+    queue: Queue = client.queues.get(name) or client.queues.setdefault(name, Queue(name, client))
+    return queue
 
 
 def _calls(

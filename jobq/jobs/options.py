@@ -92,7 +92,7 @@ def _as_given(name: str, value: Any) -> Any:
 
 
 def _queue(name: str, value: Any) -> str:
-    from jobq.queue.keys import checked_name
+    from jobq.client.names import checked_name
 
     if not isinstance(value, str):
         raise ConfigError(f"queue={value!r} is no name; give a str")

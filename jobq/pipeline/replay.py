@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from jobq.client.numbered_calls import BYTES_PER_CALL
 from jobq.errors import LakeError, PipelineError
-from jobq.queue.binding import BYTES_PER_CALL
 
 if TYPE_CHECKING:
     from jobq.queue.queue import Queue

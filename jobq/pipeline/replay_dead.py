@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from jobq.pipeline.replay import Pace, Replayed, note_key
-from jobq.queue.binding import PER_CALL
 from jobq.queue.queue import Queue
+from jobq.queue.types import PER_CALL
 
 
 class Death(NamedTuple):

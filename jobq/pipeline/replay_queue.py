@@ -15,8 +15,9 @@ from jobq.errors import BadRecordError, CodecError
 from jobq.jobs.codec import decode_any, encode
 from jobq.jobs.signing import seal_for
 from jobq.pipeline.replay import Archived, note_key
-from jobq.queue.binding import LONGEST_MID, PER_CALL
+from jobq.queue.mids import LONGEST_MID
 from jobq.queue.queue import Queue
+from jobq.queue.types import PER_CALL
 
 Shape = Literal["text", "json", "base64"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jobq.client.acl import allowed_for, literal
+from jobq.client.names import checked_name
 from jobq.client.scripts import folder, load
 from jobq.queue import keys
 from jobq.topics.keys import topic_names
@@ -27,7 +28,7 @@ def rights(namespace: str = "jobq", names: Sequence[str] = ()) -> list[str]:
     paths = (folder() / "pipeline").glob("[!_]*.lua")
     called = [*_CALLED, *(("pipeline", path.stem) for path in paths)]
     patterns = [f"{literal(keys.prefix(namespace, name))}*" for name in names]
-    every = f"{literal(keys.checked_name('namespace', namespace))}:{{*"
+    every = f"{literal(checked_name('namespace', namespace))}:{{*"
     return [
         *(f"~{one}" for one in patterns or [every]), "resetchannels",
         *allowed_for((load(*one) for one in called), _OWN),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from jobq.client.numbered_calls import Caller
+from jobq.client.connection import Client
+from jobq.client.numbered_calls import BoundScripts, Caller, Callers, moment
 from jobq.errors import ConfigError, ScriptError
 from jobq.events import LEVELS, MAXLENS
-from jobq.queue.binding import PER_CALL, Binding, moment
+from jobq.queue import keys
 from jobq.queue.fsck import fsck
 from jobq.queue.types import (
+    CRASH_LIMIT,
+    PER_CALL,
     Counts,
     DeadMessage,
     Entry,
@@ -31,12 +35,14 @@ MAX_NUMBER = 2**53
 class Admin:
     """The calls of one queue that no hot path needs; reached as `queue.admin`."""
 
-    def __init__(self, queue: Binding) -> None:
-        self._queue = queue
+    def __init__(self, name: str, client: Client, scripts: BoundScripts, callers: Callers) -> None:
+        self.name, self.client, self.scripts = name, client, scripts
+        self._callers = callers
+        self.prefix = keys.prefix(client.namespace, name)
 
     def counts(self) -> Counts:
         """How many messages are where, in O(1)."""
-        *numbers, paused, quarantined = self._queue._run("counts")
+        *numbers, paused, quarantined = self.scripts["counts"].run()
         return Counts._make([*numbers, bool(paused), quarantined])
 
     def content(
@@ -46,7 +52,9 @@ class Admin:
         if place not in ("ready", "due", "circle"):
             raise ConfigError(f"place {place!r} is unknown; take 'ready', 'due' or 'circle'")
         _check_page(offset, limit)
-        looked_at, *items = self._queue._run("content", place, offset, limit, moment(now))
+        looked_at, *items = self.scripts["content"].run(
+            {"place": place, "offset": offset, "limit": limit, "now": moment(now)}
+        )
         entries = [
             Entry._make([text_of(row[0]), text_of(row[1]), *row[2:]]) for row in _rows(items, 7)
         ]
@@ -54,14 +62,14 @@ class Admin:
 
     def pause(self) -> None:
         """Hand nothing out until resume; running jobs go on."""
-        self._queue._run("pause")
+        self.scripts["pause"].run()
 
     def resume(self) -> None:
         """End a pause."""
-        self._queue._run("resume")
+        self.scripts["resume"].run()
 
     def collect(
-        self, limit: int = 100, *, crash_limit: int = 3, now: int | None = None
+        self, limit: int = 100, *, crash_limit: int = CRASH_LIMIT, now: int | None = None
     ) -> tuple[int, int]:
         """Promote what is due, recover expired locks, remove done messages: `limit` of each at most.
 
@@ -70,9 +78,12 @@ class Admin:
         left = self.upkeep(limit, crash_limit=crash_limit, now=now)
         return left.circle, left.due
 
-    def upkeep(self, limit: int = 100, *, crash_limit: int = 3, now: int | None = None) -> Upkeep:
+    def upkeep(
+        self, limit: int = 100, *, crash_limit: int = CRASH_LIMIT, now: int | None = None
+    ) -> Upkeep:
         """As `collect`; what is left, the quarantine too."""
-        return Upkeep(*self._queue._run("collect", moment(now), crash_limit, limit)[1:])
+        values = {"now": moment(now), "crash_limit": crash_limit, "limit": limit}
+        return Upkeep(*self.scripts["collect"].run(values)[1:])
 
     def dead(self, offset: int = 0, limit: int = 100, *, mid: str = "") -> list[DeadMessage]:
         """One page of the dead, newest first: at most 1,000, and about 256 KiB, so perhaps fewer than asked for.
@@ -80,9 +91,8 @@ class Admin:
         With `mid` the newest of that one only. `attempts` is -1 for an entry whose record is damaged.
         """
         _check_page(offset, limit)
-        return [
-            _dead_message(row) for row in _rows(self._queue._run("dead", mid, offset, limit), 6)
-        ]
+        reply = self.scripts["dead"].run({"mid": mid, "offset": offset, "limit": limit})
+        return [_dead_message(row) for row in _rows(reply, 6)]
 
     def every_dead(self, offset: int = 0) -> Iterator[DeadMessage]:
         """All the dead from `offset` on, newest first, page by page.
@@ -108,40 +118,55 @@ class Admin:
 
         Per id 'revived', 'exists' (its mid lives), 'nil' (not among the dead) or 'damaged' (its record is).
         """
-        return self._queue._by_parts("revive", dead_ids, caller, now)
+        words: list[str] = []
+        for first in range(0, len(dead_ids), PER_CALL):
+            rest = dead_ids[first : first + PER_CALL]
+            words += map(text_of, self._call("revive", caller, now, rest))
+        return words
 
     def purge(self, *dead_ids: str) -> int:
         """Forget dead messages; how many there were."""
         words: list[bytes] = []
         for first in range(0, len(dead_ids), PER_CALL):
-            words += self._queue._run("purge", *dead_ids[first : first + PER_CALL])
+            words += self.scripts["purge"].run({}, dead_ids[first : first + PER_CALL])
         return words.count(b"purged")
 
     def clear(self, *, caller: Caller | None = None, now: int | None = None) -> int:
         """Drop every live message; running ones can't finish any more. The dead stay."""
-        with self._queue._own(caller) as own:
-            return int(self._queue._call("clear", own, [moment(now)])[1])
+        return int(self._call("clear", caller, now)[1])
+
+    def _call(
+        self, verb: str, caller: Caller | None, now: int | None, rest: Sequence[str] = ()
+    ) -> Any:
+        own = caller or self._callers.take()
+        reply = self.scripts[verb].call(own, {"now": moment(now)}, rest)
+        if caller is None:
+            # Not reached after an error: that call may still arrive, so its caller stays out of use.
+            self._callers.give_back(own)
+        return reply
 
     def fsck(self) -> list[Violation]:
         """What doesn't hold of the invariants; nothing is mended. Bounded calls, safe while in use."""
-        return fsck(self._queue)
+        return fsck(self)
 
     def events_level(self, level: str = "") -> str:
         """Set how much the event stream records ('off', 'attempts', 'all'), or ask."""
         if level and level not in LEVELS:
             raise ConfigError(f"event level {level!r} is unknown; take one of {', '.join(LEVELS)}")
-        return text_of(self._queue._run("level", level, "")[0])
+        return text_of(self.scripts["level"].run({"wanted": level, "length": ""})[0])
 
     def events_maxlen(self, length: int | None = None) -> int:
         """Set about how many events the stream keeps, or ask. Fewer than it has: they go as others come."""
         least, most = MAXLENS
         if length is not None and not least <= length <= most:
             raise ConfigError(f"maxlen={length!r} is out of range; take {least:,} to {most:,}")
-        kept = self._queue._run("level", "", "" if length is None else length)[1]
+        kept = self.scripts["level"].run(
+            {"wanted": "", "length": "" if length is None else length}
+        )[1]
         number = _number(kept)
         if number is None:
             raise ScriptError(
-                f"queue {self._queue.name!r} keeps {text_of(kept)!r} as the length of its event stream, "
+                f"queue {self.name!r} keeps {text_of(kept)!r} as the length of its event stream, "
                 "which is no number; set one"
             )
         return number

@@ -14,9 +14,9 @@ from jobq.errors import BadRecordError, ConfigError
 from jobq.events import LIMITS, Event, decode, in_utc, named
 from jobq.queue.audit_lives import ENDINGS, GOES_ON, Tally
 from jobq.queue.audited import LIVE, Audited
-from jobq.queue.binding import checked_mid
 from jobq.queue.fsck import unplaced
 from jobq.queue.keys import key
+from jobq.queue.mids import checked_mid
 from jobq.queue.types import text_of
 
 if TYPE_CHECKING:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jobq.client import clock
+from redis.exceptions import ResponseError
+
+from jobq.client.connection import Client, exchange
+from jobq.client.names import checked_name, is_name
+from jobq.client.numbered_calls import PASSING
+from jobq.client.runtime import runtime
 from jobq.queue import keys
-
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
 
 #: Of topics and of other protocols, keys have other names or none of these.
 _OF_A_QUEUE = re.compile(rb":\{([^{}]+)\}:(?:messages|dead|meta|events)$")
@@ -22,8 +25,6 @@ PER_CALL = 500
 CLOCKS_MS = 30_000
 #: How often a process lists a queue that it enqueues to: somebody may have lost the name, or forgotten the queue.
 LIST_EVERY_S = 60.0
-# Until when the queues count as listed that this process enqueues to, boot_ns.
-_registered: dict[tuple[int, str, str, str], int] = {}
 
 
 def register_queues(client: Client, names: Sequence[str]) -> None:
@@ -32,14 +33,14 @@ def register_queues(client: Client, names: Sequence[str]) -> None:
         client.command("SADD", keys.queue_names(client.namespace), *names[first : first + PER_CALL])
 
 
-def register_queue(client: Client, name: str) -> int:
-    """Make `name` known to those who list queues, now and then; until when (boot_ns) that need not be done again."""
+def register_queue(client: Client, name: str) -> float:
+    """List `name` among the queues, now and then; until when (time.monotonic) that need not be done again."""
     known = (os.getpid(), client.url, client.namespace, name)
-    now = clock.boot_ns()
-    if now >= _registered.get(known, 0):
-        client.command("SADD", keys.queue_names(client.namespace), keys.checked_name("queue", name))
-        _registered[known] = now + round(LIST_EVERY_S * 1e9)
-    return _registered[known]
+    now = time.monotonic()
+    if now >= runtime.listed.get(known, 0.0):
+        client.command("SADD", keys.queue_names(client.namespace), checked_name("queue", name))
+        runtime.listed[known] = now + LIST_EVERY_S
+    return runtime.listed[known]
 
 
 def queue_names(client: Client) -> list[str]:
@@ -57,10 +58,6 @@ def queue_names_by_keys(client: Client) -> list[str]:
 
     Reads the names of all keys there are, a bounded part at a time.
     """
-    from redis.exceptions import ResponseError
-
-    from jobq.client.connection import PASSING, exchange
-
     pattern = keys.key(f"{client.namespace}:{{*}}:", "*")
     found: set[bytes] = set()
     for connection in client.open_everywhere():
@@ -82,7 +79,7 @@ def _listed(client: Client) -> list[bytes]:
 
 
 def _is_name(name: bytes) -> bool:
-    return keys.is_name("queue", name)
+    return is_name("queue", name)
 
 
 def forget_queue(client: Client, name: str | bytes) -> None:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.exceptions import NoScriptError, ResponseError
 
-from jobq.client.acl import script_commands
-from jobq.client.connection import PASSING, Argument, exchange, refuse
+from jobq.client.connection import exchange
+from jobq.client.numbered_calls import PASSING, Argument, refusal
 from jobq.client.scripts import Script, load
 from jobq.client.topology import Sentinel
 from jobq.errors import ScriptError, UnavailableError
 from jobq.queue import keys
 from jobq.queue.diagnosis import Facts, Finding, judge, judge_all
+from jobq.queue.roles import script_commands
 
 if TYPE_CHECKING:
     from jobq.client.connection import Client
@@ -56,7 +57,7 @@ class Node:
         self.url, self.namespace, self.is_replica = client.url, client.namespace, is_replica
         self.durability = client.durability
         self._client, self.place = client, place
-        self._connection = client._topology.open(place)
+        self._connection = client.topology.open(place)
         self.name = f"{self._connection.host}:{self._connection.port}"
         if is_replica:
             self.name += " (replica)"
@@ -66,8 +67,7 @@ class Node:
         try:
             return exchange(self._connection, args)
         except (*PASSING, ResponseError) as error:
-            refuse(error, args, None)
-            raise UnavailableError(str(error)) from error
+            raise refusal(error, args, None) or UnavailableError(str(error)) from error
 
     def run(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Any:
         """As a client's."""
@@ -82,7 +82,7 @@ class Node:
 
     def serves(self, key: str) -> bool:
         """Whether the key is in one of its slots."""
-        return self._client._topology.locate(key) == self.place
+        return self._client.topology.locate(key) == self.place
 
     def close(self) -> None:
         """Disconnect."""
@@ -96,9 +96,9 @@ def findings(client: Client) -> list[Finding]:
     """
     client.command("PING")  # nobody there, or a wrong password: an error that says so
     if client.is_cluster:
-        primaries = [_facts_of(Node(client, place)) for place in client._topology.nodes()]
-    elif isinstance(client._topology, Sentinel):
-        primaries = [_facts_of(Node(client, client._topology.locate("")))]
+        primaries = [_facts_of(Node(client, place)) for place in client.topology.nodes()]
+    elif isinstance(client.topology, Sentinel):
+        primaries = [_facts_of(Node(client, client.topology.locate("")))]
     else:
         return judge(facts(client))
     replicas = [

@@ -15,19 +15,17 @@ import secrets
 import time
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redis import exceptions as refused
+from redis.connection import Connection
 
-from jobq.client.connection import PASSING, Argument, exchange
+from jobq.client.connection import Client, exchange
+from jobq.client.names import checked_name
+from jobq.client.numbered_calls import PASSING, Argument
+from jobq.client.runtime import runtime
 from jobq.config import parse_durability
 from jobq.errors import ConfigError, NotDurableError
-from jobq.queue import keys
-
-if TYPE_CHECKING:
-    from redis.connection import Connection
-
-    from jobq.client.connection import Client
 
 #: How long the write that WAIT speaks of lasts.
 MARK_MS = 1_000
@@ -38,8 +36,6 @@ PROBE_MS = 3_000
 
 #: Connections whose server was found to answer after fsync (True), or to be worth asking (False).
 _after_fsync: weakref.WeakKeyDictionary[Connection, bool] = weakref.WeakKeyDictionary()
-#: By run id of the server: a restart, perhaps of another version, is asked again.
-_honest: dict[str, bool] = {}
 
 
 class Confirmation:
@@ -176,14 +172,14 @@ def _setting(connection: Connection, name: str) -> str:
 def _tells_the_truth(connection: Connection, namespace: str) -> bool:
     told = exchange(connection, ("INFO", "server")).decode()
     [run_id] = [line[7:] for line in told.splitlines() if line.startswith("run_id:")]
-    if run_id not in _honest:
-        _honest[run_id] = _probed(connection, namespace)
-    return _honest[run_id]
+    if run_id not in runtime.honest_servers:
+        runtime.honest_servers[run_id] = _probed(connection, namespace)
+    return runtime.honest_servers[run_id]
 
 
 def _probed(connection: Connection, namespace: str) -> bool:
     """Whether each confirmation but the first waited for an fsync of its own."""
-    probe = f"{keys.checked_name('namespace', namespace)}:probe:{secrets.token_urlsafe(12)}"
+    probe = f"{checked_name('namespace', namespace)}:probe:{secrets.token_urlsafe(12)}"
     within_ms = min(PROBE_MS, round(800 * (connection.socket_timeout or math.inf)))
     for number in range(PROBES):
         started = time.monotonic()

@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
+from jobq.client.connection import Client
+from jobq.client.numbered_calls import BoundScripts
 from jobq.queue import keys
-from jobq.queue.binding import Binding
 from jobq.queue.types import Violation, text_of
 
 #: Mids looked at in one call, which takes the server well under a millisecond.
@@ -40,12 +41,20 @@ _DEAD_ENTRIES = ("dead without content", "dead: content of another shape", "cont
 _EVENTS = "events: their ids are used up"
 
 
-def fsck(queue: Binding, *, limit: int = LIMIT) -> list[Violation]:
+class CheckedQueue(Protocol):
+    """What a check needs: a Queue, or its admin."""
+
+    client: Client
+    prefix: str
+    scripts: BoundScripts
+
+
+def fsck(queue: CheckedQueue, *, limit: int = LIMIT) -> list[Violation]:
     """Every violation found in one pass; nothing is changed."""
     return [violation for step in steps(queue, limit=limit) for violation in step]
 
 
-def steps(queue: Binding, *, limit: int = LIMIT) -> Iterator[list[Violation]]:
+def steps(queue: CheckedQueue, *, limit: int = LIMIT) -> Iterator[list[Violation]]:
     """The same pass, one call at a time: for progress bars."""
     types = _look(queue, "types", 0, limit).violations
     yield types
@@ -73,7 +82,7 @@ def steps(queue: Binding, *, limit: int = LIMIT) -> Iterator[list[Violation]]:
         yield _confirmed(queue, f"note_{place}", alone, limit)
 
 
-def unplaced(queue: Binding, mids: Iterable[str], *, limit: int = LIMIT) -> set[str]:
+def unplaced(queue: CheckedQueue, mids: Iterable[str], *, limit: int = LIMIT) -> set[str]:
     """Of these mids those that have content and are in no place, so that nobody will ever run them."""
     suspects = {mid.encode() for mid in mids}
     if len(suspects) > FEW:
@@ -81,7 +90,7 @@ def unplaced(queue: Binding, mids: Iterable[str], *, limit: int = LIMIT) -> set[
     return {violation.mid for violation in _confirmed(queue, "at", suspects, limit)}
 
 
-def repair(queue: Binding, violations: Sequence[Violation]) -> Iterator[tuple[Violation, str]]:
+def repair(queue: CheckedQueue, violations: Sequence[Violation]) -> Iterator[tuple[Violation, str]]:
     """Repair what a check found; each violation with what was done about it.
 
     Bytes that can't be a mid, and entries among the dead that hold no dead message, are removed. A key of
@@ -93,7 +102,7 @@ def repair(queue: Binding, violations: Sequence[Violation]) -> Iterator[tuple[Vi
         if violation.rule.startswith(WRONG_TYPE) or violation.rule == _EVENTS:
             yield violation, _moved_aside(queue, violation.mid or "events")
         elif violation.rule in _DEAD_ENTRIES:
-            queue._run("purge", violation.raw)
+            queue.scripts["purge"].run({}, [violation.raw])
             yield violation, "removed"
         elif violation.rule == QUARANTINED:
             key = keys.key(queue.prefix, "quarantine")
@@ -103,9 +112,11 @@ def repair(queue: Binding, violations: Sequence[Violation]) -> Iterator[tuple[Vi
         return  # what else doesn't hold shows in the next check
     for start in range(0, len(mids), PER_REPAIR):
         batch = mids[start : start + PER_REPAIR]
-        words |= zip(batch, map(text_of, queue._run("repair", "", *batch)), strict=True)
+        words |= zip(
+            batch, map(text_of, queue.scripts["repair"].run({"now": ""}, batch)), strict=True
+        )
     if not mids:
-        queue._run("repair", "")  # the totals alone
+        queue.scripts["repair"].run({"now": ""})  # the totals alone
     for violation in violations:
         if violation.raw in words:
             yield violation, _said(words[violation.raw])
@@ -120,7 +131,7 @@ def _said(word: str) -> str:
     return word if word in ("forgotten", "quarantined") else f"moved to {word}"
 
 
-def _moved_aside(queue: Binding, name: str) -> str:
+def _moved_aside(queue: CheckedQueue, name: str) -> str:
     key = keys.key(queue.prefix, name)
     aside = f"{queue.prefix}damaged:{name}:{time.time_ns() // 1_000_000}"
     queue.client.command("RENAME", key, aside)
@@ -137,8 +148,9 @@ class _Page:
     violations: list[Violation] = field(default_factory=list)
 
 
-def _look(queue: Binding, part: str, cursor: bytes | int, limit: int) -> _Page:
-    following, nmids, nnotes, _, *rest = queue._run("fsck", part, cursor, limit)
+def _look(queue: CheckedQueue, part: str, cursor: bytes | int, limit: int) -> _Page:
+    values = {"part": part, "cursor": cursor, "limit": limit}
+    following, nmids, nnotes, _, *rest = queue.scripts["fsck"].run(values)
     bad: list[Any] = rest[nmids + nnotes :]
     violations = [
         Violation(text_of(rule), text_of(mid), mid)
@@ -147,7 +159,7 @@ def _look(queue: Binding, part: str, cursor: bytes | int, limit: int) -> _Page:
     return _Page(following, rest[:nmids], rest[nmids : nmids + nnotes], violations)
 
 
-def _pages(queue: Binding, part: str, limit: int) -> Iterator[_Page]:
+def _pages(queue: CheckedQueue, part: str, limit: int) -> Iterator[_Page]:
     cursor: bytes | int = 0
     while True:
         page = _look(queue, part, cursor, limit)
@@ -158,7 +170,7 @@ def _pages(queue: Binding, part: str, limit: int) -> Iterator[_Page]:
 
 
 def _twice(
-    queue: Binding, part: str, mids: list[bytes], first_seen: dict[bytes, str], limit: int
+    queue: CheckedQueue, part: str, mids: list[bytes], first_seen: dict[bytes, str], limit: int
 ) -> Iterator[Violation]:
     for mid in mids:
         if first_seen.setdefault(mid, part) == part and mids.count(mid) == 1:
@@ -167,13 +179,13 @@ def _twice(
             yield Violation(TWICE, text_of(mid), mid)
 
 
-def _places(queue: Binding, mid: bytes, limit: int) -> int:
+def _places(queue: CheckedQueue, mid: bytes, limit: int) -> int:
     """How many unnoted copies of one mid there are at one moment."""
     pages = (page for part in PLACES for page in _pages(queue, part, limit))
     return sum(page.mids.count(mid) for page in pages)
 
 
-def _unseen(queue: Binding, suspects: set[bytes], limit: int) -> set[bytes]:
+def _unseen(queue: CheckedQueue, suspects: set[bytes], limit: int) -> set[bytes]:
     """Of mids that were seen in no place, those that another pass doesn't see either."""
     if suspects:
         for part in PLACES:
@@ -183,7 +195,7 @@ def _unseen(queue: Binding, suspects: set[bytes], limit: int) -> set[bytes]:
 
 
 def _confirmed(
-    queue: Binding, question: str, suspects: Iterable[bytes], limit: int
+    queue: CheckedQueue, question: str, suspects: Iterable[bytes], limit: int
 ) -> list[Violation]:
     found: list[Violation] = []
     for asked, mid in enumerate(sorted(suspects)):

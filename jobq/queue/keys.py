@@ -39,7 +39,7 @@ replay:<hash>      PX as long as a replay from a lake is remembered: string, its
 
 from __future__ import annotations
 
-from jobq.errors import ConfigError
+from jobq.client.names import checked_name
 
 _SUFFIX = {
     "circle": "mid-circle",
@@ -50,28 +50,6 @@ _SUFFIX = {
     "eoq_backoff": "eoq-backoff?",
     "ndry_runs": "ndry-runs",
 }
-
-
-def is_name(kind: str, name: bytes) -> bool:
-    """Whether the server's bytes can be such a name."""
-    try:
-        checked_name(kind, name.decode())
-    except (UnicodeDecodeError, ConfigError):
-        return False
-    return True
-
-
-def checked_name(kind: str, name: str) -> str:
-    """`name` itself, or ConfigError for what can't stand in a key: braces, white space, nothing."""
-    if (
-        not name
-        or len(name) > 128
-        or any(c in "{}" or c.isspace() or not c.isprintable() for c in name)
-    ):
-        raise ConfigError(
-            f"{kind} {name!r} can't be used; take 1-128 printable characters without braces or white space"
-        )
-    return name
 
 
 def prefix(namespace: str, queue: str) -> str:

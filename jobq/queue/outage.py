@@ -13,13 +13,15 @@ import atexit
 import logging
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from jobq.client.numbered_calls import Tries
+from jobq.client.connection import Client
+from jobq.client.numbered_calls import Argument, Caller, Callers, Tries
+from jobq.client.runtime import runtime
+from jobq.config import ServerSettings
 from jobq.errors import (
     BufferFullError,
     ConfigError,
@@ -28,11 +30,6 @@ from jobq.errors import (
     UnavailableError,
 )
 from jobq.queue.types import Enqueued
-
-if TYPE_CHECKING:
-    from jobq.config import ServerSettings
-    from jobq.queue.binding import Argument
-    from jobq.queue.queue import Queue
 
 logger = logging.getLogger("jobq")
 
@@ -48,24 +45,63 @@ _WAITED_FOR = (UnavailableError, ServerFullError, NotDurableError, ConfigError)
 MOST_UNKNOWN = 10_000
 
 
+Values = dict[str, Argument]
+
+
+class Sender(Protocol):
+    """The queue that a call goes to."""
+
+    name: str
+    callers: Callers
+
+    def on(self, client: Client) -> Sender:
+        """The same queue on another client."""
+        ...
+
+    def send(
+        self,
+        level: str,
+        values: Values,
+        rows: Sequence[Argument],
+        mids: Sequence[str],
+        caller: Caller | None,
+        tries: Tries | None = None,
+    ) -> list[Enqueued]:
+        """Make one enqueue call."""
+        ...
+
+
+def attach_buffer(client: Client) -> None:
+    """Give the client its outage buffer, if its settings ask for one."""
+    if client.settings.outage_buffer and runtime.may_buffer and client.outage is None:
+        with runtime.lock:
+            if client.outage is None:
+                client.outage = OutageBuffer(client.settings)
+
+
+def switch_off_buffers() -> None:
+    """No client of this process, or forked from it, keeps messages in its memory alone any more."""
+    runtime.may_buffer = False
+    for client in list(runtime.clients):
+        client.outage = None
+
+
 class OutageBuffer:
     """The calls of one client that wait for its server. Threads may share it."""
 
     def __init__(self, settings: ServerSettings) -> None:
-        from jobq.client.connection import Client
-
         self._limit = settings.outage_buffer
         self._patience_s = settings.patience_s
         impatient_s = min(settings.patience_s, FIRST_TRY_S)
         self._client = Client(replace(settings, outage_buffer=0, patience_s=impatient_s))
         self.forget()
-        _buffers.add(self)
+        runtime.buffers.add(self)
 
     def forget(self) -> None:
         """In a forked child: what waits is the parent's to send."""
         self._changed = threading.Condition()
         self._waiting: deque[_Call] = deque()
-        self._queues: dict[str, Queue] = {}
+        self._queues: dict[str, Sender] = {}
         self._sender: threading.Thread | None = None
         self._size = 0
         self._trouble = ""
@@ -73,10 +109,15 @@ class OutageBuffer:
         self.nmessages = 0
 
     def enqueue(
-        self, queue: str, level: str, args: list[Argument], mids: Sequence[str]
+        self,
+        queue: Sender,
+        level: str,
+        values: Values,
+        rows: Sequence[Argument],
+        mids: Sequence[str],
     ) -> list[Enqueued]:
         """Send now, or keep for later. Raises BufferFullError, and what Queue.enqueue raises."""
-        call = _Call(self._queue(queue), level, args, mids)
+        call = _Call(self._impatient(queue), level, values, rows, mids)
         with self._changed:
             if self._waiting:
                 self._keep(call)
@@ -115,10 +156,10 @@ class OutageBuffer:
         """Close idle connections."""
         self._client.close()
 
-    def _queue(self, name: str) -> Queue:
-        from jobq.queue.queue import Queue
-
-        return self._queues.get(name) or self._queues.setdefault(name, Queue(name, self._client))
+    def _impatient(self, queue: Sender) -> Sender:
+        """The queue on the client of this buffer."""
+        known = self._queues.get(queue.name)
+        return known or self._queues.setdefault(queue.name, queue.on(self._client))
 
     def _fits(self, call: _Call) -> bool:
         nmessages, size = self.nmessages + len(call.mids), self._size + call.size
@@ -200,28 +241,37 @@ def _named(mids: Sequence[str]) -> str:
 class _Call:
     """One enqueue, the same each time it is sent."""
 
-    def __init__(self, queue: Queue, level: str, args: list[Argument], mids: Sequence[str]) -> None:
+    def __init__(
+        self,
+        queue: Sender,
+        level: str,
+        values: Values,
+        rows: Sequence[Argument],
+        mids: Sequence[str],
+    ) -> None:
         self.queue, self.mids = queue, mids
         self.tries, self.accepted = Tries(), False
-        self.size = sum(len(arg) for arg in args if not isinstance(arg, int))
-        self._level, self._args = level, args
-        self._delay_ms = args[1]
+        self.size = sum(len(arg) for arg in rows if not isinstance(arg, int))
+        self._level, self._values, self._rows = level, values, rows
         self._made = time.monotonic()
-        self._caller = queue._callers.take()
+        self._caller = queue.callers.take()
         self._number = self._caller.number
 
     def send(self) -> list[Enqueued]:
         """Under the same number as before; a delay counts from when it was asked for."""
-        if isinstance(self._delay_ms, int):
+        values, delay_ms = self._values, self._values["delay_ms"]
+        if isinstance(delay_ms, int):
             passed_ms = round((time.monotonic() - self._made) * 1000)
-            self._args[1] = max(0, self._delay_ms - passed_ms)
+            values = {**values, "delay_ms": max(0, delay_ms - passed_ms)}
         self._caller.number = self._number
         try:
-            done = self.queue._send(self._level, self._args, self.mids, self._caller, self.tries)
+            done = self.queue.send(
+                self._level, values, self._rows, self.mids, self._caller, self.tries
+            )
         except NotDurableError:
             self.accepted = True
             raise
-        self.queue._callers.give_back(self._caller)
+        self.queue.callers.give_back(self._caller)
         return done
 
     def buffered(self) -> list[Enqueued]:
@@ -229,11 +279,8 @@ class _Call:
         return [Enqueued(mid, "buffered") for mid in self.mids]
 
 
-_buffers: weakref.WeakSet[OutageBuffer] = weakref.WeakSet()
-
-
 def _at_exit() -> None:
-    for buffer in list(_buffers):
+    for buffer in list(runtime.buffers):
         try:
             buffer.flush()
         except UnavailableError as error:

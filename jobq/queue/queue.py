@@ -8,32 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
+from time import monotonic
+from typing import Any, TypedDict, TypeVar, Unpack, cast
 
-from jobq.client import clock
-from jobq.client.ahead import Ahead
-from jobq.client.numbered_calls import Caller, Tries
+from jobq.client.connection import Client, default_client
+from jobq.client.names import checked_name
+from jobq.client.numbered_calls import (
+    BYTES_PER_CALL,
+    Argument,
+    BoundScripts,
+    Caller,
+    Callers,
+    Tries,
+    moment,
+)
 from jobq.config import duration_s
 from jobq.errors import CodecError, ConfigError, ScriptError, UnavailableError
+from jobq.queue import keys
 from jobq.queue.admin import Admin
-from jobq.queue.binding import (
-    BYTES_PER_CALL,
-    PER_CALL,
-    Argument,
-    Binding,
-    checked_mid,
-    moment,
-    new_mid,
-    renewal,
-    served,
-    word,
-)
 from jobq.queue.directory import register_queue
+from jobq.queue.durability import Confirmation
+from jobq.queue.mids import checked_mid, new_mid
+from jobq.queue.outage import attach_buffer
 from jobq.queue.types import (
+    CRASH_LIMIT,
+    DAY_MS,
+    LEASE_MS,
     MAX_CONTENT,
+    PER_CALL,
     Action,
+    DequeueAhead,
     Dequeued,
     Ending,
     Enqueued,
@@ -44,23 +50,22 @@ from jobq.queue.types import (
     text_of,
 )
 
-if TYPE_CHECKING:
-    from jobq.queue.durability import Confirmation
-
 ACTIONS = frozenset(("added", "updated", "requeued", "exists"))
+#: Outcomes whose detail is a reason, not a backoff.
+_WITH_REASON = frozenset(("dead", "crashed"))
 REPLIES = frozenset(("ok", "dead", "stale"))
-LEASE_MS = 15_000
-DAY_MS = 86_400_000
 _LATEST_S = 253_402_300_799
-CRASH_LIMIT = 3
 #: Endings and hand-outs of one call.
 MOST = 1_000
 #: What the scripts take for a mid at most.
 MOST_MID_BYTES = 512
 
 Content = bytes | tuple[str | None, bytes]
+Values = dict[str, Argument]
 Read = TypeVar("Read")
-_NO_OPTIONS: tuple[Argument, ...] = ("", "", "", 0, 0, "", "")
+_NO_OPTIONS: Values = {
+    "now": "", "delay_ms": "", "at": "", "can_update": 0, "can_requeue": 0, "lock_ms": "", "dedupe_ms": "",
+}  # fmt: skip
 
 
 class EnqueueOptions(TypedDict, total=False):
@@ -75,18 +80,34 @@ class EnqueueOptions(TypedDict, total=False):
     now: int | None
 
 
-class Queue(Binding):
+class Queue:
     """The queue `name`, on `client` or the default one. Threads may share it.
 
     Every method takes `now`, epoch ms, in place of the server's clock: for tests.
     """
 
-    _listed_until = 0
+    def __init__(self, name: str, client: Client | None = None) -> None:
+        self.name = checked_name("queue", name)
+        self.client = default_client() if client is None else client
+        self.prefix = keys.prefix(self.client.namespace, name)
+        self.wake_key = keys.key(self.prefix, "wake")
+        self.scripts = queue_scripts(self.client, "queue", name)
+        self.callers = Callers()
+        # Until when this process need not list the queue again.
+        self._listed_until = 0.0
+        attach_buffer(self.client)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
 
     @cached_property
     def admin(self) -> Admin:
         """What people and dashboards ask: counts, pages, pause, collect, revive, clear, checks."""
-        return Admin(self)
+        return Admin(self.name, self.client, self.scripts, self.callers)
+
+    def result_key(self, mid: str) -> str:
+        """Where the result of `mid` is kept, as a list of one."""
+        return keys.result(self.prefix, mid)
 
     def enqueue(
         self,
@@ -98,8 +119,11 @@ class Queue(Binding):
         **options: Unpack[EnqueueOptions],
     ) -> Enqueued:
         """Accept one message; for the options see enqueue_many."""
-        prepared = self._options(**options) if options else _NO_OPTIONS
-        return self._enqueue([(mid, content)], prepared, caller, durability)[0]
+        mid = new_mid() if mid is None else checked_mid(mid)
+        if len(content) > MAX_CONTENT:
+            raise _too_long(mid, content)
+        values = enqueue_values(**options) if options else _NO_OPTIONS
+        return self._enqueue(values, (mid, content), (mid,), caller, durability)[0]
 
     def enqueue_many(
         self,
@@ -120,10 +144,10 @@ class Queue(Binding):
         a round trip that were accepted but not as durably as asked, UnavailableError when the outcome of a call
         is unknown (its `mids` are the messages), BufferFullError when the client has an outage buffer and that is full.
         """
-        prepared = self._options(**options) if options else _NO_OPTIONS
+        values = enqueue_values(**options) if options else _NO_OPTIONS
         done: list[Enqueued] = []
         for batch in _batches(contents):
-            done += self._enqueue(batch, prepared, caller, durability)
+            done += self._enqueue(values, *_rows(batch), caller, durability)
         return done
 
     def enqueue_at_once(
@@ -140,7 +164,7 @@ class Queue(Binding):
             raise ConfigError(
                 f"{len(contents):,} messages are too many for a call; give {PER_CALL}"
             )
-        return self._enqueue([*contents], self._options(**options), caller, None)
+        return self._enqueue(enqueue_values(**options), *_rows(contents), caller, None)
 
     def dequeue(
         self,
@@ -152,27 +176,33 @@ class Queue(Binding):
         now: int | None = None,
     ) -> Dequeued:
         """Up to `limit` messages, each locked for lease_ms. One that crashed before comes alone."""
-        args = (moment(now), _checked_lease(lease_ms), crash_limit, _checked_limit(limit))
-        with self._own(caller) as own:
-            return _handed(self._call("dequeue", own, args), 1, own, limit)
+        own = caller or self.callers.take()
+        reply = self.scripts["dequeue"].call(
+            own, _wanted(limit, lease_ms, crash_limit, now), fenced=True
+        )
+        handed = _handed(reply, 1, own, limit)
+        if caller is None:
+            self.callers.give_back(own)
+        return handed
 
     def dequeue_ahead(
         self, limit: int, *, lease_ms: int, crash_limit: int, caller: Caller
-    ) -> Ahead:
+    ) -> DequeueAhead:
         """A dequeue to be sent behind a blocking pop; until it is read the caller makes no other call."""
-        args = ("", _checked_lease(lease_ms), crash_limit, _checked_limit(limit))
-        script, keys, numbered = self._next_call("dequeue", caller, args)
-        tries, renew = Tries(), renewal("dequeue", caller, args)
+        script, tries = self.scripts["dequeue"], Tries()
+        state = script.numbered(
+            caller, _wanted(limit, lease_ms, crash_limit, None), tries=tries, fenced=True
+        )
         # Behind the wait it may arrive without anybody here knowing.
-        tries.sent()
+        state.sending()
 
         def read(reply: Any) -> Dequeued:
-            return _handed(served(self.name, caller, reply), 1, caller, limit)
+            return _handed(script.served(caller, reply), 1, caller, limit)
 
-        return Ahead(
-            self.client.words(script, keys, numbered),
+        return DequeueAhead(
+            state.command,
             read,
-            lambda: read(self.client.run(script, keys, numbered, tries=tries, renew=renew)),
+            lambda: read(self.client.perform(self.wake_key, state.again())),
         )
 
     def finish(
@@ -191,65 +221,79 @@ class Queue(Binding):
         so long that a lost call of these endings may have been accepted.
         """
         _checked_limit(dequeue, 0)
-        _checked_limit(len(endings), 0)
-        lease_ms = _checked_lease(lease_ms)
-        args: list[Argument] = [moment(now), lease_ms, crash_limit, dequeue, len(endings)]
+        values: Values = {
+            "now": "" if now is None else now, "lease_ms": _checked_lease(lease_ms), "crash_limit": crash_limit,
+            "limit": dequeue, "count": _checked_limit(len(endings), 0),
+        }  # fmt: skip
+        rows: list[Argument] = []
         result_keys: list[str] = []
         results: list[Argument] = []
         for index, ending in enumerate(endings, 1):
-            args += _ending_arguments(ending)
+            outcome, backoff_ms = ending.outcome, ending.backoff_ms
+            if outcome in _WITH_REASON:
+                detail: Argument = ending.reason
+            else:
+                detail = "" if backoff_ms is None else backoff_ms
+            rows += (ending.mid, ending.token, outcome, detail, ending.age_ms, ending.record)
             if ending.result is not None:
-                result_keys.append(self.result_key(ending.mid))
+                result_keys.append(keys.result(self.prefix, ending.mid))
                 results += (index, ending.result_ttl_ms, ending.result)
-        with self._own(caller) as own:
-            renewals = own.renewals
-            reply = self._call("finish", own, [*args, *results], result_keys)
-            replies = _read(lambda: [word(item, REPLIES) for item in reply[: len(endings)]])
-            if own.renewals != renewals:
-                # It may be the lost call that ended them.
-                replies = ["unknown" if reply == "stale" else reply for reply in replies]
-            handed = _handed(reply, len(endings), own, dequeue) if dequeue else None
-            return Finished(replies, handed)
+        own = caller or self.callers.take()
+        renewals = own.renewals
+        reply = self.scripts["finish"].call(
+            own, values, rows + results, more_keys=result_keys, fenced=True
+        )
+        replies = _read(lambda: [word(item, REPLIES) for item in reply[: len(endings)]])
+        if own.renewals != renewals:
+            # It may be the lost call that ended them.
+            replies = ["unknown" if reply == "stale" else reply for reply in replies]
+        handed = _handed(reply, len(endings), own, dequeue) if dequeue else None
+        if caller is None:
+            self.callers.give_back(own)
+        return Finished(replies, handed)
 
     def extend(
-        self, holds: Sequence[tuple[str, str]], lease_ms: int = LEASE_MS, *, now: int | None = None
+        self, leases: Sequence[tuple[str, str]], lease_ms: int = LEASE_MS, *, now: int | None = None
     ) -> list[bool]:
-        """Renew locks; False where somebody else has the message now, or it was cancelled."""
-        if not _checked_limit(len(holds), 0):
+        """Renew leases, each a mid and a token; False where the message was handed out again or cancelled."""
+        if not _checked_limit(len(leases), 0):
             return []
-        parts = [part for hold in holds for part in hold]
-        reply = self._run("extend", moment(now), _checked_lease(lease_ms), *parts)
+        values: Values = {"now": moment(now), "lease_ms": _checked_lease(lease_ms)}
+        reply = self.scripts["extend"].run(values, [part for lease in leases for part in lease])
         return [item == b"ok" for item in reply]
 
     def release(
         self,
-        holds: Sequence[tuple[str, str]],
+        leases: Sequence[tuple[str, str]],
         *,
         caller: Caller | None = None,
         now: int | None = None,
     ) -> list[bool]:
         """Give back messages that weren't started, to the front of ready; costs no attempt."""
-        if not _checked_limit(len(holds), 0):
+        if not _checked_limit(len(leases), 0):
             return []
-        args = [moment(now), *(part for hold in holds for part in hold)]
-        with self._own(caller) as own:
-            return [item == b"ok" for item in self._call("release", own, args)]
+        own = caller or self.callers.take()
+        rest = [part for lease in leases for part in lease]
+        reply = self.scripts["release"].call(own, {"now": moment(now)}, rest, fenced=True)
+        if caller is None:
+            self.callers.give_back(own)
+        return [item == b"ok" for item in reply]
 
     def close_caller(self, caller_id: str) -> list[Lease]:
         """Refuse all later calls of a caller that is gone; what its last call handed out and it still holds."""
-        script, names, _ = self._bound.get("close") or self._bind("close")
-        reply = self.client.run(script, [*names, f"{self.prefix}call:{caller_id}"], [caller_id])
+        reply = self.scripts["close"].run_for(caller_id, {"caller": caller_id})
         texts = [item.decode() for item in reply]
         held = [Lease(mid, token) for mid, token in zip(texts[::2], texts[1::2], strict=True)]
-        return held[:MOST]  # more hands out nobody but who forged the record
+        return held[:MOST]  # only a forged record hands out more
 
     def progress(self, mid: str, token: str, text: str) -> bool:
         """Note how far a running attempt is; False when it no longer holds the message."""
-        return bool(self._run("progress", mid, token, text)[0] == b"ok")
+        reply = self.scripts["progress"].run({"mid": mid, "token": token, "text": text})
+        return bool(reply[0] == b"ok")
 
     def status(self, mid: str, *, now: int | None = None) -> Status:
         """Where `mid` is in its life."""
-        reply = self._run("status", checked_mid(mid), moment(now))
+        reply = self.scripts["status"].run({"mid": checked_mid(mid), "now": moment(now)})
         word, attempts, ncrashes, not_before, lock_at, generation, dead_id, progress, unknowns = (
             reply
         )
@@ -261,87 +305,123 @@ class Queue(Binding):
     def cancel(self, *mids: str, caller: Caller | None = None, now: int | None = None) -> list[str]:
         """Per mid 'cancelled', or the status that leaves nothing to cancel.
 
-        A running job isn't stopped here: its outcome is refused, and its child hears of it at the next
+        A running job isn't stopped here: its outcome is refused, and its child is notified at the next
         renewal of its lease.
         """
-        return self._by_parts("cancel", [checked_mid(mid) for mid in mids], caller, now)
+        words: list[str] = []
+        for first in range(0, len(mids), PER_CALL):
+            rest = [checked_mid(mid) for mid in mids[first : first + PER_CALL]]
+            own = caller or self.callers.take()
+            words += map(text_of, self.scripts["cancel"].call(own, {"now": moment(now)}, rest))
+            if caller is None:
+                self.callers.give_back(own)
+        return words
 
-    def _options(
-        self,
-        *,
-        delay: float | timedelta | None = None,
-        at: datetime | float | None = None,
-        can_update: bool = False,
-        can_requeue: bool = False,
-        dedupe: float | timedelta | None = None,
-        lock_ms: int | None = None,
-        now: int | None = None,
-    ) -> list[Argument]:
-        if delay is not None and at is not None:
-            raise ConfigError(f"delay={delay!r} and at={at!r} say two things; give one")
-        if lock_ms is not None:
-            lock_ms = _checked_ms("lock_ms", lock_ms)
-        return [
-            moment(now), _milliseconds("delay", delay), _epoch_ms(at), int(can_update), int(can_requeue),
-            "" if lock_ms is None else lock_ms, _milliseconds("dedupe", dedupe),
-        ]  # fmt: skip
+    def on(self, client: Client) -> Queue:
+        """The same queue on another client."""
+        return Queue(self.name, client)
 
     def _enqueue(
         self,
-        batch: list[tuple[str | None, bytes]],
-        options: Sequence[Argument],
+        values: Values,
+        rows: Sequence[Argument],
+        mids: Sequence[str],
         caller: Caller | None,
         durability: str | None,
     ) -> list[Enqueued]:
-        args: list[Argument] = list(options)
-        mids = [new_mid() if mid is None else checked_mid(mid) for mid, _ in batch]
-        for mid, (_, content) in zip(mids, batch, strict=True):
-            if len(content) > MAX_CONTENT:
-                raise CodecError(
-                    f"content of {len(content)} bytes for {mid!r} is over {MAX_CONTENT}; "
-                    "store it elsewhere and enqueue a reference"
-                )
-            args += (mid, content)
-        level = durability or self.client.durability
         buffer = self.client.outage
-        if buffer is None or caller is not None:
-            return self._send(level, args, mids, caller)
-        return buffer.enqueue(self.name, level, args, mids)
+        level = durability or self.client.durability
+        if buffer is not None and caller is None:
+            accepted: list[Enqueued] = buffer.enqueue(self, level, values, rows, mids)
+            return accepted
+        return self.send(level, values, rows, mids, caller)
 
-    def _send(
+    def send(
         self,
         level: str,
-        args: list[Argument],
+        values: Values,
+        rows: Sequence[Argument],
         mids: Sequence[str],
         caller: Caller | None,
         tries: Tries | None = None,
     ) -> list[Enqueued]:
-        if clock.boot_ns() >= self._listed_until:
+        """Make one enqueue call, past the outage buffer; `tries`: those that were made of it before."""
+        if monotonic() >= self._listed_until:
             # Before: an error here must not hide that the messages were accepted.
             self._listed_until = register_queue(self.client, self.name)
-        own, tries = caller or self._callers.take(), tries or Tries()
+        own = caller or self.callers.take()
+        script = self.scripts["enqueue"]
+        state = script.numbered(own, values, rows, tries=tries)
+        confirmation = exchange = None
+        if level != "memory":
+            confirmation = Confirmation(level, self.client, f"{self.prefix}call:{own.id}")
+            exchange = confirmation.exchange
         try:
-            if level == "memory":
-                reply = self._call("enqueue", own, args, tries=tries)
-            else:
-                confirmation = self._confirmation(level, own)
-                reply = self._call("enqueue", own, args, (), confirmation.exchange, tries)
+            reply = self.client.perform(self.wake_key, state, exchange)
+            if confirmation is not None:
                 confirmation.check(mids)
         except UnavailableError as error:
-            error.mids = tuple(mids) if tries.arrived else ()
+            error.mids = tuple(mids) if state.arrived else ()
             raise
+        if reply[0] == b"closed":
+            raise script.refused(own)
         if caller is None:
             # Not reached after an error: that call may still arrive, so its caller stays out of use.
-            self._callers.give_back(own)
+            self.callers.give_back(own)
         return [
             Enqueued(mid, "added") if action == b"added" else _enqueued(mid, action, reason)
             for mid, action, reason in zip(mids, reply[::2], reply[1::2], strict=True)
         ]
 
-    def _confirmation(self, level: str, caller: Caller) -> Confirmation:
-        from jobq.queue.durability import Confirmation
 
-        return Confirmation(level, self.client, f"{self.prefix}call:{caller.id}")
+def queue_scripts(client: Client, area: str, name: str) -> BoundScripts:
+    """The scripts of lua/<area>, bound to the keys of the queue `name`."""
+    prefix = keys.prefix(client.namespace, name)
+    return BoundScripts(client, area, prefix, partial(keys.key, prefix), f"queue {name!r}")
+
+
+def enqueue_values(
+    *,
+    delay: float | timedelta | None = None,
+    at: datetime | float | None = None,
+    can_update: bool = False,
+    can_requeue: bool = False,
+    dedupe: float | timedelta | None = None,
+    lock_ms: int | None = None,
+    now: int | None = None,
+) -> Values:
+    """The options of an enqueue as the arguments of its script."""
+    if delay is not None and at is not None:
+        raise ConfigError(f"delay={delay!r} and at={at!r} say two things; give one")
+    return {
+        "now": moment(now),
+        "delay_ms": _milliseconds("delay", delay),
+        "at": _epoch_ms(at),
+        "can_update": int(can_update),
+        "can_requeue": int(can_requeue),
+        "lock_ms": "" if lock_ms is None else _checked_ms("lock_ms", lock_ms),
+        "dedupe_ms": _milliseconds("dedupe", dedupe),
+    }
+
+
+def _rows(batch: Sequence[tuple[str | None, bytes]]) -> tuple[list[Argument], list[str]]:
+    """The rows of an enqueue, and their mids."""
+    rows: list[Argument] = []
+    mids: list[str] = []
+    for given, content in batch:
+        mid = new_mid() if given is None else checked_mid(given)
+        if len(content) > MAX_CONTENT:
+            raise _too_long(mid, content)
+        mids.append(mid)
+        rows += (mid, content)
+    return rows, mids
+
+
+def _too_long(mid: str, content: bytes) -> CodecError:
+    return CodecError(
+        f"content of {len(content)} bytes for {mid!r} is over {MAX_CONTENT}; "
+        "store it elsewhere and enqueue a reference"
+    )
 
 
 def _enqueued(mid: str, action: bytes, reason: bytes) -> Enqueued:
@@ -362,12 +442,19 @@ def _batches(contents: Iterable[Content]) -> Iterator[list[tuple[str | None, byt
         yield batch
 
 
-def _ending_arguments(ending: Ending) -> tuple[Argument, ...]:
-    if ending.outcome in ("dead", "crashed"):
-        detail: Argument = ending.reason
-    else:
-        detail = "" if ending.backoff_ms is None else ending.backoff_ms
-    return (ending.mid, ending.token, ending.outcome, detail, ending.age_ms, ending.record)
+def _wanted(limit: int, lease_ms: int, crash_limit: int, now: int | None) -> Values:
+    return {
+        "now": "" if now is None else now, "lease_ms": _checked_lease(lease_ms), "crash_limit": crash_limit,
+        "limit": _checked_limit(limit),
+    }  # fmt: skip
+
+
+def word(value: bytes, known: frozenset[str]) -> str:
+    """A reply's word, which must be one that this version knows."""
+    text = value.decode()
+    if text not in known:
+        raise ScriptError(f"a script answered {text!r}; is another version of jobq at work here?")
+    return text
 
 
 def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeued:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from jobq.client.names import is_name
 from jobq.client.numbered_calls import Caller, Callers
 from jobq.client.scripts import Script, load
 from jobq.errors import LeaseLostError
-from jobq.queue.keys import is_name
 from jobq.topics import keys
 
 if TYPE_CHECKING:

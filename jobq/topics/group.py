@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from jobq.client.names import checked_name
+from jobq.client.numbered_calls import moment
 from jobq.errors import ConfigError, GroupNotFoundError, OutOfRangeError
-from jobq.queue.binding import moment
-from jobq.queue.keys import checked_name
 from jobq.topics.calls import TopicCalls
 from jobq.topics.messages import Lag, Position, TopicMessage, position_of
 from jobq.topics.ranges import read

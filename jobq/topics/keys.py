@@ -24,7 +24,8 @@ batches:<name>     hash, token -> last index, how often handed out
 
 from __future__ import annotations
 
-from jobq.queue.keys import checked_name, prefix
+from jobq.client.names import checked_name
+from jobq.queue.keys import prefix
 
 _OF_GROUPS = frozenset(("group", "held", "leases", "batches"))
 

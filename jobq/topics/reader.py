@@ -10,10 +10,9 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal
 
-from jobq.client.numbered_calls import Caller
+from jobq.client.numbered_calls import Caller, moment
 from jobq.config import duration_s
 from jobq.errors import ConfigError, LeaseLostError, OutOfRangeError
-from jobq.queue.binding import moment
 from jobq.topics.calls import TopicCalls
 from jobq.topics.group import TopicGroup
 from jobq.topics.messages import Position, TopicBatch, TopicMessage, decoded

@@ -19,11 +19,10 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from jobq.client.numbered_calls import Callers
+from jobq.client.numbered_calls import BYTES_PER_CALL, Callers
 from jobq.client.scripts import load
 from jobq.config import duration_s
 from jobq.errors import ConfigError, LeaseLostError, OutOfRangeError, ScriptError
-from jobq.queue.binding import BYTES_PER_CALL
 from jobq.topics.messages import Lag, TopicBatch, TopicMessage
 
 if TYPE_CHECKING:

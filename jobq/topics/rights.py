@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jobq.client.acl import allowed_for, literal
 from jobq.client.functions import scripts
-from jobq.queue.keys import checked_name
+from jobq.client.names import checked_name
 from jobq.topics import keys
 
 #: What jobq sends to a topic's keys itself.

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from jobq.client.names import is_name
+from jobq.client.numbered_calls import BYTES_PER_CALL, moment
 from jobq.config import duration_s
 from jobq.errors import ConfigError, NotDurableError, ScriptError
-from jobq.queue.binding import BYTES_PER_CALL, moment
-from jobq.queue.keys import is_name
 from jobq.topics import keys
 from jobq.topics.calls import Argument, TopicCalls
 from jobq.topics.group import TopicGroup

@@ -11,13 +11,12 @@ from functools import partial
 from time import monotonic_ns
 from typing import NamedTuple, TypeVar
 
-from jobq.client.ahead import Ahead
 from jobq.client.clock import boot_ns
 from jobq.client.waiter import GRACE_S
 from jobq.errors import JobAborted, JobqError, UnavailableError
 from jobq.jobs.call import Call
 from jobq.jobs.forks import ForkedProcessError, leave
-from jobq.queue.types import Dequeued, Ending, Lease, Message
+from jobq.queue.types import DequeueAhead, Dequeued, Ending, Lease, Message
 from jobq.worker import logger
 from jobq.worker import shared_state as slots
 from jobq.worker.holding import Child, Surroundings, aged
@@ -55,7 +54,7 @@ class AsyncChild(Child):
         self._pay_alarm: asyncio.TimerHandle | None = None
         self._alarm: asyncio.TimerHandle | None = None
         # A dequeue behind the wait for a message, and until when what it gives is held.
-        self._ahead: Ahead | None = None
+        self._ahead: DequeueAhead | None = None
         self._ahead_until = 0
         self._sync_slot: int | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from jobq.client.ahead import Ahead
 from jobq.client.clock import boot_ns
 from jobq.client.connection import Client, connect
 from jobq.client.numbered_calls import Caller
@@ -26,7 +25,7 @@ from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
 from jobq.jobs.signing import seal_of
 from jobq.queue.queue import Queue
-from jobq.queue.types import Dequeued, Ending, Finished, Lease, Message
+from jobq.queue.types import DequeueAhead, Dequeued, Ending, Finished, Lease, Message
 from jobq.worker import exit_codes, logger
 from jobq.worker import shared_state as slots
 from jobq.worker.done_calls import DoneCalls
@@ -411,7 +410,7 @@ class Child:
         if os.getppid() != self.around.parent:
             os._exit(exit_codes.FENCED)
 
-    def ask_ahead(self, index: int, limit: int, nap_s: float) -> tuple[Ahead | None, int]:
+    def ask_ahead(self, index: int, limit: int, nap_s: float) -> tuple[DequeueAhead | None, int]:
         """A dequeue to send behind the wait for a message, and until when what it gives is surely held.
 
         Only where nobody else's turn may come first, and for waits that are short beside a lease, since it
@@ -427,7 +426,7 @@ class Child:
         )  # fmt: skip
         return ahead, asked_at + self.lease_ns - self.margin_ns
 
-    def answer(self, ahead: Ahead, deadline: int) -> Dequeued:
+    def answer(self, ahead: DequeueAhead, deadline: int) -> Dequeued:
         """What the dequeue behind the wait gave; asked for again where that isn't known."""
         reply, self.sleep.reply = self.sleep.reply, None
         dequeued = self.lines[0].answer(ahead, reply, deadline - self.lease_ns + self.margin_ns)
@@ -435,7 +434,7 @@ class Child:
         return dequeued
 
     def rest(
-        self, seconds: float | None, ahead: Ahead | None = None, *, woken: bool = True
+        self, seconds: float | None, ahead: DequeueAhead | None = None, *, woken: bool = True
     ) -> None:
         """Sleep until woken by a message (only if `woken`), a signal or the supervisor's end; None: no other end."""
         around = self.around

@@ -12,13 +12,12 @@ from typing import Any
 
 from msgspec import structs
 
-from jobq.client.ahead import Ahead
 from jobq.client.clock import boot_ns
 from jobq.client.numbered_calls import REPEAT_S, Caller, new_id
 from jobq.config import WorkerSettings
 from jobq.errors import JobqError, LeaseLostError, ScriptError, ServerFullError, UnavailableError
 from jobq.queue.queue import MOST, Queue
-from jobq.queue.types import Dequeued, Ending, Finished, Lease
+from jobq.queue.types import DequeueAhead, Dequeued, Ending, Finished, Lease
 from jobq.worker import logger
 from jobq.worker.queue_health import AWAY, BROKEN, QueueHealth
 from jobq.worker.shared_state import lease_and_margin
@@ -156,7 +155,7 @@ class QueueClient:
             return False
         return True
 
-    def answer(self, ahead: Ahead, reply: Any, asked_at: int) -> Dequeued:
+    def answer(self, ahead: DequeueAhead, reply: Any, asked_at: int) -> Dequeued:
         """What a dequeue sent behind a wait gave; None: its reply was lost."""
         try:
             return ahead.again() if reply is None else ahead.read(reply)

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from jobq.client.connection import Client, switch_off_buffers
+from jobq.client.connection import Client
 from jobq.client.functions import check_library
 from jobq.config import WorkerSettings
 from jobq.errors import ConfigError
 from jobq.jobs.forks import Home
 from jobq.jobs.registry import Registry
+from jobq.queue.outage import switch_off_buffers
 from jobq.worker import exit_codes, logger
 from jobq.worker.feeder import Source
 from jobq.worker.heartbeat import declared, warn_of_unserved

@@ -14,9 +14,8 @@ import pytest
 
 from bench.work import noop, twice
 from jobq.client.connection import Client
-from jobq.queue.binding import PER_CALL
 from jobq.queue.queue import Queue
-from jobq.queue.types import Ending
+from jobq.queue.types import PER_CALL, Ending
 
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = 5_000

@@ -11,11 +11,11 @@ import pytest
 
 from jobq.cli.session import Session
 from jobq.client.connection import connect, default_client, set_default_client
-from jobq.client.numbered_calls import Caller, Tries
+from jobq.client.numbered_calls import Caller
 from jobq.client.scripts import load
 from jobq.config import ServerSettings, settings_from_env
 from jobq.errors import ConfigError, ScriptError, ServerFullError, UnavailableError
-from jobq.queue.queue import Queue
+from jobq.queue.queue import Queue, enqueue_values
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ def test_default_client_is_made_once_from_the_environment(server, redis, monkeyp
 
 
 def test_scripts_of_the_engine_run_on_what_the_server_has(client):
-    reply = client.run(load("queue", "counts"), Queue("low", client)._bind("counts")[1], ())
+    reply = client.run(load("queue", "counts"), Queue("low", client).scripts["counts"].keys, ())
     assert reply[0] == 0
 
 
@@ -259,14 +259,11 @@ def test_refused_write_counts_as_not_sent_when_its_script_had_to_be_brought(clie
     queue = Queue("low", client)
     queue._listed_until = 2**62
     missing.script_flush()
-    script, keys, args = queue._next_call(
-        "enqueue", Caller(), ["", "", "", 0, 0, "", "", "m", b"v"]
-    )
-    tries = Tries()
+    state = queue.scripts["enqueue"].numbered(Caller(), enqueue_values(), ["m", b"v"])
     client.enough = lambda: True
     with pytest.raises(ServerFullError):
-        client.run(script, keys, args, tries=tries)
-    assert not tries.arrived
+        client.perform(queue.wake_key, state)
+    assert not state.arrived
 
 
 def test_write_refused_after_a_lost_reply_is_unknown(missing, make):

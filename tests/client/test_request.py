@@ -10,8 +10,8 @@ import pytest
 
 from jobq.chaos.proxy import HOST, Proxy
 from jobq.client.connection import Client
-from jobq.client.inflight import Flights
-from jobq.client.request import Request
+from jobq.client.numbered_calls import ScriptCall
+from jobq.client.pipelining import PipelinedCalls
 from jobq.client.scripts import Script
 from jobq.config import ServerSettings
 from jobq.errors import ScriptError, ServerFullError, UnavailableError
@@ -39,48 +39,48 @@ def far(proxy: Proxy) -> Iterator[Client]:
 def counting(tmp_path: Any) -> Any:
     """counting(repeatable, lua): a request that adds 1 to `n`; its result is the sum."""
 
-    def make(repeatable: bool, lua: str = COUNT, by: int = 1) -> Request[int]:
+    def make(repeatable: bool, lua: str = COUNT, by: int = 1) -> ScriptCall[int]:
         path = tmp_path / f"{hash(lua)}.lua"
         path.write_text(f"#!lua\n{lua}")
-        return Request(Script(path), ("n",), (by,), lambda reply: int(reply[1]), repeatable)
+        return ScriptCall(Script(path), ("n",), (by,), lambda reply: int(reply[1]), repeatable)
 
     return make
 
 
 def test_request_is_not_repeated_when_its_reply_was_lost(far, proxy, redis, counting):
     request = counting(False)
-    assert request.run(far) == 1
+    assert far.ask(request) == 1
     proxy.lose_reply(1)
     with pytest.raises(UnavailableError, match="reply was lost"):
-        request.run(far)
+        far.ask(request)
     assert redis.get("n") == b"2"
-    assert request.run(far) == 3
+    assert far.ask(request) == 3
 
 
 def test_harmless_request_is_repeated_when_its_reply_was_lost(far, proxy, redis, counting):
     request = counting(True)
-    request.run(far)
+    far.ask(request)
     proxy.lose_reply(1)
-    assert request.run(far) == 3
+    assert far.ask(request) == 3
 
 
 def test_request_goes_on_when_its_idle_connection_was_closed(far, proxy, counting):
     request = counting(False)
-    request.run(far)
+    far.ask(request)
     [[idle]] = far._idle.values()
     proxy.cut()
     assert select.select([far.fileno(idle)], [], [], 20)[0]
-    assert request.run(far) == 2
+    assert far.ask(request) == 2
 
 
 def test_request_is_called_again_as_long_as_its_reply_says_so(far, counting):
-    assert counting(False, TWICE).run(far) == 3
-    assert Flights(far).run([counting(False, TWICE)]) == [3]
+    assert far.ask(counting(False, TWICE)) == 3
+    assert PipelinedCalls(far).run([counting(False, TWICE)]) == [3]
 
 
 def test_flight_gives_each_request_its_result_or_its_error(far, redis, counting):
     redis.set("n", 5)
-    outcomes = Flights(far).run([counting(False), counting(False, by="x"), counting(True)])
+    outcomes = PipelinedCalls(far).run([counting(False), counting(False, by="x"), counting(True)])
     assert outcomes[0] == 6 and outcomes[2] == 7
     assert isinstance(outcomes[1], ScriptError)
 
@@ -88,7 +88,7 @@ def test_flight_gives_each_request_its_result_or_its_error(far, redis, counting)
 def test_flight_with_a_lost_reply_repeats_the_harmless_and_tells_of_the_others(
     far, proxy, redis, counting
 ):
-    flights = Flights(far)
+    flights = PipelinedCalls(far)
     flights.run([counting(True), counting(False)])
     proxy.lose_reply(1)
     repeated, untold = flights.run([counting(True), counting(False)])
@@ -97,7 +97,7 @@ def test_flight_with_a_lost_reply_repeats_the_harmless_and_tells_of_the_others(
 
 
 def test_flight_takes_effect_in_order_when_scripts_are_missing(far, redis, counting):
-    flights = Flights(far)
+    flights = PipelinedCalls(far)
     other = COUNT.replace("INCRBY", "DECRBY")
     flights.run([counting(False)])
     redis.script_flush()
@@ -111,16 +111,16 @@ def test_flight_takes_effect_in_order_when_scripts_are_missing(far, redis, count
 def test_flight_fails_each_request_when_there_is_no_server(proxy, counting):
     client = Client(ServerSettings(url=f"redis://{HOST}:{proxy.port}", patience_s=0.2))
     proxy.close()
-    outcomes = Flights(client).run([counting(True), counting(False)])
+    outcomes = PipelinedCalls(client).run([counting(True), counting(False)])
     assert [type(one) for one in outcomes] == [UnavailableError, UnavailableError]
 
 
 def test_full_server_refuses_a_request_in_flight_as_any_other(far, redis, counting):
     try:
         redis.config_set("maxmemory", 1)
-        [outcome] = Flights(far).run([counting(False)])
+        [outcome] = PipelinedCalls(far).run([counting(False)])
         with pytest.raises(ServerFullError):
-            counting(False).run(far)
+            far.ask(counting(False))
     finally:
         redis.config_set("maxmemory", 0)
     assert isinstance(outcome, ServerFullError)
@@ -128,11 +128,11 @@ def test_full_server_refuses_a_request_in_flight_as_any_other(far, redis, counti
 
 def test_thousands_of_requests_fly_in_turns(far, counting):
     request = counting(False)
-    assert Flights(far).run([request] * 2_500) == list(range(1, 2_501))
+    assert PipelinedCalls(far).run([request] * 2_500) == list(range(1, 2_501))
 
 
 def test_flight_in_portions_is_not_mixed_up_with_a_health_check(far, counting):
-    flights = Flights(far)
+    flights = PipelinedCalls(far)
     flights.run([counting(False)])
     [[idle]] = far._idle.values()
     idle.health_check_interval, idle.next_health_check = 1e-9, 0

@@ -20,9 +20,8 @@ from jobq.errors import (
 from jobq.jobs.call import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
-from jobq.queue.binding import PER_CALL
 from jobq.queue.queue import Queue
-from jobq.queue.types import Ending
+from jobq.queue.types import PER_CALL, Ending
 
 
 @pytest.fixture

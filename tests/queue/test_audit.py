@@ -9,7 +9,6 @@ import time
 import pytest
 
 from jobq.cli import main
-from jobq.client.acl import rights
 from jobq.client.connection import connect
 from jobq.client.functions import load_library
 from jobq.config import ServerSettings
@@ -18,6 +17,7 @@ from jobq.events import Event, in_utc
 from jobq.queue.audit import Audit, server_ms
 from jobq.queue.audit_lives import Tally
 from jobq.queue.queue import Queue
+from jobq.queue.roles import rights
 from jobq.queue.types import Ending, Lease, Message
 
 

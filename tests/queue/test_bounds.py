@@ -93,7 +93,11 @@ def test_calls_about_held_messages_cost_by_the_message(queue, backlog, at, comma
 
 def test_fsck_looks_at_one_stretch_at_a_time(queue, backlog, commands):
     for stretch in PARTS:
-        ran = commands(lambda stretch=stretch: queue._run("fsck", stretch, 0, 10))
+        ran = commands(
+            lambda stretch=stretch: queue.scripts["fsck"].run(
+                {"part": stretch, "cursor": 0, "limit": 10}
+            )
+        )
         # HSCAN may return a whole small hash in spite of COUNT.
         assert ran <= 40 + 10 * max(10, min(backlog, 512))
 

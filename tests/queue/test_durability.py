@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from jobq import config, job
-from jobq.client.acl import rights
 from jobq.client.connection import connect
 from jobq.client.functions import load_library
 from jobq.client.numbered_calls import Caller
@@ -18,6 +17,7 @@ from jobq.errors import ConfigError, NotDurableError
 from jobq.jobs.registry import Registry
 from jobq.queue import durability
 from jobq.queue.queue import Queue
+from jobq.queue.roles import rights
 
 from ..client.deployments import HOST, Node, wait_for
 from ..conftest import binary

@@ -101,7 +101,7 @@ def good(queue: Queue, alive: tuple[Lease, str]) -> dict[str, hostile.Call]:
 
 def _keys(queue: Queue, script: Script) -> list[str]:
     own = [f"{queue.prefix}call:{CALLER}"] if "last_call" in script.keys else []
-    return [*queue._bind(script.name)[1], *own]
+    return [*queue.scripts[script.name].keys, *own]
 
 
 def _still_works(queue: Queue) -> None:

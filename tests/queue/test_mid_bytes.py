@@ -6,6 +6,7 @@ import pytest
 
 from jobq.client.numbered_calls import Caller
 from jobq.errors import ScriptError
+from jobq.queue.queue import enqueue_values
 
 GOOD = ["a", "é", "日本", "🎉", "\u0800", "\ud7ff", "\ue000", "\U0010ffff", "x" * 128, "é🎉a" * 20]
 BAD = [
@@ -17,7 +18,7 @@ BAD = [
 
 def enqueue(queue, mid):
     """As a producer in another language would: bytes."""
-    return queue._call("enqueue", Caller(), ["", "", "", 0, 0, "", "", mid, b"v"])
+    return queue.scripts["enqueue"].call(Caller(), enqueue_values(), [mid, b"v"])
 
 
 @pytest.mark.parametrize("mid", GOOD)

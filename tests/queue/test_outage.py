@@ -14,11 +14,12 @@ import weakref
 import pytest
 
 from jobq import job
-from jobq.client import connection
-from jobq.client.connection import connect, switch_off_buffers
+from jobq.client.connection import connect
+from jobq.client.runtime import runtime
 from jobq.config import ServerSettings, settings_from_env
 from jobq.errors import BufferFullError, ConfigError, UnavailableError
 from jobq.jobs.registry import Registry
+from jobq.queue.outage import switch_off_buffers
 from jobq.queue.queue import Queue
 
 from ..client.deployments import wait_for
@@ -254,11 +255,14 @@ def test_job_gives_a_receipt_that_says_so(stoppable, make):
 
 
 def test_workers_switch_it_off(stoppable, make, monkeypatch):
-    monkeypatch.setattr(connection, "_may_buffer", True)
-    monkeypatch.setattr(connection, "_clients", weakref.WeakSet([before := make()]))
+    Queue("low", before := make())
+    assert before.outage
+    monkeypatch.setattr(runtime, "may_buffer", True)
+    monkeypatch.setattr(runtime, "clients", weakref.WeakSet([before]))
     switch_off_buffers()
     assert before.outage is None
-    assert make().outage is None
+    Queue("low", after := make())
+    assert after.outage is None
 
 
 def test_bound_comes_from_the_environment():

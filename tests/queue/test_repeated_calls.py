@@ -99,7 +99,7 @@ def test_every_record_lives_as_long_as_repetitions_count_on():
         ("topic", "append", True),
         ("pipeline", "deliver", True),
         ("ruby", "push", True),
-        ("resque", "ruby_claim", True),
+        ("ruby", "claim", True),
     ],
 )
 def test_script_with_a_record_is_known_by_its_text(area, name, recorded):

@@ -7,12 +7,12 @@ import shlex
 import pytest
 
 from jobq.cli import main
-from jobq.client import acl as rights
 from jobq.client import functions
 from jobq.client.connection import connect
 from jobq.client.scripts import folder, load
 from jobq.config import ServerSettings
 from jobq.errors import JobqError
+from jobq.queue import roles as rights
 
 SCRIPTS = sorted(path.stem for path in (folder() / "queue").glob("[!_]*.lua"))
 PAIRS = [(role, name) for role in rights.ROLES for name in SCRIPTS]

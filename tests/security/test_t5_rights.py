@@ -14,7 +14,6 @@ import pytest
 import redis as redis_py
 
 from jobq.cli import main
-from jobq.client import acl as rights
 from jobq.client import functions
 from jobq.client.connection import connect
 from jobq.client.scripts import folder, load
@@ -22,6 +21,7 @@ from jobq.config import ServerSettings
 from jobq.errors import JobqError, ScriptError
 from jobq.jobs.job import job
 from jobq.jobs.registry import Registry
+from jobq.queue import roles as rights
 from jobq.queue.diagnosis import Facts, judge
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending

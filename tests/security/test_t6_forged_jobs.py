@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from jobq import current
 from jobq.cli import main
-from jobq.client import acl as rights
 from jobq.client.connection import connect
 from jobq.config import CodecSettings, ServerSettings, parse_codec_keys, settings_from_env
 from jobq.errors import CodecError, ConfigError, JobFailedError, JobqError
@@ -26,6 +25,7 @@ from jobq.jobs.executor import Executor
 from jobq.jobs.job import job
 from jobq.jobs.registry import Registry
 from jobq.jobs.signing import Seal, opened, seal_for, unverified
+from jobq.queue import roles as rights
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Message
 from jobq.worker.done_calls import DoneCalls

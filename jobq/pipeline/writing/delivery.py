@@ -7,14 +7,13 @@ from typing import Any
 
 import msgspec
 
-from jobq.client.connection import Argument, Client
-from jobq.client.numbered_calls import Caller
-from jobq.client.scripts import load
+from jobq.client.connection import Client
+from jobq.client.numbered_calls import BYTES_PER_CALL, Argument, Caller
 from jobq.pipeline.writing.rows import RowMessage
 from jobq.queue import keys
-from jobq.queue.binding import BYTES_PER_CALL, served
 from jobq.queue.directory import register_queue
 from jobq.queue.durability import Confirmation
+from jobq.queue.queue import queue_scripts
 
 #: Limits of what waits in memory until its batch is full, over all queues: messages, and bytes of content.
 MAX_WAITING = 20_000
@@ -30,8 +29,7 @@ class QueueSender:
         self._prefix = keys.prefix(client.namespace, queue)
         self._dedupe_ms = dedupe_ms
         self._caller = Caller()
-        self._script = load("pipeline", "deliver")
-        self._keys = [keys.key(self._prefix, key, self._caller.id) for key in self._script.keys]
+        self._script = queue_scripts(client, "pipeline", queue)["deliver"]
         self.nadded = self.npresent = 0
 
     def send(self, messages: Sequence[RowMessage]) -> None:
@@ -42,10 +40,12 @@ class QueueSender:
             self._client,
             keys.key(self._prefix, "last_call", self._caller.id),
         )
-        number, batch = self._caller.next(), packed(messages)
-        numbered: list[Argument] = [self._caller.id, number, "", self._dedupe_ms or "", batch]
-        reply = self._client.run(self._script, self._keys, numbered, confirmation.exchange)
-        _, nadded, npresent = served(self._name, self._caller, reply)
+        values: dict[str, Argument] = {
+            "now": "",
+            "dedupe_ms": self._dedupe_ms or "",
+            "batch": packed(messages),
+        }
+        _, nadded, npresent = self._script.call(self._caller, values, by=confirmation.exchange)
         confirmation.check([message.mid for message in messages])
         self.nadded += int(nadded)
         self.npresent += int(npresent)

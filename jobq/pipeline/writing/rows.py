@@ -9,13 +9,13 @@ from hashlib import blake2b
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jobq.client.names import checked_name
 from jobq.errors import BadRecordError, JobqError
 from jobq.jobs.codec import decode_any, encode
 from jobq.jobs.signing import seal_for
 from jobq.pipeline.writing import types
 from jobq.pipeline.writing.settings import LONGEST_S
-from jobq.queue.binding import checked_mid, mid_of
-from jobq.queue.keys import checked_name
+from jobq.queue.mids import checked_mid, mid_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from jobq.client.names import checked_name
 from jobq.config import ServerSettings, duration_s
 from jobq.errors import ConfigError
 from jobq.jobs.registry import checked_job_name
 from jobq.pipeline.options import PLACE, Options, unknown
 from jobq.pipeline.writing import types
-from jobq.queue.keys import checked_name
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType

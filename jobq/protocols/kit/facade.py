@@ -21,7 +21,7 @@ from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from jobq.client.connection import Client
-from jobq.client.request import Request
+from jobq.client.numbered_calls import ScriptCall
 from jobq.protocols.kit.steps import Steps, adrive, drive
 
 B = TypeVar("B")
@@ -35,11 +35,10 @@ class BlockingFacade:
 
     client: Client
 
-    def perform(self, steps: Request[T] | Steps[T]) -> T:
+    def perform(self, steps: ScriptCall[T] | Steps[T]) -> T:
         """Do one request or steps; the result."""
-        if isinstance(steps, Request):
-            result: T = steps.run(self.client)
-            return result
+        if isinstance(steps, ScriptCall):
+            return self.client.ask(steps)
         return drive(steps, self.perform)
 
 
@@ -56,18 +55,18 @@ class AsyncFacade(Generic[B]):
     def __repr__(self) -> str:
         return f"Async{self.blocking!r}"
 
-    async def perform(self, steps: Request[T] | Steps[T]) -> T:
+    async def perform(self, steps: ScriptCall[T] | Steps[T]) -> T:
         """Do one request or steps; the result."""
         if self._settling:
             await asyncio.shield(asyncio.wait(set(self._settling)))
-        if isinstance(steps, Request):
+        if isinstance(steps, ScriptCall):
             return await self._request(steps)
         return await adrive(steps, self._request, self._settling)
 
-    async def _request(self, request: Request[T]) -> T:
+    async def _request(self, request: ScriptCall[T]) -> T:
         """Make one request: here in a thread of its own."""
         blocking: Any = self.blocking
-        return await asyncio.to_thread(request.run, blocking.client)
+        return await asyncio.to_thread(blocking.client.ask, request)
 
 
 class Stepwise(Generic[P, T]):
@@ -104,7 +103,7 @@ class Wrapping(Generic[P, A]):
 
 
 def stepwise(
-    method: Callable[Concatenate[Any, P], Request[T] | Generator[Any, Any, T]],
+    method: Callable[Concatenate[Any, P], ScriptCall[T] | Generator[Any, Any, T]],
 ) -> Stepwise[P, T]:
     """A method of a BlockingFacade that returns a request, or steps: it does them."""
 

@@ -1,6 +1,6 @@
 """A method written once for threads and for asyncio: it yields what to do next, and a driver does it.
 
-Steps are a generator. It yields calls of scripts (`Request`), other blocking calls (`Ask`) and sleeps (`Nap`), gets
+Steps are a generator. It yields calls of scripts (`ScriptCall`), other blocking calls (`Ask`) and sleeps (`Nap`), gets
 back what each gave, and returns its result. `drive` does the steps in the calling thread, `adrive` on an event loop.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from jobq.client.request import Request
+from jobq.client.numbered_calls import ScriptCall
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -40,17 +40,17 @@ class Nap(NamedTuple):
     files: tuple[int, ...] = ()
 
 
-Step = Request[Any] | Ask[Any] | Nap
+Step = ScriptCall[Any] | Ask[Any] | Nap
 Steps = Generator[Step, Any, T]
 
 
-def ask(request: Request[T]) -> Steps[T]:
+def ask(request: ScriptCall[T]) -> Steps[T]:
     """The steps of one request, typed: `found = yield from ask(request)`."""
     result: T = yield request
     return result
 
 
-def drive(steps: Steps[T], run: Callable[[Request[Any]], Any]) -> T:
+def drive(steps: Steps[T], run: Callable[[ScriptCall[Any]], Any]) -> T:
     """Do the steps in this thread; `run` makes the requests."""
     try:
         step = next(steps)
@@ -66,8 +66,8 @@ def drive(steps: Steps[T], run: Callable[[Request[Any]], Any]) -> T:
         return result
 
 
-def _done(step: Step, run: Callable[[Request[Any]], Any]) -> Any:
-    if isinstance(step, Request):
+def _done(step: Step, run: Callable[[ScriptCall[Any]], Any]) -> Any:
+    if isinstance(step, ScriptCall):
         return run(step)
     return step.call() if isinstance(step, Ask) else nap(step)
 
@@ -85,7 +85,7 @@ def nap(step: Nap) -> list[int]:
 
 async def adrive(
     steps: Steps[T],
-    run: Callable[[Request[Any]], Awaitable[Any]],
+    run: Callable[[ScriptCall[Any]], Awaitable[Any]],
     settling: set[asyncio.Future[Any]],
 ) -> T:
     """Do the steps on the running loop; `run` makes the requests.
@@ -108,10 +108,10 @@ async def adrive(
 
 async def _adone(
     step: Step,
-    run: Callable[[Request[Any]], Awaitable[Any]],
+    run: Callable[[ScriptCall[Any]], Awaitable[Any]],
     settling: set[asyncio.Future[Any]],
 ) -> Any:
-    if isinstance(step, Request):
+    if isinstance(step, ScriptCall):
         return await run(step)
     if isinstance(step, Nap):
         return await anap(step)

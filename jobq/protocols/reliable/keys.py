@@ -21,8 +21,8 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
+from jobq.client.names import checked_name
 from jobq.errors import ConfigError
-from jobq.queue.keys import checked_name
 
 PLACES = (
     "undelivered", "tickets", "delivered", "messages", "unacked", "tokens", "dead", "meta",

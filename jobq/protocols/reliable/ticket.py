@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError, ResponseError
 
-from jobq.client.connection import PASSING
+from jobq.client.numbered_calls import PASSING
 from jobq.errors import ScriptError, UnavailableError
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from jobq.client.connection import Client
-from jobq.client.inflight import IN_FLIGHT, Flights
-from jobq.client.request import Request
+from jobq.client.numbered_calls import ScriptCall
+from jobq.client.pipelining import IN_FLIGHT, PipelinedCalls
 from jobq.errors import JobqError, ScriptError
 from jobq.protocols.rsmq import javascript
 from jobq.protocols.rsmq.checks import MOST_SIZE
@@ -40,8 +40,8 @@ class Bridge:
 
     def __init__(self, client: Client, calls: Requests) -> None:
         self._requests = calls
-        self._flights = Flights(client)
-        self._methods: dict[str, Callable[[Options], Request[Any]]] = {
+        self._flights = PipelinedCalls(client)
+        self._methods: dict[str, Callable[[Options], ScriptCall[Any]]] = {
             "createQueue": self._create_queue,
             "listQueues": lambda _: calls.list_queues(),
             "deleteQueue": lambda o: calls.remove(_text(o, "qname")),
@@ -78,10 +78,10 @@ class Bridge:
             calls.append((n, found))
             if self.ended:
                 break
-        requests = [found for _, found in calls if isinstance(found, Request)]
+        requests = [found for _, found in calls if isinstance(found, ScriptCall)]
         results = iter(self._flights.run(requests))
         for n, found in calls:
-            outcome = next(results) if isinstance(found, Request) else found
+            outcome = next(results) if isinstance(found, ScriptCall) else found
             key = "error" if isinstance(outcome, Exception) else "result"
             value = _error(outcome) if isinstance(outcome, Exception) else outcome
             yield _encoded({"n": n, key: value}) + b"\n"
@@ -108,24 +108,24 @@ class Bridge:
         except (RsmqError, UnknownMethodError) as error:
             return n, error
 
-    def _create_queue(self, o: Options) -> Request[int]:
+    def _create_queue(self, o: Options) -> ScriptCall[int]:
         defaults = {"vt": VT_S, "delay": DELAY_S, "maxsize": MOST_SIZE}
         given = {item: value for item in defaults if (value := o.get(item)) is not None}
         return self._requests.create(_text(o, "qname"), **{**defaults, **given})
 
-    def _set_queue_attributes(self, o: Options) -> Request[Any]:
+    def _set_queue_attributes(self, o: Options) -> ScriptCall[Any]:
         settings = (o.get(item) for item in ("vt", "delay", "maxsize"))
         request = self._requests.set(_text(o, "qname"), *settings, as_node=True)
         return _shown(request, Attributes.as_dict)
 
-    def _send_message(self, o: Options) -> Request[Any]:
+    def _send_message(self, o: Options) -> ScriptCall[Any]:
         message = o.get("message")
         if isinstance(message, str):
             message = _SURROGATE.sub("\ufffd", message)
         request = self._requests.send(_text(o, "qname"), [message], o.get("delay"))
         return _shown(request, lambda ids: ids[0])
 
-    def _change_message_visibility(self, o: Options) -> Request[Any]:
+    def _change_message_visibility(self, o: Options) -> ScriptCall[Any]:
         held = [(_text(o, "id"), None)]
         request = self._requests.visibility(_text(o, "qname"), held, o.get("vt"))
         return _shown(request, _one)
@@ -174,7 +174,7 @@ def _text(options: Options, item: str) -> str:
     return javascript.text(value) or "\0"
 
 
-def _shown(request: Request[T], show: Callable[[T], Any]) -> Request[Any]:
+def _shown(request: ScriptCall[T], show: Callable[[T], Any]) -> ScriptCall[Any]:
     """The same request, with a result as Node's client gives it."""
     read = request.read
     return request._replace(read=lambda reply: show(read(reply)))

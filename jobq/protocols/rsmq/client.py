@@ -9,8 +9,8 @@ from typing import Any, TypeVar, Unpack
 
 from jobq.client.channel import Channel
 from jobq.client.connection import Client, connect, default_client
-from jobq.client.inflight import IN_FLIGHT, Flights
-from jobq.client.request import Request
+from jobq.client.numbered_calls import ScriptCall
+from jobq.client.pipelining import IN_FLIGHT, PipelinedCalls
 from jobq.protocols.kit.facade import AsyncFacade, BlockingFacade, awaited, stepwise
 from jobq.protocols.kit.steps import Steps, ask
 from jobq.protocols.rsmq import steps
@@ -60,22 +60,22 @@ class Rsmq(BlockingFacade):
     @stepwise
     def create_queue(
         self, qname: str, vt: int = VT_S, delay: int = DELAY_S, maxsize: int = MOST_SIZE
-    ) -> Request[int]:
+    ) -> ScriptCall[int]:
         """Return 1. vt, delay: 0 to 9,999,999 seconds. maxsize: 1,024 to 65,536 bytes, or -1 for any size."""
         return self.requests.create(qname, vt, delay, maxsize)
 
     @stepwise
-    def list_queues(self) -> Request[list[str]]:
+    def list_queues(self) -> ScriptCall[list[str]]:
         """Return the names of all queues, sorted."""
         return self.requests.list_queues()
 
     @stepwise
-    def delete_queue(self, qname: str) -> Request[int]:
+    def delete_queue(self, qname: str) -> ScriptCall[int]:
         """Delete a queue and all its messages; return 1."""
         return self.requests.remove(qname)
 
     @stepwise
-    def get_queue_attributes(self, qname: str) -> Request[Attributes]:
+    def get_queue_attributes(self, qname: str) -> ScriptCall[Attributes]:
         """Return settings, totals and counts; hidden messages can't be received at this millisecond."""
         return self.requests.describe(qname)
 
@@ -86,7 +86,7 @@ class Rsmq(BlockingFacade):
         vt: int | None = None,
         delay: int | None = None,
         maxsize: int | None = None,
-    ) -> Request[Attributes]:
+    ) -> ScriptCall[Attributes]:
         """Change the attributes that are given; return them all."""
         return self.requests.set(qname, vt, delay, maxsize)
 
@@ -235,8 +235,8 @@ class AsyncRsmq(AsyncFacade[Rsmq]):
         clock: Callable[[], int] | None = None,
     ) -> None:
         super().__init__(Rsmq(client, ns, realtime, clock=clock))
-        self._flights = Flights(self.blocking.client)
-        self._waiting: list[tuple[Request[Any], asyncio.Future[Any]]] = []
+        self._flights = PipelinedCalls(self.blocking.client)
+        self._waiting: list[tuple[ScriptCall[Any], asyncio.Future[Any]]] = []
         self._carrier: asyncio.Task[None] | None = None
 
     create_queue = awaited(Rsmq.create_queue)
@@ -274,7 +274,7 @@ class AsyncRsmq(AsyncFacade[Rsmq]):
         """Close the client's connections; the next call opens new ones."""
         self.blocking.close()
 
-    async def _request(self, request: Request[T]) -> T:
+    async def _request(self, request: ScriptCall[T]) -> T:
         """Send it with the next round trip."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, future))
@@ -310,7 +310,7 @@ def _resolve(future: asyncio.Future[Any], outcome: Any) -> None:
         future.set_result(outcome)
 
 
-def _only(request: Request[list[T]]) -> Steps[T]:
+def _only(request: ScriptCall[list[T]]) -> Steps[T]:
     """The one result of a request that is for one message."""
     return (yield from ask(request))[0]
 

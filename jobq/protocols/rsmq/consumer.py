@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any, Literal, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
 from jobq.client.channel import Channel
-from jobq.client.request import Request
+from jobq.client.numbered_calls import ScriptCall
 from jobq.config import duration_s
 from jobq.errors import (
     ConfigError,
@@ -178,7 +178,7 @@ class Queues(Protocol):
 
     requests: Requests
 
-    def perform(self, steps: Request[T] | Steps[T]) -> T:
+    def perform(self, steps: ScriptCall[T] | Steps[T]) -> T:
         """Do steps."""
         ...
 
@@ -195,7 +195,7 @@ class AsyncQueues(Protocol):
         """The same queues."""
         ...
 
-    async def perform(self, steps: Request[T] | Steps[T]) -> T:
+    async def perform(self, steps: ScriptCall[T] | Steps[T]) -> T:
         """Do steps."""
         ...
 
@@ -286,7 +286,7 @@ class BaseConsumer:
         receipt = (message.id, message.receipt)
         yield from ask(self._requests.visibility(self._qname, [receipt], after_s))
 
-    def _once_more(self, request: Request[list[bool]], again: bool) -> Steps[bool]:
+    def _once_more(self, request: ScriptCall[list[bool]], again: bool) -> Steps[bool]:
         """Repeat it where the reply was lost; a message that isn't there then was settled by the first try."""
         if not again:
             try:

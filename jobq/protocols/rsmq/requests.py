@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from jobq.client.request import Argument, Request
+from jobq.client.numbered_calls import Argument, ScriptCall
 from jobq.client.scripts import load
 from jobq.errors import ConfigError
 from jobq.protocols.rsmq import checks
@@ -52,7 +52,7 @@ class Requests:
         self.realtime = realtime
         self._clock = clock
 
-    def create(self, qname: str, vt: Any, delay: Any, maxsize: Any) -> Request[int]:
+    def create(self, qname: str, vt: Any, delay: Any, maxsize: Any) -> ScriptCall[int]:
         name = checks.queue_name(qname)
         settings = (
             checks.seconds("vt", vt),
@@ -60,36 +60,40 @@ class Requests:
             checks.maxsize(maxsize),
         )
         args = (self._now(), name, *settings)
-        return Request(load("rsmq", "create"), self._listed(name), args, _created, repeatable=False)
+        return ScriptCall(
+            load("rsmq", "create"), self._listed(name), args, _created, repeatable=False
+        )
 
-    def list_queues(self) -> Request[list[str]]:
-        return Request(load("rsmq", "list"), (self.keys.queues,), (), _names)
+    def list_queues(self) -> ScriptCall[list[str]]:
+        return ScriptCall(load("rsmq", "list"), (self.keys.queues,), (), _names)
 
-    def remove(self, qname: str) -> Request[int]:
+    def remove(self, qname: str) -> ScriptCall[int]:
         try:
             name = checks.existing_name(qname)
         except InvalidFormatError:
             return self._unlisted(qname)
         read = _existing(name, lambda _: 1)
-        return Request(load("rsmq", "remove"), self._listed(name), (name,), read, repeatable=False)
+        return ScriptCall(
+            load("rsmq", "remove"), self._listed(name), (name,), read, repeatable=False
+        )
 
-    def _unlisted(self, qname: Any) -> Request[int]:
+    def _unlisted(self, qname: Any) -> ScriptCall[int]:
         """What can't be a queue's name leaves the list, where somebody put it."""
         written = checks.bytes_of(qname) if isinstance(qname, str) else b""
         if not written:
             raise InvalidFormatError("qname")
         # Its keys, if there are such, may be another queue's.
         script, keys = load("rsmq", "unlist"), (self.keys.queues,)
-        return Request(script, keys, (written,), _unlisted, repeatable=False)
+        return ScriptCall(script, keys, (written,), _unlisted, repeatable=False)
 
-    def describe(self, qname: str, *, as_node: bool = False) -> Request[Attributes]:
+    def describe(self, qname: str, *, as_node: bool = False) -> ScriptCall[Attributes]:
         name = checks.existing_name(qname)
         read = _existing(name, lambda reply: read_attributes(reply, as_node=as_node))
-        return Request(load("rsmq", "describe"), self._own(name), (self._now(),), read)
+        return ScriptCall(load("rsmq", "describe"), self._own(name), (self._now(),), read)
 
     def set(
         self, qname: str, vt: Any, delay: Any, maxsize: Any, *, as_node: bool = False
-    ) -> Request[Attributes]:
+    ) -> ScriptCall[Attributes]:
         if vt is None and delay is None and maxsize is None:
             raise NoAttributeSuppliedError
         name = checks.existing_name(qname)
@@ -101,11 +105,11 @@ class Requests:
             return self._after_name(name, error)
         read = _existing(name, lambda reply: read_attributes(reply, as_node=as_node))
         args = (self._now(), new_vt, new_delay, new_maxsize)
-        return Request(load("rsmq", "set"), self._own(name), args, read)
+        return ScriptCall(load("rsmq", "set"), self._own(name), args, read)
 
     def send(
         self, qname: str, messages: Sequence[Any], delay: Any, *, checked: bool = False
-    ) -> Request[list[str]]:
+    ) -> ScriptCall[list[str]]:
         """`checked`: the messages are bytes that were made by `checks.body`."""
         name = checks.existing_name(qname)
         try:
@@ -117,9 +121,9 @@ class Requests:
         for random, body in zip(checks.random_parts(len(bodies)), bodies, strict=True):
             args += (random, body)
         read = _existing(name, _sent)
-        return Request(load("rsmq", "send"), self._own(name), args, read, repeatable=False)
+        return ScriptCall(load("rsmq", "send"), self._own(name), args, read, repeatable=False)
 
-    def receive(self, qname: str, limit: int, vt: Any) -> Request[Received]:
+    def receive(self, qname: str, limit: int, vt: Any) -> ScriptCall[Received]:
         name = checks.existing_name(qname)
         _check_limit(limit)
         try:
@@ -127,16 +131,18 @@ class Requests:
         except RsmqError as error:
             return self._if_there(name, error)
         args = (self._now(), seconds, limit)
-        return Request(load("rsmq", "receive"), self._own(name), args, _existing(name, _received))
+        return ScriptCall(
+            load("rsmq", "receive"), self._own(name), args, _existing(name, _received)
+        )
 
-    def pop(self, qname: str, limit: int) -> Request[list[RsmqMessage]]:
+    def pop(self, qname: str, limit: int) -> ScriptCall[list[RsmqMessage]]:
         name = checks.existing_name(qname)
         _check_limit(limit)
         read = _existing(name, lambda reply: _received(reply).messages)
         args = (self._now(), limit)
-        return Request(load("rsmq", "pop"), self._own(name), args, read, repeatable=False)
+        return ScriptCall(load("rsmq", "pop"), self._own(name), args, read, repeatable=False)
 
-    def delete(self, qname: str, held: Sequence[MessageRef]) -> Request[list[bool]]:
+    def delete(self, qname: str, held: Sequence[MessageRef]) -> ScriptCall[list[bool]]:
         name = checks.existing_name(qname)
         try:
             checked = [(checks.message_id(id_), receipt) for id_, receipt in held]
@@ -144,11 +150,11 @@ class Requests:
             return self._after_name(name, error)
         read = _lawful(name, _changed("deleted", checked))
         args = _pairs(checked)
-        return Request(load("rsmq", "delete"), self._own(name), args, read, repeatable=False)
+        return ScriptCall(load("rsmq", "delete"), self._own(name), args, read, repeatable=False)
 
     def next(
         self, qname: str, held: Sequence[MessageRef], limit: int, vt: Any
-    ) -> Request[tuple[list[bool], Received]]:
+    ) -> ScriptCall[tuple[list[bool], Received]]:
         name = checks.existing_name(qname)
         _check_limit(limit)
         if len(held) > PER_CALL:
@@ -160,9 +166,9 @@ class Requests:
             return self._if_there(name, error)
         args = (self._now(), seconds, limit, *_pairs(checked))
         read = _existing(name, _next)
-        return Request(load("rsmq", "next"), self._own(name), args, read, repeatable=False)
+        return ScriptCall(load("rsmq", "next"), self._own(name), args, read, repeatable=False)
 
-    def visibility(self, qname: str, held: Sequence[MessageRef], vt: Any) -> Request[list[bool]]:
+    def visibility(self, qname: str, held: Sequence[MessageRef], vt: Any) -> ScriptCall[list[bool]]:
         name = checks.existing_name(qname)
         checked: list[MessageRef] = []
         try:
@@ -172,9 +178,9 @@ class Requests:
             return self._after_name(name, error, checked)
         read = _existing(name, _changed("changed", checked), checked)
         args = (self._now(), seconds, *_pairs(checked))
-        return Request(load("rsmq", "visibility"), self._own(name), args, read)
+        return ScriptCall(load("rsmq", "visibility"), self._own(name), args, read)
 
-    def peek(self, qname: str, place: str, offset: int, limit: int) -> Request[PeekedPage]:
+    def peek(self, qname: str, place: str, offset: int, limit: int) -> ScriptCall[PeekedPage]:
         name = checks.existing_name(qname)
         if place not in PLACES:
             raise ConfigError(f"place {place!r} is unknown; take one of {', '.join(PLACES)}")
@@ -182,14 +188,14 @@ class Requests:
             raise ConfigError(f"offset {offset} is below 0; take 0 or more")
         _check_limit(limit)
         args = (self._now(), place, offset, limit)
-        return Request(load("rsmq", "peek"), self._own(name), args, _existing(name, read_peeked))
+        return ScriptCall(load("rsmq", "peek"), self._own(name), args, _existing(name, read_peeked))
 
-    def purge(self, qname: str) -> Request[int]:
+    def purge(self, qname: str) -> ScriptCall[int]:
         name = checks.existing_name(qname)
         read = _existing(name, lambda reply: int(reply[1]))
-        return Request(load("rsmq", "purge"), self._own(name), (PER_CALL,), read)
+        return ScriptCall(load("rsmq", "purge"), self._own(name), (PER_CALL,), read)
 
-    def move(self, qname: str, target: str, held: Sequence[MessageRef]) -> Request[list[bool]]:
+    def move(self, qname: str, target: str, held: Sequence[MessageRef]) -> ScriptCall[list[bool]]:
         name, to = checks.existing_name(qname), checks.existing_name(target)
         if name == to:
             raise ConfigError(f"queue {to!r} is where the messages are; name another")
@@ -197,25 +203,27 @@ class Requests:
         read = _existing(to, _changed("moved", [(id_, receipt or 0) for id_, receipt in held]))
         keys = (*self._own(name), *self._own(to))
         args = (self._now(), self._channel(to), *_pairs(held))
-        return Request(load("rsmq", "move"), keys, args, read, repeatable=False)
+        return ScriptCall(load("rsmq", "move"), keys, args, read, repeatable=False)
 
-    def heal(self, qname: str, cursors: tuple[str, str]) -> Request[tuple[tuple[str, str], Healed]]:
+    def heal(
+        self, qname: str, cursors: tuple[str, str]
+    ) -> ScriptCall[tuple[tuple[str, str], Healed]]:
         name = checks.existing_name(qname)
         args = (self._now(), name, *cursors, PER_CALL)
-        return Request(load("rsmq", "heal"), self._listed(name), args, _existing(name, _healed))
+        return ScriptCall(load("rsmq", "heal"), self._listed(name), args, _existing(name, _healed))
 
-    def _if_there(self, name: str, error: RsmqError) -> Request[Any]:
+    def _if_there(self, name: str, error: RsmqError) -> ScriptCall[Any]:
         """Raises `error` unless there is no such queue, which is told first."""
 
         def read(_: Any) -> Any:
             raise error
 
         keys, args = self._own(name), (self._now(), "all", 0, 1)
-        return Request(load("rsmq", "peek"), keys, args, _existing(name, read))
+        return ScriptCall(load("rsmq", "peek"), keys, args, _existing(name, read))
 
     def _after_name(
         self, name: str, error: RsmqError, held: Sequence[MessageRef] = ()
-    ) -> Request[Any]:
+    ) -> ScriptCall[Any]:
         """Raises `error`; of a name that only other clients give, after it is known that it is one's."""
         if not checks.is_regular_name(name):
             return self._if_there(name, error)
@@ -236,14 +244,14 @@ class Requests:
         return (*self._own(name), self.keys.queues)
 
 
-def told(request: Request[list[bool]]) -> Request[list[str]]:
+def told(request: ScriptCall[list[bool]]) -> ScriptCall[list[str]]:
     """The same request with the server's words: 'deleted' or 'moved', 'absent', 'stale'."""
 
     def words(reply: list[Any]) -> list[str]:
         request.read(reply)
         return [word.decode() for word in reply[1:]]
 
-    return Request(request.script, request.keys, request.args, words, request.repeatable)
+    return ScriptCall(request.script, request.keys, request.args, words, request.repeatable)
 
 
 def _check_limit(limit: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 
 from jobq.client.channel import Channel
-from jobq.client.request import Request
+from jobq.client.numbered_calls import BYTES_PER_CALL, ScriptCall
 from jobq.config import duration_s
 from jobq.protocols.kit.steps import Ask, Nap, Steps, ask
 from jobq.protocols.rsmq.checks import body
@@ -21,7 +21,6 @@ from jobq.protocols.rsmq.messages import (
     too_long,
 )
 from jobq.protocols.rsmq.requests import PER_CALL, MessageRef, Requests
-from jobq.queue.binding import BYTES_PER_CALL
 
 #: Pauses between polls where nobody publishes: the first, and the longest that they grow to.
 FIRST_S, LONGEST_S = 0.02, 1.0
@@ -131,7 +130,7 @@ class Pauses:
 
 def each(
     held: Iterable[RsmqMessage | MessageRef],
-    request: Callable[[list[MessageRef]], Request[list[bool]]],
+    request: Callable[[list[MessageRef]], ScriptCall[list[bool]]],
 ) -> Steps[list[bool]]:
     """One request for every thousand messages."""
     every, done = refs(held), list[bool]()

@@ -18,8 +18,8 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
+from jobq.client.names import checked_name
 from jobq.errors import ConfigError
-from jobq.queue.keys import checked_name
 
 System = Literal["sidekiq", "resque"]
 _TAG = re.compile(r"\{[^}]+\}")

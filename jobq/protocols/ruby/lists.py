@@ -11,7 +11,7 @@ import selectors
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from jobq.client.connection import PASSING
+from jobq.client.numbered_calls import PASSING
 from jobq.client.scripts import load
 from jobq.errors import JobqError
 from jobq.protocols.ruby.key_names import RubyQueueName, beside

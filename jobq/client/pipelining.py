@@ -1,18 +1,24 @@
-"""Many requests in flight on one connection, each with a result or an error of its own."""
+"""Many calls in flight on one connection. Each has its own result or error."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redis import exceptions as refused
+from redis.connection import Connection
 
-from jobq.client.connection import FOR_NOW, Client, packed, refuse
-from jobq.client.request import AGAIN, LOST, Request, ensure_open, lost
+from jobq.client.connection import Client, ensure_open, packed
+from jobq.client.numbered_calls import (
+    AGAIN,
+    LOST,
+    CallState,
+    ScriptCall,
+    is_full_for_now,
+    refusal,
+    reply_lost,
+)
 from jobq.errors import JobqError
-
-if TYPE_CHECKING:
-    from redis.connection import Connection
 
 #: So many at most are sent before the first reply is read.
 IN_FLIGHT = 1_000
@@ -21,43 +27,42 @@ AT_ONCE = 100
 _OPEN = object()
 
 
-class Flights:
-    """Sends requests of one client together. One thread at a time."""
+class PipelinedCalls:
+    """Sends calls of one client together. One thread at a time."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def run(self, requests: Sequence[Request[Any]]) -> list[Any]:
+    def run(self, calls: Sequence[ScriptCall[Any]]) -> list[Any]:
         """Result or exception of each, in their order.
 
         Their effects come in that order too, but for what the server wouldn't take for now (BUSY): that is sent again.
         All keys must be served by one node. Raises nothing itself but what ends the process.
         """
         outcomes: list[Any] = []
-        for first in range(0, len(requests), IN_FLIGHT):
-            outcomes += self._flown(requests[first : first + IN_FLIGHT])
+        for first in range(0, len(calls), IN_FLIGHT):
+            outcomes += self._perform(calls[first : first + IN_FLIGHT])
         return outcomes
 
-    def _flown(self, requests: Sequence[Request[Any]]) -> list[Any]:
-        flight = _Flight(self._client, requests)
-        lead = requests[0]
+    def _perform(self, calls: Sequence[ScriptCall[Any]]) -> list[Any]:
+        pipeline = _Pipeline(self._client, calls)
+        lead = calls[0]
         try:
-            self._client.run(lead.script, lead.keys, lead.args, flight.exchange)
+            state = CallState(self._client, self._client.words(*lead[:3]), lead.script)
+            self._client.perform(lead.keys[0], state, pipeline.exchange)
         except JobqError as error:
-            flight.end(error)
-        return [
-            _read(request, reply) for request, reply in zip(requests, flight.replies, strict=True)
-        ]
+            pipeline.end(error)
+        return [_read(call, reply) for call, reply in zip(calls, pipeline.replies, strict=True)]
 
 
-class _Flight:
+class _Pipeline:
     """Replies so far. An exchange of the client's: tried anew while that can help, with what is left."""
 
-    def __init__(self, client: Client, requests: Sequence[Request[Any]]) -> None:
+    def __init__(self, client: Client, calls: Sequence[ScriptCall[Any]]) -> None:
         self._client = client
-        self._requests = requests
+        self._calls = calls
         self._missing = False
-        self.replies: list[Any] = [_OPEN] * len(requests)
+        self.replies: list[Any] = [_OPEN] * len(calls)
 
     def end(self, error: JobqError) -> None:
         """Whatever has no reply failed by this."""
@@ -88,7 +93,7 @@ class _Flight:
         by_sha = self._client.settings.functions or not (self._missing or len(left) > 1)
         brought: set[str] = set()
         for number in left:
-            script, keys, args, *_ = self._requests[number]
+            script, keys, args, *_ = self._calls[number]
             words = self._client.words(script, keys, args)
             if not by_sha and script.sha not in brought:
                 words = ("EVAL", script.source, *words[2:])
@@ -98,7 +103,7 @@ class _Flight:
         # The server begins with the first while the others are still being packed.
         for first in range(0, len(commands), AT_ONCE):
             part = commands[first : first + AT_ONCE]
-            # A health check amid the flight would take the first call's reply for its own.
+            # A health check amid the pipelined commands would take the first call's reply for its own.
             connection.send_packed_command((b"".join(map(packed, part)),), check_health=first == 0)
 
     def _receive(self, connection: Connection, left: list[int], asking: bool) -> Exception | None:
@@ -120,25 +125,24 @@ class _Flight:
 
     def _refused(self, number: int, error: Exception) -> Exception | None:
         """The error, if the same call may be taken later: it wasn't now."""
-        if str(error).startswith(FOR_NOW):
+        if is_full_for_now(error):
             return error
-        try:
-            refuse(error, (), self._requests[number].script)
-        except JobqError as final:
-            self.replies[number] = final
-            return None
-        return error
+        final = refusal(error, (), self._calls[number].script)
+        if final is None:
+            return error
+        self.replies[number] = final
+        return None
 
     def _give_up_on(self, left: list[int], error: Exception) -> None:
         for number in left:
-            if self.replies[number] is _OPEN and not self._requests[number].repeatable:
-                self.replies[number] = lost(error)
+            if self.replies[number] is _OPEN and not self._calls[number].repeatable:
+                self.replies[number] = reply_lost(error)
 
 
-def _read(request: Request[Any], reply: Any) -> Any:
+def _read(call: ScriptCall[Any], reply: Any) -> Any:
     if isinstance(reply, JobqError):
         return reply
     try:
-        return request.read(reply)
+        return call.read(reply)
     except JobqError as error:
         return error

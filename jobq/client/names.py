@@ -1,0 +1,29 @@
+"""Names that stand in keys: what a namespace, a queue or a topic may be called."""
+
+from __future__ import annotations
+
+from jobq.errors import ConfigError
+
+LONGEST = 128
+
+
+def checked_name(kind: str, name: str) -> str:
+    """Return `name`; raise ConfigError for braces, white space, control characters or an empty name."""
+    if (
+        not name
+        or len(name) > LONGEST
+        or any(c in "{}" or c.isspace() or not c.isprintable() for c in name)
+    ):
+        raise ConfigError(
+            f"{kind} {name!r} can't be used; take 1-{LONGEST} printable characters without braces or white space"
+        )
+    return name
+
+
+def is_name(kind: str, name: bytes) -> bool:
+    """Whether the server's bytes can be such a name."""
+    try:
+        checked_name(kind, name.decode())
+    except (UnicodeDecodeError, ConfigError):
+        return False
+    return True

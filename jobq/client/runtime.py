@@ -1,0 +1,46 @@
+"""The state of this process that belongs to no single client. Tests replace it with a new one."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from jobq.config import ServerSettings
+from jobq.errors import ConfigError
+
+
+class Runtime:
+    """Process-wide state.
+
+    start_server: returns the URL of a server for settings without one; the package jobq sets it.
+    clients: every client, so that a forked child can close the sockets of its parent. default: the client that
+    everything without a client of its own uses. may_buffer: False in workers, which keep no messages in memory.
+    listed: until when (time.monotonic) the queues count as listed that this process enqueues to.
+    """
+
+    def __init__(self) -> None:
+        self.start_server: Callable[[ServerSettings], str] = _no_server
+        self.clients: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.default: Any = None
+        self.lock = threading.Lock()
+        self.may_buffer = True
+        #: By run id of the server: whether its WAITAOF can be believed. A restart is asked again.
+        self.honest_servers: dict[str, bool] = {}
+        #: The outage buffers, so that the process empties them when it ends.
+        self.buffers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.listed: dict[tuple[int, str, str, str], float] = {}
+
+    def forked(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self.lock = threading.Lock()
+        for client in list(self.clients):
+            client.abandon()
+
+
+def _no_server(settings: ServerSettings) -> str:
+    raise ConfigError("no JOBQ_URL or REDIS_URL is set; set JOBQ_URL=redis://…")
+
+
+runtime = Runtime()

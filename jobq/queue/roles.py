@@ -1,0 +1,89 @@
+"""The kinds of users of queues and what each must be allowed: the lines that `jobq acl` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from jobq.client.acl import CALLS, CONNECTION, READING, allowed_for, commands, literal, selector
+from jobq.client.names import checked_name
+from jobq.client.scripts import folder, load
+from jobq.errors import ConfigError
+from jobq.queue import keys
+
+
+class Role(NamedTuple):
+    """One kind of user.
+
+    scripts: those it calls. queue: what it sends to a queue's keys itself. names, workers: and to the two
+    keys outside every queue. spent: and to the record of its sealed calls that are done. verbs: and without a key.
+    reads: it writes nothing at all.
+    """
+
+    scripts: tuple[str, ...]
+    queue: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    workers: tuple[str, ...] = ()
+    spent: tuple[str, ...] = ()
+    verbs: tuple[str, ...] = ()
+    reads: bool = False
+
+
+_PRODUCER = ("enqueue", "status", "cancel")
+_LOOKING = ("content", "counts", "dead", "fsck", "status")
+_RESULTS = ("blmove", "exists", "lindex")
+ROLES = {
+    "producer": Role(_PRODUCER, _RESULTS, ("sadd",)),
+    "worker": Role(
+        (*_PRODUCER, "close", "collect", "counts", "dequeue", "extend", "finish", "progress", "release"),
+        (*_RESULTS, "blpop", "hget", "lmpop", "lpop"), ("sadd", "smembers"), ("hset", "hdel"),
+        ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("function|list", "client|unblock"),
+    ),
+    "dashboard": Role(
+        _LOOKING, ("exists", "lindex", "ttl", "xlen", "xinfo|stream", "xrange", "xrevrange"),
+        ("smembers",), ("hgetall",), reads=True,
+    ),
+    "operator": Role(
+        (*_LOOKING, "cancel", "clear", "level", "pause", "purge", "resume", "revive"),
+        ("unlink",), ("smembers", "srem"), ("hgetall",),
+    ),
+}  # fmt: skip
+DEPLOYER = "deployer"
+
+
+def script_commands() -> tuple[str, ...]:
+    """Every command that a script of the engine sends."""
+    paths = (folder() / "queue").glob("[!_]*.lua")
+    return tuple(sorted(set[str]().union(*(commands(load("queue", path.stem)) for path in paths))))
+
+
+def rights(role: str, namespace: str = "jobq", queues: Sequence[str] = ()) -> list[str]:
+    """The words after a user's name, passwords apart: for `queues`, or all of the namespace."""
+    if role == DEPLOYER:
+        verbs = (f"+function|{verb}" for verb in ("load", "list", "delete"))
+        return ["-@all", *CONNECTION, *verbs]
+    if role not in ROLES:
+        raise ConfigError(f"role {role!r} is none; take one of {', '.join((*ROLES, DEPLOYER))}")
+    asked = ROLES[role]
+    called = (load("queue", name) for name in asked.scripts)
+    mark = "%R~" if asked.reads else "~"
+    calls = READING if asked.reads else CALLS
+    return [
+        *(f"{mark}{pattern}" for pattern in _patterns(namespace, queues)),
+        "resetchannels", *allowed_for(called, asked.queue, (*calls, *asked.verbs)),
+        *selector(mark + literal(keys.queue_names(namespace)), asked.names),
+        *selector(mark + literal(keys.workers(namespace)), asked.workers),
+        *selector(" ".join(mark + one for one in _spent(namespace, queues)), asked.spent),
+    ]  # fmt: skip
+
+
+def _patterns(namespace: str, queues: Sequence[str]) -> list[str]:
+    if queues:
+        return [f"{literal(keys.prefix(namespace, queue))}*" for queue in queues]
+    return [f"{literal(checked_name('namespace', namespace))}:{{*"]
+
+
+def _spent(namespace: str, queues: Sequence[str]) -> list[str]:
+    if queues:
+        return [literal(keys.spent(namespace, queue)) for queue in queues]
+    return [literal(keys.spent(namespace, "")).removesuffix("}") + "*"]
