@@ -38,7 +38,8 @@ class BlockingFacade:
     def perform(self, steps: ScriptCall[T] | Steps[T]) -> T:
         """Do one request or steps; the result."""
         if isinstance(steps, ScriptCall):
-            return self.client.ask(steps)
+            result: T = self.client.ask(steps)
+            return result
         return drive(steps, self.perform)
 
 

@@ -278,7 +278,7 @@ def test_peek_ends_a_page_at_256_kib_and_reads_on(rsmq, redis, client):
     rsmq.create_queue("big", maxsize=-1)
     sent = rsmq.send_messages("big", ["x" * 100_000] * 10)
     redis.hdel("rsmq:big:Q", sent[0])
-    page = rsmq.requests.peek("big", "all", 0, 10).run(client)
+    page = client.ask(rsmq.requests.peek("big", "all", 0, 10))
     assert (page.passed, len(page.messages)) == (4, 3)
     assert [one.id for one in rsmq.peek("big", "all", 1, 8)] == sent[1:9]
     rsmq.create_queue("to", maxsize=-1)
