@@ -18,7 +18,6 @@ import hypothesis
 import pytest
 import redis as redis_py
 
-from jobq.client import connection
 from jobq.client.connection import Client, connect, set_default_client
 from jobq.client.runtime import runtime
 from jobq.config import ServerSettings
@@ -124,7 +123,7 @@ def answering(process: subprocess.Popen[bytes], folder: Path, **where: Any) -> N
 @pytest.fixture(autouse=True)
 def may_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let clients have an outage buffer, although an earlier test ran a worker in this process."""
-    monkeypatch.setattr(connection, "_may_buffer", True)
+    monkeypatch.setattr(runtime, "may_buffer", True)
 
 
 @pytest.fixture(scope="session")
