@@ -81,8 +81,10 @@ def test_script_that_writes_nothing_is_flagged_so_and_others_say_what(path):
 def written(script: Script) -> set[str]:
     """Keys that a script writes by name."""
     commands = WRITING.pattern.removesuffix("'")
-    found = re.findall(rf"{commands}', (\w+)", script.text)
-    return set(found) & set(script.keys)
+    found = set(re.findall(rf"{commands}', (\w+)", script.text))
+    if "'SET', call.key" in script.text:
+        found.add("last_call")
+    return found & set(script.keys)
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=ids)
@@ -119,6 +121,67 @@ def test_script_binds_what_its_fragments_need(path):
             assert needs(fragment) <= {*script.keys, *script.args, *local}, fragment.name
             before += fragment.read_text(encoding="utf-8")
         before += line + "\n"
+
+
+def declared(fragment: Path) -> set[str]:
+    """Functions and values that a fragment declares for whoever includes it."""
+    text = fragment.read_text(encoding="utf-8")
+    found = set(re.findall(r"^local function (\w+)", text, re.MULTILINE))
+    for names in re.findall(r"^local (?!function)([\w, ]+)", text, re.MULTILINE):
+        found |= set(re.split(r", *", names.strip()))
+    return found
+
+
+DECLARED = set[str]().union(*(declared(path) for path in FRAGMENTS))
+FUNCTIONS = {
+    name
+    for path in SCRIPTS
+    for name in re.findall(r"local function (\w+)", path.read_text(encoding="utf-8"))
+}
+
+
+@pytest.mark.parametrize("path", FRAGMENTS, ids=ids)
+def test_fragment_takes_keys_and_functions_and_what_fragments_declare_and_the_rest_as_arguments(
+    path,
+):
+    assert needs(path) <= ALL_KEYS | DECLARED | FUNCTIONS
+
+
+def globals_of(text: str) -> set[str]:
+    """Names that a Lua text uses and neither it nor Lua nor the server declares."""
+    code = re.sub(r"--\[\[.*?\]\]|--[^\n]*|'(?:[^'\\\n]|\\.)*'", " ", text, flags=re.DOTALL)
+    own = {"redis", "KEYS", "ARGV", "cmsgpack", "cjson", "bit", "struct"}
+    for names in re.findall(r"\blocal (?!function)([\w, \n]+?)(?=\n|=| in )", code):
+        own |= set(re.findall(r"\w+", names))
+    for name, arguments in re.findall(r"\bfunction ?(\w*)\(([^)]*)\)", code):
+        own |= {name, *re.findall(r"\w+", arguments)}
+    for names in re.findall(r"\bfor ([\w, ]+?)(?: in|=| =)", code):
+        own |= set(re.findall(r"\w+", names))
+    used = set(re.findall(r"(?<![\w.:])([a-z_]\w*)", code)) - set(
+        re.findall(r"(?<=[{,\s])(\w+) = ", code)
+    )
+    return used - own - LUA_WORDS
+
+
+LUA_WORDS = set(
+    re.findall(
+        r"\w+",
+        "and break do else elseif end false for function if in local nil not or repeat return then true until while "
+        "string table math pairs ipairs unpack tonumber tostring type next error pcall select",
+    )
+)
+
+
+@pytest.mark.parametrize("path", FRAGMENTS, ids=ids)
+def test_fragment_names_all_that_it_takes(path):
+    text = path.read_text(encoding="utf-8")
+    assert globals_of(text) <= needs(path) | ALL_FROM_ARGUMENTS
+
+
+#: What `shared/_arguments` and `queue/_stored` declare is there in every script that checks what it was given.
+ALL_FROM_ARGUMENTS = declared(LUA / "shared" / "_arguments.lua") | declared(
+    LUA / "queue" / "_stored.lua"
+)
 
 
 @pytest.mark.parametrize("path", FRAGMENTS, ids=ids)

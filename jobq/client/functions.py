@@ -72,7 +72,7 @@ def made(name: str, functions: Mapping[str, Script]) -> Library:
 
 
 def _named(library: str, script: Script) -> str:
-    area = f"{script.area}_" * (script.area not in ("queue", "doctor"))
+    area = f"{script.area}_" * (script.area not in ("queue", "shared"))
     return f"{library}_{area}{script.name}"
 
 

@@ -18,7 +18,7 @@ from jobq.errors import ScriptError
 
 Argument = str | bytes | int
 _INCLUDE = re.compile(r"^--@include ((?:\w+/)?\w+)$", re.MULTILINE)
-_RECORD = re.compile(r"'SET', (?:last_call|pushed), .*'PX'")
+_RECORD = re.compile(r"'SET', (?:last_call|call\.key|pushed), .*'PX'")
 _BINDING = re.compile(r"^local ([\w,\s]+?) = unpack\((KEYS|ARGV)\b[^)]*\)", re.MULTILINE)
 
 

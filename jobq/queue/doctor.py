@@ -187,7 +187,7 @@ def _refused(client: Asked) -> dict[str, list[str]]:
 
 
 def _may_not(client: Asked, key: str, commands: Sequence[str]) -> list[str]:
-    reply = client.run(load("doctor", "rights"), [key], commands)
+    reply = client.run(load("shared", "rights"), [key], commands)
     return [_text(name).upper() for name in reply]
 
 

@@ -19,15 +19,19 @@ WRITES   nothing when memory is full or the call is refused; messages that live 
 local messages, options, backoffs, ready, due, circle, left_ready, left_circle, eoq_backoff, wake,
   meta, events, last_call = unpack(KEYS)
 local caller, number, now, dedupe_ms, batch = unpack(ARGV, 1, 5)
-local not_before, lock_ms = nil, ''
 
 --@include shared/_arguments
 keys_are(13)
 arguments_are(5)
 --@include queue/_stored
 whole_or_none('dedupe_ms', dedupe_ms, 0, MOST_MS)
---@include queue/_call
+--@include shared/_caller
+--@include shared/_call
+number = checked_number(caller, number)
+local call = open_call(last_call, number)
+--@include shared/_clock
 --@include queue/_clock
+read_clock(now)
 --@include queue/_text
 local any = {left_ready = redis.call('SCARD', left_ready) > 0}
 local nwake = redis.call('LLEN', wake)
@@ -74,7 +78,7 @@ local function place_new(mids)
     local place = times[mid] > now_ms and later or now_ready
     place[#place + 1] = mid
   end
-  write_options(mids)
+  write_options(mids, ',' .. dedupe_ms)
   if now_ready[1] then put_ready(now_ready) end
   if later[1] then put_due(later, times) end
 end
@@ -99,11 +103,11 @@ local function accept_batch(batch)
   return {'ok', tostring(#new), tostring(#given / 2 - #new)}
 end
 
-if refused() then return {'closed'} end
-if replayed() then
+if call.refused then return {'closed'} end
+if call.kept then
 --@include queue/_recorded
-  return recorded_words()
+  return kept_words(call.kept)
 end
 local words = accept_batch(batch)
-record_call(words)
+record_call(call, table.concat(words, '\31') .. '\30')
 return words

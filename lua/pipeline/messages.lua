@@ -24,7 +24,9 @@ keys_are(9)
 arguments_are(4)
 one_of('contents_too', contents_too, '', '1')
 --@include queue/_stored
+--@include shared/_clock
 --@include queue/_clock
+read_clock(now)
 --@include queue/_status
 
 count = whole('count', count, 1, 2000)

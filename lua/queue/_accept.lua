@@ -1,7 +1,7 @@
 -- accept: write the messages whose mids are new, all of them together; which live already is told back.
--- needs: messages options backoffs due ready left_ready max_content now_ms not_before lock_ms dedupe_ms any
-local function write_options(mids)
-  local own = lock_ms .. ',' .. dedupe_ms
+-- needs: messages options backoffs ready due left_ready any take_over wake_up
+-- own: lock length and dedupe backoff, joined by a comma; ',' where a message has neither
+local function write_options(mids, own)
   if own == ',' then return end
   local fields = {}
   for i, mid in ipairs(mids) do fields[2 * i - 1], fields[2 * i] = mid, own end
@@ -51,11 +51,11 @@ local function put_ready(mids)
   wake_up()
 end
 
--- times: each mid's own, where there are any
-local function put_due(mids, times)
-  local score, by_mid, by_score, new = not_before and string.format('%.0f', not_before), {}, {}, {}
+-- at: an epoch ms for all, or a table with one for each mid
+local function put_due(mids, at)
+  local score, by_mid, by_score, new = type(at) == 'number' and string.format('%.0f', at), {}, {}, {}
   for i, mid in ipairs(mids) do
-    score = times and string.format('%.0f', times[mid]) or score
+    if type(at) == 'table' then score = string.format('%.0f', at[mid]) end
     new[mid] = true
     by_mid[2 * i - 1], by_mid[2 * i] = mid, score
     by_score[2 * i - 1], by_score[2 * i] = score, mid

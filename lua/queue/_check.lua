@@ -1,5 +1,5 @@
 -- check: what must hold for a mid in each place, for what is kept beside it, and for the totals.
--- needs: messages locks tokens backoffs ready due circle done left_ready left_circle dead dead_messages last_dead quarantine meta events
+-- needs: dead_messages messages left_ready left_circle meta events done tokens count_of is_mid backoffs circle dead due locks ready
 local bad = {}
 local function rule(holds, name, mid)
   if not holds then bad[#bad + 1], bad[#bad + 2] = name, mid end

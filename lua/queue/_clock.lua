@@ -1,16 +1,15 @@
 -- clock: now_ms, read once; a floor absorbs steps back of up to a minute, a larger one rebases it.
--- needs: now meta events
-local paused, level, floor, max_lease, max_content, maxlen, fence = unpack(
-  redis.call('HMGET', meta, 'paused', 'events', 'floor', 'max_lease', 'max_content', 'maxlen', 'fence'))
-local now_ms = whole_or_none('now', now, 0, LATEST_MS)
-if not now_ms then
-  local time = redis.call('TIME')
-  now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+-- needs: meta events time_ms LATEST_MS LONGEST_LOCK_MS stored whole_or_none
+local now_ms, paused, level, floor, max_lease, max_content, maxlen, fence, stepped_back_ms
+local function read_clock(now)
+  paused, level, floor, max_lease, max_content, maxlen, fence = unpack(
+    redis.call('HMGET', meta, 'paused', 'events', 'floor', 'max_lease', 'max_content', 'maxlen', 'fence'))
+  now_ms = time_ms(whole_or_none('now', now, 0, LATEST_MS))
+  floor, max_lease = stored(floor, LATEST_MS, 0), stored(max_lease, LONGEST_LOCK_MS, 0)
+  max_content = stored(max_content, 1048576, 0)
+  stepped_back_ms = floor - now_ms
+  if stepped_back_ms > 0 and stepped_back_ms <= 60000 then now_ms = floor end
 end
-floor, max_lease = stored(floor, LATEST_MS, 0), stored(max_lease, LONGEST_LOCK_MS, 0)
-max_content = stored(max_content, 1048576, 0)
-local stepped_back_ms = floor - now_ms
-if stepped_back_ms > 0 and stepped_back_ms <= 60000 then now_ms = floor end
 
 -- Of the events of one call every hundredth trims the stream, the first among them.
 local nemitted, moment, moment_text = 0, 0, '0'

@@ -1,5 +1,5 @@
 -- ending: what becomes of a held message when its attempt ends. Newer content wins over every outcome.
--- needs: messages dead dead_messages last_dead requeue ncrashes nattempts options tokens generations quarantine now_ms crash_limit any
+-- needs: dead dead_messages messages options nattempts ncrashes requeue tokens generations last_dead add_to any count_of forget now_ms start_newer to_ready unlock_to_wait
 local function bury(mid, reason)
   local id = mid .. '#' .. (redis.call('HGET', generations, mid) or redis.call('HGET', tokens, mid) or '')
   reason = string.sub(reason, 1, 16384)
@@ -10,9 +10,10 @@ local function bury(mid, reason)
   redis.call('HSET', last_dead, mid, id)
 end
 
--- One more crash of `mid`, which has left its place: to ready, or to the dead at the limit. -> event kind
-local function crash(mid, reason, kind, first_to_front)
-  local crashes, limit = add_to(ncrashes, mid, 1), tonumber(crash_limit)
+-- One more crash of `mid`, which has left its place: to ready, or to the dead at the limit of crashes, 0 for none.
+-- -> event kind
+local function crash(mid, reason, kind, limit, first_to_front)
+  local crashes = add_to(ncrashes, mid, 1)
   local newer, over = redis.call('HGET', requeue, mid), limit > 0 and crashes >= limit
   any.crashes, any.sides = true, true
   if over then bury(mid, reason) end

@@ -1,12 +1,12 @@
--- endings: six arguments per ending, from ARGV[FIRST] on. Plain successes are gathered and written together.
--- needs: locks tokens done now_ms FIRST count any rarely
+-- endings: six arguments per ending, from ARGV[first] on, `count` endings. Plain successes are gathered and written together.
+-- needs: locks tokens any emit now_ms rarely tick done
 local LONGEST_RECORD = 65536
 local IS_OUTCOME = {done = true, retry = true, dead = true, crashed = true, snooze = true, release = true, unknown = true}
 
 -- What each outcome may say in `detail`, and how `age_ms` and `record` have to be; before anything is written.
-local function check_endings()
+local function check_endings(first, count)
   local argv = ARGV
-  for at = FIRST, FIRST + 6 * (count - 1), 6 do
+  for at = first, first + 6 * (count - 1), 6 do
     local outcome, detail = argv[at + 2], argv[at + 3]
     if outcome ~= 'done' or detail ~= '' then
       if not IS_OUTCOME[outcome] then refuse('outcome', 'one of those that finish names') end
@@ -17,18 +17,18 @@ local function check_endings()
   end
 end
 
-local function holders()
+local function holders(first, count)
   local mids, argv = {}, ARGV
-  for i = 1, count do mids[i] = argv[FIRST + 6 * (i - 1)] end
+  for i = 1, count do mids[i] = argv[first + 6 * (i - 1)] end
   return count > 0 and redis.call('HMGET', tokens, unpack(mids)) or mids
 end
 
 -- A stale ending changes nothing.
-local function settle_all(words)
-  local held, ended, released, finished, argv = holders(), {}, {}, {}, ARGV
+local function settle_all(words, first, count, crash_limit)
+  local held, ended, released, finished, argv = holders(first, count), {}, {}, {}, ARGV
   local unusual = any.newer or any.options
   for i = 1, count do
-    local at = FIRST + 6 * (i - 1)
+    local at = first + 6 * (i - 1)
     local mid, token, outcome, detail = argv[at], argv[at + 1], argv[at + 2], argv[at + 3]
     if ended[mid] or held[i] ~= token then words[i] = 'stale' else
       words[i], ended[mid] = 'ok', true
@@ -39,7 +39,7 @@ local function settle_all(words)
       elseif outcome == 'release' then -- no attempt that ended, so no event
         released[#released + 1] = {mid, token, 'release', detail}
       else
-        local kind = rarely().settle(mid, token, outcome, detail)
+        local kind = rarely().settle(mid, token, outcome, detail, crash_limit)
         emit(kind, mid, now_ms - argv[at + 4], argv[at + 5])
         if outcome == 'crashed' and kind == 'dead' then words[i] = 'dead' end
       end

@@ -1,5 +1,5 @@
 -- generation: erase a message's traces, let its newer content start over, or take its lock away.
--- needs: messages locks tokens backoffs nattempts ncrashes nunknowns generations requeue options progress done meta now_ms any
+-- needs: messages options backoffs meta locks nattempts ncrashes requeue done tokens nunknowns generations progress add_to any leave_circle now_ms to_due to_ready
 local function forget_sides(...)
   for _, key in ipairs({
     locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options, progress

@@ -1,13 +1,13 @@
 -- handed_again: a recorded hand-out, for a call that is made again.
--- needs: messages tokens nunknowns caller number recorded_part count_of
--- A message no longer held under its token comes with mid ''.
-local function handed_again()
-  local items = recorded_part('^[^\30]*\30[^\30]*\30(.*)$')
+-- needs: messages tokens nunknowns count_of kept_handed
+-- stem: what the tokens of that call begin with. A message no longer held under its token comes with mid ''.
+local function handed_again(kept, stem)
+  local items = kept_handed(kept)
   local reply = {tonumber(items[1]), tonumber(items[2]), tonumber(items[3])}
   for i = 5, #items do
     local mid, attempt, crashes, life, lock_at = string.match(items[i], '^(.*)\29(%d+)\29(%d+)\29(.*)\29(%d+)$')
     mid = mid or items[i]
-    local held = redis.call('HGET', tokens, mid) == caller .. '.' .. number .. '.' .. (i - 5)
+    local held = redis.call('HGET', tokens, mid) == stem .. (i - 5)
     local n = #reply
     reply[n + 2] = held and redis.call('HGET', messages, mid) or ''
     if not held then mid = '' end

@@ -1,8 +1,8 @@
 -- handout: lock what was picked for one caller, each message with a token.
--- needs: locks tokens nattempts generations options circle left_circle meta caller number lease_ms max_lease fence now_ms any rarely
-local function write_locks(mids, reply, lock_at, attempts)
+-- needs: circle left_circle meta locks nattempts tokens generations any fence max_lease now_ms rarely options
+local function write_locks(mids, reply, lock_at, attempts, stem)
   local expiry, token, attempt, again = {}, {}, {}, false
-  local stem, last, last_text = caller .. '.' .. number .. '.', 0, '0'
+  local last, last_text = 0, '0'
   for i, mid in ipairs(mids) do
     local right, ends = stem .. (i - 1), lock_at[i]
     if ends ~= last then last, last_text = ends, string.format('%.0f', ends) end
@@ -22,7 +22,8 @@ local function write_locks(mids, reply, lock_at, attempts)
 end
 
 -- Lock what was picked: the rest of its reply, the generation '' standing for its token.
-local function lock_up(reply, mids)
+local function lock_up(reply, mids, by)
+  local lease_ms = by.lease_ms
   local lock_at, longest = {}, math.max(max_lease, lease_ms)
   for i = 1, #mids do lock_at[i] = now_ms + lease_ms end
   if any.options then
@@ -30,7 +31,7 @@ local function lock_up(reply, mids)
       longest, lock_at[i] = math.max(longest, own_ms), now_ms + math.max(own_ms, lease_ms)
     end
   end
-  if write_locks(mids, reply, lock_at, redis.call('HMGET', nattempts, unpack(mids))) then
+  if write_locks(mids, reply, lock_at, redis.call('HMGET', nattempts, unpack(mids)), by.stem) then
     local lives = redis.call('HMGET', generations, unpack(mids))
     for i = 1, #mids do reply[7 * i + 1] = lives[i] or '' end
   end

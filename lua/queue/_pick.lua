@@ -1,5 +1,5 @@
 -- pick: take messages off the head of ready, those that are to be handed out.
--- needs: messages ready left_ready max_content any rarely
+-- needs: messages ready left_ready ncrashes nunknowns any max_content rarely
 -- Up to `limit` mids off the head of ready, and the reply: three items, then seven a message, of which the hand-out
 -- fills in attempt, generation and lock_at. A message with a crash on record goes alone, so that blame is exact.
 local function pick(limit)

@@ -1,6 +1,6 @@
 -- pick_rare: what pick needs where ready holds more than short mids of plain text: stale copies, long contents, and
 -- bytes that can't be mids.
--- needs: messages ready left_ready options any
+-- needs: messages options ready left_ready any count_in is_mid own_options
 local MOST_STALE = 1000
 
 -- Drop the stale copies that stand at the head. -> notes that are left

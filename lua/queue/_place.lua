@@ -1,6 +1,6 @@
 -- place: a live mid is in exactly one of ready, due, circle; each list holds at most one copy of it.
 -- A mid that leaves a list out of turn leaves its copy, noted; coming back takes the copy over.
--- needs: ready due circle backoffs left_ready left_circle wake_up any
+-- needs: backoffs ready due circle left_ready left_circle any wake_up
 local function to_ready(mid, front)
   if not any.left_ready or redis.call('SREM', left_ready, mid) == 0 then
     redis.call(front and 'LPUSH' or 'RPUSH', ready, mid)

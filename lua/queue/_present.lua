@@ -1,6 +1,6 @@
 -- present: the type of each key of live messages, and which exist of those that many queues never use. A key of another
 -- type raises here, where nothing is written yet. A script that begins to use one of those says so in `any`.
--- needs: messages locks tokens backoffs nattempts ncrashes nunknowns generations requeue options progress ready due circle done left_ready left_circle wake
+-- needs: messages options backoffs ready due circle left_ready left_circle wake locks nattempts ncrashes requeue done tokens nunknowns generations progress
 local any = {}
 if redis.call('EXISTS', ncrashes, nunknowns, generations, requeue, options, progress, left_ready, left_circle) > 0 then
   any.sides = true

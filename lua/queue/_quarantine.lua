@@ -1,8 +1,6 @@
 -- quarantine: set aside what stands in a place and is no mid: no text, or too long. No client could name it.
--- needs: messages quarantine
+-- needs: messages quarantine forget
 local MOST_QUARANTINED = 10000
-
-local function is_mid(bytes) return #bytes <= LONGEST_MID and is_text(bytes) end
 
 -- The content goes along; beyond the limit both are dropped. A field is cut, so that a page of them stays small.
 local function set_aside(bytes)

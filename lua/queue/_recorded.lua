@@ -1,13 +1,12 @@
--- recorded: what a caller's record keeps of its last reply.
--- needs: recorded
-local function recorded_part(pattern)
+-- recorded: what the record of a call keeps: words and hand-outs, apart by 0x1e, each list joined by 0x1f. What is
+-- unusual about a hand-out follows its mid behind 0x1d.
+-- needs:
+local function items_of(part)
   local items = {}
-  local part = string.match(recorded, pattern)
   if not part or part == '' then return items end
   for item in string.gmatch(part .. '\31', '([^\31]*)\31') do items[#items + 1] = item end
   return items
 end
 
-local function recorded_words()
-  return recorded_part('^[^\30]*\30([^\30]*)')
-end
+local function kept_words(kept) return items_of(string.match(kept, '^[^\30]*')) end
+local function kept_handed(kept) return items_of(string.match(kept, '^[^\30]*\30(.*)$')) end

@@ -1,5 +1,5 @@
 -- recover: messages whose time came: a backoff that ended, a lock that ran out.
--- needs: messages locks nattempts requeue due done meta now_ms
+-- needs: messages due meta locks nattempts requeue done add_to crash emit forget is_mid leave_due now_ms set_aside start_newer to_ready
 local function promote(limit)
   for _, mid in ipairs(redis.call('ZRANGE', due, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit)) do
     leave_due(mid)
@@ -14,13 +14,13 @@ local function promote(limit)
 end
 
 -- `mid` was taken out of the circle. Where it has no lock somebody else took that away, and no run of it is to blame.
-local function recover(mid)
+local function recover(mid, crash_limit)
   if not is_mid(mid) then return set_aside(mid) end
   if redis.call('HEXISTS', locks, mid) == 0 then
     if redis.call('HEXISTS', messages, mid) == 1 then to_ready(mid) end
     return
   end
   local attempt = redis.call('HGET', nattempts, mid) or ''
-  local kind = crash(mid, 'lock expired', 'recovered')
+  local kind = crash(mid, 'lock expired', 'recovered', crash_limit)
   emit(kind, mid, now_ms, '\31' .. attempt .. '\31\31\31\31\31\31lock expired')
 end

@@ -1,6 +1,6 @@
 -- reply: the hand-out part of a reply: sleep_ms, paused, fence of the first (due_ms where there is none), then seven
 -- items a message.
--- needs: ready due circle eoq_backoff ndry_runs paused lease_ms now_ms any rarely
+-- needs: ready due circle eoq_backoff ndry_runs any lock_up now_ms paused pick rarely wake_up walk
 
 -- Nothing to hand out: how long to wait, told to every other caller through eoq_backoff; and due_ms.
 local function rest(lap)
@@ -24,13 +24,14 @@ local function resting_ms()
 end
 
 -- Promote, walk, then hand out: each waiting class progresses whatever the ready list holds.
-local function hand_out(limit)
+-- by: {stem: what the tokens begin with, lease_ms, crash_limit}
+local function hand_out(limit, by)
   local lap = redis.call('LLEN', ready) == 0 and 100 or math.min(100, 2 * limit + 8)
   if any.due then rarely().promote(lap) end
-  walk(lap)
+  walk(lap, by.crash_limit)
   local reply, mids = {0, 0, 0}, {}
   if paused ~= '1' then reply, mids = pick(limit) end
-  if mids[1] then lock_up(reply, mids) end
+  if mids[1] then lock_up(reply, mids, by) end
   local more = redis.call('LLEN', ready) > 0 and paused ~= '1'
   if more then wake_up() end
   if mids[1] or more then redis.call('DEL', ndry_runs) else reply[1], reply[3] = rest(lap) end
@@ -39,7 +40,7 @@ local function hand_out(limit)
 end
 
 -- For the record: the head, the usual end of a lock, then per message its mid, alone where nothing else is unusual.
-local function without_contents(reply)
+local function without_contents(reply, lease_ms)
   local usual = now_ms + lease_ms
   local short = {reply[1], reply[2], reply[3], string.format('%.0f', usual)}
   for i = 4, #reply, 7 do

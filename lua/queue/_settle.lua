@@ -1,5 +1,5 @@
 -- settle: what becomes of one held message whose attempt ends, but for the plainest success.
--- needs: messages locks tokens nattempts ncrashes nunknowns requeue options done due meta level now_ms any
+-- needs: options nattempts requeue done nunknowns add_to any bury crash dedupe_until emit forget leave_circle level now_ms own_options start_newer to_due to_ready unlock unlock_to_wait
 local function wait_until(mid, token, backoff_ms, front)
   unlock_to_wait(mid, token)
   if backoff_ms > 0 then to_due(mid, now_ms + backoff_ms) else to_ready(mid, front) end
@@ -30,12 +30,12 @@ local function count_ending(mid, outcome)
 end
 
 -- -> event kind
-local function settle(mid, token, outcome, detail)
+local function settle(mid, token, outcome, detail, crash_limit)
   local newer = any.newer and redis.call('HGET', requeue, mid)
   if outcome == 'done' and not newer then return finish_done(mid, detail) end
   if newer and outcome == 'release' and level == 'all' then emit('superseded', mid, now_ms) end
   leave_circle(mid)
-  if outcome == 'crashed' then return crash(mid, detail, 'crashed', true) end
+  if outcome == 'crashed' then return crash(mid, detail, 'crashed', crash_limit, true) end
   if outcome == 'dead' then bury(mid, detail) end
   if newer then
     start_newer(mid, newer)

@@ -1,5 +1,5 @@
 -- status(mid) -> one of Carmine's eight words. An expired lock reads as queued.
--- needs: messages locks backoffs requeue done now_ms
+-- needs: messages backoffs locks requeue done now_ms
 local function word_of(is_done, waiting, lock_at, not_before)
   local backoff = stored(not_before, LATEST_MS, 0) > now_ms
   if is_done then

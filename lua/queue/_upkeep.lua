@@ -1,5 +1,5 @@
 -- upkeep: bounded work on what waits: due messages to ready, one stretch of the circle walked.
--- needs: messages nattempts ncrashes nunknowns generations requeue options progress locks circle left_circle done max_lease now_ms any rarely
+-- needs: messages options circle left_circle locks nattempts ncrashes requeue done nunknowns generations progress any max_lease now_ms rarely
 
 -- Remove all traces of finished ones. They hold no lock and have no backoff; most of the other hashes are empty.
 local function collect(mids)
@@ -12,7 +12,7 @@ local function collect(mids)
 end
 
 -- noted: drop; done: remove all traces; lock live: rotate; lock expired, or none that can be read: recover
-local function walk(limit)
+local function walk(limit, crash_limit)
   local mids = redis.call('LRANGE', circle, 0, limit - 1)
   if #mids == 0 then return end
   redis.call('LTRIM', circle, #mids, -1)
@@ -39,5 +39,5 @@ local function walk(limit)
   if #stale > 0 then redis.call('SREM', left_circle, unpack(stale)) end
   if #collected > 0 then collect(collected) end
   if #live > 0 then redis.call('RPUSH', circle, unpack(live)) end
-  for _, mid in ipairs(expired) do rarely().recover(mid) end
+  for _, mid in ipairs(expired) do rarely().recover(mid, crash_limit) end
 end

@@ -25,8 +25,13 @@ local caller, number, now = unpack(ARGV, 1, 3)
 keys_are(22)
 arguments_are(3, 1, 1000)
 --@include _stored
---@include _call
+--@include shared/_caller
+--@include shared/_call
+number = checked_number(caller, number)
+local call = open_call(last_call, number)
+--@include shared/_clock
 --@include _clock
+read_clock(now)
 --@include _probe_live
 probe_live()
 local any = {left_ready = redis.call('SCARD', left_ready) > 0, left_circle = redis.call('SCARD', left_circle) > 0}
@@ -63,10 +68,10 @@ local function cancel(mid, word)
   end
 end
 
-if refused() then return {'closed'} end
-if replayed() then
+if call.refused then return {'closed'} end
+if call.kept then
 --@include _recorded
-  return recorded_words()
+  return kept_words(call.kept)
 end
 local words = {}
 for i = 4, #ARGV do
@@ -75,5 +80,5 @@ for i = 4, #ARGV do
   words[#words + 1] = over and word or 'cancelled'
   if not over then cancel(ARGV[i], word) end
 end
-record_call(words)
+record_call(call, table.concat(words, '\31') .. '\30')
 return words

@@ -24,13 +24,18 @@ local caller, number, now = unpack(ARGV)
 keys_are(23)
 arguments_are(3)
 --@include _stored
---@include _call
+--@include shared/_caller
+--@include shared/_call
+number = checked_number(caller, number)
+local call = open_call(last_call, number)
+--@include shared/_clock
 --@include _clock
+read_clock(now)
 
-if refused() then return {'closed'} end
-if replayed() then
+if call.refused then return {'closed'} end
+if call.kept then
 --@include _recorded
-  local words = recorded_words()
+  local words = kept_words(call.kept)
   return {words[1], tonumber(words[2])}
 end
 local words = {'cleared', redis.call('HLEN', messages)}
@@ -38,5 +43,5 @@ tick()
 for i = 1, 20 do redis.call('UNLINK', KEYS[i]) end
 redis.call('HDEL', meta, 'deduped')
 emit('cleared', '', now_ms, '\31\31\31\31\31\31\31' .. words[2])
-record_call(words)
+record_call(call, table.concat(words, '\31') .. '\30')
 return words

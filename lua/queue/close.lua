@@ -12,23 +12,23 @@ WRITES   last_call; closing twice answers the same
 ]]
 local tokens, last_call = unpack(KEYS)
 local caller = unpack(ARGV)
-local number = '0'
 
 --@include shared/_arguments
 keys_are(2)
 arguments_are(1)
---@include _call
+--@include shared/_caller
+--@include shared/_call
 --@include _recorded
+local call = open_call(last_call, checked_number(caller, '0'))
 
-if not recorded_number then
+if not call.last then
   redis.call('SET', last_call, 'x0\30\30', 'PX', 600000)
   return {}
 end
-number = string.match(recorded_number, '%d+')
-if string.sub(recorded, 1, 1) ~= 'x' then redis.call('SET', last_call, 'x' .. recorded, 'PX', 600000) end
-local held, items = {}, recorded_part('^[^\30]*\30[^\30]*\30(.*)$')
+if not call.closed then redis.call('SET', last_call, 'x' .. call.record, 'PX', 600000) end
+local held, items = {}, kept_handed(string.sub(call.record, call.text_at))
 for i = 5, #items do
-  local mid, token = string.match(items[i], '^[^\29]*'), caller .. '.' .. number .. '.' .. (i - 5)
+  local mid, token = string.match(items[i], '^[^\29]*'), string.format('%s.%.0f.%d', caller, call.last, i - 5)
   if redis.call('HGET', tokens, mid) == token then
     held[#held + 1], held[#held + 2] = mid, token
   end

@@ -26,7 +26,9 @@ keys_are(25)
 arguments_are(3)
 crash_limit, limit = whole('crash_limit', crash_limit, 0, 1000000), whole('limit', limit, 1, 1000)
 --@include _stored
+--@include shared/_clock
 --@include _clock
+read_clock(now)
 --@include _present
 --@include _present_dead
 --@include _wake
@@ -39,6 +41,7 @@ local function rarely()
 --@include _text
 --@include _place
 --@include _generation
+--@include _mid
 --@include _quarantine
 --@include _ending
 --@include _recover
@@ -52,7 +55,7 @@ end
 
 tick()
 if any.due then rarely().promote(limit) end
-walk(limit)
+walk(limit, crash_limit)
 -- A child may have died between taking the wake marker and its dequeue.
 if paused ~= '1' and redis.call('LLEN', ready) > 0 then wake_up() end
 local first = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]

@@ -26,7 +26,9 @@ one_of('place', place, 'ready', 'due', 'circle')
 offset, limit = whole('offset', offset, 0, 9007199254740991), whole('limit', limit, 1, 1000)
 --@include _stored
 --@include _counters
+--@include shared/_clock
 --@include _clock
+read_clock(now)
 --@include _status
 local PAGE_BYTES = 262144
 -- Mids read at once: they too may be long where a stranger wrote them.

@@ -31,8 +31,13 @@ keys_are(27)
 lease_ms = whole('lease_ms', lease_ms, 1, 86400000)
 crash_limit, limit = whole('crash_limit', crash_limit, 0, 1000000), whole('limit', limit, 1, 1000)
 --@include _stored
---@include _call
+--@include shared/_caller
+--@include shared/_call
+number = checked_number(caller, number)
+local call = open_call(last_call, number)
+--@include shared/_clock
 --@include _clock
+read_clock(now)
 --@include _present
 --@include _present_dead
 probe('STRLEN', eoq_backoff, ndry_runs)
@@ -46,6 +51,7 @@ local function rarely()
 --@include _text
 --@include _place
 --@include _generation
+--@include _mid
 --@include _quarantine
 --@include _ending
 --@include _recover
@@ -67,17 +73,18 @@ local function reply_with(handed)
   return handed
 end
 
-if refused() then return {'closed'} end
-if replayed() then
+local by = {stem = caller .. '.' .. number .. '.', lease_ms = lease_ms, crash_limit = crash_limit}
+if call.refused then return {'closed'} end
+if call.kept then
 --@include _recorded
 --@include _counters
 --@include _handed_again
-  return reply_with(handed_again())
+  return reply_with(handed_again(call.kept, by.stem))
 end
 local resting = resting_ms()
 if resting > 0 then return reply_with({resting, paused == '1' and 1 or 0, 0}) end
 
 tick()
-local handed = hand_out(limit)
-record_call({}, without_contents(handed))
+local handed = hand_out(limit, by)
+record_call(call, '\30' .. table.concat(without_contents(handed, lease_ms), '\31'))
 return reply_with(handed)

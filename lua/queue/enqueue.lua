@@ -59,8 +59,13 @@ one_of('can_requeue', can_requeue, '0', '1')
 whole_or_none('lock_ms', lock_ms, 1, LONGEST_LOCK_MS)
 whole_or_none('dedupe_ms', dedupe_ms, 0, MOST_MS)
 delay_ms, at = whole_or_none('delay_ms', delay_ms, 0, MOST_MS), whole_or_none('at', at, 0, LATEST_MS)
---@include _call
+--@include shared/_caller
+--@include shared/_call
+number = checked_number(caller, number)
+local call = open_call(last_call, number)
+--@include shared/_clock
 --@include _clock
+read_clock(now)
 local not_before = at or (delay_ms and math.min(LATEST_MS, now_ms + delay_ms))
 --@include _text
 
@@ -73,10 +78,10 @@ for i = 10, #ARGV, 2 do
   mids[i / 2 - 4], words[i - 9], words[i - 8] = mid, 'added', ''
 end
 if not is_text(table.concat(mids, ' ')) then refuse('a mid', 'UTF-8 without control characters') end
-if refused() then return {'closed'} end
-if replayed() then
+if call.refused then return {'closed'} end
+if call.kept then
 --@include _recorded
-  return recorded_words()
+  return kept_words(call.kept)
 end
 
 -- Keys of another type raise here: those that new messages go to, and before anything is written, where a mid lives
@@ -102,8 +107,8 @@ if #batch > 2 then
 end
 local new = write(batch, lives, probe_live)
 if new[1] then
-  write_options(new)
-  if not_before and not_before > now_ms then put_due(new) else put_ready(new) end
+  write_options(new, lock_ms .. ',' .. dedupe_ms)
+  if not_before and not_before > now_ms then put_due(new, not_before) else put_ready(new) end
 end
 
 -- Only where they are needed: to make these functions costs more than a message.
@@ -113,8 +118,11 @@ if next(lives) then
 --@include _status
 --@include _generation
 --@include _newer
+  local given = {
+    not_before = not_before, own = lock_ms .. ',' .. dedupe_ms, can_update = can_update, can_requeue = can_requeue,
+  }
   for i = 1, #batch, 2 do
-    if lives[i] then words[i], words[i + 1] = enqueue_again(batch[i], batch[i + 1]) end
+    if lives[i] then words[i], words[i + 1] = enqueue_again(batch[i], batch[i + 1], given) end
   end
   longest = max_content
   for i = 1, #batch, 2 do
@@ -129,5 +137,5 @@ for i = 10, level == 'all' and #ARGV or 0, 2 do
   end
 end
 if longest > max_content then redis.call('HSET', meta, 'max_content', longest) end
-record_call(words)
+record_call(call, table.concat(words, '\31') .. '\30')
 return words

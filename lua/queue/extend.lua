@@ -21,7 +21,9 @@ arguments_are(2, 1, 1000, 2)
 lease_ms = whole('lease_ms', lease_ms, 1, 86400000)
 --@include _stored
 --@include _counters
+--@include shared/_clock
 --@include _clock
+read_clock(now)
 
 probe('HLEN', locks)
 local words, renewed, longest = {}, {}, max_lease

@@ -36,8 +36,13 @@ count = whole('count', count, 0, 1000)
 local FIRST, FIXED_KEYS = 8, 27
 keys_are(FIXED_KEYS, FIXED_KEYS + count)
 --@include _stored
---@include _call
+--@include shared/_caller
+--@include shared/_call
+number = checked_number(caller, number)
+local call = open_call(last_call, number)
+--@include shared/_clock
 --@include _clock
+read_clock(now)
 --@include _present
 --@include _present_dead
 probe('STRLEN', eoq_backoff, ndry_runs)
@@ -51,6 +56,7 @@ local function rarely()
 --@include _text
 --@include _place
 --@include _generation
+--@include _mid
 --@include _quarantine
 --@include _ending
 --@include _settle
@@ -99,23 +105,24 @@ end
 if #ARGV ~= FIRST - 1 + 6 * count + 3 * (#KEYS - FIXED_KEYS) then
   refuse('the number of arguments', 'six per ending and three per result behind the first seven')
 end
-check_endings()
+check_endings(FIRST, count)
 check_results()
-if refused() then return {'closed'} end
-if replayed() then
+local by = {stem = caller .. '.' .. number .. '.', lease_ms = lease_ms, crash_limit = crash_limit}
+if call.refused then return {'closed'} end
+if call.kept then
 --@include _recorded
 --@include _counters
 --@include _handed_again
-  return append(recorded_words(), limit > 0 and handed_again() or {})
+  return append(kept_words(call.kept), limit > 0 and handed_again(call.kept, by.stem) or {})
 end
 local words = {}
-settle_all(words)
+settle_all(words, FIRST, count, crash_limit)
 store_results(words)
 local handed = {}
 if limit > 0 then
   local resting = resting_ms()
   tick()
-  handed = resting > 0 and {resting, paused == '1' and 1 or 0, 0} or hand_out(limit)
+  handed = resting > 0 and {resting, paused == '1' and 1 or 0, 0} or hand_out(limit, by)
 end
-record_call(words, handed[1] and without_contents(handed))
+record_call(call, table.concat(words, '\31') .. '\30' .. (handed[1] and table.concat(without_contents(handed, lease_ms), '\31') or ''))
 return append(words, handed)

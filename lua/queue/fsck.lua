@@ -30,7 +30,7 @@ limit = whole('limit', limit, 1, 1000)
 --@include _stored
 --@include _counters
 --@include _text
---@include _quarantine
+--@include _mid
 --@include _check
 
 local NAMES = {'messages', 'locks', 'tokens', 'backoffs', 'nattempts', 'ncrashes', 'nunknowns', 'generations',

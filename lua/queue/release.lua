@@ -25,21 +25,25 @@ local caller, number, now = unpack(ARGV, 1, 3)
 keys_are(26)
 arguments_are(3, 1, 1000, 2)
 --@include _stored
---@include _call
+--@include shared/_caller
+--@include shared/_call
+number = checked_number(caller, number)
+local call = open_call(last_call, number)
+--@include shared/_clock
 --@include _clock
+read_clock(now)
 --@include _present
 --@include _wake
 --@include _counters
 --@include _place
 --@include _generation
-local crash_limit = 0
 --@include _ending
 --@include _settle
 
-if refused() then return {'closed'} end
-if replayed() then
+if call.refused then return {'closed'} end
+if call.kept then
 --@include _recorded
-  return recorded_words()
+  return kept_words(call.kept)
 end
 local words, held = {}, {}
 for i = 4, #ARGV, 2 do
@@ -50,5 +54,5 @@ for i = 4, #ARGV, 2 do
 end
 if #held > 0 then tick() end
 for i = #held, 1, -1 do settle(unpack(held[i])) end
-record_call(words)
+record_call(call, table.concat(words, '\31') .. '\30')
 return words

@@ -26,13 +26,16 @@ keys_are(25)
 arguments_are(1, 0, 100)
 --@include _stored
 --@include _counters
+--@include shared/_clock
 --@include _clock
+read_clock(now)
 --@include _present
 --@include _present_dead
 --@include _text
 --@include _wake
 --@include _place
 --@include _generation
+--@include _mid
 --@include _quarantine
 --@include _check
 

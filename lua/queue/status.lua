@@ -23,7 +23,9 @@ keys_are(14)
 arguments_are(2)
 --@include _stored
 --@include _counters
+--@include shared/_clock
 --@include _clock
+read_clock(now)
 --@include _status
 
 local word = status(mid)

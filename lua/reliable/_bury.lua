@@ -1,5 +1,5 @@
 -- bury: a message that was handed out too often goes to the dead, its content and its count with it.
--- needs: now_ms delivered tokens dead sane
+-- needs: dead tokens delivered now_ms sane
 local function bury(id)
   local latest = redis.call('ZRANGE', dead, -1, -1, 'WITHSCORES')[2]
   local died_at = math.max(now_ms, (sane(latest) or 0) + 1 / 2048)

@@ -1,7 +1,4 @@
--- clock: now_ms, read once.
--- needs: now
-local now_ms = tonumber(now)
-if not now_ms then
-  local time = redis.call('TIME')
-  now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-end
+-- clock: now_ms, the moment that a script goes by.
+-- needs: time_ms
+local now_ms
+local function read_clock(now) now_ms = time_ms(now) end

@@ -1,7 +1,7 @@
 -- handout: give ids to the caller; each is stamped later than all before, so pending ones keep the order of delivery.
--- `handed` collects id, content, deliveries and stamp of each.
--- needs: at last delivered messages unacked tokens nunacked ntokens token count_of is_id
-local function hand_some(ids, handed)
+-- `handed` collects id, content, deliveries and stamp of each; `token` says who holds them, where that is not ''.
+-- needs: messages tokens delivered unacked at count_of is_id ntokens nunacked last
+local function hand_some(ids, handed, token)
   local contents = redis.call('HMGET', messages, unpack(ids))
   local counts = nunacked > 0 and redis.call('HMGET', unacked, unpack(ids)) or {}
   local stamped, held = {}, {}
@@ -22,12 +22,12 @@ local function hand_some(ids, handed)
 end
 
 -- What is no id could never be acknowledged: somebody else wrote it there, and it goes.
-local function hand_out(named, handed)
+local function hand_out(named, handed, token)
   local ids = {}
   for _, id in ipairs(named) do
     if is_id(id) then ids[#ids + 1] = id end
   end
   for first = 1, #ids, 1000 do
-    hand_some({unpack(ids, first, math.min(#ids, first + 999))}, handed)
+    hand_some({unpack(ids, first, math.min(#ids, first + 999))}, handed, token)
   end
 end

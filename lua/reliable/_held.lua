@@ -1,5 +1,5 @@
 -- held: of some ids those that are delivered and, where a token is named, held under it.
--- needs: delivered tokens
+-- needs: tokens delivered
 local function held_of(ids, token)
   local held = {}
   for first = 1, #ids, 1000 do

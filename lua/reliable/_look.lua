@@ -1,6 +1,6 @@
 -- look: all that is read of a queue before anything is written, so that a key of a wrong type changes nothing.
 -- `at` is the queue's own time, which no step of the server's clock takes back behind `last`, its last delivery.
--- needs: now_ms undelivered tickets delivered messages unacked tokens dead meta
+-- needs: dead messages meta tokens undelivered tickets delivered unacked now_ms
 -- What somebody else wrote there may be no number, or one beyond all times.
 local function sane(text)
   local number = tonumber(text)

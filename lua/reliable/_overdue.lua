@@ -1,6 +1,6 @@
 -- overdue: hand out again what was delivered so long ago, the longest first, each at most once; too often is dead.
--- needs: at last delivered unacked max_deliveries bury hand_out nunacked count_one is_id
-local function recover_overdue(wanted, elapsed, handed)
+-- needs: delivered at bury count_one hand_out is_id last max_deliveries nunacked
+local function recover_overdue(wanted, elapsed, handed, token)
   -- Below what this call itself is going to stamp.
   local till = '(' .. string.format('%.17g', math.min(at - elapsed + 1, last + 1 / 2048))
   local goal, most = #handed + wanted, wanted + 1000
@@ -19,6 +19,6 @@ local function recover_overdue(wanted, elapsed, handed)
       end
     end
     nunacked = nunacked + #ids
-    if #alive > 0 then hand_out(alive, handed) end
+    if #alive > 0 then hand_out(alive, handed, token) end
   end
 end

@@ -1,5 +1,5 @@
 -- rows: what was handed out, as the reply shows it, as the call's record keeps it, and read again from that.
--- needs: undelivered delivered messages unacked count_of
+-- needs: messages undelivered delivered unacked count_of
 local function queue_name()
   local name = string.match(undelivered, '^[^:]*:(.*):undelivered$') or undelivered
   return string.match(name, '^{([^{}]*)}$') or name

@@ -1,6 +1,6 @@
 -- tickets: as many as messages wait that aren't promised to a client whose blocking pop took a ticket.
 -- After a second with some of them promised, whoever has them may be dead: as many are issued again, `-` for any message.
--- needs: now_ms undelivered tickets meta nwaiting nfree issued_at
+-- needs: meta tickets issued_at now_ms nwaiting nfree
 local function mend_tickets()
   local promised = nwaiting - nfree
   if promised > 0 and math.abs(now_ms - issued_at) >= 1000 then

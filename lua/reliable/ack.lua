@@ -16,8 +16,11 @@ WRITES   nothing for an id that waits, is dead, unknown or somebody else's; noth
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
 
 if #KEYS ~= 8 and #KEYS ~= 9 then return redis.error_reply('ERR usage: the eight keys of a queue, and perhaps last_call') end
+--@include shared/_call
 --@include _call
+--@include shared/_clock
 --@include _clock
+read_clock(now)
 --@include _look
 --@include _options
 --@include _ids
@@ -29,7 +32,7 @@ local ids = options and ids_from(rest)
 if not ids then
   return redis.error_reply('ERR usage: ack takes [TOKEN text] and message ids, which look like 1601155608777-1')
 end
-local before = replayed()
+local before = kept_words()
 if before then return before end
 look()
 if not exists then return false end
@@ -42,5 +45,5 @@ for first = 1, #acked, 1000 do
   if nunacked > 0 then redis.call('HDEL', unacked, unpack(some)) end
   if ntokens > 0 then redis.call('HDEL', tokens, unpack(some)) end
 end
-record_call(acked)
+record_words(acked)
 return acked

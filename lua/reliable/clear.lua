@@ -15,6 +15,7 @@ WRITES   undelivered and tickets and delivered and messages and unacked and toke
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
 
 if #KEYS ~= 8 and #KEYS ~= 9 then return redis.error_reply('ERR usage: the eight keys of a queue, and perhaps last_call') end
+--@include shared/_call
 --@include _call
 
 if refused() then return redis.error_reply('ERR usage: a call has a number, no older than the last of its caller, and a time') end
@@ -22,13 +23,13 @@ local entire = ARGV[first_arg] and string.upper(ARGV[first_arg]) == 'QUEUE'
 if ARGV[first_arg + 1] or (ARGV[first_arg] and not entire) then
   return redis.error_reply('ERR usage: clear takes QUEUE or nothing')
 end
-local before = replayed()
+local before = kept_words()
 if before then return tonumber(before[1]) or false end
 -- The whole queue goes whatever its keys are.
 local places = {undelivered, tickets, delivered, messages, unacked, tokens, dead, meta}
 if not entire then redis.call('HLEN', meta) end
 if redis.call('EXISTS', unpack(entire and places or {meta})) == 0 then
-  record_call({'none'})
+  record_words({'none'})
   return false
 end
 local count = entire and redis.pcall('HLEN', messages) or redis.call('HLEN', messages)
@@ -40,6 +41,6 @@ redis.call('UNLINK', messages)
 redis.call('UNLINK', unacked)
 redis.call('UNLINK', tokens)
 redis.call('UNLINK', dead)
-record_call({string.format('%.0f', count)})
+record_words({string.format('%.0f', count)})
 if entire then redis.call('UNLINK', meta) else redis.call('HDEL', meta, 'skew') end
 return count

@@ -16,8 +16,11 @@ WRITES   nothing for an id that waits, is dead, unknown or somebody else's; noth
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
 
 if #KEYS ~= 8 and #KEYS ~= 9 then return redis.error_reply('ERR usage: the eight keys of a queue, and perhaps last_call') end
+--@include shared/_call
 --@include _call
+--@include shared/_clock
 --@include _clock
+read_clock(now)
 --@include _look
 --@include _keep
 --@include _options
@@ -30,7 +33,7 @@ local ids = options and ids_from(rest)
 if not ids then
   return redis.error_reply('ERR usage: extend takes [TOKEN text] and message ids, which look like 1601155608777-1')
 end
-local before = replayed()
+local before = kept_words()
 if before then return before end
 look()
 if not exists then return false end
@@ -41,5 +44,5 @@ for _, id in ipairs(held) do
   redis.call('ZADD', delivered, string.format('%.17g', last), id)
 end
 if #held > 0 then keep_time() end
-record_call(held)
+record_words(held)
 return held

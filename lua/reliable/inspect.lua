@@ -28,9 +28,9 @@ local options, rest = read_options({NOW = 'number'}, position + 2)
 if not start or #start > 15 or not count or count < 1 or (places.PENDING and places.DEAD) or not options or ARGV[rest] then
   return redis.error_reply('ERR usage: inspect takes [PENDING | DEAD] start count [NOW ms]; count is 1 or more')
 end
-local now = options.NOW
-
+--@include shared/_clock
 --@include _clock
+read_clock(options.NOW)
 --@include _look
 --@include _count
 local PAGE_BYTES = 262144

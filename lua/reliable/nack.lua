@@ -18,8 +18,11 @@ WRITES   nothing for an id that waits, is dead, unknown or somebody else's; noth
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
 
 if #KEYS ~= 8 and #KEYS ~= 9 then return redis.error_reply('ERR usage: the eight keys of a queue, and perhaps last_call') end
+--@include shared/_call
 --@include _call
+--@include shared/_clock
 --@include _clock
+read_clock(now)
 --@include _look
 --@include _options
 --@include _ids
@@ -35,7 +38,7 @@ local ids = options and ids_from(rest)
 if not ids then
   return redis.error_reply('ERR usage: nack takes [TOKEN text] [FRONT] [RELEASE] and message ids, which look like 1601155608777-1')
 end
-local before = replayed()
+local before = kept_words()
 if before then return before end
 look()
 if not exists then return false end
@@ -52,5 +55,5 @@ for _, id in ipairs(held) do
   end
 end
 line_up(alive, options.FRONT)
-record_call(held)
+record_words(held)
 return held

@@ -18,10 +18,13 @@ WRITES   nothing when an argument or the type of a key is wrong
 ]]
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta
 local last_call = #KEYS % 8 == 1 and KEYS[#KEYS] or nil
-local nqueues, token = math.floor(#KEYS / 8), ''
+local nqueues = math.floor(#KEYS / 8)
 
+--@include shared/_call
 --@include _call
+--@include shared/_clock
 --@include _clock
+read_clock(now)
 --@include _look
 --@include _keep
 --@include _options
@@ -43,8 +46,8 @@ end
 local function hand_out_of(queue, wanted, options, handed)
   local before = #handed
   mend_tickets()
-  if options.RECOVER then recover_overdue(wanted, options.RECOVER, handed) end
-  hand_out(take_waiting(wanted - #handed + before, queue == 1 and options.TICKET), handed)
+  if options.RECOVER then recover_overdue(wanted, options.RECOVER, handed, options.TOKEN or '') end
+  hand_out(take_waiting(wanted - #handed + before, queue == 1 and options.TICKET), handed, options.TOKEN or '')
   if #handed > before then keep_time() end
   for i = before + 1, #handed do handed[i].queue, handed[i].name = queue, queue_name() end
 end
@@ -54,9 +57,8 @@ local options, rest = read_options(KNOWN, first_arg)
 if not options or ARGV[rest] or nqueues == 0 or #KEYS % 8 > 1 then
   return redis.error_reply('ERR usage: pop takes COUNT n, RECOVER ms, TOKEN text, TICKET id, DELIVERIES')
 end
-token = options.TOKEN or ''
 local more, wanted = options.DELIVERIES and 'deliveries', math.min(options.COUNT or 1, 10000)
-local before = replayed()
+local before = kept_words()
 if before then return rows(held_still(before, turn_to), 'name', 'id', 'content', more) end
 
 -- A key of a wrong type raises here, before anything of the queues before it changes.
@@ -67,5 +69,5 @@ for queue = 1, nqueues do
   hand_out_of(queue, wanted - #handed, options, handed)
   if #handed >= wanted then break end
 end
-record_call(words_of(handed))
+record_words(words_of(handed))
 return rows(handed, 'name', 'id', 'content', more)

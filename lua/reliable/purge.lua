@@ -15,15 +15,18 @@ WRITES   dead and unacked and messages and last_call; nothing at all when one is
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
 
 if #KEYS ~= 8 and #KEYS ~= 9 then return redis.error_reply('ERR usage: the eight keys of a queue, and perhaps last_call') end
+--@include shared/_call
 --@include _call
+--@include shared/_clock
 --@include _clock
+read_clock(now)
 --@include _look
 --@include _ids
 
 if refused() then return redis.error_reply('ERR usage: a call has a number, no older than the last of its caller, and a time') end
 local ids = ids_from(first_arg)
 if not ids then return redis.error_reply('ERR usage: purge takes message ids, which look like 1601155608777-1') end
-local before = replayed()
+local before = kept_words()
 if before then return before end
 look()
 if not exists then return false end
@@ -36,5 +39,5 @@ for _, id in ipairs(ids) do
     purged[#purged + 1] = id
   end
 end
-record_call(purged)
+record_words(purged)
 return purged

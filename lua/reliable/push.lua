@@ -15,13 +15,16 @@ WRITES   messages and undelivered and tickets and meta and last_call; nothing at
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
 
 if #KEYS ~= 8 and #KEYS ~= 9 then return redis.error_reply('ERR usage: the eight keys of a queue, and perhaps last_call') end
+--@include shared/_call
 --@include _call
+--@include shared/_clock
 --@include _clock
+read_clock(now)
 --@include _look
 --@include _issue
 
 if refused() then return redis.error_reply('ERR usage: a call has a number, no older than the last of its caller, and a time') end
-local before = replayed()
+local before = kept_words()
 if before then return before end
 if #ARGV < first_arg then return redis.error_reply('ERR wrong number of arguments: push takes one element or more') end
 
@@ -48,5 +51,5 @@ for first = first_arg, #ARGV, 1000 do
 end
 redis.call('HSET', meta, 'last_id', ids[#ids])
 note_issue()
-record_call(ids)
+record_words(ids)
 return ids

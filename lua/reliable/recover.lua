@@ -15,11 +15,13 @@ COST     O(count * log(pending)); at most 1,000 more that die
 WRITES   nothing when an argument or the type of a key is wrong
 ]]
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
-local token = ''
 
 if #KEYS ~= 8 and #KEYS ~= 9 then return redis.error_reply('ERR usage: the eight keys of a queue, and perhaps last_call') end
+--@include shared/_call
 --@include _call
+--@include shared/_clock
 --@include _clock
+read_clock(now)
 --@include _look
 --@include _keep
 --@include _options
@@ -35,15 +37,14 @@ local options, rest = read_options({TOKEN = 'text', DELIVERIES = true}, first_ar
 if not count or not elapsed or not options or ARGV[rest] then
   return redis.error_reply('ERR usage: recover takes count, elapsed (0 or more), TOKEN text, DELIVERIES')
 end
-token = options.TOKEN or ''
 local more = options.DELIVERIES and 'deliveries'
-local before = replayed()
+local before = kept_words()
 if before then return rows(held_still(before), 'id', 'content', more) end
 look()
 if not exists then return false end
 
 local handed = {}
-recover_overdue(math.min(count, 10000), elapsed, handed)
+recover_overdue(math.min(count, 10000), elapsed, handed, options.TOKEN or '')
 keep_time()
-record_call(words_of(handed))
+record_words(words_of(handed))
 return rows(handed, 'id', 'content', more)

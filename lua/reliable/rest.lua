@@ -20,9 +20,9 @@ local options, rest = read_options({RECOVER = 'number', NOW = 'number'}, 1)
 if not options or ARGV[rest] or #KEYS % 8 > 0 then
   return redis.error_reply('ERR usage: rest takes [RECOVER ms] [NOW ms], and eight keys per queue')
 end
-local now = options.NOW
-
+--@include shared/_clock
 --@include _clock
+read_clock(options.NOW)
 --@include _look
 --@include _keep
 --@include _tickets

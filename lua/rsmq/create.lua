@@ -28,6 +28,7 @@ whole('delay', delay, 0, 9999999)
 if maxsize ~= '-1' then whole('maxsize', maxsize, 1024, 65536) end
 whole_or_none('now', now, 0, 9007199254740991)
 --@include _clock
+read_clock(now)
 probe('ZCARD', messages)
 probe('HLEN', attributes)
 probe('SCARD', queues)

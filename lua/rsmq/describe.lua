@@ -19,6 +19,7 @@ keys_are(2)
 arguments_are(1)
 whole_or_none('now', now, 0, 9007199254740991)
 --@include _clock
+read_clock(now)
 --@include _described
 
 if redis.call('HEXISTS', attributes, 'vt') == 0 then return {'not_found'} end

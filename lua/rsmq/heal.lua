@@ -25,6 +25,7 @@ if name == '' or #name > 640 or string.find(name, '[%c:]') then refuse('name', '
 limit = whole('limit', limit, 1, 1000)
 whole_or_none('now', now, 0, 9007199254740991)
 --@include _clock
+read_clock(now)
 --@include _settings
 --@include _reserved
 

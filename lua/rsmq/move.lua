@@ -21,8 +21,10 @@ arguments_are(2, 0, 1000, 2)
 if messages == to_messages or attributes == to_attributes then refuse('the other queue', 'another') end
 whole_or_none('now', now, 0, 9007199254740991)
 --@include _channel
+check_channel(channel)
 for i = 4, #ARGV, 2 do whole_or_none('receipt', ARGV[i], 0, 9007199254740991) end
 --@include _clock
+read_clock(now)
 --@include _settings
 --@include _reserved
 --@include _held

@@ -31,18 +31,17 @@ for i = 5, #ARGV, 2 do whole_or_none('receipt', ARGV[i], 0, 9007199254740991) en
 end
 vt, limit = tonumber(vt), tonumber(limit)
 --@include _clock
+read_clock(now)
 --@include _settings
 --@include _reserved
+--@include _visible
+--@include _handout
 --@include _delete
 
 if not exists then return {'not_found'} end
 local words = delete(4)
 local reply = {'ok', words}
-
---@include _visible
-
-if nothing then return {'empty', words, nothing[2] or '1'} end
-
---@include _handout
-
+local found, instead = find_visible(limit, reply)
+if not found then return {'empty', words, instead[2] or '1'} end
+hide(found, reply, vt)
 return reply

@@ -24,6 +24,7 @@ one_of('place', place, 'visible', 'hidden', 'all')
 offset, limit = whole('offset', offset, 0, 9007199254740991), whole('limit', limit, 1, 1000)
 whole_or_none('now', now, 0, 9007199254740991)
 --@include _clock
+read_clock(now)
 --@include _settings
 --@include _reserved
 local PAGE_BYTES = 262144

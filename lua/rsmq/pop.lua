@@ -25,19 +25,19 @@ whole('limit', limit, 1, 1000)
 end
 limit = tonumber(limit)
 --@include _clock
+read_clock(now)
 --@include _settings
 --@include _reserved
+--@include _visible
 
 if not exists then return {'not_found'} end
 local reply, fields = {'ok'}, {}
-
---@include _visible
-
-if nothing then return nothing end
-for i, id in ipairs(ids) do
+local found, instead = find_visible(limit, reply)
+if not found then return instead end
+for i, id in ipairs(found.ids) do
   fields[3 * i - 2], fields[3 * i - 1], fields[3 * i] = id, id .. ':rc', id .. ':fr'
 end
-redis.call('ZREM', messages, unpack(ids))
+redis.call('ZREM', messages, unpack(found.ids))
 redis.call('HDEL', attributes, unpack(fields))
-redis.call('HSET', attributes, 'totalrecv', added(totalrecv_text, taken))
+redis.call('HSET', attributes, 'totalrecv', added(totalrecv_text, #found.ids))
 return reply

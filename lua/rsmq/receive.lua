@@ -28,16 +28,15 @@ whole('limit', limit, 1, 1000)
 end
 vt, limit = tonumber(vt), tonumber(limit)
 --@include _clock
+read_clock(now)
 --@include _settings
 --@include _reserved
+--@include _visible
+--@include _handout
 
 if not exists then return {'not_found'} end
 local reply = {'ok'}
-
---@include _visible
-
-if nothing then return nothing end
-
---@include _handout
-
+local found, instead = find_visible(limit, reply)
+if not found then return instead end
+hide(found, reply, vt)
 return reply

@@ -29,9 +29,11 @@ for i = 4, #ARGV, 2 do
   if #ARGV[i] ~= 22 or string.find(ARGV[i], '%W') then refuse('the end of an id', '22 letters and digits') end
 end
 --@include _channel
+check_channel(channel)
 end
 delay = tonumber(delay)
 --@include _clock
+read_clock(now)
 --@include _settings
 
 local DIGITS, highest, prefix = '0123456789abcdefghijklmnopqrstuvwxyz', -1, ''

@@ -24,6 +24,7 @@ whole_or_none('delay', delay, 0, 9999999)
 if maxsize ~= '-1' then whole_or_none('maxsize', maxsize, 1024, 65536) end
 whole_or_none('now', now, 0, 9007199254740991)
 --@include _clock
+read_clock(now)
 --@include _settings
 --@include _described
 

@@ -22,6 +22,7 @@ whole_or_none('now', now, 0, 9007199254740991)
 vt = whole('vt', vt, 0, 9999999)
 for i = 4, #ARGV, 2 do whole_or_none('receipt', ARGV[i], 0, 9007199254740991) end
 --@include _clock
+read_clock(now)
 --@include _settings
 --@include _held
 

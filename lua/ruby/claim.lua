@@ -21,11 +21,12 @@ local source, claims, taken, last_call = unpack(KEYS)
 local now, claim, number, lease_ms, limit, bytes, side = unpack(ARGV)
 
 --@include shared/_arguments
+--@include shared/_clock
 --@include _inputs
 keys_are(4)
 arguments_are(7)
 claim_id(claim)
-local now_ms = now_of(now)
+local now_ms = time_ms(whole_or_none('now', now, 0, LATEST_MS))
 number, lease_ms = whole('number', number, 0, MOST), whole('lease_ms', lease_ms, 1, LONGEST_LEASE_MS)
 limit, bytes = whole('limit', limit, 1, 1000), whole('bytes', bytes, 1, MOST)
 one_of('side', side, 'LEFT', 'RIGHT')

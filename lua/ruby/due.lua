@@ -15,10 +15,11 @@ local waiting = unpack(KEYS)
 local now, limit = unpack(ARGV)
 
 --@include shared/_arguments
+--@include shared/_clock
 --@include _inputs
 keys_are(1)
 arguments_are(2)
-local now_ms = now_of(now)
+local now_ms = time_ms(whole_or_none('now', now, 0, LATEST_MS))
 limit = whole('limit', limit, 1, 1000)
 
 local second = string.format('%.3f', now_ms / 1000)

@@ -15,10 +15,11 @@ local claims = unpack(KEYS)
 local now, lease_ms = unpack(ARGV)
 
 --@include shared/_arguments
+--@include shared/_clock
 --@include _inputs
 keys_are(1)
 arguments_are(2)
-local now_ms = now_of(now)
+local now_ms = time_ms(whole_or_none('now', now, 0, LATEST_MS))
 lease_ms = whole('lease_ms', lease_ms, 1, LONGEST_LEASE_MS)
 
 for _, claim in ipairs(redis.call('ZRANGEBYSCORE', claims, '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, 100)) do

@@ -1,5 +1,5 @@
 -- compact: one step of a compaction: scan keys of the log up to the cut, copy what survives, swap, trim the log.
--- needs: log base clean newest meta state now_ms text entries index_of
+-- needs: meta log base clean newest entries index_of now_ms state text
 local SCAN, COPY, TRIM = 1, 2, 3
 
 local function field(entry, name)

@@ -1,5 +1,5 @@
 -- find: index_at(time), the lowest index appended then or later; one after the last when there is none.
--- needs: state entries index_of
+-- needs: entries index_of state
 local function at_of(entry) return math.min(9007199254740991, tonumber(string.match(entry[1], '%d+$'))) end
 
 local function index_at(time)

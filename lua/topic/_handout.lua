@@ -1,12 +1,13 @@
 -- handout: what a poll gives: a stretch whose lease has ended, else the next after the cursor.
--- needs: state entries index_of batch_of hold let_go leases group cursor out_of_range skipped_before token count now_ms commit log base text
+-- needs: log base group leases batch_of entries hold index_of let_go now_ms out_of_range skipped_before state text cursor
 -- Elsewhere what is handed out was read before the first write.
 local function check_streams()
   redis.call('XLEN', log)
   redis.call('XLEN', base)
 end
 
-local function take_over(given)
+-- `commit` is what this call commits, `token` what it will hold.
+local function take_over(given, token, count, commit)
   for _ = 1, 16 do
     local old, another = unpack(redis.call('ZRANGE', leases, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, 2))
     if old == commit then old = another end
@@ -56,7 +57,7 @@ local function in_range(given)
   return true
 end
 
-local function take_new(given)
+local function take_new(given, count)
   if cursor >= state.last then return end
   local found = entries(cursor + 1, state.last, count)
   if #found > 0 then

@@ -1,5 +1,5 @@
 -- place: position_of(start, value), the last index before a place, which was checked; false when that isn't in the topic.
--- needs: state index_at
+-- needs: index_at state
 local function position_of(start, value)
   value = tonumber(value)
   if start == 'earliest' then return state.first - 1 end

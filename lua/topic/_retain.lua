@@ -1,5 +1,5 @@
 -- retain: drop what the limits no longer allow, oldest first, at most 10,000 indexes at a time.
--- needs: log base marks meta state now_ms text index_at
+-- needs: meta log base marks index_at now_ms state text
 local function allowed_from()
   local from = state.first
   if state.max_count > 0 then from = math.max(from, state.last - state.max_count + 1) end

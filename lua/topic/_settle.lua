@@ -1,5 +1,5 @@
 -- settle: what `token` holds is done with, up to `through` or all of it; 'stale' when it holds nothing any more.
--- needs: batch_of let_go held
+-- needs: held batch_of let_go
 local function settle(token, through)
   local first, last = batch_of(token)
   if not first then return 'stale' end

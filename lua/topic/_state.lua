@@ -1,6 +1,5 @@
--- state: the topic's numbers, 0 where none is kept or what is kept is none, and now_ms, which steps back by more than a
--- minute only.
--- needs: now meta
+-- state: the topic's numbers, 0 where none is kept or what is kept is none.
+-- needs: meta
 local state = {}
 do
   local names = {'last', 'last_at', 'first', 'base_to', 'longest', 'bytes', 'marked', 'aged_at', 'max_age',
@@ -19,12 +18,5 @@ do
   end
   if state.first < 1 then state.first = 1 end
 end
-
-local now_ms = tonumber(now)
-if not now_ms then
-  local time = redis.call('TIME')
-  now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-end
-if now_ms < state.last_at and state.last_at - now_ms <= 60000 then now_ms = state.last_at end
 
 local function text(number) return string.format('%.0f', number) end

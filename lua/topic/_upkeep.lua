@@ -1,9 +1,11 @@
 -- upkeep: after an append: a step of retention, and of compaction where half of the topic or more is new.
--- needs: base state nmessages allowed_from drop_below begin_compaction compaction_step
-if state.max_age + state.max_count + state.max_bytes > 0 then drop_below(allowed_from()) end
-if state.compact == 1 then
-  if state.phase == 0 and state.last - state.base_to >= math.max(1000, redis.call('XLEN', base)) then
-    begin_compaction()
+-- needs: base allowed_from begin_compaction compaction_step drop_below state
+local function keep_up(nmessages)
+  if state.max_age + state.max_count + state.max_bytes > 0 then drop_below(allowed_from()) end
+  if state.compact == 1 then
+    if state.phase == 0 and state.last - state.base_to >= math.max(1000, redis.call('XLEN', base)) then
+      begin_compaction()
+    end
+    if state.phase > 0 then compaction_step(4 * nmessages + 16) end
   end
-  if state.phase > 0 then compaction_step(4 * nmessages + 16) end
 end

@@ -22,16 +22,22 @@ local find = string.find
 if not (#KEYS == 7 and now == '' and #caller <= 64 and find(caller, '^[!-~]+$') and #number <= 15 and find(number, '^%d+$')) then
 --@include shared/_arguments
 keys_are(7)
---@include _caller
+--@include shared/_caller
+checked_number(caller, number)
 whole_or_none('now', now, 0, 253402300799999)
 end
---@include _call
+--@include shared/_call
+--@include _record_life
+local call = open_call(last_call, tonumber(number))
 --@include _state
+--@include shared/_clock
+--@include _clock
+read_clock(now)
 --@include _entries
 
-if refused() then return {'closed'} end
-if replayed() then
-  local first, last, at = string.match(recorded_reply, '^(%d+) (%d+) (%d+)$')
+if call.refused then return {'closed'} end
+if call.kept then
+  local first, last, at = string.match(call.kept, '^(%d+) (%d+) (%d+)$')
   if not first then return redis.error_reply('ERR the record of this call is damaged') end
   return {'ok', tonumber(first), tonumber(last), tonumber(at)}
 end
@@ -87,12 +93,13 @@ redis.call('HSET', meta, 'last', text(state.last), 'last_at', text(now_ms), 'byt
 if state.healed then
   redis.call('HSET', meta, 'first', text(state.first), 'base_to', text(state.base_to))
 end
-record_call(text(first_new) .. ' ' .. text(state.last) .. ' ' .. text(now_ms))
+record_call(call, text(first_new) .. ' ' .. text(state.last) .. ' ' .. text(now_ms), life_of(call))
 -- Only where they are needed: to make these functions costs more than a message.
 if upkeep then
 --@include _find
 --@include _retain
 --@include _compact
 --@include _upkeep
+  keep_up(nmessages)
 end
 return {'ok', first_new, state.last, now_ms}

@@ -24,19 +24,22 @@ if not (#KEYS == 5 and #ARGV == 4 and through == '' and #token <= 200 and #calle
 --@include shared/_arguments
 keys_are(5)
 arguments_are(4)
---@include _caller
+--@include shared/_caller
+checked_number(caller, number)
 if #token > 200 then refuse('token', '200 bytes at most') end
 whole_or_none('through', through, 0, 9007199254740991)
 end
---@include _call
+--@include shared/_call
+--@include _record_life
+local call = open_call(last_call, tonumber(number))
 --@include _batch
 --@include _settle
 --@include _settled
 
-if refused() then return {'closed', 0} end
-local word = replayed() and recorded_reply
+if call.refused then return {'closed', 0} end
+local word = call.kept
 if not word then
   word = settle(token, through)
-  if word == 'ok' then record_call(word) end
+  if word == 'ok' then record_call(call, word, life_of(call)) end
 end
 return {word, settled()}

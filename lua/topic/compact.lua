@@ -22,6 +22,9 @@ whole_or_none('now', now, 0, 253402300799999)
 one_of('begin', begin, '0', '1')
 limit = whole('limit', limit, 1, 1000)
 --@include _state
+--@include shared/_clock
+--@include _clock
+read_clock(now)
 --@include _entries
 --@include _compact
 

@@ -21,6 +21,9 @@ arguments_are(3)
 whole_or_none('now', now, 0, 253402300799999)
 lease_ms = whole('lease_ms', lease_ms, 0, 86400000)
 --@include _state
+--@include shared/_clock
+--@include _clock
+read_clock(now)
 
 if not redis.call('ZSCORE', held, token) then return {'stale'} end
 redis.call('ZADD', leases, text(lease_ms > 0 and now_ms + lease_ms or 0), token)

@@ -12,7 +12,6 @@ WRITES   nothing
 ]]
 local log, base, meta = unpack(KEYS)
 local time = unpack(ARGV)
-local now = '0'
 
 --@include shared/_arguments
 keys_are(3)

@@ -20,6 +20,9 @@ keys_are(6)
 arguments_are(1)
 whole_or_none('now', now, 0, 253402300799999)
 --@include _state
+--@include shared/_clock
+--@include _clock
+read_clock(now)
 --@include _entries
 --@include _find
 --@include _cursor

@@ -30,7 +30,8 @@ if not (#KEYS == 8 and #ARGV == 7 and now == '' and #caller <= 64 and find(calle
 --@include shared/_arguments
 keys_are(8)
 arguments_are(7)
---@include _caller
+--@include shared/_caller
+checked_number(caller, number)
 whole_or_none('now', now, 0, 253402300799999)
 if #token > 64 or not find(token, '^[!-~]+$') then refuse('token', '1 to 64 printable ASCII characters without blanks') end
 whole('count', count, 1, 1000)
@@ -38,17 +39,22 @@ whole('lease_ms', lease_ms, 0, 86400000)
 if #commit > 200 then refuse('commit', '200 bytes at most') end
 end
 count, lease_ms = tonumber(count), tonumber(lease_ms)
---@include _call
+--@include shared/_call
+--@include _record_life
+local call = open_call(last_call, tonumber(number))
 --@include _state
+--@include shared/_clock
+--@include _clock
+read_clock(now)
 --@include _entries
 --@include _cursor
 --@include _batch
 --@include _handout
 
-if refused() then return {'closed'} end
+if call.refused then return {'closed'} end
 if not cursor then return {'missing'} end
-if replayed() then
-  local committed, first, last, deliveries, lease_at = string.match(recorded_reply, '^(%a*) (%d+) (%d+) (%d+) (%d+)$')
+if call.kept then
+  local committed, first, last, deliveries, lease_at = string.match(call.kept, '^(%a*) (%d+) (%d+) (%d+) (%d+)$')
   first, last = tonumber(first), tonumber(last)
   -- All of what was handed out then, though longer messages, which make pages shorter, came since.
   state.longest = 0
@@ -65,13 +71,13 @@ end
 if paused == '1' then redis.call('ZCARD', leases) end
 local given = {first = 0, last = 0, deliveries = 0, skipped = 0, entries = {}}
 if paused ~= '1' then
-  take_over(given)
+  take_over(given, token, count, commit)
   if #given.entries == 0 and not in_range(given) then
     if committed == 'ok' then let_go(commit) end
-    if committed ~= '' then record_call(committed .. ' 0 0 0 0') end
+    if committed ~= '' then record_call(call, committed .. ' 0 0 0 0', life_of(call)) end
     return {'out-of-range', committed, state.first, state.last, 0, 0, 0, cursor + 1, state.last, {}}
   end
-  if #given.entries == 0 then take_new(given) end
+  if #given.entries == 0 then take_new(given, count) end
 end
 
 if committed == 'ok' then let_go(commit) end
@@ -81,7 +87,7 @@ if #given.entries > 0 and lease_ms > 0 then
   hold(token, given.first, given.last, given.deliveries, lease_at)
 end
 if #given.entries > 0 or committed ~= '' then
-  record_call(string.format('%s %.0f %.0f %d %.0f', committed, given.first, given.last, given.deliveries, lease_at))
+  record_call(call, string.format('%s %.0f %.0f %d %.0f', committed, given.first, given.last, given.deliveries, lease_at), life_of(call))
 end
 local soonest = paused ~= '1' and redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')[2]
 return {paused == '1' and 'paused' or 'ok', committed, given.first, given.last, given.deliveries, lease_at,

@@ -14,7 +14,6 @@ WRITES   nothing
 ]]
 local log, base, meta = unpack(KEYS)
 local from, upto, count = unpack(ARGV)
-local now = '0'
 
 --@include shared/_arguments
 keys_are(3)

@@ -21,15 +21,18 @@ local caller, number, base, ttl_ms = unpack(ARGV, 1, 4)
 --@include shared/_arguments
 if #ARGV < 5 or #ARGV > 1004 then refuse('the number of messages', '1 to 1000') end
 if #KEYS < 2 then refuse('the number of keys', '2 or more') end
---@include _caller
+--@include shared/_caller
+checked_number(caller, number)
 base = whole('base', base, 0, 9007199254740000)
 whole_or_none('ttl_ms', ttl_ms, 1, 3153600000000)
---@include _call
+--@include shared/_call
+--@include _record_life
+local call = open_call(last_call, tonumber(number))
 --@include _counter
 
-if refused() then return {'closed'} end
-if replayed() then
-  local first, last = string.match(recorded_reply, '^(%d+) (%d+)$')
+if call.refused then return {'closed'} end
+if call.kept then
+  local first, last = string.match(call.kept, '^(%d+) (%d+)$')
   if not first then return redis.error_reply('ERR the record of this call is damaged') end
   return {'ok', tonumber(first), tonumber(last)}
 end
@@ -44,5 +47,5 @@ for i = 1, nmessages do
   end
 end
 redis.call('SET', next_index, string.format('%.0f', last + nmessages))
-record_call(string.format('%.0f %.0f', last + 1, last + nmessages))
+record_call(call, string.format('%.0f %.0f', last + 1, last + nmessages), life_of(call))
 return {'ok', last + 1, last + nmessages}

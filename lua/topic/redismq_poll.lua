@@ -21,18 +21,21 @@ local caller, number, base, count, out_of_range = unpack(ARGV)
 --@include shared/_arguments
 arguments_are(5)
 if #KEYS < 3 then refuse('the number of keys', '3 or more') end
---@include _caller
+--@include shared/_caller
+checked_number(caller, number)
 base, count = whole('base', base, 0, 9007199254740000), whole('count', count, 1, 1000)
 one_of('out_of_range', out_of_range, 'earliest', 'latest', 'error')
---@include _call
+--@include shared/_call
+--@include _record_life
+local call = open_call(last_call, tonumber(number))
 --@include _counter
 
-if refused() then return {'closed'} end
+if call.refused then return {'closed'} end
 local at, last = counter(position), counter(next_index)
 local upto = math.min(last, base + #KEYS - 3)
-local strayed = at > last and not replayed()
-if replayed() then
-  at, upto = base, math.min(upto, tonumber(recorded_reply) or base)
+local strayed = at > last and not call.kept
+if call.kept then
+  at, upto = base, math.min(upto, tonumber(call.kept) or base)
 elseif strayed then
   if out_of_range == 'error' then return {'out-of-range', at, last} end
   at = out_of_range == 'latest' and last or 0
@@ -51,8 +54,8 @@ while at < upto and #messages < 2 * count and size < 4194304 do
     skipped = skipped + 1
   end
 end
-if (at > base or strayed) and not replayed() then
+if (at > base or strayed) and not call.kept then
   redis.call('SET', position, string.format('%.0f', at))
-  record_call(string.format('%.0f', at))
+  record_call(call, string.format('%.0f', at), life_of(call))
 end
 return {'ok', at, last, skipped, unpack(messages)}

@@ -22,6 +22,9 @@ whole_or_none('now', now, 0, 253402300799999)
 one_of('start', start, 'earliest', 'latest', 'index', 'time')
 if start == 'index' or start == 'time' then whole('value', value, -9007199254740991, 9007199254740991) end
 --@include _state
+--@include shared/_clock
+--@include _clock
+read_clock(now)
 --@include _entries
 --@include _find
 --@include _place

@@ -29,6 +29,9 @@ if name == '' or #name > 512 or not is_text(name) then
   refuse('name', '1 to 512 bytes of UTF-8 without control characters')
 end
 --@include _state
+--@include shared/_clock
+--@include _clock
+read_clock(now)
 --@include _entries
 --@include _find
 --@include _place

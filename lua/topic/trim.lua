@@ -20,6 +20,9 @@ arguments_are(2)
 whole_or_none('now', now, 0, 253402300799999)
 before = whole_or_none('before', before, 0, 9007199254740991)
 --@include _state
+--@include shared/_clock
+--@include _clock
+read_clock(now)
 --@include _entries
 --@include _find
 --@include _retain

@@ -100,7 +100,7 @@ def _yes(kept: list[bool]) -> str:
 def _of_dead(verb: str) -> Callable[[Held], str]:
     def call(held: Held) -> str:
         [dead] = held.queue.admin.dead() or [None]
-        answer = getattr(held.queue, verb)(dead.dead_id if dead else "m#none")
+        answer = getattr(held.queue.admin, verb)(dead.dead_id if dead else "m#none")
         return str(answer[0] if isinstance(answer, list) else answer)
 
     return call
@@ -115,7 +115,9 @@ def _later(held: Held) -> str:
 
 def _silent(verb: str) -> Callable[[Held], str]:
     def call(held: Held) -> str:
-        answer = getattr(held.queue, verb)(**({} if verb in ("pause", "resume") else {"now": NOW}))
+        answer = getattr(held.queue.admin, verb)(
+            **({} if verb in ("pause", "resume") else {"now": NOW})
+        )
         return "-" if answer is None or verb == "collect" else str(answer)
 
     return call

@@ -1,0 +1,9 @@
+-- caller: who calls, and which of its calls this is.
+-- needs: refuse whole
+-- -> the number
+local function checked_number(caller, number)
+  if not caller or #caller > 64 or not string.find(caller, '^[!-~]+$') then
+    refuse('caller', '1 to 64 printable ASCII characters without blanks')
+  end
+  return whole('number', number, 0, 9007199254740991)
+end

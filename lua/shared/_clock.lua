@@ -1,0 +1,8 @@
+-- clock: the moment that a script goes by: what its caller says, else the server's time.
+-- needs:
+local function time_ms(now)
+  local given = tonumber(now)
+  if given then return given end
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end

@@ -1,0 +1,7 @@
+-- clock: now_ms, the topic's own time, which goes back by more than a minute only.
+-- needs: state time_ms
+local now_ms
+local function read_clock(now)
+  now_ms = time_ms(now)
+  if now_ms < state.last_at and state.last_at - now_ms <= 60000 then now_ms = state.last_at end
+end
