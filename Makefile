@@ -14,6 +14,15 @@ OTHERS ?= 3.11 3.12 3.13
 # Half of the tests wait for a process that starts or ends, so two cores serve four of them.
 PROCESSES ?= 4
 
+# The core: what most changes touch.
+QUICK = tests/client tests/queue tests/jobs tests/worker tests/lifecycle/test_child_death.py tests/lifecycle/test_stopping.py \
+	tests/model/test_mutants.py tests/test_layers.py tests/test_lua_headers.py
+# What depends on the interpreter: signatures and types, threads, fork, signals, the end of a process.
+INTERPRETED = tests/client tests/jobs tests/worker tests/observe tests/queue/test_outage.py tests/queue/test_durability.py \
+	tests/lifecycle/test_child_death.py
+# These need a Cluster or Sentinel, and no other Python tries them.
+DEPLOYED = tests/client/test_deployments.py
+
 # Tests start Python about two thousand times: what it compiles is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -21,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SELF = $(MAKE) --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline test test-pythons check lock docs bench chaos soak clean
+.PHONY: help demo pipeline quick test test-pythons check lock docs bench chaos soak clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +64,9 @@ demo: $(VENV)/.installed ## see it work: thousands of real files, one child kill
 pipeline: $(VENV)/.spark ## the same with Spark: its history in a lake, 100,000 rows of a DataFrame as jobs, a page of reports
 	$(BIN)/jobq demo --pipeline
 
+quick: $(VENV)/.tested ## the core on Valkey alone, about a minute: queue, client, jobs, worker, the explorer's mutants
+	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --server valkey --deselect $(DEPLOYED) $(QUICK) $(PYTEST_ARGS)
+
 test: $(VENV)/.tested ## every promise, on real servers: Valkey, and Redis where it is installed
 	@command -v redis-server >/dev/null || echo "redis-server is not installed: running on Valkey alone"
 	@command -v sidekiq >/dev/null || echo "Ruby's sidekiq is not installed (apt-get install ruby-sidekiq): tests against it are not run"
@@ -65,7 +77,7 @@ test: $(VENV)/.tested ## every promise, on real servers: Valkey, and Redis where
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile $(PYTEST_ARGS) || failed="$$failed tests"; \
 	[ -z "$$failed" ] || { echo "make test: failed:$$failed" >&2; exit 1; }
 
-test-pythons: $(VENV)/.tested ## engine and jobs on every other Python 3.11 to 3.13 that is on the path
+test-pythons: $(VENV)/.tested ## what depends on the interpreter, on every other Python 3.11 to 3.13 that is on the path
 	@failed=; here=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 	for version in $(OTHERS); do \
 		[ $$version = $$here ] && continue; \
@@ -82,8 +94,7 @@ test-pythons: $(VENV)/.tested ## engine and jobs on every other Python 3.11 to 3
 			touch $$venv/.tested || { failed="$$failed $$version"; continue; }; \
 		fi; \
 		$$venv/bin/python -m pytest -q -n $(PROCESSES) --dist loadfile --server valkey \
-			--deselect tests/client/test_deployments.py --deselect tests/embedded/test_embedded.py \
-			tests/client tests/queue tests/jobs tests/worker tests/lifecycle/test_child_death.py || failed="$$failed $$version"; \
+			--deselect $(DEPLOYED) $(INTERPRETED) || failed="$$failed $$version"; \
 	done; \
 	[ -z "$$failed" ] || { echo "make test-pythons: failed:$$failed" >&2; exit 1; }
 

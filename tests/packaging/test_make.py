@@ -160,6 +160,13 @@ def made(
     return done, (place / "ran").read_text()
 
 
+@pytest.mark.parametrize("name", ["QUICK", "INTERPRETED", "DEPLOYED"])
+def test_every_file_that_the_makefile_names_is_there(name: str):
+    text = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    [named] = re.findall(rf"^{name} = (.*)$", text, re.MULTILINE)
+    assert named.split() and all((ROOT / path).exists() for path in named.split()), named
+
+
 PARTS = {"test-pythons": "pytest -q -n 4", "tests": "pytest -n 4"}
 
 
