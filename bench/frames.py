@@ -75,7 +75,7 @@ def one_job() -> Iterator[tuple[Callable[[], Any], Callable[[], Any]]]:
     with private_server() as client:
         jobq.set_default_client(client)
         queue = jobq.Queue("bench", client)
-        executor = Executor(noop.registry, worker="bench")
+        executor = Executor(jobq.default_registry, worker="bench")
 
         def enqueue() -> None:
             noop.enqueue()

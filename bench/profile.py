@@ -22,7 +22,7 @@ from bench.worker import running_worker
 from jobq import Client, Queue
 from jobq.client.connection import packed
 from jobq.client.numbered_calls import Caller
-from jobq.jobs.call import Call
+from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import default_registry
 from jobq.queue.queue import _ending_arguments, _handed

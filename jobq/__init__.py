@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from jobq.client.runtime import runtime
-from jobq.jobs.middleware import add_when_imported
+from jobq.jobs.middleware import everywhere
 
 __version__ = "0.1.0"
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from jobq.errors import Dead, JobAborted, JobqError, JobTimeout, Outcome, Retry, Snooze
     from jobq.jobs import middleware, retry
     from jobq.jobs.context import Context, current
-    from jobq.jobs.job import AsyncJob, Job, SyncJob, job
-    from jobq.jobs.receipt import Receipt
-    from jobq.jobs.registry import Registry, default_registry
+    from jobq.jobs.job import AsyncJob, Job, SyncJob
+    from jobq.jobs.registry import Registry, default_registry, job
+    from jobq.jobs.results import Receipt
     from jobq.queue.queue import Queue
     from jobq.queue.types import Ending, Lease, Message
 
@@ -50,9 +50,9 @@ _NAMES = {
     "jobq.queue.types": ("Ending", "Lease", "Message"),
     "jobq.errors": ("Dead", "JobAborted", "JobTimeout", "JobqError", "Outcome", "Retry", "Snooze"),
     "jobq.jobs.context": ("Context", "current"),
-    "jobq.jobs.job": ("AsyncJob", "Job", "SyncJob", "job"),
-    "jobq.jobs.receipt": ("Receipt",),
-    "jobq.jobs.registry": ("Registry", "default_registry"),
+    "jobq.jobs.job": ("AsyncJob", "Job", "SyncJob"),
+    "jobq.jobs.results": ("Receipt",),
+    "jobq.jobs.registry": ("Registry", "default_registry", "job"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
@@ -72,10 +72,6 @@ if not TYPE_CHECKING:  # a checker would take every misspelt name for Any
         return sorted({*globals(), *__all__})
 
 
-# Traces and errors reach Sentry wherever the program itself uses its SDK.
-add_when_imported("sentry_sdk", "jobq.observe.sentry")
-
-
 def _start_embedded(settings: Any) -> str:
     from jobq.embedded.server import start_or_join
 
@@ -84,3 +80,6 @@ def _start_embedded(settings: Any) -> str:
 
 # Layers below don't know the embedded server.
 runtime.start_server = _start_embedded
+
+# Traces and errors reach Sentry in every program that uses its SDK.
+everywhere.add_when_imported("sentry_sdk", "jobq.observe.sentry")

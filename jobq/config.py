@@ -19,6 +19,8 @@ from jobq.variables import warn
 #: How long a call is tried by default: by a program that may have a person waiting, and by one that stays.
 PATIENCE_S, STAYING_PATIENCE_S = 2.0, 10.0
 VALID_S, LONGEST_VALID_S = 7 * 86_400.0, 366 * 86_400.0
+#: Bytes of one call, by default and at most.
+MAX_CONTENT, HARD_MAX_CONTENT = 256 * 1024, 1024 * 1024
 _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,40}")
 
 
@@ -151,7 +153,8 @@ class ServerSettings:
     `jobq functions load` brought there.
     durability: what must hold before an enqueue returns: memory, disk, replicas=n (run n + 1). durable_within_s: how
     long it may take to hold, at most four fifths of socket_timeout_s. outage_buffer: how many messages
-    wait in memory while the server is away; 0 = none, enqueue raises UnavailableError.
+    wait in memory while the server is away; 0 = none, enqueue raises UnavailableError. max_content: the largest
+    call of a job in bytes, up to 1 MiB.
     """
 
     url: str | None = None
@@ -166,6 +169,7 @@ class ServerSettings:
     durability: str = "memory"
     durable_within_s: float = 2.0
     outage_buffer: int = 0
+    max_content: int = MAX_CONTENT
 
     def __post_init__(self) -> None:
         _at_least("patience_s", self.patience_s, 0)
@@ -174,6 +178,10 @@ class ServerSettings:
         _at_least("durable_within_s", self.durable_within_s, 0.001)
         _at_least("outage_buffer", self.outage_buffer, 0)
         parse_durability(self.durability)
+        if not 1 <= self.max_content <= HARD_MAX_CONTENT:
+            raise ConfigError(
+                f"max_content={self.max_content!r} is out of range; take 1 to {HARD_MAX_CONTENT} bytes"
+            )
 
     def __repr__(self) -> str:
         shown = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -243,11 +251,10 @@ def settings_from_env(
     environ: Mapping[str, str] | None = None, *, patience_s: float = PATIENCE_S
 ) -> ServerSettings:
     """JOBQ_URL (else REDIS_URL), JOBQ_NAMESPACE, JOBQ_PATIENCE, JOBQ_EMBEDDED, JOBQ_EMBEDDED_IDLE,
-    JOBQ_DATA, JOBQ_FUNCTIONS. A JOBQ_… that nothing reads is a warning.
+    JOBQ_DATA, JOBQ_FUNCTIONS, JOBQ_MAX_CONTENT. A JOBQ_… that nothing reads is a warning.
 
-    Of what makes an enqueue durable JOBQ_DURABILITY, JOBQ_DURABLE_WITHIN and JOBQ_OUTAGE_BUFFER; of the
-    codec JOBQ_CODEC, JOBQ_CODEC_KEYS, JOBQ_CODEC_ACCEPT_PLAIN and JOBQ_CODEC_VALID. patience_s: without
-    JOBQ_PATIENCE.
+    For durability JOBQ_DURABILITY, JOBQ_DURABLE_WITHIN and JOBQ_OUTAGE_BUFFER; for the codec JOBQ_CODEC,
+    JOBQ_CODEC_KEYS, JOBQ_CODEC_ACCEPT_PLAIN and JOBQ_CODEC_VALID. patience_s: without JOBQ_PATIENCE.
     """
     env = os.environ if environ is None else environ
     warn(env)
@@ -275,6 +282,7 @@ def settings_from_env(
         durability=env.get("JOBQ_DURABILITY") or "memory",
         durable_within_s=durable_within_s,
         outage_buffer=_whole("JOBQ_OUTAGE_BUFFER", env.get("JOBQ_OUTAGE_BUFFER") or "0"),
+        max_content=_whole("JOBQ_MAX_CONTENT", env.get("JOBQ_MAX_CONTENT") or str(MAX_CONTENT)),
     )
 
 

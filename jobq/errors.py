@@ -43,10 +43,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import unquote
 
-if TYPE_CHECKING:
-    from jobq.durations import Duration
+from jobq.durations import Duration, wait_of
 
 #: To the next blank or quotation mark, without what ends a sentence or a bracket.
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:[^\s'\"]*[^\s'\",;:.)\]>}])?")
@@ -60,8 +60,6 @@ def masked(url: str) -> str:
 
     Masked is all before the last `@`, and all behind such a key, since a password may hold `/ : @ # ? &`.
     """
-    from urllib.parse import unquote
-
     for key in _QUERY_KEY.finditer(url):
         if _SECRET_KEY.search(unquote(key[1])):
             url = url[: key.end()] + "***"
@@ -260,8 +258,6 @@ class JobAborted(BaseException):
 
 
 def _wait_s(after: Duration) -> float:
-    from jobq.durations import wait_of  # here, so that `import jobq` stays small
-
     try:
         return wait_of(after)
     except ValueError as error:

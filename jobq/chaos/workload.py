@@ -20,7 +20,7 @@ from jobq.chaos.producing import QUEUE
 from jobq.chaos.records import as_told
 from jobq.errors import JobAborted
 from jobq.jobs.context import current
-from jobq.jobs.job import job
+from jobq.jobs.registry import job
 from jobq.queue.queue import Queue
 from jobq.queue.types import DequeueAhead, Dequeued, Ending, Finished
 

@@ -17,10 +17,9 @@ from jobq.cli.modules import load, module_of
 from jobq.cli.options import DURATION, Function, import_option, option
 from jobq.cli.session import Session, command
 from jobq.errors import ConfigError, JobqError
-from jobq.jobs.enqueue import send
-from jobq.jobs.job import Job, SyncJob
-from jobq.jobs.receipt import Receipt
-from jobq.jobs.registry import Registry, default_registry
+from jobq.jobs.job import Job
+from jobq.jobs.registry import Registry, default_registry, job
+from jobq.jobs.results import Receipt
 from jobq.queue.types import PER_CALL
 
 EXAMPLES = """
@@ -93,7 +92,7 @@ def enqueue(
             call.args[:0] = from_json(args_json, "--args-json")
         for receipt in next(deliver(target, [call])):
             record = record_of(receipt)
-            shown = (record["mid"], record["action"], record["reason"])
+            shown = (record["mid"], record["action"], record["status"])
             session.say(record, "  ".join(filter(None, shown)))
     _note_default_queue(session, job, known, where)
 
@@ -114,7 +113,7 @@ def options_of(given: dict[str, Any]) -> Any:
     wanted = {
         **given,
         "at": moment_of(at) if at else None,
-        "lock_ms": round(lock * 1000) if lock else None,
+        "lease": lock or None,
         "headers": pairs_of("--header", headers) or None,
     }
     return {
@@ -125,7 +124,7 @@ def options_of(given: dict[str, Any]) -> Any:
 def record_of(receipt: Receipt[Any]) -> dict[str, Any]:
     """One enqueue, as --json shows it."""
     return {
-        "mid": receipt.mid, "action": receipt.action, "reason": receipt.reason,
+        "mid": receipt.mid, "action": receipt.action, "status": receipt.existing_status,
         "queue": receipt.queue, "job": receipt.job,
     }  # fmt: skip
 
@@ -165,11 +164,7 @@ def _name(file: IO[bytes]) -> str:
 
 def find(name: str, *, known: bool) -> Job[..., Any]:
     """Return the registered job, or if it is not `known` a job of this name that takes any arguments."""
-    return (
-        default_registry.get(name)
-        if known
-        else SyncJob(_anything, {"name": name, "registry": Registry()})
-    )
+    return default_registry.get(name) if known else job(name=name, registry=Registry())(_anything)
 
 
 def is_known(name: str) -> bool:
@@ -182,7 +177,7 @@ def deliver(job: Job[..., Any], calls: Iterable[Given]) -> Iterator[list[Receipt
     for batch in _batches(_checked(job, calls)):
         one = batch[0].mid
         target = job.options(mid=one) if one else job
-        yield send(target, [(call.args, call.kwargs) for call in batch])
+        yield target.send([(call.args, call.kwargs) for call in batch])
 
 
 def _checked(job: Job[..., Any], calls: Iterable[Given]) -> Iterator[Given]:

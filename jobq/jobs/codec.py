@@ -2,27 +2,39 @@
 
 ``{"job":"mail.send","args":["a@b"],"kwargs":{"retry":true},"enqueued_at":1700000000000}``
 
-Fields at their default are left out: args, kwargs, headers, options, enqueued_at 0, v 1. Sealed calls have
-`not_after` and `nonce` too. Whatever the
-bytes are, only CodecError escapes from decode.
+Fields at their default are left out: args, kwargs, headers, options, enqueued_at 0, v 1. Sealed calls also have
+`not_after` and `nonce`. `decode` raises nothing but CodecError, whatever the bytes are.
+
+An argument must come back from JSON as it was. msgspec would silently write a datetime, a set or bytes as text, and
+the job would get that text, so `check` refuses every value that would arrive as something else. The one exception
+is a tuple, which arrives as a list.
+
+What a program of another language pushed and no job can run is kept with the reason:
+
+``{"refused":"it names no class","raw":"{\\"args\\":[]}","headers":{"ruby":"sidekiq :default"}}``
+
+It has no `job`, so no worker of any version runs it. It is dead at once, with that reason. `raw_base64` takes the place
+of `raw` for bytes that aren't UTF-8.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from math import isfinite
+from types import NoneType
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from jobq.config import HARD_MAX_CONTENT, MAX_CONTENT
 from jobq.errors import CodecError
-from jobq.jobs.plain import MAX_DEPTH, check, depth
-from jobq.jobs.refusal import read_refusal
 
 VERSION = 1
-LIMIT = 256 * 1024
-HARD_LIMIT = 1024 * 1024
+LIMIT, HARD_LIMIT = MAX_CONTENT, HARD_MAX_CONTENT
 MAX_NAME = 200
+MAX_DEPTH = 64
+INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 #: Characters of a refusal's reason that are passed on.
 MOST_WHY = 1_000
 
@@ -64,9 +76,25 @@ class _Version(msgspec.Struct):
     v: int = VERSION
 
 
+class Refusal(NamedTuple):
+    """Why it can't be run, the bytes that were pushed, and texts that travel along."""
+
+    why: str
+    raw: bytes
+    headers: Mapping[str, str]
+
+
+class _Refused(msgspec.Struct, frozen=True, omit_defaults=True):
+    refused: Annotated[str, Meta(min_length=1)]
+    raw: str = ""
+    raw_base64: bytes = b""
+    headers: dict[str, str] = {}
+
+
 _write = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder(Envelope).decode
 _read_version = msgspec.json.Decoder(_Version).decode
+_read_refused = msgspec.json.Decoder(_Refused).decode
 _read_any = msgspec.json.Decoder().decode
 
 
@@ -94,7 +122,8 @@ def encode(
         raise CodecError(
             f"a text in the call of {job} is no UTF-8 ({error}); replace lone surrogates"
         ) from error
-    checked_size(content, f"the call of {job}", limit)
+    if len(content) > min(limit, HARD_LIMIT):
+        checked_size(content, f"the call of {job}", limit)
     return content
 
 
@@ -159,3 +188,144 @@ def _explained(content: bytes, error: Exception) -> CodecError:
     refused = read_refusal(content)
     why = refused.why[:MOST_WHY] if refused else str(error) or type(error).__name__
     return CodecError(f"content is no call of a job: {why}")
+
+
+def refusal(why: str, raw: bytes, headers: Mapping[str, str]) -> bytes:
+    """The content of a message that is dead as soon as a worker gets it."""
+    why = why.encode("utf-8", "backslashreplace").decode()
+    try:
+        return _write(_Refused(why, raw=raw.decode(), headers=dict(headers)))
+    except UnicodeDecodeError:
+        return _write(_Refused(why, raw_base64=raw, headers=dict(headers)))
+
+
+def read_refusal(content: bytes) -> Refusal | None:
+    """What is in `content`; None where it is something else."""
+    try:
+        found = _read_refused(content)
+    except (ValueError, RecursionError, OverflowError, MemoryError):
+        return None
+    return Refusal(found.refused, found.raw_base64 or found.raw.encode(), found.headers)
+
+
+_AS_THEY_ARE = frozenset((str, bool, NoneType))
+
+#: The first class of a value's ancestry that is named here gives the remedy.
+_REMEDIES = {
+    "builtins.set": "pass a list",
+    "builtins.frozenset": "pass a list",
+    "builtins.bytes": "pass base64 text, or where the bytes are stored",
+    "builtins.bytearray": "pass base64 text, or where the bytes are stored",
+    "builtins.memoryview": "pass base64 text, or where the bytes are stored",
+    "builtins.complex": "pass [value.real, value.imag]",
+    "builtins.type": "pass its name",
+    "builtins.function": "pass a name to look it up by",
+    "builtins.generator": "pass list(value)",
+    "builtins.range": "pass list(value), or its bounds",
+    "builtins.str": "pass str(value)",
+    "builtins.int": "pass int(value)",
+    "builtins.float": "pass float(value)",
+    "builtins.tuple": "pass list(value)",
+    "builtins.list": "pass list(value)",
+    "builtins.dict": "pass dict(value)",
+    "datetime.datetime": "pass value.isoformat() and datetime.fromisoformat() it in the job",
+    "datetime.date": "pass value.isoformat() and date.fromisoformat() it in the job",
+    "datetime.time": "pass value.isoformat() and time.fromisoformat() it in the job",
+    "datetime.timedelta": "pass value.total_seconds()",
+    "uuid.UUID": "pass str(value)",
+    "decimal.Decimal": "pass str(value)",
+    "fractions.Fraction": "pass str(value)",
+    "pathlib.PurePath": "pass str(value)",
+    "pathlib._local.PurePath": "pass str(value)",
+    "msgspec.Struct": "pass msgspec.to_builtins(value)",
+    "pydantic.main.BaseModel": "pass value.model_dump(mode='json')",
+    "numpy.generic": "pass value.item()",
+    "numpy.ndarray": "pass value.tolist()",
+    "django.db.models.base.Model": "pass value.pk and fetch it in the job",
+}
+_OTHERWISE = (
+    "pass plain values (str, int, float, bool, None, list, dict), or an id to look it up by"
+)
+
+
+def check(value: Any, where: str) -> None:
+    """CodecError unless `value` survives JSON; `where` says in it which argument this is."""
+    if type(value) not in _AS_THEY_ARE:
+        _check(value, where, [], 1)
+
+
+def depth(value: Any, limit: int = MAX_DEPTH + 1) -> int:
+    """How deep lists and dicts nest in decoded JSON; stops counting beyond `limit`."""
+    deepest, level = 0, [value]
+    while level and deepest <= limit:
+        containers = [item for item in level if type(item) is list or type(item) is dict]
+        deepest += bool(containers)
+        level = [
+            inner
+            for item in containers
+            for inner in (item.values() if type(item) is dict else item)
+        ]
+    return deepest
+
+
+def _check(value: Any, where: str, path: list[Any], level: int) -> None:
+    kind = type(value)
+    if kind in _AS_THEY_ARE:
+        return
+    if kind is int:
+        if not INT_MIN <= value <= INT_MAX:
+            _refuse("is an int outside 64 bits", where, path, "pass str(value)")
+    elif kind is float:
+        if not isfinite(value):
+            _refuse(
+                f"is {value}, which JSON can't carry", where, path, "pass None, or leave it out"
+            )
+    elif kind is list or kind is tuple:
+        _check_level(where, path, level)
+        for index, item in enumerate(value):
+            if type(item) not in _AS_THEY_ARE:
+                _check(item, where, [*path, index], level + 1)
+    elif kind is dict:
+        _check_dict(value, where, path, level)
+    else:
+        named = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+        an = "an" if named[0] in "aeiou" else "a"
+        _refuse(
+            f"is {an} {named}, which JSON would change or can't carry", where, path, _remedy(kind)
+        )
+
+
+def _check_dict(value: dict[Any, Any], where: str, path: list[Any], level: int) -> None:
+    _check_level(where, path, level)
+    for key, item in value.items():
+        if type(key) is not str:
+            kind = type(key).__qualname__
+            _refuse(
+                f"has a key of type {kind}, which JSON would change", where, path, "use str keys"
+            )
+        if type(item) not in _AS_THEY_ARE:
+            _check(item, where, [*path, key], level + 1)
+
+
+def _check_level(where: str, path: list[Any], level: int) -> None:
+    if level > MAX_DEPTH:
+        _refuse(
+            f"nests deeper than {MAX_DEPTH} levels",
+            where,
+            path[:3],
+            "pass a flatter value, or text",
+        )
+
+
+def _refuse(what: str, where: str, path: list[Any], remedy: str) -> None:
+    steps = "".join(f"[{step!r:.40}]" for step in path)
+    raise CodecError(f"{where}{steps} {what}; {remedy}")
+
+
+def _remedy(kind: type) -> str:
+    if hasattr(kind, "__dataclass_fields__"):
+        return "pass dataclasses.asdict(value)"
+    ancestors = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
+    if "enum.Enum" in ancestors:  # before str and int, which an enum may be too
+        return "pass value.value"
+    return next((_REMEDIES[name] for name in ancestors if name in _REMEDIES), _OTHERWISE)

@@ -1,24 +1,62 @@
-"""What a running job may know and say: `jobq.current()`."""
+"""The running attempt: its call, what the job can ask and report (`jobq.current()`), and its logger."""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import Any
+
+import msgspec
 
 from jobq.errors import NoCurrentJobError
-from jobq.jobs.decision import Decision
-
-if TYPE_CHECKING:
-    from jobq.jobs.call import Call
-    from jobq.jobs.log import JobLogger
+from jobq.jobs.job import Job
+from jobq.jobs.retry import Decision
+from jobq.queue.types import Message
 
 #: (queue, mid, token, text) -> whether the token still holds.
 ReportProgress = Callable[[str, str, str, str], bool]
 
 PROGRESS_EVERY_S = 0.5
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+#: Attempts that failed. Silenced by the Sentry middleware, which reports them itself.
+failure_log = logging.getLogger("jobq.job")
+
+
+class JobLogger(logging.LoggerAdapter[logging.Logger]):
+    """Adds the job's fields to `extra`, those given in the call winning."""
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        """Merge, where the standard adapter would replace."""
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+class Call(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """One hand-out of one job, ready to run. sealed: results and reasons of it are sealed too."""
+
+    job: Job[..., Any]
+    message: Message
+    queue: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    headers: dict[str, str]
+    enqueued_at: int
+    sealed: bool = False
+
+    def __repr__(self) -> str:
+        # As with Message: arguments and headers are for the job alone.
+        return f"<Call of {self.job.name!r}, {self.message!r}>"
+
+    @property
+    def failures(self) -> int:
+        """How many attempts have failed if this one does. Crashes are counted separately."""
+        return max(1, self.message.attempt - self.message.ncrashes)
 
 
 class Context:
@@ -68,17 +106,17 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Which try this is, from 1; crashed tries count here."""
+        """The number of this attempt, from 1. Crashed attempts count."""
         return self._call.message.attempt
 
     @property
     def failures(self) -> int:
-        """Which try this is, without crashes: what `retries` is compared with."""
+        """How many attempts have failed if this one does. `retries` is compared with this; crashes don't count."""
         return self._call.failures
 
     @property
     def max_attempts(self) -> int:
-        """After so many failures the message is dead."""
+        """How many failures make the message dead: `retries + 1`."""
         return self._call.job.retries + 1
 
     @property
@@ -118,9 +156,9 @@ class Context:
         return self._held and self.lease_left > 0
 
     def progress(self, fraction: float, note: str = "") -> bool:
-        """Say how far the job is, 0 to 1; seen by `status`. False once another attempt took over.
+        """Report progress from 0 to 1, which `status` shows. False once another attempt has taken over.
 
-        At most two a second are sent, the others dropped, except a fraction of 1.
+        At most two reports a second are sent; the others are dropped, except a fraction of 1.
         """
         now = time.monotonic()
         if self._report is None or (fraction < 1 and now - self._reported_at < PROGRESS_EVERY_S):
@@ -135,19 +173,17 @@ class Context:
     def logger(self) -> JobLogger:
         """A logger under the job's name; its records carry job, mid, attempt and queue."""
         if self._logger is None:
-            from jobq.jobs.log import job_logger
-
             self._logger = job_logger(self)
         return self._logger
 
     def decide(self, error: BaseException) -> Decision:
-        """What becomes of this attempt if it ends with `error`; asked twice it answers the same."""
+        """How this attempt ends if it raises `error`; the same answer each time."""
         if self._decision is None or self._decision[0] is not error:
             self._decision = (error, self._call.job.decide(self._call.failures, error))
         return self._decision[1]
 
     def overrule(self, error: BaseException, decision: Decision) -> None:
-        """For middleware: if this attempt ends with `error`, that becomes of it."""
+        """For middleware: decide how this attempt ends if it raises `error`."""
         self._decision = (error, decision)
 
     def is_of(self, call: Call) -> bool:
@@ -165,6 +201,17 @@ class Context:
 
     def __repr__(self) -> str:
         return f"Context(job={self.job!r}, mid={self.mid!r}, attempt={self.attempt}, queue={self.queue!r})"
+
+
+def job_logger(context: Context, logger: logging.Logger | None = None) -> JobLogger:
+    """A logger under the job's name, or the one given."""
+    extra = {
+        "job": context.job,
+        "mid": context.mid,
+        "attempt": context.attempt,
+        "queue": context.queue,
+    }
+    return JobLogger(logger or logging.getLogger(context.job), extra)
 
 
 running: ContextVar[Context] = ContextVar("jobq_context")

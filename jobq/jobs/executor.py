@@ -7,9 +7,12 @@ it. Everything else that a job raises, SystemExit included, is a failure that en
 
 from __future__ import annotations
 
+import asyncio
+import resource
 import sys
 import time
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractContextManager
 from os import getpid
 from time import perf_counter_ns, thread_time_ns
@@ -19,14 +22,11 @@ from msgspec import structs
 
 from jobq.errors import CodecError, ConfigError, JobAborted, JobTimeout
 from jobq.events import ago_ms, attempt_record, in_utc, trace_id
-from jobq.jobs import middleware
-from jobq.jobs.absent import Absent, UnknownJobs
-from jobq.jobs.call import Call
 from jobq.jobs.codec import UnknownVersionError, decode
-from jobq.jobs.context import Context, ReportProgress, running
-from jobq.jobs.ending import failed_ending
-from jobq.jobs.forks import Home, leave
-from jobq.jobs.metered import Meter, metered
+from jobq.jobs.context import Call, Context, ReportProgress, running
+from jobq.jobs.endings import UnknownJobs, Unrunnable, failed_ending
+from jobq.jobs.forks import ForkedProcessError, Home, leave
+from jobq.jobs.middleware import Middlewares, around_run
 from jobq.jobs.registry import Registry
 from jobq.jobs.results import encode_result
 from jobq.jobs.signing import Seal, opened
@@ -39,7 +39,47 @@ LONG_US = 5_000
 PROGRESS_ROOM = 600
 
 Asked = Callable[[], bool]
+_ELSEWHERE = ForkedProcessError()
 SoftTimeout = Callable[[float], AbstractContextManager[None]]
+
+
+class Meter:
+    """CPU time in nanoseconds."""
+
+    __slots__ = ("ns",)
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+
+@types.coroutine
+def _metered(
+    coroutine: Coroutine[Any, Any, Any], meter: Meter, home: Home
+) -> Generator[Any, Any, Any]:
+    """Await `coroutine`, adding to `meter` what its own steps cost. A process forked in a step ends with it."""
+    step: Any = coroutine.send
+    pid = home.pid
+    value: Any = None
+    while True:
+        if getpid() != pid:
+            leave(_ELSEWHERE)
+        started = thread_time_ns()
+        try:
+            awaited = step(value)
+        except StopIteration as end:
+            home.only()
+            return end.value
+        except BaseException as error:
+            home.only(error)
+            raise
+        finally:
+            meter.ns += thread_time_ns() - started
+        if getpid() != pid:
+            leave(_ELSEWHERE)
+        try:
+            value, step = (yield awaited), coroutine.send
+        except BaseException as error:  # cancellation, and closing, belong to the coroutine
+            value, step = error, coroutine.throw
 
 
 class Executor:
@@ -64,13 +104,14 @@ class Executor:
     ) -> None:
         self.registry = registry
         self.worker = worker
-        self._absent = Absent(worker, unknown_jobs or UnknownJobs())
+        self._unrunnable = Unrunnable(worker, unknown_jobs or UnknownJobs())
         self._soft_timeout = soft_timeout
         self._report = report_progress
         self._lease_deadline = lease_deadline
         self._seal = seal
-        self._everywhere = middleware.everywhere
-        middleware.settle_awaited()
+        self._inner = registry.middleware
+        self._outer = self._inner.outer or Middlewares()
+        self._outer.add_imported()
         #: Where jobs run: what they fork never gets out of `run` or `arun`.
         self.home = Home()
         self._rss_kib = 0
@@ -92,7 +133,7 @@ class Executor:
             job = self.registry.find(envelope.job)
             if job is None:
                 why = f"no job {envelope.job!r:.200} here; is its module in --import?"
-                return self._absent.ending(queue, message, envelope.job, why, envelope.headers)
+                return self._unrunnable.ending(queue, message, envelope.job, why, envelope.headers)
             if envelope.options is not None:
                 job = job.overridden(envelope.options)
             return Call(
@@ -112,16 +153,16 @@ class Executor:
     def _unresolved(self, queue: str, message: Message, error: Exception) -> Ending:
         try:
             if isinstance(error, UnknownVersionError):
-                return self._absent.ending(queue, message, "", str(error))
+                return self._unrunnable.ending(queue, message, "", str(error))
             if isinstance(error, CodecError | ConfigError):
                 return self.refuse(queue, message, str(error))
         except Exception as broken:
             error = broken
-        return self._absent.broken(queue, message, error)
+        return self._unrunnable.broken(queue, message, error)
 
     def refuse(self, queue: str, message: Message, why: str) -> Ending:
         """The ending of a message that must not run: dead at once."""
-        return self._absent.unreadable(queue, message, why)
+        return self._unrunnable.unreadable(queue, message, why)
 
     def run(self, call: Call, told_to_stop: Asked | None = None) -> Ending:
         """Run a sync job to its outcome.
@@ -131,12 +172,12 @@ class Executor:
         report = self._reporting(call) if call.sealed else self._report
         context = Context(call, report, self._lease_deadline, self.worker)
         job = call.job
-        layers = self._everywhere.layers + self.registry.middleware.layers
+        layers = self._outer.layers + self._inner.layers
         entered = running.set(context)
         cpu, started = thread_time_ns(), perf_counter_ns()
         try:
             if layers or job.timeout is not None:
-                value = middleware.around_run(layers, context, lambda: self._limited(call))()
+                value = around_run(layers, "run", context, lambda: self._limited(call))()
             else:
                 value = job.function(*call.args, **call.kwargs)
             if getpid() != self.home.pid:
@@ -162,14 +203,12 @@ class Executor:
         """
         report = self._reporting(call) if call.sealed else self._report
         context = Context(call, report, self._lease_deadline, self.worker)
-        layers = self._everywhere.layers + self.registry.middleware.layers
+        layers = self._outer.layers + self._inner.layers
         meter = Meter()
         entered = running.set(context)
         started = perf_counter_ns()
         try:
-            value = await middleware.around_arun(
-                layers, context, lambda: self._alimited(call, meter)
-            )()
+            value = await around_run(layers, "arun", context, lambda: self._alimited(call, meter))()
             self.home.only()
             result = encode_result(value, call.job.name) if call.job.stores_result else None
         except BaseException as error:
@@ -207,13 +246,11 @@ class Executor:
         return value
 
     async def _alimited(self, call: Call, meter: Meter) -> Any:
-        import asyncio
-
         job = call.job
         limit = asyncio.timeout(job.timeout)
         try:
             async with limit:
-                value = await metered(job.function(*call.args, **call.kwargs), meter, self.home)
+                value = await _metered(job.function(*call.args, **call.kwargs), meter, self.home)
         except TimeoutError as error:
             if limit.expired():
                 raise JobTimeout(f"ran past its timeout of {job.timeout:g} s") from error
@@ -282,8 +319,6 @@ class Executor:
 
     def _peak_rss_kib(self, run_us: int) -> int:
         if run_us >= LONG_US or self._runs % RSS_EVERY == 0:
-            import resource
-
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             self._rss_kib = peak // 1024 if sys.platform == "darwin" else peak
         self._runs += 1
@@ -297,8 +332,6 @@ def _stops(error: BaseException, told_to_stop: Asked | None) -> bool:
 
 
 def _cancelled_from_outside(error: BaseException, told_to_stop: Asked | None) -> bool:
-    import asyncio
-
     try:
         current = asyncio.current_task()
     except RuntimeError:

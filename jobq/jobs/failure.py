@@ -1,6 +1,6 @@
-"""What is kept of an error: its class, a fingerprint, and text for the person who looks at the dead.
+"""What is kept of an error: its class, a fingerprint, and text for people who look at dead messages.
 
-Never local variables, and no values but those in the error's own message; passwords in URLs are masked.
+Local variables are never kept, and no values but those in the error's message. Passwords in URLs are masked.
 """
 
 from __future__ import annotations

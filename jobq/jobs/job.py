@@ -1,35 +1,99 @@
-"""`@job`: a function that can be called, and enqueued.
+"""A job: a function that can be called, and enqueued with its options.
 
-Decorating needs no server. A call is delivered at least once: it runs again if its worker died, its lease
-was lost, Redis lost writes, or it asked to be retried.
+A call is delivered at least once: it runs again if its worker died, its lease was lost, Redis lost writes, or it
+asked to be retried. `@job` is in `registry.py`; neither it nor a Job needs a server until something is enqueued.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import update_wrapper
+from itertools import islice
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from msgspec import UNSET
 
 from jobq.errors import ConfigError
-from jobq.jobs.codec import Overrides
-from jobq.jobs.decision import DEFAULT_POLICY, DEFAULT_RETRIES, Decision, Rules
-from jobq.jobs.enqueue import Args, queue_of, send, send_many
-from jobq.jobs.options import TRAVELLING, Declaration, Options, checked_options
-from jobq.jobs.receipt import Receipt
-from jobq.jobs.registry import checked_job_name, default_registry, job_name
-from jobq.jobs.results import ResultRefusedError
-from jobq.jobs.retry import Listed
-from jobq.jobs.signature import Signature
+from jobq.jobs.codec import Overrides, encode
+from jobq.jobs.middleware import Middlewares, around_enqueue
+from jobq.jobs.options import TRAVELLING, Options, checked_options
+from jobq.jobs.queues import queue_of
+from jobq.jobs.results import Receipt, ResultRefusedError
+from jobq.jobs.retry import DEFAULT_POLICY, DEFAULT_RETRIES, Decision, Listed, Rules
+from jobq.jobs.signing import seal_for
+from jobq.queue.mids import new_mid
+from jobq.queue.types import PER_CALL
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
 
-_TO_QUEUE = ("delay", "at", "can_update", "can_requeue", "dedupe", "lock_ms", "durability")
+Arguments = tuple[Sequence[Any], dict[str, Any]]
+_TO_QUEUE = ("delay", "at", "can_update", "can_requeue", "dedupe", "durability")
+
+
+class Args(Generic[P]):
+    """The arguments of one call, for Job.enqueue_many; made by Job.args."""
+
+    __slots__ = ("args", "job", "kwargs")
+
+    def __init__(self, job: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        self.job, self.args, self.kwargs = job, args, kwargs
+
+    def __repr__(self) -> str:
+        return f"<Args of {self.job}>"
+
+
+class Outgoing:
+    """Up to 250 calls of one job on their way to one queue; middleware may change all but the job.
+
+    `headers` go with each of them. With `mid` there is one call. `size` is their bytes, once encoded.
+    """
+
+    __slots__ = ("calls", "headers", "job", "mid", "queue", "size")
+
+    def __init__(self, job: Job[..., Any], calls: list[Arguments]) -> None:
+        settings = job.settings
+        self.job = job
+        self.queue: str = job.queue
+        self.mid: str | None = settings.get("mid")
+        self.headers: dict[str, str] = dict(settings.get("headers") or {})
+        self.calls = calls
+        self.size = 0
+
+    def deliver(self) -> list[Receipt[Any]]:
+        """Encode the calls and enqueue them in one round trip."""
+        job = self.job
+        queue = queue_of(self.queue, job.settings.get("client"))
+        server = queue.client.settings
+        now = time.time_ns() // 1_000_000
+        name, mid, headers, overrides = job.name, self.mid, self.headers, job.overrides
+        limit = server.max_content
+        contents: list[tuple[str | None, bytes]] = [
+            (mid, encode(name, args, kwargs, now, headers, overrides, limit))
+            for args, kwargs in self.calls
+        ]
+        if server.codec is not None:
+            seal = seal_for(server.codec)
+            at, delay = job.settings.get("at"), job.settings.get("delay")
+            due_ms = at * 1000 if at is not None else now + (delay or 0) * 1000
+            mids = [mid or new_mid() for _ in contents]
+            contents = [
+                (mid, seal.close_call(queue.name, mid, content, due_ms))
+                for mid, (_, content) in zip(mids, contents, strict=True)
+            ]
+        self.size = sum([len(content) for _, content in contents])
+        if len(contents) == 1:
+            [(mid, content)] = contents
+            accepted = [queue.enqueue(content, mid=mid, **job.queue_options)]
+        else:
+            accepted = queue.enqueue_many(contents, **job.queue_options)
+        return [
+            Receipt(mid, action, status, name, queue, job.stores_result)
+            for mid, action, status in accepted
+        ]
 
 
 class Job(Generic[P, R]):
@@ -38,18 +102,22 @@ class Job(Generic[P, R]):
     R is what its result is: for an async function what it returns when awaited.
     """
 
-    def __init__(self, function: Callable[P, Any], declared: Mapping[str, Any]) -> None:
-        _check_function(function)
+    def __init__(
+        self,
+        function: Callable[P, Any],
+        name: str,
+        settings: dict[str, Any],
+        middleware: Middlewares,
+    ) -> None:
         update_wrapper(self, function)
-        settings = checked_options(declared, declaring=True)
         self.function: Callable[..., Any] = function
         self.is_async = inspect.iscoroutinefunction(function)
-        self.name = checked_job_name(settings.pop("name", None) or job_name(function))
-        self.registry = settings.pop("registry", default_registry)
+        self.name = name
+        self.middleware = middleware
         self.overrides: Overrides | None = None
-        self._signature = Signature(function)
+        self._signature = inspect.signature(function)
+        self._least, self._most = _positional(self._signature)
         self._settle(settings)
-        self.registry.add(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function itself, here and now."""
@@ -61,8 +129,13 @@ class Job(Generic[P, R]):
         Raises TypeError for arguments that don't fit the function, CodecError for what JSON can't carry,
         ServerFullError or UnavailableError from the server. Tuples arrive as lists.
         """
-        self._signature.check(args, kwargs)
-        return send(self, [(args, kwargs)])[0]
+        if kwargs or not self._least <= len(args) <= self._most:
+            self.check_arguments(args, kwargs)
+        outgoing = Outgoing(self, [(args, kwargs)])
+        layers = self.middleware.all_layers()
+        if layers:
+            return self._through(layers, outgoing)[0]
+        return outgoing.deliver()[0]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
         """`enqueue` in a thread: one client serves sync and async callers, and the event loop goes on."""
@@ -72,7 +145,7 @@ class Job(Generic[P, R]):
 
     def args(self, *args: P.args, **kwargs: P.kwargs) -> Args[P]:
         """The arguments of one call, for enqueue_many. Raises TypeError for arguments that don't fit the function."""
-        self._signature.check(args, kwargs)
+        self.check_arguments(args, kwargs)
         return Args(self.name, args, kwargs)
 
     @overload
@@ -84,13 +157,46 @@ class Job(Generic[P, R]):
     ) -> list[Receipt[R]]:
         """Enqueue many calls: `resize.enqueue_many(resize.args(path, width=200) for path in paths)`.
 
-        Plain tuples of positional arguments do too, which type checkers don't look into. One round trip per 250
-        calls, each whole or not at all; an error leaves earlier ones enqueued.
+        Plain tuples of positional arguments work too, but type checkers don't check them. One round trip carries 250
+        calls, whole or not at all. After an error the calls of earlier round trips stay enqueued.
         """
-        return send_many(self, arguments)
+        if self.settings.get("mid") is not None:
+            raise ConfigError(
+                f"mid={self.settings['mid']!r} can't be the mid of many messages; enqueue them one by one"
+            )
+        receipts: list[Receipt[R]] = []
+        calls = self._calls(arguments)
+        while batch := list(islice(calls, PER_CALL)):
+            receipts += self.send(batch)
+        return receipts
+
+    def send(self, calls: list[Arguments]) -> list[Receipt[R]]:
+        """Enqueue up to 250 calls, whose arguments are checked, in one round trip and within the middleware."""
+        return self._through(self.middleware.all_layers(), Outgoing(self, calls))
+
+    def _through(self, layers: tuple[Any, ...], outgoing: Outgoing) -> list[Receipt[R]]:
+        sent: list[Receipt[R]] = around_enqueue(layers, Outgoing.deliver)(outgoing)
+        return sent
+
+    def _calls(self, arguments: Iterable[Sequence[Any] | Args[...]]) -> Iterator[Arguments]:
+        for item in arguments:
+            if isinstance(item, Args):
+                if item.job != self.name:
+                    raise ConfigError(
+                        f"{item!r} can't be enqueued as {self.name}; take {self.name}.args(…)"
+                    )
+                yield item.args, item.kwargs
+            elif isinstance(item, tuple | list):
+                self.check_arguments(item, {})
+                yield item, {}
+            else:
+                raise ConfigError(
+                    f"enqueue_many of {self.name} takes tuples of arguments, not {item!r:.80}; "
+                    "for one argument give (x,)"
+                )
 
     def options(self, **changes: Unpack[Options]) -> Self:
-        """A copy that enqueues otherwise; the job itself stays as it is."""
+        """A copy that enqueues with different options; the job itself doesn't change."""
         checked = checked_options(changes, declaring=False)
         if "headers" in checked:
             checked["headers"] = {**(self.settings.get("headers") or {}), **checked["headers"]}
@@ -107,15 +213,14 @@ class Job(Generic[P, R]):
 
     def receipt(self, mid: str) -> Receipt[R]:
         """A receipt for a message enqueued earlier or elsewhere."""
-        return Receipt(
-            mid, "exists", job=self, queue=queue_of(self.queue, self.settings.get("client"))
-        )
+        queue = queue_of(self.queue, self.settings.get("client"))
+        return Receipt(mid, "exists", "", self.name, queue, self.stores_result)
 
     def overridden(self, overrides: Overrides) -> Self:
-        """A copy with what one message changes. ConfigError for a message that contradicts itself.
+        """A copy with the options that travelled with one message. ConfigError if they contradict one another.
 
-        The job may declare other timeouts than when the message was made. Where its own ones and those of
-        the message can't both hold, those of the message do.
+        The job may declare other timeouts now than when the message was made. Where the two contradict, the
+        message's win.
         """
         changes = {name: getattr(overrides, name) for name in TRAVELLING}
         changes = {name: value for name, value in changes.items() if value is not UNSET}
@@ -129,14 +234,17 @@ class Job(Generic[P, R]):
         return changed
 
     def decide(self, failures: int, error: BaseException) -> Decision:
-        """What becomes of an attempt that raised `error`; `failures` counts it."""
+        """How an attempt ends that raised `error`; `failures` includes it."""
         if isinstance(error, ResultRefusedError):
             return Decision("dead", why="it ran, but its result can't be stored")
         return self.rules.decide(failures, error)
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """TypeError unless the function takes these."""
-        self._signature.check(args, kwargs)
+        """TypeError, in the words of a call, unless the function takes these."""
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.function.__qualname__}(): {error}") from None
 
     def _settle(self, settings: dict[str, Any]) -> None:
         self.settings = settings
@@ -154,6 +262,8 @@ class Job(Generic[P, R]):
         self.queue_options = {
             name: settings[name] for name in _TO_QUEUE if settings.get(name) is not None
         }
+        if settings.get("lease") is not None:
+            self.queue_options["lock_ms"] = max(1, round(settings["lease"] * 1000))
         if self.timeout and self.hard_timeout and _contradict(settings):
             raise ConfigError(
                 f"hard_timeout={self.hard_timeout:g} ends {self.name} before timeout={self.timeout:g} can; "
@@ -180,48 +290,19 @@ class AsyncJob(Job[P, R]):
         return self.function(*args, **kwargs)  # type: ignore[no-any-return]
 
 
-class Decorator:
-    """What `job(...)` with options gives: put it on a function."""
-
-    def __init__(self, declared: Declaration) -> None:
-        self._declared = declared
-
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> AsyncJob[P, T]: ...  # type: ignore[overload-overlap]
-    @overload
-    def __call__(self, function: Callable[P, T], /) -> SyncJob[P, T]: ...
-    def __call__(self, function: Callable[..., Any], /) -> Job[..., Any]:
-        """Make the job."""
-        kind = AsyncJob if inspect.iscoroutinefunction(function) else SyncJob
-        return kind(function, self._declared)
-
-
-@overload
-def job(function: Callable[P, Coroutine[Any, Any, T]], /) -> AsyncJob[P, T]: ...  # type: ignore[overload-overlap]
-@overload
-def job(function: Callable[P, T], /) -> SyncJob[P, T]: ...
-@overload
-def job(**declared: Unpack[Declaration]) -> Decorator: ...
-def job(function: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
-    """Make a function a job: `@job`, `@job(queue="low", retries=3)`, or `job(queue="low")(function)`."""
-    decorator = Decorator(declared)  # type: ignore[arg-type]
-    return decorator if function is None else decorator(function)
-
-
 def _contradict(settings: Mapping[str, Any]) -> bool:
     """Whether the hard timeout ends the job before its timeout can."""
     timeout, hard_timeout = settings.get("timeout"), settings.get("hard_timeout")
     return bool(timeout and hard_timeout and hard_timeout <= timeout)
 
 
-def _check_function(function: Any) -> None:
-    if (
-        not callable(function)
-        or isinstance(function, type | Job)
-        or not hasattr(function, "__qualname__")
-    ):
-        raise ConfigError(f"@job on {function!r}: put it on a function")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigError(
-            f"@job on the generator {function!r}: nobody would draw from it; return a list"
-        )
+def _positional(signature: inspect.Signature) -> tuple[int, int]:
+    """How many plain positional arguments surely fit, at least and at most; none where at least is more."""
+    parameters = list(signature.parameters.values())
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p for p in parameters if p.default is p.empty]
+    most = len(positional)
+    # A position can't provide a required keyword-only parameter.
+    if any(p.kind is p.KEYWORD_ONLY for p in required):
+        return most + 1, most
+    return sum(p in positional for p in required), most

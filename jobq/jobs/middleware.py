@@ -1,4 +1,4 @@
-"""The onion around enqueue and run.
+"""Middleware: layers around enqueue and run.
 
 A middleware is any object with some of these methods. Each does its part and calls `next`::
 
@@ -24,32 +24,32 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobq.errors import ConfigError
 
-if TYPE_CHECKING:
-    from jobq.jobs.context import Context
-    from jobq.jobs.enqueue import Outgoing
-    from jobq.jobs.receipt import Receipt
-
-    Deliver = Callable[[Outgoing], list[Receipt[Any]]]
-
+Layers = tuple[Any, ...]
 _METHODS = ("enqueue", "run", "arun")
 
 
 class Middlewares:
-    """An ordered set of middleware. `layers` is read on the hot path: an empty tuple costs nothing."""
+    """An ordered set of middleware, inside the layers of `outer`.
 
-    def __init__(self) -> None:
-        self.layers: tuple[Any, ...] = ()
+    `layers` is read on the hot path: an empty tuple costs nothing.
+    """
+
+    def __init__(self, outer: Middlewares | None = None) -> None:
+        self.outer = outer
+        self.layers: Layers = ()
+        #: Provider of a middleware by the module that its first import waits for.
+        self._awaited: dict[str, str] = {}
 
     def add(self, middleware: Any) -> None:
         """Add inside those added before; the same object again changes nothing."""
         if not any(hasattr(middleware, name) for name in _METHODS):
-            raise ConfigError(f"{middleware!r} is no middleware; give it enqueue, run or arun")
+            raise ConfigError(f"{middleware!r} is not a middleware; give it enqueue, run or arun")
         if hasattr(middleware, "run") != hasattr(middleware, "arun"):
             has, lacks = ("run", "arun") if hasattr(middleware, "run") else ("arun", "run")
             raise ConfigError(
@@ -63,30 +63,33 @@ class Middlewares:
         """Take it out; unknown ones are ignored."""
         self.layers = tuple(known for known in self.layers if known is not middleware)
 
+    def add_when_imported(self, module: str, provider: str) -> None:
+        """Add the `middleware` of module `provider` once the program has imported `module`."""
+        self._awaited[module] = provider
+
+    def add_imported(self) -> None:
+        """Add those of add_when_imported whose modules are imported by now."""
+        for module in [name for name in self._awaited if name in sys.modules]:
+            provider = importlib.import_module(self._awaited.pop(module))
+            self.add(provider.middleware)
+
+    def all_layers(self) -> Layers:
+        """The layers of `outer`, then these."""
+        outer = self.outer
+        if outer is None:
+            return self.layers
+        if not sys.modules.keys().isdisjoint(outer._awaited):
+            outer.add_imported()
+        return outer.layers + self.layers
+
 
 #: Around every job of the process.
 everywhere = Middlewares()
 add = everywhere.add
 remove = everywhere.remove
 
-_awaited: dict[str, str] = {}
 
-
-def add_when_imported(module: str, provider: str) -> None:
-    """Add the `middleware` of module `provider` once somebody has imported `module`."""
-    _awaited[module] = provider
-
-
-def settle_awaited() -> None:
-    """Add what add_when_imported promised, for modules that are loaded by now."""
-    if sys.modules.keys().isdisjoint(_awaited):
-        return
-    for module in [name for name in _awaited if name in sys.modules]:
-        provider = importlib.import_module(_awaited.pop(module))
-        add(provider.middleware)
-
-
-def around_enqueue(layers: tuple[Any, ...], deliver: Deliver) -> Deliver:
+def around_enqueue(layers: Layers, deliver: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """`deliver` within the enqueue method of each layer."""
     for layer in reversed(layers):
         method = getattr(layer, "enqueue", None)
@@ -95,29 +98,14 @@ def around_enqueue(layers: tuple[Any, ...], deliver: Deliver) -> Deliver:
     return deliver
 
 
-def around_run(
-    layers: tuple[Any, ...], context: Context, call: Callable[[], Any]
-) -> Callable[[], Any]:
-    """`call` within the run method of each layer."""
+def around_run(layers: Layers, method: str, context: Any, call: Callable[[], Any]) -> Any:
+    """`call` within the `run` or `arun` method of each layer."""
     for layer in reversed(layers):
-        method = getattr(layer, "run", None)
-        if method is not None:
-            call = partial(method, context, call)
+        found = getattr(layer, method, None)
+        if found is not None:
+            call = partial(found, context, call)
     return call
 
 
-def around_arun(
-    layers: tuple[Any, ...], context: Context, call: Callable[[], Awaitable[Any]]
-) -> Callable[[], Awaitable[Any]]:
-    """`call` within the arun method of each layer."""
-    for layer in reversed(layers):
-        method = getattr(layer, "arun", None)
-        if method is not None:
-            call = partial(method, context, call)
-    return call
-
-
-def _call_enqueue(
-    method: Callable[..., Any], deliver: Deliver, outgoing: Outgoing
-) -> list[Receipt[Any]]:
-    return method(outgoing, deliver)  # type: ignore[no-any-return]
+def _call_enqueue(method: Callable[..., Any], deliver: Callable[[Any], Any], outgoing: Any) -> Any:
+    return method(outgoing, deliver)

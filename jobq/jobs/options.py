@@ -1,22 +1,20 @@
-"""What can be said about a job where it is declared, and about one message where it is enqueued."""
+"""Options: what `@job(...)` and `.options(...)` take, checked and with durations in seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
+from jobq.client.names import checked_name
 from jobq.config import duration_s, parse_durability
 from jobq.durations import Duration
 from jobq.errors import ConfigError
-from jobq.jobs.decision import ErrorFilter, checked_filter
-from jobq.jobs.retry import Policy
-
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
-    from jobq.jobs.registry import Registry
+from jobq.jobs.queues import ClientLike
+from jobq.jobs.retry import checked_filter
 
 MAX_S = 3_153_600_000.0
+DAY_S = 86_400.0
 YEAR_10000_S = 253_402_300_800.0
 
 
@@ -25,21 +23,21 @@ class Options(TypedDict, total=False):
 
     queue, client: where to. mid: the message's id and dedupe key. delay, at: not before. can_update: newer
     content replaces what waits under the mid. can_requeue: newer content runs after the current run.
-    dedupe: refuse the mid for so long after it is done. lock_ms: least length of its locks, where the worker's
-    lease is shorter. headers: go with it.
+    dedupe: refuse the mid for that long after it is done. lease: the least length of the message's leases, where the
+    worker's is shorter. headers: go with it.
     durability: memory, disk or replicas=n, confirmed before enqueue returns; None = the client's.
     retries, timeout, hard_timeout, result_ttl: for this message instead of what the job declares.
     """
 
     queue: str
-    client: Client | None
+    client: ClientLike | None
     mid: str | None
     delay: Duration | None
     at: datetime | float | None
     can_update: bool
     can_requeue: bool
     dedupe: Duration | None
-    lock_ms: int | None
+    lease: Duration | None
     durability: str | None
     headers: Mapping[str, str]
     retries: int
@@ -48,23 +46,10 @@ class Options(TypedDict, total=False):
     result_ttl: Duration | None
 
 
-class Declaration(Options, total=False):
-    """For `@job(...)`: besides, what only the code of a job can say.
-
-    retry: the policy, or a function of (failures, error). retry_on, dead_on: exception classes or a
-    function of the error; an error not in retry_on, or in dead_on, is dead at once.
-    """
-
-    name: str
-    retry: Policy
-    retry_on: ErrorFilter | list[type[BaseException]] | None
-    dead_on: ErrorFilter | list[type[BaseException]] | None
-    registry: Registry
-
-
 #: What travels with a message when `.options(...)` changes it.
 TRAVELLING = ("retries", "timeout", "hard_timeout", "result_ttl")
-_ONLY_DECLARED = frozenset(Declaration.__annotations__) - frozenset(Options.__annotations__)
+#: What `@job(...)` takes besides.
+_ONLY_DECLARED = frozenset(("name", "retry", "retry_on", "dead_on", "registry"))
 
 
 def checked_options(given: Mapping[str, Any], *, declaring: bool) -> dict[str, Any]:
@@ -92,10 +77,8 @@ def _as_given(name: str, value: Any) -> Any:
 
 
 def _queue(name: str, value: Any) -> str:
-    from jobq.client.names import checked_name
-
     if not isinstance(value, str):
-        raise ConfigError(f"queue={value!r} is no name; give a str")
+        raise ConfigError(f"queue={value!r} is not a name; give a str")
     return checked_name("queue", value)
 
 
@@ -107,7 +90,7 @@ def _mid(name: str, value: Any) -> str | None:
     return value
 
 
-def _duration(least: float) -> Callable[[str, Any], float | None]:
+def _duration(least: float, most: float = MAX_S) -> Callable[[str, Any], float | None]:
     def check(name: str, value: Any) -> float | None:
         if value is None:
             return None
@@ -115,11 +98,12 @@ def _duration(least: float) -> Callable[[str, Any], float | None]:
             seconds = duration_s(value)
         except (ConfigError, TypeError, ValueError):
             raise ConfigError(
-                f"{name}={value!r} is no duration; give seconds, a timedelta or '5m'"
+                f"{name}={value!r} is not a duration; give seconds, a timedelta or '5m'"
             ) from None
-        if not least <= seconds <= MAX_S:
+        if not least <= seconds <= most:
+            longest = "100 years" if most == MAX_S else f"{most:g}"
             raise ConfigError(
-                f"{name}={value!r} is out of range; take {least:g} seconds to 100 years"
+                f"{name}={value!r} is out of range; take {least:g} seconds to {longest}"
             )
         return seconds
 
@@ -134,7 +118,7 @@ def _at(name: str, value: Any) -> float | None:
     if value is None or (isinstance(value, int | float) and 0 <= value < YEAR_10000_S):
         return None if value is None else float(value)
     raise ConfigError(
-        f"at={value!r} is no moment; give a datetime with a time zone, or epoch seconds"
+        f"at={value!r} is not a moment; give a datetime with a time zone, or epoch seconds"
     )
 
 
@@ -144,10 +128,8 @@ def _flag(name: str, value: Any) -> bool:
     raise ConfigError(f"{name}={value!r} is neither True nor False")
 
 
-def _whole(least: int, most: int) -> Callable[[str, Any], int | None]:
-    def check(name: str, value: Any) -> int | None:
-        if value is None and name == "lock_ms":
-            return None
+def _whole(least: int, most: int) -> Callable[[str, Any], int]:
+    def check(name: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise ConfigError(
                 f"{name}={value!r} is out of range; take a whole number of {least} to {most}"
@@ -174,8 +156,8 @@ def _durability(name: str, value: Any) -> str | None:
 def _policy(name: str, value: Any) -> Any:
     if not callable(value):
         raise ConfigError(
-            f"retry={value!r} is no policy; take jobq.retry.exponential(), fixed(10), linear(10), listed([1, 30]) "
-            "or a function of (failures, error); how often is retries=…"
+            f"retry={value!r} is not a policy; take jobq.retry.exponential(), fixed(10), linear(10), listed([1, 30]) "
+            "or a function of (failures, error); retries=… says how often"
         )
     return value
 
@@ -189,7 +171,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "can_update": _flag,
     "can_requeue": _flag,
     "dedupe": _duration(0),
-    "lock_ms": _whole(1, 86_400_000),
+    "lease": _duration(0.001, DAY_S),
     "durability": _durability,
     "headers": _headers,
     "retries": _whole(0, 10_000),

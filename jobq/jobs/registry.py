@@ -1,26 +1,33 @@
-"""Name -> job, filled by `@job` when modules load. A message only ever finds what is in here."""
+"""`@job`, and the registry that it adds jobs to when modules load. A message can only run a job that is in it."""
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from jobq.errors import ConfigError, JobAlreadyRegisteredError, JobNotFoundError
 from jobq.jobs.codec import MAX_NAME
-from jobq.jobs.middleware import Middlewares
+from jobq.jobs.job import AsyncJob, Job, SyncJob
+from jobq.jobs.middleware import Middlewares, everywhere
+from jobq.jobs.options import Options, checked_options
+from jobq.jobs.retry import ErrorFilter, Policy
 
-if TYPE_CHECKING:
-    from jobq.jobs.job import Job
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Registry:
-    """Jobs by name, and middleware for them alone, inside the middleware for all."""
+    """Jobs by name, with middleware for them alone inside `around`, the middleware of the process.
 
-    def __init__(self) -> None:
+    Everything that a process shares about jobs hangs on one of these: `Registry(Middlewares())` is a fresh world.
+    """
+
+    def __init__(self, around: Middlewares = everywhere) -> None:
         self._jobs: dict[str, Job[..., Any]] = {}
-        self.middleware = Middlewares()
+        self.middleware = Middlewares(around)
         self.find = self._jobs.get
 
     def add(self, job: Job[..., Any]) -> None:
@@ -56,6 +63,54 @@ class Registry:
 
 #: Where `@job` registers unless it is given another.
 default_registry = Registry()
+
+
+class Declaration(Options, total=False):
+    """For `@job(...)`: Options, and what belongs to the job rather than to one message.
+
+    retry: the policy, or a function of (failures, error). retry_on, dead_on: exception classes or a
+    function of the error; an error not in retry_on, or in dead_on, is dead at once.
+    """
+
+    name: str
+    retry: Policy
+    retry_on: ErrorFilter | list[type[BaseException]] | None
+    dead_on: ErrorFilter | list[type[BaseException]] | None
+    registry: Registry
+
+
+class Decorator:
+    """What `job(...)` with options returns: put it on a function."""
+
+    def __init__(self, declared: Declaration) -> None:
+        self._declared = declared
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> AsyncJob[P, T]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> SyncJob[P, T]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Job[..., Any]:
+        """Make the job."""
+        _check_function(function)
+        settings = checked_options(self._declared, declaring=True)
+        name = checked_job_name(settings.pop("name", None) or job_name(function))
+        registry: Registry = settings.pop("registry", default_registry)
+        kind = AsyncJob if inspect.iscoroutinefunction(function) else SyncJob
+        made: Job[..., Any] = kind(function, name, settings, registry.middleware)
+        registry.add(made)
+        return made
+
+
+@overload
+def job(function: Callable[P, Coroutine[Any, Any, T]], /) -> AsyncJob[P, T]: ...  # type: ignore[overload-overlap]
+@overload
+def job(function: Callable[P, T], /) -> SyncJob[P, T]: ...
+@overload
+def job(**declared: Unpack[Declaration]) -> Decorator: ...
+def job(function: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
+    """Make a function a job: `@job`, `@job(queue="low", retries=3)`, or `job(queue="low")(function)`."""
+    decorator = Decorator(declared)  # type: ignore[arg-type]
+    return decorator if function is None else decorator(function)
 
 
 def job_name(function: Callable[..., Any]) -> str:
@@ -100,3 +155,16 @@ def _place(function: Callable[..., Any]) -> str:
     code = getattr(function, "__code__", None)
     where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
     return f"{function.__module__}.{function.__qualname__}{where}"
+
+
+def _check_function(function: Any) -> None:
+    if (
+        not callable(function)
+        or isinstance(function, type | Job)
+        or not hasattr(function, "__qualname__")
+    ):
+        raise ConfigError(f"@job on {function!r}: put it on a function")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(
+            f"@job on the generator {function!r}: nobody would draw from it; return a list"
+        )

@@ -1,14 +1,28 @@
-"""A stored result: `{"ok": value}`, or `{"error": text, "type": class name}` of a job that is dead.
+"""Results: the receipt that enqueue returns, and the stored form of what a job returned.
 
-Only text comes back of an error: no class is looked up because a result names it.
+A stored result is `{"ok": value}`, or `{"error": text, "type": class name}` of a job that is dead. Only text comes
+back of an error: no class is looked up because a result names it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import Any, Generic, TypeVar, cast
 
-from jobq.errors import CodecError, JobFailedError
+from jobq.config import duration_s
+from jobq.durations import Duration
+from jobq.errors import CodecError, JobFailedError, ResultNotStoredError, ResultTimeoutError
 from jobq.jobs.codec import HARD_LIMIT, checked_size, decode_any, encode_plain
+from jobq.jobs.queues import QueueLike, wait_for_item
+from jobq.jobs.signing import Purpose, opened, seal_of, shown_text
+from jobq.queue.types import Action, Status
+
+R = TypeVar("R")
+
+#: How long one blocking wait lasts before the message's status is checked: a message that died with its
+#: whole host leaves no result behind.
+CHECK_EVERY_S = 10.0
+_GONE = frozenset(("nil", "done-awaiting-gc", "done-with-backoff"))
 
 
 class ResultRefusedError(CodecError):
@@ -31,10 +45,112 @@ def encode_failure(summary: str, kind: str) -> bytes:
 
 
 def decode_result(content: bytes, job: str, mid: str) -> Any:
-    """What the job returned; JobFailedError when it is dead, CodecError when this is no result."""
+    """What the job returned; JobFailedError when it is dead, CodecError when this isn't a result."""
     stored = decode_any(content)
     if isinstance(stored, dict) and "ok" in stored:
         return stored["ok"]
     if isinstance(stored, dict) and "error" in stored:
         raise JobFailedError(f"{job} {mid} is dead: {stored['error']}")
     raise CodecError(f"what is stored as the result of {job} {mid} is none")
+
+
+class Receipt(Generic[R]):
+    """One enqueued message.
+
+    `action` says what enqueue did. 'exists': it was refused as a duplicate, and `existing_status` is the status of
+    the message that exists. 'buffered': it waits in this process's outage buffer.
+    """
+
+    __slots__ = ("_queue", "_stores_result", "action", "existing_status", "job", "mid")
+
+    def __init__(
+        self,
+        mid: str,
+        action: Action,
+        existing_status: str,
+        job: str,
+        queue: QueueLike,
+        stores_result: bool,
+    ) -> None:
+        self.mid = mid
+        self.action = action
+        self.existing_status = existing_status
+        #: The job's name.
+        self.job = job
+        self._queue = queue
+        self._stores_result = stores_result
+
+    @property
+    def queue(self) -> str:
+        """The queue's name."""
+        return self._queue.name
+
+    @property
+    def accepted(self) -> bool:
+        """Whether enqueue took the call: not so when its mid existed already."""
+        return self.action != "exists"
+
+    def status(self) -> Status:
+        """Where the message is now, with attempts and progress."""
+        found = self._queue.status(self.mid)
+        return found._replace(progress=self._shown("progress", found.progress))
+
+    def cancel(self) -> bool:
+        """Cancel the message; False when there was nothing left to cancel.
+
+        A running attempt isn't stopped at once: its worker learns of it at the next renewal of the lease.
+        """
+        return self._queue.cancel(self.mid)[0] == "cancelled"
+
+    def result(self, timeout: Duration | None = None) -> R:
+        """What the job returned, waiting up to `timeout` for it (30, "5m"); None waits without end.
+
+        Raises ResultNotStoredError when the job stores none or it has expired, JobFailedError when the message is dead,
+        ResultTimeoutError when time is up, CodecError where calls are sealed and this result isn't. It blocks on a
+        separate connection and doesn't poll.
+        """
+        if not self._stores_result:
+            raise ResultNotStoredError(
+                f"{self.job} stores no results; declare it with @job(result_ttl=…)"
+            )
+        key = self._queue.result_key(self.mid)
+        timeout_s = None if timeout is None else duration_s(timeout)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        content = self._queue.client.command("LINDEX", key, 0)
+        while content is None:
+            self._check_alive(key)
+            left = CHECK_EVERY_S if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise ResultTimeoutError(
+                    f"no result of {self.job} {self.mid} within {timeout_s:g} s"
+                )
+            content = wait_for_item(self._queue.client, key, min(left, CHECK_EVERY_S))
+        seal = seal_of(self._queue.client)
+        content = opened(seal and seal.of("result"), self.queue, self.mid, content)
+        return cast("R", decode_result(content, self.job, self.mid))
+
+    async def aresult(self, timeout: Duration | None = None) -> R:
+        """`result` in a thread, so that the event loop goes on. Cancelling doesn't end that thread's wait."""
+        import asyncio
+
+        return await asyncio.to_thread(self.result, timeout)
+
+    def _check_alive(self, key: str) -> None:
+        status = self.status()
+        if status.word == "dead":
+            died = self._queue.admin.dead(mid=self.mid)
+            why = self._shown("reason", died[0].reason) if died else "its reason was purged"
+            why = why.partition("\n")[0]
+            raise JobFailedError(f"{self.job} {self.mid} is dead: {why}")
+        # The script that ends the attempt stores the result too: none will come later.
+        if status.word in _GONE and self._queue.client.command("EXISTS", key) == 0:
+            raise ResultNotStoredError(
+                f"{self.job} {self.mid} is over, and no result is kept (cancelled, or expired)"
+            )
+
+    def _shown(self, purpose: Purpose, text: str) -> str:
+        return shown_text(seal_of(self._queue.client), purpose, self.queue, self.mid, text)
+
+    def __repr__(self) -> str:
+        status = f", existing_status={self.existing_status!r}" if self.existing_status else ""
+        return f"Receipt(mid={self.mid!r}, action={self.action!r}{status})"

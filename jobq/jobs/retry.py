@@ -1,30 +1,36 @@
-"""When a failed attempt is tried again: pure functions of (failures so far, error).
+"""When a failed attempt is tried again: retry policies, and the rules that a job applies to an error.
 
-A policy returns seconds to wait, or None to give up. Any function of that shape is one; these make the
-usual ones. Nothing here knows of a server or a clock.
+Everything here is a pure function of (failures, error); it knows neither server nor clock.
+
+- **failures**: attempts that ended by an error, this one included. Crashes, snoozes and releases don't count.
+- **retries**: how many failures are tried again. A job with `retries=5` is dead at its sixth failure.
+- **max_attempts**: `retries + 1`. Crashes have a limit of their own, the worker's `crash_limit`.
+
+A policy returns the seconds to wait, or None to give up. Any function of (failures, error) is a policy.
 """
 
 from __future__ import annotations
 
 import math
+import random as _random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 from jobq.config import duration_s
 from jobq.durations import Duration, wait_of
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, Dead, Retry, Snooze
 
 Policy = Callable[[int, BaseException], Duration | None]
+Matcher = Callable[[BaseException], bool]
+ErrorFilter = type[BaseException] | tuple[type[BaseException], ...] | Matcher
+
+AfterError = Literal["retry", "dead", "snooze"]
+
+DEFAULT_RETRIES = 5
 
 #: No backoff is longer: ten years.
 LONGEST_S = 315_360_000.0
-
-
-def _random() -> float:
-    import random
-
-    return random.random()
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Exponential:
     factor: float
     longest: float
     jitter: Literal["full", "none"] = "full"
-    random: Callable[[], float] = field(default=_random, repr=False, compare=False)
+    random: Callable[[], float] = field(default=_random.random, repr=False, compare=False)
 
     def ceiling(self, failures: int) -> float:
         """The longest wait after so many failures."""
@@ -96,7 +102,7 @@ def exponential(
     max: Duration = 3600,
     jitter: Literal["full", "none"] = "full",
     *,
-    random: Callable[[], float] = _random,
+    random: Callable[[], float] = _random.random,
 ) -> Exponential:
     """The default: up to 5, 15, 45 … seconds, never over an hour.
 
@@ -145,3 +151,86 @@ def _positive(name: str, value: Duration) -> float:
     if not 0 <= seconds <= LONGEST_S:
         raise ConfigError(f"{name} wait of {value!r} is out of range; take 0 seconds to ten years")
     return seconds
+
+
+#: Of a job that declares none.
+DEFAULT_POLICY = exponential()
+
+
+class Decision(NamedTuple):
+    """`why` says in words what decided, for the reason of a dead message."""
+
+    outcome: AfterError
+    after_s: float = 0.0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """A job's say over its failures."""
+
+    retries: int = DEFAULT_RETRIES
+    policy: Policy = DEFAULT_POLICY
+    retry_on: ErrorFilter | None = None
+    dead_on: ErrorFilter | None = None
+
+    def decide(self, failures: int, error: BaseException) -> Decision:
+        """`failures` counts this one; crashes and snoozes aren't failures."""
+        if isinstance(error, Snooze):
+            return Decision("snooze", bounded_s(error.after))
+        if isinstance(error, Dead):
+            return Decision("dead", why="given up by the job")
+        asked = isinstance(error, Retry)
+        if not asked and self.dead_on is not None and matches(self.dead_on, error):
+            return Decision("dead", why="an error of dead_on")
+        if not asked and self.retry_on is not None and not matches(self.retry_on, error):
+            return Decision("dead", why="no error of retry_on")
+        if failures > self.retries:
+            return Decision("dead", why=f"attempt {failures} of {self.retries + 1}")
+        if isinstance(error, Retry) and error.after is not None:
+            return Decision("retry", bounded_s(error.after))
+        return self._by_policy(failures, error)
+
+    def by_count(self, failures: int, error: BaseException) -> Decision:
+        """Where `decide` fails: retries alone decide, with the default waits. Runs no code of the job."""
+        if failures > self.retries:
+            return Decision("dead", why=f"attempt {failures} of {self.retries + 1}")
+        return Decision("retry", DEFAULT_POLICY(failures, error))
+
+    def _by_policy(self, failures: int, error: BaseException) -> Decision:
+        wait = wait_s(self.policy, failures, error)
+        return (
+            Decision("dead", why="the retry policy gave up")
+            if wait is None
+            else Decision("retry", wait)
+        )
+
+
+def checked(decision: Decision) -> Decision:
+    """`decision`, which middleware may have made, with a bounded wait; ConfigError or ValueError for nonsense."""
+    if decision.outcome not in get_args(AfterError):
+        raise ConfigError(f"outcome {decision.outcome!r:.40} is unknown; use retry, dead or snooze")
+    return Decision(decision.outcome, bounded_s(wait_of(decision.after_s)), str(decision.why))
+
+
+def matches(wanted: ErrorFilter, error: BaseException) -> bool:
+    """Whether `error` is of these classes, or the function says so."""
+    if isinstance(wanted, type | tuple):
+        return isinstance(error, wanted)
+    return bool(wanted(error))
+
+
+def checked_filter(name: str, value: object) -> ErrorFilter | None:
+    """`value` as classes or a function of the error, or ConfigError."""
+    if value is None:
+        return None
+    given: tuple[Any, ...] = (
+        tuple(value) if isinstance(value, list | tuple | set | frozenset) else (value,)
+    )
+    if given and all(isinstance(one, type) and issubclass(one, BaseException) for one in given):
+        return given
+    if callable(value) and not isinstance(value, type):
+        return cast(Matcher, value)
+    raise ConfigError(
+        f"{name}={value!r} names no errors; give exception classes, or a function of the error"
+    )

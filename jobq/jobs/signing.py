@@ -14,15 +14,13 @@ import os
 import time
 from base64 import b64decode, b64encode
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from jobq import extras
 from jobq.config import CodecSettings
 from jobq.errors import CodecError
 from jobq.jobs.codec import HARD_LIMIT, checked_size
-
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
+from jobq.jobs.queues import ClientLike
 
 #: What is sealed; each has keys of its own, so that a call never passes for a result, or the other way round.
 Purpose = Literal["call", "result", "progress", "reason"]
@@ -161,9 +159,9 @@ def seal_for(settings: CodecSettings | None) -> Seal | None:
     return _seal(settings, "call") if settings else None
 
 
-def seal_of(client: Client) -> Seal | None:
+def seal_of(client: ClientLike) -> Seal | None:
     """How calls are sealed that go to this client's server."""
-    return seal_for(getattr(getattr(client, "settings", None), "codec", None))
+    return seal_for(client.settings.codec)
 
 
 def is_sealed(content: bytes) -> bool:

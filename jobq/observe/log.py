@@ -12,14 +12,11 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobq.errors import masked_text
-from jobq.jobs.context import running
+from jobq.jobs.context import Context, running
 from jobq.observe.escape import escaped
-
-if TYPE_CHECKING:
-    from jobq.jobs.context import Context
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")

@@ -11,16 +11,14 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobq import extras
 from jobq.errors import Dead, JobAborted, JobTimeout, Snooze
+from jobq.jobs.context import Context
+from jobq.jobs.job import Outgoing
 from jobq.jobs.middleware import everywhere
-
-if TYPE_CHECKING:
-    from jobq.jobs.context import Context
-    from jobq.jobs.enqueue import Outgoing
-    from jobq.jobs.receipt import Receipt
+from jobq.jobs.results import Receipt
 
 FLUSH_S = 2.0
 _ON_PURPOSE = (Dead, Snooze, JobAborted, KeyboardInterrupt, GeneratorExit)

@@ -9,16 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sentry_sdk
 from sentry_sdk.consts import OP, SPANDATA
 from sentry_sdk.tracing import TransactionSource
 
-if TYPE_CHECKING:
-    from jobq.jobs.context import Context
-    from jobq.jobs.enqueue import Outgoing
-    from jobq.jobs.receipt import Receipt
+from jobq.jobs.context import Context
+from jobq.jobs.job import Outgoing
+from jobq.jobs.results import Receipt
 
 ORIGIN = "auto.queue.jobq"
 OP_JOB = "queue.task.jobq"  # where Sentry's own integrations put theirs

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 from jobq.client.clock import boot_ns
 from jobq.client.waiter import GRACE_S
 from jobq.errors import JobAborted, JobqError, UnavailableError
-from jobq.jobs.call import Call
+from jobq.jobs.context import Call
 from jobq.jobs.forks import ForkedProcessError, leave
 from jobq.queue.types import DequeueAhead, Dequeued, Ending, Lease, Message
 from jobq.worker import logger

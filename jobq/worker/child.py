@@ -8,7 +8,7 @@ from time import monotonic, monotonic_ns
 
 from jobq.client.clock import boot_ns
 from jobq.errors import JobAborted, JobqError
-from jobq.jobs.call import Call
+from jobq.jobs.context import Call
 from jobq.queue.types import Dequeued, Ending, Lease, Message
 from jobq.worker import logger
 from jobq.worker import shared_state as slots

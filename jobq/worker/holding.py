@@ -19,8 +19,8 @@ from jobq.client.numbered_calls import Caller
 from jobq.client.waiter import WakeWaiter
 from jobq.config import ServerSettings, WorkerSettings
 from jobq.errors import JobqError, ServerFullError, UnavailableError
-from jobq.jobs.absent import UnknownJobs
-from jobq.jobs.call import Call
+from jobq.jobs.context import Call
+from jobq.jobs.endings import UnknownJobs
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
 from jobq.jobs.signing import seal_of

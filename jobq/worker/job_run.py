@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from jobq.jobs.call import Call
-from jobq.jobs.context import running
+from jobq.jobs.context import Call, running
 
 
 class JobRun(asyncio.Task[None]):

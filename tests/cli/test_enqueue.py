@@ -41,7 +41,7 @@ def test_enqueue_sends_a_job_by_name_that_nobody_knows_here(cli: Any, client: An
     ended = cli("enqueue", "app.jobs.resize", "a.jpg", "width=200", "--mid", "m", "--json")
     assert ended.code == 0
     assert ended.records == [
-        {"mid": "m", "action": "added", "reason": "", "queue": "default", "job": "app.jobs.resize"}
+        {"mid": "m", "action": "added", "status": "", "queue": "default", "job": "app.jobs.resize"}
     ]
     [envelope] = contents(client)
     assert envelope["job"] == "app.jobs.resize"

@@ -12,7 +12,7 @@ import pytest
 
 from jobq.config import WorkerSettings
 from jobq.jobs import codec
-from jobq.jobs.absent import UnknownJobs
+from jobq.jobs.endings import UnknownJobs
 from jobq.queue import keys
 from jobq.queue.directory import queue_names
 

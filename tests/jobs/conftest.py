@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jobq.jobs.call import Call
 from jobq.jobs.codec import encode
+from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.middleware import everywhere
 from jobq.jobs.registry import Registry

@@ -21,7 +21,10 @@ from hypothesis import strategies as st
 from jobq.errors import CodecError
 from jobq.jobs.codec import (
     HARD_LIMIT,
+    INT_MAX,
+    INT_MIN,
     LIMIT,
+    MAX_DEPTH,
     Overrides,
     UnknownVersionError,
     decode,
@@ -29,7 +32,6 @@ from jobq.jobs.codec import (
     encode,
     encode_plain,
 )
-from jobq.jobs.plain import INT_MAX, INT_MIN, MAX_DEPTH
 
 Point = namedtuple("Point", "x y")
 Colour = enum.Enum("Colour", "RED")

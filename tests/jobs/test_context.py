@@ -11,8 +11,7 @@ import pytest
 
 import jobq
 from jobq.errors import NoCurrentJobError
-from jobq.jobs.job import job
-from jobq.jobs.registry import Registry
+from jobq.jobs.registry import Registry, job
 from jobq.queue.types import Ending
 
 Run = Callable[..., Ending]

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobq.errors import ConfigError, Dead, JobTimeout, Retry, Snooze
-from jobq.jobs.decision import Decision, Rules, checked_filter
-from jobq.jobs.retry import fixed, listed
+from jobq.jobs.retry import Decision, Rules, checked_filter, fixed, listed
 
 
 def rules(**more: Any) -> Rules:

@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 from jobq.errors import ConfigError, Dead, JobAborted, JobTimeout, Retry, Snooze
 from jobq.events import Event, decode
 from jobq.jobs import retry
-from jobq.jobs.absent import UnknownJobs
-from jobq.jobs.call import Call
 from jobq.jobs.codec import encode
-from jobq.jobs.decision import Decision
+from jobq.jobs.context import Call
+from jobq.jobs.endings import UnknownJobs
 from jobq.jobs.executor import Executor
-from jobq.jobs.job import job
-from jobq.jobs.registry import Registry
+from jobq.jobs.registry import Registry, job
+from jobq.jobs.retry import Decision
 from jobq.queue.types import Ending, Message
 
 Run = Callable[..., Ending]

@@ -14,7 +14,7 @@ import jobq
 ROOT = Path(__file__).resolve().parents[2]
 
 #: Everything of jobq that `import jobq` loads.
-LOADED = ["jobq", "jobq.errors", "jobq.jobs", "jobq.jobs.middleware"]
+LOADED = ["jobq", "jobq.durations", "jobq.errors", "jobq.jobs", "jobq.jobs.middleware"]
 #: What must wait for its first use, whichever way the job is declared.
 LATER = (
     "redis",
@@ -77,5 +77,5 @@ def test_unknown_name_is_an_attribute_error():
 
 
 def test_lazy_names_are_the_objects_themselves():
-    assert jobq.job is import_module("jobq.jobs.job").job
+    assert jobq.job is import_module("jobq.jobs.registry").job
     assert jobq.retry is import_module("jobq.jobs.retry")

@@ -17,9 +17,9 @@ from jobq.errors import (
     ResultNotStoredError,
     ResultTimeoutError,
 )
-from jobq.jobs.call import Call
+from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor
-from jobq.jobs.job import job
+from jobq.jobs.registry import job
 from jobq.queue.queue import Queue
 from jobq.queue.types import PER_CALL, Ending
 

@@ -12,10 +12,9 @@ import pytest
 
 from jobq.errors import ConfigError
 from jobq.jobs import middleware
-from jobq.jobs.call import Call
+from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor
-from jobq.jobs.job import job
-from jobq.jobs.registry import Registry
+from jobq.jobs.registry import Registry, job
 from jobq.queue.types import Ending, Message
 
 
@@ -148,7 +147,7 @@ def test_half_a_middleware_is_refused():
 
     with pytest.raises(ConfigError, match="add arun"):
         middleware.add(OnlyRun())
-    with pytest.raises(ConfigError, match="is no middleware"):
+    with pytest.raises(ConfigError, match="is not a middleware"):
         middleware.add(object())
 
 
@@ -166,10 +165,10 @@ def test_awaited_middleware_joins_once_its_module_is_imported(monkeypatch: pytes
     provider = types.ModuleType("provider_of_middleware")
     provider.middleware = Noting("late", [])  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, provider.__name__, provider)
-    middleware.add_when_imported("awaited_library", provider.__name__)
-    middleware.settle_awaited()
+    middleware.everywhere.add_when_imported("awaited_library", provider.__name__)
+    middleware.everywhere.add_imported()
     assert middleware.everywhere.layers == ()
     monkeypatch.setitem(sys.modules, "awaited_library", types.ModuleType("awaited_library"))
-    middleware.settle_awaited()
-    middleware.settle_awaited()
+    middleware.everywhere.add_imported()
+    middleware.everywhere.add_imported()
     assert middleware.everywhere.layers == (provider.middleware,)

@@ -9,8 +9,8 @@ import pytest
 
 from jobq import retry
 from jobq.errors import ConfigError
-from jobq.jobs.job import Job, job
-from jobq.jobs.registry import Registry
+from jobq.jobs.job import Job
+from jobq.jobs.registry import Registry, job
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def send(registry: Registry) -> Job[..., Any]:
     return job(name="send", registry=registry, queue="low", headers={"a": "1"})(lambda: None)
 
 
-def test_options_give_a_copy_and_leave_the_job_as_it_is(send: Job[..., Any]):
+def test_options_give_a_copy_and_leave_the_job_as_it_is(send: Job[..., Any], registry: Registry):
     changed = send.options(queue="high", delay="1m", headers={"b": "2"})
     assert (send.queue, send.queue_options, send.settings["headers"]) == ("low", {}, {"a": "1"})
     assert (changed.queue, changed.queue_options, changed.settings["headers"]) == (
@@ -27,7 +27,7 @@ def test_options_give_a_copy_and_leave_the_job_as_it_is(send: Job[..., Any]):
         {"a": "1", "b": "2"},
     )
     assert changed.name == send.name and type(changed) is type(send)
-    assert send.registry.get("send") is send
+    assert registry.get("send") is send
 
 
 def test_options_add_up(send: Job[..., Any]):
@@ -49,7 +49,7 @@ def test_durations_come_in_three_forms(send: Job[..., Any], value: Any):
         {"bogus": 1}, {"queue": "a{b}"}, {"queue": ""}, {"queue": 3}, {"mid": ""}, {"mid": "x" * 129}, {"mid": 3},
         {"delay": -1}, {"delay": "soon"}, {"delay": []}, {"delay": float("nan")}, {"delay": 1, "at": 1},
         {"at": datetime(2030, 1, 1)}, {"at": "tomorrow"}, {"at": -1},
-        {"can_update": 1}, {"can_requeue": "yes"}, {"dedupe": -1}, {"lock_ms": 0}, {"lock_ms": 1.5},
+        {"can_update": 1}, {"can_requeue": "yes"}, {"dedupe": -1}, {"lease": 0}, {"lease": "2d"},
         {"headers": {"a": 1}}, {"headers": "x"}, {"retries": -1}, {"retries": True}, {"retries": None},
         {"timeout": 0}, {"hard_timeout": -1}, {"result_ttl": 0}, {"timeout": 9, "hard_timeout": 9},
     ],

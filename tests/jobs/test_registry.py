@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from jobq.errors import ConfigError, JobAlreadyRegisteredError, JobNotFoundError
 from jobq.jobs.codec import encode
 from jobq.jobs.executor import Executor
-from jobq.jobs.job import job
-from jobq.jobs.registry import Registry
+from jobq.jobs.registry import Registry, job
 from jobq.queue.types import Ending, Message
 
 

@@ -25,7 +25,7 @@ from jobq.worker.run import run_worker
 def fail():
     raise RuntimeError("no licence")
 
-from jobq.jobs.job import job
+from jobq.jobs.registry import job
 
 registry = Registry()
 job(name="a", registry=registry)(lambda: None)

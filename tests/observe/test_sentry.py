@@ -11,11 +11,10 @@ import pytest
 import sentry_sdk
 
 from jobq.errors import Dead, JobAborted, JobTimeout, Retry, Snooze
-from jobq.jobs.call import Call
 from jobq.jobs.codec import encode
+from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor
-from jobq.jobs.job import job
-from jobq.jobs.registry import Registry
+from jobq.jobs.registry import Registry, job
 from jobq.observe import sentry as observed
 from jobq.observe.sentry import SentryMiddleware
 from jobq.queue.types import Ending, Message

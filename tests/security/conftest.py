@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobq.config import CodecSettings
-from jobq.jobs.call import Call
+from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
 from jobq.queue.types import Ending, Message

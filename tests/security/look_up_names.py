@@ -12,10 +12,9 @@ import sys
 
 import msgspec
 
-from jobq.jobs.call import Call
+from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor
-from jobq.jobs.job import job
-from jobq.jobs.registry import Registry
+from jobq.jobs.registry import Registry, job
 from jobq.queue.types import Message
 
 TELLING = (

@@ -9,8 +9,7 @@ import pytest
 
 from jobq.cli import main
 from jobq.errors import CodecError, ConfigError, JobqError, ScriptError
-from jobq.jobs.codec import HARD_LIMIT, LIMIT, MAX_NAME, decode, encode
-from jobq.jobs.plain import MAX_DEPTH
+from jobq.jobs.codec import HARD_LIMIT, LIMIT, MAX_DEPTH, MAX_NAME, decode, encode
 from jobq.queue.queue import Queue
 from jobq.queue.types import MAX_CONTENT
 

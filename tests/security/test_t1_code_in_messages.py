@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from jobq.errors import JobFailedError, JobqError
 from jobq.jobs.codec import decode, encode
 from jobq.jobs.executor import Executor
-from jobq.jobs.job import job
-from jobq.jobs.registry import Registry
+from jobq.jobs.registry import Registry, job
 from jobq.jobs.results import decode_result
 
 PACKAGE = Path(__file__).resolve().parents[2] / "jobq"

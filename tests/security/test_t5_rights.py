@@ -19,8 +19,7 @@ from jobq.client.connection import connect
 from jobq.client.scripts import folder, load
 from jobq.config import ServerSettings
 from jobq.errors import JobqError, ScriptError
-from jobq.jobs.job import job
-from jobq.jobs.registry import Registry
+from jobq.jobs.registry import Registry, job
 from jobq.queue import roles as rights
 from jobq.queue.diagnosis import Facts, judge
 from jobq.queue.queue import Queue

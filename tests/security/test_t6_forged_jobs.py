@@ -22,8 +22,7 @@ from jobq.config import CodecSettings, ServerSettings, parse_codec_keys, setting
 from jobq.errors import CodecError, ConfigError, JobFailedError, JobqError
 from jobq.jobs.codec import HARD_LIMIT, decode, encode
 from jobq.jobs.executor import Executor
-from jobq.jobs.job import job
-from jobq.jobs.registry import Registry
+from jobq.jobs.registry import Registry, job
 from jobq.jobs.signing import Seal, opened, seal_for, unverified
 from jobq.queue import roles as rights
 from jobq.queue.queue import Queue

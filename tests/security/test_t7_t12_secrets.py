@@ -18,7 +18,7 @@ from jobq.config import ServerSettings
 from jobq.jobs.codec import encode
 from jobq.jobs.executor import Executor
 from jobq.jobs.failure import clean
-from jobq.jobs.job import job
+from jobq.jobs.registry import job
 from jobq.jobs.signing import seal_for
 from jobq.observe.escape import escaped
 from jobq.observe.log import JsonFormatter, TextFormatter

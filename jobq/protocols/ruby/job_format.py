@@ -13,9 +13,17 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jobq.errors import CodecError, ConfigError
-from jobq.jobs.codec import HARD_LIMIT, MAX_NAME, Overrides, decode, decode_any, encode
-from jobq.jobs.plain import depth
-from jobq.jobs.refusal import read_refusal, refusal
+from jobq.jobs.codec import (
+    HARD_LIMIT,
+    MAX_NAME,
+    Overrides,
+    decode,
+    decode_any,
+    depth,
+    encode,
+    read_refusal,
+    refusal,
+)
 from jobq.protocols.ruby.activejob import unwrapped
 from jobq.protocols.ruby.key_names import RubyQueueName, System, parse_queue_name
 

@@ -17,8 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from jobq.errors import JobAborted, JobqError, Outcome
-from jobq.jobs.decision import Decision
-from jobq.jobs.retry import LONGEST_S
+from jobq.jobs.retry import LONGEST_S, Decision
 from jobq.protocols.ruby.job_format import ORIGIN, epoch_ms, origin
 from jobq.protocols.ruby.key_names import System
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from jobq.jobs.refusal import read_refusal
+from jobq.jobs.codec import read_refusal
 from tests.interop.ruby.conftest import until
 
 

@@ -12,8 +12,7 @@ import pytest
 from jobq.errors import Retry, UnavailableError
 from jobq.jobs import retry
 from jobq.jobs.executor import Executor
-from jobq.jobs.job import job
-from jobq.jobs.registry import Registry
+from jobq.jobs.registry import Registry, job
 from jobq.protocols.ruby.job_format import read_job
 from jobq.protocols.ruby.key_names import RubyQueueName
 from jobq.protocols.ruby.retries import RubyJobCounts, RubyRetries, wait_s

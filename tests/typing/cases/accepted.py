@@ -81,7 +81,7 @@ registry = Registry()
 in_registry = job(registry=registry)(plain)
 on_client = bare.options(
     client=jobq.connect("redis://"), queue="high", mid="a", at=datetime.now(UTC), can_update=True,
-    can_requeue=True, dedupe="1h", lock_ms=5, headers={"a": "b"}, retries=1, hard_timeout=9, result_ttl=None,
+    can_requeue=True, dedupe="1h", lease="5m", headers={"a": "b"}, retries=1, hard_timeout=9, result_ttl=None,
 )  # fmt: skip
 assert_type(on_client.enqueue(1), Receipt[int])
 Queue("low", jobq.connect()).admin.counts()

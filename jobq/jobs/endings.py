@@ -1,0 +1,206 @@
+"""Endings: what is reported of an attempt that raised, and of a message that no job here can run.
+
+An ending has the outcome, the reason of a dead message, the event's columns and a stored result. Each makes a log line.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from jobq.errors import Dead
+from jobq.events import ago_ms, attempt_record, trace_id
+from jobq.jobs.context import Call, Context, failure_log, job_logger
+from jobq.jobs.failure import MAX_TEXT, class_name, clean, fingerprint, one_column, summary
+from jobq.jobs.failure import reason as error_reason
+from jobq.jobs.results import encode_failure
+from jobq.jobs.retry import Decision, Rules, checked
+from jobq.queue.types import Ending, Message
+
+#: run_us, cpu_us, rss_kib, worker
+Figures = tuple[int, int, int, str]
+Stops = Callable[[BaseException], bool]
+#: After this many different names the log stops to tell new ones apart.
+MOST_NAMES = 1_000
+
+
+@dataclass(frozen=True)
+class UnknownJobs:
+    """How long messages whose job isn't known here are tried again, in seconds.
+
+    Each wait is twice as long as the one before, from 1 s to `longest_wait_s`. Once the waits add up to `for_s`,
+    the message is dead. None of that counts as an attempt of the job.
+    """
+
+    longest_wait_s: float = 60.0
+    for_s: float = 900.0
+
+    def wait_s(self, times: int) -> float | None:
+        """How long to wait after the `times`-th such hand-out, from 0; None: no more."""
+        waited = 0.0
+        for number in range(times):
+            waited += self._wait_s(number)
+            if waited >= self.for_s:
+                return None
+        return self._wait_s(times) if self.for_s > 0 else None
+
+    def _wait_s(self, number: int) -> float:
+        return float(min(self.longest_wait_s, 2 ** min(number, 40)))
+
+
+def failed_ending(
+    context: Context, call: Call, error: BaseException, figures: Figures, stops: Stops
+) -> Ending:
+    """The ending of an attempt that raised `error`. If the job's rules raise too, the default policy decides.
+
+    stops(raised): whether that error must escape instead.
+    """
+    try:
+        return _ending(context, call, error, figures, stops)
+    except BaseException as broken:
+        if stops(broken):
+            raise
+        # A broken log handler, or an error with broken attributes: the message needs an ending even so.
+        return _plain_ending(call, broken, figures)
+
+
+def _ending(
+    context: Context, call: Call, error: BaseException, figures: Figures, stops: Stops
+) -> Ending:
+    decision = _decision(context, call, error, stops)
+    # The error's traceback refers to frames that hold the context: avoid a reference cycle.
+    context.forget_decision()
+    message = call.message
+    kind, mark = (
+        ("", "") if decision.outcome == "snooze" else (class_name(error), fingerprint(error))
+    )
+    record = attempt_record(
+        call.job.name, message.attempt, ago_ms(call.enqueued_at), *figures, kind, mark,
+        len(message.content), trace_id(call.headers),
+    )  # fmt: skip
+    ending: dict[str, Any] = {"mid": message.mid, "token": message.token, "record": record}
+    if decision.outcome != "dead":
+        _log_return(context, error, decision)
+        return Ending(outcome=decision.outcome, backoff_ms=round(decision.after_s * 1000), **ending)
+    reason = _reason(error, decision.why)
+    job_logger(context, failure_log).error("%s %s is dead: %s", context.job, context.mid, reason)
+    if call.job.stores_result:
+        ending["result"] = encode_failure(reason.partition("\n")[0], kind)
+        ending["result_ttl_ms"] = call.job.result_ttl_ms
+    return Ending(outcome="dead", reason=reason, **ending)
+
+
+def _plain_ending(call: Call, broken: BaseException, figures: Figures) -> Ending:
+    decision = Rules(retries=call.job.retries).by_count(call.failures, broken)
+    kind, message = class_name(broken), call.message
+    record = attempt_record(
+        call.job.name, message.attempt, ago_ms(call.enqueued_at), *figures, kind,
+        nbytes=len(message.content),
+    )  # fmt: skip
+    with suppress(Exception):
+        failure_log.error(
+            "%s %s: its failure can't be described: %s", call.job.name, message.mid, summary(broken)
+        )  # fmt: skip
+    ending: dict[str, Any] = {"mid": message.mid, "token": message.token, "record": record}
+    if decision.outcome == "dead":
+        return Ending(outcome="dead", reason=summary(broken), **ending)
+    return Ending(outcome="retry", backoff_ms=round(decision.after_s * 1000), **ending)
+
+
+def _decision(context: Context, call: Call, error: BaseException, stops: Stops) -> Decision:
+    try:
+        return checked(context.decide(error))
+    except BaseException as broken:
+        if stops(broken):
+            raise
+        # A broken policy: the default one decides, so that the message gets an ending.
+        job_logger(context, failure_log).exception(
+            "the retry rules of %s failed; %s ends by the default policy", context.job, context.mid
+        )
+        return Rules(retries=call.job.retries).by_count(call.failures, error)
+
+
+def _reason(error: BaseException, why: str) -> str:
+    if isinstance(error, Dead) and error.__cause__ is None:
+        return clean(error.reason)[: MAX_TEXT // 4]
+    return error_reason(error, why)
+
+
+def _log_return(context: Context, error: BaseException, decision: Decision) -> None:
+    logger = job_logger(context, failure_log)
+    if decision.outcome == "snooze":
+        logger.debug("%s %s snoozes %.1f s", context.job, context.mid, decision.after_s)
+    else:
+        what = summary(error)
+        logger.warning(
+            "%s %s attempt %d failed: %s; again in %.1f s",
+            context.job, context.mid, context.attempt, what, decision.after_s,
+        )  # fmt: skip
+
+
+class Unrunnable:
+    """Makes the endings of messages that this process can't run."""
+
+    def __init__(self, worker: str, rules: UnknownJobs) -> None:
+        self._worker, self._rules = worker, rules
+        self._seen: set[tuple[str, str]] = set()
+
+    def ending(
+        self,
+        queue: str,
+        message: Message,
+        name: str,
+        why: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> Ending:
+        """For a job or an envelope that a newer deploy may know: tried again for a while, then dead."""
+        record = self._record(message, name, "jobq.errors.JobNotFoundError", headers or {})
+        wait_s = self._rules.wait_s(message.unknowns)
+        if wait_s is None:
+            return self._dead(queue, message, why, record)
+        # One line per job, not per message: a deploy may leave thousands of them.
+        level = logging.DEBUG if (queue, name) in self._seen else logging.WARNING
+        if len(self._seen) < MOST_NAMES:
+            self._seen.add((queue, name))
+        failure_log.log(
+            level,
+            "%s of queue %s: %s Its messages are tried again for %g s, by workers that know it",
+            message.mid, queue, clean(why), self._rules.for_s,
+        )  # fmt: skip
+        return Ending(
+            mid=message.mid, token=message.token, outcome="unknown",
+            backoff_ms=round(wait_s * 1000), record=record,
+        )  # fmt: skip
+
+    def broken(self, queue: str, message: Message, error: Exception) -> Ending:
+        """Where reading it fails as it never should, a log handler included: tried again for a while, then dead."""
+        why = f"reading it failed: {summary(error)}"
+        record = self._record(message, "", class_name(error), {})
+        with suppress(Exception):
+            failure_log.error("%s of queue %s: %s", message.mid, queue, why, exc_info=error)
+        ending: dict[str, Any] = {"mid": message.mid, "token": message.token, "record": record}
+        wait_s = self._rules.wait_s(message.unknowns)
+        if wait_s is None:
+            return Ending(outcome="dead", reason=why, **ending)
+        return Ending(outcome="unknown", backoff_ms=round(wait_s * 1000), **ending)
+
+    def unreadable(self, queue: str, message: Message, why: str) -> Ending:
+        """For content that no version reads: dead at once."""
+        record = self._record(message, "", "jobq.errors.CodecError", {})
+        return self._dead(queue, message, why, record)
+
+    def _dead(self, queue: str, message: Message, why: str, record: str) -> Ending:
+        why = clean(why)
+        failure_log.error("%s of queue %s is dead: %s", message.mid, queue, why)
+        return Ending(
+            mid=message.mid, token=message.token, outcome="dead", reason=why, record=record
+        )
+
+    def _record(self, message: Message, name: str, kind: str, headers: Mapping[str, str]) -> str:
+        return attempt_record(
+            one_column(name), message.attempt, 0, 0, 0, 0, self._worker, kind,
+            nbytes=len(message.content), trace_id=trace_id(headers),
+        )  # fmt: skip

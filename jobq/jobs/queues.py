@@ -1,0 +1,80 @@
+"""The queues that jobs go to and results come from, without loading redis before the first of them is needed.
+
+Declaring a job needs neither a server nor redis. So jobs describe here what they use of a client and of a queue,
+and this module alone imports the real ones, when they are first used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from typing import Any, Protocol, cast
+
+from jobq.config import ServerSettings
+from jobq.errors import UnavailableError
+from jobq.queue.types import Enqueued, Status
+
+
+class ClientLike(Protocol):
+    """What jobs use of a `jobq.Client`."""
+
+    @property
+    def settings(self) -> ServerSettings: ...
+    @property
+    def queues(self) -> MutableMapping[str, Any]: ...
+    @property
+    def command(self) -> Callable[..., Any]: ...
+    @property
+    def open_connection(self) -> Callable[..., Any]: ...
+
+
+class QueueLike(Protocol):
+    """What jobs use of a `jobq.Queue`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def client(self) -> ClientLike: ...
+    @property
+    def admin(self) -> Any: ...
+    @property
+    def enqueue(self) -> Callable[..., Enqueued]: ...
+    @property
+    def enqueue_many(self) -> Callable[..., list[Enqueued]]: ...
+    def status(self, mid: str) -> Status: ...
+    def cancel(self, *mids: str) -> list[str]: ...
+    def result_key(self, mid: str) -> str: ...
+
+
+def queue_of(name: str, client: ClientLike | None) -> QueueLike:
+    """The queue object that all senders of this process share; of the default client where none is given."""
+    from jobq.client.connection import default_client
+
+    if client is None:
+        client = default_client()
+    return client.queues.get(name) or _first(name, client)
+
+
+def wait_for_item(client: ClientLike, key: str, seconds: float) -> bytes | None:
+    """The first item of the list at `key`; None when none came in time, or the connection broke.
+
+    The list is moved onto itself: the item stays, its expiry too, and other waiters are served.
+    """
+    import redis.exceptions
+
+    try:
+        connection = client.open_connection(key)
+    except redis.exceptions.ConnectionError as error:
+        raise UnavailableError(f"no connection to wait for a result on: {error}") from error
+    try:
+        connection.send_command("BLMOVE", key, key, "LEFT", "LEFT", f"{max(0.001, seconds):.3f}")
+        return cast("bytes | None", connection.read_response())
+    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError):
+        return None
+    finally:
+        connection.disconnect()
+
+
+def _first(name: str, client: Any) -> QueueLike:
+    from jobq.queue.queue import Queue
+
+    return cast("QueueLike", client.queues.setdefault(name, Queue(name, client)))
