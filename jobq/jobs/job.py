@@ -75,8 +75,7 @@ class Outgoing:
             (mid, encode(name, args, kwargs, now, headers, overrides, limit))
             for args, kwargs in self.calls
         ]
-        if server.codec is not None:
-            seal = seal_for(server.codec)
+        if server.codec is not None and (seal := seal_for(server.codec)) is not None:
             at, delay = job.settings.get("at"), job.settings.get("delay")
             due_ms = at * 1000 if at is not None else now + (delay or 0) * 1000
             mids = [mid or new_mid() for _ in contents]
