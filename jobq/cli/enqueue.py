@@ -18,7 +18,7 @@ from jobq.cli.options import DURATION, Function, import_option, option
 from jobq.cli.session import Session, command
 from jobq.errors import ConfigError, JobqError
 from jobq.jobs.job import Job
-from jobq.jobs.registry import Registry, default_registry
+from jobq.jobs.registry import Registry, default_registry, job
 from jobq.jobs.results import Receipt
 from jobq.queue.types import PER_CALL
 

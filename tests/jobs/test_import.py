@@ -14,7 +14,10 @@ import jobq
 ROOT = Path(__file__).resolve().parents[2]
 
 #: Everything of jobq that `import jobq` loads.
-LOADED = ["jobq", "jobq.durations", "jobq.errors", "jobq.jobs", "jobq.jobs.middleware"]
+LOADED = [
+    "jobq", "jobq.client", "jobq.client.runtime", "jobq.config", "jobq.durations", "jobq.errors", "jobq.extras",
+    "jobq.jobs", "jobq.jobs.middleware", "jobq.variables",
+]  # fmt: skip
 #: What must wait for its first use, whichever way the job is declared.
 LATER = (
     "redis",
