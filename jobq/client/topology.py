@@ -12,9 +12,22 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
+from redis import sentinel as redis_sentinel
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
 from redis.connection import Connection
+from redis.crc import key_slot
+from redis.exceptions import ClusterDownError, ConnectionError, RedisError
+from redis.retry import Retry
 
-from jobq.client.address import Address, Host, connection_options, parse
+from jobq.client.address import (
+    Address,
+    Host,
+    async_connection_options,
+    connection_options,
+    parse,
+)
 from jobq.client.runtime import runtime
 from jobq.config import ServerSettings
 
@@ -32,12 +45,20 @@ class Topology(Protocol):
         """Every node that serves keys."""
         ...
 
+    def known(self, key: str) -> Hashable | None:
+        """As `locate`, None where somebody has to be asked."""
+        ...
+
     def last_home(self, key: str) -> Hashable | None:
         """The node that served `key` when last it was known; nobody is asked."""
         ...
 
     def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
         """A connection to `node`, not yet connected; `blocking`: reads on it never time out."""
+        ...
+
+    def open_async(self, node: Hashable) -> AbstractConnection:
+        """The same for asyncio."""
         ...
 
     def forget(self, silent: Hashable | None = None) -> None:
@@ -62,21 +83,30 @@ class _Opening:
     def __init__(self, settings: ServerSettings) -> None:
         self.timeout_s = settings.socket_timeout_s
 
-    def _connection(self, plain: str, blocking: bool, host: Host | None = None) -> Connection:
-        from redis.backoff import NoBackoff
-        from redis.retry import Retry
-
-        make, options = connection_options(plain)
-        options.setdefault("socket_timeout", self.timeout_s)
-        options.setdefault("socket_connect_timeout", self.timeout_s)
+    def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
+        """A connection to `node`, not yet connected; `blocking`: reads on it never time out."""
+        make, options = connection_options(self._url(node))
         if blocking:
             options["socket_timeout"] = None
-        if host is not None:
-            options["host"], options["port"] = host
-        connection: Connection = make(
-            **options, protocol=2, retry=Retry(NoBackoff(), 0), decode_responses=False
+        connection: Connection = make(**self._options(options, node), retry=Retry(NoBackoff(), 0))
+        return connection
+
+    def open_async(self, node: Hashable) -> AbstractConnection:
+        """The same for asyncio."""
+        make, options = async_connection_options(self._url(node))
+        connection: AbstractConnection = make(
+            **self._options(options, node), retry=AsyncRetry(NoBackoff(), 0)
         )
         return connection
+
+    def _options(self, options: dict[str, Any], node: Hashable) -> dict[str, Any]:
+        usual = {"socket_timeout": self.timeout_s, "socket_connect_timeout": self.timeout_s}
+        host = {"host": node[0], "port": node[1]} if isinstance(node, tuple) else {}
+        return {**usual, **options, **host, "protocol": 2, "decode_responses": False}
+
+    def _url(self, node: Hashable) -> str:
+        """The URL that says how to connect to `node`."""
+        raise NotImplementedError
 
 
 class Single(_Opening):
@@ -85,24 +115,27 @@ class Single(_Opening):
     def __init__(self, settings: ServerSettings, find: Callable[[], str]) -> None:
         super().__init__(settings)
         self._find = find
-        self._url: str | None = None
+        self._url_found: str | None = None
 
     def locate(self, key: str) -> Hashable:
-        if self._url is None:
-            self._url = self._find()
-        return self._url
+        if self._url_found is None:
+            self._url_found = self._find()
+        return self._url_found
 
     def nodes(self) -> list[Hashable]:
         return [self.locate("")]
 
-    def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
-        return self._connection(str(node), blocking)
+    def known(self, key: str) -> Hashable | None:
+        return self._url_found
+
+    def _url(self, node: Hashable) -> str:
+        return str(node)
 
     def last_home(self, key: str) -> Hashable | None:
         return ""
 
     def forget(self, silent: Hashable | None = None) -> None:
-        self._url = None
+        self._url_found = None
 
 
 class Sentinel(_Opening):
@@ -121,9 +154,11 @@ class Sentinel(_Opening):
     def nodes(self) -> list[Hashable]:
         return [self.locate("")]
 
-    def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
-        host: Host = node  # type: ignore[assignment]
-        return self._connection(self._address.plain, blocking, host)
+    def known(self, key: str) -> Hashable | None:
+        return self._master
+
+    def _url(self, node: Hashable) -> str:
+        return self._address.plain
 
     def last_home(self, key: str) -> Hashable | None:
         return ""
@@ -132,9 +167,7 @@ class Sentinel(_Opening):
         self._master = None
 
     def _ask(self) -> Host:
-        from redis.sentinel import Sentinel
-
-        asked = Sentinel(
+        asked = redis_sentinel.Sentinel(
             self._address.hosts, sentinel_kwargs={"socket_timeout": self.timeout_s, "protocol": 2}
         )
         try:
@@ -165,8 +198,6 @@ class Cluster(_Opening):
             return random.choice([host for host in hosts if not self._is_silent(host)] or hosts)
         host = _home(key, self._slots)
         if host is None:
-            from redis.exceptions import ClusterDownError
-
             self.forget()
             raise ClusterDownError(f"no node serves the slot of {key}")
         return host
@@ -177,9 +208,11 @@ class Cluster(_Opening):
     def nodes(self) -> list[Hashable]:
         return list(dict.fromkeys(host for _, _, host in self._ask()))
 
-    def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
-        host: Host = node  # type: ignore[assignment]
-        return self._connection(self._address.plain, blocking, host)
+    def known(self, key: str) -> Hashable | None:
+        return _home(key, self._slots) if key and self._slots else None
+
+    def _url(self, node: Hashable) -> str:
+        return self._address.plain
 
     def forget(self, silent: Hashable | None = None) -> None:
         self._slots = []
@@ -190,15 +223,13 @@ class Cluster(_Opening):
         return self._silent.get(host, 0.0) > time.monotonic()
 
     def _ask(self) -> list[tuple[int, int, Host]]:
-        from redis.exceptions import ConnectionError, RedisError
-
         last: Exception | None = None
         known = dict.fromkeys([*self._known, *self._address.hosts])
         for host in sorted(known, key=self._is_silent):
             connection = self.open(host)
             try:
                 connection.send_command("CLUSTER", "SLOTS")
-                slots = [_stretch(row, host) for row in connection.read_response()]
+                slots = [_slot_range(row, host) for row in connection.read_response()]
             except (RedisError, OSError) as error:
                 last = error
                 self._silent[host] = time.monotonic() + SILENT_S
@@ -209,17 +240,15 @@ class Cluster(_Opening):
             if slots:
                 self._known = list({node for _, _, node in slots})
                 return slots
-        raise ConnectionError(f"no node of the cluster told its slots: {last}")
+        raise ConnectionError(f"no node of the cluster answered CLUSTER SLOTS: {last}")
 
 
 def _home(key: str, slots: list[tuple[int, int, Host]]) -> Host | None:
-    from redis.crc import key_slot
-
     slot = key_slot(key.encode())
     return next((host for first, last, host in slots if first <= slot <= last), None)
 
 
-def _stretch(row: Any, asked: Host) -> tuple[int, int, Host]:
+def _slot_range(row: Any, asked: Host) -> tuple[int, int, Host]:
     first, last, (name, port, *_) = row[:3]
     # An empty name means: the host you asked.
     return int(first), int(last), (name.decode() if name else asked[0], int(port))
