@@ -8,10 +8,10 @@ from jobq.cli.options import option, queues_option
 from jobq.cli.session import Session, command
 from jobq.client.address import connection_options, parse
 from jobq.config import parse_queues
-from jobq.protocols.reliable.rights import rights as of_reliable
-from jobq.protocols.rsmq.rights import rights as of_rsmq
+from jobq.protocols.reliable.keys import rights as of_reliable
+from jobq.protocols.rsmq.keys import rights as of_rsmq
 from jobq.queue.roles import rights
-from jobq.topics.rights import rights as of_topics
+from jobq.topics.keys import rights as of_topics
 
 ROLES = ("producer", "worker", "dashboard", "operator", "deployer")
 #: Printed only when asked for.

@@ -9,14 +9,13 @@ from jobq.cli.options import group, option
 from jobq.cli.session import Session, command
 from jobq.client.functions import (
     Library,
+    area_library,
     check_library,
     drop_library,
     library,
     load_library,
     other_libraries,
 )
-from jobq.protocols.reliable.library import library as reliable
-from jobq.topics.library import library as topic
 
 
 @group("functions", examples="jobq functions load\njobq functions check")
@@ -35,9 +34,10 @@ library_option = option(
 
 
 def _libraries(chosen: str) -> list[Library]:
-
-    made = {"engine": library, "reliable": reliable, "topic": topic}
-    return [made[name]() for name in made if chosen in ("all", name)]
+    every = {
+        "engine": library(), "reliable": area_library("reliable"), "topic": area_library("topic"),
+    }  # fmt: skip
+    return [every[name] for name in every if chosen in ("all", name)]
 
 
 @command(

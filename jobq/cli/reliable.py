@@ -249,7 +249,7 @@ def inspect(session: Session, key: str, words: tuple[str, ...], ns: str) -> int:
     if place == "DEAD":
         return _answer(session, lambda: queue.dead(key, start, count))
     if place:
-        return _answer(session, lambda: queue.inspect(key, start, count, True))
+        return _answer(session, lambda: queue.pending(key, start, count))
     return _answer(session, lambda: queue.inspect(key, start, count))
 
 

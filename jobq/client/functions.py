@@ -61,6 +61,16 @@ def library() -> Library:
     return made(name, {_named(name, script): script for script in scripts()})
 
 
+@cache
+def area_library(area: str) -> Library:
+    """The scripts of one protocol as functions under fixed names, `reliable_push`, for clients in any language.
+
+    Each takes the keys and arguments that its file in lua/ names, in that order. Loading another version of jobq's
+    library replaces it.
+    """
+    return made(area, {f"{area}_{one.name}": one for one in scripts() if one.area == area})
+
+
 def made(name: str, functions: Mapping[str, Script]) -> Library:
     """A library of scripts under names of its own."""
     parts = [f"#!lua name={name}\n", *(_function(*one) for one in functions.items())]

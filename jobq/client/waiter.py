@@ -7,6 +7,7 @@ makes `collect` push it again.
 from __future__ import annotations
 
 import select
+import socket
 from collections.abc import Collection, Iterable, Sequence
 from time import monotonic
 from typing import Any
@@ -16,9 +17,11 @@ from redis.exceptions import RedisError, ResponseError
 
 from jobq.client.clock import boot_ns
 from jobq.client.connection import Client, packed
-from jobq.client.numbered_calls import PASSING, Argument
+from jobq.client.numbered_calls import PASSING, Argument, error_code
 from jobq.errors import JobqError, ScriptError, UnavailableError
 
+#: Code of the error that ends a blocking command on a failover, or by CLIENT UNBLOCK.
+UNBLOCKED = "UNBLOCKED"
 #: Added to the server's own timeout: a connection that died silently never answers.
 GRACE_S = 2.0
 
@@ -33,6 +36,7 @@ class BlockingConnection:
     def __init__(self, client: Client, key: str, *, read_timeout: bool = False) -> None:
         self._client, self._key, self._read_timeout = client, key, read_timeout
         self._connection: Connection | None = None
+        self._name = ""
 
     @property
     def is_open(self) -> bool:
@@ -46,14 +50,18 @@ class BlockingConnection:
             raise UnavailableError("the connection was closed")
         return self._client.fileno(self._connection)
 
+    def open(self) -> Connection:
+        """Connect, unless it is open. Raises UnavailableError."""
+        if self._connection is None:
+            blocking = not self._read_timeout
+            self._connection = self._client.open_connection(self._key, blocking=blocking)
+        return self._connection
+
     def send(self, *commands: tuple[Argument, ...]) -> None:
         """Send commands together, without reading replies. Raises UnavailableError."""
+        self._name = str(commands[0][0])
         try:
-            if self._connection is None:
-                self._connection = self._client.open_connection(
-                    self._key, blocking=not self._read_timeout
-                )
-            self._connection.send_packed_command((b"".join(map(packed, commands)),))
+            self.open().send_packed_command((b"".join(map(packed, commands)),))
         except (RedisError, OSError) as error:
             self.close()
             raise UnavailableError(f"no connection for a blocking wait: {error}") from error
@@ -66,9 +74,22 @@ class BlockingConnection:
             return self._connection.read_response()
         except (RedisError, OSError, ValueError) as error:
             self.close()
-            if isinstance(error, ResponseError) and not isinstance(error, PASSING):
-                raise ScriptError(f"the server refused a blocking wait: {error}") from error
+            passes = isinstance(error, PASSING) or error_code(error) == UNBLOCKED
+            if isinstance(error, ResponseError) and not passes:
+                raise ScriptError(
+                    f"the server refused {self._name} {self._key}: {error}"
+                ) from error
             raise UnavailableError(f"a blocking wait was cut off: {error}") from error
+
+    def interrupt(self) -> None:
+        """End the wait now, from any thread: the file becomes readable, and `reply` raises UnavailableError."""
+        connection = self._connection
+        sock = connection._sock if connection else None
+        if sock is not None:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it was closed
 
     def close(self) -> None:
         """Close the connection."""

@@ -13,8 +13,7 @@
 from __future__ import annotations
 
 from jobq.errors import EmptyKeyError
-from jobq.protocols.reliable.asynchronous import AsyncReliableQueue
-from jobq.protocols.reliable.queue import ReliableQueue
+from jobq.protocols.reliable.queue import AsyncReliableQueue, ReliableQueue
 from jobq.protocols.reliable.replies import (
     DeadItem,
     Info,

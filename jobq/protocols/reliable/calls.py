@@ -7,15 +7,13 @@ answers what it answered before.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jobq.client.connection import Client, default_client
 from jobq.client.numbered_calls import Callers
 from jobq.client.scripts import load
 from jobq.errors import ConfigError, EmptyKeyError, ScriptError
 from jobq.protocols.reliable import keys
-
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
 
 Argument = str | bytes | int
 
@@ -24,11 +22,7 @@ class ReliableCalls:
     """The scripts of one namespace on one client. Threads may share it."""
 
     def __init__(self, client: Client | None, ns: str) -> None:
-        if client is None:
-            from jobq.client.connection import default_client
-
-            client = default_client()
-        self.client = client
+        self.client = default_client() if client is None else client
         self.ns = keys.checked_space(ns)
         self._callers = Callers()
 

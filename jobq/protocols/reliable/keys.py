@@ -18,9 +18,11 @@ call:<caller>  string, PX 10 min: number and answer of that caller's last call
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
+from jobq.client.acl import allowed_for, literal
+from jobq.client.functions import scripts
 from jobq.client.names import checked_name
 from jobq.errors import ConfigError
 
@@ -87,3 +89,16 @@ def of_one_slot(names: Iterable[str]) -> None:
         raise ConfigError(
             f"{shown} are in different slots of the Cluster; give them one hash tag: {{shop}}high, {{shop}}low"
         )
+
+
+#: What jobq sends to a queue's keys itself.
+_OWN = ("blpop", "llen")
+
+
+def rights(ns: str = "reliable", queues: Sequence[str] = ()) -> list[str]:
+    """The words after a user's name, passwords apart: to use `queues` in every way, or all of the namespace."""
+    called = (script for script in scripts() if script.area == "reliable")
+    patterns = [literal(prefix(ns, queue)) for queue in queues] or [
+        f"{literal(checked_space(ns))}:"
+    ]
+    return [*(f"~{one}*" for one in patterns), "resetchannels", *allowed_for(called, _OWN)]

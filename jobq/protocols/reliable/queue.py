@@ -1,12 +1,15 @@
-"""`ReliableQueue`: the module's commands and more, one script each, over plain Redis types."""
+"""`ReliableQueue` and `AsyncReliableQueue`: the module's commands and more, one script each, over plain Redis types."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any
 
+from jobq.client.connection import Client
 from jobq.errors import ConfigError, JobqError
+from jobq.protocols.kit.facade import AsyncFacade, BlockingFacade, awaited, stepwise
+from jobq.protocols.kit.steps import Ask, Steps
 from jobq.protocols.reliable.calls import Argument, ReliableCalls, at_least
 from jobq.protocols.reliable.keys import checked_key
 from jobq.protocols.reliable.replies import (
@@ -18,18 +21,14 @@ from jobq.protocols.reliable.replies import (
     WaitingItem,
     text_of,
 )
-from jobq.protocols.reliable.steps import Ask, Steps, drive
 from jobq.protocols.reliable.waiting import BlockingPop, recovering
-
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
 
 #: The script's pages end there.
 PAGE_BYTES = 262_144
 _ID = re.compile(r"\d+-\d+", re.ASCII)
 
 
-class ReliableQueue:
+class ReliableQueue(BlockingFacade):
     """Queues of messages that stay until they are acknowledged; each is delivered at least once.
 
     key: a queue's name, as in the module; the Redis keys behind it begin with `ns`. Threads may share one.
@@ -38,7 +37,7 @@ class ReliableQueue:
 
     def __init__(self, client: Client | None = None, ns: str = "reliable") -> None:
         self._calls = ReliableCalls(client, ns)
-        self.ns = ns
+        self.client, self.ns = self._calls.client, ns
 
     def __repr__(self) -> str:
         return f"ReliableQueue(ns={self.ns!r})"
@@ -50,6 +49,7 @@ class ReliableQueue:
             raise ConfigError(f"push to {key!r} has no item; give one or more")
         return _texts(self._calls.change("push", [checked_key(key)], *contents, now=now))
 
+    @stepwise
     def pop(
         self,
         count: int = 1,
@@ -58,7 +58,7 @@ class ReliableQueue:
         token: str = "",
         recover_ms: int | None = None,
         now: int | None = None,
-    ) -> list[Popped] | None:
+    ) -> Steps[list[Popped] | None]:
         """Up to count messages, of the first key as many as it has, then of the next.
 
         block: wait for so many ms, 0 = not at all, negative = for ever; None when the time is over. Who waits
@@ -66,17 +66,6 @@ class ReliableQueue:
         ack, nack and extend. recover_ms: of each key take first what was delivered so long ago and not
         acknowledged; whoever waits gets that too.
         """
-        return drive(self._popping(count, block, keys, token, recover_ms, now))
-
-    def _popping(
-        self,
-        count: int,
-        block: int,
-        keys: Sequence[str],
-        token: str,
-        recover_ms: int | None,
-        now: int | None,
-    ) -> Steps[list[Popped] | None]:
         names = _names(keys)
         at_least("count", count, 0)
         _checked_block(block)
@@ -127,6 +116,7 @@ class ReliableQueue:
         """Have messages count as delivered now, so that nobody recovers them yet; as ack answers."""
         return self._of_ids("extend", key, ids, *_token(token), now=now)
 
+    @stepwise
     def recover(
         self,
         key: str,
@@ -136,17 +126,12 @@ class ReliableQueue:
         block: int = 0,
         token: str = "",
         now: int | None = None,
-    ) -> list[Recovered] | None:
+    ) -> Steps[list[Recovered] | None]:
         """Up to count messages that were delivered `elapsed` ms ago or more and not acknowledged.
 
         They count as delivered once more, now; the others' turn comes first next time. None when there is no
         such queue. block: wait for one, as pop does.
         """
-        return drive(self._recovering(key, count, elapsed, block, token, now))
-
-    def _recovering(
-        self, key: str, count: int, elapsed: int, block: int, token: str, now: int | None
-    ) -> Steps[list[Recovered] | None]:
         names = [checked_key(key)]
         at_least("count", count, 0)
         at_least("elapsed", elapsed, 0)
@@ -165,36 +150,22 @@ class ReliableQueue:
             return found
         return (yield from recovering(self._calls, recover, undo, key, block, elapsed))
 
-    @overload
     def inspect(
-        self,
-        key: str,
-        start: int,
-        count: int,
-        pending: Literal[False] = False,
-        *,
-        now: int | None = None,
-    ) -> list[WaitingItem]: ...
-    @overload
-    def inspect(
-        self, key: str, start: int, count: int, pending: Literal[True], *, now: int | None = None
-    ) -> list[PendingItem]: ...
-    def inspect(
-        self, key: str, start: int, count: int, pending: bool = False, *, now: int | None = None
-    ) -> list[WaitingItem] | list[PendingItem]:
-        """Count messages from start on, in their order: those that wait, or those pending.
+        self, key: str, start: int, count: int, *, now: int | None = None
+    ) -> list[WaitingItem]:
+        """Return `count` waiting messages from `start` on, in their order. Raises EmptyKeyError.
 
-        A negative start counts from the end, and before the first it is the first. Raises EmptyKeyError.
+        A negative start counts from the end; before the first message it means the first.
         """
-        if pending:
-            return [
-                PendingItem(text_of(id), *rest)
-                for id, *rest in self._inspect(key, start, count, ["PENDING"], now)
-            ]
-        return [
-            WaitingItem(text_of(id), content)
-            for id, content in self._inspect(key, start, count, [], now)
-        ]
+        rows = self._inspect(key, start, count, [], now)
+        return [WaitingItem(text_of(id), content) for id, content in rows]
+
+    def pending(
+        self, key: str, start: int, count: int, *, now: int | None = None
+    ) -> list[PendingItem]:
+        """Return `count` pending messages from `start` on, as inspect does. Raises EmptyKeyError."""
+        rows = self._inspect(key, start, count, ["PENDING"], now)
+        return [PendingItem(text_of(id), *rest) for id, *rest in rows]
 
     def dead(
         self, key: str, start: int = 0, count: int = 100, *, now: int | None = None
@@ -279,6 +250,34 @@ class ReliableQueue:
             self.release(key, *ids, token=token)
         except JobqError:
             pass  # they are pending, as after a crash
+
+
+class AsyncReliableQueue(AsyncFacade[ReliableQueue]):
+    """The methods of ReliableQueue as coroutines. Calls run in threads; any number of waits on the event loop.
+
+    A pop or recover that is cancelled gives back what it got: nobody has to wait until it is recovered.
+    """
+
+    def __init__(self, client: Client | None = None, ns: str = "reliable") -> None:
+        super().__init__(ReliableQueue(client, ns))
+
+    push = awaited(ReliableQueue.push)
+    pop = awaited(ReliableQueue.pop)
+    ack = awaited(ReliableQueue.ack)
+    nack = awaited(ReliableQueue.nack)
+    release = awaited(ReliableQueue.release)
+    extend = awaited(ReliableQueue.extend)
+    recover = awaited(ReliableQueue.recover)
+    inspect = awaited(ReliableQueue.inspect)
+    pending = awaited(ReliableQueue.pending)
+    dead = awaited(ReliableQueue.dead)
+    revive = awaited(ReliableQueue.revive)
+    purge = awaited(ReliableQueue.purge)
+    info = awaited(ReliableQueue.info)
+    length = awaited(ReliableQueue.length)
+    configure = awaited(ReliableQueue.configure)
+    clear = awaited(ReliableQueue.clear)
+    delete = awaited(ReliableQueue.delete)
 
 
 def _names(keys: Sequence[str]) -> list[str]:

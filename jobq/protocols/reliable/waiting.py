@@ -1,4 +1,8 @@
-"""Blocking pop and blocking recover, step by step (see steps.py)."""
+"""Blocking pop and blocking recover, as steps (see `protocols.kit.steps`).
+
+A client that waits to pop stands in line for a ticket: a blocking pop of the server, which serves who blocked first.
+A ticket is no message: a client that dies with one loses nothing, and the scripts issue another.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,15 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from jobq.client.waiter import GRACE_S, BlockingConnection
+from jobq.errors import UnavailableError
+from jobq.protocols.kit.steps import Ask, Nap, Steps
 from jobq.protocols.reliable.calls import ReliableCalls
 from jobq.protocols.reliable.replies import Popped, Recovered
-from jobq.protocols.reliable.steps import Ask, Nap, Steps
-from jobq.protocols.reliable.ticket import TicketWait
 
-#: How often a client that waits has lost tickets mended.
+#: How often a client that waits has the scripts replace lost tickets.
 TICK_S = 2.0
-#: After the server's own limit: a connection that died without a word answers never.
-GRACE_S = 2.0
-#: Between looks for what may be recovered while nothing is pending.
+#: Between polls for what may be recovered while nothing is pending.
 SHORTEST_S, UNKNOWN_S = 0.01, 0.05
 #: pop(names, words): one call of the script.
 Pop = Callable[..., list[Popped]]
@@ -23,7 +26,7 @@ Undo = Callable[[list[Popped]], object]
 
 
 class BlockingPop:
-    """One client that waits to pop: in line for a ticket, and meanwhile looking for what can be recovered."""
+    """One client that waits to pop: in line for a ticket, and polling for what can be recovered."""
 
     def __init__(
         self, calls: ReliableCalls, pop: Pop, undo: Undo, names: Sequence[str], block: int,
@@ -32,69 +35,93 @@ class BlockingPop:
         self._calls, self._pop, self._undo = calls, pop, undo
         self._names, self._recover_ms = names, recover_ms
         self._until = _deadline(block)
-        self._line = TicketWait(calls.client, calls.tickets(names))
+        self._tickets = calls.tickets(names)
+        self._line = BlockingConnection(calls.client, self._tickets[0])
 
     def steps(self) -> Steps[list[Popped] | None]:
-        """What was popped in the end; None when the time was over."""
+        """Wait; what was popped, None when the time is over."""
         popped: list[Popped] | None = []
         try:
             while popped == []:
-                if not self._line.stands:
+                if not self._line.is_open:
                     if time.monotonic() >= self._until:
                         return None
-                    yield Ask(self._stand)
+                    yield Ask(self._stand, self._leave)
                 popped = yield from self._turn()
-            yield from self._leave()
+            yield from self._give_back()
             return popped
         finally:
-            self._line.leave()
+            self._line.close()
 
-    def _stand(self) -> None:
+    def _stand(self) -> bool:
+        """Get in line. Raises UnavailableError."""
         left = self._until - time.monotonic()
-        self._line.stand(None if left == float("inf") else left)
+        timeout = "0" if left == float("inf") else f"{max(left, 0.001):.3f}"
+        self._line.open()
+        try:
+            self._line.send(("BLPOP", *self._tickets, timeout))
+        except UnavailableError:
+            return False  # it broke at once
+        return True
+
+    def _leave(self, _: bool) -> None:
+        """Leave the line. A ticket that is just coming is lost; the scripts issue another."""
+        self._line.close()
 
     def _turn(self) -> Steps[list[Popped] | None]:
         """Wait a while; what that brought, None when all the time is over."""
         popped: list[Popped]
         if (yield from self._came()):
-            got = self._line.answer()
-            if got:
-                popped = yield self._popping([self._calls.name_of(got[0])], "TICKET", got[1])
+            try:
+                got = self._ticket()
+            except UnavailableError:
+                yield Nap(SHORTEST_S)
+            else:
+                if got is None:
+                    return None
+                popped = yield self._popping([got[0]], "TICKET", got[1])
                 return popped
-            if not self._line.broke:
-                return None
-            yield Nap(SHORTEST_S)
         elif time.monotonic() > self._until + GRACE_S:
             return None
-        if self._recover_ms is not None or not self._line.stands:
+        if self._recover_ms is not None or not self._line.is_open:
             popped = yield self._popping(self._names)
             return popped
         yield Ask(partial(self._calls.ask, "rest", self._names))
         return []
 
     def _came(self) -> Steps[bool]:
-        """Whether there is an answer, after a while."""
+        """Wait a while; whether there is a reply."""
         pause = TICK_S
         if self._recover_ms is not None:
             words = ("rest", self._names, "RECOVER", self._recover_ms)
             due = yield Ask(partial(self._calls.ask, *words))
             pause = min(pause, due / 1000) if due >= 0 else pause
         pause = min(pause, max(0.0, self._until + GRACE_S + SHORTEST_S - time.monotonic()))
-        if not self._line.stands:
+        if not self._line.is_open:
             yield Nap(min(pause, UNKNOWN_S))
             return False
-        came: bool = yield Nap(pause, self._line.file())
-        return came
+        return bool((yield Nap(pause, (self._line.file,))))
 
-    def _leave(self) -> Steps[None]:
-        """Give back a ticket that came while we got something else, so that nobody has to miss it."""
-        if self._line.stands and (yield Nap(0, self._line.file())):
-            got = self._line.answer()
-            if got:
-                name = self._calls.name_of(got[0])
-                yield Ask(partial(self._pop, [name], "COUNT", 0, "TICKET", got[1]))
+    def _ticket(self) -> tuple[str, bytes] | None:
+        """Leave the line with the reply: a queue's name and a ticket; None when the time is over."""
+        try:
+            got = self._line.reply()
+        finally:
+            self._line.close()
+        return (self._calls.name_of(got[0]), got[1]) if got else None
 
-    def _popping(self, names: Sequence[str], *words: str | bytes) -> Ask:
+    def _give_back(self) -> Steps[None]:
+        """Return a ticket that came while we got something else, so that the next in line has it."""
+        if not self._line.is_open or not (yield Nap(0, (self._line.file,))):
+            return
+        try:
+            got = self._ticket()
+        except UnavailableError:
+            return
+        if got:
+            yield Ask(partial(self._pop, [got[0]], "COUNT", 0, "TICKET", got[1]))
+
+    def _popping(self, names: Sequence[str], *words: str | bytes) -> Ask[list[Popped]]:
         return Ask(partial(self._pop, names, *words), self._undo)
 
 
@@ -106,11 +133,11 @@ def recovering(
     block: int,
     elapsed: int,
 ) -> Steps[list[Recovered] | None]:
-    """Look when the oldest delivery comes of age, until `block` ms are over."""
+    """Try again when the oldest delivery is old enough, until `block` ms are over."""
     until = _deadline(block)
     while (left := until - time.monotonic()) > 0:
         due = yield Ask(partial(calls.ask, "rest", [name], "RECOVER", elapsed))
-        # With nothing pending nothing comes of age sooner than what is popped now.
+        # With nothing pending nothing is old enough sooner than what is popped now.
         pause = max(due / 1000, SHORTEST_S) if due >= 0 else max(elapsed / 1000, UNKNOWN_S)
         yield Nap(min(pause, left, TICK_S))
         found: list[Recovered] | None = yield Ask(recover, undo)

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import redis as redis_py
 
+from jobq.client.functions import area_library
 from jobq.protocols.reliable import ReliableQueue
 from jobq.protocols.reliable.keys import places
-from jobq.protocols.reliable.library import library
 
 ROOT = Path(__file__).resolve().parents[3]
 WAIT_S = 120
@@ -36,7 +36,7 @@ def at() -> Callable[[int], int]:
 @pytest.fixture
 def fcall(redis: Any) -> Callable[..., Any]:
     """fcall("pop", ["high", "low"], "COUNT", 2): the raw reply, as any client gets it."""
-    redis.function_load(library().source, replace=True)
+    redis.function_load(area_library("reliable").source, replace=True)
 
     def call(verb: str, names: list[str], *args: Any) -> Any:
         keys = [key for name in names for key in places("reliable", name)]

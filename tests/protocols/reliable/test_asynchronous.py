@@ -9,8 +9,6 @@ import threading
 import pytest
 
 from jobq.protocols.reliable import AsyncReliableQueue, ReliableQueue
-from jobq.protocols.reliable.asynchronous import _asked, drive
-from jobq.protocols.reliable.steps import Ask, Nap
 from tests.protocols.reliable.conftest import until
 
 
@@ -42,7 +40,7 @@ def test_every_method_does_what_the_other_does(arq):
         assert [one.id for one in await arq.inspect("q", 0, 9)] == ids
         await arq.configure("q", max_deliveries=1)
         await arq.pop(3, 0, "q")
-        assert len(await arq.inspect("q", 0, 9, True)) == 3
+        assert len(await arq.pending("q", 0, 9)) == 3
         assert await arq.nack("q", *ids) == ids
         assert [one.id for one in await arq.dead("q")] == ids
         assert await arq.revive("q", ids[0]) == ids[:1] and await arq.purge("q", ids[1]) == ids[1:2]
@@ -84,7 +82,7 @@ def test_cancelled_wait_leaves_the_line(arq, redis):
 def test_message_that_a_cancelled_pop_got_is_given_back_uncounted(arq, monkeypatch):
     """Cancelled while its thread is at the server: what it brings is for nobody."""
     begun, go_on = threading.Event(), threading.Event()
-    change = arq.sync._calls.change
+    change = arq.blocking._calls.change
 
     def slow(verb, names, *args, **more):
         reply = change(verb, names, *args, **more)
@@ -102,32 +100,7 @@ def test_message_that_a_cancelled_pop_got_is_given_back_uncounted(arq, monkeypat
             await popping
         go_on.set()
 
-    monkeypatch.setattr(arq.sync._calls, "change", slow)
+    monkeypatch.setattr(arq.blocking._calls, "change", slow)
     asyncio.run(live())
-    until(lambda: arq.sync.length("q") == 2, "not given back")
-    assert [(one.content, one.deliveries) for one in arq.sync.pop(1, 0, "q")] == [(b"a", 1)]
-
-
-def test_result_that_comes_with_the_cancellation_is_undone():
-    undone = []
-
-    async def live():
-        asked = asyncio.create_task(_asked(Ask(lambda: ["got"], undone.append)))
-        await asyncio.sleep(0)
-        asked.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asked
-
-    asyncio.run(live())
-    until(lambda: undone == [["got"]], "not undone")
-
-
-def test_error_in_a_step_reaches_the_one_who_waits():
-    def steps():
-        try:
-            yield Ask(lambda: 1 / 0)
-        except ZeroDivisionError:
-            came = yield Nap(0)
-            return came
-
-    assert asyncio.run(drive(steps())) is False
+    until(lambda: arq.blocking.length("q") == 2, "not given back")
+    assert [(one.content, one.deliveries) for one in arq.blocking.pop(1, 0, "q")] == [(b"a", 1)]

@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from jobq.client.connection import connect
+from jobq.client.waiter import BlockingConnection
 from jobq.config import ServerSettings
 from jobq.errors import ScriptError, UnavailableError
 from jobq.protocols.reliable import ReliableQueue
 from jobq.protocols.reliable import waiting as waits
-from jobq.protocols.reliable.ticket import TicketWait
 from tests.protocols.reliable.conftest import until
 
 FOREVER = -1
@@ -227,10 +227,10 @@ def test_wait_without_a_server_ends_with_unavailable(client):
     nowhere = connect(settings=ServerSettings(url="redis://127.0.0.1:1", patience_s=0.05))
     with pytest.raises(UnavailableError):
         ReliableQueue(nowhere).pop(1, 100, "q")
-    line = TicketWait(nowhere, ["reliable:{q}:tickets"])
+    line = BlockingConnection(nowhere, "reliable:{q}:tickets")
     with pytest.raises(UnavailableError):
-        line.stand(1)
-    assert not line.stands
+        line.send(("BLPOP", "reliable:{q}:tickets", 1))
+    assert not line.is_open
 
 
 def test_blocking_pop_that_recovers_takes_what_comes_of_age(rq, wait):
@@ -238,7 +238,7 @@ def test_blocking_pop_that_recovers_takes_what_comes_of_age(rq, wait):
     rq.pop(1, 0, "q")
     popped = wait("q", recover_ms=100).result(120)
     assert popped == [("q", id, b"a")] and popped[0].deliveries == 2
-    assert rq.inspect("q", 0, 1, True)[0].deliveries == 2
+    assert rq.pending("q", 0, 1)[0].deliveries == 2
 
 
 def test_blocking_pop_that_recovers_is_woken_by_a_push_too(rq, wait):
@@ -270,10 +270,10 @@ def test_blocking_pop_that_recovered_gives_its_ticket_back(rq, client, redis, mo
 def test_blocking_recover_takes_a_message_when_it_comes_of_age(rq):
     [id] = rq.push("q", "a")
     rq.pop(1, 0, "q")
-    begun = rq.inspect("q", 0, 1, True)[0].delivered_at
+    begun = rq.pending("q", 0, 1)[0].delivered_at
     recovered = rq.recover("q", 5, 150, block=30_000)
     assert recovered == [(id, b"a")] and recovered[0].deliveries == 2
-    assert rq.inspect("q", 0, 1, True)[0].delivered_at - begun >= 150
+    assert rq.pending("q", 0, 1)[0].delivered_at - begun >= 150
 
 
 def test_blocking_recover_waits_for_what_is_delivered_later(rq):

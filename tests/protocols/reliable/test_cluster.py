@@ -8,12 +8,11 @@ import pytest
 from redis.crc import key_slot
 
 from jobq.client.connection import connect
-from jobq.client.functions import check_library, load_library
+from jobq.client.functions import area_library, check_library, load_library
 from jobq.config import ServerSettings
 from jobq.errors import ConfigError
 from jobq.protocols.reliable import ReliableQueue
 from jobq.protocols.reliable.keys import places
-from jobq.protocols.reliable.library import library
 from tests.client.deployments import Spread, wait_for
 from tests.conftest import binary
 
@@ -87,8 +86,8 @@ def test_same_queues_are_popped_together_on_one_server(rq):
 
 
 def test_library_is_brought_to_every_node(spread, cluster):
-    assert load_library(cluster, library()) == 3
-    check_library(cluster, library())
+    assert load_library(cluster, area_library("reliable")) == 3
+    check_library(cluster, area_library("reliable"))
     rq = ReliableQueue(cluster)
     rq.push("q", "a")
     owner = next(node for node in spread.nodes if node.redis.keys("reliable:{q}:*"))

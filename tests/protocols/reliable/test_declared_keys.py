@@ -54,8 +54,8 @@ def test_scripts_touch_only_the_keys_they_declare(confined, at):
         rq.pop(20, 0, "q", recover_ms=0)
         rq.ack("q", ids[5])
         rq._calls.ask("rest", ["q", "r"], "RECOVER", 5)
-        for pending in (True, False):
-            rq.inspect("q", 0, 5, pending)
+        rq.inspect("q", 0, 5)
+        rq.pending("q", 0, 5)
         dead = [one.id for one in rq.dead("q")]
         rq.revive("q", *dead[:2])
         rq.purge("q", *dead[2:4])

@@ -35,7 +35,7 @@ def check(rq, at, ids):
     """All of it is there, and goes on."""
     assert rq.info("q") == (2, 1, 1, 0, 2, ids[3])
     assert rq.dead("q", now=at(8)) == [(ids[0], b"dead", at(3), 5, 2)]
-    assert rq.inspect("q", 0, 9, True, now=at(20)) == [(ids[1], b"pending", at(5), 15, 1)]
+    assert rq.pending("q", 0, 9, now=at(20)) == [(ids[1], b"pending", at(5), 15, 1)]
     assert rq.push("q", "new", now=at(-9)) == [f"{at(0)}-5"]
     popped = rq.pop(9, 0, "q", now=at(21))
     assert [(one.content, one.deliveries) for one in popped] == [

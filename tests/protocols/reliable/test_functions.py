@@ -8,11 +8,11 @@ import pytest
 
 from jobq.cli import main
 from jobq.client.connection import connect
+from jobq.client.functions import area_library
 from jobq.client.functions import library as engine_library
 from jobq.config import ServerSettings
 from jobq.protocols.reliable import ReliableQueue
 from jobq.protocols.reliable.keys import places
-from jobq.protocols.reliable.library import library
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def test_missing_and_swapped_library_is_told_with_its_remedy(client, redis, caps
     words = ["functions", "check", "--url", client.url, "--library", "reliable"]
     assert main(words) == 4
     assert "is missing; run jobq functions load --library reliable" in capsys.readouterr().err
-    redis.function_load(library().source.replace(b"'RPUSH'", b"'LPUSH'"))
+    redis.function_load(area_library("reliable").source.replace(b"'RPUSH'", b"'LPUSH'"))
     assert main(words) == 4
     assert "somebody swapped it, or another version" in capsys.readouterr().err
 
@@ -88,8 +88,8 @@ def test_user_who_may_bring_no_code_does_everything(rq, client, redis, server):
 
 
 def test_library_is_named_apart_from_those_of_versions():
-    assert library().name == "reliable"
-    words = {word for _, word in library().commands.values()}
+    assert area_library("reliable").name == "reliable"
+    words = {word for _, word in area_library("reliable").commands.values()}
     assert {
         "reliable_push",
         "reliable_pop",

@@ -72,7 +72,7 @@ def test_messages_are_pushed_and_handed_out_whatever_stands_beside_them(raw, goo
         one.make()
         [sane] = rq.push("q", "after all")
         assert any(m.id == sane for _ in range(3) for m in rq.pop(9, 0, "q") or []), one.what
-        rq.inspect("q", 0, 9, True)
+        rq.pending("q", 0, 9)
         rq.dead("q")
         rq.info("q")
         raw.put_back(whole)

@@ -173,8 +173,7 @@ class Lives(RuleBasedStateMachine):
         rq, now = self.rq, self.now
         assert [one.id for one in rq.inspect("q", 0, 200)] == self.waiting
         assert [
-            (one.id, one.delivered_at, one.deliveries)
-            for one in rq.inspect("q", 0, 200, True, now=now)
+            (one.id, one.delivered_at, one.deliveries) for one in rq.pending("q", 0, 200, now=now)
         ] == [(id, when, self.count[id]) for id, when in self.pending.items()]
         assert sorted(one.id for one in rq.dead("q")) == sorted(self.dead)
         assert self.redis.hlen("reliable:{q}:messages") == len(self.count)

@@ -6,9 +6,10 @@ import pytest
 import redis as redis_py
 
 from jobq.client.connection import connect
+from jobq.client.functions import area_library
 from jobq.config import ServerSettings
 from jobq.errors import ConfigError, ScriptError
-from jobq.protocols.reliable import ReliableQueue, library
+from jobq.protocols.reliable import ReliableQueue
 from jobq.protocols.reliable.keys import PLACES, places
 from tests.client.deployments import HOST, Node
 from tests.conftest import binary
@@ -23,7 +24,7 @@ def alive(redis, server) -> bool:
 
 def test_inspect_of_an_empty_queue_is_empty(rq, fcall, redis, server):
     [id] = rq.push("q", "a")
-    assert fcall("inspect", ["q"], "PENDING", 1, 5) == [] == rq.inspect("q", 1, 5, True)
+    assert fcall("inspect", ["q"], "PENDING", 1, 5) == [] == rq.pending("q", 1, 5)
     rq.pop(1, 0, "q")
     assert fcall("inspect", ["q"], 1, 5) == [] == rq.inspect("q", 0, 5)
     rq.ack("q", id)
@@ -141,7 +142,7 @@ def test_two_snapshots_and_restarts_keep_every_message(server, tmp_path):
         elif restart == 1:
             assert [one.content for one in rq.pop(1, 0, "q")] == [b"b"]
         else:
-            assert [one.content for one in rq.inspect("q", 0, 9, True)] == [b"a", b"b"]
+            assert [one.content for one in rq.pending("q", 0, 9)] == [b"a", b"b"]
             assert [one.content for one in rq.pop(9, 0, "q")] == [b"c"]
         node.redis.execute_command("SAVE")
         node.kill()
@@ -272,12 +273,12 @@ def test_order_of_deliveries_holds_when_the_clock_steps_back(rq, at):
     rq.push("q", *"abc", now=at(0))
     for late in (0, -50_000, -10_000_000):
         rq.pop(1, 0, "q", now=at(late))
-    assert [one.content for one in rq.inspect("q", 0, 9, True, now=at(-10_000_000))] == [
+    assert [one.content for one in rq.pending("q", 0, 9, now=at(-10_000_000))] == [
         b"a",
         b"b",
         b"c",
     ]
-    newest = rq.inspect("q", 2, 1, True, now=at(-9_999_993))[0]
+    newest = rq.pending("q", 2, 1, now=at(-9_999_993))[0]
     assert (newest.delivered_at, newest.elapsed_ms) == (at(-10_000_000), 7)
 
 
@@ -290,13 +291,13 @@ def test_server_clock_is_trusted_again_when_nothing_is_pending(rq, redis, at):
     rq.push("q", "c", now=at(-5000))
     rq.pop(1, 0, "q", now=at(-5000))
     assert redis.hget("reliable:{q}:meta", "skew") is None
-    assert rq.inspect("q", 0, 1, True, now=at(-5000))[0].delivered_at == at(-5000)
+    assert rq.pending("q", 0, 1, now=at(-5000))[0].delivered_at == at(-5000)
 
 
 def test_many_deliveries_of_one_millisecond_keep_their_order(rq, at):
     rq.push("q", *map(str, range(5000)), now=at(0))
     rq.pop(5000, 0, "q", now=at(0))
-    order = [int(one.content) for one in rq.inspect("q", 0, 5000, True)]
+    order = [int(one.content) for one in rq.pending("q", 0, 5000)]
     assert order == list(range(5000))
 
 
@@ -353,8 +354,8 @@ def test_acknowledgement_of_the_old_holder_is_refused_after_a_recover(rq, at):
 
 
 def test_library_names_every_script_once_and_no_other(redis, fcall):
-    names = {name for _, name in library.library().commands.values()}
-    assert len(names) == len(library.library().commands) >= 13
+    names = {name for _, name in area_library("reliable").commands.values()}
+    assert len(names) == len(area_library("reliable").commands) >= 13
     assert all(name.startswith("reliable_") for name in names)
     assert len(PLACES) == 8
 

@@ -34,7 +34,7 @@ def test_shell_lines_do_what_they_say(rq, fcall, server, tmp_path):
         ["bash", "-c", shell], capture_output=True, text=True, check=True, env=dict(os.environ)
     )
     assert "a@b.example" in ran.stdout and "rror" not in ran.stdout
-    assert [one.content for one in rq.inspect("mails", 0, 9, True)] == [
+    assert [one.content for one in rq.pending("mails", 0, 9)] == [
         b"a@b.example",
         b"c@d.example",
     ]

@@ -84,7 +84,7 @@ def test_recover_counts_once(rq, lose):
     lose()
     [recovered] = rq.recover("q", 1, 0)
     assert (recovered.id, recovered.deliveries) == (id, 2)
-    assert rq.inspect("q", 0, 1, True)[0].deliveries == 2
+    assert rq.pending("q", 0, 1)[0].deliveries == 2
 
 
 @pytest.mark.parametrize("verb", ["revive", "purge"])

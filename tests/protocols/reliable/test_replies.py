@@ -123,7 +123,7 @@ def test_recover_answers_pairs_of_id_and_content_the_longest_ago_first(rq, fcall
     for late, _ in enumerate(ids):
         rq.pop(1, 0, "q", now=at(late))
     assert rq.recover("q", 5, 10, now=at(11)) == [(ids[0], b"a"), (ids[1], b"b")]
-    assert [row.content for row in rq.inspect("q", 0, 9, True)] == [b"c", b"a", b"b"]
+    assert [row.content for row in rq.pending("q", 0, 9)] == [b"c", b"a", b"b"]
     assert fcall("recover", ["q"], 1, 0) == [[ids[2].encode(), b"c"]]
 
 
@@ -155,7 +155,7 @@ def test_inspect_of_pending_shows_time_elapsed_and_deliveries(rq, fcall, at):
     [id] = rq.push("q", "a", now=at(0))
     rq.pop(1, 0, "q", now=at(5))
     rq.recover("q", 1, 10, now=at(20))
-    assert rq.inspect("q", 0, 1, True, now=at(27)) == [(id, b"a", at(20), 7, 2)]
+    assert rq.pending("q", 0, 1, now=at(27)) == [(id, b"a", at(20), 7, 2)]
     assert fcall("inspect", ["q"], "pending", 0, 1, "NOW", at(27)) == [
         [id.encode(), b"a", at(20), 7, 2]
     ]
