@@ -29,10 +29,10 @@ from jobq.jobs.forks import ForkedProcessError, Home, leave
 from jobq.jobs.middleware import Middlewares, around_run
 from jobq.jobs.registry import Registry
 from jobq.jobs.results import encode_result
-from jobq.jobs.signing import Seal, opened
+from jobq.jobs.signing import MARK, Seal, opened
 from jobq.queue.types import Ending, Message
 
-#: Peak memory only ever grows, so it needn't be asked for after each of a thousand short jobs.
+#: Peak memory only ever grows, so it isn't measured after each of a thousand short jobs.
 RSS_EVERY = 64
 LONG_US = 5_000
 #: Bytes of a progress that is sealed: with its seal it fits into the 1,000 that the server keeps.
@@ -123,7 +123,10 @@ class Executor:
         Total: nothing that a message holds raises here.
         """
         try:
-            envelope = decode(opened(self._seal, queue, message.mid, message.content))
+            content = message.content
+            if self._seal is not None or content.startswith(MARK):
+                content = opened(self._seal, queue, message.mid, content)
+            envelope = decode(content)
             if self._seal is not None and 0 < envelope.not_after < time.time() * 1000:
                 until = in_utc(envelope.not_after)
                 why = (
@@ -262,9 +265,12 @@ class Executor:
     def _done(self, call: Call, result: bytes | None, started: int, cpu_ns: int) -> Ending:
         message = call.message
         run_us = (perf_counter_ns() - started) // 1000
+        if run_us >= LONG_US or self._runs % RSS_EVERY == 0:
+            self._measure_memory()
+        self._runs += 1
         record = attempt_record(
             call.job.name, message.attempt, ago_ms(call.enqueued_at), run_us, cpu_ns // 1000,
-            self._peak_rss_kib(run_us), self.worker,
+            self._rss_kib, self.worker,
             nbytes=len(message.content), trace_id=trace_id(call.headers) if call.headers else "",
         )  # fmt: skip
         if result is None:
@@ -284,7 +290,8 @@ class Executor:
         told_to_stop: Asked | None,
     ) -> Ending:
         run_us = (perf_counter_ns() - started) // 1000
-        figures = (run_us, cpu_ns // 1000, self._peak_rss_kib(run_us), self.worker)
+        self._measure_memory()
+        figures = (run_us, cpu_ns // 1000, self._rss_kib, self.worker)
         ending = failed_ending(
             context, call, error, figures, lambda raised: _stops(raised, told_to_stop)
         )
@@ -317,12 +324,9 @@ class Executor:
 
         return sealed
 
-    def _peak_rss_kib(self, run_us: int) -> int:
-        if run_us >= LONG_US or self._runs % RSS_EVERY == 0:
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            self._rss_kib = peak // 1024 if sys.platform == "darwin" else peak
-        self._runs += 1
-        return self._rss_kib
+    def _measure_memory(self) -> None:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        self._rss_kib = peak // 1024 if sys.platform == "darwin" else peak
 
 
 def _stops(error: BaseException, told_to_stop: Asked | None) -> bool:

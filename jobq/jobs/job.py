@@ -16,11 +16,12 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from msgspec import UNSET
 
+from jobq.client.runtime import runtime
 from jobq.errors import ConfigError
 from jobq.jobs.codec import Overrides, encode
 from jobq.jobs.middleware import Middlewares, around_enqueue
 from jobq.jobs.options import TRAVELLING, Options, checked_options
-from jobq.jobs.queues import queue_of
+from jobq.jobs.queues import QueueLike, queue_of
 from jobq.jobs.results import Receipt, ResultRefusedError
 from jobq.jobs.retry import DEFAULT_POLICY, DEFAULT_RETRIES, Decision, Listed, Rules
 from jobq.jobs.signing import seal_for
@@ -66,7 +67,9 @@ class Outgoing:
     def deliver(self) -> list[Receipt[Any]]:
         """Encode the calls and enqueue them in one round trip."""
         job = self.job
-        queue = queue_of(self.queue, job.settings.get("client"))
+        client = job.settings.get("client") or runtime.default
+        known = client.queues.get(self.queue) if client is not None else None
+        queue: QueueLike = known or queue_of(self.queue, client)
         server = queue.client.settings
         now = time.time_ns() // 1_000_000
         name, mid, headers, overrides = job.name, self.mid, self.headers, job.overrides

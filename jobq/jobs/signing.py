@@ -25,7 +25,8 @@ from jobq.jobs.queues import ClientLike
 #: What is sealed; each has keys of its own, so that a call never passes for a result, or the other way round.
 Purpose = Literal["call", "result", "progress", "reason"]
 SIGNED, ENCRYPTED = b"jobq-s1", b"jobq-e1"
-_ANY = b"jobq-"
+#: How both begin.
+MARK = b"jobq-"
 #: What a seal adds at most.
 ROOM = 256
 _RANDOM, _SALT = 24, 12
@@ -109,7 +110,7 @@ class Seal:
                 return self._verified(queue, mid, key_id, mac, body)
             case [mark, key_id] if mark == ENCRYPTED:
                 return self._shown(queue, mid, key_id, body)
-        if self._accept_plain and not content.startswith(_ANY):
+        if self._accept_plain and not content.startswith(MARK):
             return content
         raise CodecError(
             "no signature: content is not sealed, and this process runs sealed calls only"
@@ -166,7 +167,7 @@ def seal_of(client: ClientLike) -> Seal | None:
 
 def is_sealed(content: bytes) -> bool:
     """Whether it claims to be."""
-    return content.startswith(_ANY)
+    return content.startswith(MARK)
 
 
 def opened(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes:
@@ -183,7 +184,7 @@ def shown_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: 
 
     One without a seal is jobq's own, of a worker that died say, or somebody's who has no key.
     """
-    if not text.startswith(_ANY.decode()):
+    if not text.startswith(MARK.decode()):
         return text
     if seal is None:
         return "(sealed, and this process has no keys; set JOBQ_CODEC_KEYS)"
