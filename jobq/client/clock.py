@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-_read = time.clock_gettime_ns
-
-
-def boot_ns(_clock: int = _BOOTTIME) -> int:
-    """Nanoseconds of CLOCK_BOOTTIME."""
-    return _read(_clock)
+#: Nanoseconds of CLOCK_BOOTTIME.
+boot_ns = partial(time.clock_gettime_ns, _BOOTTIME)

@@ -154,7 +154,7 @@ class Client:
             node: Hashable | None = None
             connection: Connection | None = None
             try:
-                node = state.redirect or self.topology.locate(key)
+                node = state.redirect or self.topology.node or self.topology.locate(key)
                 idle = self._idle.get(node)
                 if idle is None:
                     idle = self._idle.setdefault(node, [])

@@ -99,17 +99,6 @@ class Tries:
 
     since = before = 0
 
-    def sent(self) -> None:
-        """From now on the server may have it, unless it answers with an error.
-
-        Raises redis-py's TimeoutError when the record may be gone, so that the call must not be sent again.
-        """
-        now = clock.boot_ns()
-        if self.since and now - self.since >= REPEAT_S * 1e9:
-            raise refused.TimeoutError("the time to repeat this call is over")
-        self.before = self.since
-        self.since = self.since or now
-
     def refused(self) -> None:
         """The server answered the last one with an error: that one changed nothing."""
         self.since = self.before
@@ -238,8 +227,14 @@ class CallState:
 
     def sending(self) -> None:
         """The next try is about to be sent. Raises redis-py's TimeoutError when the record may be gone."""
-        if self._tries is not None:
-            self._tries.sent()
+        tries = self._tries
+        if tries is not None:
+            now = clock.boot_ns()
+            if tries.since and now - tries.since >= REPEAT_S * 1e9:
+                raise refused.TimeoutError("the time to repeat this call is over")
+            # From now on the server may have it, unless it answers with an error.
+            tries.before = tries.since
+            tries.since = tries.since or now
         self._sent = True
 
     def again(self) -> CallState:
@@ -455,7 +450,10 @@ class BoundScript:
         under a new number when the record of this one may be gone.
         """
         state = self.numbered(caller, values, rest, more_keys, tries, fenced)
-        return self.served(caller, self._client.perform(self.keys[0], state, by))
+        reply = self._client.perform(self.keys[0], state, by)
+        if reply and reply[0] == b"closed":
+            raise self.refused(caller)
+        return reply
 
     async def acall(
         self,

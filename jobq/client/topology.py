@@ -35,7 +35,9 @@ SILENT_S = 30.0
 
 
 class Topology(Protocol):
-    """What a client needs to know of a deployment."""
+    """What a client needs to know of a deployment. `node`: the one that serves every key, while it is known."""
+
+    node: Hashable | None
 
     def locate(self, key: str) -> Hashable:
         """The node that serves `key`; any node for ''."""
@@ -115,18 +117,18 @@ class Single(_Opening):
     def __init__(self, settings: ServerSettings, find: Callable[[], str]) -> None:
         super().__init__(settings)
         self._find = find
-        self._url_found: str | None = None
+        self.node: Hashable | None = None
 
     def locate(self, key: str) -> Hashable:
-        if self._url_found is None:
-            self._url_found = self._find()
-        return self._url_found
+        if self.node is None:
+            self.node = self._find()
+        return self.node
 
     def nodes(self) -> list[Hashable]:
         return [self.locate("")]
 
     def known(self, key: str) -> Hashable | None:
-        return self._url_found
+        return self.node
 
     def _url(self, node: Hashable) -> str:
         return str(node)
@@ -135,7 +137,7 @@ class Single(_Opening):
         return ""
 
     def forget(self, silent: Hashable | None = None) -> None:
-        self._url_found = None
+        self.node = None
 
 
 class Sentinel(_Opening):
@@ -144,18 +146,18 @@ class Sentinel(_Opening):
     def __init__(self, settings: ServerSettings, address: Address) -> None:
         super().__init__(settings)
         self._address = address
-        self._master: Host | None = None
+        self.node: Hashable | None = None
 
     def locate(self, key: str) -> Hashable:
-        if self._master is None:
-            self._master = self._ask()
-        return self._master
+        if self.node is None:
+            self.node = self._ask()
+        return self.node
 
     def nodes(self) -> list[Hashable]:
         return [self.locate("")]
 
     def known(self, key: str) -> Hashable | None:
-        return self._master
+        return self.node
 
     def _url(self, node: Hashable) -> str:
         return self._address.plain
@@ -164,7 +166,7 @@ class Sentinel(_Opening):
         return ""
 
     def forget(self, silent: Hashable | None = None) -> None:
-        self._master = None
+        self.node = None
 
     def _ask(self) -> Host:
         asked = redis_sentinel.Sentinel(
@@ -180,6 +182,8 @@ class Sentinel(_Opening):
 
 class Cluster(_Opening):
     """A Cluster's nodes by slot, as CLUSTER SLOTS gives them; asked again after every `forget`."""
+
+    node: Hashable | None = None
 
     def __init__(self, settings: ServerSettings, address: Address) -> None:
         super().__init__(settings)

@@ -6,12 +6,12 @@ handed out until an attempt that still holds its token finishes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from math import isfinite
 from time import monotonic
-from typing import Any, TypedDict, TypeVar, Unpack, cast
+from typing import Any, TypedDict, Unpack
 
 from jobq.client.connection import Client, default_client
 from jobq.client.names import checked_name
@@ -50,10 +50,12 @@ from jobq.queue.types import (
     text_of,
 )
 
-ACTIONS = frozenset(("added", "updated", "requeued", "exists"))
+ACTIONS: dict[bytes, Action] = {
+    b"added": "added", b"updated": "updated", b"requeued": "requeued", b"exists": "exists",
+}  # fmt: skip
 #: Outcomes whose detail is a reason, not a backoff.
 _WITH_REASON = frozenset(("dead", "crashed"))
-REPLIES = frozenset(("ok", "dead", "stale"))
+REPLIES = {b"ok": "ok", b"dead": "dead", b"stale": "stale"}
 _LATEST_S = 253_402_300_799
 #: Endings and hand-outs of one call.
 MOST = 1_000
@@ -62,7 +64,8 @@ MOST_MID_BYTES = 512
 
 Content = bytes | tuple[str | None, bytes]
 Values = dict[str, Argument]
-Read = TypeVar("Read")
+#: Errors of a reply of another shape.
+_UNREADABLE = (KeyError, TypeError, AttributeError, ValueError)
 _NO_OPTIONS: Values = {
     "now": "", "delay_ms": "", "at": "", "can_update": 0, "can_requeue": 0, "lock_ms": "", "dedupe_ms": "",
 }  # fmt: skip
@@ -123,7 +126,12 @@ class Queue:
         if len(content) > MAX_CONTENT:
             raise _too_long(mid, content)
         values = enqueue_values(**options) if options else _NO_OPTIONS
-        return self._enqueue(values, (mid, content), (mid,), caller, durability)[0]
+        client = self.client
+        level = durability or client.durability
+        if client.outage is None or caller is not None:
+            return self.send(level, values, (mid, content), (mid,), caller)[0]
+        accepted: Enqueued = client.outage.enqueue(self, level, values, (mid, content), (mid,))[0]
+        return accepted
 
     def enqueue_many(
         self,
@@ -220,10 +228,13 @@ class Queue:
         An ending whose token was superseded is answered 'stale' and changes nothing; 'unknown' where an outage lasted
         so long that a lost call of these endings may have been accepted.
         """
-        _checked_limit(dequeue, 0)
+        if not (0 <= dequeue <= MOST and len(endings) <= MOST):
+            raise _out_of_range(dequeue if len(endings) <= MOST else len(endings), 0)
+        if not isinstance(lease_ms, int) or not 1 <= lease_ms <= DAY_MS:
+            raise _not_ms("lease_ms", lease_ms)
         values: Values = {
-            "now": "" if now is None else now, "lease_ms": _checked_lease(lease_ms), "crash_limit": crash_limit,
-            "limit": dequeue, "count": _checked_limit(len(endings), 0),
+            "now": "" if now is None else now, "lease_ms": lease_ms, "crash_limit": crash_limit,
+            "limit": dequeue, "count": len(endings),
         }  # fmt: skip
         rows: list[Argument] = []
         result_keys: list[str] = []
@@ -243,7 +254,10 @@ class Queue:
         reply = self.scripts["finish"].call(
             own, values, rows + results, more_keys=result_keys, fenced=True
         )
-        replies = _read(lambda: [word(item, REPLIES) for item in reply[: len(endings)]])
+        try:
+            replies = [REPLIES[item] for item in reply[: len(endings)]]
+        except _UNREADABLE as error:
+            raise _unreadable(error) from error
         if own.renewals != renewals:
             # It may be the lost call that ended them.
             replies = ["unknown" if reply == "stale" else reply for reply in replies]
@@ -256,9 +270,13 @@ class Queue:
         self, leases: Sequence[tuple[str, str]], lease_ms: int = LEASE_MS, *, now: int | None = None
     ) -> list[bool]:
         """Renew leases, each a mid and a token; False where the message was handed out again or cancelled."""
-        if not _checked_limit(len(leases), 0):
+        if not leases:
             return []
-        values: Values = {"now": moment(now), "lease_ms": _checked_lease(lease_ms)}
+        if len(leases) > MOST:
+            raise _out_of_range(len(leases), 0)
+        if not isinstance(lease_ms, int) or not 1 <= lease_ms <= DAY_MS:
+            raise _not_ms("lease_ms", lease_ms)
+        values: Values = {"now": moment(now), "lease_ms": lease_ms}
         reply = self.scripts["extend"].run(values, [part for lease in leases for part in lease])
         return [item == b"ok" for item in reply]
 
@@ -270,8 +288,10 @@ class Queue:
         now: int | None = None,
     ) -> list[bool]:
         """Give back messages that weren't started, to the front of ready; costs no attempt."""
-        if not _checked_limit(len(leases), 0):
+        if not leases:
             return []
+        if len(leases) > MOST:
+            raise _out_of_range(len(leases), 0)
         own = caller or self.callers.take()
         rest = [part for lease in leases for part in lease]
         reply = self.scripts["release"].call(own, {"now": moment(now)}, rest, fenced=True)
@@ -368,10 +388,13 @@ class Queue:
         if caller is None:
             # Not reached after an error: that call may still arrive, so its caller stays out of use.
             self.callers.give_back(own)
-        return [
-            Enqueued(mid, "added") if action == b"added" else _enqueued(mid, action, reason)
-            for mid, action, reason in zip(mids, reply[::2], reply[1::2], strict=True)
-        ]
+        try:
+            return [
+                Enqueued(mid, ACTIONS[action], reason.decode())
+                for mid, action, reason in zip(mids, reply[::2], reply[1::2], strict=True)
+            ]
+        except _UNREADABLE as error:
+            raise _unreadable(error) from error
 
 
 def queue_scripts(client: Client, area: str, name: str) -> BoundScripts:
@@ -393,13 +416,15 @@ def enqueue_values(
     """The options of an enqueue as the arguments of its script."""
     if delay is not None and at is not None:
         raise ConfigError(f"delay={delay!r} and at={at!r} say two things; give one")
+    if lock_ms is not None and (not isinstance(lock_ms, int) or not 1 <= lock_ms <= DAY_MS):
+        raise _not_ms("lock_ms", lock_ms)
     return {
         "now": moment(now),
         "delay_ms": _milliseconds("delay", delay),
         "at": _epoch_ms(at),
         "can_update": int(can_update),
         "can_requeue": int(can_requeue),
-        "lock_ms": "" if lock_ms is None else _checked_ms("lock_ms", lock_ms),
+        "lock_ms": "" if lock_ms is None else lock_ms,
         "dedupe_ms": _milliseconds("dedupe", dedupe),
     }
 
@@ -424,10 +449,6 @@ def _too_long(mid: str, content: bytes) -> CodecError:
     )
 
 
-def _enqueued(mid: str, action: bytes, reason: bytes) -> Enqueued:
-    return Enqueued(mid, cast(Action, word(action, ACTIONS)), reason.decode())
-
-
 def _batches(contents: Iterable[Content]) -> Iterator[list[tuple[str | None, bytes]]]:
     batch: list[tuple[str | None, bytes]] = []
     size = 0
@@ -443,81 +464,59 @@ def _batches(contents: Iterable[Content]) -> Iterator[list[tuple[str | None, byt
 
 
 def _wanted(limit: int, lease_ms: int, crash_limit: int, now: int | None) -> Values:
+    if not 1 <= limit <= MOST:
+        raise _out_of_range(limit, 1)
+    # A lock that ends as it begins would hand one message out on every call.
+    if not isinstance(lease_ms, int) or not 1 <= lease_ms <= DAY_MS:
+        raise _not_ms("lease_ms", lease_ms)
     return {
-        "now": "" if now is None else now, "lease_ms": _checked_lease(lease_ms), "crash_limit": crash_limit,
-        "limit": _checked_limit(limit),
+        "now": "" if now is None else now, "lease_ms": lease_ms, "crash_limit": crash_limit, "limit": limit,
     }  # fmt: skip
 
 
-def word(value: bytes, known: frozenset[str]) -> str:
-    """A reply's word, which must be one that this version knows."""
-    text = value.decode()
-    if text not in known:
-        raise ScriptError(f"a script answered {text!r}; is another version of jobq at work here?")
-    return text
+def _unreadable(error: Exception) -> ScriptError:
+    """A script repeats what stands in its caller's record, where anything may stand."""
+    return ScriptError(
+        f"a reply can't be read: another version of jobq is at work here, or the record of a call was forged: {error!r}"
+    )
 
 
 def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeued:
+    """What a reply hands out, from its place `start` on."""
     caller.arrived()
     if len(reply) > start + 3 + 7 * limit:
-        raise ScriptError("a script handed out more than was asked for; somebody forged its record")
-    return _read(lambda: _dequeued(reply, start, caller))
-
-
-def _read(read: Callable[[], Read]) -> Read:
-    """What `read` makes of a reply. A script repeats what stands in its caller's record, where anything may stand."""
-    try:
-        return read()
-    except (TypeError, AttributeError, ValueError) as error:
-        raise ScriptError(f"a reply can't be read; somebody forged its record: {error}") from error
-
-
-def _dequeued(reply: list[Any], start: int, caller: Caller) -> Dequeued:
-    sleep_ms, paused, fence = reply[start : start + 3]
-    messages = []
+        raise ScriptError("a script handed out more than the call wanted; its record was forged")
     stem = f"{caller.id}.{caller.number}."
-    rows = iter(reply[start + 3 :])
-    for index, row in enumerate(zip(rows, rows, rows, rows, rows, rows, rows, strict=True)):
-        mid, content, attempt, ncrashes, generation, lock_at, unknowns = row
-        if not mid:
-            continue
-        if len(mid) > MOST_MID_BYTES:
-            raise ScriptError(
-                f"a script handed out a mid of {len(mid):,} bytes; somebody forged it"
-            )
-        token = f"{stem}{index}"
-        life = generation.decode("utf-8", "replace") if generation else token
-        messages.append(
-            Message(
-                mid.decode(),
-                content,
-                attempt,
-                ncrashes,
-                fence + index,
-                life,
-                token,
-                lock_at,
-                unknowns,
-            )
-        )
+    messages = []
+    try:
+        sleep_ms, paused, fence = reply[start : start + 3]
+        rows = iter(reply[start + 3 :])
+        for index, row in enumerate(zip(rows, rows, rows, rows, rows, rows, rows, strict=True)):
+            mid, content, attempt, ncrashes, generation, lock_at, unknowns = row
+            if not mid:
+                continue
+            if len(mid) > MOST_MID_BYTES:
+                raise ScriptError(
+                    f"a script handed out a mid of {len(mid):,} bytes; its record was forged"
+                )
+            token = f"{stem}{index}"
+            life = generation.decode("utf-8", "replace") if generation else token
+            messages.append(
+                Message(
+                    mid.decode(), content, attempt, ncrashes, fence + index, life, token, lock_at, unknowns
+                )
+            )  # fmt: skip
+    except _UNREADABLE as error:
+        raise _unreadable(error) from error
     return Dequeued(messages, sleep_ms, bool(paused), 0 if messages else fence)
 
 
-def _checked_limit(limit: int, least: int = 1) -> int:
-    if not least <= limit <= MOST:
-        raise ConfigError(f"{limit!r} messages in one call: take {least} to {MOST}")
-    return limit
+def _out_of_range(number: int, least: int) -> ConfigError:
+    return ConfigError(f"{number!r} messages in one call: take {least} to {MOST}")
 
 
-def _checked_lease(lease_ms: int) -> int:
-    # A lock that ends as it begins would hand one message out on every call.
-    return _checked_ms("lease_ms", lease_ms)
-
-
-def _checked_ms(name: str, value: int) -> int:
-    if not isinstance(value, int) or not 1 <= value <= DAY_MS:
-        raise ConfigError(f"{name}={value!r} must be a whole number from 1 to {DAY_MS} (a day)")
-    return value
+def _not_ms(name: str, value: object) -> ConfigError:
+    return ConfigError(f"{name}={value!r} must be a whole number from 1 to {DAY_MS} (a day)")
 
 
 def _milliseconds(name: str, value: float | timedelta | None) -> Argument:

@@ -8,44 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from redis.crc import key_slot
 
-from jobq.client.connection import Client
 from jobq.client.scripts import folder, load
-from jobq.config import ServerSettings
 from jobq.errors import ScriptError
 from jobq.queue.fsck import repair
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Violation
-
-
-class Confined(Client):
-    """A client whose every call may touch its declared keys only."""
-
-    def __init__(self, url: str, admin: Any) -> None:
-        super().__init__(ServerSettings(url=url))
-        self._admin = admin
-        self._user = admin.client()
-        self.ran: set[str] = set()
-        admin.execute_command("ACL", "SETUSER", "confined", "on", "nopass", "+@all")
-        self._user.execute_command("AUTH", "confined", "")
-
-    def run(self, script: Any, keys: Any, args: Any, by: Any = None, **_: Any) -> Any:
-        assert len({key_slot(key.encode()) for key in keys}) == 1
-        assert all("{low}" in key for key in keys)
-        only = [f"~{key}" for key in keys]
-        self._admin.execute_command("ACL", "SETUSER", "confined", "resetkeys", *only)
-        self._admin.script_load(script.source)
-        self.ran.add(script.name)
-        return self._user.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
-
-    def command(self, *args: Any) -> Any:
-        return self._admin.execute_command(*args)
-
-    def close(self) -> None:
-        super().close()
-        self._user.close()
-        self._admin.execute_command("ACL", "DELUSER", "confined")
+from tests.confined import Confined
 
 
 @pytest.fixture
@@ -104,6 +73,7 @@ def test_scripts_touch_only_the_keys_they_declare(confined, at):
     lives_of_messages(Queue("low", confined), at)
     scripts = {path.stem for path in (folder() / "queue").glob("[a-z]*.lua")}
     assert scripts - confined.ran == set()
+    assert all("{low}" in key for key in confined.declared)
 
 
 def test_undeclared_key_would_have_been_refused(confined, redis):

@@ -8,11 +8,12 @@ import threading
 from pathlib import Path
 
 import pytest
+from redis import exceptions as refused
 
 from jobq.chaos.proxy import DOWN, Proxy
 from jobq.client import clock
 from jobq.client.connection import connect
-from jobq.client.numbered_calls import RECORD_S, REPEAT_S, Caller, Tries
+from jobq.client.numbered_calls import RECORD_S, REPEAT_S, Caller, CallState, Tries
 from jobq.client.scripts import folder, load
 from jobq.config import ServerSettings
 from jobq.errors import UnavailableError
@@ -21,6 +22,7 @@ from jobq.queue.types import Ending
 
 from ..client.deployments import wait_for
 
+BUSY, LOST = refused.ResponseError("BUSY a script is running"), refused.ConnectionError("closed")
 HOURS_NS = 2 * 3600 * 10**9
 STORED = re.compile(r"'SET', (?:last_call|call\.key|pushed), .*'PX', (?:life_ms or )?(\d+)")
 
@@ -107,20 +109,24 @@ def test_script_with_a_record_is_known_by_its_text(area, name, recorded):
     assert load(area, name).recorded is recorded
 
 
-def test_tries_end_after_the_bound_and_only_when_one_may_have_arrived(later):
+def test_tries_end_after_the_bound_and_only_when_one_may_have_arrived(later, client):
     tries = Tries()
+    state = CallState(client, ("PING",), load("queue", "enqueue"), tries)
     later()
     assert not tries.over
-    tries.sent()
-    tries.refused()
+    state.sending()
+    state.failed(BUSY)
     later()
     assert not tries.over, "the server refused it"
-    tries.sent()
-    tries.sent()
-    tries.refused()
+    state.sending()
+    state.failed(LOST)
+    state.sending()
+    state.failed(BUSY)
     assert not tries.over
     later()
     assert tries.over, "the one before the refusal may have arrived"
+    with pytest.raises(refused.TimeoutError):
+        state.sending()
 
 
 def test_buffered_call_is_not_sent_again_when_its_record_may_be_gone(

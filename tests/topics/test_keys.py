@@ -2,44 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from redis.crc import key_slot
 
-from jobq.client.connection import Client
 from jobq.client.scripts import Script, folder
-from jobq.config import ServerSettings
 from jobq.topics import Record, Topic, keys
-
-
-class Confined(Client):
-    """A client whose every script may touch its declared keys only: the server itself checks."""
-
-    def __init__(self, url: str, admin: Any) -> None:
-        super().__init__(ServerSettings(url=url))
-        self._admin, self._user = admin, admin.client()
-        self.ran: set[str] = set()
-        admin.execute_command("ACL", "SETUSER", "confined", "on", "nopass", "+@all")
-        self._user.execute_command("AUTH", "confined", "")
-
-    def run(self, script: Any, keys: Any, args: Any, by: Any = None) -> Any:
-        assert len({key_slot(key.encode()) for key in keys}) == 1
-        assert all("{orders}" in key for key in keys)
-        self._admin.execute_command(
-            "ACL", "SETUSER", "confined", "resetkeys", *(f"~{k}" for k in keys)
-        )
-        self._admin.script_load(script.source)
-        self.ran.add(script.name)
-        return self._user.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
-
-    def command(self, *args: Any, **more: Any) -> Any:
-        return self._admin.execute_command(*args)
-
-    def close(self) -> None:
-        super().close()
-        self._user.close()
-        self._admin.execute_command("ACL", "DELUSER", "confined")
+from tests.confined import Confined
 
 
 @pytest.fixture
@@ -77,6 +44,7 @@ def life_of_a_topic(topic, at):
 
 def test_scripts_touch_only_the_keys_they_declare(confined, at):
     life_of_a_topic(Topic("orders", confined), at)
+    assert all("{orders}" in key for key in confined.declared)
     scripts = {path.stem for path in (folder() / "topic").glob("[a-z]*.lua")}
     assert {name for name in scripts - confined.ran if not name.startswith("redismq")} == set()
 

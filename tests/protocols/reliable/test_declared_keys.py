@@ -4,39 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.client.connection import Client
 from jobq.client.scripts import folder, load
-from jobq.config import ServerSettings
 from jobq.protocols.reliable import ReliableQueue
 from jobq.protocols.reliable.keys import PLACES
+from tests.confined import Confined
 
 SCRIPTS = sorted(path.stem for path in (folder() / "reliable").glob("[a-z]*.lua"))
 
 
-class Confined(Client):
-    """A client whose every call may touch its declared keys only."""
-
-    def __init__(self, url, admin):
-        super().__init__(ServerSettings(url=url))
-        self.admin, self.user, self.ran = admin, admin.client(), set()
-        admin.execute_command("ACL", "SETUSER", "confined", "on", "nopass", "+@all")
-        self.user.execute_command("AUTH", "confined", "")
-
-    def run(self, script, keys, args, by=None):
-        only = [f"~{key}" for key in keys]
-        self.admin.execute_command("ACL", "SETUSER", "confined", "resetkeys", *only)
-        self.admin.script_load(script.source)
-        self.ran.add(script.name)
-        return self.user.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
-
-
 @pytest.fixture
 def confined(server, redis):
-    client = Confined(server.url, redis)
+    client = Confined(server.url, redis, one_slot=False)
     yield client
     client.close()
-    client.user.close()
-    redis.execute_command("ACL", "DELUSER", "confined")
 
 
 def test_scripts_touch_only_the_keys_they_declare(confined, at):

@@ -132,7 +132,7 @@ def test_server_that_is_away_is_every_call_s_error(bridge, monkeypatch):
     def away(*_: Any) -> None:
         raise UnavailableError("no answer")
 
-    monkeypatch.setattr(bridge._flights._client, "run", away)
+    monkeypatch.setattr(bridge._flights._client, "perform", away)
     [one, other] = served(bridge, call(1, "listQueues") + call(2, "listQueues"))
     assert one["error"] == other["error"] == {"name": "UnavailableError", "message": "no answer"}
 

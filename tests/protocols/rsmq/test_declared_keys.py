@@ -6,41 +6,17 @@ from typing import Any
 
 import pytest
 
-from jobq.client.connection import Client, connect
+from jobq.client.connection import connect
 from jobq.client.functions import load_library
 from jobq.client.scripts import folder
 from jobq.config import ServerSettings
 from jobq.protocols.rsmq import InvalidFormatError, Rsmq
-
-
-class Confined(Client):
-    """A client whose every call may touch its declared keys, and publish on two channels, only."""
-
-    def __init__(self, url: str, admin: Any) -> None:
-        super().__init__(ServerSettings(url=url))
-        self._admin = admin
-        self._user = admin.client()
-        self.ran: set[str] = set()
-        channels = ("&rsmq:rt:q", "&rsmq:rt:dead")
-        admin.execute_command("ACL", "SETUSER", "confined", "on", "nopass", "+@all", *channels)
-        self._user.execute_command("AUTH", "confined", "")
-
-    def run(self, script: Any, keys: Any, args: Any, by: Any = None) -> Any:
-        only = [f"~{key}" for key in keys]
-        self._admin.execute_command("ACL", "SETUSER", "confined", "resetkeys", *only)
-        self._admin.script_load(script.source)
-        self.ran.add(script.name)
-        return self._user.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
-
-    def close(self) -> None:
-        super().close()
-        self._user.close()
-        self._admin.execute_command("ACL", "DELUSER", "confined")
+from tests.confined import Confined
 
 
 @pytest.fixture
 def confined(server: Any, redis: Any) -> Any:
-    client = Confined(server.url, redis)
+    client = Confined(server.url, redis, "rsmq:rt:q", "rsmq:rt:dead", one_slot=False)
     yield client
     client.close()
 
