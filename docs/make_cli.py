@@ -38,7 +38,7 @@ one that may have arrived: 5 minutes at most), `JOBQ_EMBEDDED` (0 forbids the
 embedded server, 1 uses it without a warning and under pytest), `JOBQ_DATA` (where the embedded server
 keeps its data), `JOBQ_EMBEDDED_IDLE` (after how long without clients it ends, 10m), `JOBQ_FUNCTIONS=1` (call functions that
 `jobq functions load` brought), `JOBQ_CODEC`, `JOBQ_CODEC_KEYS`, `JOBQ_CODEC_VALID` and `JOBQ_CODEC_ACCEPT_PLAIN` (signed and encrypted calls, [security](../guides/security.md)), `JOBQ_DURABILITY`,
-`JOBQ_DURABLE_WITHIN` and `JOBQ_OUTAGE_BUFFER` ([what must hold before an enqueue returns](../guides/durability.md)), `NO_COLOR`.
+`JOBQ_DURABLE_WITHIN` and `JOBQ_OUTAGE_BUFFER` ([what must hold before an enqueue returns](../guides/durability.md)), `JOBQ_MAX_CONTENT` (the largest call, in bytes), `NO_COLOR`.
 
 A `JOBQ_…` variable that jobq doesn't read is reported with the nearest name that it reads.
 """

@@ -1,18 +1,19 @@
-"""Log lines of a worker: one when a job starts, one when it ends, and their two formats.
+"""The log of a worker: a line when a job starts, a line when it ends, and the two formats, text and JSON.
 
-A library configures no logging; `jobq worker` does, and only where the application didn't. Arguments are
-never logged, and nothing that a message or an error says reaches a terminal raw.
+A library doesn't configure logging. `jobq worker` does, unless the application did. Arguments are never logged, and
+control characters in messages and errors are escaped.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
+
+from pythonjsonlogger.json import JsonFormatter as JsonLines
 
 from jobq.errors import masked_text
 from jobq.jobs.context import Context, running
@@ -26,7 +27,7 @@ logger = logging.getLogger("jobq.job")
 
 
 class JobLog:
-    """Middleware: `→` at debug when a job starts, `←` at info when it is done. Failures are logged by jobs."""
+    """Middleware: logs `→` at debug when a job starts, `←` at info when it is done. The executor logs failures."""
 
     def run(self, context: Context, next: Callable[[], Any]) -> Any:
         """Around a sync job."""
@@ -72,7 +73,7 @@ def spent(seconds: float) -> str:
 
 
 class JobFields(logging.Filter):
-    """Gives each record made inside a job `job`, `mid`, `queue` and `attempt`, unless it says them itself.
+    """Adds `job`, `mid`, `queue` and `attempt` to each record made inside a job, unless the record has them.
 
     `jobq worker` adds it to its own handler and to those that the application put on the root logger.
     """
@@ -87,7 +88,7 @@ class JobFields(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """`08:15:02.123 4711 INFO message`; further lines are indented, so that no text can pose as an entry.
+    """`08:15:02.123 4711 INFO message`. Further lines are indented, so that no text can look like another entry.
 
     Lines of the application inside a job end with `job=… mid=… attempt=… queue=…`.
     """
@@ -103,22 +104,29 @@ class TextFormatter(logging.Formatter):
         )
 
 
-class JsonFormatter(logging.Formatter):
-    """One JSON object a line: at, level, logger, pid, message, what the record carries, traceback."""
+class JsonFormatter(JsonLines):
+    """One JSON object a line: at, level, logger, pid, message, the record's extra fields, traceback."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        fields: dict[str, Any] = {
-            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(), "logger": record.name, "pid": record.process,
-            "message": _message(record),
-        }  # fmt: skip
-        fields |= {k: v for k, v in record.__dict__.items() if k not in _STANDARD}
-        if record.exc_info:
-            fields["traceback"] = "\n".join(_traceback(self, record))
-        return json.dumps(fields, default=str)
+    def __init__(self) -> None:
+        super().__init__(
+            ("levelname", "name", "process", "message"),
+            json_default=str,
+            rename_fields={
+                "levelname": "level", "name": "logger", "process": "pid", "exc_info": "traceback",
+            },
+        )  # fmt: skip
 
-
-_STANDARD = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"}
+    def add_fields(
+        self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]
+    ) -> None:
+        """Fill in the fields of one line."""
+        at = datetime.fromtimestamp(record.created, UTC)
+        log_data["at"] = at.isoformat(timespec="milliseconds")
+        super().add_fields(log_data, record, message_dict)
+        log_data["level"] = record.levelname.lower()
+        for name in ("message", "traceback"):
+            if name in log_data:
+                log_data[name] = _shown(record, log_data[name])
 
 
 def _message(record: logging.LogRecord) -> str:
@@ -134,7 +142,7 @@ def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> list[
 
 
 def _shown(record: logging.LogRecord, text: str) -> str:
-    """What jobq itself logs quotes no password of a URL; the application's own lines stay as they are."""
+    """`text`, with passwords of URLs masked in what jobq logs. The application's records don't change."""
     return masked_text(text) if _is_ours(record) else text
 
 
@@ -143,7 +151,7 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 
 class Logging:
-    """The handler of `jobq worker`: on jobq's own logger while the application loads, then where it belongs."""
+    """The handler of `jobq worker`: on the logger `jobq` while the application loads, then on the root logger."""
 
     def __init__(self, level: str, form: str = "text") -> None:
         self.handler = logging.StreamHandler(sys.stderr)
@@ -157,7 +165,7 @@ class Logging:
         self.own.propagate = False
 
     def settle(self) -> None:
-        """After the application's modules are loaded: give way to its handlers, else serve all loggers."""
+        """After the application's modules have loaded: leave the log to their handlers, or else handle all loggers."""
         root = logging.getLogger()
         self.own.removeHandler(self.handler)
         self.own.propagate = True
