@@ -19,7 +19,7 @@ from typing import IO
 
 import pyspark
 
-from jobq.pipeline.environment import variables
+from jobq.pipeline.environment import spark_variables
 
 HOST = "127.0.0.1"
 PROGRAM = Path(pyspark.__file__).parent / "bin" / "spark-class"
@@ -58,7 +58,7 @@ def cluster(workers: int = 2, memory: str = "1g") -> Iterator[str]:
 def _started(command: tuple[str, ...], sign: str) -> Iterator[str]:
     """A daemon, once it has logged `sign`; gives what that holds."""
     process = subprocess.Popen(
-        [str(PROGRAM), *command], env={**os.environ, **SMALL, **variables()},
+        [str(PROGRAM), *command], env={**os.environ, **SMALL, **spark_variables()},
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip

@@ -10,16 +10,16 @@ from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from jobq.pipeline import gateway, session
-from jobq.pipeline.commits import losses
 from jobq.pipeline.java import find_java
-from jobq.pipeline.lake import Lake, inspection, read, service
-from jobq.pipeline.lake.ingest import Ingest
-from jobq.pipeline.lake.runner import Runner
-from jobq.pipeline.lake_audit import LakeAudit, LakeAudited
-from jobq.pipeline.report.answers import answers, from_lake
-from jobq.pipeline.report.asked import Asked
+from jobq.pipeline.lake import Lake, inspection, read
+from jobq.pipeline.lake.audit import LakeAudit, LakeAudited
+from jobq.pipeline.lake.commit import losses
+from jobq.pipeline.lake.ingest import Ingest, IngestRound, one_round
+from jobq.pipeline.lake.partitions import PartitionRunner
 from jobq.pipeline.report.html import page
+from jobq.pipeline.report.query import ReportQuery
 from jobq.pipeline.report.registry import named
+from jobq.pipeline.report.run import answers, from_lake
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,20 +59,18 @@ class History:
         # Who was cut off in the middle of a call to Java gets the answer to that one at the next.
         if kind is None:
             self.spark.stop()
-        gateway.end()
+        gateway.end_jvm()
 
-    def ingest(self) -> service.Round:
+    def ingest(self) -> IngestRound:
         """`jobq lake ingest --once`: what is new."""
-        runner = Runner(session=lambda: self.spark)
-        return service.round_of(
-            Ingest(self.lake, self._client, runner), lambda _: None, lambda: False
-        )
+        runner = PartitionRunner(session=lambda: self.spark)
+        return one_round(Ingest(self.lake, self._client, runner), lambda _: None, lambda: False)
 
-    def stats(self) -> list[inspection.Stats]:
+    def stats(self) -> list[inspection.TableStats]:
         """`jobq lake stats`."""
         return inspection.stats(self.lake)
 
-    def check(self) -> list[inspection.Finding]:
+    def check(self) -> list[inspection.LakeFinding]:
         """`jobq lake check`."""
         return list(inspection.check(self.lake))
 
@@ -84,7 +82,7 @@ class History:
 
     def report(self, target: Path) -> Reported:
         """`jobq report all --html`, from the begin of this run to now."""
-        asked = Asked(since=self.began, until=self._now() + timedelta(seconds=1))
+        asked = ReportQuery(since=self.began, until=self._now() + timedelta(seconds=1))
         found, seen = answers(self.spark, from_lake(self.spark, self.lake), named("all"), asked)
         # A new file takes the name: in a shared folder, the old one may be a link that somebody else made.
         with NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as file:

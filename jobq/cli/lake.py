@@ -25,14 +25,12 @@ from jobq.queue.fsck import unplaced
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from jobq.pipeline.archived import Archive, Summary
-    from jobq.pipeline.lake.ingest import Batch, Ingest
-    from jobq.pipeline.lake.maintain import Compacted
-    from jobq.pipeline.lake.place import Lake
-    from jobq.pipeline.lake.service import Round
-    from jobq.pipeline.lake.span import Span
-    from jobq.pipeline.lake_audit import LakeAudited, Lives
-    from jobq.pipeline.replay import Replayed, Target
+    from jobq.pipeline.lake.audit import LakeAudited, Lives
+    from jobq.pipeline.lake.ingest import Ingest, IngestBatch, IngestRound
+    from jobq.pipeline.lake.lake import Lake
+    from jobq.pipeline.lake.reading import ArchivedRows, ArchiveSummary, TimeSpan
+    from jobq.pipeline.lake.upkeep import Compacted
+    from jobq.pipeline.replay import Replayed, ReplayTarget
 
 _storage = option(
     "--storage-option", "storage", metavar="KEY=VALUE", multiple=True,
@@ -51,7 +49,7 @@ def lake_options(function: Function, needed: str = "required") -> Function:
 
 def opened(path: str | None, storage: Sequence[str], *, create: bool = False) -> Lake:
     """The lake that the options name."""
-    from jobq.pipeline.lake.place import Lake
+    from jobq.pipeline.lake.lake import Lake
 
     make: Callable[..., Lake] = Lake.create if create else Lake.open
     return make(path, pairs_of("--storage-option", storage))
@@ -132,29 +130,29 @@ def _ingest(
     session: Session, lake: Lake, every: float | None, queues: str | None, max_rows: int, trim: bool,
     when: Any, master: str | None, rollup: float, wait: float, adopt: bool,
 ) -> int:  # fmt: skip
-    from jobq.pipeline.lake import adoption, lock, rollup_due, service
-    from jobq.pipeline.lake.ingest import Ingest
-    from jobq.pipeline.lake.runner import Runner
+    from jobq.pipeline.lake import commit
+    from jobq.pipeline.lake.ingest import Ingest, IngestOptions, rounds, stopped_by_signals
+    from jobq.pipeline.lake.lake import locked
+    from jobq.pipeline.lake.partitions import PartitionRunner
+    from jobq.pipeline.lake.rollup import RollupTimer
 
     names = [name for name, _ in parse_queues(queues)] if queues else None
-    runner = Runner(when, master=master)
+    runner = PartitionRunner(when, master=master)
     work = Ingest(
         lake,
         session.client,
         runner,
-        names=names,
-        max_rows=max_rows,
-        trim=trim,
+        IngestOptions(names=names, max_rows=max_rows, trim=trim),
         problem=session.problem,
     )
     lost = False
-    with service.ended_by_signals() as ending:
+    with stopped_by_signals() as ending:
         try:
             if adopt:
-                with lock.held(lake, wait_s=wait, enough=ending):
-                    adoption.adopt(lake, session.client)
-            due = rollup_due.Due(lake, rollup, session.note)
-            for found in service.rounds(
+                with locked(lake, wait_s=wait, enough=ending):
+                    commit.adopt(lake, session.client)
+            due = RollupTimer(lake, rollup, session.note)
+            for found in rounds(
                 work, every, lambda batch: _note_batch(session, batch), ending,
                 lambda found: due.refresh(runner, ending), wait,
             ):  # fmt: skip
@@ -165,7 +163,7 @@ def _ingest(
     return exits.NO if lost else exits.OK
 
 
-def _note_batch(session: Session, batch: Batch) -> None:
+def _note_batch(session: Session, batch: IngestBatch) -> None:
     """What can't wait for the end of the round."""
     for queue, number in batch.lost.items():
         session.note(
@@ -182,7 +180,7 @@ def _note_batch(session: Session, batch: Batch) -> None:
         session.note(f"{batch.table}: {batch.rows:,} rows committed, and there are more")
 
 
-def _say_round(session: Session, work: Ingest, found: Round, *, quiet: bool) -> None:
+def _say_round(session: Session, work: Ingest, found: IngestRound, *, quiet: bool) -> None:
     if quiet and found.is_empty:
         return
     record = {"lake": work.lake.store.uri, **found._asdict(), "lost": dict(found.lost)}
@@ -212,14 +210,14 @@ def stats(session: Session, path: str | None, storage: tuple[str, ...], backlog:
     if not session.as_json:
         for row in rows:
             row["lost"] = ", ".join(f"{name}: {n:,}" for name, n in row["lost"].items())
-    columns = {name.replace("_", " "): name for name in inspection.Stats._fields}
+    columns = {name.replace("_", " "): name for name in inspection.TableStats._fields}
     empty = "the lake is empty; run 'jobq lake ingest'"
     session.say_all(rows, Listing(columns, drops=tuple(columns)[:0:-1], empty=empty))
     if backlog:
         behind = [
             one._asdict() for one in inspection.backlog(lake, session.client, session.tolerating)
         ]
-        columns = {name: name for name in inspection.Backlog._fields}
+        columns = {name: name for name in inspection.QueueBacklog._fields}
         session.say_all(behind, Listing(columns, empty="no backlog: no queue has events or topics"))
 
 
@@ -264,34 +262,37 @@ def compact(
     Once a day will do. Readers go on meanwhile, and so does an ingest: in a folder between two days, so it
     waits while one is compacted, or while the rollups are made. Vacuum deletes what was replaced.
     """
-    from jobq.pipeline.lake import lock, maintain, service
+    from jobq.pipeline.lake import upkeep
+    from jobq.pipeline.lake.ingest import stopped_by_signals
+    from jobq.pipeline.lake.lake import LakeBusyError, RepeatedLock
 
     lake = opened(path, storage)
-    with service.ended_by_signals() as ending:
-        turns = lock.Turns(lake, wait_s=wait, enough=ending)
+    with stopped_by_signals() as ending:
+        turns = RepeatedLock(lake, wait_s=wait, enough=ending)
         try:
-            done = maintain.compact(
-                lake, target=target_mb << 20, told=lambda one: _told(session, one), enough=ending, alone=turns
+            done = upkeep.compact(
+                lake, target=target_mb << 20, on_compacted=lambda one: _told(session, one), enough=ending,
+                alone=turns,
             )  # fmt: skip
             if not done:
                 session.note("every day is compact")
             if rollups and not ending():
                 with turns():
                     _roll_up(session, lake, master)
-        except lock.LakeBusyError:
+        except LakeBusyError:
             if not ending():
                 raise
 
 
 def _roll_up(session: Session, lake: Lake, master: str | None) -> None:
     from jobq.pipeline.lake import rollup
-    from jobq.pipeline.lake.runner import Runner
+    from jobq.pipeline.lake.partitions import PartitionRunner
     from jobq.pipeline.lake.tables import JOB_RUNS
     from jobq.pipeline.sessions import failures, words_of
 
     if not (rollup.stale(lake) or rollup.stale(lake, JOB_RUNS)):
         return
-    runner = Runner(master=master)
+    runner = PartitionRunner(master=master)
     try:
         made = rollup.refresh(lake, runner.spark())
     except failures() as error:
@@ -326,11 +327,12 @@ def vacuum(
     session: Session, path: str | None, storage: tuple[str, ...], older_than: float, wait: float
 ) -> None:
     """Delete files that were replaced, expired or never committed. Who reads older versions can't any more."""
-    from jobq.pipeline.lake import lock, maintain
+    from jobq.pipeline.lake import upkeep
+    from jobq.pipeline.lake.lake import locked
 
     lake = opened(path, storage)
-    with lock.held(lake, wait_s=wait):
-        for table, files in maintain.vacuum(lake, older_than).items():
+    with locked(lake, wait_s=wait):
+        for table, files in upkeep.vacuum(lake, older_than).items():
             session.say({"table": table, "files": files}, f"{table}: {files:,} files deleted")
 
 
@@ -350,14 +352,15 @@ def expire(
     yes: bool, wait: float,
 ) -> None:  # fmt: skip
     """Drop whole days of events; job_runs and rollup_hourly stay. The files go with the next vacuum."""
-    from jobq.pipeline.lake import lock, maintain
+    from jobq.pipeline.lake import upkeep
+    from jobq.pipeline.lake.lake import locked
 
     lake = opened(path, storage)
     session.confirmed(
         f"Drop what is older than {older_than / 86400:g} days from {', '.join(tables)}?", yes
     )
-    with lock.held(lake, wait_s=wait):
-        for one in maintain.expire(lake, older_than, tables):
+    with locked(lake, wait_s=wait):
+        for one in upkeep.expire(lake, older_than, tables):
             text = f"{one.table}: {one.rows:,} rows of {one.days:,} days before {one.before}"
             session.say(one._asdict(), text)
 
@@ -376,10 +379,10 @@ def mark(
     session: Session, name: str, path: str | None, storage: tuple[str, ...], at: str | None
 ) -> None:
     """Note a deploy, or whatever else reports shall compare before and after."""
-    from jobq.pipeline.lake import marks
+    from jobq.pipeline.lake.upkeep import mark
     from jobq.pipeline.options import parsed_moment
 
-    done = marks.mark(opened(path, storage), name, parsed_moment("--at ", at) if at else None)
+    done = mark(opened(path, storage), name, parsed_moment("--at ", at) if at else None)
     session.say({"name": name, "at": done.isoformat()}, f"{name} at {done.isoformat()}")
 
 
@@ -490,12 +493,12 @@ def _check_options(topic: str | None, dead: bool, given: dict[str, Any]) -> None
         raise ConfigError(f"--job {given['job']!r} goes with --to-queue")
 
 
-def _asked_span(since: str, until: str | None) -> Span:
-    from jobq.pipeline.lake.span import Span
-    from jobq.pipeline.report.asked import moment
+def _asked_span(since: str, until: str | None) -> TimeSpan:
+    from jobq.pipeline.lake.reading import TimeSpan
+    from jobq.pipeline.report.query import moment
 
     now = datetime.now(UTC)
-    span = Span(moment(since, now), moment(until, now) if until else None)
+    span = TimeSpan(moment(since, now), moment(until, now) if until else None)
     if span.until is not None and span.since is not None and span.until <= span.since:
         raise ConfigError(f"--until {until!r} isn't after --since {since!r}; turn them round")
     return span
@@ -508,7 +511,7 @@ class _Reading:
         self._when, self._master = when, master
         self._spark: SparkSession | None = None
 
-    def of(self, archive: Archive) -> Callable[[], SparkSession] | None:
+    def of(self, archive: ArchivedRows) -> Callable[[], SparkSession] | None:
         """What makes the session that reads it; None: this process reads."""
         return self._made if archive.is_big(self._when) else None
 
@@ -525,12 +528,17 @@ class _Reading:
 
 
 def _replay_topic(
-    session: Session, lake: Lake, topic: str, asked: Span, reading: _Reading, given: dict[str, Any]
+    session: Session,
+    lake: Lake,
+    topic: str,
+    asked: TimeSpan,
+    reading: _Reading,
+    given: dict[str, Any],
 ) -> int:
-    from jobq.pipeline.archived import Archive
+    from jobq.pipeline.lake.reading import ArchivedRows
     from jobq.pipeline.replay import Pace, replay
 
-    archive = Archive(lake, "topics", "topic", topic, ("index",), asked)
+    archive = ArchivedRows(lake, "topics", "topic", topic, ("index",), asked)
     reader = reading.of(archive)
     summary = archive.summary(reader, sized=given["dry_run"])
     _say_summary(session, topic, summary, given["dry_run"])
@@ -546,38 +554,37 @@ def _replay_topic(
     return exits.OK
 
 
-def _target(session: Session, topic: str, given: dict[str, Any]) -> Target:
+def _target(session: Session, topic: str, given: dict[str, Any]) -> ReplayTarget:
     if given["to_topic"]:
-        from jobq.pipeline.replay_topic import ToTopic
+        from jobq.pipeline.replay import TopicReplay
 
-        return ToTopic(
+        return TopicReplay(
             session.client, given["to_topic"], topic, given["name"],
             remember_s=given["remember"], marked=not given["plain"],
         )  # fmt: skip
-    from jobq.pipeline.replay_queue import ToQueue
+    from jobq.pipeline.replay import QueueReplay
 
-    return ToQueue(
+    return QueueReplay(
         session.queue(given["to_queue"]), topic, given["name"], job=given["job"] or "", shape=given["shape"],
         dedupe_s=given["dedupe_for"], remember_s=given["remember"],
     )  # fmt: skip
 
 
 def _replay_dead(
-    session: Session, lake: Lake, asked: Span, reading: _Reading, given: dict[str, Any]
+    session: Session, lake: Lake, asked: TimeSpan, reading: _Reading, given: dict[str, Any]
 ) -> int:
-    from jobq.pipeline.archived import Archive
-    from jobq.pipeline.replay import Pace
-    from jobq.pipeline.replay_dead import Revival, deaths
+    from jobq.pipeline.lake.reading import ArchivedRows
+    from jobq.pipeline.replay import DeadReplay, Pace, newest_deaths
 
     name = given["queue"]
-    archive = Archive(lake, "dead", "queue", name, ("died_at", "dead_id"), asked)
-    found = deaths(archive.rows(reading.of(archive)))
+    archive = ArchivedRows(lake, "dead", "queue", name, ("died_at", "dead_id"), asked)
+    found = newest_deaths(archive.rows(reading.of(archive)))
     nbytes = sum(len(one.content) for one in found)
     record = {"queue": name, "dead": len(found), "bytes": nbytes}
     if given["dry_run"] or not found:
         session.say(record, f"{name}: {len(found):,} dead messages, {nbytes:,} bytes")
         return exits.OK if found else exits.NO
-    revival = Revival(
+    revival = DeadReplay(
         session.queue(name),
         given["name"],
         dedupe_s=given["dedupe_for"],
@@ -588,7 +595,7 @@ def _replay_dead(
     return exits.OK
 
 
-def _say_summary(session: Session, topic: str, found: Summary, alone: bool) -> None:
+def _say_summary(session: Session, topic: str, found: ArchiveSummary, alone: bool) -> None:
     gaps = found.last - found.first + 1 - found.rows if found.rows else 0
     if alone or not found.rows:
         first, last = (
@@ -690,10 +697,10 @@ def _audited(
     lake: Lake, names: list[str], since: datetime | None, until: datetime | None, lives: Lives | None,
     spark_options: tuple[str | None, str | None],
 ) -> list[LakeAudited]:  # fmt: skip
-    from jobq.pipeline.commits import losses
     from jobq.pipeline.lake import quarantine
+    from jobq.pipeline.lake.audit import LakeAudit
+    from jobq.pipeline.lake.commit import losses
     from jobq.pipeline.lake.reading import read
-    from jobq.pipeline.lake_audit import LakeAudit
     from jobq.pipeline.sessions import session as spark_session
 
     master, memory = spark_options
@@ -709,7 +716,7 @@ def _audited(
 
 
 def _audited_range(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
-    from jobq.pipeline.report.asked import moment
+    from jobq.pipeline.report.query import moment
 
     now = datetime.now(UTC)
     return (moment(since, now) if since else None, moment(until, now) if until else None)

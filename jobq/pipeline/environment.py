@@ -1,14 +1,18 @@
-"""What Spark's own programs have to be told: which Java, which Python, and to stay on this host."""
+"""Check what Spark takes from this machine: the driver's heap, the Python of its workers, SPARK_HOME."""
 
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 import sys
+from pathlib import Path
 
+from jobq.errors import ConfigError
 from jobq.pipeline.java import find_java
 
 
-def variables() -> dict[str, str]:
+def spark_variables() -> dict[str, str]:
     """Environment for spark-submit, spark-class and spark-pipelines on this machine.
 
     What the environment says already is kept, but for a JAVA_HOME that is too old.
@@ -19,3 +23,90 @@ def variables() -> dict[str, str]:
         "PYSPARK_DRIVER_PYTHON": os.environ.get("PYSPARK_DRIVER_PYTHON", sys.executable),
         "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
     }
+
+
+DEFAULT_HEAP = "1g"
+MIB = 1024**2
+#: Spark refuses less than 450 MiB, and a collector keeps a part of the heap to itself.
+LEAST_HEAP = 512 * MIB
+_SIZE = re.compile(r"(\d+)([kmgt]?)b?")
+_UNITS = {"": MIB, "k": 1024, "m": MIB, "g": 1024 * MIB, "t": 1024**2 * MIB}
+
+
+def requested_heap(memory: str | None) -> str:
+    """What is to be the heap: `memory`, JOBQ_SPARK_MEMORY, else DEFAULT."""
+    return memory or os.environ.get("JOBQ_SPARK_MEMORY") or DEFAULT_HEAP
+
+
+def heap_bytes(text: str) -> int:
+    """Bytes of `1g`, `1536m` or `2048`, which are MiB as in Spark."""
+    found = _SIZE.fullmatch(text.strip().lower())
+    if not found:
+        raise ConfigError(f"memory={text!r} is no size; write 1g or 1536m")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def checked_heap(text: str) -> str:
+    """`text` as Spark writes it, if it is enough."""
+    size = heap_bytes(text)
+    if size < LEAST_HEAP:
+        raise ConfigError(f"memory={text!r} is too small for Spark; take 512m or more, 1g for ease")
+    return f"{size // MIB}m"
+
+
+def available_memory() -> int | None:
+    """Bytes that this machine could give now; None where it doesn't say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = next((line for line in lines if line.startswith("MemAvailable:")), "")
+    return int(found.split()[1]) * 1024 if found else None
+
+
+_ASK = "import sys; print('%d.%d' % sys.version_info[:2])"
+_START_S = 30
+
+
+def version_of(python: str) -> str:
+    """`3.11`, as that interpreter says of itself; ConfigError if it doesn't start."""
+    try:
+        return subprocess.run(
+            [python, "-c", _ASK],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_START_S,
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigError(
+            f"PYSPARK_PYTHON={python!r} doesn't start: {error}; unset it, or name {sys.executable}"
+        ) from error
+
+
+def check_python(python: str) -> str:
+    """`3.11, <python>`; ConfigError for one that Spark would refuse, but only at its first row."""
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    there = version_of(python)
+    if here != there:
+        raise ConfigError(
+            f"PYSPARK_PYTHON={python!r} is Python {there}, this is {here}; "
+            f"unset it, or name {sys.executable}"
+        )
+    return f"{there}, {python}"
+
+
+_JAR = re.compile(r"spark-core_[\d.]+-(\d+\.\d+)\.")
+
+
+def check_spark_home(home: str) -> str:
+    """`4.3 at <home>`; ConfigError where there is no Spark or one of another version."""
+    import pyspark
+
+    jars = Path(home, "jars").glob("spark-core_*.jar")
+    found = next((match[1] for jar in jars if (match := _JAR.match(jar.name))), "")
+    here = ".".join(pyspark.__version__.split(".")[:2])
+    if found == here:
+        return f"Spark {found} at {home}"
+    fault = f"has Spark {found}" if found else "has no Spark"
+    raise ConfigError(f"SPARK_HOME={home!r} {fault}, PySpark here is {here}; unset SPARK_HOME")

@@ -26,7 +26,7 @@ _END_S = 30
 _starting = Lock()
 
 
-class Listener:
+class JvmOutput:
     """Passes on what the JVM writes to `writer`, and remembers the last of it."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Listener:
                     continue
 
 
-def start(settings: Mapping[str, str]) -> None:
+def start_jvm(settings: Mapping[str, str]) -> None:
     """The JVM of this process, unless it runs. Its heap and options are settled here for good."""
     from pyspark import SparkConf
     from pyspark.core.context import SparkContext
@@ -70,7 +70,7 @@ def start(settings: Mapping[str, str]) -> None:
         if SparkContext._gateway is not None:
             return
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-        heard = Listener()
+        heard = JvmOutput()
         try:
             made = launch_gateway(conf, {"stdout": heard.writer, "stderr": heard.writer})
         except PySparkRuntimeError as error:
@@ -80,7 +80,7 @@ def start(settings: Mapping[str, str]) -> None:
         SparkContext._ensure_initialized(gateway=made, conf=conf)
 
 
-def forget() -> None:
+def forget_jvm() -> None:
     """Give up a JVM that has died or doesn't answer, with its session; the next `start` makes another."""
     from pyspark.core.context import SparkContext
     from pyspark.sql import SparkSession
@@ -97,7 +97,7 @@ def forget() -> None:
         process.wait(_END_S)
 
 
-def end(timeout_s: float = _END_S) -> None:
+def end_jvm(timeout_s: float = _END_S) -> None:
     """End this process's JVM, after its sessions; PySpark itself leaves that to the process's end."""
     from pyspark.core.context import SparkContext
 

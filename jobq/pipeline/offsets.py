@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from jobq.client.connection import Client
 from jobq.client.scripts import load
 from jobq.errors import ConfigError, ScriptError
 from jobq.queue import keys
-
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
+from jobq.topics.calls import TopicCalls
 
 #: Entries that one call of walk.lua looks at: about 10 ms of the server's time.
 STEP = 2_000
@@ -26,14 +25,14 @@ LAST_SEQ = 2**64 - 1
 START = "0-0"
 
 
-class Place(NamedTuple):
+class LogOffset(NamedTuple):
     """Read up to the entry `id`, the `n`th ever added. As it stands: before the first."""
 
     id: str = START
     n: int = 0
 
 
-class Tail(NamedTuple):
+class LogTail(NamedTuple):
     """What a stream is at one moment: `n` entries ever added, the last of them `id`, `length` still there."""
 
     key: str
@@ -43,9 +42,9 @@ class Tail(NamedTuple):
     first_id: str
 
     @property
-    def place(self) -> Place:
+    def place(self) -> LogOffset:
         """Where somebody is who has read it all."""
-        return Place(self.id, self.n)
+        return LogOffset(self.id, self.n)
 
     @property
     def dropped(self) -> int:
@@ -53,12 +52,12 @@ class Tail(NamedTuple):
         return self.n - self.length
 
     @property
-    def oldest(self) -> Place:
+    def oldest(self) -> LogOffset:
         """Where somebody begins who wants all that is there, and misses nothing that was."""
-        return Place(before(self.first_id) if self.length else self.id, self.dropped)
+        return LogOffset(id_before(self.first_id) if self.length else self.id, self.dropped)
 
 
-class Range(NamedTuple):
+class LogRange(NamedTuple):
     """Entries of one stream after the id `after` up to and with `upto`: `expected` of them.
 
     limit: read at most so many, 0 = all; `start` is the place at which it begins.
@@ -70,28 +69,28 @@ class Range(NamedTuple):
     upto: str
     expected: int
     limit: int = 0
-    start: Place = Place()
+    start: LogOffset = LogOffset()
 
     @property
-    def end(self) -> Place:
+    def end(self) -> LogOffset:
         """Where somebody is who has read all of it."""
-        return Place(self.upto, self.start.n + self.expected)
+        return LogOffset(self.upto, self.start.n + self.expected)
 
 
-class Plan(NamedTuple):
+class ReadPlan(NamedTuple):
     """What is to be read next.
 
     places: where every queue is before that. lost: entries dropped unread, by queue. remade: queues whose
     stream was deleted or made anew since their place was noted; what went with the old one can't be known.
     """
 
-    ranges: list[Range]
-    places: dict[str, Place]
+    ranges: list[LogRange]
+    places: dict[str, LogOffset]
     lost: dict[str, int]
     remade: list[str]
 
     @property
-    def ends(self) -> dict[str, Place]:
+    def ends(self) -> dict[str, LogOffset]:
         """Where every queue is when all ranges, none of them with a limit, were read."""
         return self.places | {one.queue: one.end for one in self.ranges}
 
@@ -101,15 +100,15 @@ def events_key(namespace: str, queue: str) -> str:
     return keys.key(keys.prefix(namespace, queue), "events")
 
 
-def parsed(entry_id: str) -> tuple[int, int]:
+def parsed_id(entry_id: str) -> tuple[int, int]:
     """An entry's id as numbers, which compare as the server orders entries."""
     ms, _, seq = entry_id.partition("-")
     return int(ms), int(seq or 0)
 
 
-def before(entry_id: str) -> str:
+def id_before(entry_id: str) -> str:
     """The highest id below this one; of a topic, the index before."""
-    ms, seq = parsed(entry_id)
+    ms, seq = parsed_id(entry_id)
     if "-" not in entry_id:
         return str(ms - 1)
     if seq:
@@ -117,45 +116,46 @@ def before(entry_id: str) -> str:
     return f"{ms - 1}-{LAST_SEQ}" if ms else START
 
 
-def following(entry_id: str) -> str:
+def id_after(entry_id: str) -> str:
     """The lowest id above this one."""
-    ms, seq = parsed(entry_id)
+    ms, seq = parsed_id(entry_id)
     return f"{ms}-{seq + 1}" if seq < LAST_SEQ else f"{ms + 1}-0"
 
 
-def tail(client: Client, key: str) -> Tail:
+def events_tail(client: Client, key: str) -> LogTail:
     """What the stream is now; one that doesn't exist has no entries."""
     try:
         reply = client.command("XINFO", "STREAM", key, routed_by=key)
     except ScriptError as error:
         if "no such key" not in str(error):
             raise
-        return Tail(key, START, 0, 0, START)
+        return LogTail(key, START, 0, 0, START)
     facts = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
     first = facts.get(b"first-entry")
-    return Tail(
+    return LogTail(
         key, facts[b"last-generated-id"].decode(), int(facts[b"entries-added"]), int(facts[b"length"]),
         first[0].decode() if first else START,
     )  # fmt: skip
 
 
-def topic_tail(client: Client, topic: str) -> Tail:
+def topic_tail(client: Client, topic: str) -> LogTail:
     """What a topic is now, as if its log were never compacted: indexes are its numbers."""
-    from jobq.topics.calls import TopicCalls
 
     binding = TopicCalls(topic, client)
     first, last, _, _ = binding.run("read", 1, 0, 1)
     there = max(0, last - max(1, first) + 1)
-    return Tail(binding.log_key, str(last), last, there, str(first) if there else "0")
+    return LogTail(binding.log_key, str(last), last, there, str(first) if there else "0")
 
 
-def plan(places: Mapping[str, Place], tails: Mapping[str, Tail], max_rows: int = 0) -> Plan:
+def plan(
+    places: Mapping[str, LogOffset], tails: Mapping[str, LogTail], max_rows: int = 0
+) -> ReadPlan:
     """What there is to read of each queue, after its place; a queue without one begins with the oldest entry.
 
     max_rows: at most about so many in all, 0 = no limit; a queue with little to read gets all of it, the
     others equal shares, as `limit` of their ranges.
     """
-    done = Plan([], dict(places), {}, [])
+    done = ReadPlan([], dict(places), {}, [])
     for queue, now in sorted(tails.items()):
         place = places.get(queue, now.oldest)
         if is_remade(place, now):
@@ -166,24 +166,26 @@ def plan(places: Mapping[str, Place], tails: Mapping[str, Tail], max_rows: int =
         done.places[queue] = place
         if now.dropped > place.n:
             done.lost[queue] = now.dropped - place.n
-        if parsed(now.id) > parsed(place.id):
-            done.ranges.append(Range(queue, now.key, place.id, now.id, now.n - place.n, 0, place))
+        if parsed_id(now.id) > parsed_id(place.id):
+            done.ranges.append(
+                LogRange(queue, now.key, place.id, now.id, now.n - place.n, 0, place)
+            )
     if max_rows:
         done.ranges[:] = shared(done.ranges, done.lost, max_rows)
     return done
 
 
-def is_remade(place: Place, now: Tail) -> bool:
+def is_remade(place: LogOffset, now: LogTail) -> bool:
     """The stream isn't the one in which the place was noted: entries that it must still have aren't there."""
     if not place.n or now.dropped >= place.n:
         return False
     if "-" not in now.id:
         # A topic gives indexes one by one, whatever else is lost.
         return now.n < place.n
-    return not now.length or parsed(now.first_id) > parsed(place.id)
+    return not now.length or parsed_id(now.first_id) > parsed_id(place.id)
 
 
-def shared(ranges: list[Range], lost: Mapping[str, int], max_rows: int) -> list[Range]:
+def shared(ranges: list[LogRange], lost: Mapping[str, int], max_rows: int) -> list[LogRange]:
     """The ranges with limits, so that they hold about max_rows entries together, at least one each."""
     left, limits = max_rows, {}
     todo = sorted(ranges, key=lambda one: one.expected - lost.get(one.queue, 0))
@@ -199,7 +201,7 @@ def shared(ranges: list[Range], lost: Mapping[str, int], max_rows: int) -> list[
     ]
 
 
-def lost(asked: Range, read: int) -> int:
+def lost(asked: LogRange, read: int) -> int:
     """How many entries of a range without limit, now read to its end, had been dropped before they were read.
 
     Never below 0: a stream made anew in between may have more than were expected.
@@ -207,7 +209,9 @@ def lost(asked: Range, read: int) -> int:
     return max(0, asked.expected - read)
 
 
-def counted(client: Client, key: str, start: Place, upto: str = "+", limit: int = 0) -> Place:
+def counted_offset(
+    client: Client, key: str, start: LogOffset, upto: str = "+", limit: int = 0
+) -> LogOffset:
     """The place of the entry `limit` entries after `start`, of the last one up to `upto` if that is less.
 
     Entries dropped meanwhile count in `n`: it is the number of entries ever added up to that id.
@@ -218,13 +222,15 @@ def counted(client: Client, key: str, start: Place, upto: str = "+", limit: int 
         added, length, walked, last_id = client.run(script, [key], [place.id, upto, step])
         if not walked:
             return place
-        place = Place(last_id.decode(), max(place.n, added - length) + walked)
+        place = LogOffset(last_id.decode(), max(place.n, added - length) + walked)
         left -= walked
         if walked < step or (limit and left <= 0):
             return place
 
 
-def reached(client: Client, asked: Range, read: int, last_id: str) -> tuple[Place, int]:
+def offset_reached(
+    client: Client, asked: LogRange, read: int, last_id: str
+) -> tuple[LogOffset, int]:
     """Where somebody is who has read `read` entries of a range, the last of them `last_id`, and what was lost.
 
     Also for a range with a limit, whose end isn't known beforehand. Without a limit nothing is asked of the
@@ -233,40 +239,40 @@ def reached(client: Client, asked: Range, read: int, last_id: str) -> tuple[Plac
     if not asked.limit or read < asked.limit:
         return asked.end, lost(asked, read)
     while True:
-        now = tail(client, asked.key)
+        now = events_tail(client, asked.key)
         if now.dropped <= asked.start.n:
-            return Place(last_id, asked.start.n + read), 0
+            return LogOffset(last_id, asked.start.n + read), 0
         # Some were dropped, before or after they were read: count those that are left.
         place = now.oldest
-        if parsed(place.id) < parsed(last_id):
-            place = counted(client, asked.key, place, last_id)
-        if parsed(place.id) >= parsed(last_id):
+        if parsed_id(place.id) < parsed_id(last_id):
+            place = counted_offset(client, asked.key, place, last_id)
+        if parsed_id(place.id) >= parsed_id(last_id):
             return place, max(0, place.n - asked.start.n - read)
 
 
 def parts(first_id: str, upto: str, count: int) -> list[tuple[str, str]]:
     """Up to `count` stretches (after, upto] of about the same time, together all ids from first_id to upto."""
-    low, high = parsed(first_id)[0], parsed(upto)[0]
+    low, high = parsed_id(first_id)[0], parsed_id(upto)[0]
     cuts = [low + (high - low + 1) * i // count for i in range(1, count)]
     ends = [f"{cut}-0" for cut in sorted(set(cuts)) if low < cut <= high]
-    stretches, after = [], before(first_id)
+    stretches, after = [], id_before(first_id)
     for end in ends:
-        stretches.append((after, before(end)))
-        after = before(end)
+        stretches.append((after, id_before(end)))
+        after = id_before(end)
     return [*stretches, (after, upto)]
 
 
-def to_json(places: Mapping[str, Place]) -> str:
+def to_json(places: Mapping[str, LogOffset]) -> str:
     """Places as text, the same for the same places."""
     return json.dumps(to_plain(places), sort_keys=True, separators=(",", ":"))
 
 
-def to_plain(places: Mapping[str, Place]) -> dict[str, dict[str, Any]]:
+def to_plain(places: Mapping[str, LogOffset]) -> dict[str, dict[str, Any]]:
     """Places as JSON data, by queue in the order of their names."""
     return {queue: {"id": place.id, "n": place.n} for queue, place in sorted(places.items())}
 
 
-def from_json(text: str) -> dict[str, Place]:
+def from_json(text: str) -> dict[str, LogOffset]:
     """Places from `to_json`'s text; ConfigError for anything else."""
     return from_plain(loaded(text))
 
@@ -279,11 +285,12 @@ def loaded(text: str) -> Any:
         raise ConfigError(f"offsets {text!r:.200} are no JSON: {error}") from error
 
 
-def from_plain(data: Any) -> dict[str, Place]:
+def from_plain(data: Any) -> dict[str, LogOffset]:
     """Places from JSON data `{queue: {"id": "1763-0", "n": 12}}`; ConfigError for anything else."""
     try:
         return {
-            str(queue): Place(_checked_id(one["id"]), int(one["n"])) for queue, one in data.items()
+            str(queue): LogOffset(_checked_id(one["id"]), int(one["n"]))
+            for queue, one in data.items()
         }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(
@@ -292,5 +299,5 @@ def from_plain(data: Any) -> dict[str, Place]:
 
 
 def _checked_id(entry_id: Any) -> str:
-    parsed(entry_id)
+    parsed_id(entry_id)
     return str(entry_id)

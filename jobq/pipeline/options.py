@@ -5,17 +5,19 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 from jobq.config import STAYING_PATIENCE_S, ServerSettings, settings_from_env
 from jobq.errors import ConfigError
 
 #: Options of every read and write.
 PLACE = ("url", "namespace")
+#: A time as callers give it; None: without end.
+Moment = datetime | date | str | None
 _YES, _NO = ("true", "1", "yes"), ("false", "0", "no")
 
 
-class Options:
+class SparkOptions:
     """The options given, each one known. Plain data: it travels to executors."""
 
     def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:

@@ -4,21 +4,41 @@ A replay may be killed and run again: each message gets there once. It is named,
 somebody names it, and its target remembers under that name how far it is: a topic in the very call that appends,
 so that neither can happen without the other; a queue behind each call, where the one call in between is
 made harmless by mids that are made of topic and index.
-"""
+
+A replay into a queue: under mids that are made of topic and index, so that a repeated one is refused.
+
+How far it is, is noted behind each call. Only the call between two notes can be made twice; there the mids
+refuse what lives or is still deduped, and what died meanwhile is looked up and left alone.
+
+Dead messages put back from the lake, also those that the server no longer has: each death once.
+
+A replay into a topic: in order, by one writer, each message once however often it is tried.
+
+Each call that appends is numbered by the index of its last message, under a caller named after the replay. The
+script appends and notes that number at once and refuses an older one, so the note is how far the replay is. It
+is kept as long as the replay is remembered."""
 
 from __future__ import annotations
 
 import hashlib
+import secrets
 import time
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
-from jobq.client.numbered_calls import BYTES_PER_CALL
-from jobq.errors import LakeError, PipelineError
-
-if TYPE_CHECKING:
-    from jobq.queue.queue import Queue
+from jobq.client.connection import Client
+from jobq.client.numbered_calls import BYTES_PER_CALL, Caller
+from jobq.errors import BadRecordError, CodecError, LakeError, LeaseLostError, PipelineError
+from jobq.jobs.codec import decode_any, encode
+from jobq.jobs.signing import seal_for
+from jobq.queue.mids import LONGEST_MID
+from jobq.queue.queue import Queue
+from jobq.queue.types import PER_CALL
+from jobq.topics import Record
+from jobq.topics.calls import TopicCalls
+from jobq.topics.messages import encoded
 
 #: How long a target remembers, and a message refuses to be enqueued again after it is done.
 REMEMBER_S = 30 * 86_400.0
@@ -26,7 +46,7 @@ DEDUPE_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Archived:
+class ArchivedMessage:
     """One message of a topic, as the lake has it. at_ms: when it was appended."""
 
     index: int
@@ -42,7 +62,7 @@ class Archived:
         return len(self.content or b"") + len(self.key or "") + texts
 
 
-class Target(Protocol):
+class ReplayTarget(Protocol):
     """Where messages go; used within its context."""
 
     #: Most messages of one call.
@@ -60,7 +80,7 @@ class Target(Protocol):
         """The first index that this replay was ever asked for: now `index`, if it never was."""
         ...
 
-    def send(self, batch: list[Archived]) -> int:
+    def send(self, batch: list[ArchivedMessage]) -> int:
         """Put messages there; how many were new."""
         ...
 
@@ -98,13 +118,13 @@ class Pace:
 
 
 def replay(
-    rows: Iterable[dict[str, Any]], target: Target, pace: Pace,
+    rows: Iterable[dict[str, Any]], target: ReplayTarget, pace: Pace,
     tell: Callable[[int], object] = lambda _: None,
 ) -> Replayed:  # fmt: skip
     """Send what isn't there yet, in order. `tell` hears how many were sent."""
     began, reached = time.monotonic(), target.reached()
     sent = exists = behind = first = last = begun = 0
-    for batch in batches(archived(rows), pace.most(target.per_call)):
+    for batch in batches(archived_messages(rows), pace.most(target.per_call)):
         begun = begun or _checked(target.begun(batch[0].index), batch[0].index)
         todo = [one for one in batch if one.index > reached]
         behind += len(batch) - len(todo)
@@ -127,11 +147,11 @@ def _checked(begun: int, first: int) -> int:
     return begun
 
 
-def archived(rows: Iterable[dict[str, Any]]) -> Iterator[Archived]:
+def archived_messages(rows: Iterable[dict[str, Any]]) -> Iterator[ArchivedMessage]:
     """Rows of the table `topics` as messages. LakeError where the topic was deleted and begun anew."""
     last = 0
     for row in rows:
-        one = Archived(
+        one = ArchivedMessage(
             row["index"], row["at"] // 1000, row["key"],
             None if row["content"] is None else bytes(row["content"]), dict(row["headers"] or {}),
         )  # fmt: skip
@@ -150,9 +170,9 @@ def note_key(queue: Queue, source: str, name: str) -> str:
     return f"{queue.prefix}replay:{digest}"
 
 
-def batches(messages: Iterable[Archived], most: int) -> Iterator[list[Archived]]:
+def batches(messages: Iterable[ArchivedMessage], most: int) -> Iterator[list[ArchivedMessage]]:
     """What goes into one call each: no more messages, and no more bytes, than a call may have."""
-    batch: list[Archived] = []
+    batch: list[ArchivedMessage] = []
     size = 0
     for one in messages:
         if batch and (len(batch) == most or size + one.size > BYTES_PER_CALL):
@@ -162,3 +182,289 @@ def batches(messages: Iterable[Archived], most: int) -> Iterator[list[Archived]]
         size += one.size
     if batch:
         yield batch
+
+
+Shape = Literal["text", "json", "base64"]
+
+
+class QueueReplay:
+    """A queue, for the replay `replay` of the topic `source`; '' for the one that isn't named.
+
+    job: each message becomes a call of it, with the content as its one argument, as `shape` says; without,
+    contents are enqueued as they are. A deletion, which has no content, is left out.
+    """
+
+    per_call = PER_CALL
+
+    def __init__(
+        self, queue: Queue, source: str, replay: str, *, job: str = "", shape: Shape = "text",
+        dedupe_s: float, remember_s: float,
+    ) -> None:  # fmt: skip
+        self._queue, self._source, self._replay = queue, source, replay
+        self._job, self._argument = job, _SHAPES[shape]
+        self._dedupe_s, self._remember_ms = dedupe_s, round(remember_s * 1000)
+        self._seal = seal_for(queue.client.settings.codec) if job else None
+        self._note = note_key(queue, source, replay)
+        self._unsure = PER_CALL
+        self._begun = 0
+
+    def __enter__(self) -> QueueReplay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Two replays at once are one: what one has enqueued, its mids refuse to the other."""
+
+    def reached(self) -> int:
+        """How far this replay is for certain."""
+        return self._noted()[0]
+
+    def begun(self, index: int) -> int:
+        """The first index that this replay was ever asked for."""
+        self._begun = self._noted()[1] or index
+        return self._begun
+
+    def _noted(self) -> tuple[int, int]:
+        last, first = (self._queue.client.command("GET", self._note) or b"0 0").split(b" ")
+        return int(last), int(first)
+
+    def send(self, batch: list[ArchivedMessage]) -> int:
+        """Enqueue them in one call; how many were new."""
+        messages = [self._message(one) for one in batch if one.content is not None]
+        if self._unsure > 0:
+            # The last run may have enqueued these and been killed before it noted that.
+            messages = [one for one in messages if self._queue.status(one[0]).word != "dead"]
+        done = self._queue.enqueue_many(messages, dedupe=self._dedupe_s) if messages else []
+        self._unsure -= len(batch)
+        note = f"{batch[-1].index} {self._begun or batch[0].index}"
+        self._queue.client.command("SET", self._note, note, "PX", self._remember_ms)
+        return sum(one.action == "added" for one in done)
+
+    def mid(self, index: int) -> str:
+        """Of the message of that index."""
+        named = ":".join(filter(None, ("replay", self._replay, self._source, str(index))))
+        if len(named) <= LONGEST_MID:
+            return named
+        return f"replay:{hashlib.blake2b(named.encode(), digest_size=24).hexdigest()}"
+
+    def _message(self, one: ArchivedMessage) -> tuple[str, bytes]:
+        mid, content = self.mid(one.index), one.content or b""
+        if not self._job:
+            return mid, content
+        try:
+            call = encode(self._job, [self._argument(content)])
+        except (CodecError, UnicodeDecodeError) as error:
+            raise BadRecordError(
+                f"message {one.index} of topic {self._source!r} can't be an argument of {self._job}: {error}; "
+                "take --as base64, or leave out --job to enqueue contents as they are"
+            ) from error
+        return mid, call if self._seal is None else self._seal.close_call(
+            self._queue.name, mid, call
+        )
+
+
+def _base64(content: bytes) -> str:
+    return b64encode(content).decode()
+
+
+_SHAPES: dict[Shape, Callable[[bytes], Any]] = {
+    "text": bytes.decode, "json": decode_any, "base64": _base64,
+}  # fmt: skip
+
+
+class ArchivedDeath(NamedTuple):
+    """One archived dead message."""
+
+    dead_id: str
+    mid: str
+    died_at_ms: int
+    content: bytes
+
+
+def newest_deaths(rows: Iterable[dict[str, Any]]) -> list[ArchivedDeath]:
+    """Of rows of the table `dead` the newest of each mid, in the order in which they died."""
+    newest: dict[str, ArchivedDeath] = {}
+    for row in rows:
+        one = ArchivedDeath(
+            row["dead_id"], row["mid"], row["died_at"] // 1000, bytes(row["content"])
+        )
+        known = newest.get(one.mid)
+        if known is None or one.died_at_ms >= known.died_at_ms:
+            newest[one.mid] = one
+    return sorted(newest.values(), key=lambda one: (one.died_at_ms, one.dead_id))
+
+
+class DeadReplay:
+    """Puts deaths back into their queue, under their own mids, as new messages with attempts 0.
+
+    Which were put back is noted behind each call, for remember_s; see replay_queue for the call between.
+    What of them is still among the queue's dead goes from there.
+    """
+
+    def __init__(self, queue: Queue, replay: str, *, dedupe_s: float, remember_s: float) -> None:
+        self._queue, self._dedupe_s, self._remember_ms = queue, dedupe_s, round(remember_s * 1000)
+        self._note = note_key(queue, "", replay)
+
+    def run(
+        self, found: list[ArchivedDeath], pace: Pace, tell: Callable[[int], object] = lambda _: None
+    ) -> Replayed:
+        """All of them that weren't put back yet. A mid that lives is left alone."""
+        began = time.monotonic()
+        todo = self._left(found)
+        sent = 0
+        step = pace.most(PER_CALL)
+        for start in range(0, len(todo), step):
+            some = todo[start : start + step]
+            sent += self._put_back(list(self._not_again(some)) if start < PER_CALL else some)
+            self._noted(some)
+            tell(sent)
+            pace.wait(len(some))
+        behind = len(found) - len(todo)
+        seconds = round(time.monotonic() - began, 3)
+        return Replayed(sent, len(todo) - sent, behind, 0, 0, seconds)
+
+    def _left(self, found: list[ArchivedDeath]) -> list[ArchivedDeath]:
+        if not found:
+            return []
+        left = []
+        for start in range(0, len(found), 1_000):
+            some = found[start : start + 1_000]
+            known = self._queue.client.command("SMISMEMBER", self._note, *(d.dead_id for d in some))
+            left += [death for death, there in zip(some, known, strict=True) if not there]
+        return left
+
+    def _not_again(self, some: Iterable[ArchivedDeath]) -> Iterator[ArchivedDeath]:
+        """Without those that the last run put back before it was killed, and that died anew."""
+        for death in some:
+            now = self._queue.admin.dead(mid=death.mid)
+            if not now or now[0].dead_id == death.dead_id or now[0].died_at < death.died_at_ms:
+                yield death
+
+    def _put_back(self, some: list[ArchivedDeath]) -> int:
+        if not some:
+            return 0
+        done = self._queue.enqueue_many(
+            [(one.mid, one.content) for one in some], dedupe=self._dedupe_s
+        )
+        ids = {one.mid: one.dead_id for one in some}
+        added = [ids[one.mid] for one in done if one.action == "added"]
+        if added:
+            self._queue.admin.purge(*added)
+        return len(added)
+
+    def _noted(self, some: list[ArchivedDeath]) -> None:
+        client = self._queue.client
+        client.command("SADD", self._note, *(one.dead_id for one in some))
+        client.command("PEXPIRE", self._note, self._remember_ms)
+
+
+ORIGIN, ORIGIN_AT = "jobq-origin", "jobq-origin-at"
+#: Of the right to be the only writer: renewed by every call, at the latest after a third of it.
+LOCK_MS = 30_000
+WAIT_S = LOCK_MS / 1000 + 5
+POLL_S = 0.5
+
+
+class IndexedCaller(Caller):
+    """A caller whose calls are numbered by indexes."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        digest = hashlib.blake2b(name.encode(), digest_size=12).digest()
+        self.id = urlsafe_b64encode(digest).decode()
+
+    def at(self, index: int) -> Caller:
+        """Itself, its next call numbered `index`."""
+        self.number = index - 1
+        return self
+
+
+class TopicReplay:
+    """The topic `name`, for the replay `replay` of the topic `source`. Used as a context: the lock's time."""
+
+    per_call = 1_000
+
+    def __init__(
+        self, client: Client, name: str, source: str, replay: str, *, remember_s: float, marked: bool = True
+    ) -> None:  # fmt: skip
+        self.name, self._source, self._marked = name, source, marked
+        self._binding = TopicCalls(name, client)
+        self._caller = IndexedCaller(f"replay\x1f{source}\x1f{replay}")
+        self._note = f"{self._binding.prefix}call:{self._caller.id}"
+        self._lock, self._first = f"{self._note}.lock", f"{self._note}.first"
+        self._remember_ms = round(remember_s * 1000)
+        self._token = secrets.token_hex(8)
+
+    def __enter__(self) -> TopicReplay:
+        deadline = time.monotonic() + WAIT_S
+        while not self._taken():
+            if time.monotonic() > deadline:
+                raise PipelineError(
+                    f"another replay of {self._source!r} into topic {self.name!r} runs under this name; wait for it, "
+                    "or give this one another name by --id"
+                )
+            time.sleep(POLL_S)
+        # What the append script then keeps: it never shortens a note's life.
+        self._command("SET", self._note, "0 ", "NX", "PX", self._remember_ms)
+        self._command("PEXPIRE", self._note, self._remember_ms)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._command("GET", self._lock) == self._token.encode():
+            self._command("PEXPIRE", self._first, self._remember_ms)
+            self._command("DEL", self._lock)
+
+    def reached(self) -> int:
+        """How far this replay is, 0 before its first call."""
+        note = self._command("GET", self._note)
+        return int(note.split(b" ")[0]) if note else 0
+
+    def begun(self, index: int) -> int:
+        """The first index that this replay was ever asked for."""
+        self._command("SET", self._first, index, "NX", "PX", self._remember_ms)
+        self._command("PEXPIRE", self._first, self._remember_ms)
+        return int(self._command("GET", self._first) or index)
+
+    def send(self, batch: list[ArchivedMessage]) -> int:
+        """Append them in one call, or have it refused; how many those were.
+
+        Back into the topic that they come from, what an earlier replay brought is left out.
+        """
+        if not self._taken():
+            raise PipelineError(
+                f"another replay of {self._source!r} took over topic {self.name!r} while this one stood still; "
+                "start it again to go on behind what is there"
+            )
+        args: list[str | bytes] = []
+        todo = [one for one in batch if not self._is_copy(one)]
+        for one in todo:
+            args += encoded(Record(one.content, one.key, self._headers(one)))
+        if not todo:
+            return 0
+        self._binding.register()
+        try:
+            self._binding.call("append", self._caller.at(batch[-1].index), "", *args)
+        except LeaseLostError as error:
+            raise PipelineError(
+                f"topic {self.name!r} has what this replay sends already, by another one under its name; "
+                "start it again to go on behind that"
+            ) from error
+        return len(todo)
+
+    def _is_copy(self, one: ArchivedMessage) -> bool:
+        return self.name == self._source and one.headers.get(ORIGIN, "").startswith(f"{self.name}/")
+
+    def _headers(self, one: ArchivedMessage) -> dict[str, str]:
+        if not self._marked:
+            return one.headers
+        return {**one.headers, ORIGIN: f"{self._source}/{one.index}", ORIGIN_AT: str(one.at_ms)}
+
+    def _taken(self) -> bool:
+        """Whether the lock is ours, renewed or taken just now."""
+        if self._command("GET", self._lock) == self._token.encode():
+            self._command("PEXPIRE", self._lock, LOCK_MS)
+            return True
+        return self._command("SET", self._lock, self._token, "NX", "PX", LOCK_MS) is not None
+
+    def _command(self, *args: str | int) -> bytes | None:
+        found: bytes | None = self._binding.client.command(*args)
+        return found

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from jobq import extras
 from jobq.config import processors
 from jobq.errors import JobqError, PipelineError
-from jobq.pipeline import distribution, gateway, interpreter
+from jobq.pipeline import environment, gateway
+from jobq.pipeline.environment import checked_heap, requested_heap
 from jobq.pipeline.java import Java, find_java
-from jobq.pipeline.memory import asked, checked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,11 +46,11 @@ def session(
     if submitted() or SparkSession.getActiveSession() is not None:
         return _built(SparkSession, name, None, SETTINGS | given)
     if os.environ.get("SPARK_HOME"):
-        distribution.check(os.environ["SPARK_HOME"])
+        environment.check_spark_home(os.environ["SPARK_HOME"])
     java = find_java()
     settings = _settings(master, memory, fast, given)
     with _environment(_variables(java, master)):
-        gateway.start(settings)
+        gateway.start_jvm(settings)
         return _built(SparkSession, name, master, settings)
 
 
@@ -123,7 +123,7 @@ def _built(
 
 def _settings(master: str, memory: str | None, fast: bool, conf: dict[str, str]) -> dict[str, str]:
     """Spark's settings; `conf` wins, but Java's options are added to, not replaced."""
-    heap = checked(conf.get("spark.driver.memory") or asked(memory))
+    heap = checked_heap(conf.get("spark.driver.memory") or requested_heap(memory))
     options = [f"-Dlog4j2.configurationFile={QUIET.as_uri()}", *([FAST] if fast else [])]
     options.append(conf.get(JAVA_OPTIONS, ""))
     settings = SETTINGS | {
@@ -146,7 +146,7 @@ def _variables(java: Java, master: str) -> dict[str, str]:
     python = os.environ.get("PYSPARK_PYTHON") or sys.executable
     local = cores(master) is not None
     if local and python != sys.executable:
-        interpreter.check(python)
+        environment.check_python(python)
     found = {"JAVA_HOME": str(java.home), "PYSPARK_PYTHON": python}
     found |= {"PYSPARK_DRIVER_PYTHON": sys.executable}
     return found | ({"SPARK_LOCAL_IP": LOOPBACK} if local else {})

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jobq.errors import ConfigError
+from jobq.pipeline.options import unknown
+from jobq.pipeline.reading.request import CORRUPT, columns_of, requested, view_of
+from jobq.pipeline.schema import VIEWS, Columns, struct
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
     from pyspark.sql.types import StructType
-
-    from jobq.pipeline.schema import Columns
 
 
 def register(spark: SparkSession) -> None:
@@ -28,33 +29,26 @@ def register(spark: SparkSession) -> None:
 
 def schema_of(options: Mapping[str, str]) -> StructType:
     """The schema of what the options ask for; the first place that refuses bad ones."""
-    from jobq.pipeline.reading.request import columns_of
-    from jobq.pipeline.schema import struct
 
     return struct(columns_of(options))
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """The batch reader."""
-    from jobq.pipeline.reading.reader import JobqReader
-    from jobq.pipeline.reading.request import requested
+    from jobq.pipeline.reading.readers import JobqReader
 
     return JobqReader(requested(options, _columns(options, schema, stream=False)))
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
     """The streaming reader."""
-    from jobq.pipeline.reading.request import requested
-    from jobq.pipeline.reading.streaming import JobqStreamReader
+    from jobq.pipeline.reading.readers import JobqStreamReader
 
     return JobqStreamReader(requested(options, _columns(options, schema, stream=True), stream=True))
 
 
 def _columns(options: Mapping[str, str], schema: StructType, stream: bool) -> Columns:
     """The columns of a schema, which may be the user's own: some of the view's, with their types."""
-    from jobq.pipeline.options import unknown
-    from jobq.pipeline.reading.request import CORRUPT, view_of
-    from jobq.pipeline.schema import VIEWS, struct
 
     view = view_of(options, stream)
     known = {column.name: column for column in (*VIEWS[view], CORRUPT)}

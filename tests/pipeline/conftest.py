@@ -45,7 +45,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )  # fmt: skip
     yield made
     made.stop()
-    gateway.end()
+    gateway.end_jvm()
 
 
 @pytest.fixture(scope="session")

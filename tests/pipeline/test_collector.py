@@ -6,10 +6,10 @@ import gc
 
 import pytest
 
-from jobq.pipeline.collector import switched_off
+from jobq.pipeline.collector import gc_off
 
 
-@switched_off()
+@gc_off()
 def fails():
     assert not gc.isenabled()
     raise OSError("gone")
@@ -22,8 +22,8 @@ def test_collector_is_on_again_after_an_error():
 
 
 def test_collector_stays_off_where_it_was_off():
-    with switched_off():
-        with switched_off():
+    with gc_off():
+        with gc_off():
             pass
         assert not gc.isenabled()
     assert gc.isenabled()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jobq.errors import BadRecordError
 from jobq.events import ABSOLUTE, COLUMNS, LIMITS, Event, attempt_record, columns_of
 from jobq.events import decode as decode_one
-from jobq.pipeline.decode import FEW, Bad, columns, decode
+from jobq.pipeline.decode import FEW, BadEntry, columns, decode
 from jobq.pipeline.schema import events_schema
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -65,7 +65,7 @@ def test_batch_holds_what_each_record_says_and_the_rest_is_bad(found):
         try:
             rows.append(row("low", entry, columns_of(value, version)))
         except BadRecordError as error:
-            bad.append(Bad(entry, version, value, str(error)))
+            bad.append(BadEntry(entry, version, value, str(error)))
     decoded = decode("low", ids, [version for version, _ in found], [value for _, value in found])
     assert decoded.batch.schema == events_schema()
     assert decoded.batch.to_pylist() == rows

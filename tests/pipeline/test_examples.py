@@ -15,7 +15,7 @@ import pytest
 
 from examples.spark.cluster import cluster
 from jobq.cli.app import app
-from jobq.pipeline.environment import variables
+from jobq.pipeline.environment import spark_variables
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "examples" / "spark"
@@ -64,7 +64,7 @@ def test_submitted_program_runs_on_a_cluster_of_two_workers(valkey_client, valke
                 "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.enabled=false",
                 str(HERE / "submit.py"), "mail", "1000",
             ],
-            env={**os.environ, **variables(), "JOBQ_URL": valkey_client.url},
+            env={**os.environ, **spark_variables(), "JOBQ_URL": valkey_client.url},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

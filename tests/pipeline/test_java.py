@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobq.errors import JavaNotFoundError
-from jobq.pipeline import java, launcher
+from jobq.pipeline import java
 from jobq.pipeline.java import Java, find_java, looked_for, major
 
 
@@ -103,8 +103,8 @@ def test_launcher_leaves_out_one_argument_and_keeps_the_others(tmp_path):
     shown.parent.mkdir()
     shown.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     shown.chmod(0o755)
-    home = launcher.beside(shown, env(XDG_CACHE_HOME=tmp_path / "cache"))
-    given = ["-cp", "a b", launcher.ABSENT, "", "--add-modules=java.sql", "it's"]
+    home = java.launcher_home(shown, env(XDG_CACHE_HOME=tmp_path / "cache"))
+    given = ["-cp", "a b", java.ABSENT, "", "--add-modules=java.sql", "it's"]
     said = subprocess.run(
         [str(home / "bin" / "java"), *given], capture_output=True, text=True, check=True
     ).stdout
@@ -113,26 +113,26 @@ def test_launcher_leaves_out_one_argument_and_keeps_the_others(tmp_path):
 
 def test_launcher_is_written_once(tmp_path):
     where = env(XDG_CACHE_HOME=tmp_path)
-    script = launcher.beside(Path("/opt/java"), where) / "bin" / "java"
+    script = java.launcher_home(Path("/opt/java"), where) / "bin" / "java"
     before = script.stat().st_mtime_ns
-    assert launcher.beside(Path("/opt/java"), where) / "bin" / "java" == script
+    assert java.launcher_home(Path("/opt/java"), where) / "bin" / "java" == script
     assert script.stat().st_mtime_ns == before
-    assert launcher.beside(Path("/opt/other"), where) / "bin" / "java" != script
+    assert java.launcher_home(Path("/opt/other"), where) / "bin" / "java" != script
 
 
 def test_launcher_says_where_it_may_not_write(tmp_path):
     (tmp_path / "jobq").write_text("a file where a folder should be")
     with pytest.raises(JavaNotFoundError, match="set XDG_CACHE_HOME"):
-        launcher.beside(Path("/opt/java"), env(XDG_CACHE_HOME=tmp_path))
+        java.launcher_home(Path("/opt/java"), env(XDG_CACHE_HOME=tmp_path))
 
 
 @pytest.mark.parametrize("depth", [0, 2])
 def test_launcher_is_not_used_from_a_folder_that_others_can_write_to(tmp_path, depth):
     where = env(XDG_CACHE_HOME=tmp_path)
-    script = launcher.beside(Path("/opt/java"), where) / "bin" / "java"
+    script = java.launcher_home(Path("/opt/java"), where) / "bin" / "java"
     folder = script.parents[depth]
     folder.chmod(0o777)
     with pytest.raises(JavaNotFoundError, match="can be written by everybody"):
-        launcher.beside(Path("/opt/java"), where)
+        java.launcher_home(Path("/opt/java"), where)
     folder.chmod(0o755)
-    assert launcher.beside(Path("/opt/java"), where)
+    assert java.launcher_home(Path("/opt/java"), where)

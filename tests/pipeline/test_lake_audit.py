@@ -15,10 +15,10 @@ from msgspec import structs
 from jobq.cli import main
 from jobq.errors import ConfigError
 from jobq.events import Event
-from jobq.pipeline.commits import Loss, _losses, losses
-from jobq.pipeline.lake.place import Lake
+from jobq.pipeline.lake.audit import LakeAudit
+from jobq.pipeline.lake.commit import Loss, _losses, losses
+from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.reading import read
-from jobq.pipeline.lake_audit import LakeAudit
 from jobq.queue.audit import Audit
 from jobq.queue.audit_lives import Tally
 from jobq.queue.audited import LIVE

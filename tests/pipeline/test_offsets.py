@@ -6,7 +6,7 @@ import pytest
 
 from jobq.errors import ConfigError
 from jobq.pipeline import offsets
-from jobq.pipeline.offsets import Place, Range, Tail
+from jobq.pipeline.offsets import LogOffset, LogRange, LogTail
 from jobq.topics.topic import Topic
 
 KEY = "jobq:{low}:events"
@@ -14,7 +14,7 @@ KEY = "jobq:{low}:events"
 
 def tail_of(n, length, first="1-0", last=None):
     """A stream whose `i`th entry had the id `i-0`."""
-    return Tail(KEY, last or f"{n}-0", n, length, first)
+    return LogTail(KEY, last or f"{n}-0", n, length, first)
 
 
 def filled(redis, upto, start=1):
@@ -23,24 +23,27 @@ def filled(redis, upto, start=1):
 
 
 def test_tail_of_a_stream_that_is_not_there_has_nothing(client):
-    assert offsets.tail(client, KEY) == Tail(KEY, "0-0", 0, 0, "0-0")
+    assert offsets.events_tail(client, KEY) == LogTail(KEY, "0-0", 0, 0, "0-0")
 
 
 def test_tail_counts_every_entry_when_some_were_trimmed(client, redis):
     filled(redis, 10)
     redis.xtrim(KEY, maxlen=4, approximate=False)
-    now = offsets.tail(client, KEY)
-    assert now == Tail(KEY, "10-0", 10, 4, "7-0")
-    assert (now.dropped, now.place) == (6, Place("10-0", 10))
+    now = offsets.events_tail(client, KEY)
+    assert now == LogTail(KEY, "10-0", 10, 4, "7-0")
+    assert (now.dropped, now.place) == (6, LogOffset("10-0", 10))
     assert now.oldest.n == 6
-    assert offsets.parsed(now.oldest.id) < (7, 0)
+    assert offsets.parsed_id(now.oldest.id) < (7, 0)
 
 
 def test_tail_keeps_its_number_when_all_was_trimmed(client, redis):
     filled(redis, 3)
     redis.xtrim(KEY, maxlen=0, approximate=False)
-    assert offsets.tail(client, KEY) == Tail(KEY, "3-0", 3, 0, "0-0")
-    assert offsets.plan({"low": Place("3-0", 3)}, {"low": offsets.tail(client, KEY)}).remade == []
+    assert offsets.events_tail(client, KEY) == LogTail(KEY, "3-0", 3, 0, "0-0")
+    assert (
+        offsets.plan({"low": LogOffset("3-0", 3)}, {"low": offsets.events_tail(client, KEY)}).remade
+        == []
+    )
 
 
 def test_key_of_a_queue_is_the_stream_that_events_go_to(client, queue, redis):
@@ -48,64 +51,64 @@ def test_key_of_a_queue_is_the_stream_that_events_go_to(client, queue, redis):
     held = queue.dequeue().messages[0]
     assert held.mid == message_id
     queue.cancel(message_id)
-    assert offsets.tail(client, offsets.events_key("jobq", "low")).n == 1
+    assert offsets.events_tail(client, offsets.events_key("jobq", "low")).n == 1
 
 
 def test_neighbours_of_an_id_are_next_to_it():
     highest = f"6-{offsets.LAST_SEQ}"
-    assert (offsets.before("7-0"), offsets.following(highest)) == (highest, "7-0")
-    assert (offsets.before("7-2"), offsets.following("7-1")) == ("7-1", "7-2")
-    assert (offsets.before("0-0"), offsets.before("7")) == ("0-0", "6")
+    assert (offsets.id_before("7-0"), offsets.id_after(highest)) == (highest, "7-0")
+    assert (offsets.id_before("7-2"), offsets.id_after("7-1")) == ("7-1", "7-2")
+    assert (offsets.id_before("0-0"), offsets.id_before("7")) == ("0-0", "6")
 
 
 def test_plan_begins_with_the_oldest_entry_when_a_queue_is_new():
     [one] = offsets.plan({}, {"low": tail_of(100, 40, "61-0")}).ranges
-    assert (one.expected, one.upto, one.end) == (40, "100-0", Place("100-0", 100))
-    assert offsets.parsed("60-0") < offsets.parsed(one.after) < offsets.parsed("61-0")
+    assert (one.expected, one.upto, one.end) == (40, "100-0", LogOffset("100-0", 100))
+    assert offsets.parsed_id("60-0") < offsets.parsed_id(one.after) < offsets.parsed_id("61-0")
 
 
 def test_plan_has_no_range_when_nothing_is_new():
-    planned = offsets.plan({"low": Place("9-0", 9)}, {"low": tail_of(9, 2, "8-0")})
+    planned = offsets.plan({"low": LogOffset("9-0", 9)}, {"low": tail_of(9, 2, "8-0")})
     assert planned.ranges == []
-    assert planned.ends == {"low": Place("9-0", 9)}
+    assert planned.ends == {"low": LogOffset("9-0", 9)}
 
 
 def test_plan_counts_what_was_dropped_unread():
-    planned = offsets.plan({"low": Place("50-0", 50)}, {"low": tail_of(100, 40, "61-0")})
+    planned = offsets.plan({"low": LogOffset("50-0", 50)}, {"low": tail_of(100, 40, "61-0")})
     assert planned.lost == {"low": 10}
     assert planned.ranges[0].expected == 50
     assert offsets.lost(planned.ranges[0], 40) == 10
 
 
 def test_plan_loses_nothing_when_only_read_entries_were_dropped():
-    planned = offsets.plan({"low": Place("70-0", 70)}, {"low": tail_of(100, 30, "71-0")})
+    planned = offsets.plan({"low": LogOffset("70-0", 70)}, {"low": tail_of(100, 30, "71-0")})
     assert (planned.lost, planned.remade, planned.ranges[0].expected) == ({}, [], 30)
 
 
 @pytest.mark.parametrize(
     "now",
-    [Tail(KEY, "0-0", 0, 0, "0-0"), tail_of(3, 3, "80-0", "83-0"), tail_of(60, 60, "80-0", "140-0"),
+    [LogTail(KEY, "0-0", 0, 0, "0-0"), tail_of(3, 3, "80-0", "83-0"), tail_of(60, 60, "80-0", "140-0"),
      tail_of(60, 20, "80-0", "140-0")],
     ids=["deleted", "shorter", "longer", "trimmed"],
 )  # fmt: skip
 def test_plan_begins_anew_when_the_stream_was_made_anew(now):
-    planned = offsets.plan({"low": Place("50-0", 50)}, {"low": now})
+    planned = offsets.plan({"low": LogOffset("50-0", 50)}, {"low": now})
     assert planned.remade == ["low"]
     assert planned.places["low"] == now.oldest
     assert [one.expected for one in planned.ranges] == [now.length] * bool(now.length)
 
 
 def test_plan_keeps_its_place_when_a_failover_lost_entries_that_were_read():
-    planned = offsets.plan({"low": Place("50-0", 50)}, {"low": tail_of(48, 48, "1-0", "60-0")})
+    planned = offsets.plan({"low": LogOffset("50-0", 50)}, {"low": tail_of(48, 48, "1-0", "60-0")})
     [one] = planned.ranges
     assert (planned.remade, planned.lost) == ([], {})
-    assert (one.after, one.upto, one.end) == ("50-0", "60-0", Place("60-0", 48))
+    assert (one.after, one.upto, one.end) == ("50-0", "60-0", LogOffset("60-0", 48))
 
 
 def test_plan_begins_anew_when_a_topic_has_fewer_messages_than_were_read():
-    now = Tail("log", "3", 3, 3, "1")
-    planned = offsets.plan({"t": Place("5", 5)}, {"t": now})
-    assert (planned.remade, planned.places) == (["t"], {"t": Place("0", 0)})
+    now = LogTail("log", "3", 3, 3, "1")
+    planned = offsets.plan({"t": LogOffset("5", 5)}, {"t": now})
+    assert (planned.remade, planned.places) == (["t"], {"t": LogOffset("0", 0)})
 
 
 def test_plan_shares_rows_so_that_a_short_queue_gets_all_it_has():
@@ -122,7 +125,7 @@ def test_plan_gives_every_queue_a_row_when_there_are_more_queues_than_rows():
 def test_parts_cover_the_range_once():
     for count in (1, 2, 3, 7, 50):
         cut = offsets.parts("100-3", "110-9", count)
-        assert offsets.parsed(cut[0][0]) == (100, 2)
+        assert offsets.parsed_id(cut[0][0]) == (100, 2)
         assert cut[-1][1] == "110-9"
         assert [high for _, high in cut[:-1]] == [low for low, _ in cut[1:]]
         assert len(cut) <= count
@@ -133,7 +136,7 @@ def test_parts_are_one_when_all_entries_have_one_time():
 
 
 def test_places_survive_text():
-    places = {"b": Place("5-1", 7), "a": Place()}
+    places = {"b": LogOffset("5-1", 7), "a": LogOffset()}
     text = offsets.to_json(places)
     assert text == '{"a":{"id":"0-0","n":0},"b":{"id":"5-1","n":7}}'
     assert offsets.from_json(text) == places
@@ -147,35 +150,39 @@ def test_places_are_refused_when_the_text_is_none_of_ours(text):
 
 def test_counted_finds_the_place_after_so_many_entries(client, redis):
     filled(redis, 30)
-    assert offsets.counted(client, KEY, Place(), limit=7) == Place("7-0", 7)
-    assert offsets.counted(client, KEY, Place("7-0", 7), "20-0", 100) == Place("20-0", 20)
-    assert offsets.counted(client, KEY, Place("30-0", 30)) == Place("30-0", 30)
+    assert offsets.counted_offset(client, KEY, LogOffset(), limit=7) == LogOffset("7-0", 7)
+    assert offsets.counted_offset(client, KEY, LogOffset("7-0", 7), "20-0", 100) == LogOffset(
+        "20-0", 20
+    )
+    assert offsets.counted_offset(client, KEY, LogOffset("30-0", 30)) == LogOffset("30-0", 30)
 
 
 def test_counted_goes_on_over_more_than_one_step(client, redis, monkeypatch):
     monkeypatch.setattr(offsets, "STEP", 4)
     filled(redis, 30)
-    assert offsets.counted(client, KEY, Place(), "29-0") == Place("29-0", 29)
-    assert offsets.counted(client, KEY, Place(), limit=8) == Place("8-0", 8)
+    assert offsets.counted_offset(client, KEY, LogOffset(), "29-0") == LogOffset("29-0", 29)
+    assert offsets.counted_offset(client, KEY, LogOffset(), limit=8) == LogOffset("8-0", 8)
 
 
 def test_counted_includes_dropped_entries_in_the_number(client, redis):
     filled(redis, 30)
     redis.xtrim(KEY, maxlen=10, approximate=False)
-    assert offsets.counted(client, KEY, Place("5-0", 5), limit=3) == Place("23-0", 23)
+    assert offsets.counted_offset(client, KEY, LogOffset("5-0", 5), limit=3) == LogOffset(
+        "23-0", 23
+    )
 
 
 def test_reached_is_the_end_when_a_range_without_limit_was_read(client):
-    asked = Range("low", KEY, "5-0", "30-0", 25, 0, Place("5-0", 5))
-    assert offsets.reached(client, asked, 25, "30-0") == (Place("30-0", 30), 0)
-    assert offsets.reached(client, asked, 20, "30-0") == (Place("30-0", 30), 5)
+    asked = LogRange("low", KEY, "5-0", "30-0", 25, 0, LogOffset("5-0", 5))
+    assert offsets.offset_reached(client, asked, 25, "30-0") == (LogOffset("30-0", 30), 0)
+    assert offsets.offset_reached(client, asked, 20, "30-0") == (LogOffset("30-0", 30), 5)
 
 
 @pytest.mark.parametrize(
     ("kept", "read", "last", "place", "lost"),
-    [(30, 10, 15, Place("15-0", 15), 0), (20, 5, 15, Place("15-0", 15), 5),
-     (20, 10, 15, Place("15-0", 15), 0), (5, 10, 15, Place("25-0", 25), 10),
-     (0, 10, 15, Place("30-0", 30), 15)],
+    [(30, 10, 15, LogOffset("15-0", 15), 0), (20, 5, 15, LogOffset("15-0", 15), 5),
+     (20, 10, 15, LogOffset("15-0", 15), 0), (5, 10, 15, LogOffset("25-0", 25), 10),
+     (0, 10, 15, LogOffset("30-0", 30), 15)],
     ids=["whole", "before", "after-it-was-read", "beyond", "all"],
 )  # fmt: skip
 def test_reached_is_exact_when_entries_are_trimmed_meanwhile(
@@ -184,8 +191,8 @@ def test_reached_is_exact_when_entries_are_trimmed_meanwhile(
     """Read from 5 on with a limit; `read` entries up to `last` came, and now only `kept` are left."""
     filled(redis, 30)
     redis.xtrim(KEY, maxlen=kept, approximate=False)
-    asked = Range("low", KEY, "5-0", "30-0", 25, read, Place("5-0", 5))
-    found, missing = offsets.reached(client, asked, read, f"{last}-0")
+    asked = LogRange("low", KEY, "5-0", "30-0", 25, read, LogOffset("5-0", 5))
+    found, missing = offsets.offset_reached(client, asked, read, f"{last}-0")
     assert (found.n, missing) == (place.n, lost)
     behind = redis.xrange(KEY, f"({found.id}", count=1)
     assert [entry_id for entry_id, _ in behind] == [f"{place.n + 1}-0".encode()] * (place.n < 30)
@@ -198,4 +205,4 @@ def test_tail_of_a_topic_counts_indexes(client):
     topic.trim(before=3)
     now = offsets.topic_tail(client, "orders")
     assert (now.id, now.n, now.length, now.first_id) == ("4", 4, 2, "3")
-    assert now.oldest == Place("2", 2)
+    assert now.oldest == LogOffset("2", 2)

@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from examples.spark.spark_jobs import remind
-from jobq.pipeline.environment import variables
+from jobq.pipeline.environment import spark_variables
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "examples" / "spark" / "pipelines" / "README.md"
@@ -55,7 +55,7 @@ def home(valkey_client, tmp_path) -> dict[str, str]:
     """The environment of somebody whose home is empty, with a Java that starts soon."""
     beside = str(Path(sys.executable).parent)
     return {
-        **os.environ, **variables(), "HOME": str(tmp_path), "JOBQ_URL": valkey_client.url,
+        **os.environ, **spark_variables(), "HOME": str(tmp_path), "JOBQ_URL": valkey_client.url,
         "PATH": os.pathsep.join((beside, os.environ["PATH"])), "PYTHONPATH": str(ROOT),
         "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }  # fmt: skip

@@ -16,12 +16,17 @@ from click.testing import CliRunner
 
 from jobq.cli import main
 from jobq.errors import LakeError, PipelineError
-from jobq.pipeline.archived import Archive
-from jobq.pipeline.lake.place import Lake
-from jobq.pipeline.lake.span import Span
-from jobq.pipeline.replay import Archived, Pace, archived, batches
-from jobq.pipeline.replay_dead import deaths
-from jobq.pipeline.replay_topic import ORIGIN, ToTopic
+from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.reading import ArchivedRows, TimeSpan
+from jobq.pipeline.replay import (
+    ORIGIN,
+    ArchivedMessage,
+    Pace,
+    TopicReplay,
+    archived_messages,
+    batches,
+    newest_deaths,
+)
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.topics import Record, Topic
@@ -205,24 +210,24 @@ def test_killed_at_any_moment_each_message_gets_there_once(
 
 def test_second_writer_is_kept_out(valkey_client):
     options = {"source": "orders", "replay": "", "remember_s": 60.0}
-    one, two = (ToTopic(valkey_client, "again", **options) for _ in range(2))
-    message = [Archived(1, 0, None, b"x", {})]
+    one, two = (TopicReplay(valkey_client, "again", **options) for _ in range(2))
+    message = [ArchivedMessage(1, 0, None, b"x", {})]
     with one:
         assert one.send(message) == 1
         two._token = "another"
         with pytest.raises(PipelineError, match="took over"):
-            two.send([Archived(2, 0, None, b"y", {})])
+            two.send([ArchivedMessage(2, 0, None, b"y", {})])
     with two:
         assert two.reached() == 1
         with pytest.raises(PipelineError, match="sends already"):
-            two.send([Archived(0, 0, None, b"z", {})])
+            two.send([ArchivedMessage(0, 0, None, b"z", {})])
     assert [m.content for m in Topic("again", valkey_client).read()] == [b"x"]
 
 
 def test_note_of_how_far_it_is_outlives_the_calls(valkey_client, valkey_redis):
-    target = ToTopic(valkey_client, "again", "orders", "", remember_s=86_400)
+    target = TopicReplay(valkey_client, "again", "orders", "", remember_s=86_400)
     with target:
-        target.send([Archived(7, 0, None, b"x", {})])
+        target.send([ArchivedMessage(7, 0, None, b"x", {})])
         assert target.reached() == 7
     [note] = list(valkey_redis.scan_iter("jobq:{again}:topic:call:*"))
     assert valkey_redis.pttl(note) > 80_000_000
@@ -361,13 +366,13 @@ def test_folder_that_is_no_lake_is_told(jobq):
 def test_topic_that_was_begun_anew_is_refused():
     row = {"topic": "t", "index": 1, "at": 0, "key": None, "content": b"", "headers": None}
     with pytest.raises(LakeError, match="deleted and begun anew"):
-        list(archived([{**row, "index": 2}, row]))
+        list(archived_messages([{**row, "index": 2}, row]))
 
 
 def test_calls_hold_so_many_messages_and_so_many_bytes():
-    big = [Archived(n, 0, None, b"x" * 1_500_000, {}) for n in range(1, 6)]
+    big = [ArchivedMessage(n, 0, None, b"x" * 1_500_000, {}) for n in range(1, 6)]
     assert [len(batch) for batch in batches(big, 1_000)] == [2, 2, 1]
-    small = [Archived(n, 0, None, b"", {}) for n in range(1, 6)]
+    small = [ArchivedMessage(n, 0, None, b"", {}) for n in range(1, 6)]
     assert [len(batch) for batch in batches(small, 2)] == [2, 2, 1]
     assert Pace(100).most(1_000) == 25
     assert Pace(1).most(1_000) == 1
@@ -378,7 +383,7 @@ def test_newest_death_of_a_mid_counts():
         {"dead_id": f"a#{n}", "mid": "a", "died_at": n * 1_000, "content": b"%d" % n}
         for n in (2, 3, 1)
     ]
-    assert [one.dead_id for one in deaths(rows)] == ["a#3"]
+    assert [one.dead_id for one in newest_deaths(rows)] == ["a#3"]
 
 
 def test_spark_reads_what_this_process_reads_and_in_its_order(spark, valkey_client, ingest, lake):
@@ -387,10 +392,10 @@ def test_spark_reads_what_this_process_reads_and_in_its_order(spark, valkey_clie
     ingest()
     numbered(valkey_client, "orders", 300, first=300)
     ingest()
-    archive = Archive(Lake.open(lake), "topics", "topic", "orders", ("index",), Span())
-    here = list(archived(archive.rows()))
+    archive = ArchivedRows(Lake.open(lake), "topics", "topic", "orders", ("index",), TimeSpan())
+    here = list(archived_messages(archive.rows()))
     assert [one.index for one in here] == list(range(1, 601))
-    assert list(archived(archive.rows(lambda: spark))) == here
+    assert list(archived_messages(archive.rows(lambda: spark))) == here
     for sized, nbytes in (False, 0), (True, sum(len(str(n)) for n in range(600))):
         told = archive.summary(sized=sized)
         assert told == archive.summary(lambda: spark, sized=sized)

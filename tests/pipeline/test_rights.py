@@ -12,10 +12,9 @@ from jobq.client import functions
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.errors import JobqError
-from jobq.pipeline.lake.ingest import Ingest
-from jobq.pipeline.lake.place import Lake
-from jobq.pipeline.lake.runner import Runner
-from jobq.pipeline.lake.service import round_of
+from jobq.pipeline.lake.ingest import Ingest, IngestOptions, one_round
+from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.partitions import PartitionRunner
 from jobq.pipeline.schema import VIEWS
 from jobq.queue.types import Ending
 from jobq.topics import Topic
@@ -70,8 +69,13 @@ def test_views_are_read_and_a_lake_is_filled(url, valkey_client, valkey_queue, t
             view
         )
     user = connect(settings=ServerSettings(url=url, functions=True))
-    work = Ingest(Lake.create(str(tmp_path / "lake")), user, Runner("never"), trim=True)
-    found = round_of(work, lambda batch: None, lambda: False)
+    work = Ingest(
+        Lake.create(str(tmp_path / "lake")),
+        user,
+        PartitionRunner("never"),
+        IngestOptions(trim=True),
+    )
+    found = one_round(work, lambda batch: None, lambda: False)
     assert (found.events, found.topics, found.dead) == (3, 1, 1)
     user.close()
 

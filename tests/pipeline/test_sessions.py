@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from jobq.errors import ConfigError, PipelineError
-from jobq.pipeline import distribution, interpreter, memory
+from jobq.pipeline import environment
 from jobq.pipeline.sessions import cores, session
 from tests import tools
 
@@ -60,7 +60,7 @@ def test_cores_of_a_star_are_the_machines():
     [("1g", 1024), ("1536m", 1536), ("2048", 2048), ("1GB", 1024), ("524288k", 512)],
 )
 def test_heap_is_read_as_spark_reads_it(text, mib):
-    assert memory.checked(text) == f"{mib}m"
+    assert environment.checked_heap(text) == f"{mib}m"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_heap_is_read_as_spark_reads_it(text, mib):
 )
 def test_heap_is_refused_when_too_small_or_no_size(text, told):
     with pytest.raises(ConfigError, match=told):
-        memory.checked(text)
+        environment.checked_heap(text)
 
 
 @pytest.fixture
@@ -87,31 +87,31 @@ def python(tmp_path):
 
 def test_python_of_another_version_is_refused(python):
     with pytest.raises(ConfigError, match=r"is Python 3\.9, this is 3\.\d+; unset it"):
-        interpreter.check(python("3.9"))
+        environment.check_python(python("3.9"))
 
 
 def test_python_that_does_not_start_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="doesn't start"):
-        interpreter.check(str(tmp_path / "absent"))
+        environment.check_python(str(tmp_path / "absent"))
 
 
 def test_python_of_this_version_is_taken():
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert interpreter.check(sys.executable) == f"{here}, {sys.executable}"
+    assert environment.check_python(sys.executable) == f"{here}, {sys.executable}"
 
 
 def test_spark_home_of_another_version_is_refused(tmp_path):
     (tmp_path / "jars").mkdir()
     with pytest.raises(ConfigError, match="has no Spark"):
-        distribution.check(str(tmp_path))
+        environment.check_spark_home(str(tmp_path))
     (tmp_path / "jars" / "spark-core_2.12-3.5.1.jar").touch()
     with pytest.raises(ConfigError, match=r"has Spark 3\.5, PySpark here is .*; unset SPARK_HOME"):
-        distribution.check(str(tmp_path))
+        environment.check_spark_home(str(tmp_path))
 
 
 def test_spark_home_of_this_version_is_taken():
     pyspark = tools.library("pyspark")
-    assert distribution.check(os.path.dirname(pyspark.__file__)).startswith("Spark 4.")
+    assert environment.check_spark_home(os.path.dirname(pyspark.__file__)).startswith("Spark 4.")
 
 
 START = """

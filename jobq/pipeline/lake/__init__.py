@@ -1,4 +1,4 @@
-"""The lake: Delta tables of what happened, kept when the server has long forgotten it.
+"""The lake: Delta tables of what happened, kept when the server no longer has it.
 
 ::
 
@@ -11,23 +11,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.options import Moment
 
 if TYPE_CHECKING:
-    from jobq.pipeline.lake.place import Lake
-    from jobq.pipeline.lake.reading import read
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Lake", "read"]
 
-if not TYPE_CHECKING:  # a checker would take every misspelt name for Any
 
-    def __getattr__(name: str) -> Any:
-        if name == "Lake":
-            from jobq.pipeline.lake.place import Lake
+def read(
+    spark: SparkSession,
+    lake: Lake,
+    table: str = "events",
+    since: Moment = None,
+    until: Moment = None,
+) -> DataFrame:
+    """Return a table's rows from `since`, included, to `until`, excluded, as a DataFrame.
 
-            return Lake
-        if name == "read":
-            from jobq.pipeline.lake.reading import read
+    `since` and `until` limit the time whose UTC day is the column `dt`. docs/guides/spark/ingest.md lists the columns;
+    `dt` is the last. A table that was never written has no rows.
+    """
+    from jobq.pipeline.lake import reading  # needs pyarrow; opening a lake doesn't
 
-            return read
-        raise AttributeError(f"module 'jobq.pipeline.lake' has no attribute {name!r}")
+    return reading.read(spark, lake, table, since, until)

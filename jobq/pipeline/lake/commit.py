@@ -1,8 +1,10 @@
-"""Commits: files, batch number and offsets in one, so that a batch is in the table whole or not at all.
+"""Commit files and offsets together, so that a table has a batch completely or not at all.
 
-Offsets are in the commit's own metadata: there is no checkpoint beside the table that could disagree with
-it. Delta keeps the number of each app's last transaction for ever, so the commit that belongs to that
-number is the one whose offsets count.
+The offsets are in the commit's own metadata. No checkpoint beside the table can disagree with it. Delta keeps the
+number of each app's last transaction for ever; the offsets that count are those of the commit with that number.
+
+`losses` lists the events that were trimmed before the ingest read them. `adopt` computes the offsets from the rows,
+for a table whose log was rewritten, or whose every commit is older than the log's retention.
 """
 
 from __future__ import annotations
@@ -11,49 +13,56 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobq.client.connection import Client
 from jobq.errors import LakeError
-from jobq.pipeline.lake.files import Written
-from jobq.pipeline.lake.place import Lake
-from jobq.pipeline.lake.store import Store, remove, told
-from jobq.pipeline.lake.tables import TABLES, Table
-from jobq.pipeline.offsets import Place, from_plain, to_plain
+from jobq.pipeline import offsets
+from jobq.pipeline.lake.files import DataFile, live_files, rows_of_files
+from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.store import LakeStore, lake_errors, remove_files
+from jobq.pipeline.lake.tables import EVENTS, TABLES, TOPICS, LakeTable, from_lake
+from jobq.pipeline.offsets import LogOffset, from_plain, parsed_id, to_plain
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable, Transaction
     from deltalake.transaction import AddAction, RemoveAction
 
+
 KEY = "jobq"
-#: Commits to look at, one step after the other, for the one that holds the offsets.
+#: How many of the newest commits to search for the one with the offsets, step by step; None: all.
 _LOOKS = (1, 20, 500, None)
-#: How often who was overtaken begins again until it gives way.
+#: How many conflicts in a row are retried before the error is raised.
 OVERTAKEN = 20
 
 
 class CommitConflictError(LakeError):
-    """Another ingest or upkeep has committed first what this was based on; nothing of it counts."""
+    """Another ingest or upkeep committed first. Nothing of this commit is in the table."""
 
 
 @contextmanager
-def taken_back(store: Store, files: Iterable[Written]) -> Iterator[None]:
-    """Delete the new files when their commit is overtaken: nothing refers to them."""
+def taken_back(store: LakeStore, files: Iterable[DataFile]) -> Iterator[None]:
+    """Delete the new files if their commit conflicts with another: nothing refers to them."""
     try:
         yield
     except CommitConflictError:
-        remove(store, [file.path for file in files])
+        remove_files(store, [file.path for file in files])
         raise
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
-    """Where a table's ingest is. rows, lost: in all batches so far; `facts` are of the last one alone.
+class IngestState:
+    """How far the ingest of one table is.
 
-    expired: rows taken out again because of their age; before: those of earlier days, YYYY-MM-DD.
+    rows, lost: totals of all batches; facts: figures of the last batch alone. expired: rows that were dropped for their
+    age; before: the day, YYYY-MM-DD, before which they were dropped.
     """
 
     batch: int = 0
-    places: Mapping[str, Place] = field(default_factory=dict)
+    places: Mapping[str, LogOffset] = field(default_factory=dict)
     rows: int = 0
     expired: int = 0
     before: str = ""
@@ -61,16 +70,16 @@ class State:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        """It as a commit's metadata."""
+        """Return the state as a commit's metadata."""
         return {
             "batch": self.batch, "places": to_plain(self.places), "rows": self.rows,
             "expired": self.expired, "before": self.before, "lost": dict(self.lost), "facts": dict(self.facts),
         }  # fmt: skip
 
     def following(
-        self, places: Mapping[str, Place], rows: int, lost: Mapping[str, int], **facts: Any
-    ) -> State:
-        """That after one more batch."""
+        self, places: Mapping[str, LogOffset], rows: int, lost: Mapping[str, int], **facts: Any
+    ) -> IngestState:
+        """Return the state after one more batch."""
         total = {name: self.lost.get(name, 0) + lost.get(name, 0) for name in {*self.lost, *lost}}
         return replace(
             self, batch=self.batch + 1, places={**self.places, **places}, rows=self.rows + rows,
@@ -79,93 +88,99 @@ class State:
         )  # fmt: skip
 
 
-def state_of(table: DeltaTable | None, app: str) -> State:
-    """The state that belongs to the table's newest batch. LakeError when its log no longer tells."""
+def state_of(table: DeltaTable | None, app: str) -> IngestState:
+    """Return the state of the table's newest batch. LakeError if the log no longer has it."""
     batch = (table.transaction_version(app) if table is not None else None) or 0
     if table is None or not batch:
-        return State()
+        return IngestState()
     for limit in _LOOKS:
-        for commit in table.history(limit):
-            found = commit.get(KEY)
+        for entry in table.history(limit):
+            found = entry.get(KEY)
             if isinstance(found, dict) and found.get("batch") == batch:
-                return _read(found)
+                return _state_read(found)
     raise LakeError(
         f"the log of {table.table_uri} doesn't tell the offsets of batch {batch} any more; "
         "`jobq lake ingest --adopt` takes them from the rows"
     )
 
 
-def _read(found: Mapping[str, Any]) -> State:
-    return State(
+def _state_read(found: Mapping[str, Any]) -> IngestState:
+    return IngestState(
         batch=int(found["batch"]), places=from_plain(found["places"]), rows=int(found["rows"]),
         expired=int(found.get("expired") or 0), before=found.get("before") or "",
         lost=found.get("lost") or {}, facts=found.get("facts") or {},
     )  # fmt: skip
 
 
-def commit(
+def commit_files(
     lake: Lake, name: str, delta: DeltaTable, actions: Iterable[AddAction | RemoveAction],
-    state: State | None = None, *, expired: int = 0, before: str = "",
+    state: IngestState | None = None, *, expired: int = 0, before: str = "",
 ) -> None:  # fmt: skip
-    """One commit on the table as `delta` saw it. With a state it is a batch of the ingest.
+    """Commit actions to the table as `delta` has it. With a state, the commit is a batch of the ingest.
 
-    CommitConflictError when another commit of the same app came first, or another that takes files out where this one
-    does: what to take out must be listed from this `delta`. Without a state the last batch's metadata is
-    said again, so that it is found soon; expired: rows that this commit takes out because of their age, all
-    of days `before` that one. Such a commit takes turns with batches, each of which knows what expired.
+    Raises CommitConflictError if another commit of the same app came first, or if both remove files. List the files to
+    remove from this same `delta`. Without a state the commit repeats the last batch's metadata, so that it is found
+    quickly. expired: rows that this commit drops for their age, all of days before `before`; such a commit conflicts
+    with a batch that came meanwhile.
     """
     from deltalake import CommitProperties
     from deltalake.exceptions import CommitFailedError
 
     table, store, actions = TABLES[name], lake.below(name), list(actions)
-    # Asked anew: batches may have come since `delta`, and the newest is the one to say again.
+    # Read again: batches may have come since `delta`, and the newest is the one to repeat.
     known = state or state_of(delta if before else lake.table(name), table.app)
     numbered = known if state or before else None
     transactions = _transactions(delta, table, numbered, actions) or None
     known = replace(known, expired=known.expired + expired, before=max(known.before, before))
-    properties = CommitProperties(
+    last_batch_again = CommitProperties(
         custom_metadata={KEY: known.plain()} if known.batch else None, app_transactions=transactions
     )
-    with told(store):
+    with lake_errors(store):
         try:
-            _write(delta, actions, table, properties)
+            _write_transaction(delta, actions, table, last_batch_again)
         except CommitFailedError as error:
             raise CommitConflictError(
                 f"another ingest or an expiry writes to {store.uri}; batch {known.batch} was not committed"
                 if state
                 else f"another process works on {store.uri}; nothing was changed, run this again"
             ) from error
-    with told(store, "it is committed, but may not outlast a power cut"):
+    with lake_errors(store, "it is committed, but may not outlast a power cut"):
         delta.update_incremental()
         _settle(store, delta)
 
 
 def _transactions(
-    delta: DeltaTable, table: Table, state: State | None, actions: list[AddAction | RemoveAction]
+    delta: DeltaTable,
+    table: LakeTable,
+    state: IngestState | None,
+    actions: list[AddAction | RemoveAction],
 ) -> list[Transaction]:
     from deltalake import Transaction
     from deltalake.transaction import RemoveAction
 
     found = [Transaction(table.app, state.batch)] if state else []
     if any(isinstance(one, RemoveAction) for one in actions):
-        # deltalake lets two commits take out the same file, and then the rows of both are there.
+        # deltalake lets two commits remove the same file; then the table has the rows of both.
         app = f"{table.app}-upkeep"
         found.append(Transaction(app, (delta.transaction_version(app) or 0) + 1))
     return found
 
 
-def _write(
-    delta: DeltaTable, actions: list[AddAction | RemoveAction], table: Table, properties: Any
+def _write_transaction(
+    delta: DeltaTable,
+    actions: list[AddAction | RemoveAction],
+    table: LakeTable,
+    last_batch_again: Any,
 ) -> None:
     delta.create_write_transaction(
-        actions, "append", table.delta_schema(), ["dt"], commit_properties=properties
+        actions, "append", table.delta_schema(), ["dt"], commit_properties=last_batch_again
     )
 
 
-def _settle(store: Store, delta: DeltaTable) -> None:
+def _settle(store: LakeStore, delta: DeltaTable) -> None:
     if not store.is_local:
         return
-    # Some commits bring a checkpoint, with which readers then begin.
+    # Some commits write a checkpoint, which readers load first.
     version = f"_delta_log/{delta.version():020d}"
     for paths in (
         (f"{version}.json",),
@@ -176,9 +191,107 @@ def _settle(store: Store, delta: DeltaTable) -> None:
                 store.settle(path)
 
 
-def properties(delta: DeltaTable, app: str) -> Any:
-    """What deltalake's own operations are to write into their commits: the last batch's metadata again."""
+def last_batch_again(delta: DeltaTable, app: str) -> Any:
+    """Return properties for deltalake's own operations: they repeat the last batch's metadata."""
     from deltalake import CommitProperties
 
     known = state_of(delta, app)
     return CommitProperties(custom_metadata={KEY: known.plain()} if known.batch else None)
+
+
+class Loss(NamedTuple):
+    """Events that were trimmed before a batch read them: written after `after_ms` and before `upto_ms`."""
+
+    queue: str
+    nevents: int
+    after_ms: int
+    upto_ms: int
+
+
+def losses(table: DeltaTable | None) -> list[Loss]:
+    """Return the losses in the table's log, oldest first. after_ms is 0 where only the total is known."""
+    if table is None:
+        return []
+    batches = {
+        found["batch"]: found
+        for commit in table.history()
+        if isinstance(found := commit.get(KEY), dict) and "batch" in found
+    }
+    return list(_losses([batches[number] for number in sorted(batches)]))
+
+
+def _losses(batches: Iterable[Mapping[str, Any]]) -> Iterable[Loss]:
+    places: Mapping[str, Any] = {}
+    known: dict[str, int] = {}
+    last: Mapping[str, Any] = {}
+    for batch in batches:
+        for queue, count in (batch.get("facts") or {}).get("lost", {}).items():
+            if count:
+                known[queue] = known.get(queue, 0) + count
+                yield Loss(queue, count, _ms_of(places, queue), _ms_of(batch["places"], queue))
+        places, last = batch["places"], batch
+    for queue, total in (last.get("lost") or {}).items():
+        if total > known.get(queue, 0):
+            yield Loss(queue, total - known.get(queue, 0), 0, _ms_of(places, queue))
+
+
+def _ms_of(places: Mapping[str, Any], queue: str) -> int:
+    return parsed_id(places[queue]["id"])[0] if queue in places else 0
+
+
+def adopt(lake: Lake, client: Client) -> None:
+    """Compute and commit the offsets of events and topics, for the tables whose log has none."""
+    for table in (EVENTS, TOPICS):
+        delta = lake.table(table.name)
+        if delta is None or _is_told(delta, table.app):
+            continue
+        ids, rows = _event_ids(lake, delta) if table is EVENTS else _topic_ids(lake, delta)
+        places = {name: _offset_of(client, table.name, name, last) for name, last in ids.items()}
+        batch = (delta.transaction_version(table.app) or 0) + 1
+        commit_files(
+            lake, table.name, delta, [], IngestState(batch=batch, places=places, rows=rows)
+        )
+
+
+def _is_told(delta: DeltaTable, app: str) -> bool:
+    try:
+        state_of(delta, app)
+    except LakeError:
+        return False
+    return True
+
+
+def _offset_of(client: Client, table: str, name: str, last: tuple[int, int]) -> LogOffset:
+    if table == TOPICS.name:
+        return LogOffset(str(last[0]), last[0])
+    key = offsets.events_key(client.namespace, name)
+    now, entry_id = offsets.events_tail(client, key), f"{last[0]}-{last[1]}"
+    if parsed_id(now.oldest.id) >= last:
+        # The stream has none of it any more. What else was trimmed can't be determined.
+        return now.oldest
+    return offsets.counted_offset(client, key, now.oldest, entry_id)
+
+
+def _event_ids(lake: Lake, delta: DeltaTable) -> tuple[dict[str, tuple[int, int]], int]:
+    newest: dict[str, tuple[int, int]] = {}
+    rows = 0
+    for stored in rows_of_files(lake.below(EVENTS.name), live_files(delta)):
+        found = from_lake(stored)
+        rows += found.num_rows
+        ms = pc.divide(found["entry_at"].cast(pa.int64()), 1000)
+        ids = pa.Table.from_arrays([found["queue"], ms, found["entry_seq"]], ["queue", "ms", "seq"])
+        for row in ids.group_by(["queue", "ms"]).aggregate([("seq", "max")]).to_pylist():
+            last = (row["ms"], row["seq_max"])
+            newest[row["queue"]] = max(last, newest.get(row["queue"], last))
+    return newest, rows
+
+
+def _topic_ids(lake: Lake, delta: DeltaTable) -> tuple[dict[str, tuple[int, int]], int]:
+    newest: dict[str, tuple[int, int]] = {}
+    rows = 0
+    for found in rows_of_files(lake.below(TOPICS.name), live_files(delta), ["topic", "index"]):
+        rows += found.num_rows
+        for row in found.group_by("topic").aggregate([("index", "max")]).to_pylist():
+            last = (row["index_max"], 0)
+            newest[row["topic"]] = max(last, newest.get(row["topic"], last))
+    return newest, rows

@@ -1,7 +1,6 @@
-"""Data files of a table: zstd Parquet below dt=YYYY-MM-DD/, written wherever the rows are.
+"""Data files of a lake's tables: which ones a table has now, and how new ones are written.
 
-A file counts once a commit names it. What was written and never committed is in nobody's way and goes with
-the next vacuum.
+A data file counts once a commit names it. What was written and never committed goes with the next vacuum.
 """
 
 from __future__ import annotations
@@ -9,28 +8,31 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from jobq.pipeline.lake.store import Store, remove, told
-from jobq.pipeline.lake.tables import Table
+from jobq.pipeline.lake.store import LakeStore, lake_errors, remove_files
+from jobq.pipeline.lake.tables import LakeTable
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from deltalake.transaction import AddAction
 
-#: Rows that are gathered before they become a row group; more compress better and take more memory.
+
+#: Rows of a row group. More compress better and take more memory.
 GROUP = 100_000
 LEVEL = 3
 EPOCH = date(1970, 1, 1)
 
 
-class Written(NamedTuple):
-    """A file that waits for its commit. `low` and `high`: bounds of the table's `day_of`, epoch µs."""
+class DataFile(NamedTuple):
+    """A new file, not yet committed. `low` and `high`: bounds of the column `day_of`, epoch µs."""
 
     path: str
     size: int
@@ -41,7 +43,7 @@ class Written(NamedTuple):
     day_of: str
 
     def action(self, *, data_change: bool = True) -> AddAction:
-        """It as a commit names it. data_change: rows are new, not only in another place."""
+        """Return the action that adds the file. data_change: its rows are new to the table."""
         from deltalake.transaction import AddAction
 
         bounds = {"minValues": {self.day_of: _stamp(self.low)},
@@ -51,27 +53,27 @@ class Written(NamedTuple):
         return AddAction(self.path, self.size, {"dt": self.dt}, now, data_change, stats)
 
 
-class Writer:
-    """Writes rows into one file per day. Finish it, or abandon it."""
+class DataFileWriter:
+    """Write rows into one file per day. Call `finish` or `abandon` at the end."""
 
     def __init__(
-        self, store: Store, table: Table, *, level: int = LEVEL, group: int = GROUP, prefix: str = "part"
+        self, store: LakeStore, table: LakeTable, *, level: int = LEVEL, group: int = GROUP, prefix: str = "part"
     ) -> None:  # fmt: skip
         self._store, self._table, self._level, self._group = store, table, level, group
         self._prefix = prefix
-        self._days: dict[int, _Day] = {}
+        self._days: dict[int, _DayFile] = {}
 
     def add(self, rows: pa.Table) -> None:
-        """Take rows with the table's columns, `dt` left out."""
-        for day, part in _by_day(rows, self._table.day_of):
+        """Add rows with the table's columns, without `dt`."""
+        for day, part in _rows_by_day(rows, self._table.day_of):
             if day not in self._days:
-                self._days[day] = _Day(
+                self._days[day] = _DayFile(
                     self._store, self._table, day, self._level, self._group, self._prefix
                 )
             self._days[day].add(part)
 
-    def finish(self) -> list[Written]:
-        """Close the files; what a commit needs of each."""
+    def finish(self) -> list[DataFile]:
+        """Close the files and return them for the commit."""
         return [day.finish() for day in self._days.values()]
 
     def abandon(self) -> None:
@@ -80,11 +82,11 @@ class Writer:
             day.abandon()
 
 
-class _Day:
-    """The file of one day."""
+class _DayFile:
+    """The new file of one day."""
 
     def __init__(
-        self, store: Store, table: Table, day: int, level: int, group: int, prefix: str
+        self, store: LakeStore, table: LakeTable, day: int, level: int, group: int, prefix: str
     ) -> None:
         self._store, self._table, self._group = store, table, group
         self.dt = (EPOCH + timedelta(days=day)).isoformat()
@@ -92,7 +94,7 @@ class _Day:
         self._waiting: list[pa.Table] = []
         self._rows = self._nwaiting = 0
         self._low, self._high = 2**63 - 1, -(2**63)
-        with told(store):
+        with lake_errors(store):
             files = store.files()
             if store.is_local:
                 files.create_dir(f"dt={self.dt}", recursive=True)
@@ -110,14 +112,14 @@ class _Day:
         if self._nwaiting >= self._group:
             self._flush()
 
-    def finish(self) -> Written:
+    def finish(self) -> DataFile:
         if self._waiting:
             self._flush()
-        with told(self._store):
+        with lake_errors(self._store):
             self._writer.close()
             self._store.settle(self.path)
             size = self._store.files().get_file_info(self.path).size
-        return Written(
+        return DataFile(
             self.path, size, self._rows, self.dt, self._low, self._high, self._table.day_of
         )
 
@@ -125,16 +127,16 @@ class _Day:
         try:
             self._writer.close()
         except OSError:
-            pass  # the disk is full, and it's going anyway
-        remove(self._store, [self.path])
+            pass  # the disk is full, and the file is deleted anyway
+        remove_files(self._store, [self.path])
 
     def _flush(self) -> None:
         whole, self._waiting, self._nwaiting = pa.concat_tables(self._waiting), [], 0
-        with told(self._store):
+        with lake_errors(self._store):
             self._writer.write_table(whole, row_group_size=max(whole.num_rows, 1))
 
 
-def _by_day(rows: pa.Table, day_of: str) -> Iterator[tuple[int, pa.Table]]:
+def _rows_by_day(rows: pa.Table, day_of: str) -> Iterator[tuple[int, pa.Table]]:
     if not rows.num_rows:
         return
     days: Any = rows[day_of].cast(pa.date32()).cast(pa.int32())
@@ -146,3 +148,48 @@ def _by_day(rows: pa.Table, day_of: str) -> Iterator[tuple[int, pa.Table]]:
 def _stamp(micros: int) -> str:
     at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros // 1000 * 1000)
     return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
+
+
+#: The latest possible day.
+LAST_DAY = "9999-12-31"
+
+
+class LiveFile(NamedTuple):
+    """A file that the table has now, as its log describes it. dt: its partition, YYYY-MM-DD."""
+
+    path: str
+    size: int
+    rows: int
+    dt: str
+
+
+def live_files(delta: DeltaTable | None, since: str = "", until: str = LAST_DAY) -> list[LiveFile]:
+    """Return the files of the days from `since` to `until`, both included, ordered by day."""
+    if delta is None:
+        return []
+    found = pa.table(delta.get_add_actions()).select(
+        ["path", "size_bytes", "num_records", "partition"]
+    )
+    files = [
+        LiveFile(unquote(row["path"]), row["size_bytes"], row["num_records"] or 0, str(row["partition"]["dt"]))
+        for row in found.to_pylist()
+    ]  # fmt: skip
+    return sorted((one for one in files if since <= one.dt <= until), key=lambda one: one.dt)
+
+
+def files_by_day(files: Iterable[LiveFile]) -> dict[str, list[LiveFile]]:
+    """Group files by day."""
+    days: dict[str, list[LiveFile]] = {}
+    for one in files:
+        days.setdefault(one.dt, []).append(one)
+    return days
+
+
+def rows_of_files(
+    store: LakeStore, files: Iterable[LiveFile], columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """Yield the rows of each file as a table."""
+    opened = store.files()
+    for one in files:
+        with lake_errors(store), opened.open_input_file(one.path) as source:
+            yield pq.ParquetFile(source).read(None if columns is None else list(columns))

@@ -1,48 +1,64 @@
-"""The ingest: batch after batch from event streams and topics into the lake, each entry once.
+"""Ingest events and topics into the lake batch by batch, each entry once.
 
-A batch: look at the streams' ends; plan ranges from the offsets in the table's last commit; tasks read,
-decode and write files; one commit names the files and holds the new offsets. Whatever dies in between, the
-next batch begins where the last commit ended, and files without a commit count for nothing.
+A batch reads the ends of the streams, plans ranges from the offsets in the table's last commit, lets partitions read,
+decode and write files, and commits the files with the new offsets. After a crash the next batch begins where the last
+commit ended. Files without a commit count for nothing.
+
+A round is batches until everything is read. `rounds` repeats them until a signal stops it.
 """
 
 from __future__ import annotations
 
+import math
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
+from jobq.client.connection import Client
 from jobq.errors import JobqError, ScriptError
 from jobq.pipeline import offsets
-from jobq.pipeline.decode import Bounds
-from jobq.pipeline.lake import quarantine
+from jobq.pipeline.decode import BadEntry, TimeBounds
+from jobq.pipeline.lake import dead_messages, quarantine
 from jobq.pipeline.lake.clock import DAY_MS, clocks
-from jobq.pipeline.lake.commit import CommitConflictError, State, commit, state_of, taken_back
-from jobq.pipeline.lake.live import live
-from jobq.pipeline.lake.place import Lake
-from jobq.pipeline.lake.portion import Answer, raised
-from jobq.pipeline.lake.runner import Runner
-from jobq.pipeline.lake.sharing import ENTRIES, Done, gathered, portions
-from jobq.pipeline.lake.store import Store, remove
-from jobq.pipeline.lake.tables import EVENTS, TOPICS, Table
-from jobq.pipeline.offsets import Place, Plan, Range, Tail
+from jobq.pipeline.lake.commit import (
+    OVERTAKEN,
+    CommitConflictError,
+    IngestState,
+    commit_files,
+    state_of,
+    taken_back,
+)
+from jobq.pipeline.lake.files import live_files
+from jobq.pipeline.lake.lake import PAUSE_S, Lake, LakeBusyError, locked
+from jobq.pipeline.lake.partitions import (
+    PARTITION_ENTRIES,
+    PartitionResult,
+    PartitionRunner,
+    RangeResult,
+    gathered,
+    planned_partitions,
+    raise_failure,
+)
+from jobq.pipeline.lake.store import LakeStore, remove_files
+from jobq.pipeline.lake.tables import EVENTS, TOPICS, LakeTable
+from jobq.pipeline.offsets import LogOffset, LogRange, LogTail, ReadPlan
 from jobq.queue.directory import queue_names
 from jobq.topics import keys as topic_keys
 from jobq.topics.calls import topic_names
 
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
-    from jobq.pipeline.decode import Bad
-
 MAX_ROWS = 1_000_000
-#: What can't be read, and why.
+#: Called with the name of what can't be read, and the error.
 Problem = Callable[[str, JobqError], None]
 
 
-class Batch(NamedTuple):
-    """What a batch brought. more: there was more to read than fits in one."""
+class IngestBatch(NamedTuple):
+    """The result of one batch. more: there was more to read than fits in a batch."""
 
     table: str
     rows: int = 0
@@ -53,38 +69,57 @@ class Batch(NamedTuple):
     more: bool = False
 
 
-class Ingest:
-    """From one server into one lake. names: these queues alone, and no topics; None = all there are.
+@dataclass(frozen=True, slots=True)
+class IngestOptions:
+    """What an ingest reads, and how much at a time.
 
-    portion: entries of one task. trim: once committed, entries are dropped from their streams. problem: is told
-    what the server refuses to read, a key of another type mostly, and the rest is read; without it that raises.
+    names: only these queues, and no topics; None: everything. max_rows: entries of a batch, about. trim: drop entries
+    from their streams once they are committed. partition_entries: entries of a partition, about.
+    """
+
+    names: Sequence[str] | None = None
+    max_rows: int = MAX_ROWS
+    trim: bool = False
+    partition_entries: int = PARTITION_ENTRIES
+
+
+class Ingest:
+    """Ingest from one server into one lake.
+
+    problem: called with what the server refuses to read, mostly a key of another type, and the error; the rest is read.
+    Without it such an error is raised.
     """
 
     def __init__(
-        self, lake: Lake, client: Client, runner: Runner, *, names: Sequence[str] | None = None,
-        max_rows: int = MAX_ROWS, trim: bool = False, portion: int = ENTRIES, problem: Problem | None = None,
-    ) -> None:  # fmt: skip
-        self._problem = problem
+        self,
+        lake: Lake,
+        client: Client,
+        runner: PartitionRunner,
+        options: IngestOptions | None = None,
+        *,
+        problem: Problem | None = None,
+    ) -> None:
         self.lake, self.client, self.runner = lake, client, runner
-        self.names, self._max_rows, self._trim, self._portion = names, max_rows, trim, portion
+        self.options = options or IngestOptions()
+        self._problem = problem
 
-    def events(self) -> Batch:
-        """One batch of events."""
+    def events(self) -> IngestBatch:
+        """Ingest one batch of events."""
         state = state_of(self.lake.table(EVENTS.name), EVENTS.app)
         tails = {}
-        for name in self.names or sorted({*self.queues(), *state.places}):
+        for name in self.options.names or sorted({*self.queues(), *state.places}):
             with self.tolerating(f"events of queue {name}"):
                 tails[name] = self._tail(name)
         batch = self._batch(EVENTS, state, tails)
-        if self._trim:
+        if self.options.trim:
             self._drop(tails)
         return batch
 
-    def topics(self) -> Batch:
-        """One batch of topics."""
+    def topics(self) -> IngestBatch:
+        """Ingest one batch of topics."""
         state = state_of(self.lake.table(TOPICS.name), TOPICS.app)
         names: set[str] = set()
-        if self.names is None:
+        if self.options.names is None:
             names.update(state.places)
             with self.tolerating("the list of topics"):
                 names.update(topic_names(self.client))
@@ -92,7 +127,7 @@ class Ingest:
         for name in sorted(names):
             with self.tolerating(f"topic {name}"):
                 found = offsets.topic_tail(self.client, name)
-                # The tail is told by another key than these, which tasks read.
+                # The tail is read from another key than the partitions' entries.
                 start = topic_keys.base(self.client.namespace, name)
                 for part in ("log", "base"):
                     self.client.command("XRANGE", f"{start}{part}", "0-0", "0-0")
@@ -100,8 +135,8 @@ class Ingest:
         return self._batch(TOPICS, state, tails)
 
     def queues(self) -> list[str]:
-        """Those it reads, as far as the server lists them."""
-        found = list(self.names or ())
+        """Return the names of the queues to read."""
+        found = list(self.options.names or ())
         if not found:
             with self.tolerating("the list of queues"):
                 found = queue_names(self.client)
@@ -109,7 +144,7 @@ class Ingest:
 
     @contextmanager
     def tolerating(self, what: str) -> Iterator[None]:
-        """What the server refuses to read is a problem of this alone."""
+        """Report what the server refuses to read as a problem of this queue or topic alone."""
         try:
             yield
         except ScriptError as error:
@@ -117,14 +152,16 @@ class Ingest:
                 raise
             self._problem(what, error)
 
-    def _tail(self, queue: str) -> Tail:
-        return offsets.tail(self.client, offsets.events_key(self.client.namespace, queue))
+    def _tail(self, queue: str) -> LogTail:
+        return offsets.events_tail(self.client, offsets.events_key(self.client.namespace, queue))
 
-    def _batch(self, table: Table, state: State, tails: Mapping[str, Tail]) -> Batch:
+    def _batch(
+        self, table: LakeTable, state: IngestState, tails: Mapping[str, LogTail]
+    ) -> IngestBatch:
         known = {name: state.places[name] for name in tails if name in state.places}
-        plan = offsets.plan(known, tails, self._max_rows)
+        plan = offsets.plan(known, tails, self.options.max_rows)
         if not plan.ranges and not plan.remade:
-            return Batch(table.name)
+            return IngestBatch(table.name)
         answers = self._answers(table, plan, tails)
         found, kept, dropped = gathered(answers)
         _forget(self.lake.below(table.name), dropped)
@@ -139,60 +176,64 @@ class Ingest:
         after = state.following(places, rows, lost, bad=len(bad), remade=plan.remade)
         self._commit(table, kept, after, bad)
         more = any(places[one.queue].n < one.end.n for one in plan.ranges)
-        return Batch(table.name, rows, len(files), len(bad), lost, plan.remade, more)
+        return IngestBatch(table.name, rows, len(files), len(bad), lost, plan.remade, more)
 
-    def _answers(self, table: Table, plan: Plan, tails: Mapping[str, Tail]) -> list[Answer]:
+    def _answers(
+        self, table: LakeTable, plan: ReadPlan, tails: Mapping[str, LogTail]
+    ) -> list[PartitionResult]:
         settings = replace(self.client.settings, url=self.client.url, codec=None, outage_buffer=0)
         store = self.lake.below(table.name)
         self.lake.made(table.name)
         found = {one.queue: self._first(one, tails[one.queue]) for one in plan.ranges}
         bounds = self._bounds(tails) if table is EVENTS else None
-        todo = portions(table.name, settings, store, plan.ranges, found, self._portion, bounds)
+        todo = planned_partitions(
+            table.name, settings, store, plan.ranges, found, self.options.partition_entries, bounds
+        )
         answers = self.runner.run(todo, sum(one.expected for one in plan.ranges))
         for answer in answers:
             if answer.failed:
                 _forget(store, answers)
-                raised(answer)
+                raise_failure(answer)
         return answers
 
-    def _bounds(self, tails: Mapping[str, Tail]) -> Bounds:
-        """From a day before jobq's first use here, as far as streams and lake tell, to a day after now."""
+    def _bounds(self, tails: Mapping[str, LogTail]) -> TimeBounds:
+        """Return the times that events can have: from a day before the oldest known one to a day after now."""
         earlier, later = clocks(self.client)
-        oldest = [offsets.parsed(one.first_id)[0] for one in tails.values() if one.length]
-        for file in live(self.lake.table(EVENTS.name))[:1]:
+        oldest = [offsets.parsed_id(one.first_id)[0] for one in tails.values() if one.length]
+        for file in live_files(self.lake.table(EVENTS.name))[:1]:
             oldest.append(round(datetime.fromisoformat(f"{file.dt}T00Z").timestamp() * 1000))
-        return Bounds(max(0, min(*oldest, earlier) - DAY_MS), later + DAY_MS)
+        return TimeBounds(max(0, min(*oldest, earlier) - DAY_MS), later + DAY_MS)
 
-    def _first(self, one: Range, now: Tail) -> Tail:
-        """The tail with the id of the first entry after the place, where the range is cut by that."""
-        if not one.limit or one.limit <= self._portion or "-" not in one.upto:
+    def _first(self, one: LogRange, now: LogTail) -> LogTail:
+        """Return the tail with the id of the first unread entry, if the range will be cut by time."""
+        if not one.limit or one.limit <= self.options.partition_entries or "-" not in one.upto:
             return now
         page = self.client.command("XRANGE", one.key, f"({one.after}", one.upto, "COUNT", 1)
         return now._replace(first_id=page[0][0].decode()) if page else now
 
-    def _reached(self, one: Range, done: Done) -> tuple[Place, int]:
-        """The place after what was read, and how many entries were dropped before they could be."""
+    def _reached(self, one: LogRange, done: RangeResult) -> tuple[LogOffset, int]:
+        """Return the offset after what was read, and how many entries were trimmed before."""
         last = done.reads[-1]
         if "-" not in one.upto:
-            upto = last.stretch.upto
-            return Place(upto, int(upto)), sum(read.lost for read in done.reads)
-        if last.stretch.upto == one.upto and not last.cut:
+            upto = last.source.upto
+            return LogOffset(upto, int(upto)), sum(read.lost for read in done.reads)
+        if last.source.upto == one.upto and not last.cut:
             return one.end, offsets.lost(one, done.entries)
         if not done.entries:
-            # The first part was dropped before it could be read; what follows it may still be there.
-            oldest = offsets.tail(self.client, one.key).oldest
+            # The first part was trimmed before it could be read. What follows it may still be there.
+            oldest = offsets.events_tail(self.client, one.key).oldest
             dropped = max(0, oldest.n - one.start.n)
             return (oldest, dropped) if dropped else (one.start, 0)
         asked = one._replace(limit=done.entries)
-        return offsets.reached(self.client, asked, done.entries, done.last_id or one.after)
+        return offsets.offset_reached(self.client, asked, done.entries, done.last_id or one.after)
 
     def _commit(
-        self, table: Table, kept: Sequence[Answer], after: State, bad: list[tuple[str, Bad]],
+        self, table: LakeTable, kept: Sequence[PartitionResult], after: IngestState, bad: list[tuple[str, BadEntry]],
     ) -> None:  # fmt: skip
         files = [file for answer in kept for file in answer.files]
         with taken_back(self.lake.below(table.name), files):
             if bad:
-                quarantine.keep(self.lake, bad, after.facts["remade"])
+                quarantine.keep_bad(self.lake, bad, after.facts["remade"])
             delta = self.lake.made(table.name)
             before = state_of(delta, table.app)
             if before.batch != after.batch - 1:
@@ -201,17 +242,137 @@ class Ingest:
                 )
             # Rows may have expired while this batch was read.
             after = replace(after, expired=before.expired, before=before.before)
-            commit(self.lake, table.name, delta, [file.action() for file in files], after)
+            commit_files(self.lake, table.name, delta, [file.action() for file in files], after)
 
     def _drop(self, queues: Iterable[str]) -> None:
-        """Drop from the streams what is in the lake."""
+        """Trim from the streams what the lake has."""
         places = state_of(self.lake.table(EVENTS.name), EVENTS.app).places
         for queue in queues:
             if queue in places and places[queue].n:
                 key = offsets.events_key(self.client.namespace, queue)
-                upto = offsets.following(places[queue].id)
+                upto = offsets.id_after(places[queue].id)
                 self.client.command("XTRIM", key, "MINID", "=", upto)
 
 
-def _forget(store: Store, answers: Iterable[Answer]) -> None:
-    remove(store, [file.path for answer in answers for file in answer.files])
+def _forget(store: LakeStore, answers: Iterable[PartitionResult]) -> None:
+    remove_files(store, [file.path for answer in answers for file in answer.files])
+
+
+class IngestRound(NamedTuple):
+    """The totals of one round."""
+
+    events: int = 0
+    topics: int = 0
+    dead: int = 0
+    quarantined: int = 0
+    batches: int = 0
+    lost: Mapping[str, int] = MappingProxyType({})
+    remade: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the round found nothing."""
+        return not (self.batches or self.dead)
+
+    def plus(self, batch: IngestBatch) -> IngestRound:
+        """Return the totals with one more batch."""
+        lost = dict(self.lost)
+        for name, number in batch.lost.items():
+            lost[name] = lost.get(name, 0) + number
+        return self._replace(
+            **{batch.table: getattr(self, batch.table) + batch.rows},
+            quarantined=self.quarantined + batch.bad,
+            batches=self.batches + (batch.rows + batch.bad > 0 or bool(batch.lost or batch.remade)),
+            lost=lost,
+            remade=(*self.remade, *batch.remade),
+        )
+
+
+def one_round(
+    ingest: Ingest, told: Callable[[IngestBatch], None], enough: Callable[[], bool]
+) -> IngestRound:
+    """Run batches until everything is read. Between two batches, stop if `enough()`."""
+    found = IngestRound()
+    for step in (ingest.events, ingest.topics):
+        more, overtaken = True, 0
+        while more and not enough():
+            try:
+                batch = step()
+            except CommitConflictError:
+                overtaken += 1
+                if overtaken >= OVERTAKEN:
+                    raise
+                continue
+            more, found = batch.more, found.plus(batch)
+            told(batch)
+    if not enough():
+        # On a conflict another ingest has just stored them. The next round stores the rest.
+        with suppress(CommitConflictError):
+            found = found._replace(
+                dead=dead_messages.keep_dead(
+                    ingest.lake, ingest.client, ingest.queues(), ingest.tolerating
+                )
+            )
+    return found
+
+
+class StopRequest:
+    """A flag that TERM or INT sets, and that is checked between batches."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def __call__(self) -> bool:
+        return self._event.is_set()
+
+    def set(self, *_: Any) -> None:
+        """Request the stop."""
+        self._event.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep until the stop is requested, or the time is over. Return whether it was requested."""
+        return self._event.wait(max(0.0, seconds))
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[StopRequest]:
+    """Let TERM and INT stop the round between two batches. A second signal ends the process as usual."""
+    ending = StopRequest()
+    before: dict[int, Any] = {}
+
+    def once(number: int, frame: Any) -> None:
+        ending.set()
+        signal.signal(number, before[number])
+
+    for number in (int(signal.SIGTERM), int(signal.SIGINT)):
+        before[number] = signal.signal(number, once)
+    try:
+        yield ending
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def rounds(
+    ingest: Ingest, every_s: float | None, told: Callable[[IngestBatch], None], ending: StopRequest,
+    after: Callable[[IngestRound], None], wait_s: float = 0.0,
+) -> Iterator[IngestRound]:  # fmt: skip
+    """Run one round, or one every `every_s` until `ending` is set. Call `after` at the end of each.
+
+    Each round holds the lake's lock; between rounds others can take it. The first round waits `wait_s` for the lock and
+    then raises LakeBusyError. The later ones wait without limit.
+    """
+    while True:
+        began = time.monotonic()
+        try:
+            with locked(ingest.lake, wait_s=wait_s, enough=ending):
+                found = one_round(ingest, told, ending)
+                after(found)
+        except LakeBusyError:
+            if wait_s < math.inf:
+                raise
+            return
+        yield found
+        if every_s is None or ending.wait(max(PAUSE_S, began + every_s - time.monotonic())):
+            return
+        wait_s = math.inf

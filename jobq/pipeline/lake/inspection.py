@@ -1,4 +1,4 @@
-"""What a lake holds, and whether it holds what its commits say."""
+"""Statistics of a lake, and a check of its files against its commits."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.parquet as pq
 
+from jobq.client.connection import Client
 from jobq.pipeline import offsets
 from jobq.pipeline.lake.commit import KEY, state_of
-from jobq.pipeline.lake.live import Live, by_day, live, tables
-from jobq.pipeline.lake.place import Lake
-from jobq.pipeline.lake.store import Store
-from jobq.pipeline.lake.tables import DEAD, EVENTS, QUARANTINE, TABLES, TOPICS, Table
-from jobq.pipeline.offsets import from_plain, parsed
+from jobq.pipeline.lake.files import LiveFile, files_by_day, live_files, rows_of_files
+from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.store import LakeStore
+from jobq.pipeline.lake.tables import DEAD, EVENTS, QUARANTINE, TABLES, TOPICS, LakeTable
+from jobq.pipeline.offsets import from_plain, parsed_id
+from jobq.queue.directory import queue_names
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from jobq.client.connection import Client
 
-#: What no two rows of a table have in common.
+#: The columns that identify a row of a table.
 KEYS = {
     EVENTS.name: ("queue", "finished_at", "entry_ms", "entry_seq"), TOPICS.name: ("topic", "index", "at"),
     DEAD.name: ("queue", "dead_id"), QUARANTINE.name: ("queue", "entry_id"),
 }  # fmt: skip
 
 
-class Stats(NamedTuple):
-    """One table in numbers. lost: entries dropped before they were read, by queue or topic."""
+class TableStats(NamedTuple):
+    """The figures of one table. lost: entries trimmed before they were read, by queue or topic."""
 
     table: str
     rows: int
@@ -43,25 +44,25 @@ class Stats(NamedTuple):
     lost: dict[str, int]
 
 
-class Finding(NamedTuple):
-    """One thing that was looked at. level: ok, note or fail."""
+class LakeFinding(NamedTuple):
+    """The result of one check. level: ok, note or fail."""
 
     level: str
     table: str
     text: str
 
 
-def stats(lake: Lake) -> list[Stats]:
-    """The tables there are."""
+def stats(lake: Lake) -> list[TableStats]:
+    """Return the figures of each table."""
     found = []
     for name, table in TABLES.items():
         delta = lake.table(name)
         if delta is None:
             continue
-        files, state = live(delta), state_of(delta, table.app)
+        files, state = live_files(delta), state_of(delta, table.app)
         rows, size = sum(one.rows for one in files), sum(one.size for one in files)
         found.append(
-            Stats(
+            TableStats(
                 name, rows, len(files), size, round(size / rows, 2) if rows else 0.0,
                 files[0].dt if files else "", files[-1].dt if files else "", state.batch, state.expired,
                 dict(state.lost),
@@ -70,8 +71,8 @@ def stats(lake: Lake) -> list[Stats]:
     return found
 
 
-class Backlog(NamedTuple):
-    """How far the lake is behind one queue's events. dropped: of those the ones no longer there."""
+class QueueBacklog(NamedTuple):
+    """How far the lake is behind one queue's events. dropped: how many of them were trimmed."""
 
     queue: str
     id: str
@@ -84,43 +85,42 @@ def backlog(
     lake: Lake,
     client: Client,
     tolerating: Callable[[str], AbstractContextManager[object]] = nullcontext,
-) -> list[Backlog]:
-    """What is still to be read, by queue. tolerating: entered for each; what it doesn't raise leaves that one out."""
-    from jobq.queue.directory import queue_names
+) -> list[QueueBacklog]:
+    """Return the backlog of each queue. tolerating: a context per queue; an error it swallows skips the queue."""
 
     places = state_of(lake.table(EVENTS.name), EVENTS.app).places
     found = []
     for queue in sorted({*queue_names(client), *places}):
         now = None
         with tolerating(queue):
-            now = offsets.tail(client, offsets.events_key(client.namespace, queue))
+            now = offsets.events_tail(client, offsets.events_key(client.namespace, queue))
         if now is None:
             continue
-        place = places.get(queue, offsets.Place())
+        place = places.get(queue, offsets.LogOffset())
         if offsets.is_remade(place, now):
             place = now.oldest
         # A failover may have lost entries that were read already.
         place = place._replace(n=min(place.n, now.n))
         gone = max(0, min(now.n, now.dropped) - place.n) if queue in places else 0
         behind = now.n - place.n if queue in places else now.length
-        found.append(Backlog(queue, place.id, place.n, behind, gone))
+        found.append(QueueBacklog(queue, place.id, place.n, behind, gone))
     return found
 
 
-def check(lake: Lake) -> Iterator[Finding]:
-    """Look at every file and every commit there is."""
+def check(lake: Lake) -> Iterator[LakeFinding]:
+    """Check every file and every commit."""
     for name, table in TABLES.items():
         delta = lake.table(name)
         if delta is None:
             continue
-        files = live(delta)
+        files = live_files(delta)
         yield from _files(lake.below(name), table, files)
         if name in KEYS:
             yield from _unique(lake.below(name), table, files)
             yield from _commits(delta, table, sum(one.rows for one in files))
 
 
-def _files(store: Store, table: Table, files: Sequence[Live]) -> Iterator[Finding]:
+def _files(store: LakeStore, table: LakeTable, files: Sequence[LiveFile]) -> Iterator[LakeFinding]:
     opened, wrong = store.files(), 0
     for one in files:
         try:
@@ -128,65 +128,67 @@ def _files(store: Store, table: Table, files: Sequence[Live]) -> Iterator[Findin
                 rows = pq.ParquetFile(source).metadata.num_rows
         except (OSError, ValueError) as error:
             wrong += 1
-            yield Finding("fail", table.name, f"{one.path} can't be read: {error}")
+            yield LakeFinding("fail", table.name, f"{one.path} can't be read: {error}")
             continue
         if rows != one.rows:
             wrong += 1
-            yield Finding(
+            yield LakeFinding(
                 "fail", table.name, f"{one.path} has {rows:,} rows, its commit says {one.rows:,}"
             )
     if not wrong:
         total = sum(one.rows for one in files)
-        yield Finding("ok", table.name, f"{len(files):,} files with {total:,} rows")
+        yield LakeFinding("ok", table.name, f"{len(files):,} files with {total:,} rows")
 
 
-def _unique(store: Store, table: Table, files: Sequence[Live]) -> Iterator[Finding]:
+def _unique(store: LakeStore, table: LakeTable, files: Sequence[LiveFile]) -> Iterator[LakeFinding]:
     import pyarrow as pa
 
     keys, doubled = list(KEYS[table.name]), 0
-    for day, some in by_day(files).items():
+    for day, some in files_by_day(files).items():
         try:
-            rows = pa.concat_tables(tables(store, some, keys))
+            rows = pa.concat_tables(rows_of_files(store, some, keys))
         except Exception:  # noqa: S112 - a file that can't be read was told already
             continue
         counted = rows.num_rows - rows.group_by(keys).aggregate([]).num_rows
         doubled += counted
         if counted:
-            yield Finding("fail", table.name, f"{day}: {counted:,} rows are there more than once")
+            yield LakeFinding(
+                "fail", table.name, f"{day}: {counted:,} rows are there more than once"
+            )
     if not doubled:
-        yield Finding("ok", table.name, f"no two rows have the same {', '.join(keys)}")
+        yield LakeFinding("ok", table.name, f"no two rows have the same {', '.join(keys)}")
 
 
-def _commits(delta: DeltaTable, table: Table, rows: int) -> Iterator[Finding]:
+def _commits(delta: DeltaTable, table: LakeTable, rows: int) -> Iterator[LakeFinding]:
     state = state_of(delta, table.app)
     if state.rows - state.expired != rows:
-        yield Finding(
+        yield LakeFinding(
             "fail", table.name,
             f"{rows:,} rows, but {state.rows:,} were committed and {state.expired:,} expired",
         )  # fmt: skip
     wrong = list(_backwards(delta))
-    yield from (Finding("fail", table.name, text) for text in wrong)
+    yield from (LakeFinding("fail", table.name, text) for text in wrong)
     if not wrong and state.batch:
-        yield Finding("ok", table.name, f"{state.batch:,} batches, offsets only ever forward")
+        yield LakeFinding("ok", table.name, f"{state.batch:,} batches, offsets only ever forward")
     for name, number in state.lost.items():
-        yield Finding(
+        yield LakeFinding(
             "note", table.name, f"{name}: {number:,} entries were dropped before they were read"
         )
 
 
 def _backwards(delta: DeltaTable) -> Iterator[str]:
-    """Commits whose offsets lie before those of an earlier one, though no stream was made anew."""
+    """Yield commits whose offsets are before those of an earlier commit, although no stream was recreated."""
     batch, places = 0, from_plain({})
     for commit in reversed(delta.history()):
         found: Any = commit.get(KEY)
-        # Upkeep says the last batch again; a batch that came meanwhile may have gone before it.
+        # Upkeep repeats the metadata of the last batch; another batch may have been committed before it.
         if not isinstance(found, dict) or found["batch"] <= batch:
             continue
         if batch and found["batch"] != batch + 1:
             yield f"batch {found['batch']} follows batch {batch}"
         now, remade = from_plain(found["places"]), found["facts"].get("remade", ())
         for name in places.keys() & now.keys() - set(remade):
-            # By id alone: a server that lost entries, all of them read already, counts on from fewer.
-            if parsed(now[name].id) < parsed(places[name].id):
+            # Compared by id alone: a server that lost entries after they were read has a lower count.
+            if parsed_id(now[name].id) < parsed_id(places[name].id):
                 yield f"batch {found['batch']}: {name} goes back from {places[name]} to {now[name]}"
         batch, places = found["batch"], now

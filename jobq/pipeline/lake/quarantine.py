@@ -1,7 +1,7 @@
-"""Entries that are no event records: kept with their bytes and the reason, each once.
+"""Keep entries that are not event records, with their bytes and the reason, each once.
 
-They are committed before the batch they came with. Should that batch's own commit not follow, it is made
-again and finds its bad entries kept already: the table has its own places.
+They are committed before the batch they came with. If the batch's own commit fails, the batch is repeated and its bad
+entries are found in the table already: the table has offsets of its own.
 """
 
 from __future__ import annotations
@@ -14,61 +14,60 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobq.pipeline import offsets
-from jobq.pipeline.decode import Bad
-from jobq.pipeline.lake.commit import commit, state_of, taken_back
-from jobq.pipeline.lake.files import Writer
-from jobq.pipeline.lake.live import live, tables
-from jobq.pipeline.lake.place import Lake
+from jobq.pipeline.decode import BadEntry
+from jobq.pipeline.lake.commit import commit_files, state_of, taken_back
+from jobq.pipeline.lake.files import DataFileWriter, live_files, rows_of_files
+from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.tables import QUARANTINE
-from jobq.pipeline.offsets import START, Place
+from jobq.pipeline.offsets import START, LogOffset
 
 
-def keep(lake: Lake, bad: Sequence[tuple[str, Bad]], remade: Sequence[str]) -> int:
-    """Keep those that aren't there yet; how many that were. remade: queues whose ids began anew."""
+def keep_bad(lake: Lake, bad: Sequence[tuple[str, BadEntry]], remade: Sequence[str]) -> int:
+    """Store the entries that the table doesn't have; return their number. remade: queues whose ids began anew."""
     delta = lake.made(QUARANTINE.name)
     state = state_of(delta, QUARANTINE.app)
     there = _kept(lake, remade) if any(queue in remade for queue, _ in bad) else set()
     new = [
         (queue, one) for queue, one in bad
         if ((queue, one.id.decode()) not in there if queue in remade
-            else offsets.parsed(one.id.decode()) > _upto(state.places, queue))
+            else offsets.parsed_id(one.id.decode()) > _upto(state.places, queue))
     ]  # fmt: skip
     if not new:
         return 0
-    writer = Writer(lake.below(QUARANTINE.name), QUARANTINE)
+    writer = DataFileWriter(lake.below(QUARANTINE.name), QUARANTINE)
     writer.add(_rows(new))
-    # By id: entries of an unknown version come before all others of their chunk.
-    new.sort(key=lambda found: offsets.parsed(found[1].id.decode()))
-    places = {queue: Place(one.id.decode(), 0) for queue, one in new}
+    # Ordered by id: entries of an unknown version come first in their chunk.
+    new.sort(key=lambda found: offsets.parsed_id(found[1].id.decode()))
+    places = {queue: LogOffset(one.id.decode(), 0) for queue, one in new}
     files, after = writer.finish(), state.following(places, len(new), {})
     with taken_back(lake.below(QUARANTINE.name), files):
-        commit(lake, QUARANTINE.name, delta, [file.action() for file in files], after)
+        commit_files(lake, QUARANTINE.name, delta, [file.action() for file in files], after)
     return len(new)
 
 
 def entries(lake: Lake) -> Iterator[tuple[str, int]]:
-    """Of each entry its queue, and when it was written, epoch ms."""
-    files = live(lake.table(QUARANTINE.name))
-    for rows in tables(lake.below(QUARANTINE.name), files, ["queue", "entry_id"]):
+    """Yield the queue of each entry and the time when it was written, epoch ms."""
+    files = live_files(lake.table(QUARANTINE.name))
+    for rows in rows_of_files(lake.below(QUARANTINE.name), files, ["queue", "entry_id"]):
         for row in rows.to_pylist():
-            yield row["queue"], offsets.parsed(row["entry_id"])[0]
+            yield row["queue"], offsets.parsed_id(row["entry_id"])[0]
 
 
 def _upto(places: object, queue: str) -> tuple[int, int]:
     assert isinstance(places, dict)
-    return offsets.parsed(places[queue].id if queue in places else START)
+    return offsets.parsed_id(places[queue].id if queue in places else START)
 
 
 def _kept(lake: Lake, queues: Sequence[str]) -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
-    files = live(lake.table(QUARANTINE.name))
-    for rows in tables(lake.below(QUARANTINE.name), files, ["queue", "entry_id"]):
+    files = live_files(lake.table(QUARANTINE.name))
+    for rows in rows_of_files(lake.below(QUARANTINE.name), files, ["queue", "entry_id"]):
         some = rows.filter(pc.is_in(rows["queue"], pa.array(queues, pa.string())))
         found |= {(row["queue"], row["entry_id"]) for row in some.to_pylist()}
     return found
 
 
-def _rows(bad: Sequence[tuple[str, Bad]]) -> pa.Table:
+def _rows(bad: Sequence[tuple[str, BadEntry]]) -> pa.Table:
     now = datetime.now(UTC)
     columns: list[list[Any]] = [
         [queue for queue, _ in bad],

@@ -1,23 +1,69 @@
-"""The lake's tables as DataFrames: a folder by Spark's own Parquet reader, a bucket by `jobq_lake`.
+"""Read a lake's tables: as DataFrames, or row by row in order.
 
-A DataFrame is a snapshot: it has the files that the table had when it was made. What a compaction replaces
-stays readable until vacuum.
+A folder is read by Spark's own Parquet reader, a bucket by `format("jobq_lake")`. A DataFrame is a snapshot: it has
+the files that the table had when it was made. Files that a compaction replaced stay readable until vacuum.
+
+`ArchivedRows` gives the rows of one topic or queue in order: through Arrow day by day, or through Spark if days are
+large.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from jobq.pipeline.lake.live import live
-from jobq.pipeline.lake.place import Lake
-from jobq.pipeline.lake.span import Moment, Span, span
-from jobq.pipeline.lake.tables import EVENTS, RESTORED, TABLES, Table
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from jobq.pipeline.lake.files import LAST_DAY, LiveFile, files_by_day, live_files
+from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.store import lake_errors
+from jobq.pipeline.lake.tables import EVENTS, RESTORED, TABLES, LakeTable
+from jobq.pipeline.options import Moment, parsed_moment
 from jobq.pipeline.schema import DERIVED, EVENT_COLUMNS, Columns, ddl, struct
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+class TimeSpan(NamedTuple):
+    """The time from `since`, included, to `until`, excluded; None: without end."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def first_day(self) -> str:
+        """The first day of the span, YYYY-MM-DD; empty without a beginning."""
+        return self.since.date().isoformat() if self.since else ""
+
+    @property
+    def last_day(self) -> str:
+        """The last day of the span, YYYY-MM-DD."""
+        return (
+            (self.until - timedelta(microseconds=1)).date().isoformat() if self.until else LAST_DAY
+        )
+
+
+def time_span(since: Moment = None, until: Moment = None) -> TimeSpan:
+    """Make a span of datetimes, days or ISO texts. Those without a time zone are UTC."""
+    return TimeSpan(_instant("since", since), _instant("until", until))
+
+
+def _instant(name: str, value: Moment) -> datetime | None:
+    if value is None or value == "":
+        return None
+    if isinstance(value, str):
+        return parsed_moment(name, value)
+    if not isinstance(value, datetime):
+        return datetime.combine(value, time(), UTC)
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 def read(
@@ -27,15 +73,11 @@ def read(
     since: Moment = None,
     until: Moment = None,
 ) -> DataFrame:
-    """A table's rows from `since`, included, to `until`, excluded, by the time that its `dt` is the day of.
-
-    Columns as in docs/guides/spark/ingest.md, `dt` last; `events` has those of the data source's view. A table that was
-    never written has no rows.
-    """
-    delta, asked = lake.table(table), span(since, until)
+    """Return a table's rows as a DataFrame, as `jobq.pipeline.lake.read` describes."""
+    delta, asked = lake.table(table), time_span(since, until)
     known = TABLES[table]
     if lake.store.is_local:
-        files = live(delta, asked.first_day, asked.last_day)
+        files = live_files(delta, asked.first_day, asked.last_day)
         paths = [os.path.join(lake.below(table).uri, one.path) for one in files]
         rows = _viewed(known, _parquet(spark, lake, known, paths))
     else:
@@ -43,21 +85,21 @@ def read(
     return _within(rows, known, asked)
 
 
-def view(table: Table) -> Columns:
-    """The columns that reading gives, `dt` left out."""
+def view(table: LakeTable) -> Columns:
+    """Return the columns of the DataFrame, without `dt`."""
     return EVENT_COLUMNS if table is EVENTS else table.columns
 
 
-def _parquet(spark: SparkSession, lake: Lake, table: Table, paths: list[str]) -> DataFrame:
+def _parquet(spark: SparkSession, lake: Lake, table: LakeTable, paths: list[str]) -> DataFrame:
     schema = struct(table.columns).add("dt", "date")
     if not paths:
         return spark.createDataFrame([], schema)
-    # Paths are names here, whatever brackets and stars the lake's folder has.
+    # Brackets and stars in the folder's name are no pattern.
     reader = spark.read.schema(f"{ddl(table.columns)}, dt DATE").option("__globPaths__", "false")
     return reader.option("basePath", lake.below(table.name).uri).parquet(*paths)
 
 
-def _viewed(table: Table, rows: DataFrame) -> DataFrame:
+def _viewed(table: LakeTable, rows: DataFrame) -> DataFrame:
     if table is not EVENTS:
         return rows
     near = rows.selectExpr("*", *(f"{text} AS {name}" for name, text in RESTORED.items()))
@@ -67,7 +109,7 @@ def _viewed(table: Table, rows: DataFrame) -> DataFrame:
     return near.selectExpr(*columns, "dt")
 
 
-def _from_bucket(spark: SparkSession, lake: Lake, table: str, asked: Span) -> DataFrame:
+def _from_bucket(spark: SparkSession, lake: Lake, table: str, asked: TimeSpan) -> DataFrame:
     reader = spark.read.format("jobq_lake").option("path", lake.store.uri).option("table", table)
     if lake.store.options:
         reader = reader.option("storageOptions", json.dumps(dict(lake.store.options)))
@@ -77,7 +119,7 @@ def _from_bucket(spark: SparkSession, lake: Lake, table: str, asked: Span) -> Da
     return reader.load()
 
 
-def _within(rows: DataFrame, table: Table, asked: Span) -> DataFrame:
+def _within(rows: DataFrame, table: LakeTable, asked: TimeSpan) -> DataFrame:
     from pyspark.sql import functions as f
 
     at = f.col(table.day_of)
@@ -85,4 +127,146 @@ def _within(rows: DataFrame, table: Table, asked: Span) -> DataFrame:
         rows = rows.where(at >= f.lit(asked.since))
     if asked.until is not None:
         rows = rows.where(at < f.lit(asked.until))
+    return rows
+
+
+UseSpark = Literal["auto", "always", "never"]
+#: A day with more compressed bytes is sorted by Spark.
+BIG_DAY_BYTES = 256 * 1024 * 1024
+ROWS_AT_ONCE = 2_000
+
+
+class ArchiveSummary(NamedTuple):
+    """Number of rows, bytes of content, and key and time (epoch µs) of the first and the last row."""
+
+    rows: int
+    nbytes: int
+    first: Any = None
+    last: Any = None
+    first_us: int = 0
+    last_us: int = 0
+
+
+@dataclass(frozen=True)
+class ArchivedRows:
+    """The rows of `table` where `column` is `name`, within the span `asked`, ordered by day, then by `order`.
+
+    Without Spark they are a snapshot: the rows that the table had at the first read.
+    """
+
+    lake: Lake
+    table: str
+    column: str
+    name: str
+    order: tuple[str, ...]
+    asked: TimeSpan
+
+    @property
+    def at(self) -> str:
+        """The name of the column with the time."""
+        return TABLES[self.table].day_of
+
+    @cached_property
+    def days(self) -> list[list[LiveFile]]:
+        """The files that may have such rows, grouped by day."""
+        files = live_files(self.lake.table(self.table), self.asked.first_day, self.asked.last_day)
+        return list(files_by_day(files).values())
+
+    def is_big(self, when: UseSpark) -> bool:
+        """Return whether Spark should read the rows."""
+        return when == "always" or (
+            when == "auto"
+            and any(sum(one.size for one in day) > BIG_DAY_BYTES for day in self.days)
+        )
+
+    def rows(self, spark: Callable[[], SparkSession] | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the rows, times as epoch µs. spark: returns the session that reads; None: this process reads."""
+        if spark is not None:
+            frame = self._frame(spark()).orderBy("_day", *self.order).drop("_day")
+            # Spark fetches the next partition while one is sent; the order is kept.
+            yield from (row.asDict() for row in frame.toLocalIterator(prefetchPartitions=True))
+            return
+        for day in self.days:
+            found = self._day(day).sort_by([(name, "ascending") for name in self.order])
+            for start in range(0, found.num_rows, ROWS_AT_ONCE):
+                yield from found.slice(start, ROWS_AT_ONCE).to_pylist()
+
+    def summary(
+        self, spark: Callable[[], SparkSession] | None = None, *, sized: bool = False
+    ) -> ArchiveSummary:
+        """Summarize the rows. sized: with the bytes of content, which reads all of it."""
+        if spark is not None:
+            return self._summary(self._frame(spark()), sized)
+        done = ArchiveSummary(0, 0)
+        columns = (self.order[-1], self.at, self.column, *(("content",) if sized else ()))
+        for day in self.days:
+            done = _summed(done, self._day(day, columns), self.order[-1], self.at)
+        return done
+
+    def _day(self, day: list[LiveFile], columns: tuple[str, ...] | None = None) -> pa.Table:
+        store = self.lake.below(self.table)
+        opened, found = store.files(), []
+        wanted = None if columns is None else list(columns)
+        for one in day:
+            with lake_errors(store), opened.open_input_file(one.path) as source:
+                for batch in pq.ParquetFile(source).iter_batches(columns=wanted):
+                    found.append(self._chosen(pa.Table.from_batches([batch])))
+        names = columns or tuple(c.name for c in TABLES[self.table].columns)
+        schema = pa.schema([TABLES[self.table].schema().field(name) for name in names])
+        whole = pa.concat_tables(
+            [one.select(names).cast(schema) for one in found] or [schema.empty_table()]
+        )
+        return _times_as_us(whole)
+
+    def _chosen(self, rows: pa.Table) -> pa.Table:
+        chosen = pc.equal(rows[self.column], pa.scalar(self.name))
+        at = rows[self.at]
+        if self.asked.since is not None:
+            chosen = pc.and_(chosen, pc.greater_equal(at, pa.scalar(self.asked.since, at.type)))
+        if self.asked.until is not None:
+            chosen = pc.and_(chosen, pc.less(at, pa.scalar(self.asked.until, at.type)))
+        return rows.filter(chosen)
+
+    def _frame(self, spark: SparkSession) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        rows = read(spark, self.lake, self.table, self.asked.since, self.asked.until)
+        rows = rows.where(f.col(self.column) == self.name)
+        times = [c.name for c in TABLES[self.table].columns if c.type == "timestamp"]
+        for name in times:
+            rows = rows.withColumn(name, f.unix_micros(name))
+        return rows.withColumnRenamed("dt", "_day")
+
+    def _summary(self, rows: DataFrame, sized: bool) -> ArchiveSummary:
+        from pyspark.sql import functions as f
+
+        key = self.order[-1]
+        row = rows.agg(
+            f.count("*").alias("rows"),
+            (f.sum(f.length("content")) if sized else f.lit(0)).alias("nbytes"),
+            f.min(key).alias("first"), f.max(key).alias("last"),
+            f.min(self.at).alias("first_us"), f.max(self.at).alias("last_us"),
+        ).first()  # fmt: skip
+        assert row is not None
+        return ArchiveSummary(**{name: value or 0 for name, value in row.asDict().items()})
+
+
+def _summed(done: ArchiveSummary, rows: pa.Table, key: str, at: str) -> ArchiveSummary:
+    if not rows.num_rows:
+        return done
+    keys: Any = pc.min_max(rows[key]).as_py()
+    times: Any = pc.min_max(rows[at]).as_py()
+    sized = "content" in rows.column_names
+    nbytes = (pc.sum(pc.binary_length(rows["content"])).as_py() or 0) if sized else 0
+    first, first_us = (done.first, done.first_us) if done.rows else (keys["min"], times["min"])
+    return ArchiveSummary(
+        done.rows + rows.num_rows, done.nbytes + nbytes, first, keys["max"], first_us, times["max"]
+    )
+
+
+def _times_as_us(rows: pa.Table) -> pa.Table:
+    """Convert times to epoch µs."""
+    for index, field in enumerate(rows.schema):
+        if pa.types.is_timestamp(field.type):
+            rows = rows.set_column(index, field.name, rows.column(index).cast(pa.int64()))
     return rows

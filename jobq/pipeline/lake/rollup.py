@@ -1,63 +1,140 @@
-"""job_runs and rollup_hourly: what most questions need, made of events by Spark and kept when those expire.
+"""Compute the tables job_runs and rollup_hourly from events with Spark. They stay when events expire.
 
-A day is made anew when it has more events than it had then: late events reach older days that way, and
-nothing is counted twice. Strings are grouped by, never aggregated, so that Spark hashes instead of sorting.
+A day is computed again when it has more events than at the last time. So late events reach older days, and nothing is
+counted twice. Strings are grouped by, never aggregated, so that Spark hashes instead of sorting. The SQL reads the
+temporary view `lake_events`, which has the columns of the view `events`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from jobq.pipeline.lake.commit import State, commit, state_of
-from jobq.pipeline.lake.files import Writer, Written
-from jobq.pipeline.lake.live import by_day, live
-from jobq.pipeline.lake.maintain import COMPACT, removal
-from jobq.pipeline.lake.place import Lake
+from jobq.events import KINDS
+from jobq.pipeline.lake.commit import IngestState, commit_files, state_of
+from jobq.pipeline.lake.files import DataFile, DataFileWriter, files_by_day, live_files
+from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.partitions import PartitionRunner
 from jobq.pipeline.lake.reading import read
-from jobq.pipeline.lake.rollup_sql import HOURLY, JOB_RUNS_SQL, LIVES, LOOK_BACK_DAYS
-from jobq.pipeline.lake.store import Store
-from jobq.pipeline.lake.tables import EVENTS, JOB_RUNS, ROLLUP, TABLES, Table
+from jobq.pipeline.lake.store import LakeStore
+from jobq.pipeline.lake.tables import EVENTS, JOB_RUNS, ROLLUP, ROLLUP_COLUMNS, TABLES, LakeTable
+from jobq.pipeline.lake.upkeep import COMPACT, removal
+from jobq.pipeline.sessions import words_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-#: What a writing task says of its files: the fields of Written.
+
+#: Size of the KLL sketches: the error of a quantile is below a tenth of a percent of rank.
+K = 2000
+_KINDS = ",\n  ".join(
+    f"count_if(kind = '{c.name}') AS {c.name}" for c in ROLLUP_COLUMNS if c.name in KINDS
+)
+
+
+def _total(column: str) -> str:
+    """Return SQL for a sum: 0 without rows, and the largest BIGINT on overflow, as hostile records can cause."""
+    return f"coalesce(try_sum({column}), CASE WHEN count({column}) = 0 THEN 0L ELSE 9223372036854775807L END)"
+
+
+HOURLY = f"""
+SELECT date_trunc('HOUR', finished_at) AS hour, queue, job,
+  count(*) AS nevents,
+  {_KINDS},
+  count(run_us) AS runs,
+  {_total("run_us")} AS run_us,
+  {_total("cpu_us")} AS cpu_us,
+  coalesce(sum(CAST(bytes AS BIGINT)), 0L) AS bytes,
+  max(rss_kib) AS rss_kib,
+  CASE WHEN count(run_us) > 0 THEN kll_sketch_agg_bigint(run_us, {K}) END AS run_us_sketch,
+  CASE WHEN count(wait_ms) > 0 THEN kll_sketch_agg_bigint(wait_ms, {K}) END AS wait_ms_sketch,
+  dt
+FROM lake_events
+GROUP BY dt, date_trunc('HOUR', finished_at), queue, job
+"""  # noqa: S608  # nosec B608
+
+#: For an event without an enqueue time: how many earlier days may have its message's other events.
+LOOK_BACK_DAYS = 7
+
+#: Events with the time at which their message was enqueued: their own, else the newest earlier one of the message's
+#: other events. Partitioned by mid first: a sort compares first bytes, and those of queue names are mostly equal.
+LIVES = """
+SELECT * EXCEPT (lives), to_date(coalesce(life_at, finished_at)) AS born FROM (
+  SELECT *, coalesce(enqueued_at, array_max(filter(lives, at -> at <= finished_at))) AS life_at FROM (
+    SELECT *, collect_set(enqueued_at) OVER (PARTITION BY mid, queue) AS lives
+    FROM lake_events WHERE mid IS NOT NULL
+  )
+)
+"""
+
+# The newest event's kind is packed as a number behind its position in the stream: text would force a sort.
+# Kinds of a later jobq count in nevents alone. Without a known kind `newest` is null, and so is the outcome.
+_CODES = " ".join(f"WHEN '{kind}' THEN {number}L" for number, kind in enumerate(KINDS))
+_NAMES = ", ".join(f"'{kind}'" for kind in KINDS)
+_NEWEST = (
+    "max(unix_millis(entry_at) * 1048576L + least(CAST(entry_seq AS BIGINT), 65535L) * 16L"
+    f" + CASE kind {_CODES} END)"
+)
+
+JOB_RUNS_SQL = f"""
+WITH runs AS (
+  SELECT born, queue, mid, life_at,
+    max(xxhash64(job)) FILTER (WHERE job IS NOT NULL) AS job_hash,
+    min(finished_at) AS first_event, max(finished_at) AS last_at, min(started_at) AS started_at,
+    {_NEWEST} AS newest,
+    count_if(kind IN ('done', 'retry', 'dead', 'crashed', 'recovered')) AS attempts,
+    count_if(kind = 'retry') AS retries, count_if(kind IN ('crashed', 'recovered')) AS ncrashes,
+    count_if(kind = 'done') AS done, {_total("run_us")} AS run_us, {_total("cpu_us")} AS cpu_us,
+    max(rss_kib) AS rss_kib,
+    count(*) AS nevents
+  FROM lake_lives GROUP BY born, queue, mid, life_at
+),
+jobs AS (SELECT DISTINCT job, xxhash64(job) AS job_hash FROM lake_events WHERE job IS NOT NULL)
+SELECT queue, mid, jobs.job, life_at AS enqueued_at, coalesce(life_at, first_event) AS first_at, started_at, last_at,
+  CASE WHEN newest IS NOT NULL THEN element_at(array({_NAMES}), CAST(newest % 16L AS INT) + 1) END AS outcome,
+  attempts, retries, ncrashes, done,
+  CASE WHEN started_at IS NOT NULL AND life_at IS NOT NULL
+    THEN greatest(0L, unix_millis(started_at) - unix_millis(life_at)) END AS wait_ms,
+  run_us, cpu_us, rss_kib, nevents, born AS dt
+FROM runs LEFT JOIN jobs ON runs.job_hash = jobs.job_hash
+"""  # noqa: S608  # nosec B608
+
+#: The schema of what a writing partition returns: the fields of DataFile.
 _WRITTEN = (
     "path STRING, size BIGINT, rows BIGINT, dt STRING, low BIGINT, high BIGINT, day_of STRING"
 )
 
 
-def stale(lake: Lake, table: Table = ROLLUP) -> dict[str, int]:
-    """The days whose events are more than those the table was made of, with how many there are.
+def stale(lake: Lake, table: LakeTable = ROLLUP) -> dict[str, int]:
+    """Return the days with more events than the table was computed from, and their number of events.
 
-    Fewer are left of a day that has expired and got late events since: its rows stay as they are.
+    An expired day that got late events has fewer: its rows stay as they are.
     """
     made = _made_of(lake, table)
     return {day: rows for day, rows in _counts(lake).items() if made.get(day, 0) < rows}
 
 
-def _made_of(lake: Lake, table: Table) -> dict[str, int]:
+def _made_of(lake: Lake, table: LakeTable) -> dict[str, int]:
     found: dict[str, int] = state_of(lake.table(table.name), table.app).facts.get("days", {})
     return found
 
 
 def _counts(lake: Lake) -> dict[str, int]:
-    days = by_day(live(lake.table(EVENTS.name)))
+    days = files_by_day(live_files(lake.table(EVENTS.name)))
     return {day: sum(file.rows for file in files) for day, files in days.items()}
 
 
 def refresh(lake: Lake, spark: SparkSession) -> dict[str, int]:
-    """Bring both tables up to date; rows written by table."""
+    """Bring both tables up to date; return the rows written by table."""
     return {ROLLUP.name: _hourly(lake, spark), JOB_RUNS.name: _runs(lake, spark)}
 
 
 def refreshed_at(lake: Lake) -> float:
-    """When that was last done, epoch seconds; 0 before the first time."""
+    """Return the time of the last refresh, epoch seconds; 0 before the first."""
     return float(state_of(lake.table(ROLLUP.name), ROLLUP.app).facts.get("at", 0.0))
 
 
@@ -95,7 +172,7 @@ def _lives(lake: Lake, spark: SparkSession, since: str) -> None:
 
 
 def _with_older(lake: Lake, spark: SparkSession, rows: DataFrame, born: list[str]) -> DataFrame:
-    """With what is known of messages of days whose events have expired."""
+    """Add the rows of messages of days whose events have expired."""
     days, made = _counts(lake), _made_of(lake, JOB_RUNS)
     oldest = min(days, default="")
     gone = [day for day in born if day < oldest or days.get(day, 0) < made.get(day, 0)]
@@ -121,34 +198,64 @@ def _in(column: str, days: Iterable[str]) -> str:
 
 
 def _replace(
-    lake: Lake, table: Table, rows: DataFrame | None, days: Iterable[str], made: dict[str, int]
+    lake: Lake, table: LakeTable, rows: DataFrame | None, days: Iterable[str], made: dict[str, int]
 ) -> int:
-    """One commit: the rows instead of what these days had; and of how many events that is."""
+    """Replace the rows of these days in one commit, with the number of events they were computed from."""
     store = lake.below(table.name)
     delta = lake.made(table.name)
     state = state_of(delta, table.app)
-    written: list[Written] = []
+    written: list[DataFile] = []
     if rows is not None:
-        answers = rows.mapInArrow(partial(_write, store, table.name), _WRITTEN).collect()
-        written = [Written(*answer) for answer in answers]
-    old = [one for one in live(delta) if one.dt in set(days)]
+        answers = rows.mapInArrow(partial(_write_rows, store, table.name), _WRITTEN).collect()
+        written = [DataFile(*answer) for answer in answers]
+    old = [one for one in live_files(delta) if one.dt in set(days)]
     known = {**state.facts.get("days", {}), **made}
     total = sum(one.rows for one in written)
-    after = State(batch=state.batch + 1, rows=total, facts={"days": known, "at": time.time()})
+    after = IngestState(batch=state.batch + 1, rows=total, facts={"days": known, "at": time.time()})
     actions: list[Any] = [*removal(old), *(one.action() for one in written)]
-    commit(lake, table.name, delta, actions, after)
+    commit_files(lake, table.name, delta, actions, after)
     return total
 
 
-def _write(store: Store, name: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A task: writes its rows, answers with its files."""
+def _write_rows(
+    store: LakeStore, name: str, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Write one partition's rows and return its files."""
     import pyarrow as pa
 
     table = TABLES[name]
-    writer = Writer(store, table, prefix=COMPACT)
+    writer = DataFileWriter(store, table, prefix=COMPACT)
     for batch in batches:
         rows = pa.Table.from_batches([batch]).select(table.schema().names)
         writer.add(rows.cast(table.schema()))
     columns = list(zip(*writer.finish()))
     if columns:
-        yield pa.RecordBatch.from_arrays([pa.array(c) for c in columns], list(Written._fields))
+        yield pa.RecordBatch.from_arrays([pa.array(c) for c in columns], list(DataFile._fields))
+
+
+class RollupTimer:
+    """Refresh the rollups during an ingest, at most every `every_s` seconds (0: never), if there are new events.
+
+    A refresh that fails is reported and tried again later. Events don't depend on it.
+    """
+
+    def __init__(self, lake: Lake, every_s: float, told: Callable[[str], None]) -> None:
+        self._lake, self._every_s, self._told = lake, every_s, told
+        self._next = 0.0
+
+    def refresh(self, runner: PartitionRunner, enough: Callable[[], bool]) -> None:
+        """Refresh if it is time. After a failure, close the runner's session: its JVM may have died."""
+        if not self._every_s or enough() or time.time() < self._next:
+            return
+
+        self._next = refreshed_at(self._lake) + self._every_s
+        if time.time() < self._next or not stale(self._lake):
+            return
+        self._next = time.time() + self._every_s
+        try:
+            refresh(self._lake, runner.spark())
+        except Exception as error:  # Spark, its JVM and storage raise many classes
+            runner.close()
+            self._told(
+                f"job_runs and rollup_hourly stay as they were, next try in {self._every_s:g} s: {words_of(error)}"
+            )

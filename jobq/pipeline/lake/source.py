@@ -1,4 +1,4 @@
-"""`format("jobq_lake")`: the reader behind pyspark_jobq_lake. One partition per some files."""
+"""`format("jobq_lake")`: the reader behind pyspark_jobq_lake."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from jobq.errors import ConfigError
-from jobq.pipeline.lake.live import Live, live, tables
-from jobq.pipeline.lake.place import Lake
-from jobq.pipeline.lake.reading import view
-from jobq.pipeline.lake.span import Span, span
-from jobq.pipeline.lake.store import Store
-from jobq.pipeline.lake.tables import EVENTS, TABLES, Table, from_lake
-from jobq.pipeline.options import Options, unknown
+from jobq.pipeline.lake.files import LiveFile, live_files, rows_of_files
+from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.reading import TimeSpan, time_span, view
+from jobq.pipeline.lake.store import LakeStore
+from jobq.pipeline.lake.tables import EVENTS, TABLES, LakeTable, from_lake
+from jobq.pipeline.options import SparkOptions, unknown
 from jobq.pipeline.schema import struct
 
 if TYPE_CHECKING:
@@ -23,18 +22,18 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 OPTIONS = ("path", "table", "since", "until", "storageOptions")
-#: Bytes of files that share a partition.
+#: Files share a partition up to so many bytes.
 SHARE = 64 * 1024 * 1024
 
 
 def schema_of(options: Mapping[str, str]) -> StructType:
-    """The columns of the table asked for."""
-    return struct(view(_table(Options(options, OPTIONS)))).add("dt", "date")
+    """Return the columns of the table that the options name."""
+    return struct(view(_table(SparkOptions(options, OPTIONS)))).add("dt", "date")
 
 
 def reader(options: Mapping[str, str]) -> DataSourceReader:
-    """Its reader."""
-    given = Options(options, OPTIONS)
+    """Make the reader of that table."""
+    given = SparkOptions(options, OPTIONS)
     text = given.text("storageOptions")
     try:
         storage = json.loads(text) if text else {}
@@ -42,11 +41,11 @@ def reader(options: Mapping[str, str]) -> DataSourceReader:
         raise ConfigError(f"storageOptions is no JSON: {error}") from error
     lake, table = Lake.open(given.text("path") or None, storage), _table(given)
     return LakeReader(
-        lake.below(table.name), table.name, span(given.text("since"), given.text("until"))
+        lake.below(table.name), table.name, time_span(given.text("since"), given.text("until"))
     )
 
 
-def _table(options: Options) -> Table:
+def _table(options: SparkOptions) -> LakeTable:
     name = options.text("table", EVENTS.name)
     if name not in TABLES:
         raise ConfigError(unknown("table", name, TABLES))
@@ -54,24 +53,24 @@ def _table(options: Options) -> Table:
 
 
 class Files(InputPartition):
-    """Some files of the table."""
+    """A partition: some files of the table."""
 
-    def __init__(self, files: Sequence[Live]) -> None:
+    def __init__(self, files: Sequence[LiveFile]) -> None:
         super().__init__(0)
         self.files = tuple(files)
 
 
 class LakeReader(DataSourceReader):
-    """Reads files where the tasks run; which ones is settled when the DataFrame is made."""
+    """Reads files in the executors. The list of files is fixed when the DataFrame is made."""
 
-    def __init__(self, store: Store, table: str, asked: Span) -> None:
+    def __init__(self, store: LakeStore, table: str, asked: TimeSpan) -> None:
         self._store, self._name, self._asked = store, table, asked
-        self._files = live(_delta(store), asked.first_day, asked.last_day)
+        self._files = live_files(_delta(store), asked.first_day, asked.last_day)
 
     def partitions(self) -> list[InputPartition]:
-        """Files together up to a share of bytes."""
+        """Group the files into partitions."""
         found: list[InputPartition] = []
-        some: list[Live] = []
+        some: list[LiveFile] = []
         for one in self._files:
             some.append(one)
             if sum(file.size for file in some) >= SHARE:
@@ -80,15 +79,15 @@ class LakeReader(DataSourceReader):
         return [*found, Files(some)] if some or not found else found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition's files."""
+        """Yield the rows of a partition's files."""
         assert isinstance(partition, Files)
         table = TABLES[self._name]
         for file in partition.files:
-            for rows in tables(self._store, [file]):
+            for rows in rows_of_files(self._store, [file]):
                 yield from _viewed(table, rows, file.dt).to_batches(max_chunksize=50_000)
 
 
-def _viewed(table: Table, rows: pa.Table, day: str) -> pa.Table:
+def _viewed(table: LakeTable, rows: pa.Table, day: str) -> pa.Table:
     from datetime import date
 
     import pyarrow as pa
@@ -98,7 +97,7 @@ def _viewed(table: Table, rows: pa.Table, day: str) -> pa.Table:
     return found.append_column("dt", days)
 
 
-def _delta(store: Store) -> Any:
+def _delta(store: LakeStore) -> Any:
     from deltalake import DeltaTable
     from deltalake.exceptions import TableNotFoundError
 

@@ -1,6 +1,6 @@
-"""Where a lake's files are: a folder, or an object store that deltalake knows, by the same calls.
+"""Where a lake's files are: a folder, or an object store that deltalake knows.
 
-A Store is two texts and travels to executors; what it opens stays there.
+A LakeStore holds two texts and travels to executors. This module imports without pyarrow and deltalake.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 from jobq.errors import LakeError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyarrow.fs import FileSystem
 
 _FULL = (ENOSPC, EDQUOT, EFBIG)
 
 
 @dataclass(frozen=True)
-class Store:
-    """A folder or bucket. options: what deltalake takes as storage_options; AWS_… also come from the environment."""
+class LakeStore:
+    """A folder or bucket. options: deltalake's storage_options; AWS_… variables of the environment count too."""
 
     uri: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -32,12 +33,12 @@ class Store:
         """Whether it is a folder of this machine."""
         return "://" not in self.uri
 
-    def below(self, name: str) -> Store:
-        """The folder `name` in it."""
-        return Store(f"{self.uri.rstrip('/')}/{name}", self.options)
+    def below(self, name: str) -> LakeStore:
+        """Return the store of a subfolder."""
+        return LakeStore(f"{self.uri.rstrip('/')}/{name}", self.options)
 
     def files(self) -> FileSystem:
-        """Its files, by paths relative to it."""
+        """Return its file system; paths are relative to the store."""
         from pyarrow import fs
 
         if self.is_local:
@@ -45,7 +46,7 @@ class Store:
         return _remote(self)
 
     def settle(self, path: str) -> None:
-        """See that a file outlasts a power cut; object stores do so by themselves."""
+        """Sync a file to disk. Object stores do that by themselves."""
         if not self.is_local:
             return
         for name in (path, os.path.dirname(path)):
@@ -56,7 +57,7 @@ class Store:
                 os.close(handle)
 
 
-def _remote(store: Store) -> FileSystem:
+def _remote(store: LakeStore) -> FileSystem:
     import pyarrow as pa
     from deltalake.fs import DeltaStorageHandler
     from pyarrow import fs
@@ -71,7 +72,7 @@ def _remote(store: Store) -> FileSystem:
 
 
 class _Bytes:
-    """deltalake's output takes bytes and nothing that is like them, which is what pyarrow hands on."""
+    """A stream for deltalake that takes pyarrow's buffers: deltalake's own takes nothing but bytes."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
@@ -83,20 +84,20 @@ class _Bytes:
         return getattr(self._raw, name)
 
 
-def write(store: Store, path: str, content: bytes) -> None:
-    """Write one file, whole or not at all."""
+def write_file(store: LakeStore, path: str, content: bytes) -> None:
+    """Write one file completely, or leave none."""
     files = store.files()
     try:
         with files.open_output_stream(path) as stream:
             stream.write(content)
     except OSError:
-        remove(store, [path])
+        remove_files(store, [path])
         raise
     store.settle(path)
 
 
-def remove(store: Store, paths: Iterable[str]) -> None:
-    """Delete files that nobody refers to; those that can't be are left to vacuum."""
+def remove_files(store: LakeStore, paths: Iterable[str]) -> None:
+    """Delete files that no commit names. Vacuum deletes those that can't be deleted now."""
     files = store.files()
     for path in paths:
         with suppress(OSError):
@@ -104,20 +105,20 @@ def remove(store: Store, paths: Iterable[str]) -> None:
 
 
 @contextmanager
-def told(store: Store, became: str = "") -> Iterator[None]:
-    """Errors of files and of deltalake as LakeError: where, what, and what helps.
+def lake_errors(store: LakeStore, became: str = "") -> Iterator[None]:
+    """Raise errors of files and of deltalake as LakeError, with the lake's address.
 
-    became: what has become of the batch; by default, that nothing of it counts.
+    became: what happened to the batch, for the message. The default says that nothing was committed.
     """
     from deltalake.exceptions import DeltaError
 
     try:
         yield
     except (OSError, DeltaError) as error:
-        raise LakeError(_message(store, error, became)) from error
+        raise LakeError(_described(store, error, became)) from error
 
 
-def _message(store: Store, error: Exception, became: str) -> str:
+def _described(store: LakeStore, error: Exception, became: str) -> str:
     text = " ".join(str(error).split())
     if getattr(error, "errno", None) in _FULL or any(
         f"os error {number}" in text or f"errno {number}]" in text.lower() for number in _FULL

@@ -1,7 +1,7 @@
-"""The tables of a lake: their columns, how they are partitioned, sorted and encoded.
+"""The tables of a lake: columns, partitioning, sort order and encodings.
 
 All are Delta tables partitioned by `dt`, the UTC day of one of their times. `events` stores two times as
-distances from `finished_at`, which takes half the bytes; reading gives them back.
+distances from `finished_at`, which takes half the bytes. Reading restores them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jobq.pipeline.schema import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Column stored -> what it stands for, and the distance it holds.
+#: Column of the view -> the column that is stored instead: a distance.
 DISTANCES = {
     "enqueued_at": Column("total_ms", "int64", "finished_at - enqueued_at; null if unknown."),
     "entry_at": Column("entry_ms", "int64", "Time of the entry's id - finished_at."),
@@ -84,33 +84,33 @@ MARK_COLUMNS: Columns = (
 )
 
 
-class Table(NamedTuple):
-    """One table. `day_of`: the time whose UTC day is `dt`. sort: the order of compacted files."""
+class LakeTable(NamedTuple):
+    """One table. day_of: the column whose UTC day is `dt`. sort: the order of rows in compacted files."""
 
     name: str
     columns: Columns
     day_of: str
     sort: tuple[str, ...]
-    #: Columns whose values repeat so seldom that a dictionary only costs.
+    #: Columns whose values rarely repeat: written without a dictionary.
     plain: tuple[str, ...] = ()
 
     @property
     def app(self) -> str:
-        """Under what name its commits number their batches."""
+        """The app id under which commits number the batches."""
         return f"jobq-{self.name}"
 
     def schema(self) -> pa.Schema:
-        """What its files hold: the columns without `dt`."""
+        """The schema of its files: the columns without `dt`."""
         return arrow_schema(self.columns)
 
     def delta_schema(self) -> pa.Schema:
-        """What the table has: the columns and `dt`."""
+        """The schema of the table: the columns and `dt`."""
         import pyarrow as pa
 
         return self.schema().append(pa.field("dt", pa.date32()))
 
     def encodings(self) -> dict[str, Any]:
-        """How Parquet is to write it."""
+        """The encodings for Parquet."""
         types = {column.name: column.type for column in self.columns}
         packed = {"int64", "int32", "timestamp"}
         encoding = {
@@ -121,23 +121,25 @@ class Table(NamedTuple):
         return {"use_dictionary": repeated, "column_encoding": encoding}
 
 
-EVENTS = Table(
+EVENTS = LakeTable(
     "events", LAKE_EVENTS, "finished_at", ("queue", "job", "finished_at"),
     ("mid", "trace_id", "total_ms", "finished_at", "run_us", "cpu_us", "rss_kib", "bytes", "entry_ms"),
 )  # fmt: skip
-TOPICS = Table("topics", TOPIC_COLUMNS, "at", ("topic", "index"), ("index", "at", "content"))
-DEAD = Table("dead", DEAD_COLUMNS, "died_at", ("queue", "died_at"), ("content", "died_at"))
-QUARANTINE = Table("quarantine", QUARANTINE_COLUMNS, "seen_at", ("queue", "entry_id"), ("content",))
-JOB_RUNS = Table("job_runs", JOB_RUN_COLUMNS, "first_at", ("queue", "job", "first_at"),
+TOPICS = LakeTable("topics", TOPIC_COLUMNS, "at", ("topic", "index"), ("index", "at", "content"))
+DEAD = LakeTable("dead", DEAD_COLUMNS, "died_at", ("queue", "died_at"), ("content", "died_at"))
+QUARANTINE = LakeTable(
+    "quarantine", QUARANTINE_COLUMNS, "seen_at", ("queue", "entry_id"), ("content",)
+)
+JOB_RUNS = LakeTable("job_runs", JOB_RUN_COLUMNS, "first_at", ("queue", "job", "first_at"),
                  ("mid", "first_at", "enqueued_at", "started_at", "last_at", "run_us", "cpu_us",
                   "wait_ms"))  # fmt: skip
-ROLLUP = Table("rollup_hourly", ROLLUP_COLUMNS, "hour", ("hour", "queue", "job"),
+ROLLUP = LakeTable("rollup_hourly", ROLLUP_COLUMNS, "hour", ("hour", "queue", "job"),
                ("run_us_sketch", "wait_ms_sketch"))  # fmt: skip
-MARKS = Table("marks", MARK_COLUMNS, "at", ("at",))
+MARKS = LakeTable("marks", MARK_COLUMNS, "at", ("at",))
 
 TABLES = {t.name: t for t in (EVENTS, TOPICS, DEAD, QUARANTINE, JOB_RUNS, ROLLUP, MARKS)}
 
-#: SQL that makes the view `events` of what is stored: first the distances, then the derived columns.
+#: SQL that restores the times of the view `events` from the stored distances.
 RESTORED = {
     "enqueued_at": "timestamp_millis(unix_millis(finished_at) - total_ms)",
     "entry_at": "timestamp_millis(unix_millis(finished_at) + entry_ms)",
@@ -145,7 +147,7 @@ RESTORED = {
 
 
 def events_sql(source: str) -> str:
-    """A query that gives the columns of the view `events`, and `dt`, of `source`: the stored ones."""
+    """Return a query for the columns of the view `events`, and `dt`, over the stored columns in `source`."""
     near = ", ".join(f"{text} AS {name}" for name, text in RESTORED.items())
     columns = [
         f"{DERIVED[c.name]} AS {c.name}" if c.name in DERIVED else c.name for c in EVENT_COLUMNS
@@ -154,7 +156,7 @@ def events_sql(source: str) -> str:
 
 
 def to_lake(batch: pa.RecordBatch) -> pa.Table:
-    """Events as the lake stores them."""
+    """Convert events to the columns that the lake stores."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -168,7 +170,7 @@ def to_lake(batch: pa.RecordBatch) -> pa.Table:
 
 
 def from_lake(table: pa.Table) -> pa.Table:
-    """The view `events`, with `dt` where it is there, of what is stored."""
+    """Convert stored rows to the columns of the view `events`, and `dt` if they have it."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

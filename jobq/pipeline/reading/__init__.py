@@ -1,1 +1,1 @@
-"""What the data source reads: a module per kind of view, plans made by the driver, batches by executors."""
+"""The views that the data source reads. The driver plans partitions; executors read batches."""

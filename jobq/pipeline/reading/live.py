@@ -1,26 +1,24 @@
-"""What queues hold now, as Arrow batches: their live messages, their counts, their dead.
+"""Read what queues hold now as Arrow batches: live messages, counts, dead messages.
 
-Live messages are looked at anew by every action, one page at one moment. Counts are those of when the
-read was planned. The dead are those that had died by then, and weren't purged or revived since.
+Every action reads live messages again, page by page. Counts are from the time of planning. Dead messages are those
+that had died by then and weren't purged or revived since.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
+from jobq.client.connection import Client
 from jobq.client.scripts import load
 from jobq.events import LIMITS
 from jobq.pipeline import offsets
+from jobq.pipeline.reading.request import ReadRequest
 from jobq.queue import keys
 from jobq.queue.queue import Queue
-
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
-    from jobq.pipeline.reading.request import Request
 
 PAGE = 500
 FIRST_PAGE, PAGE_BYTES = 16, 262_144
@@ -29,8 +27,8 @@ LATEST_MS = LIMITS["finished_at"]
 _SEP = b"\x1f"
 
 
-class Shelf(NamedTuple):
-    """One queue's messages, or those of its dead that died from `since` to `upto`, epoch ms."""
+class QueueRows(NamedTuple):
+    """One queue's live messages, or its dead ones that died from `since` to `upto`, epoch ms. rows: about how many."""
 
     name: str
     rows: int
@@ -39,7 +37,7 @@ class Shelf(NamedTuple):
 
 
 class _Head(msgspec.Struct):
-    """What of a call says which job it is."""
+    """The fields of a call that name its job and time."""
 
     job: str | None = None
     enqueued_at: int | None = None
@@ -50,7 +48,7 @@ _SIGNED = b"jobq-s1 "
 
 
 def head(content: bytes) -> tuple[str | None, int | None]:
-    """Job and enqueued_at of a call; nothing of what is no call, or hidden."""
+    """Return job and enqueued_at of a call; None for an encrypted call or other content."""
     if content.startswith(_SIGNED):
         content = content.partition(b"\n")[2]
     try:
@@ -62,11 +60,11 @@ def head(content: bytes) -> tuple[str | None, int | None]:
 
 
 def queue_rows(client: Client, names: Sequence[str]) -> list[dict[str, Any]]:
-    """The view `queues`."""
+    """Return the rows of the view `queues`."""
     rows = []
     for name in names:
         queue = Queue(name, client)
-        tail = offsets.tail(client, offsets.events_key(client.namespace, name))
+        tail = offsets.events_tail(client, offsets.events_key(client.namespace, name))
         rows.append(
             {"queue": name, **queue.admin.counts()._asdict(), "level": queue.admin.events_level(),
              "maxlen": queue.admin.events_maxlen(), "events": tail.length, "events_added": tail.n}
@@ -74,22 +72,26 @@ def queue_rows(client: Client, names: Sequence[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def counts(request: Request, row: dict[str, Any], client: Client) -> Iterator[pa.RecordBatch]:
-    """One row of the view `queues`, as it was when the read was planned."""
-    yield batch(request, [row])
+def count_batches(
+    request: ReadRequest, row: dict[str, Any], client: Client
+) -> Iterator[pa.RecordBatch]:
+    """Yield one row of the view `queues`, as it was at planning."""
+    yield batch_of(request, [row])
 
 
-def message_shelves(client: Client, names: Sequence[str]) -> list[Shelf]:
-    """The queues that have messages."""
-    return [Shelf(name, n) for name in names if (n := Queue(name, client).admin.counts().messages)]
+def message_parts(client: Client, names: Sequence[str]) -> list[QueueRows]:
+    """Return the queues that have messages."""
+    return [
+        QueueRows(name, n) for name in names if (n := Queue(name, client).admin.counts().messages)
+    ]
 
 
-def dead_shelves(client: Client, request: Request, names: Sequence[str]) -> list[Shelf]:
-    """The queues that have dead, up to the newest there is now."""
+def dead_parts(client: Client, request: ReadRequest, names: Sequence[str]) -> list[QueueRows]:
+    """Return the queues that have dead messages, up to the newest death now."""
     shelves = []
     for name in names:
         key = keys.key(keys.prefix(client.namespace, name), "dead")
-        # Not beyond what a time can be: jobq never wrote that.
+        # A later time is impossible: jobq never wrote it.
         newest = client.command(
             "ZRANGE", key, LATEST_MS, 0, "BYSCORE", "REV", "LIMIT", 0, 1, "WITHSCORES"
         )
@@ -98,18 +100,20 @@ def dead_shelves(client: Client, request: Request, names: Sequence[str]) -> list
             if request.until_ms is not None:
                 upto = min(upto, request.until_ms - 1)
             since = max(0, request.since_ms or 0)
-            shelves.append(Shelf(name, int(client.command("ZCARD", key)), since, upto))
+            shelves.append(QueueRows(name, int(client.command("ZCARD", key)), since, upto))
     return shelves
 
 
-def messages(request: Request, shelf: Shelf, client: Client) -> Iterator[pa.RecordBatch]:
-    """One queue's live messages, each mid once."""
+def message_batches(
+    request: ReadRequest, shelf: QueueRows, client: Client
+) -> Iterator[pa.RecordBatch]:
+    """Yield one queue's live messages, each mid once."""
     script = load("pipeline", "messages")
     names = [keys.key(keys.prefix(client.namespace, shelf.name), key) for key in script.keys]
     whole = "1" if request.wants("content", "job", "enqueued_at") else ""
     seen: set[bytes] = set()
     cursor: bytes | str = "0"
-    # With contents as many as make about 256 KiB, by those that came before.
+    # With contents, pages of about 256 KiB: estimated from the page before.
     count = FIRST_PAGE if whole else PAGE
     while True:
         cursor, *lists = client.run(script, names, [cursor, count, whole, ""])
@@ -126,13 +130,15 @@ def messages(request: Request, shelf: Shelf, client: Client) -> Iterator[pa.Reco
                 }  # fmt: skip
                 rows.append(row | _of_content(content))
         if rows:
-            yield batch(request, rows)
+            yield batch_of(request, rows)
         if cursor == b"0":
             return
 
 
-def dead(request: Request, shelf: Shelf, client: Client) -> Iterator[pa.RecordBatch]:
-    """One queue's dead, oldest first."""
+def dead_batches(
+    request: ReadRequest, shelf: QueueRows, client: Client
+) -> Iterator[pa.RecordBatch]:
+    """Yield one queue's dead messages, oldest first."""
     script = load("pipeline", "dead")
     names = [keys.key(keys.prefix(client.namespace, shelf.name), key) for key in script.keys]
     score, last_id = shelf.since, b""
@@ -140,7 +146,7 @@ def dead(request: Request, shelf: Shelf, client: Client) -> Iterator[pa.RecordBa
         page = client.run(script, names, [score, last_id, shelf.upto, PAGE])
         rows = [_dead_row(shelf.name, *row) for row in zip(page[::3], page[1::3], page[2::3])]
         if rows:
-            yield batch(request, rows)
+            yield batch_of(request, rows)
         if not rows:
             return
         score, last_id = int(page[-2]), page[-3]
@@ -158,7 +164,7 @@ def _dead_row(queue: str, dead_id: bytes, died_at: bytes, stored: bytes) -> dict
 
 
 def _number(text: bytes) -> int:
-    """0 for what jobq never wrote."""
+    """Return the number; 0 for bytes that jobq never wrote."""
     return int(text) if text.isdigit() and len(text) < 10 else 0
 
 
@@ -175,12 +181,12 @@ def _us(ms: bytes | None) -> int | None:
 
 
 def text(value: bytes) -> str:
-    """What is shown of bytes that should be text."""
+    """Decode bytes for display."""
     return value.decode("utf-8", "replace")
 
 
-def batch(request: Request, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
-    """Rows as the request's columns; times are epoch µs."""
+def batch_of(request: ReadRequest, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+    """Convert rows to the request's columns; times are epoch µs."""
     schema = request.schema()
     return pa.RecordBatch.from_arrays([_column(field, rows) for field in schema], schema=schema)
 

@@ -1,4 +1,4 @@
-"""What a read asks for: options, checked and settled on the driver, in a form that travels to executors."""
+"""The options of a read, checked on the driver, in a form that travels to executors."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from jobq.client.connection import Client
 from jobq.config import ServerSettings
 from jobq.errors import ConfigError
-from jobq.pipeline.options import PLACE, Options, unknown
-from jobq.pipeline.schema import VIEWS, Column, Columns
+from jobq.pipeline.options import PLACE, SparkOptions, unknown
+from jobq.pipeline.schema import VIEWS, Column, Columns, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from jobq.client.connection import Client
 
 CORRUPT = Column("_corrupt_record", "binary", "What the entry holds that is no record; else null.")
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
-#: Options of a read by view, beside those of every read.
+#: Options of a read, by view.
 _BASIC = (*PLACE, "view", "columns", "partitions")
 _SPAN = ("since", "until")
 _OFFSETS = ("startingOffsets", "failOnDataLoss")
@@ -35,13 +35,13 @@ STREAM: dict[str, tuple[str, ...]] = {
     "events": (*_BASIC, "queues", *_OFFSETS, "maxRowsPerTrigger", "trimOnCommit", "mode"),
     "topic": (*_BASIC, "topics", *_OFFSETS, "maxRowsPerTrigger"),
 }
-#: Left out unless asked for: often most of the bytes.
+#: Columns that are read only when named: often most of the bytes.
 _ON_DEMAND = {"messages": ("content",)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """A read. `names`: queues or topics, () = all; `strict`: raise DataLossError instead of logging it."""
+class ReadRequest:
+    """One read. names: queues or topics, (): all. strict: raise DataLossError instead of logging the loss."""
 
     view: str
     settings: ServerSettings = field(repr=False)
@@ -58,19 +58,17 @@ class Request:
     trims: bool = False
 
     def schema(self) -> pa.Schema:
-        """What every batch has."""
-        from jobq.pipeline.schema import arrow_schema
+        """Return the schema of every batch."""
 
         return arrow_schema(self.columns)
 
     def wants(self, *names: str) -> bool:
-        """Whether one of these columns is read."""
+        """Return whether one of these columns is read."""
         return any(column.name in names for column in self.columns)
 
     @contextmanager
     def connected(self) -> Iterator[Client]:
-        """A client of this process's own, for as long as it takes."""
-        from jobq.client.connection import Client
+        """Open a client for the length of the context."""
 
         client = Client(self.settings)
         try:
@@ -80,7 +78,7 @@ class Request:
 
 
 def view_of(given: Mapping[str, str], stream: bool = False) -> str:
-    """The view that is read; ConfigError for one that isn't there, or can't be streamed."""
+    """Return the view that is read. ConfigError if it is unknown or can't be streamed."""
     text = next((value for name, value in given.items() if name.lower() == "view"), "events")
     view = text.strip().lower()
     if view not in VIEWS:
@@ -91,11 +89,11 @@ def view_of(given: Mapping[str, str], stream: bool = False) -> str:
 
 
 def columns_of(given: Mapping[str, str]) -> Columns:
-    """The columns that the options ask for: the ones named, in their order, else all of the view."""
+    """Return the named columns in their order, else all of the view."""
     view = view_of(given)
     every = [name for names in (*READ.values(), *STREAM.values()) for name in names]
-    # Spark doesn't say yet whether it will read or stream: requested() looks more closely.
-    options = Options(given, every)
+    # Spark doesn't say yet whether it will read or stream: requested() checks that.
+    options = SparkOptions(given, every)
     permissive = view == "events" and options.choice("mode", MODES, "FAILFAST") == "PERMISSIVE"
     known = {column.name: column for column in (*VIEWS[view], *[CORRUPT] * permissive)}
     names = options.names("columns")
@@ -109,8 +107,8 @@ def columns_of(given: Mapping[str, str]) -> Columns:
     return tuple(known[name] for name in names)
 
 
-def _options(given: Mapping[str, str], view: str, stream: bool) -> Options:
-    """The options given; ConfigError for one of another view, or of streams in a read, says so."""
+def _options(given: Mapping[str, str], view: str, stream: bool) -> SparkOptions:
+    """Return the options. ConfigError for an option of another view, or of streams in a read."""
     here, there = (STREAM, READ) if stream else (READ, STREAM)
     known = {name.lower() for name in here[view]}
     for name in given:
@@ -124,13 +122,13 @@ def _options(given: Mapping[str, str], view: str, stream: bool) -> Options:
             raise ConfigError(
                 f"option {name!r} isn't for view {view!r} but for {', '.join(views)}; leave it out"
             )
-    return Options(given, here[view])
+    return SparkOptions(given, here[view])
 
 
 def requested(
     given: Mapping[str, str], columns: Columns | None = None, stream: bool = False
-) -> Request:
-    """The request that the options make; `columns` where a schema of the user's names them."""
+) -> ReadRequest:
+    """Make the request from options. columns: those of the user's own schema, if there is one."""
     view = view_of(given, stream)
     options = _options(given, view, stream)
     since, until = options.moment("since"), options.moment("until")
@@ -139,7 +137,7 @@ def requested(
     if until is not None and "endingOffsets" in options:
         raise ConfigError("options until and endingOffsets both say where to end; give one")
     names = options.names("topics" if view == "topic" else "queues")
-    return Request(
+    return ReadRequest(
         view=view,
         settings=_settings(options),
         columns=columns or columns_of(given),
@@ -156,9 +154,8 @@ def requested(
     )
 
 
-def _settings(options: Options) -> ServerSettings:
-    """Where to read, settled here: executors need neither the driver's environment nor its files."""
-    from jobq.client.connection import Client
+def _settings(options: SparkOptions) -> ServerSettings:
+    """Return the server's settings, resolved here: executors need neither the driver's environment nor its files."""
 
     settings = replace(options.server(), codec=None)
     return replace(settings, url=Client(settings).url)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from jobq.pipeline.report.asked import Asked, iso, zone_of
-from jobq.pipeline.report.registry import Column
-from jobq.pipeline.report.run import Result
+from jobq.pipeline.report.query import ReportQuery, iso, zone_of
+from jobq.pipeline.report.registry import ReportColumn
+from jobq.pipeline.report.run import ReportResult
 
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 NOTHING = "–"
@@ -60,7 +60,7 @@ _SHOWN: Mapping[str, Callable[[Any], str]] = {
 }  # fmt: skip
 
 
-def shown(value: Any, column: Column, asked: Asked) -> str:
+def shown(value: Any, column: ReportColumn, asked: ReportQuery) -> str:
     """One cell for people."""
     if value is None:
         return NOTHING
@@ -71,18 +71,18 @@ def shown(value: Any, column: Column, asked: Asked) -> str:
     return _SHOWN[column.unit](value)
 
 
-def is_number(column: Column) -> bool:
+def is_number(column: ReportColumn) -> bool:
     """Whether it is set to the right."""
     return column.unit not in ("text", "time", "weekday")
 
 
-def cells(result: Result, asked: Asked) -> Iterable[Sequence[str]]:
+def cells(result: ReportResult, asked: ReportQuery) -> Iterable[Sequence[str]]:
     """Every row for people."""
     columns = result.report.columns
     return ([shown(row[column.name], column, asked) for column in columns] for row in result.rows)
 
 
-def document(results: Sequence[Result], asked: Asked) -> str:
+def document(results: Sequence[ReportResult], asked: ReportQuery) -> str:
     """JSON in ASCII: of one report its rows, of several a list of such; times in ISO 8601, UTC."""
     whole: dict[str, Any] = {
         "since": iso(asked.since), "until": iso(asked.until), "queues": list(asked.queues)
@@ -96,7 +96,7 @@ def document(results: Sequence[Result], asked: Asked) -> str:
     return json.dumps(whole, default=_plain, allow_nan=False)
 
 
-def spreadsheet(result: Result) -> str:
+def spreadsheet(result: ReportResult) -> str:
     """CSV as RFC 4180 has it, in the columns' names and plain units."""
     text = io.StringIO()
     writer = csv.writer(text)

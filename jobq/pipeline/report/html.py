@@ -1,23 +1,124 @@
-"""Reports as one page that needs nothing but itself: no script, no font, no picture from elsewhere. Pure.
+"""The three things that an operator asks first: what got slower, what fails, what is late. Pure.
 
-Everything that came from a queue passes text(), which escapes it; the page's policy forbids the rest.
-"""
+Reports as one page that needs nothing but itself: no script, no font, no picture from elsewhere. Pure.
+
+Everything that came from a queue passes text(), which escapes it; the page's policy forbids the rest."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
+from typing import Any, NamedTuple
 
 from jobq import __version__
-from jobq.pipeline.report.asked import Asked, zone_of
-from jobq.pipeline.report.formats import is_number, shown
+from jobq.pipeline.report.formats import decimal, duration, is_number, shown
 from jobq.pipeline.report.plots import plot, text
-from jobq.pipeline.report.registry import Column
-from jobq.pipeline.report.run import Result
-from jobq.pipeline.report.summary import Card, cards
-from jobq.pipeline.report.views import Seen
+from jobq.pipeline.report.query import ReportQuery, zone_of
+from jobq.pipeline.report.registry import ReportColumn
+from jobq.pipeline.report.run import SLOWER, TOO_FEW, EventsSeen, ReportResult
+
+#: Lines of a card.
+TOLD = 3
+#: Characters of an error on a card; the table has all.
+LONGEST = 60
+_SHARE, _CHANGE = ReportColumn("share", "", "share"), ReportColumn("change", "", "share")
+
+
+class SummaryCard(NamedTuple):
+    """A heading, the short answer, whether it is bad (None: can't tell), its worst cases, where to read on."""
+
+    heading: str
+    answer: str
+    bad: bool | None
+    lines: Sequence[str]
+    links: Sequence[tuple[str, str]]
+
+
+def cards(results: Sequence[ReportResult], asked: ReportQuery) -> list[SummaryCard]:
+    """Of those that the results can answer."""
+    found = {one.report.name: one for one in results}
+    made: tuple[
+        tuple[set[str], Callable[[Mapping[str, ReportResult], ReportQuery], SummaryCard]], ...
+    ] = (
+        ({"regressions", "anomalies"}, _slower),
+        ({"errors", "retries", "dead"}, _fails),
+        ({"slo", "backlog"}, _late),
+    )
+    return [card(found, asked) for names, card in made if names <= set(found)]
+
+
+def counted(n: int, one: str) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{n:,} {one if n == 1 else one + 's'}"
+
+
+def _slower(found: Mapping[str, ReportResult], asked: ReportQuery) -> SummaryCard:
+    rows, unusual = found["regressions"].rows, found["anomalies"].rows
+    worse = [row for row in rows if row["verdict"] == SLOWER]
+    judged = sum(row["verdict"] != TOO_FEW for row in rows)
+    lines = [
+        f"{row['job']} {shown(row['change'], _CHANGE, asked)}: {duration(row['before_us'])} to "
+        f"{duration(row['after_us'])}"
+        for row in worse[:TOLD]
+    ]
+    if unusual:
+        jobs = len({row["job"] for row in unusual})
+        lines.append(f"{counted(len(unusual), 'unusual hour')} of {counted(jobs, 'job')}")
+    answer = "Not enough data to compare"
+    if judged:
+        of = counted(len(worse), "job") if worse else f"None of {counted(judged, 'job')}"
+        answer = f"{of} got slower"
+    links = (("regressions", "Regressions"), ("anomalies", "Anomalies"))
+    return SummaryCard("What got slower", answer, bool(worse) if judged else None, lines, links)
+
+
+def _fails(found: Mapping[str, ReportResult], asked: ReportQuery) -> SummaryCard:
+    rows = found["retries"].rows
+    attempts, dead = sum(row["attempts"] for row in rows), sum(row["dead"] for row in rows)
+    failed = attempts - sum(row["done"] for row in rows)
+    worst = sorted(found["errors"].rows, key=lambda row: -row["attempts"])[:TOLD]
+    lines = [f"{_culprit(row)}: {counted(row['attempts'], 'attempt')}" for row in worst]
+    if dead:
+        lines.append(f"{counted(dead, 'message')} died")
+    answer = "Nothing failed"
+    if failed:
+        share = shown(failed / attempts, _SHARE, asked)
+        answer = f"{share} of {counted(attempts, 'attempt')} failed"
+    links = (("errors", "Errors"), ("dead", "Dead letters"), ("retries", "Retries"))
+    return SummaryCard("What fails", answer, bool(failed), lines, links)
+
+
+def _culprit(row: Mapping[str, Any]) -> str:
+    jobs = row["jobs"].split(", ") if row["jobs"] else []
+    many = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
+    error = row["error"] or "unnamed"
+    error = error if len(error) <= LONGEST else error[: LONGEST - 1] + "…"
+    return f"{error}{' in ' + jobs[0] + many if jobs else ''}"
+
+
+def _late(found: Mapping[str, ReportResult], asked: ReportQuery) -> SummaryCard:
+    rows, backlog = found["slo"].rows, found["backlog"].rows
+    burning = [row for row in rows if row["burn"] > 1]
+    target = f"within {asked.target_s:g} s"
+    lines = [
+        f"{row['queue']}: {shown(row['within'], _SHARE, asked)} {target}, burn {decimal(row['burn'])}"
+        for row in burning[:TOLD]
+    ]
+    last = max((row["at"] for row in backlog), default=None)
+    waiting = sum(row["waiting"] for row in backlog if row["at"] == last)
+    if waiting:
+        lines.append(f"{counted(waiting, 'message')} waited at the end")
+    goal = f"{100 * asked.objective:.4g} % {target}"
+    answer = (
+        f"{counted(len(rows), 'queue')} in time ({goal})" if rows else "No start tells its wait"
+    )
+    if burning:
+        answer = f"{len(burning):,} of {counted(len(rows), 'queue')} below {goal}"
+    links = (("slo", "Service level"), ("backlog", "Backlog"), ("wait", "Wait"))
+    return SummaryCard("What is late", answer, bool(burning) if rows else None, lines, links)
+
 
 #: Rows of a table on the page, and of these on paper.
 ROWS, PRINTED = 200, 40
@@ -26,7 +127,12 @@ _LONG = ("error", "jobs", "examples")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
-def page(results: Sequence[Result], asked: Asked, seen: Seen, now: datetime | None = None) -> str:
+def page(
+    results: Sequence[ReportResult],
+    asked: ReportQuery,
+    seen: EventsSeen,
+    now: datetime | None = None,
+) -> str:
     """The whole document."""
     style = (files("jobq.pipeline") / "report" / "page.css").read_text(encoding="utf-8")
     single = results[0].report.title if len(results) == 1 else ""
@@ -45,11 +151,11 @@ def page(results: Sequence[Result], asked: Asked, seen: Seen, now: datetime | No
     ))  # fmt: skip
 
 
-def _when(at: datetime, asked: Asked) -> str:
+def _when(at: datetime, asked: ReportQuery) -> str:
     return at.astimezone(zone_of(asked.zone)).strftime("%Y-%m-%d %H:%M")
 
 
-def _header(single: str, asked: Asked, seen: Seen) -> str:
+def _header(single: str, asked: ReportQuery, seen: EventsSeen) -> str:
     queues = ", ".join(seen.queues[:8]) + (
         f" and {len(seen.queues) - 8} more" if len(seen.queues) > 8 else ""
     )
@@ -60,12 +166,12 @@ def _header(single: str, asked: Asked, seen: Seen) -> str:
     )
 
 
-def _summary(results: Sequence[Result], asked: Asked) -> str:
+def _summary(results: Sequence[ReportResult], asked: ReportQuery) -> str:
     made = cards(results, asked)
     return f'<div class="cards">{"".join(map(_card, made))}</div>' if made else ""
 
 
-def _card(card: Card) -> str:
+def _card(card: SummaryCard) -> str:
     mood = {True: " bad", False: " well", None: ""}[card.bad]
     # A figure and its unit stay together.
     lines = "".join(f"<li>{text(line).replace(' %', '&nbsp;%')}</li>" for line in card.lines)
@@ -76,7 +182,7 @@ def _card(card: Card) -> str:
     )  # fmt: skip
 
 
-def _links(results: Sequence[Result]) -> str:
+def _links(results: Sequence[ReportResult]) -> str:
     if len(results) < 2:
         return "</header>"
     items = "".join(
@@ -85,7 +191,7 @@ def _links(results: Sequence[Result]) -> str:
     return f'<nav aria-label="Reports"><ul>{items}</ul></nav></header>'
 
 
-def _section(result: Result, asked: Asked) -> str:
+def _section(result: ReportResult, asked: ReportQuery) -> str:
     report = result.report
     notes = "".join(f'<p class="note">{text(note)}</p>' for note in result.notes)
     head = f'<section id="{report.name}"><h2>{text(report.title)}</h2>'
@@ -102,7 +208,7 @@ def _section(result: Result, asked: Asked) -> str:
     )
 
 
-def _table(result: Result, asked: Asked) -> str:
+def _table(result: ReportResult, asked: ReportQuery) -> str:
     columns = result.report.columns
     rows, late = result.rows, result.report.chart.kind == "lines"
     if late:
@@ -124,18 +230,18 @@ def _table(result: Result, asked: Asked) -> str:
     )
 
 
-def _left(result: Result, count: int, which: str) -> str:
+def _left(result: ReportResult, count: int, which: str) -> str:
     if not count and not result.more:
         return ""
     told = f"{count:,}{' or more' if result.more else ''} {which} rows"
     return f'<p class="more">{told}: jobq report {result.report.name} --format csv</p>'
 
 
-def _side(column: Column) -> str:
+def _side(column: ReportColumn) -> str:
     return ' class="n"' if is_number(column) else ""
 
 
-def _cell(value: object, column: Column, asked: Asked) -> str:
+def _cell(value: object, column: ReportColumn, asked: ReportQuery) -> str:
     said = shown(value, column, asked)
     written, kind = text(said), _side(column)
     if column.name in _LONG and len(said) > 24:

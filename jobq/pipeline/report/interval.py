@@ -16,7 +16,7 @@ from typing import NamedTuple
 LEAST = 30
 
 
-class Side(NamedTuple):
+class MedianSample(NamedTuple):
     """A sample: its median, and between which values that of its population lies."""
 
     median: float
@@ -24,7 +24,7 @@ class Side(NamedTuple):
     high: float
 
 
-class Interval(NamedTuple):
+class MedianDifference(NamedTuple):
     """A difference, and between which values it lies."""
 
     difference: float
@@ -32,10 +32,10 @@ class Interval(NamedTuple):
     high: float
 
 
-def difference(before: Side, after: Side) -> Interval:
+def difference(before: MedianSample, after: MedianSample) -> MedianDifference:
     """after - before."""
     found = after.median - before.median
-    return Interval(
+    return MedianDifference(
         found,
         found - math.hypot(after.median - after.low, before.high - before.median),
         found + math.hypot(after.high - after.median, before.median - before.low),

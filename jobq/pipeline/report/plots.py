@@ -14,10 +14,10 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from jobq.observe.escape import escaped
-from jobq.pipeline.report.asked import STRETCHES, Asked, zone_of
 from jobq.pipeline.report.formats import WEEKDAYS, shown
-from jobq.pipeline.report.registry import Chart, Column
-from jobq.pipeline.report.run import FASTER, SLOWER, Result
+from jobq.pipeline.report.query import STRETCHES, ReportQuery, zone_of
+from jobq.pipeline.report.registry import Chart, ReportColumn
+from jobq.pipeline.report.run import FASTER, SLOWER, ReportResult
 
 WIDTH = 400
 #: Most bars, and most lines before the rest become one.
@@ -36,7 +36,7 @@ def text(value: object) -> str:
     return escape(escaped(str(value)), quote=True)
 
 
-def plot(result: Result, asked: Asked) -> str:
+def plot(result: ReportResult, asked: ReportQuery) -> str:
     """The report's plot with its legend; empty when there is nothing to draw."""
     chart = result.report.chart
     rows = [row for row in result.rows if row[chart.y] is not None]
@@ -45,7 +45,7 @@ def plot(result: Result, asked: Asked) -> str:
     return {"bars": _bars, "lines": _lines, "heat": _heat}[chart.kind](result, chart, rows, asked)
 
 
-def _framed(result: Result, height: float, says: str, parts: Sequence[str]) -> str:
+def _framed(result: ReportResult, height: float, says: str, parts: Sequence[str]) -> str:
     name = result.report.name
     return (
         f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-labelledby="{name}-t {name}-d">'
@@ -69,7 +69,7 @@ def _label(parts: Mapping[str, str], most: int = 52) -> str:
     return " · ".join(told[name] for name in parts)
 
 
-def _bars(result: Result, chart: Chart, rows: Sequence[Any], asked: Asked) -> str:
+def _bars(result: ReportResult, chart: Chart, rows: Sequence[Any], asked: ReportQuery) -> str:
     most = rows if chart.ordered else sorted(rows, key=lambda row: -abs(row[chart.y]))
     most, column = most[:BARS], result.report.column(chart.y)
     values = [row[chart.y] for row in most]
@@ -118,7 +118,7 @@ def _strength(row: Mapping[str, Any]) -> str:
     return f"bar {row['verdict']}" if row["verdict"] in (SLOWER, FASTER) else "bar quiet"
 
 
-def _lines(result: Result, chart: Chart, rows: Sequence[Any], asked: Asked) -> str:
+def _lines(result: ReportResult, chart: Chart, rows: Sequence[Any], asked: ReportQuery) -> str:
     series, column = _series(chart, rows), result.report.column(chart.y)
     times = sorted({row[chart.x[0]] for row in rows})
     top = _ceiling(max(max(points.values()) for _, points in series))
@@ -166,7 +166,9 @@ def _series(chart: Chart, rows: Sequence[Any]) -> list[tuple[str, dict[datetime,
     return [*ordered[:LINES], (f"{len(ordered) - LINES} others", rest)]
 
 
-def _grid(column: Column, top: float, y_of: Callable[[float], float], asked: Asked) -> list[str]:
+def _grid(
+    column: ReportColumn, top: float, y_of: Callable[[float], float], asked: ReportQuery
+) -> list[str]:
     lines = []
     for i in range(5):
         value = top * i / 4
@@ -178,7 +180,9 @@ def _grid(column: Column, top: float, y_of: Callable[[float], float], asked: Ask
     return lines
 
 
-def _times(times: Sequence[datetime], x_of: Callable[[datetime], float], asked: Asked) -> list[str]:
+def _times(
+    times: Sequence[datetime], x_of: Callable[[datetime], float], asked: ReportQuery
+) -> list[str]:
     """Ticks where a day, an hour or the like begins; the first moment's where none does."""
     span = (times[-1] - times[0]).total_seconds()
     days = math.ceil(span / TICKS / 86_400)
@@ -231,7 +235,7 @@ def _ceiling(value: float) -> float:
     return float(next(n * power for n in (1, 2, 4, 8, 10) if n * power >= value))
 
 
-def _heat(result: Result, chart: Chart, rows: Sequence[Any], asked: Asked) -> str:
+def _heat(result: ReportResult, chart: Chart, rows: Sequence[Any], asked: ReportQuery) -> str:
     column, size, left = result.report.column(chart.y), 14.5, 36
     most = max(row[chart.y] for row in rows) or 1
     known = {(row[chart.x[0]], row[chart.x[1]]): row[chart.y] for row in rows}

@@ -17,7 +17,7 @@ Unit = Literal["text", "count", "ms", "us", "share", "times", "decimal", "kib", 
 
 
 @dataclass(frozen=True)
-class Column:
+class ReportColumn:
     """One column of a result; `unit` says how people are shown it."""
 
     name: str
@@ -48,7 +48,7 @@ class Report:
     name: str
     title: str
     question: str
-    columns: tuple[Column, ...]
+    columns: tuple[ReportColumn, ...]
     #: How to read it, and what it can't tell.
     beware: str
     #: What an empty answer means.
@@ -64,7 +64,7 @@ class Report:
         place = files("jobq.pipeline") / "sql" / f"{self.name}.sql"
         return place.read_text(encoding="utf-8")
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> ReportColumn:
         """Its column of that name."""
         return next(column for column in self.columns if column.name == name)
 
@@ -74,21 +74,24 @@ class Report:
         return self.raw or tuple(column.name for column in self.columns)
 
 
-_QUEUE, _JOB = Column("queue", "queue"), Column("job", "job")
-_FIRST, _LAST = Column("first_seen", "first seen", "time"), Column("last_seen", "last seen", "time")
-_AT = Column("at", "from", "time")
-_ERROR, _PRINT = Column("error", "error"), Column("fingerprint", "fingerprint")
-_DEAD, _DONE = Column("dead", "dead", "count"), Column("done", "done", "count")
+_QUEUE, _JOB = ReportColumn("queue", "queue"), ReportColumn("job", "job")
+_FIRST, _LAST = (
+    ReportColumn("first_seen", "first seen", "time"),
+    ReportColumn("last_seen", "last seen", "time"),
+)
+_AT = ReportColumn("at", "from", "time")
+_ERROR, _PRINT = ReportColumn("error", "error"), ReportColumn("fingerprint", "fingerprint")
+_DEAD, _DONE = ReportColumn("dead", "dead", "count"), ReportColumn("done", "done", "count")
 _ATTEMPTS, _MESSAGES = (
-    Column("attempts", "attempts", "count"),
-    Column("messages", "messages", "count"),
+    ReportColumn("attempts", "attempts", "count"),
+    ReportColumn("messages", "messages", "count"),
 )
 _GRID = ("start_s", "until", "bucket_s")
 
 WAIT = Report(
     "wait", "Wait", "How long do messages wait for their first run?",
-    (_QUEUE, _JOB, _MESSAGES, Column("p50_ms", "p50", "ms"), Column("p95_ms", "p95", "ms"),
-     Column("p99_ms", "p99", "ms"), Column("max_ms", "longest", "ms")),
+    (_QUEUE, _JOB, _MESSAGES, ReportColumn("p50_ms", "p50", "ms"), ReportColumn("p95_ms", "p95", "ms"),
+     ReportColumn("p99_ms", "p99", "ms"), ReportColumn("max_ms", "longest", "ms")),
     "From enqueue to the start of the first attempt. A delay that was asked for is part of it, and the producer's "
     "clock sets its beginning. Messages that still wait aren't in it.",
     "No message of the range started that says when it was enqueued.",
@@ -96,16 +99,17 @@ WAIT = Report(
 )  # fmt: skip
 RUN = Report(
     "run", "Run time", "How long do attempts run?",
-    (_QUEUE, _JOB, _ATTEMPTS, Column("p50_us", "p50", "us"), Column("p95_us", "p95", "us"),
-     Column("p99_us", "p99", "us"), Column("max_us", "longest", "us"), Column("total_us", "together", "us")),
+    (_QUEUE, _JOB, _ATTEMPTS, ReportColumn("p50_us", "p50", "us"), ReportColumn("p95_us", "p95", "us"),
+     ReportColumn("p99_us", "p99", "us"), ReportColumn("max_us", "longest", "us"),
+     ReportColumn("total_us", "together", "us")),
     "Every attempt that a child ended, whatever its outcome; one that was lost with its host has no run time.",
     "No attempt of the range tells how long it ran.",
     chart=Chart("bars", ("queue", "job"), "p95_us", "Run time that 95 % don't exceed"),
 )  # fmt: skip
 THROUGHPUT = Report(
     "throughput", "Throughput", "How many attempts end, and how?",
-    (_AT, _QUEUE, _DONE, Column("failed", "failed", "count"), _DEAD,
-     Column("done_per_s", "done per s", "decimal")),
+    (_AT, _QUEUE, _DONE, ReportColumn("failed", "failed", "count"), _DEAD,
+     ReportColumn("done_per_s", "done per s", "decimal")),
     "Failed are attempts that are tried again: retries, crashes, expired locks. The first and the last stretch may "
     "be cut by the range.",
     "No attempt ended in the range.",
@@ -113,8 +117,8 @@ THROUGHPUT = Report(
 )  # fmt: skip
 HEATMAP = Report(
     "heatmap", "Hours of the week", "When is there work?",
-    (Column("weekday", "weekday", "weekday"), Column("hour", "hour", "count"), _ATTEMPTS,
-     Column("failed", "not done", "count"), Column("per_hour", "mean per hour", "decimal")),
+    (ReportColumn("weekday", "weekday", "weekday"), ReportColumn("hour", "hour", "count"), _ATTEMPTS,
+     ReportColumn("failed", "not done", "count"), ReportColumn("per_hour", "mean per hour", "decimal")),
     "The mean is over all hours of that kind in the range, empty ones too; a part of an hour counts as one. Hours "
     "are those of the report's time zone.",
     "No attempt ended in the range.",
@@ -123,7 +127,7 @@ HEATMAP = Report(
 )  # fmt: skip
 ERRORS = Report(
     "errors", "Errors", "What fails, and what of it is new?",
-    (_FIRST, _LAST, _ERROR, Column("attempts", "attempts", "count"), _DEAD, Column("jobs", "jobs"), _PRINT),
+    (_FIRST, _LAST, _ERROR, ReportColumn("attempts", "attempts", "count"), _DEAD, ReportColumn("jobs", "jobs"), _PRINT),
     "Newest first seen first. First seen in the range: an older error that came again is among them, so begin the "
     "range well before what you look for. The fingerprint is the same for the same error from the same place in "
     "the code.",
@@ -132,9 +136,9 @@ ERRORS = Report(
 )  # fmt: skip
 RETRIES = Report(
     "retries", "Retries", "How many attempts does a finished message take?",
-    (_QUEUE, _JOB, _ATTEMPTS, _DONE, _DEAD, Column("retried", "retried", "count"),
-     Column("crashed", "crashed", "count"), Column("amplification", "per finished", "decimal"),
-     Column("failing", "failing", "share"), Column("failed_time", "time on failures", "share")),
+    (_QUEUE, _JOB, _ATTEMPTS, _DONE, _DEAD, ReportColumn("retried", "retried", "count"),
+     ReportColumn("crashed", "crashed", "count"), ReportColumn("amplification", "per finished", "decimal"),
+     ReportColumn("failing", "failing", "share"), ReportColumn("failed_time", "time on failures", "share")),
     "Attempts per message that ended done or dead; none finished sorts first. 1 is ideal. Messages that began before "
     "or ended after the range shift it a little. An attempt lost with its host doesn't tell its job.",
     "No attempt ended in the range.",
@@ -143,9 +147,9 @@ RETRIES = Report(
 )  # fmt: skip
 BACKLOG = Report(
     "backlog", "Backlog", "How many messages waited for their first run?",
-    (_AT, _QUEUE, Column("enqueued", "enqueued", "count"), Column("started", "started", "count"),
-     Column("most", "most at once", "count"), Column("waiting", "waiting at the end", "count"),
-     Column("basis", "known from")),
+    (_AT, _QUEUE, ReportColumn("enqueued", "enqueued", "count"), ReportColumn("started", "started", "count"),
+     ReportColumn("most", "most at once", "count"), ReportColumn("waiting", "waiting at the end", "count"),
+     ReportColumn("basis", "known from")),
     "At event level all from the enqueues; else from the messages that started, so those that never did are missing "
     "and the last stretches read too low. Delayed messages wait, too; retries don't count.",
     "No message was enqueued or started in the range.",
@@ -153,11 +157,11 @@ BACKLOG = Report(
 )  # fmt: skip
 SLO = Report(
     "slo", "Service level", "Does each queue start its messages in time?",
-    (_QUEUE, _MESSAGES, Column("late", "late", "count"), Column("within", "in time", "share"),
-     Column("burn", "burn", "decimal"), Column("last_5m", "last 5 m", "decimal"),
-     Column("last_1h", "last 1 h", "decimal"), Column("worst_5m", "worst 5 m", "decimal"),
-     Column("worst_1h", "worst 1 h", "decimal"), Column("worst_at", "worst at", "time"),
-     Column("alert_minutes", "alert minutes", "count")),
+    (_QUEUE, _MESSAGES, ReportColumn("late", "late", "count"), ReportColumn("within", "in time", "share"),
+     ReportColumn("burn", "burn", "decimal"), ReportColumn("last_5m", "last 5 m", "decimal"),
+     ReportColumn("last_1h", "last 1 h", "decimal"), ReportColumn("worst_5m", "worst 5 m", "decimal"),
+     ReportColumn("worst_1h", "worst 1 h", "decimal"), ReportColumn("worst_at", "worst at", "time"),
+     ReportColumn("alert_minutes", "alert minutes", "count")),
     "Burn 1 spends the error budget exactly; an alert minute has both windows at or over the paging rate. Only "
     "started messages count: a queue that stands still burns nothing here, and shows in the backlog.",
     "No message of the range started that says when it was enqueued.",
@@ -167,11 +171,12 @@ SLO = Report(
 )  # fmt: skip
 CAPACITY = Report(
     "capacity", "Capacity", "How many workers hold the wait target in the busiest hour?",
-    (Column("weights", "queue weights"), Column("workers", "workers", "count"),
-     Column("busy", "busy", "share"), Column("formula_us", "mean wait, formula", "us"),
-     Column("mean_us", "mean wait", "us"), Column("p95_us", "p95 wait", "us"), Column("p99_us", "p99 wait", "us"),
-     Column("within", "in time", "share"), Column("worst_queue", "worst queue"),
-     Column("worst_within", "its share", "share"), Column("meets", "holds")),
+    (ReportColumn("weights", "queue weights"), ReportColumn("workers", "workers", "count"),
+     ReportColumn("busy", "busy", "share"), ReportColumn("formula_us", "mean wait, formula", "us"),
+     ReportColumn("mean_us", "mean wait", "us"), ReportColumn("p95_us", "p95 wait", "us"),
+     ReportColumn("p99_us", "p99 wait", "us"),
+     ReportColumn("within", "in time", "share"), ReportColumn("worst_queue", "worst queue"),
+     ReportColumn("worst_within", "its share", "share"), ReportColumn("meets", "holds")),
     "The busiest hour's own arrivals and run times, served first come first served by so many workers; the formula "
     "is an approximation for one queue. A worker is one job at a time. Delayed messages and retries arrive when they "
     "did, so real demand may be smoother; more workers may slow down what the jobs share.",
@@ -183,10 +188,10 @@ CAPACITY = Report(
 )  # fmt: skip
 REGRESSIONS = Report(
     "regressions", "Regressions", "What got slower?",
-    (_JOB, Column("verdict", "verdict"), Column("change", "change", "share"),
-     Column("before_us", "median before", "us"), Column("after_us", "after", "us"),
-     Column("low_us", "difference from", "us"), Column("high_us", "to", "us"),
-     Column("n_before", "runs before", "count"), Column("n_after", "runs after", "count")),
+    (_JOB, ReportColumn("verdict", "verdict"), ReportColumn("change", "change", "share"),
+     ReportColumn("before_us", "median before", "us"), ReportColumn("after_us", "after", "us"),
+     ReportColumn("low_us", "difference from", "us"), ReportColumn("high_us", "to", "us"),
+     ReportColumn("n_before", "runs before", "count"), ReportColumn("n_after", "runs after", "count")),
     "Median run time of attempts that were done, with the interval of the difference that holds for all jobs "
     "together at the confidence asked for. It assumes runs that don't depend on one another; other inputs, another "
     "machine or another hour of the day slow jobs as well as a deploy does.",
@@ -197,8 +202,9 @@ REGRESSIONS = Report(
 )  # fmt: skip
 ANOMALIES = Report(
     "anomalies", "Anomalies", "In which hours was a job unusually slow?",
-    (Column("hour", "hour", "time"), _JOB, _ATTEMPTS, Column("p95_us", "p95", "us"),
-     Column("median_us", "usual p95", "us"), Column("times", "times", "times"), Column("score", "score", "decimal")),
+    (ReportColumn("hour", "hour", "time"), _JOB, _ATTEMPTS, ReportColumn("p95_us", "p95", "us"),
+     ReportColumn("median_us", "usual p95", "us"), ReportColumn("times", "times", "times"),
+     ReportColumn("score", "score", "decimal")),
     "The hour's p95 against the job's median hour, in robust standard deviations; over 3.5 is listed. Jobs with too "
     "few hours or runs aren't judged, and what is slow in most hours is usual.",
     "No hour stood out among the jobs with enough hours and runs.",
@@ -207,18 +213,19 @@ ANOMALIES = Report(
 )  # fmt: skip
 DEAD = Report(
     "dead", "Dead letters", "What died, and of what?",
-    (_QUEUE, _JOB, _ERROR, _MESSAGES, Column("share", "share", "share"),
-     Column("attempts", "attempts each", "decimal"), _FIRST, _LAST, Column("examples", "newest mids"), _PRINT),
+    (_QUEUE, _JOB, _ERROR, _MESSAGES, ReportColumn("share", "share", "share"),
+     ReportColumn("attempts", "attempts each", "decimal"), _FIRST, _LAST, ReportColumn("examples", "newest mids"),
+     _PRINT),
     "What died in the range; it may have been revived or purged since: jobq dead lists what is dead now.",
     "Nothing died.",
     chart=Chart("bars", ("job", "error"), "messages", "Messages that died"),
 )  # fmt: skip
 COST = Report(
     "cost", "Cost", "Where do processor time and memory go?",
-    (_JOB, _ATTEMPTS, Column("cpu_us", "CPU", "us"), Column("cpu_share", "of all CPU", "share"),
-     Column("cpu_each_us", "CPU each", "us"), Column("run_us", "run time", "us"),
-     Column("run_share", "of all run time", "share"), Column("cpu_per_run", "CPU / run", "share"),
-     Column("peak_kib", "peak memory", "kib")),
+    (_JOB, _ATTEMPTS, ReportColumn("cpu_us", "CPU", "us"), ReportColumn("cpu_share", "of all CPU", "share"),
+     ReportColumn("cpu_each_us", "CPU each", "us"), ReportColumn("run_us", "run time", "us"),
+     ReportColumn("run_share", "of all run time", "share"), ReportColumn("cpu_per_run", "CPU / run", "share"),
+     ReportColumn("peak_kib", "peak memory", "kib")),
     "Peak memory is the largest process that ever ran the job, and what else it had run before is in it. CPU / run "
     "near 100 % is a job that computes, near 0 one that waits.",
     "No attempt of the range tells how long it ran.",

@@ -1,24 +1,163 @@
-"""Run reports: their statements over the view `events`, then what Python adds to two of them."""
+"""The view `events` that the reports' statements read: a range of history.
+
+Of Parquet on this machine each statement reads its few columns again, which is cheaper than to keep all of
+them in a heap of 1 GB first. What comes through Python is kept.
+
+Run reports: their statements over the view `events`, then what Python adds to two of them.
+
+Reports from where the history is: a lake, or the streams of a server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jobq.errors import ConfigError, PipelineError
+from jobq.pipeline import register
+from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.reading import read
+from jobq.pipeline.options import unknown
 from jobq.pipeline.report import registry
-from jobq.pipeline.report.asked import Asked, iso
-from jobq.pipeline.report.interval import LEAST, Side, difference
+from jobq.pipeline.report.capacity import sized
+from jobq.pipeline.report.interval import LEAST, MedianSample, difference
+from jobq.pipeline.report.query import ReportQuery, iso
 from jobq.pipeline.report.registry import Report
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+#: What any report reads; the rest of an event isn't kept.
+READ_COLUMNS = (
+    "queue", "kind", "mid", "job", "attempt", "enqueued_at", "started_at", "finished_at", "run_us",
+    "cpu_us", "rss_kib", "error", "fingerprint",
+)  # fmt: skip
+
+
+class EventSource(NamedTuple):
+    """The events from a moment to another, None: without end. `dear`: to read them again costs too much."""
+
+    between: Callable[[datetime | None, datetime | None], DataFrame]
+    dear: bool = False
+
+
+#: Groups whose sketches are held at once before Spark turns to sorting all rows; its own 128 is soon passed.
+MOST_SKETCHES = "10000"
+_SKETCHES = "spark.sql.objectHashAggregate.sortBased.fallbackThreshold"
+_FIRST = "kind IN ('done', 'retry', 'dead', 'crashed', 'snoozed') AND attempt = 1"
+
+
+class EventsSeen(NamedTuple):
+    """What the range holds."""
+
+    events: int
+    first: datetime
+    last: datetime
+    queues: tuple[str, ...]
+
+
+@contextmanager
+def events_view(spark: SparkSession, read: EventSource, asked: ReportQuery) -> Iterator[EventsSeen]:
+    """The temporary view `events` for as long: what `read` gives of the range and the queues asked for.
+
+    Beside the columns READ it has `first_wait_ms`: how long a message waited for its first run; null for
+    every other event, and for what ran again after a snooze, which costs no attempt.
+    """
+    chosen = _chosen(read.between(asked.since, asked.until), asked)
+    seen, snoozed = _looked_over(chosen)
+    _check_queues(read, asked, seen)
+    if not seen.events:
+        raise PipelineError(_nothing(read, asked))
+    events = _with_first_wait(chosen, snoozed)
+    if read.dear:
+        events = events.cache()
+    events.createOrReplaceTempView("events")
+    before = spark.conf.get(_SKETCHES)
+    spark.conf.set(_SKETCHES, MOST_SKETCHES)
+    try:
+        yield seen
+    finally:
+        spark.conf.set(_SKETCHES, before or "128")
+        spark.catalog.dropTempView("events")
+        if read.dear:
+            events.unpersist()
+
+
+def _chosen(source: DataFrame, asked: ReportQuery) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    at = f.col("finished_at")
+    found = source.where((at >= f.lit(asked.since)) & (at < f.lit(asked.until)))
+    return found.where(f.col("queue").isin(*asked.queues)) if asked.queues else found
+
+
+def _looked_over(chosen: DataFrame) -> tuple[EventsSeen, bool]:
+    from pyspark.sql import functions as f
+
+    rows = (
+        chosen.groupBy("queue")
+        .agg(
+            f.count("*").alias("events"), f.min("finished_at").alias("first"),
+            f.max("finished_at").alias("last"), f.count_if(f.col("kind") == "snoozed").alias("snoozed"),
+        ).toArrow().to_pylist()
+    )  # fmt: skip
+    nothing = datetime.fromtimestamp(0, UTC)
+    seen = EventsSeen(
+        sum(row["events"] for row in rows),
+        min((row["first"] for row in rows), default=nothing),
+        max((row["last"] for row in rows), default=nothing),
+        tuple(sorted(row["queue"] for row in rows)),
+    )
+    return seen, any(row["snoozed"] for row in rows)
+
+
+def _with_first_wait(chosen: DataFrame, snoozed: bool) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    events = chosen.select(*READ_COLUMNS, "wait_ms")
+    first = f.expr(f"CASE WHEN {_FIRST} THEN wait_ms END")
+    if snoozed:
+        again = events.where("kind = 'snoozed'").groupBy("queue", "mid")
+        since = again.agg(f.min("finished_at").alias("snoozed_at"))
+        events = events.join(since, ["queue", "mid"], "left")
+        first = f.when(f.expr("snoozed_at IS NULL OR started_at < snoozed_at"), first)
+    return events.select(*READ_COLUMNS, first.alias("first_wait_ms"))
+
+
+def _check_queues(read: EventSource, asked: ReportQuery, seen: EventsSeen) -> None:
+    missing = [name for name in asked.queues if name not in seen.queues]
+    if missing:
+        found = read.between(None, None).select("queue").distinct().toArrow().to_pylist()
+        known = sorted(row["queue"] for row in found)
+        for name in missing:
+            if name not in known:
+                raise ConfigError(unknown("queue", name, known))
+
+
+def _nothing(read: EventSource, asked: ReportQuery) -> str:
+    from pyspark.sql import functions as f
+
+    at = f.col("finished_at")
+    (row,) = (
+        read.between(None, None)
+        .agg(f.min(at).alias("first"), f.max(at).alias("last"))
+        .toArrow()
+        .to_pylist()
+    )
+    of = f" of {', '.join(asked.queues)}" if asked.queues else ""
+    none = f"no events{of} between {iso(asked.since)} and {iso(asked.until)}"
+    if row["first"] is None:
+        return f"{none}: nothing was recorded yet"
+    return f"{none}; there are some from {iso(row['first'])} to {iso(row['last'])}: widen --since and --until"
+
+
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Result:
+class ReportResult:
     """A report's answer. `notes`: what to know of this answer; `more`: rows that the limit left out."""
 
     report: Report
@@ -27,13 +166,13 @@ class Result:
     more: bool = False
 
 
-def frame(spark: SparkSession, report: Report, asked: Asked) -> DataFrame:
+def frame(spark: SparkSession, report: Report, asked: ReportQuery) -> DataFrame:
     """The statement's own answer, not yet computed."""
     args = {name: asked.values[name] for name in report.parameters}
     return spark.sql(report.sql, args)
 
 
-def run(spark: SparkSession, report: Report, asked: Asked) -> Result:
+def run(spark: SparkSession, report: Report, asked: ReportQuery) -> ReportResult:
     """The whole answer."""
     answer = frame(spark, report, asked)
     # A time line cut short would mislead, and what Python goes on with must be whole.
@@ -43,10 +182,10 @@ def run(spark: SparkSession, report: Report, asked: Asked) -> Result:
     if rows and report.name in _GOES_ON:
         return _GOES_ON[report.name](spark, report, asked, rows)
     more = bool(limit) and len(rows) > limit
-    return Result(report, rows[:limit] if more else rows, more=more)
+    return ReportResult(report, rows[:limit] if more else rows, more=more)
 
 
-def judge(report: Report, asked: Asked, rows: Sequence[Row]) -> Result:
+def judge(report: Report, asked: ReportQuery, rows: Sequence[Row]) -> ReportResult:
     """Regressions: each job's verdict, the worst first."""
     enough = [row for row in rows if min(row["n_before"], row["n_after"]) >= LEAST]
     judged = [_judged(row, asked) for row in rows]
@@ -58,15 +197,15 @@ def judge(report: Report, asked: Asked, rows: Sequence[Row]) -> Result:
         f"means by more than {100 * asked.min_change:.4g} %."
     ]
     if len(judged) > asked.limit > 0:
-        return Result(report, judged[: asked.limit], notes, more=True)
-    return Result(report, judged, notes)
+        return ReportResult(report, judged[: asked.limit], notes, more=True)
+    return ReportResult(report, judged, notes)
 
 
 SLOWER, FASTER, SAME, TOO_FEW = "slower", "faster", "no change shown", "not enough data"
 _ORDER = {SLOWER: 0, FASTER: 1, SAME: 2, TOO_FEW: 3}
 
 
-def _judged(row: Row, asked: Asked) -> Row:
+def _judged(row: Row, asked: ReportQuery) -> Row:
     told = {name: row[name] for name in ("job", "before_us", "after_us", "n_before", "n_after")}
     judged: Row = {**told, "verdict": TOO_FEW, "change": None, "low_us": None, "high_us": None}
     if row["before_us"] and row["after_us"] is not None:
@@ -75,7 +214,7 @@ def _judged(row: Row, asked: Asked) -> Row:
         return judged
     found = difference(
         *(
-            Side(row[f"{side}_us"], row[f"{side}_low"], row[f"{side}_high"])
+            MedianSample(row[f"{side}_us"], row[f"{side}_low"], row[f"{side}_high"])
             for side in ("before", "after")
         )
     )
@@ -84,14 +223,65 @@ def _judged(row: Row, asked: Asked) -> Row:
     return judged | {"verdict": verdict, "low_us": found.low, "high_us": found.high}
 
 
-def _capacity(spark: SparkSession, report: Report, asked: Asked, rows: list[Row]) -> Result:
-    from jobq.pipeline.report.capacity import sized
+def _capacity(
+    spark: SparkSession, report: Report, asked: ReportQuery, rows: list[Row]
+) -> ReportResult:
 
     found, notes = sized(spark, asked, rows)
-    return Result(report, found, notes)
+    return ReportResult(report, found, notes)
 
 
-_GOES_ON: Mapping[str, Callable[[SparkSession, Report, Asked, list[Row]], Result]] = {
+_GOES_ON: Mapping[str, Callable[[SparkSession, Report, ReportQuery, list[Row]], ReportResult]] = {
     registry.CAPACITY.name: _capacity,
     registry.REGRESSIONS.name: lambda _, report, asked, rows: judge(report, asked, rows),
 }
+
+
+def answers(
+    spark: SparkSession,
+    read: EventSource,
+    reports: Sequence[Report],
+    asked: ReportQuery,
+    began: Callable[[Report], object] = lambda _: None,
+) -> tuple[list[ReportResult], EventsSeen]:
+    """Each report's answer, and what the range holds. `began` hears of each one."""
+    results = []
+    with events_view(spark, read, asked) as seen:
+        for report in reports:
+            began(report)
+            results.append(run(spark, report, asked))
+    return results, seen
+
+
+def from_lake(spark: SparkSession, lake: Lake) -> EventSource:
+    """The lake's events."""
+
+    return EventSource(
+        lambda since, until: read(spark, lake, "events", since, until), dear=not lake.store.is_local
+    )
+
+
+def from_server(spark: SparkSession, url: str | None, namespace: str) -> EventSource:
+    """The events that the streams still have: about the last 100,000 of each queue."""
+
+    register(spark)
+
+    def read(since: datetime | None, until: datetime | None) -> DataFrame:
+        reader = spark.read.format("jobq").option("view", "events").option("namespace", namespace)
+        # Streams are trimmed while a report reads them.
+        reader = reader.option("failOnDataLoss", "false")
+        # One bad record must not hide the others; executors log how many they leave out.
+        reader = reader.option("mode", "DROPMALFORMED")
+        # It goes by the time of writing, which comes after that of happening.
+        reader = reader.option("since", since.isoformat()) if since else reader
+        return (reader.option("url", url) if url else reader).load()
+
+    return EventSource(read, dear=True)
+
+
+def marks(lake: Lake) -> dict[str, datetime]:
+    """The lake's marks by name, each where it was last set; read without Spark."""
+    table = lake.table("marks")
+    rows = table.to_pyarrow_table(columns=["name", "at"]).to_pylist() if table else []
+    ordered = sorted(rows, key=lambda row: row["at"])
+    return {row["name"]: row["at"].astimezone(UTC) for row in ordered}

@@ -13,16 +13,14 @@ from jobq.client.names import checked_name
 from jobq.errors import BadRecordError, JobqError
 from jobq.jobs.codec import decode_any, encode
 from jobq.jobs.signing import seal_for
-from jobq.pipeline.writing import types
-from jobq.pipeline.writing.settings import LONGEST_S
+from jobq.pipeline.writing import column_types
+from jobq.pipeline.writing.settings import LONGEST_S, WriteSettings
 from jobq.queue.mids import checked_mid, mid_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
-
-    from jobq.pipeline.writing.settings import WriteSettings
 
 
 class RowMessage(NamedTuple):
@@ -45,9 +43,9 @@ class Rows:
         self._ids = Ids(load_id, partition)
         self._partition = partition
         self._index = {field.name: at for at, field in enumerate(schema.fields)}
-        self._plain = [types.plain(field.dataType) for field in schema.fields]
+        self._plain = [column_types.plain(field.dataType) for field in schema.fields]
         kind = schema[settings.args_column].dataType if settings.args_column else None
-        self._arguments = _arguments_of(types.word(kind)) if kind is not None else None
+        self._arguments = _arguments_of(column_types.word(kind)) if kind is not None else None
         self._checked: set[str] = {settings.queue}
         self.number = 0
 
@@ -101,7 +99,7 @@ class Rows:
             raise self._unreadable(batch.column(at), name, convert, error) from error
 
     def _unreadable(
-        self, column: Any, name: str, convert: types.Plain | None, error: Exception
+        self, column: Any, name: str, convert: column_types.Plain | None, error: Exception
     ) -> BadRecordError:
         for index in range(len(column)):
             try:

@@ -10,8 +10,8 @@ from jobq.client.names import checked_name
 from jobq.config import ServerSettings, duration_s
 from jobq.errors import ConfigError
 from jobq.jobs.registry import checked_job_name
-from jobq.pipeline.options import PLACE, Options, unknown
-from jobq.pipeline.writing import types
+from jobq.pipeline.options import PLACE, SparkOptions, unknown
+from jobq.pipeline.writing import column_types
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -23,8 +23,8 @@ KNOWN = (
 )  # fmt: skip
 #: Columns that serve something else than a keyword argument, and what they take.
 SERVING = {
-    "queueColumn": types.is_text, "idColumn": types.is_id, "argsColumn": types.is_arguments,
-    "delayColumn": types.is_time,
+    "queueColumn": column_types.is_text, "idColumn": column_types.is_id, "argsColumn": column_types.is_arguments,
+    "delayColumn": column_types.is_time,
 }  # fmt: skip
 #: What the scripts take in one call.
 MOST = 1_000
@@ -57,14 +57,14 @@ class WriteSettings:
 
 def write_settings(given: Mapping[str, str], schema: StructType) -> WriteSettings:
     """Raises ConfigError for options and columns that can't become messages."""
-    options = Options(given, KNOWN)
+    options = SparkOptions(given, KNOWN)
     columns = _columns(schema)
     _check_loads(options)
     _check_commit(options)
     named = {name: _column(options, name, columns, fits) for name, fits in SERVING.items()}
     kwargs = _kwargs(options, columns, [name for name in named.values() if name])
     for name in [*kwargs, *filter(None, [named["argsColumn"]])]:
-        types.check(columns[name], f"column {name!r}")
+        column_types.check(columns[name], f"column {name!r}")
     return WriteSettings(
         server=options.server(),
         job=_job(options),
@@ -81,7 +81,7 @@ def write_settings(given: Mapping[str, str], schema: StructType) -> WriteSetting
     )
 
 
-def _job(options: Options) -> str:
+def _job(options: SparkOptions) -> str:
     if "job" not in options:
         raise ConfigError("option 'job' is missing; name the job that rows are calls of")
     return checked_job_name(options.text("job"))
@@ -96,7 +96,9 @@ def _columns(schema: StructType) -> dict[str, DataType]:
     return columns
 
 
-def _column(options: Options, option: str, columns: dict[str, DataType], fits: types.Fits) -> str:
+def _column(
+    options: SparkOptions, option: str, columns: dict[str, DataType], fits: column_types.Fits
+) -> str:
     name = options.text(option)
     if option not in options:
         return ""
@@ -110,7 +112,9 @@ def _column(options: Options, option: str, columns: dict[str, DataType], fits: t
     return name
 
 
-def _kwargs(options: Options, columns: dict[str, DataType], used: list[str]) -> tuple[str, ...]:
+def _kwargs(
+    options: SparkOptions, columns: dict[str, DataType], used: list[str]
+) -> tuple[str, ...]:
     if "kwargsColumns" not in options:
         return tuple(name for name in columns if name not in used)
     names = options.names("kwargsColumns")
@@ -120,14 +124,14 @@ def _kwargs(options: Options, columns: dict[str, DataType], used: list[str]) -> 
     return names
 
 
-def _check_loads(options: Options) -> None:
+def _check_loads(options: SparkOptions) -> None:
     if "idColumn" in options and "loadId" in options:
         raise ConfigError(
             "idColumn and loadId say two things: ids come from a column, or are made for a load; give one"
         )
 
 
-def _check_commit(options: Options) -> None:
+def _check_commit(options: SparkOptions) -> None:
     if options.text("commit", "idempotent") != "idempotent":
         raise ConfigError(
             f"option commit={options.text('commit')!r} was removed; leave it out: rows are enqueued as they come, "
@@ -135,14 +139,14 @@ def _check_commit(options: Options) -> None:
         )
 
 
-def _batch(options: Options) -> int:
+def _batch(options: SparkOptions) -> int:
     number = options.number("batch", 500, 1)
     if number > MOST:
         raise ConfigError(f"option batch={number} is out of range; take 1 to {MOST}")
     return number
 
 
-def _ms(options: Options, name: str, default: str = "") -> int:
+def _ms(options: SparkOptions, name: str, default: str = "") -> int:
     seconds = duration_s(options.text(name, default))
     if not seconds < LONGEST_S:
         raise ConfigError(f"option {name} is out of range; take less than 100 years")

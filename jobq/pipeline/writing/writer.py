@@ -43,7 +43,7 @@ class PartitionWritten(WriterCommitMessage):
     npresent: int
 
 
-class StreamPosition(NamedTuple):
+class PartitionOrigin(NamedTuple):
     """Where a task runs. query and batch are set within a stream, also within its foreachBatch; else ''."""
 
     partition: int = 0
@@ -51,13 +51,13 @@ class StreamPosition(NamedTuple):
     batch: str = ""
 
 
-def current_position() -> StreamPosition:
+def current_origin() -> PartitionOrigin:
     """Return the position of the task that runs in this process."""
     context = TaskContext.get()
     if context is None:
-        return StreamPosition()
+        return PartitionOrigin()
     query, batch = (context.getLocalProperty(name) or "" for name in (_QUERY, _BATCH))
-    return StreamPosition(context.partitionId(), query, batch)
+    return PartitionOrigin(context.partitionId(), query, batch)
 
 
 class JobqWriter(DataSourceArrowWriter):
@@ -68,7 +68,7 @@ class JobqWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionWritten:  # type: ignore[override]
         """Write one partition."""
-        return write_partition(self.settings, self.schema, iterator, current_position())
+        return write_partition(self.settings, self.schema, iterator, current_origin())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Every partition is written."""
@@ -87,7 +87,7 @@ class JobqStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionWritten:  # type: ignore[override]
         """Write one partition of one batch."""
-        position = current_position()
+        position = current_origin()
         if not position.batch:
             raise PipelineError("Spark names no batch, as under a continuous trigger; use another")
         return write_partition(self.settings, self.schema, iterator, position)
@@ -138,14 +138,14 @@ def write_partition(
     settings: WriteSettings,
     schema: StructType,
     batches: Iterator[pa.RecordBatch],
-    position: StreamPosition,
+    position: PartitionOrigin,
 ) -> PartitionWritten:
     """Write the rows of one partition; all of them, or an error that says how many are enqueued."""
     client = connect(settings=settings.server)
     delivery = Delivery(client, settings.batch, settings.dedupe_ms)
     rows = Rows(settings, schema, _load_id(settings, position), position.partition)
     try:
-        with collector.switched_off():
+        with collector.gc_off():
             _deliver(rows, batches, delivery)
     finally:
         client.close()
@@ -186,7 +186,7 @@ def _log_failed() -> None:
     )
 
 
-def _load_id(settings: WriteSettings, position: StreamPosition) -> str:
+def _load_id(settings: WriteSettings, position: PartitionOrigin) -> str:
     """What tells one load from another. Each batch of a stream is a load."""
     if not position.batch:
         return settings.load_id

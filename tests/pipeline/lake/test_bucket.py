@@ -12,12 +12,13 @@ import pytest
 
 from jobq.cli import main
 from jobq.errors import LakeError
-from jobq.pipeline.lake import Lake, inspection, maintain, marks, read, service
+from jobq.pipeline.lake import Lake, inspection, read, upkeep
 from jobq.pipeline.lake.commit import CommitConflictError
-from jobq.pipeline.lake.ingest import Ingest
-from jobq.pipeline.lake.runner import Runner
-from jobq.pipeline.report import answers
-from jobq.pipeline.report.asked import Asked
+from jobq.pipeline.lake.ingest import Ingest, one_round
+from jobq.pipeline.lake.partitions import PartitionRunner
+from jobq.pipeline.lake.upkeep import mark
+from jobq.pipeline.report import run
+from jobq.pipeline.report.query import ReportQuery
 from jobq.pipeline.report.registry import REPORTS
 from jobq.topics import Topic
 from tests import tools
@@ -58,7 +59,7 @@ def test_lake_in_a_bucket_does_what_one_in_a_folder_does(
     with pytest.raises(LakeError, match="is no lake"):
         Lake.open("s3://history/jobq", storage)
     lake = Lake.create("s3://history/jobq", storage)
-    work, other = (Ingest(lake, valkey_client, Runner("never")) for _ in range(2))
+    work, other = (Ingest(lake, valkey_client, PartitionRunner("never")) for _ in range(2))
     write("low", 20)
     assert work.events().rows == 20
     write("low", 10, first=21, at=DAY + 86_400_000)
@@ -69,10 +70,10 @@ def test_lake_in_a_bucket_does_what_one_in_a_folder_does(
     assert read(spark, opened, "dead").count() == 0
     write("low", 5, first=31, at=DAY + 86_400_000)
     work.events()
-    assert [one.files for one in maintain.compact(opened)] == [1, 1]
+    assert [one.files for one in upkeep.compact(opened)] == [1, 1]
     first = read(spark, opened).orderBy("finished_at").first()
     assert (first["mid"], first["wait_ms"], first["dt"].isoformat()) == ("m1", 30, "2026-11-21")
-    assert maintain.vacuum(opened, 3600)["events"] == 0
+    assert upkeep.vacuum(opened, 3600)["events"] == 0
     assert all(finding.level == "ok" for finding in inspection.check(opened))
     assert work.events().rows == 0
     with pytest.raises(pyspark_errors.AnalysisException, match="did you mean 'events'"):
@@ -100,13 +101,13 @@ def test_reports_and_replays_read_a_bucket(spark, storage, valkey, valkey_client
     lake = Lake.create("s3://history/jobq", storage)
     write("low", 20)
     Topic("orders", valkey_client).append_many([b"one", b"two"])
-    work = Ingest(lake, valkey_client, Runner("never"))
-    assert service.round_of(work, lambda batch: None, lambda: False)[:2] == (20, 2)
-    marks.mark(lake, "v2", DEPLOYED)
-    assert answers.marks(lake) == {"v2": DEPLOYED}
-    asked = Asked(since=DEPLOYED - timedelta(hours=1), until=DEPLOYED + timedelta(hours=1))
+    work = Ingest(lake, valkey_client, PartitionRunner("never"))
+    assert one_round(work, lambda batch: None, lambda: False)[:2] == (20, 2)
+    mark(lake, "v2", DEPLOYED)
+    assert run.marks(lake) == {"v2": DEPLOYED}
+    asked = ReportQuery(since=DEPLOYED - timedelta(hours=1), until=DEPLOYED + timedelta(hours=1))
     told = [one for one in REPORTS if one.name == "run"]
-    [result], seen = answers.answers(spark, answers.from_lake(spark, lake), told, asked)
+    [result], seen = run.answers(spark, run.from_lake(spark, lake), told, asked)
     assert (seen.events, len(result.rows)) == (20, 1)
     options = [f"--storage-option={name}={value}" for name, value in storage.items()]
     words = ["lake", "replay", "--lake", lake.store.uri, *options, "--url", valkey.url]

@@ -20,9 +20,11 @@ from click.testing import CliRunner
 
 from jobq.cli import main
 from jobq.pipeline import offsets
-from jobq.pipeline.lake import lock, maintain, rollup_due, service
-from jobq.pipeline.lake.place import Lake
-from jobq.pipeline.lake.runner import Runner
+from jobq.pipeline.lake import upkeep
+from jobq.pipeline.lake.ingest import StopRequest, rounds
+from jobq.pipeline.lake.lake import LOOK_S, Lake, LakeBusyError, locked
+from jobq.pipeline.lake.partitions import PartitionRunner
+from jobq.pipeline.lake.rollup import RollupTimer
 from jobq.topics import Topic
 from tests.pipeline.lake.conftest import DAY, FOLDER, mids, rows
 
@@ -68,7 +70,7 @@ def test_ingest_with_nothing_new_starts_no_jvm(line, write, monkeypatch):
     def started(*args: object, **options: object) -> None:
         raise AssertionError("a session was made")
 
-    monkeypatch.setattr("jobq.pipeline.lake.runner._session", started)
+    monkeypatch.setattr("jobq.pipeline.lake.partitions._lake_session", started)
     monkeypatch.setattr("jobq.pipeline.lake.rollup.stale", lambda lake: {})
     assert line("ingest", "--once")[:2] == (0, "nothing new\n")
 
@@ -140,7 +142,7 @@ def test_check_ends_with_1_when_a_file_is_missing(line, write, lake):
 
 
 def test_second_ingest_is_refused_while_the_first_has_the_lake(line, lake):
-    with lock.held(lake):
+    with locked(lake):
         code, _, err = line("ingest", "--once")
     assert code == 1
     assert f"another process (pid {os.getpid()}) works on the lake" in err
@@ -206,14 +208,14 @@ def test_rollup_that_fails_is_told_and_tried_again_by_a_staying_ingest(lake, ing
 
     write("low", 5)
     told: list[str] = []
-    due = rollup_due.Due(lake, 1e-6, told.append)
-    ingest.runner = Runner("never", session=session)
-    ending = service.Ending()
-    rounds = service.rounds(
+    due = RollupTimer(lake, 1e-6, told.append)
+    ingest.runner = PartitionRunner("never", session=session)
+    ending = StopRequest()
+    found_rounds = rounds(
         ingest, 0.001, lambda batch: None, ending, lambda found: due.refresh(ingest.runner, ending)
     )
     for number in (1, 2, 3):
-        next(rounds)
+        next(found_rounds)
         assert (len(sessions), len(told)) == (number, number)
     ending.set()
     assert told[0].endswith(f"{type(error).__name__}: {error.args[0].splitlines()[0]}")
@@ -228,7 +230,7 @@ def test_compaction_ends_with_1_and_a_line_when_spark_fails_in_the_rollups(
     def fails(*args: object, **options: object) -> None:
         raise PySparkException("[NO_ROOM] on the device")
 
-    monkeypatch.setattr("jobq.pipeline.lake.runner._session", fails)
+    monkeypatch.setattr("jobq.pipeline.lake.partitions._lake_session", fails)
     write("low", 5)
     line("ingest", "--once", "--rollup", "0")
     code, out, err = line("compact")
@@ -254,19 +256,19 @@ def test_others_get_at_the_lake_between_two_days_of_a_compaction(line, write, la
     for queue, at in (("a", DAY - 86_400_000), ("b", DAY)):
         write(queue, 5, at=at)
     line("ingest", "--rollup", "0")
-    found, sort = [], maintain._sorted_parts
+    found, sort = [], upkeep._sorted_parts
 
     def alone(*args):
-        with pytest.raises(lock.LakeBusyError), lock.held(lake):
+        with pytest.raises(LakeBusyError), locked(lake):
             pass
         return sort(*args)
 
     def between(session, one):
-        with lock.held(lake):
+        with locked(lake):
             found.append(one.dt)
 
-    monkeypatch.setattr(maintain, "_sorted_parts", alone)
-    monkeypatch.setattr(lake, "_told", between)
+    monkeypatch.setattr(upkeep, "_sorted_parts", alone)
+    monkeypatch.setattr("jobq.cli.lake._told", between)
     assert line("compact", "--no-rollups", "--wait", "0s")[0] == 0
     assert len(found) == 2
 
@@ -280,15 +282,17 @@ def test_compaction_that_waits_for_its_next_day_ends_when_the_end_is_said(
     said = []
 
     def sleep(seconds):
-        if seconds == lock.LOOK_S and not said:
+        if seconds == LOOK_S and not said:
             said.append(seconds)
             signal.raise_signal(signal.SIGINT)
 
     with ExitStack() as other:
         monkeypatch.setattr(
-            lake, "_told", lambda session, one: other.enter_context(lock.held(lake))
+            "jobq.cli.lake._told", lambda session, one: other.enter_context(locked(lake))
         )
-        monkeypatch.setattr(lock, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+        monkeypatch.setattr(
+            "jobq.pipeline.lake.lake.time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
+        )
         code, _, err = line("compact", "--wait", "0s")
     assert (code, err, len(said)) == (0, "", 1)
 
@@ -301,23 +305,23 @@ def test_compaction_leaves_a_day_alone_that_another_has_compacted_before_its_tur
 
     @contextmanager
     def overtaken():
-        maintain.compact(lake)
+        upkeep.compact(lake)
         yield
 
-    assert maintain.compact(lake, alone=overtaken) == []
+    assert upkeep.compact(lake, alone=overtaken) == []
 
 
 def test_compaction_is_refused_while_another_has_the_lake(line, write, lake):
     write("low", 5)
     line("ingest", "--rollup", "0")
-    with lock.held(lake):
+    with locked(lake):
         code, _, err = line("compact", "--no-rollups", "--wait", "0s")
     assert code == 1
     assert "works on the lake" in err
 
 
 def test_later_rounds_wait_for_the_lake_until_the_end_is_said(ingest, write, lake):
-    class Ending(service.Ending):
+    class Ending(StopRequest):
         left = 1_000_000
 
         def __call__(self) -> bool:
@@ -328,11 +332,11 @@ def test_later_rounds_wait_for_the_lake_until_the_end_is_said(ingest, write, lak
             return False
 
     ending = Ending()
-    found = service.rounds(ingest, 1.0, lambda batch: None, ending, lambda done: None)
+    found = rounds(ingest, 1.0, lambda batch: None, ending, lambda done: None)
     write("low", 5)
     assert next(found).events == 5
     ending.left = 3
-    with lock.held(lake):
+    with locked(lake):
         assert list(found) == []
     assert ending.left == -1
 

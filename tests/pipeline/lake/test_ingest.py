@@ -11,12 +11,12 @@ import pytest
 
 from jobq.errors import LakeError, UnavailableError
 from jobq.pipeline import offsets
-from jobq.pipeline.decode import Bounds
-from jobq.pipeline.lake import inspection, maintain, portion
+from jobq.pipeline.decode import TimeBounds
+from jobq.pipeline.lake import inspection, partitions, upkeep
 from jobq.pipeline.lake.clock import DAY_MS
 from jobq.pipeline.lake.commit import CommitConflictError, state_of
-from jobq.pipeline.lake.ingest import Ingest
-from jobq.pipeline.lake.runner import Runner
+from jobq.pipeline.lake.ingest import Ingest, IngestOptions
+from jobq.pipeline.lake.partitions import PartitionRunner
 from jobq.pipeline.lake.tables import EVENTS
 from jobq.topics import Record, Topic
 from tests.pipeline.lake.conftest import DAY, batches, mids, rows
@@ -68,22 +68,27 @@ def test_queue_that_appears_later_is_read_from_its_first_event(ingest, write, la
 def test_only_named_queues_are_read_when_some_are_named(lake, valkey_client, write):
     write("low", 3)
     write("high", 3, first=4)
-    one = Ingest(lake, valkey_client, Runner("never"), names=["high"])
+    one = Ingest(lake, valkey_client, PartitionRunner("never"), IngestOptions(names=["high"]))
     assert one.events().rows == 3
     assert mids(lake) == once(4, 6)
-    assert Ingest(lake, valkey_client, Runner("never")).events().rows == 3
+    assert Ingest(lake, valkey_client, PartitionRunner("never")).events().rows == 3
 
 
-@pytest.mark.parametrize(("most", "portion"), [(10, 100), (25, 7), (1000, 7), (60, 1)])
+@pytest.mark.parametrize(("most", "size"), [(10, 100), (25, 7), (1000, 7), (60, 1)])
 def test_batches_hold_about_as_much_as_they_may_and_together_everything(
-    lake, valkey_client, write, most, portion
+    lake, valkey_client, write, most, size
 ):
     write("low", 70)
     write("high", 30, first=71, at=DAY + 500)
-    work = Ingest(lake, valkey_client, Runner("never"), max_rows=most, portion=portion)
+    work = Ingest(
+        lake,
+        valkey_client,
+        PartitionRunner("never"),
+        IngestOptions(max_rows=most, partition_entries=size),
+    )
     found = [batch.rows for batch in batches(work)]
     assert sum(found) == 100
-    assert max(found) <= max(most, portion) * 3
+    assert max(found) <= max(most, size) * 3
     assert mids(lake) == once(1, 100)
 
 
@@ -91,7 +96,12 @@ def test_uneven_stream_is_read_whole_when_parts_are_cut_by_their_limit(lake, val
     """A year of silence, then a burst: cut by time, one part holds nearly everything."""
     write("low", 1, at=DAY - 365 * 86_400_000)
     write("low", 300, first=2)
-    work = Ingest(lake, valkey_client, Runner("never"), max_rows=50, portion=5)
+    work = Ingest(
+        lake,
+        valkey_client,
+        PartitionRunner("never"),
+        IngestOptions(max_rows=50, partition_entries=5),
+    )
     assert sum(batch.rows for batch in batches(work)) == 301
     assert mids(lake) == once(1, 301)
 
@@ -114,7 +124,12 @@ def test_loss_is_exact_in_sum_when_entries_are_dropped_between_batches(
     lake, valkey_client, write, most
 ):
     write("low", 100)
-    work = Ingest(lake, valkey_client, Runner("never"), max_rows=most, portion=5)
+    work = Ingest(
+        lake,
+        valkey_client,
+        PartitionRunner("never"),
+        IngestOptions(max_rows=most, partition_entries=5),
+    )
     read = work.events().rows
     trim(valkey_client, "low", 61)
     found = list(batches(work))
@@ -127,13 +142,15 @@ def test_loss_is_exact_in_sum_when_entries_are_dropped_between_batches(
 def test_rest_is_read_when_all_of_the_first_part_is_dropped_before_it_is_read(
     lake, valkey_client, write
 ):
-    class Late(Runner):
-        def run(self, portions: Any, backlog: int) -> Any:
+    class Late(PartitionRunner):
+        def run(self, partitions: Any, backlog: int) -> Any:
             trim(valkey_client, "low", 601)
-            return super().run(portions, backlog)
+            return super().run(partitions, backlog)
 
     write("low", 1_000)
-    work = Ingest(lake, valkey_client, Late("never"), max_rows=200, portion=50)
+    work = Ingest(
+        lake, valkey_client, Late("never"), IngestOptions(max_rows=200, partition_entries=50)
+    )
     done = list(batches(work))
     assert sum(one.rows for one in done) == sum(mids(lake).values()) == 400
     assert sum(one.lost.get("low", 0) for one in done) == 600
@@ -153,7 +170,12 @@ def test_stream_made_anew_is_read_from_its_begin_and_told(ingest, write, lake, v
 
 def test_streams_hold_only_what_isnt_committed_when_trimmed(lake, valkey_client, write):
     write("low", 10)
-    work = Ingest(lake, valkey_client, Runner("never"), max_rows=6, portion=3, trim=True)
+    work = Ingest(
+        lake,
+        valkey_client,
+        PartitionRunner("never"),
+        IngestOptions(max_rows=6, partition_entries=3, trim=True),
+    )
     read = work.events().rows
     assert valkey_client.command("XLEN", offsets.events_key("jobq", "low")) == 10 - read
     assert not any(batch.lost for batch in batches(work))
@@ -240,14 +262,14 @@ def test_lake_that_has_an_event_of_the_year_9999_is_checked_compacted_and_counte
     """An earlier release took such events."""
 
     class Earlier(Ingest):
-        def _bounds(self, tails: object) -> Bounds:
-            return Bounds(0, YEAR_9999)
+        def _bounds(self, tails: object) -> TimeBounds:
+            return TimeBounds(0, YEAR_9999)
 
     write("low", 3)
     value = f"done\x1fm\x1f{YEAR_9999}"
     valkey_client.command("XADD", offsets.events_key("jobq", "low"), f"{DAY + 31}-0", "1", value)
-    Earlier(lake, valkey_client, Runner("never")).events()
-    maintain.compact(lake)
+    Earlier(lake, valkey_client, PartitionRunner("never")).events()
+    upkeep.compact(lake)
     assert [one.text for one in inspection.check(lake) if one.level == "fail"] == []
     [stats] = inspection.stats(lake)
     assert (stats.rows, stats.last_day) == (4, "9999-12-31")
@@ -265,7 +287,7 @@ def test_quarantine_has_an_entry_once_when_its_batch_is_made_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("jobq.pipeline.lake.ingest.commit", dies)
+        patch.setattr("jobq.pipeline.lake.ingest.commit_files", dies)
         with pytest.raises(KeyboardInterrupt):
             ingest.events()
     assert rows(lake) == []
@@ -285,7 +307,7 @@ def test_quarantine_has_an_entry_once_when_one_of_an_unknown_version_comes_behin
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("jobq.pipeline.lake.ingest.commit", dies)
+        patch.setattr("jobq.pipeline.lake.ingest.commit_files", dies)
         with pytest.raises(KeyboardInterrupt):
             ingest.events()
     ingest.events()
@@ -295,7 +317,10 @@ def test_quarantine_has_an_entry_once_when_one_of_an_unknown_version_comes_behin
 def test_batches_of_topics_hold_no_more_than_they_may(lake, valkey_client):
     for name in ("orders", "prices"):
         Topic(name, valkey_client).append_many([Record(b"%d" % n) for n in range(100)])
-    work, counts = Ingest(lake, valkey_client, Runner("never"), max_rows=60), []
+    work, counts = (
+        Ingest(lake, valkey_client, PartitionRunner("never"), IngestOptions(max_rows=60)),
+        [],
+    )
     while not counts or counts[-1].more:
         counts.append(work.topics())
     assert max(one.rows for one in counts) <= 60
@@ -307,7 +332,7 @@ def test_number_two_ingests_changes_nothing_when_they_overlap(
     lake, valkey_client, write, monkeypatch
 ):
     write("low", 20)
-    slow, fast = (Ingest(lake, valkey_client, Runner("never")) for _ in range(2))
+    slow, fast = (Ingest(lake, valkey_client, PartitionRunner("never")) for _ in range(2))
     started = slow._commit
 
     def overtaken(*args):
@@ -329,8 +354,8 @@ def test_delta_refuses_a_batch_when_both_saw_the_same_version(
     from jobq.pipeline.lake import ingest as module
 
     write("low", 20)
-    slow, fast = (Ingest(lake, valkey_client, Runner("never")) for _ in range(2))
-    plain, inner = module.commit, []
+    slow, fast = (Ingest(lake, valkey_client, PartitionRunner("never")) for _ in range(2))
+    plain, inner = module.commit_files, []
 
     def overtaken(*args):
         if not inner:
@@ -338,7 +363,7 @@ def test_delta_refuses_a_batch_when_both_saw_the_same_version(
             assert fast.events().rows == 20
         return plain(*args)
 
-    monkeypatch.setattr(module, "commit", overtaken)
+    monkeypatch.setattr(module, "commit_files", overtaken)
     with pytest.raises(CommitConflictError, match="another ingest"):
         slow.events()
     assert slow.events().rows == 0
@@ -349,7 +374,9 @@ def test_nothing_is_committed_when_the_server_goes_away_in_the_middle(
     lake, valkey_client, write, monkeypatch
 ):
     write("low", 40)
-    work = Ingest(lake, valkey_client, Runner("never"), portion=10)
+    work = Ingest(
+        lake, valkey_client, PartitionRunner("never"), IngestOptions(partition_entries=10)
+    )
     settings = valkey_client.settings
     from dataclasses import replace
 
@@ -360,8 +387,8 @@ def test_nothing_is_committed_when_the_server_goes_away_in_the_middle(
         gone = replace(given, url="unix:///nowhere/at/all", patience_s=0.1)
         return plain(given if len(calls) == 1 else gone)
 
-    plain = portion.Client
-    monkeypatch.setattr(portion, "Client", away)
+    plain = partitions.Client
+    monkeypatch.setattr(partitions, "Client", away)
     with pytest.raises(UnavailableError, match="no connection to"):
         work.events()
     assert len(calls) > 1
@@ -404,14 +431,14 @@ def test_topic_tells_what_retention_dropped_and_not_what_compaction_did(ingest, 
 def test_topic_tells_what_retention_dropped_between_two_pages_of_a_read(
     ingest, valkey_client, lake, monkeypatch
 ):
-    topic, batch = Topic("orders", valkey_client), portion.topic_batch
+    topic, batch = Topic("orders", valkey_client), partitions.topic_batch
     topic.append_many([b"x"] * 200)
 
     def meanwhile(*args: Any) -> Any:
         topic.trim(before=150)
         return batch(*args)
 
-    monkeypatch.setattr(portion, "topic_batch", meanwhile)
+    monkeypatch.setattr(partitions, "topic_batch", meanwhile)
     found = ingest.topics()
     assert found.rows + found.lost["orders"] == 200
     assert 0 < found.lost["orders"] < 149
@@ -433,7 +460,7 @@ def test_topic_begun_anew_is_read_from_its_first_message(ingest, valkey_client, 
 
 
 def test_offsets_are_told_lost_and_adopted_from_the_rows(ingest, write, lake, valkey_client):
-    from jobq.pipeline.lake import adoption
+    from jobq.pipeline.lake.commit import adopt
 
     write("low", 9)
     Topic("orders", valkey_client).append_many([b"x"] * 3)
@@ -449,6 +476,6 @@ def test_offsets_are_told_lost_and_adopted_from_the_rows(ingest, write, lake, va
     with pytest.raises(LakeError, match="--adopt"):
         ingest.events()
     write("low", 2, first=10)
-    adoption.adopt(lake, valkey_client)
+    adopt(lake, valkey_client)
     assert (ingest.events().rows, ingest.topics().rows) == (2, 0)
     assert mids(lake) == once(1, 11)

@@ -19,9 +19,9 @@ from jobq.client.connection import Client
 from jobq.config import ServerSettings
 from jobq.pipeline import offsets
 from jobq.pipeline.lake import inspection
-from jobq.pipeline.lake.ingest import Ingest
-from jobq.pipeline.lake.place import Lake
-from jobq.pipeline.lake.runner import Runner
+from jobq.pipeline.lake.ingest import Ingest, IngestOptions
+from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.partitions import PartitionRunner
 from tests.pipeline.lake import jobs_to_ingest
 from tests.pipeline.lake.conftest import batches, rows
 
@@ -85,11 +85,16 @@ def test_each_event_is_there_once_when_the_ingest_is_killed_again_and_again(
     work.set()
     lake = Lake.open(path)
     keys = [offsets.events_key("jobq", queue) for queue in QUEUES]
-    last = Ingest(lake, Client(ServerSettings(url=valkey.url)), Runner("never"), trim=True)
+    last = Ingest(
+        lake,
+        Client(ServerSettings(url=valkey.url)),
+        PartitionRunner("never"),
+        IngestOptions(trim=True),
+    )
     deadline = time.monotonic() + 600
     while _busy(valkey_client) or sum(batch.rows for batch in batches(last)):
         assert time.monotonic() < deadline
-    written = {key: offsets.tail(valkey_client, key).n for key in keys}
+    written = {key: offsets.events_tail(valkey_client, key).n for key in keys}
     found = [(row["queue"], row["entry_at"], row["entry_seq"]) for row in rows(lake)]
     assert len(found) == len(set(found)) == sum(written.values()) >= sum(told) > 0
     assert all(finding.level == "ok" for finding in inspection.check(lake))

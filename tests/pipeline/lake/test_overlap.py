@@ -12,10 +12,9 @@ from deltalake.transaction import RemoveAction
 
 from jobq.errors import LakeError
 from jobq.pipeline import offsets
-from jobq.pipeline.lake import buried, commit, inspection, maintain
-from jobq.pipeline.lake.ingest import Ingest
-from jobq.pipeline.lake.runner import Runner
-from jobq.pipeline.lake.service import round_of
+from jobq.pipeline.lake import commit, dead_messages, inspection, upkeep
+from jobq.pipeline.lake.ingest import Ingest, one_round
+from jobq.pipeline.lake.partitions import PartitionRunner
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from tests.pipeline.lake.conftest import DAY, rows
@@ -33,13 +32,13 @@ def bury_one(client: Any) -> None:
 
 
 def test_rows_expired_while_a_batch_was_read_stay_counted(lake, valkey_client, write):
-    class Meanwhile(Runner):
-        def run(self, portions: Any, backlog: int) -> Any:
-            maintain.expire(lake, 0, now=LATER)
-            return super().run(portions, backlog)
+    class Meanwhile(PartitionRunner):
+        def run(self, partitions: Any, backlog: int) -> Any:
+            upkeep.expire(lake, 0, now=LATER)
+            return super().run(partitions, backlog)
 
     write("low", 3)
-    Ingest(lake, valkey_client, Runner("never")).events()
+    Ingest(lake, valkey_client, PartitionRunner("never")).events()
     write("low", 4, first=4)
     Ingest(lake, valkey_client, Meanwhile("never")).events()
     assert [one.text for one in inspection.check(lake) if one.level == "fail"] == []
@@ -48,10 +47,10 @@ def test_rows_expired_while_a_batch_was_read_stay_counted(lake, valkey_client, w
 def test_check_is_content_when_upkeep_says_an_earlier_batch_again(
     lake, ingest, valkey_client, write, monkeypatch
 ):
-    plain = commit._write
+    plain = commit._write_transaction
 
     def meanwhile(*args: Any) -> None:
-        monkeypatch.setattr(commit, "_write", plain)
+        monkeypatch.setattr(commit, "_write_transaction", plain)
         write("low", 4, first=4)
         assert ingest.events().rows == 4
         plain(*args)
@@ -59,32 +58,32 @@ def test_check_is_content_when_upkeep_says_an_earlier_batch_again(
     for first in (1, 2):
         write("low", 1, first=first)
         ingest.events()
-    monkeypatch.setattr(commit, "_write", meanwhile)
-    maintain.compact(lake)
+    monkeypatch.setattr(commit, "_write_transaction", meanwhile)
+    upkeep.compact(lake)
     assert [one.text for one in inspection.check(lake) if one.level == "fail"] == []
 
 
 def test_expired_rows_are_remembered_when_a_batch_comes_before_their_commit(
     lake, ingest, write, monkeypatch
 ):
-    plain = commit._write
+    plain = commit._write_transaction
 
     def meanwhile(*args: Any) -> None:
-        monkeypatch.setattr(commit, "_write", plain)
+        monkeypatch.setattr(commit, "_write_transaction", plain)
         write("low", 4, first=21)
         assert ingest.events().rows == 4
         plain(*args)
 
     write("low", 20)
     ingest.events()
-    monkeypatch.setattr(commit, "_write", meanwhile)
-    [done] = maintain.expire(lake, 0, now=LATER)
+    monkeypatch.setattr(commit, "_write_transaction", meanwhile)
+    [done] = upkeep.expire(lake, 0, now=LATER)
     assert (done.rows, rows(lake)) == (24, [])
     _assert_all_counted(lake, expired=24)
 
 
 def test_expiry_gives_way_when_batch_after_batch_comes_first(lake, ingest, write, monkeypatch):
-    plain, others = commit._write, []
+    plain, others = commit._write_transaction, []
 
     def meanwhile(delta: Any, actions: list[Any], *args: Any) -> None:
         if any(isinstance(one, RemoveAction) for one in actions):
@@ -95,9 +94,9 @@ def test_expiry_gives_way_when_batch_after_batch_comes_first(lake, ingest, write
 
     write("low", 1)
     ingest.events()
-    monkeypatch.setattr(commit, "_write", meanwhile)
+    monkeypatch.setattr(commit, "_write_transaction", meanwhile)
     with pytest.raises(commit.CommitConflictError, match="nothing was changed, run this again"):
-        maintain.expire(lake, 0, now=LATER)
+        upkeep.expire(lake, 0, now=LATER)
     assert len(rows(lake)) == 1 + len(others)
     _assert_all_counted(lake, expired=0)
 
@@ -105,18 +104,18 @@ def test_expiry_gives_way_when_batch_after_batch_comes_first(lake, ingest, write
 def test_expired_rows_are_remembered_when_they_go_before_a_batch_is_committed(
     lake, ingest, write, monkeypatch
 ):
-    plain = commit._write
+    plain = commit._write_transaction
 
     def meanwhile(*args: Any) -> None:
-        monkeypatch.setattr(commit, "_write", plain)
-        maintain.expire(lake, 0, now=LATER)
+        monkeypatch.setattr(commit, "_write_transaction", plain)
+        upkeep.expire(lake, 0, now=LATER)
         plain(*args)
 
     write("low", 20)
     ingest.events()
     write("low", 4, first=21)
-    monkeypatch.setattr(commit, "_write", meanwhile)
-    assert round_of(ingest, lambda one: None, lambda: False).events == 4
+    monkeypatch.setattr(commit, "_write_transaction", meanwhile)
+    assert one_round(ingest, lambda one: None, lambda: False).events == 4
     assert len(rows(lake)) == 4
     _assert_all_counted(lake, expired=20)
 
@@ -128,34 +127,34 @@ def _assert_all_counted(lake: Any, expired: int) -> None:
 
 
 def test_dead_are_kept_once_when_two_ingests_overlap(lake, ingest, valkey_client, monkeypatch):
-    read = buried.dead
+    read = dead_messages.dead_batches
     bury_one(valkey_client)
 
     def meanwhile(*args: Any) -> Any:
-        monkeypatch.setattr(buried, "dead", read)
-        assert buried.keep(lake, valkey_client, ["low"]) == 1
+        monkeypatch.setattr(dead_messages, "dead_batches", read)
+        assert dead_messages.keep_dead(lake, valkey_client, ["low"]) == 1
         return read(*args)
 
-    monkeypatch.setattr(buried, "dead", meanwhile)
-    assert round_of(ingest, lambda one: None, lambda: False).dead == 0
+    monkeypatch.setattr(dead_messages, "dead_batches", meanwhile)
+    assert one_round(ingest, lambda one: None, lambda: False).dead == 0
     assert [row["mid"] for row in rows(lake, "dead")] == ["m1"]
-    assert buried.keep(lake, valkey_client, ["low"]) == 0
+    assert dead_messages.keep_dead(lake, valkey_client, ["low"]) == 0
 
 
 def test_files_of_the_dead_are_deleted_when_their_commit_is_refused(
     lake, valkey_client, monkeypatch
 ):
-    plain = commit._write
+    plain = commit._write_transaction
     bury_one(valkey_client)
 
     def meanwhile(*args: Any) -> None:
-        monkeypatch.setattr(commit, "_write", plain)
-        assert buried.keep(lake, valkey_client, ["low"]) == 1
+        monkeypatch.setattr(commit, "_write_transaction", plain)
+        assert dead_messages.keep_dead(lake, valkey_client, ["low"]) == 1
         plain(*args)
 
-    monkeypatch.setattr(commit, "_write", meanwhile)
+    monkeypatch.setattr(commit, "_write_transaction", meanwhile)
     with pytest.raises(commit.CommitConflictError):
-        buried.keep(lake, valkey_client, ["low"])
+        dead_messages.keep_dead(lake, valkey_client, ["low"])
     assert len(_files(lake, "dead")) == len(rows(lake, "dead")) == 1
 
 
@@ -163,15 +162,15 @@ def test_files_of_the_quarantine_are_deleted_when_their_commit_is_refused(
     lake, ingest, valkey_client, write, monkeypatch
 ):
     write("low", 1)
-    plain, key = commit._write, offsets.events_key(valkey_client.namespace, "low")
+    plain, key = commit._write_transaction, offsets.events_key(valkey_client.namespace, "low")
     valkey_client.command("XADD", key, f"{DAY + 2}-0", "1", "no record")
 
     def meanwhile(*args: Any) -> None:
-        monkeypatch.setattr(commit, "_write", plain)
+        monkeypatch.setattr(commit, "_write_transaction", plain)
         assert ingest.events().bad == 1
         plain(*args)
 
-    monkeypatch.setattr(commit, "_write", meanwhile)
+    monkeypatch.setattr(commit, "_write_transaction", meanwhile)
     with pytest.raises(commit.CommitConflictError):
         ingest.events()
     assert len(_files(lake, "quarantine")) == len(rows(lake, "quarantine")) == 1

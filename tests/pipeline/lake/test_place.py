@@ -7,8 +7,7 @@ import os
 import pytest
 
 from jobq.errors import ConfigError, LakeError
-from jobq.pipeline.lake import lock
-from jobq.pipeline.lake.place import Lake
+from jobq.pipeline.lake.lake import LOCK_FILE, Lake, locked
 
 
 def test_lake_is_made_in_a_new_or_empty_folder_and_opened_again(tmp_path):
@@ -68,14 +67,14 @@ def test_unknown_table_is_refused_with_the_nearest_name(lake):
 def test_lock_leaves_the_file_alone_when_it_is_a_link_to_one(lake, tmp_path):
     ours = tmp_path / "ours"
     ours.write_text("kept")
-    os.symlink(ours, os.path.join(lake.store.uri, lock.FILE))
-    with pytest.raises(LakeError, match="symbolic links"), lock.held(lake):
+    os.symlink(ours, os.path.join(lake.store.uri, LOCK_FILE))
+    with pytest.raises(LakeError, match="symbolic links"), locked(lake):
         pass
     assert ours.read_text() == "kept"
 
 
 def test_lock_is_refused_while_another_has_it_and_free_afterwards(lake):
-    with lock.held(lake), pytest.raises(LakeError, match=r"another process \(pid \d+\)"):
-        lock.held(lake).__enter__()
-    with lock.held(lake):
+    with locked(lake), pytest.raises(LakeError, match=r"another process \(pid \d+\)"):
+        locked(lake).__enter__()
+    with locked(lake):
         pass

@@ -8,10 +8,10 @@ import pytest
 
 from jobq.events import attempt_record
 from jobq.pipeline import offsets
-from jobq.pipeline.lake import Lake, maintain, read, rollup
-from jobq.pipeline.lake.ingest import Ingest
-from jobq.pipeline.lake.rollup_sql import HOURLY, JOB_RUNS_SQL, LIVES
-from jobq.pipeline.lake.runner import Runner
+from jobq.pipeline.lake import Lake, read, rollup, upkeep
+from jobq.pipeline.lake.ingest import Ingest, IngestOptions
+from jobq.pipeline.lake.partitions import PartitionRunner
+from jobq.pipeline.lake.rollup import HOURLY, JOB_RUNS_SQL, LIVES
 from jobq.pipeline.lake.tables import JOB_RUNS
 from tests import tools
 from tests.pipeline.lake.conftest import DAY, mids, rows
@@ -62,7 +62,7 @@ def test_events_read_by_spark_equal_those_read_without(spark, lake, ingest, writ
         entry_at=DAY + 2_000,
     )
     ingest.events()
-    maintain.compact(lake)
+    upkeep.compact(lake)
     plain = [{key: row[key] for key in row} for row in rows(lake)]
     found = read(spark, lake)
     expected = spark.createDataFrame(
@@ -86,11 +86,16 @@ def test_executors_read_what_a_backlog_holds(spark, lake, valkey_client, write):
     write("low", 90)
     write("high", 30, first=91)
 
-    class Kept(Runner):
+    class Kept(PartitionRunner):
         def close(self) -> None:
             """The session is the tests'."""
 
-    work = Ingest(lake, valkey_client, Kept("always", session=lambda: spark), portion=20)
+    work = Ingest(
+        lake,
+        valkey_client,
+        Kept("always", session=lambda: spark),
+        IngestOptions(partition_entries=20),
+    )
     assert (work.events().rows, work.events().rows) == (120, 0)
     assert set(mids(lake).values()) == {1}
 
@@ -178,7 +183,7 @@ def test_rollups_count_events_of_kinds_that_are_added_later_and_take_no_outcome_
     tell("rested", "b", DAY + 3_000)
     ingest.events()
     assert set(mids(lake)) == {"a", "b"}, "kept as they are"
-    maintain.compact(lake)
+    upkeep.compact(lake)
     rollup.refresh(lake, spark)
     runs = read(spark, lake, "job_runs").orderBy("mid").collect()
     assert [(row["mid"], row["outcome"], row["nevents"]) for row in runs] == [
@@ -203,7 +208,7 @@ def test_rollups_stay_when_their_events_expire(spark, lake, ingest, tell):
     tell("done", "b", DAY + 1_000, "app.a", enqueued_at=DAY, run_us=1_000)
     ingest.events()
     rollup.refresh(lake, spark)
-    maintain.expire(lake, 0, now=BEGIN + timedelta(days=1))
+    upkeep.expire(lake, 0, now=BEGIN + timedelta(days=1))
     tell("done", "a", DAY + 90_000_000, "app.a", enqueued_at=DAY, run_us=2_000, attempt=2)
     ingest.events()
     rollup.refresh(lake, spark)

@@ -9,14 +9,15 @@ import pytest
 
 from jobq.errors import ConfigError, LakeError
 from jobq.pipeline import offsets
-from jobq.pipeline.lake import inspection, maintain, marks, rollup
-from jobq.pipeline.lake.commit import commit, state_of
+from jobq.pipeline.lake import inspection, rollup, upkeep
+from jobq.pipeline.lake.commit import commit_files, state_of
+from jobq.pipeline.lake.files import live_files, rows_of_files
 from jobq.pipeline.lake.ingest import Ingest
-from jobq.pipeline.lake.live import live, tables
-from jobq.pipeline.lake.runner import Runner
-from jobq.pipeline.lake.store import Store
+from jobq.pipeline.lake.partitions import PartitionRunner
+from jobq.pipeline.lake.store import LakeStore
 from jobq.pipeline.lake.tables import EVENTS, ROLLUP
-from jobq.pipeline.offsets import Place
+from jobq.pipeline.lake.upkeep import mark, marks
+from jobq.pipeline.offsets import LogOffset
 from tests.pipeline.lake.conftest import DAY, mids, rows
 
 DAY_MS = 86_400_000
@@ -30,7 +31,7 @@ def paths(lake) -> list[Path]:
 @pytest.fixture
 def three_days(lake, valkey_client, write):
     """Days -2, -1 and 0, two files each."""
-    work = Ingest(lake, valkey_client, Runner("never"))
+    work = Ingest(lake, valkey_client, PartitionRunner("never"))
     for half in range(2):
         for day in (-2, -1, 0):
             # A stream's ids only grow, so each day has a queue of its own.
@@ -41,28 +42,28 @@ def three_days(lake, valkey_client, write):
 
 def test_compacting_leaves_one_sorted_file_a_day_with_the_same_rows(three_days):
     before = mids(three_days)
-    done = maintain.compact(three_days)
+    done = upkeep.compact(three_days)
     assert [(one.rows, one.files_before, one.files) for one in done] == [(20, 2, 1)] * 3
     assert mids(three_days) == before
     found = [(row["queue"], row["job"], row["finished_at"]) for row in rows(three_days)]
     assert found == sorted(found)
-    assert maintain.compact(three_days) == []
+    assert upkeep.compact(three_days) == []
 
 
 def test_rows_stay_single_when_two_compact_the_same_day_at_once(three_days, monkeypatch):
     """As in a bucket, which has no lock."""
-    before, sort, paths_then = mids(three_days), maintain._sorted_parts, []
+    before, sort, paths_then = mids(three_days), upkeep._sorted_parts, []
 
     def meanwhile(*args):
         if not paths_then:
             paths_then.append(None)
-            maintain.compact(three_days, ["events"])
+            upkeep.compact(three_days, ["events"])
             paths_then[:] = paths(three_days)
         return sort(*args)
 
-    monkeypatch.setattr(maintain, "_sorted_parts", meanwhile)
+    monkeypatch.setattr(upkeep, "_sorted_parts", meanwhile)
     with pytest.raises(LakeError, match="nothing was changed, run this again"):
-        maintain.compact(three_days, ["events"])
+        upkeep.compact(three_days, ["events"])
     assert mids(three_days) == before
     assert paths(three_days) == paths_then
 
@@ -70,15 +71,15 @@ def test_rows_stay_single_when_two_compact_the_same_day_at_once(three_days, monk
 def test_batch_is_remembered_when_it_comes_while_a_day_is_compacted(
     three_days, valkey_client, write, monkeypatch
 ):
-    sort, work = maintain._sorted_parts, Ingest(three_days, valkey_client, Runner("never"))
+    sort, work = upkeep._sorted_parts, Ingest(three_days, valkey_client, PartitionRunner("never"))
     write("q2", 1, first=500)
 
     def meanwhile(*args):
         work.events()
         return sort(*args)
 
-    monkeypatch.setattr(maintain, "_sorted_parts", meanwhile)
-    maintain.compact(three_days, ["events"])
+    monkeypatch.setattr(upkeep, "_sorted_parts", meanwhile)
+    upkeep.compact(three_days, ["events"])
     assert sum(mids(three_days).values()) == 61
     assert [one.text for one in inspection.check(three_days) if one.level == "fail"] == []
 
@@ -88,14 +89,14 @@ def test_rollups_of_an_expired_day_are_not_made_anew_when_late_events_reach_it(
 ):
     days = rollup.stale(three_days)
     rollup._replace(three_days, ROLLUP, None, [], days)
-    maintain.expire(three_days, 0, now=NOON)
+    upkeep.expire(three_days, 0, now=NOON)
     write("late", 3, at=DAY - DAY_MS)
-    Ingest(three_days, valkey_client, Runner("never")).events()
+    Ingest(three_days, valkey_client, PartitionRunner("never")).events()
     assert rollup.stale(three_days) == {}
 
 
 def test_compacting_splits_what_is_over_the_size_of_a_file(three_days):
-    [one, *_] = maintain.compact(three_days, ["events"], target=1_500)
+    [one, *_] = upkeep.compact(three_days, ["events"], target=1_500)
     assert one.files > 1
     assert sum(mids(three_days).values()) == 60
 
@@ -105,21 +106,21 @@ def test_compacting_a_day_too_large_for_memory_sorts_some_queues_at_a_time(
 ):
     for number, (queue, count) in enumerate((("a", 2), ("b", 3), ("c", 10), ("d", 1))):
         write(queue, count, first=number * 10 + 1)
-    Ingest(lake, valkey_client, Runner("never")).events()
-    monkeypatch.setattr(maintain, "IN_MEMORY", 5)
-    [one] = maintain.compact(lake)
+    Ingest(lake, valkey_client, PartitionRunner("never")).events()
+    monkeypatch.setattr(upkeep, "IN_MEMORY", 5)
+    [one] = upkeep.compact(lake)
     assert (one.rows, one.files) == (16, 3)
-    stored = tables(lake.below("events"), live(lake.table("events")))
+    stored = rows_of_files(lake.below("events"), live_files(lake.table("events")))
     found = {"".join(sorted(part["queue"].to_pylist())) for part in stored}
     assert found == {"aabbb", "c" * 10, "d"}
 
 
 def test_offsets_survive_compacting_and_expiring(three_days, valkey_client, write):
     places = state_of(three_days.table("events"), EVENTS.app).places
-    maintain.compact(three_days)
-    maintain.expire(three_days, 0, now=NOON)
+    upkeep.compact(three_days)
+    upkeep.expire(three_days, 0, now=NOON)
     assert state_of(three_days.table("events"), EVENTS.app).places == places
-    work = Ingest(three_days, valkey_client, Runner("never"))
+    work = Ingest(three_days, valkey_client, PartitionRunner("never"))
     assert work.events().rows == 0
 
 
@@ -127,12 +128,12 @@ def test_ingest_goes_on_when_a_compaction_is_committed_meanwhile(
     three_days, valkey_client, write, monkeypatch
 ):
     write("q2", 5, first=500)
-    work = Ingest(three_days, valkey_client, Runner("never"))
+    work = Ingest(three_days, valkey_client, PartitionRunner("never"))
     plain = work._answers
 
     def meanwhile(*args):
         found = plain(*args)
-        assert len(maintain.compact(three_days)) == 3
+        assert len(upkeep.compact(three_days)) == 3
         return found
 
     monkeypatch.setattr(work, "_answers", meanwhile)
@@ -145,30 +146,33 @@ def test_ingest_goes_on_when_a_compaction_is_committed_meanwhile(
 def test_vacuum_deletes_what_was_replaced_and_left_over_and_nothing_else(three_days):
     orphan = Path(three_days.store.uri) / "events" / "dt=2026-11-20" / "part-orphan.zstd.parquet"
     orphan.write_bytes(b"")
-    maintain.compact(three_days)
-    assert maintain.vacuum(three_days, 7 * 86_400)["events"] == 0
-    assert maintain.vacuum(three_days, 60)["events"] == 0
-    assert maintain.vacuum(three_days, 0)["events"] == 7
+    upkeep.compact(three_days)
+    assert upkeep.vacuum(three_days, 7 * 86_400)["events"] == 0
+    assert upkeep.vacuum(three_days, 60)["events"] == 0
+    assert upkeep.vacuum(three_days, 0)["events"] == 7
     assert len(paths(three_days)) == 3
     assert sum(mids(three_days).values()) == 60
 
 
 def test_vacuum_of_a_bucket_leaves_files_alone_that_may_be_being_written(lake):
-    bucket = type(lake)(Store("s3://bucket/lake"))
+    bucket = type(lake)(LakeStore("s3://bucket/lake"))
     with pytest.raises(ConfigError, match="take 1h or more"):
-        maintain.vacuum(bucket, 60)
+        upkeep.vacuum(bucket, 60)
 
 
 def test_expiring_drops_whole_days_before_the_time(three_days):
-    [done] = maintain.expire(three_days, 86_400, now=NOON)
+    [done] = upkeep.expire(three_days, 86_400, now=NOON)
     assert (done.rows, done.days, done.before) == (20, 1, "2026-11-20")
-    assert {one.dt for one in live(three_days.table("events"))} == {"2026-11-20", "2026-11-21"}
+    assert {one.dt for one in live_files(three_days.table("events"))} == {
+        "2026-11-20",
+        "2026-11-21",
+    }
     assert state_of(three_days.table("events"), EVENTS.app).expired == 20
     assert all(finding.level == "ok" for finding in inspection.check(three_days))
 
 
 def test_expiring_drops_nothing_when_the_time_is_before_all_days(three_days):
-    [done] = maintain.expire(three_days, 1e12, now=NOON)
+    [done] = upkeep.expire(three_days, 1e12, now=NOON)
     assert (done.rows, done.before) == (0, "1970-01-01")
 
 
@@ -191,8 +195,8 @@ def test_check_tells_offsets_that_go_back(lake, ingest, write):
     ingest.events()
     delta = lake.made("events")
     state = state_of(delta, EVENTS.app)
-    back = state.following({"low": Place(f"{DAY + 5}-0", 12)}, 0, {})
-    commit(lake, "events", delta, [], back)
+    back = state.following({"low": LogOffset(f"{DAY + 5}-0", 12)}, 0, {})
+    commit_files(lake, "events", delta, [], back)
     found = [one.text for one in inspection.check(lake) if one.level == "fail"]
     assert len(found) == 1
     assert "batch 2: low goes back from" in found[0]
@@ -208,16 +212,15 @@ def test_check_tells_a_missing_file_a_short_one_and_a_double_row(three_days):
 
 
 def test_check_tells_rows_that_are_there_twice(three_days):
-    from jobq.pipeline.lake.commit import commit
-    from jobq.pipeline.lake.files import Writer
-    from jobq.pipeline.lake.live import tables
+    from jobq.pipeline.lake.commit import commit_files
+    from jobq.pipeline.lake.files import DataFileWriter, rows_of_files
 
     store = three_days.below("events")
-    writer = Writer(store, EVENTS)
-    for found in tables(store, live(three_days.table("events"))[:1]):
+    writer = DataFileWriter(store, EVENTS)
+    for found in rows_of_files(store, live_files(three_days.table("events"))[:1]):
         writer.add(found)
     delta = three_days.table("events")
-    commit(three_days, "events", delta, [file.action() for file in writer.finish()])
+    commit_files(three_days, "events", delta, [file.action() for file in writer.finish()])
     bad = [finding.text for finding in inspection.check(three_days) if finding.level == "fail"]
     assert bad == [
         "2026-11-19: 10 rows are there more than once",
@@ -228,7 +231,7 @@ def test_check_tells_rows_that_are_there_twice(three_days):
 def test_check_tells_what_was_lost_as_a_note(three_days, valkey_client, write):
     write("q2", 30, first=600)
     valkey_client.command("XTRIM", "jobq:{q2}:events", "MINID", f"{DAY + 620}-0")
-    Ingest(three_days, valkey_client, Runner("never")).events()
+    Ingest(three_days, valkey_client, PartitionRunner("never")).events()
     notes = [f.text for f in inspection.check(three_days) if f.level == "note"]
     assert notes == ["q2: 20 entries were dropped before they were read"]
 
@@ -245,8 +248,8 @@ def test_stats_tell_rows_bytes_days_and_backlog(three_days, valkey_client, write
 
 
 def test_marks_are_kept_in_the_order_of_their_times(lake):
-    marks.mark(lake, "v2", NOON)
-    marks.mark(lake, "v1", NOON - timedelta(days=1))
-    assert marks.marks(lake) == [("v1", NOON - timedelta(days=1)), ("v2", NOON)]
+    mark(lake, "v2", NOON)
+    mark(lake, "v1", NOON - timedelta(days=1))
+    assert marks(lake) == [("v1", NOON - timedelta(days=1)), ("v2", NOON)]
     with pytest.raises(ConfigError, match="printable"):
-        marks.mark(lake, "\n")
+        mark(lake, "\n")

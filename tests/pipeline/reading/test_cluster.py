@@ -10,10 +10,9 @@ from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.pipeline import offsets
 from jobq.pipeline.lake import inspection
-from jobq.pipeline.lake.ingest import Ingest
-from jobq.pipeline.lake.place import Lake
-from jobq.pipeline.lake.runner import Runner
-from jobq.pipeline.lake.service import round_of
+from jobq.pipeline.lake.ingest import Ingest, IngestOptions, one_round
+from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.partitions import PartitionRunner
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.topics.topic import Topic
@@ -86,15 +85,15 @@ def test_every_view_is_read_from_all_nodes(source, view):
 
 def test_lake_takes_what_all_nodes_have_and_trims_each(client, tmp_path):
     streams = {name: offsets.events_key("jobq", name) for name in NAMES}
-    written = {name: offsets.tail(client, key).length for name, key in streams.items()}
+    written = {name: offsets.events_tail(client, key).length for name, key in streams.items()}
     dead = sum(Queue(name, client).admin.counts().dead for name in NAMES)
     lake = Lake.create(str(tmp_path / "lake"))
-    work = Ingest(lake, client, Runner("never"), trim=True)
-    found = round_of(work, lambda batch: None, lambda: False)
+    work = Ingest(lake, client, PartitionRunner("never"), IngestOptions(trim=True))
+    found = one_round(work, lambda batch: None, lambda: False)
     assert (found.events, found.dead, dict(found.lost)) == (sum(written.values()), dead, {})
     assert dead > 0 < found.topics
-    assert round_of(work, lambda batch: None, lambda: False).is_empty
-    left = {name: offsets.tail(client, key).length for name, key in streams.items()}
+    assert one_round(work, lambda batch: None, lambda: False).is_empty
+    left = {name: offsets.events_tail(client, key).length for name, key in streams.items()}
     assert left == dict.fromkeys(NAMES, 0)
     assert [one.backlog for one in inspection.backlog(lake, client)] == [0, 0, 0]
 
@@ -110,7 +109,7 @@ def test_stream_goes_on_over_all_nodes_and_trims_each(source, client):
             break
         reader.commit(end)
         start = end
-    added = {name: offsets.tail(client, offsets.events_key("jobq", name)) for name in NAMES}
+    added = {name: offsets.events_tail(client, offsets.events_key("jobq", name)) for name in NAMES}
     assert {name: tail.length for name, tail in added.items()} == dict.fromkeys(NAMES, 0)
     assert found > 6
     reader.stop()

@@ -10,9 +10,9 @@ import pytest
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.errors import BadRecordError, ConfigError, DataLossError, UnavailableError
-from jobq.pipeline.reading import events as reading
-from jobq.pipeline.reading import stretch
-from jobq.pipeline.reading.reader import JobqReader
+from jobq.pipeline.reading import ranges
+from jobq.pipeline.reading import streams as reading
+from jobq.pipeline.reading.readers import JobqReader
 from jobq.pipeline.reading.request import requested
 from jobq.queue.types import Ending
 from tests.conftest import answering, binary, start
@@ -76,7 +76,7 @@ def test_partitions_cover_every_event_once(load, events, count):
 
 
 def test_big_queue_is_cut_when_nobody_says_how(load, events, monkeypatch):
-    monkeypatch.setattr(stretch, "ROWS_PER_PART", 10)
+    monkeypatch.setattr(ranges, "ROWS_PER_PART", 10)
     events("low", 40)
     planned = load()
     assert len(planned.parts) == 4

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from jobq.errors import DataLossError
 from jobq.pipeline import offsets
-from jobq.pipeline.offsets import Place
+from jobq.pipeline.offsets import LogOffset
 from jobq.topics.topic import Topic
 
 from .conftest import BEGIN, mids
@@ -296,7 +296,7 @@ def test_topic_is_streamed_by_index(query, topic, caplog):
     topic.trim(before=7)
     assert [row["index"] for row in one.batch()] == [7, 8, 9, 10]
     assert "2 messages" in caplog.text
-    assert offsets.from_json(one.offsets[-1]) == {"orders": Place("10", 10)}
+    assert offsets.from_json(one.offsets[-1]) == {"orders": LogOffset("10", 10)}
 
 
 def test_topic_begins_at_a_time(query, topic):

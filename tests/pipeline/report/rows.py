@@ -7,17 +7,16 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from jobq.pipeline.report.asked import Asked
+from jobq.pipeline.report.query import ReportQuery
 from jobq.pipeline.report.registry import named
-from jobq.pipeline.report.run import frame
-from jobq.pipeline.report.views import Read, registered
+from jobq.pipeline.report.run import EventSource, events_view, frame
 from jobq.pipeline.schema import EVENT_COLUMNS, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
-ASKED = Asked(since=NOON, until=NOON + timedelta(hours=1))
+ASKED = ReportQuery(since=NOON, until=NOON + timedelta(hours=1))
 
 
 def at(seconds: float) -> datetime:
@@ -54,12 +53,12 @@ def source(spark: SparkSession, events: Iterable[tuple[Any, ...]]) -> DataFrame:
 
 @contextmanager
 def viewed(
-    spark: SparkSession, events: Sequence[tuple[Any, ...]], asked: Asked = ASKED
+    spark: SparkSession, events: Sequence[tuple[Any, ...]], asked: ReportQuery = ASKED
 ) -> Iterator[None]:
     """The view `events` over them; an empty one for none, which the command would refuse."""
     if events:
         made = source(spark, events)
-        with registered(spark, Read(lambda since, until: made), asked):
+        with events_view(spark, EventSource(lambda since, until: made), asked):
             yield
         return
     empty = spark.createDataFrame([], "queue STRING, kind STRING, mid STRING, job STRING, attempt INT, "
@@ -71,7 +70,7 @@ def viewed(
 
 
 def answered(
-    spark: SparkSession, name: str, events: Sequence[tuple[Any, ...]], asked: Asked = ASKED
+    spark: SparkSession, name: str, events: Sequence[tuple[Any, ...]], asked: ReportQuery = ASKED
 ) -> list[dict[str, Any]]:
     """The rows of a report's statement."""
     (report,) = named(name)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from jobq.pipeline.report.interval import Side
+from jobq.pipeline.report.interval import MedianSample
 
 
 def deviate(confidence: float, comparisons: int = 1) -> float:
@@ -24,7 +24,7 @@ def rank(n: int, z: float) -> int:
     return max(1, math.floor((n + 1) / 2 - z * math.sqrt(n) / 2))
 
 
-def side(sample: Sequence[float], z: float) -> Side:
+def side(sample: Sequence[float], z: float) -> MedianSample:
     """What the interval needs of a sample."""
     ordered, c = sorted(sample), rank(len(sample), z)
-    return Side(median(ordered), ordered[c - 1], ordered[-c])
+    return MedianSample(median(ordered), ordered[c - 1], ordered[-c])

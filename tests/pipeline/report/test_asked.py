@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jobq.errors import ConfigError
-from jobq.pipeline.report.asked import Asked, marked, moment, pools
 from jobq.pipeline.report.formats import (
     cells,
     decimal,
@@ -18,8 +17,17 @@ from jobq.pipeline.report.formats import (
     shown,
     spreadsheet,
 )
-from jobq.pipeline.report.registry import ANOMALIES, COST, REGRESSIONS, REPORTS, WAIT, Column, named
-from jobq.pipeline.report.run import Result, judge
+from jobq.pipeline.report.query import ReportQuery, marked, moment, pools
+from jobq.pipeline.report.registry import (
+    ANOMALIES,
+    COST,
+    REGRESSIONS,
+    REPORTS,
+    WAIT,
+    ReportColumn,
+    named,
+)
+from jobq.pipeline.report.run import ReportResult, judge
 from tests.pipeline.report.rows import ASKED, NOON, at
 
 
@@ -44,11 +52,11 @@ def test_moment_says_how_to_write_one(text):
      (timedelta(days=7), 3600), (timedelta(days=365), 604_800), (timedelta(days=9999), 604_800)],
 )  # fmt: skip
 def test_stretch_of_a_time_line_grows_with_the_range(span, bucket_s):
-    assert Asked(since=NOON, until=NOON + span).bucket_s == bucket_s
+    assert ReportQuery(since=NOON, until=NOON + span).bucket_s == bucket_s
 
 
 def test_time_lines_begin_on_the_round():
-    values = Asked(since=at(61), until=at(3600)).values
+    values = ReportQuery(since=at(61), until=at(3600)).values
     assert values["start_s"] == NOON.timestamp() + 60
 
 
@@ -60,7 +68,7 @@ def test_mark_that_is_not_there_is_refused_with_the_nearest():
 
 
 def test_weights_are_one_where_none_is_said():
-    asked = Asked(since=NOON, until=at(1), weights=("high:6", "low:2,high:3"))
+    asked = ReportQuery(since=NOON, until=at(1), weights=("high:6", "low:2,high:3"))
     assert pools(asked, ("high", "low")) == {"high:6": (6, 1), "low:2,high:3": (3, 2)}
 
 
@@ -96,17 +104,17 @@ def test_other_values_are_shown_short():
         "1.23",
         "1,234",
     ]
-    change = Column("change", "change", "share")
+    change = ReportColumn("change", "change", "share")
     assert [shown(v, change, ASKED) for v in (0.425, -0.031, None)] == ["+42.5 %", "-3.1 %", "–"]
 
 
 def test_times_are_shown_in_the_zone_asked_for():
-    asked = Asked(since=NOON, until=at(1), zone="Asia/Kolkata")
-    assert shown(NOON, Column("at", "from", "time"), asked) == "2026-11-20 17:30"
+    asked = ReportQuery(since=NOON, until=at(1), zone="Asia/Kolkata")
+    assert shown(NOON, ReportColumn("at", "from", "time"), asked) == "2026-11-20 17:30"
 
 
 def test_document_of_several_reports_is_one():
-    told = json.loads(document([Result(WAIT, []), Result(COST, [])], ASKED))
+    told = json.loads(document([ReportResult(WAIT, []), ReportResult(COST, [])], ASKED))
     assert [one["report"] for one in told["reports"]] == ["wait", "cost"]
 
 
@@ -121,7 +129,7 @@ def test_spreadsheet_keeps_numbers_and_times_as_they_are():
         "score": 4.0,
     }
     assert (
-        spreadsheet(Result(ANOMALIES, [row])).splitlines()[1]
+        spreadsheet(ReportResult(ANOMALIES, [row])).splitlines()[1]
         == '2026-11-20T12:00:00+00:00,"a,b",3,-5,1.5,2.0,4.0'
     )
 
@@ -146,4 +154,4 @@ def counted(**given: float) -> dict[str, object]:
 def test_verdict_needs_the_whole_interval_beyond_the_least_change(given, verdict):
     (row,) = judge(REGRESSIONS, ASKED, [counted(**given)]).rows
     assert row["verdict"] == verdict
-    list(cells(Result(REGRESSIONS, [row]), ASKED))
+    list(cells(ReportResult(REGRESSIONS, [row]), ASKED))

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from jobq.pipeline.report.capacity import BEYOND, searched
-from jobq.pipeline.report.simulation import Trace, Waits, simulate
+from jobq.pipeline.report.capacity import BEYOND, Trace, Waits, searched, simulate
 from tests.pipeline.report.rows import ASKED
 
 EQUAL = {"equal": (1, 1)}

@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 import pytest
 
-from jobq.pipeline.report.interval import Interval, Side, difference
+from jobq.pipeline.report.interval import MedianDifference, MedianSample, difference
 from tests.pipeline.report.samples import deviate, rank, side
 
 Z = 1.96
@@ -27,19 +27,21 @@ def test_deviate_is_the_normal_one_shared_among_comparisons(confidence, comparis
 
 
 def test_side_takes_order_statistics_from_both_ends():
-    assert side([9, 1, 5, 3, 7, 2, 8, 4, 6, 10], Z) == Side(5.5, 2, 9)
+    assert side([9, 1, 5, 3, 7, 2, 8, 4, 6, 10], Z) == MedianSample(5.5, 2, 9)
 
 
 def test_difference_is_the_after_less_the_before_with_both_sides_doubts():
     # Down: 4 of the after, 3 of the before; up: 12 and 5.
-    assert difference(Side(10, 5, 13), Side(30, 26, 42)) == Interval(20, 15, 33)
+    assert difference(MedianSample(10, 5, 13), MedianSample(30, 26, 42)) == MedianDifference(
+        20, 15, 33
+    )
 
 
 def test_difference_has_no_width_when_all_runs_are_alike():
     assert difference(side([5] * 30, Z), side([7] * 30, Z)) == (2, 2, 2)
 
 
-def drawn(rng: random.Random, n: int, z: float, scale: float = 1.0) -> Side:
+def drawn(rng: random.Random, n: int, z: float, scale: float = 1.0) -> MedianSample:
     """Run times as they are: skewed, with a long tail."""
     return side([scale * rng.lognormvariate(0, 1) for _ in range(n)], z)
 

@@ -13,19 +13,17 @@ from typing import Any
 
 import pytest
 
-from jobq.pipeline.report.asked import Asked
-from jobq.pipeline.report.html import page
+from jobq.pipeline.report.html import cards, page
 from jobq.pipeline.report.plots import HEIGHT, LEFT, RIGHT, WIDTH, plot
+from jobq.pipeline.report.query import ReportQuery
 from jobq.pipeline.report.registry import ERRORS, REGRESSIONS, REPORTS, THROUGHPUT, Report
-from jobq.pipeline.report.run import Result
-from jobq.pipeline.report.summary import cards
-from jobq.pipeline.report.views import Seen
+from jobq.pipeline.report.run import EventsSeen, ReportResult
 from tests import tools
 from tests.pipeline.report.rows import NOON, at
 
 HOSTILE = "<script src=//evil.example/x.js></script>\"'&\x1b[2J" + "x" * 90
-ASKED = Asked(since=NOON, until=NOON + timedelta(days=2))
-SEEN = Seen(1234, at(0), at(60), ("low", HOSTILE))
+ASKED = ReportQuery(since=NOON, until=NOON + timedelta(days=2))
+SEEN = EventsSeen(1234, at(0), at(60), ("low", HOSTILE))
 _BY_UNIT: dict[str, Any] = {
     "text": HOSTILE, "count": 1234, "ms": 1500, "us": 2_500_000, "share": 0.25, "times": 2.5,
     "decimal": 1.5, "kib": 90_000, "weekday": 3, "time": at(60),
@@ -47,9 +45,9 @@ def row(report: Report, i: int) -> dict[str, Any]:
     return made
 
 
-def full() -> list[Result]:
+def full() -> list[ReportResult]:
     """Every report with rows."""
-    return [Result(one, [row(one, i) for i in range(48)], ["A note <b>."]) for one in REPORTS]
+    return [ReportResult(one, [row(one, i) for i in range(48)], ["A note <b>."]) for one in REPORTS]
 
 
 class Elements(HTMLParser):
@@ -99,7 +97,7 @@ def test_every_plot_says_what_it_shows_and_has_its_table():
 
 
 def test_page_says_so_when_a_report_has_no_rows():
-    said = page([Result(one, []) for one in REPORTS], ASKED, SEEN)
+    said = page([ReportResult(one, []) for one in REPORTS], ASKED, SEEN)
     for one in REPORTS:
         assert one.empty.replace("'", "&#x27;") in said
     assert "Nothing failed" in said and "Not enough data to compare" in said
@@ -107,7 +105,7 @@ def test_page_says_so_when_a_report_has_no_rows():
 
 def test_table_of_a_page_is_cut_and_says_so():
     (errors,) = (one for one in REPORTS if one.name == "errors")
-    said = page([Result(errors, [row(errors, i) for i in range(300)])], ASKED, SEEN)
+    said = page([ReportResult(errors, [row(errors, i) for i in range(300)])], ASKED, SEEN)
     assert said.count("<tr") == 201 and "100 further rows" in said
 
 
@@ -117,7 +115,7 @@ def test_time_line_has_its_end_at_the_top_of_its_table_and_queues_in_their_order
         for i in range(150)
         for queue in ("high", "low")
     ]
-    said = page([Result(THROUGHPUT, rows)], ASKED, SEEN)
+    said = page([ReportResult(THROUGHPUT, rows)], ASKED, SEEN)
     found = re.findall(r"<td>(2026[^<]*)</td><td>(\w+)</td>", said)
     assert found[:3] == [
         ("2026-11-20 14:29", "high"),
@@ -140,7 +138,7 @@ def test_time_line_has_its_end_at_the_top_of_its_table_and_queues_in_their_order
 )
 def test_ticks_of_a_time_line_are_on_the_round_by_the_zone_asked_for(hours, labels):
     rows = [{"at": at(i * hours * 900), "queue": "low", "done_per_s": 0.1} for i in range(5)]
-    drawn = plot(Result(THROUGHPUT, rows), replace(ASKED, zone="Europe/Berlin"))
+    drawn = plot(ReportResult(THROUGHPUT, rows), replace(ASKED, zone="Europe/Berlin"))
     assert re.findall(rf'y="{HEIGHT - 8}">([^<]*)<', drawn) == labels
 
 
@@ -168,7 +166,7 @@ def test_ticks_are_within_the_figure_and_each_there_once_where_clocks_change(
     first = datetime.fromisoformat(since)
     times = [first + timedelta(hours=hours * i / 4) for i in range(5)]
     rows = [{"at": one, "queue": "low", "done_per_s": 0.1} for one in times]
-    drawn = plot(Result(THROUGHPUT, rows), replace(ASKED, zone=zone))
+    drawn = plot(ReportResult(THROUGHPUT, rows), replace(ASKED, zone=zone))
     found = re.findall(rf'x="([^"]*)" y="{HEIGHT - 8}">([^<]*)<', drawn)
     assert [label for _, label in found] == labels
     places = [float(x) for x, _ in found]
@@ -182,23 +180,23 @@ def test_label_of_a_bar_keeps_the_begin_of_an_error_and_the_end_of_a_name():
         "jobs": "a" * 80 + ".webhooks.deliver",
         "attempts": 3,
     }
-    drawn = plot(Result(ERRORS, [row]), ASKED)
+    drawn = plot(ReportResult(ERRORS, [row]), ASKED)
     (label,) = re.findall(r'class="label"[^>]*>([^<]*)<', drawn)
     assert len(label) <= 52
     assert label.startswith("ReadTimeout: x") and label.endswith(".webhooks.deliver")
 
 
 def test_bars_of_verdicts_are_coloured_and_what_may_be_chance_is_faint():
-    drawn = plot(Result(REGRESSIONS, [row(REGRESSIONS, i) for i in range(2)]), ASKED)
+    drawn = plot(ReportResult(REGRESSIONS, [row(REGRESSIONS, i) for i in range(2)]), ASKED)
     assert 'class="bar slower"' in drawn and 'class="bar faster"' in drawn
     unsure = row(REGRESSIONS, 0) | {"verdict": "no change shown"}
-    assert 'class="bar quiet"' in plot(Result(REGRESSIONS, [unsure]), ASKED)
+    assert 'class="bar quiet"' in plot(ReportResult(REGRESSIONS, [unsure]), ASKED)
 
 
 def test_error_on_a_card_is_short():
     made = {one.report.name: one for one in full()}
     failed = row(ERRORS, 0) | {"error": "E: " + "x" * 400, "jobs": "app.send"}
-    made["errors"] = Result(ERRORS, [failed])
+    made["errors"] = ReportResult(ERRORS, [failed])
     _, fails, _ = cards(list(made.values()), ASKED)
     assert fails.lines[0] == f"E: {'x' * 56}… in app.send: 1,234 attempts"
 
@@ -215,7 +213,7 @@ def test_cards_count_what_failed():
     made = {one.report.name: one for one in full()}
     (retries,) = (one.report for one in full() if one.report.name == "retries")
     counts = {"queue": "low", "job": "a", "attempts": 200, "done": 150, "dead": 7}
-    made["retries"] = Result(retries, [counts])
+    made["retries"] = ReportResult(retries, [counts])
     _, fails, _ = cards(list(made.values()), ASKED)
     assert fails.answer == "25.0 % of 200 attempts failed"
     assert fails.lines[-1] == "7 messages died"
@@ -232,7 +230,7 @@ def test_line_of_one_point_and_plot_of_zeros_are_drawn():
         "waiting": 0,
         "basis": "started messages",
     }
-    assert 'class="line s0"' in page([Result(backlog, [one])], ASKED, SEEN)
+    assert 'class="line s0"' in page([ReportResult(backlog, [one])], ASKED, SEEN)
 
 
 def test_backlog_is_drawn_at_its_highest_when_a_burst_was_over_by_the_end_of_the_stretch():
@@ -244,7 +242,7 @@ def test_backlog_is_drawn_at_its_highest_when_a_burst_was_over_by_the_end_of_the
         "started": 800,
         "basis": "enqueued events",
     }
-    drawn = plot(Result(backlog, [{**counts, "most": 800, "waiting": 0}]), ASKED)
+    drawn = plot(ReportResult(backlog, [{**counts, "most": 800, "waiting": 0}]), ASKED)
     assert ">800</text>" in drawn
 
 

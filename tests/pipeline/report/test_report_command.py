@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from deltalake import write_deltalake
 
 from jobq.cli import main
-from jobq.pipeline.lake.place import Lake
+from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.tables import to_lake
 from jobq.pipeline.report.registry import NAMES
 from jobq.pipeline.schema import EVENT_COLUMNS, events_schema

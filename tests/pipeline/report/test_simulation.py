@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from jobq.pipeline.report.simulation import Load, Trace, formula_wait, load, simulate, waits
+from jobq.pipeline.report.capacity import Load, Trace, formula_wait, load, simulate, waits
 from jobq.worker.scheduling import QueueTurns
 
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.testing import assertDataFrameEqual
 
-from jobq.pipeline.report.asked import Asked
+from jobq.pipeline.report.query import ReportQuery
 from jobq.pipeline.report.registry import REPORTS, named
-from jobq.pipeline.report.run import frame
-from jobq.pipeline.report.views import Read, registered
+from jobq.pipeline.report.run import EventSource, events_view, frame
 from tests.pipeline.report.rows import ASKED, NOON, answered, at, event, recovered, source, viewed
 from tests.pipeline.report.samples import deviate, side
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    spark: SparkSession, name: str, events: list[Any], rows: list[Any], asked: Asked = ASKED
+    spark: SparkSession, name: str, events: list[Any], rows: list[Any], asked: ReportQuery = ASKED
 ) -> None:
     """The statement's answer, in its order, is `rows`."""
     (report,) = named(name)
@@ -58,7 +57,7 @@ def test_statements_bear_events_that_tell_nothing_but_their_kind(spark):
 def test_events_are_kept_only_when_to_read_them_again_is_dear(spark):
     made = source(spark, [event()])
     for dear in (False, True):
-        with registered(spark, Read(lambda since, until: made, dear), ASKED) as seen:
+        with events_view(spark, EventSource(lambda since, until: made, dear), ASKED) as seen:
             assert spark.catalog.isCached("events") is dear
         assert (seen.events, seen.queues) == (1, ("low",))
     assert not spark.catalog.tableExists("events")
@@ -127,7 +126,7 @@ def test_throughput_has_a_row_for_each_stretch_when_nothing_ended_in_it(spark):
 
 
 def test_heatmap_divides_by_the_hours_of_the_range(spark):
-    fortnight = Asked(since=NOON, until=NOON + timedelta(days=14))
+    fortnight = ReportQuery(since=NOON, until=NOON + timedelta(days=14))
     events = [event(end=1), event(end=2), event("dead", end=7 * 86400 + 1), event(end=86400)]
     check(spark, "heatmap", events, [(4, 12, 3, 1, 1.5), (5, 12, 1, 0, 0.5)], fortnight)
 
@@ -135,7 +134,7 @@ def test_heatmap_divides_by_the_hours_of_the_range(spark):
 def test_heatmap_is_in_the_zone_asked_for_when_its_clocks_go_back(spark):
     # Berlin, 2026-10-25: 00:30Z and 01:30Z are both half past two.
     since = NOON.replace(month=10, day=25, hour=0)
-    asked = Asked(since=since, until=since + timedelta(hours=2), zone="Europe/Berlin")
+    asked = ReportQuery(since=since, until=since + timedelta(hours=2), zone="Europe/Berlin")
     back = (since - NOON).total_seconds()
     events = [event(end=back + 1800), event(end=back + 5400)]
     check(spark, "heatmap", events, [(6, 2, 2, 0, 1.0)], asked)

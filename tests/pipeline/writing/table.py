@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from jobq.pipeline.writing import writer
-from jobq.pipeline.writing.writer import PartitionWritten, StreamPosition
+from jobq.pipeline.writing.writer import PartitionOrigin, PartitionWritten
 
 
 def schema_of(**columns: Any) -> StructType:
@@ -45,7 +45,7 @@ class Write:
         """One task's attempt at a partition; query= and batch= within a stream."""
         one = self.writer
         given = batches if batches is not None else batches_of(self.schema, rows)
-        position = StreamPosition(partition, **stream)
+        position = PartitionOrigin(partition, **stream)
         return writer.write_partition(one.settings, self.schema, iter(given), position)
 
     def save(self, *partitions: list[tuple[Any, ...]]) -> list[PartitionWritten]:

@@ -20,7 +20,7 @@ POINTS = 180
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class ReportQuery:
     """One request. `since` <= finished_at < `until`; both in UTC."""
 
     since: datetime
@@ -126,7 +126,7 @@ def marked(name: str, marks: Mapping[str, datetime]) -> datetime:
     return marks[name]
 
 
-def pools(asked: Asked, queues: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+def pools(asked: ReportQuery, queues: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """What --weights asks capacity to compare, each a weight per queue; unnamed queues have 1."""
     found = {}
     for text in asked.weights:

@@ -1,6 +1,6 @@
-"""Stretches of streams and topics: what a read covers, cut and packed into partitions.
+"""Ranges of event streams and topics that a read covers, and how they are divided into partitions.
 
-Bounds are settled when the read is planned, so that every action on one DataFrame sees the same entries.
+The bounds are fixed when the read is planned, so that every action on one DataFrame has the same entries.
 """
 
 from __future__ import annotations
@@ -8,20 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+from jobq.client.connection import Client
 from jobq.errors import ConfigError
 from jobq.pipeline import offsets
-from jobq.pipeline.offsets import Place, Tail
+from jobq.pipeline.offsets import LogOffset, LogTail
 from jobq.pipeline.options import parsed_moment, unknown
+from jobq.pipeline.reading.request import ReadRequest
 from jobq.queue.directory import queue_names
 from jobq.topics.calls import TopicCalls, topic_names
 
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
-    from jobq.pipeline.reading.request import Request
-
-#: About the rows of one partition when nobody says how many there should be: each costs 40 ms of PySpark's own.
+#: Rows of a partition by default, about. Each partition costs PySpark 40 ms.
 ROWS_PER_PART = 500_000
 MOST_PARTS = 32
 UNKNOWN = -1
@@ -35,12 +33,12 @@ class _Sized(Protocol):
 Piece = TypeVar("Piece", bound=_Sized)
 
 
-class Stretch(NamedTuple):
+class ReadRange(NamedTuple):
     """Entries of one queue or topic after the id `after` up to and with `upto`.
 
-    expected: how many there are, UNKNOWN where the stretch was cut by time. anchor: then, the entry before
-    the first, or the first where there is none before. dropped: how many of the stream's entries were no
-    longer there when it was planned. rows: a guess, for sharing out.
+    expected: how many there are; UNKNOWN if the range was cut by time. anchor: in that case the entry before the
+    first, or the first if there is none before. dropped: how many of the stream's entries were trimmed before
+    planning. rows: an estimate, for dividing.
     """
 
     name: str
@@ -53,15 +51,15 @@ class Stretch(NamedTuple):
     anchor: str = ""
 
 
-def tail_of(client: Client, view: str, name: str) -> Tail:
-    """What a queue's events, or a topic, are now."""
+def tail_of(client: Client, view: str, name: str) -> LogTail:
+    """Return the tail of a queue's events or of a topic."""
     if view == "topic":
         return offsets.topic_tail(client, name)
-    return offsets.tail(client, offsets.events_key(client.namespace, name))
+    return offsets.events_tail(client, offsets.events_key(client.namespace, name))
 
 
-def chosen(client: Client, request: Request, strict: bool = True) -> list[str]:
-    """The queues or topics to read, sorted; strict: ConfigError for one that was never used."""
+def chosen(client: Client, request: ReadRequest, strict: bool = True) -> list[str]:
+    """Return the queues or topics to read, sorted. strict: ConfigError for one that was never used."""
     known = topic_names(client) if request.view == "topic" else queue_names(client)
     if not request.names:
         return known
@@ -72,15 +70,15 @@ def chosen(client: Client, request: Request, strict: bool = True) -> list[str]:
     return sorted(request.names)
 
 
-def _has_stream(client: Client, request: Request, name: str) -> bool:
-    # Its name was forgotten, its history is still there.
+def _has_stream(client: Client, request: ReadRequest, name: str) -> bool:
+    # The queue was forgotten, but its history is still there.
     return request.view != "messages" and tail_of(client, request.view, name).n > 0
 
 
-def planned(client: Client, request: Request) -> tuple[list[Stretch], dict[str, int]]:
-    """What the request covers now, and of each name how many entries were gone before that.
+def planned(client: Client, request: ReadRequest) -> tuple[list[ReadRange], dict[str, int]]:
+    """Return the ranges that the request covers now, and by name how many entries were trimmed before.
 
-    The latter only where it says with their number where to begin.
+    The latter is known only if the request's offsets have numbers.
     """
     tails = {name: tail_of(client, request.view, name) for name in chosen(client, request)}
     starts = bounds(client, request, tails, request.starting, request.since_ms)
@@ -97,11 +95,11 @@ def planned(client: Client, request: Request) -> tuple[list[Stretch], dict[str, 
     return stretches, gone
 
 
-def _order(place: Place) -> tuple[int, int]:
-    return offsets.parsed(place.id)
+def _order(place: LogOffset) -> tuple[int, int]:
+    return offsets.parsed_id(place.id)
 
 
-def _stretch(name: str, now: Tail, start: Place, end: Place) -> Stretch:
+def _stretch(name: str, now: LogTail, start: LogOffset, end: LogOffset) -> ReadRange:
     if _order(start) == _order(now.oldest):
         start = now.oldest
     exact = start.n >= 0 and end.n >= 0
@@ -109,19 +107,19 @@ def _stretch(name: str, now: Tail, start: Place, end: Place) -> Stretch:
     whole = _order(now.place)[0] - _order(now.oldest)[0]
     share = (last - first + 1) / (whole + 1)
     rows = end.n - start.n if exact else max(1, round(now.length * min(1.0, share)))
-    return Stretch(
+    return ReadRange(
         name, now.key, start.id, end.id, end.n - start.n if exact else UNKNOWN, now.dropped, rows
     )
 
 
 def bounds(
     client: Client,
-    request: Request,
-    tails: Mapping[str, Tail],
+    request: ReadRequest,
+    tails: Mapping[str, LogTail],
     text: str,
     at_ms: int | None = None,
-) -> dict[str, Place]:
-    """Places by name that an option says: earliest, latest, JSON, or a time; n is -1 where it isn't known."""
+) -> dict[str, LogOffset]:
+    """Return offsets by name for an option: earliest, latest, JSON, or a time. n is -1 if it isn't known."""
     word = text.lower()
     if at_ms is None and word in ("earliest", "latest"):
         return {
@@ -134,15 +132,15 @@ def bounds(
     return {name: place_at(client, request.view, name, at_ms) for name in tails}
 
 
-def place_at(client: Client, view: str, name: str, at_ms: int) -> Place:
-    """The place before what was written at that time or later."""
+def place_at(client: Client, view: str, name: str, at_ms: int) -> LogOffset:
+    """Return the offset before the first entry of that time or later."""
     if view == "topic":
         index = int(TopicCalls(name, client).run("find", at_ms)[0]) - 1
-        return Place(str(index), index)
-    return Place(offsets.before(f"{max(0, at_ms)}-0"), UNKNOWN)
+        return LogOffset(str(index), index)
+    return LogOffset(offsets.id_before(f"{max(0, at_ms)}-0"), UNKNOWN)
 
 
-def _given(text: str, tails: Mapping[str, Tail]) -> dict[str, Place]:
+def _given(text: str, tails: Mapping[str, LogTail]) -> dict[str, LogOffset]:
     places = {}
     for name, value in offsets.loaded(text).items():
         if name not in tails:
@@ -151,7 +149,7 @@ def _given(text: str, tails: Mapping[str, Tail]) -> dict[str, Place]:
     return places
 
 
-def _one(name: str, value: Any, now: Tail) -> Place:
+def _one(name: str, value: Any, now: LogTail) -> LogOffset:
     if value in ("earliest", "latest"):
         return now.oldest if value == "earliest" else now.place
     # A topic's messages have indexes; an event's id has two parts.
@@ -168,9 +166,9 @@ def _one(name: str, value: Any, now: Tail) -> Place:
 
 
 def divided(
-    client: Client, stretches: Iterable[Stretch], count: int = 0
-) -> list[tuple[Stretch, ...]]:
-    """The stretches cut and packed into about equal partitions: `count` of them, 0 = as many as they need."""
+    client: Client, stretches: Iterable[ReadRange], count: int = 0
+) -> list[tuple[ReadRange, ...]]:
+    """Divide ranges into about equal partitions: `count` of them, 0: as many as needed."""
     todo = list(stretches)
     total = sum(one.rows for one in todo)
     # A power of two suits most numbers of cores.
@@ -182,8 +180,8 @@ def divided(
     return packed(list(filter(None, anchored)), count)
 
 
-def _anchored(client: Client, one: Stretch) -> Stretch | None:
-    """The stretch with its anchor; None when there is nothing in it."""
+def _anchored(client: Client, one: ReadRange) -> ReadRange | None:
+    """Return the range with its anchor; None if it is empty."""
     found = client.command("XREVRANGE", one.key, one.after, "-", "COUNT", 1)
     first = client.command("XRANGE", one.key, f"({one.after}", one.upto, "COUNT", 1)
     if not first:
@@ -195,7 +193,7 @@ def _anchored(client: Client, one: Stretch) -> Stretch | None:
 
 
 def packed(pieces: Sequence[Piece], count: int) -> list[tuple[Piece, ...]]:
-    """The pieces in up to `count` packs with about as many rows each."""
+    """Pack the pieces into up to `count` groups with about equal numbers of rows."""
     packs: list[list[Piece]] = [[] for _ in range(min(count, len(pieces)))]
     sizes = [0] * len(packs)
     for piece in sorted(pieces, key=lambda one: -one.rows):
@@ -205,12 +203,12 @@ def packed(pieces: Sequence[Piece], count: int) -> list[tuple[Piece, ...]]:
     return [tuple(pack) for pack in packs]
 
 
-def _cut(one: Stretch, count: int) -> list[Stretch]:
+def _cut(one: ReadRange, count: int) -> list[ReadRange]:
     if count <= 1:
         return [one]
     if "-" not in one.upto:
         return cut_by_index(one, count)
-    ranges = offsets.parts(offsets.following(one.after), one.upto, count)
+    ranges = offsets.parts(offsets.id_after(one.after), one.upto, count)
     if len(ranges) == 1:
         return [one]
     rows = max(1, one.rows // len(ranges))
@@ -219,8 +217,8 @@ def _cut(one: Stretch, count: int) -> list[Stretch]:
     ]
 
 
-def cut_by_index(one: Stretch, count: int) -> list[Stretch]:
-    """A stretch of a topic in up to `count` pieces."""
+def cut_by_index(one: ReadRange, count: int) -> list[ReadRange]:
+    """Cut a topic's range into up to `count` pieces."""
     low, high = int(one.after), int(one.upto)
     cuts = sorted({low + (high - low) * i // count for i in range(count + 1)})
     return [

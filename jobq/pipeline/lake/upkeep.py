@@ -1,4 +1,4 @@
-"""Upkeep: compact what many batches left behind, delete what nothing refers to, drop old days."""
+"""Upkeep: compact what many batches left behind, delete unused files, drop old days, set marks."""
 
 from __future__ import annotations
 
@@ -13,29 +13,41 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobq.errors import ConfigError, LakeError
-from jobq.pipeline.lake.commit import OVERTAKEN, CommitConflictError, commit, properties, taken_back
-from jobq.pipeline.lake.files import Writer, Written
-from jobq.pipeline.lake.live import Live, by_day, live, tables
-from jobq.pipeline.lake.place import Lake
-from jobq.pipeline.lake.store import Store, remove, told
-from jobq.pipeline.lake.tables import TABLES, Table
+from jobq.pipeline.lake.commit import (
+    OVERTAKEN,
+    CommitConflictError,
+    commit_files,
+    last_batch_again,
+    taken_back,
+)
+from jobq.pipeline.lake.files import (
+    DataFile,
+    DataFileWriter,
+    LiveFile,
+    files_by_day,
+    live_files,
+    rows_of_files,
+)
+from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.store import LakeStore, lake_errors, remove_files
+from jobq.pipeline.lake.tables import MARKS, TABLES, LakeTable
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import RemoveAction
 
 TARGET = 128 * 1024 * 1024
-#: What files of a compaction are called, and how they are written.
+#: Prefix of the names of compacted files, and how they are written.
 COMPACT, LEVEL, GROUP = "compact", 9, 500_000
-#: Rows of a day that are sorted in memory; above that some queues, topics or hours at a time.
+#: A day with more rows is sorted in parts: some queues, topics or hours at a time.
 IN_MEMORY = 4_000_000
-#: Below this a file that somebody is just writing to a bucket could be taken for a left-over.
+#: The least age for vacuum in a bucket: a younger file may still be in the making.
 LEAST_S = 3600.0
 EXPIRING = ("events", "topics", "dead", "quarantine")
 
 
 class Compacted(NamedTuple):
-    """What became of one day."""
+    """The result of compacting one day."""
 
     table: str
     dt: str
@@ -46,8 +58,8 @@ class Compacted(NamedTuple):
     bytes: int
 
 
-def removal(files: Iterable[Live], *, data_change: bool = True) -> list[RemoveAction]:
-    """Files as a commit takes them out."""
+def removal(files: Iterable[LiveFile], *, data_change: bool = True) -> list[RemoveAction]:
+    """Return the actions that remove files."""
     from deltalake.transaction import RemoveAction
 
     now = time.time_ns() // 1_000_000
@@ -56,16 +68,16 @@ def removal(files: Iterable[Live], *, data_change: bool = True) -> list[RemoveAc
 
 def compact(
     lake: Lake, names: Iterable[str] = tuple(TABLES), *, target: int = TARGET,
-    told: Callable[[Compacted], None] = lambda one: None, enough: Callable[[], bool] = lambda: False,
+    on_compacted: Callable[[Compacted], None] = lambda one: None, enough: Callable[[], bool] = lambda: False,
     alone: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[Compacted]:  # fmt: skip
-    """Sort and join the files of every day that has some from single batches; one commit per day.
+    """Sort and join the files of every day that isn't compact; one commit per day.
 
-    alone: entered for each of those days, as `lock.Turns`.
+    alone: a context entered for each of those days, such as a RepeatedLock. Stop between two days if `enough()`.
     """
     done: list[Compacted] = []
     for name in names:
-        for day, files in by_day(live(lake.table(name))).items():
+        for day, files in files_by_day(live_files(lake.table(name))).items():
             if enough():
                 return done
             if _are_compact(files):
@@ -74,27 +86,27 @@ def compact(
                 one = _day(lake, name, day, target)
             if one:
                 done.append(one)
-                told(one)
+                on_compacted(one)
     return done
 
 
 def _day(lake: Lake, name: str, day: str, target: int) -> Compacted | None:
-    # Listed again from what the commit is based on: others may have worked on that day meanwhile.
+    # List the files again from the version that the commit is based on: others may have changed the day.
     delta = lake.made(name)
-    files = live(delta, day, day)
+    files = live_files(delta, day, day)
     return None if _are_compact(files) else _compact(lake, delta, TABLES[name], files, target)
 
 
-def _are_compact(files: Iterable[Live]) -> bool:
+def _are_compact(files: Iterable[LiveFile]) -> bool:
     return all(_is_compact(one) for one in files)
 
 
-def _is_compact(file: Live) -> bool:
+def _is_compact(file: LiveFile) -> bool:
     return file.path.rpartition("/")[2].startswith(COMPACT)
 
 
 def _compact(
-    lake: Lake, delta: DeltaTable, table: Table, files: list[Live], target: int
+    lake: Lake, delta: DeltaTable, table: LakeTable, files: list[LiveFile], target: int
 ) -> Compacted:
     store, size = lake.below(table.name), sum(one.size for one in files)
     rows = sum(one.rows for one in files)
@@ -104,27 +116,29 @@ def _compact(
         *(f.action(data_change=False) for f in written),
     ]
     with taken_back(store, written):
-        commit(lake, table.name, delta, actions)
+        commit_files(lake, table.name, delta, actions)
     return Compacted(
         table.name, files[0].dt, rows, len(files), len(written), size, sum(f.size for f in written)
     )
 
 
-def _written(store: Store, table: Table, files: Sequence[Live], per_file: int) -> list[Written]:
-    """New files of so many rows each; none of them when there is no room for all."""
-    written: list[Written] = []
+def _written(
+    store: LakeStore, table: LakeTable, files: Sequence[LiveFile], per_file: int
+) -> list[DataFile]:
+    """Write new files of `per_file` rows each. If the disk is full, delete them all."""
+    written: list[DataFile] = []
     try:
         for part in _sorted_parts(store, table, files):
             for first in range(0, part.num_rows, per_file):
                 written += _file(store, table, part.slice(first, per_file))
     except LakeError:
-        remove(store, [one.path for one in written])
+        remove_files(store, [one.path for one in written])
         raise
     return written
 
 
-def _file(store: Store, table: Table, rows: pa.Table) -> list[Written]:
-    writer = Writer(store, table, level=LEVEL, group=GROUP, prefix=COMPACT)
+def _file(store: LakeStore, table: LakeTable, rows: pa.Table) -> list[DataFile]:
+    writer = DataFileWriter(store, table, level=LEVEL, group=GROUP, prefix=COMPACT)
     try:
         writer.add(rows)
         return writer.finish()
@@ -133,19 +147,21 @@ def _file(store: Store, table: Table, rows: pa.Table) -> list[Written]:
         raise
 
 
-def _sorted_parts(store: Store, table: Table, files: Sequence[Live]) -> Iterable[pa.Table]:
+def _sorted_parts(
+    store: LakeStore, table: LakeTable, files: Sequence[LiveFile]
+) -> Iterable[pa.Table]:
     order: list[Any] = [(name, "ascending") for name in table.sort]
     if sum(one.rows for one in files) <= IN_MEMORY:
-        yield pa.concat_tables(tables(store, files)).sort_by(order)
+        yield pa.concat_tables(rows_of_files(store, files)).sort_by(order)
         return
     first = table.sort[0]
-    for values in _together(pa.concat_tables(tables(store, files, [first]))):
-        some = [part.filter(pc.is_in(part[first], values)) for part in tables(store, files)]
+    for values in _together(pa.concat_tables(rows_of_files(store, files, [first]))):
+        some = [part.filter(pc.is_in(part[first], values)) for part in rows_of_files(store, files)]
         yield pa.concat_tables(some).sort_by(order)
 
 
 def _together(names: pa.Table) -> Iterable[pa.Array[Any]]:
-    """Neighbours in the order of one column, as many as have not more rows than fit; a larger one alone."""
+    """Yield groups of neighbouring values of one column that fit into memory together; a larger one alone."""
     [column] = names.column_names
     counts = names.group_by(column).aggregate([([], "count_all")]).sort_by(column)
     some: list[Any] = []
@@ -161,9 +177,9 @@ def _together(names: pa.Table) -> Iterable[pa.Array[Any]]:
 
 
 def vacuum(lake: Lake, older_s: float) -> dict[str, int]:
-    """Delete files that no version younger than that refers to, and left-overs as old; how many, by table.
+    """Delete files that no version younger than `older_s` names; return their number by table.
 
-    deltalake knows whole hours: what is between two counts as the longer.
+    deltalake takes whole hours; `older_s` is rounded up.
     """
     if not lake.store.is_local and older_s < LEAST_S:
         raise ConfigError(
@@ -174,18 +190,18 @@ def vacuum(lake: Lake, older_s: float) -> dict[str, int]:
         delta = lake.table(name)
         if delta is None:
             continue
-        with told(lake.below(name)):
+        with lake_errors(lake.below(name)):
             gone[name] = len(
                 delta.vacuum(
                     retention_hours=math.ceil(older_s / 3600), dry_run=False, full=True,
-                    enforce_retention_duration=False, commit_properties=properties(delta, table.app),
+                    enforce_retention_duration=False, commit_properties=last_batch_again(delta, table.app),
                 )
             )  # fmt: skip
     return gone
 
 
 class Expired(NamedTuple):
-    """What was dropped of one table."""
+    """The result of expiring one table."""
 
     table: str
     days: int
@@ -196,7 +212,7 @@ class Expired(NamedTuple):
 def expire(
     lake: Lake, older_s: float, names: Iterable[str] = ("events",), *, now: datetime | None = None
 ) -> list[Expired]:
-    """Drop the days that are older as a whole; their files go with the next vacuum. Rollups stay."""
+    """Drop the days that are completely older. The next vacuum deletes their files. Rollups stay."""
     now = now or datetime.now(UTC)
     # No day is older than 1970.
     oldest = now - timedelta(seconds=min(older_s, now.timestamp()))
@@ -208,14 +224,37 @@ def _expired(lake: Lake, name: str, before: str, last: str) -> Expired:
     overtaken = 0
     while True:
         delta = lake.table(name)
-        files = live(delta, until=last)
-        done = Expired(name, len(by_day(files)), sum(one.rows for one in files), before)
+        files = live_files(delta, until=last)
+        done = Expired(name, len(files_by_day(files)), sum(one.rows for one in files), before)
         if delta is None or not files:
             return done
         try:
-            commit(lake, name, delta, removal(files), expired=done.rows, before=before)
+            commit_files(lake, name, delta, removal(files), expired=done.rows, before=before)
             return done
         except CommitConflictError:
             overtaken += 1
             if overtaken >= OVERTAKEN:
                 raise
+
+
+def mark(lake: Lake, name: str, at: datetime | None = None) -> datetime:
+    """Record that `name` happened, now or at a time; return that time."""
+    if not name.strip() or len(name) > 200 or not name.isprintable():
+        raise ConfigError(f"mark {name!r} has no use; take 1 to 200 printable characters")
+    at = at or datetime.now(UTC)
+    writer = DataFileWriter(lake.below(MARKS.name), MARKS)
+    writer.add(pa.Table.from_pylist([{"name": name, "at": at}], MARKS.schema()))
+    commit_files(
+        lake, MARKS.name, lake.made(MARKS.name), [file.action() for file in writer.finish()]
+    )
+    return at
+
+
+def marks(lake: Lake) -> list[tuple[str, datetime]]:
+    """Return all marks, oldest first. Of a repeated name, reports take the newest."""
+    rows = [
+        (row["name"], row["at"])
+        for found in rows_of_files(lake.below(MARKS.name), live_files(lake.table(MARKS.name)))
+        for row in found.to_pylist()
+    ]
+    return sorted(rows, key=lambda row: (row[1], row[0]))

@@ -1,7 +1,6 @@
-"""What became of the messages of a time range, from the lake alone: `jobq check audit` for history.
+"""Audit the messages of a time range from the lake alone: `jobq check audit` for history.
 
-A message that hasn't ended in what the lake holds is `open`: it may still live on the server, and only that can
-tell.
+A message that hasn't ended by the events in the lake is `open`: it may still live on the server, which alone can tell.
 """
 
 from __future__ import annotations
@@ -13,23 +12,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobq.errors import ConfigError
 from jobq.events import in_utc
-from jobq.pipeline.commits import Loss
+from jobq.pipeline.lake.commit import Loss
 from jobq.pipeline.options import unknown
 from jobq.queue.audited import Audited
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Between the time of an event and that of its entry: a server's clock may have stepped.
+#: The most between an event's time and its entry's: the server's clock may have been set.
 SLACK_MS = 300_000
-#: Whether a queue still holds a mid.
+#: (queue, mid) -> whether the server still has the message.
 Lives = Callable[[str, str], bool]
 
 
-class Recorded(NamedTuple):
-    """What the lake has of a queue: from when on events, from when on enqueues (None: none), up to when.
+class RecordedSpan(NamedTuple):
+    """The times of a queue's events in the lake: first event, first enqueue (None: none), last event.
 
-    jumps: of each time that the server's clock was set back, when its entry and when itself, epoch ms.
+    jumps: the times of entry and event, epoch ms, of each clock jump.
     """
 
     queue: str
@@ -41,11 +40,10 @@ class Recorded(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LakeAudited(Audited):
-    """The same of what a lake has. accepted = finished + superseded + open + live + lost.
+    """The figures of one queue. accepted = finished + superseded + open + live + lost.
 
-    open: not ended in the lake; live: not ended, and the server still holds it, where that was asked.
-    unrecorded: endings of messages whose enqueue, within the range by the producer's clock, is on no record.
-    notes: why the figures don't tell all.
+    open: not ended by the events in the lake. live: not ended, and the server still has it, if it was asked.
+    unrecorded: messages that ended, whose enqueue in the range was not recorded. notes: why figures may be incomplete.
     """
 
     open: int = 0
@@ -54,13 +52,13 @@ class LakeAudited(Audited):
 
 
 class LakeAudit:
-    """Audits `events`, the view of that name. A DataFrame is read more than once; cache one that is slow."""
+    """Audit the view `events`. The DataFrame is read more than once; cache it if that is slow."""
 
     def __init__(self, spark: SparkSession, events: DataFrame) -> None:
         self._spark, self._events = spark, events
         rows = self._sql("audit_record", events=events).collect()
         self.recorded = {
-            row["queue"]: Recorded(**{**row.asDict(), "jumps": tuple(map(tuple, row["jumps"]))})
+            row["queue"]: RecordedSpan(**{**row.asDict(), "jumps": tuple(map(tuple, row["jumps"]))})
             for row in rows
         }
 
@@ -68,14 +66,14 @@ class LakeAudit:
         self, since_ms: int | None, until_ms: int | None, queues: Collection[str] = (),
         lives: Lives | None = None, losses: Iterable[Loss] = (), unreadable: Iterable[tuple[str, int]] = (),
     ) -> list[LakeAudited]:  # fmt: skip
-        """The answer for each of `queues`, all that the lake knows without.
+        """Return the figures of each of `queues`, by default of every queue in the lake.
 
-        since_ms None: all with enqueues on record. lives: asks the server for what is open. losses: what the
-        ingest missed. unreadable: queue and time of the records that it couldn't read.
-        Raises ConfigError for a queue that the lake doesn't know, or that tells nothing.
+        since_ms: None begins with the first recorded enqueue. lives: asks the server about open messages. losses: what
+        the ingest missed. unreadable: queue and time of entries in the quarantine.
+        ConfigError for a queue without events, or without recorded enqueues.
         """
         chosen = self._chosen(queues)
-        found_starts = {one.queue: _start(one, since_ms, bool(queues)) for one in chosen}
+        found_starts = {one.queue: _audit_start(one, since_ms, bool(queues)) for one in chosen}
         starts = {queue: start for queue, start in found_starts.items() if start is not None}
         last_ms = max((one.last_ms for one in chosen), default=0)
         until = last_ms if until_ms is None else until_ms
@@ -117,7 +115,7 @@ class LakeAudit:
             of_lives.unpersist()
         return found
 
-    def _chosen(self, queues: Collection[str]) -> list[Recorded]:
+    def _chosen(self, queues: Collection[str]) -> list[RecordedSpan]:
         for name in queues:
             if name not in self.recorded:
                 raise ConfigError(unknown("queue", name, self.recorded) if self.recorded
@@ -135,7 +133,7 @@ class LakeAudit:
         return replace(result, notes=list(_notes(result, self.recorded[queue], losses)))
 
     def _since(self, starts: Mapping[str, int]) -> DataFrame:
-        """Events that may count. A lake keeps them by the day of `finished_at`, near which their entries are."""
+        """Return the events that may count. The lake partitions them by the day of `finished_at`."""
         at_ms = min(starts.values()) - SLACK_MS
         events = self._events.where(f"finished_at >= timestamp_millis({at_ms})")
         if "dt" not in events.columns:
@@ -150,8 +148,8 @@ class LakeAudit:
         return self._spark.sql(text, args, **frames)
 
 
-def _start(one: Recorded, since_ms: int | None, named: bool) -> int | None:
-    """Where a queue's audit begins; None leaves out one that nobody asked for and that tells nothing."""
+def _audit_start(one: RecordedSpan, since_ms: int | None, named: bool) -> int | None:
+    """Return the time at which a queue's audit begins; None skips an unnamed queue without enqueues."""
     if one.first_enqueued_ms is None:
         if not named:
             return None
@@ -170,8 +168,8 @@ def _ask(figures: dict[str, Any], mid: str, weight: int, lives: bool) -> None:
         figures["lost_mids"] += [mid] * weight
 
 
-def _notes(result: LakeAudited, recorded: Recorded, losses: Iterable[Loss]) -> Iterator[str]:
-    """Why an answer isn't the whole truth, each with what can be done."""
+def _notes(result: LakeAudited, recorded: RecordedSpan, losses: Iterable[Loss]) -> Iterator[str]:
+    """Yield reasons why the figures may be incomplete, each with a remedy."""
     first = recorded.first_enqueued_ms
     if first is None or (result.since_ms < first and recorded.first_ms < first):
         since = f"only since {in_utc(first)}" if first is not None else "at no time"

@@ -2,8 +2,7 @@
 
 As they are: texts, booleans, whole numbers, floats, null; arrays, structs and maps with text keys of those.
 Dates, times and timestamps become ISO text (timestamps in UTC), decimals their digits as text, intervals
-of days seconds. What has no plain value is refused where the schema tells.
-"""
+of days seconds. What has no plain value is refused where the schema tells."""
 
 from __future__ import annotations
 

@@ -1,22 +1,23 @@
-"""Events as Arrow batches, and what retention dropped before they were read."""
+"""Events and topics as Arrow batches, and what retention dropped before they were read."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
-from jobq.errors import BadRecordError, DataLossError
+from jobq.client.connection import Client
+from jobq.errors import BadRecordError, DataLossError, OutOfRangeError
 from jobq.pipeline import offsets
-from jobq.pipeline.decode import Bad, columns, decode
-from jobq.pipeline.reading.request import CORRUPT
-from jobq.pipeline.reading.stretch import UNKNOWN, Stretch
-
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
-    from jobq.pipeline.reading.request import Request
+from jobq.pipeline.decode import BadEntry, columns, decode
+from jobq.pipeline.reading.ranges import UNKNOWN, ReadRange
+from jobq.pipeline.reading.request import CORRUPT, ReadRequest
+from jobq.pipeline.schema import TOPIC_COLUMNS, arrow_schema, events_schema
+from jobq.topics.calls import TopicCalls
+from jobq.topics.messages import decoded
+from jobq.topics.ranges import pages
 
 #: Entries per call, and per batch: larger replies cost more each, larger batches fewer conversions.
 PAGE = 1_000
@@ -24,7 +25,7 @@ BATCH = 10_000
 _log = logging.getLogger("jobq.pipeline")
 
 
-def batches(request: Request, one: Stretch, client: Client) -> Iterator[pa.RecordBatch]:
+def event_batches(request: ReadRequest, one: ReadRange, client: Client) -> Iterator[pa.RecordBatch]:
     """The events of a stretch. Raises DataLossError or BadRecordError, unless the request says to go on."""
     names = [column.name for column in request.columns]
     pages = _Pages(request, client, one)
@@ -37,7 +38,7 @@ def batches(request: Request, one: Stretch, client: Client) -> Iterator[pa.Recor
             _refuse(request, one.name, found.bad)
         if found.batch.num_rows:
             yield found.batch.select(names)
-    report(request, one.name, pages.lost())
+    report_loss(request, one.name, pages.lost())
 
 
 class _Pages:
@@ -48,7 +49,7 @@ class _Pages:
     hasn't, what is told is how many went since the read was planned.
     """
 
-    def __init__(self, request: Request, client: Client, one: Stretch) -> None:
+    def __init__(self, request: ReadRequest, client: Client, one: ReadRange) -> None:
         self._request, self._client, self._one = request, client, one
         self._read = self._dropped = 0
 
@@ -76,7 +77,7 @@ class _Pages:
     def _checked(self, page: list[Any], anchor: str, after: str) -> list[Any]:
         if page and page[0][0].decode() == anchor:
             return page[1:] if anchor == after else page
-        now = offsets.tail(self._client, self._one.key)
+        now = offsets.events_tail(self._client, self._one.key)
         gone = now.dropped - self._one.dropped
         if gone <= 0:
             report_remade(self._request, self._one.name)
@@ -90,14 +91,14 @@ class _Pages:
         return max(0, self._one.expected - self._read)
 
 
-def report(request: Request, name: str, lost: int) -> None:
+def report_loss(request: ReadRequest, name: str, lost: int) -> None:
     """Raise or log what was dropped before it was read."""
     if not lost:
         return
     _tell(request, _loss(request.view, name, lost))
 
 
-def report_remade(request: Request, name: str) -> None:
+def report_remade(request: ReadRequest, name: str) -> None:
     """Raise or log that the stream isn't the one it was."""
     _tell(
         request,
@@ -106,7 +107,7 @@ def report_remade(request: Request, name: str) -> None:
     )
 
 
-def _tell(request: Request, text: str) -> None:
+def _tell(request: ReadRequest, text: str) -> None:
     if request.strict:
         raise DataLossError(text)
     _log.warning(text)
@@ -124,7 +125,7 @@ def _loss(view: str, name: str, lost: int) -> str:
     )
 
 
-def _refuse(request: Request, name: str, bad: list[Bad]) -> None:
+def _refuse(request: ReadRequest, name: str, bad: list[BadEntry]) -> None:
     first = bad[0]
     text = f"queue {name!r}: entry {first.id.decode()} is no event record: {first.reason}"
     if request.mode == "FAILFAST":
@@ -135,7 +136,7 @@ def _refuse(request: Request, name: str, bad: list[Bad]) -> None:
 
 
 def _permissive(
-    request: Request, name: str, good: pa.RecordBatch, bad: list[Bad]
+    request: ReadRequest, name: str, good: pa.RecordBatch, bad: list[BadEntry]
 ) -> Iterator[pa.RecordBatch]:
     if good.num_rows:
         nothing = pa.nulls(good.num_rows, pa.binary())
@@ -144,7 +145,9 @@ def _permissive(
         yield _with_corrupt(request, _shells(name, bad), pa.array([_bytes(one) for one in bad]))
 
 
-def _with_corrupt(request: Request, rows: pa.RecordBatch, corrupt: pa.Array[Any]) -> pa.RecordBatch:
+def _with_corrupt(
+    request: ReadRequest, rows: pa.RecordBatch, corrupt: pa.Array[Any]
+) -> pa.RecordBatch:
     arrays = [
         corrupt if column.name == CORRUPT.name else rows.column(column.name)
         for column in request.columns
@@ -152,18 +155,17 @@ def _with_corrupt(request: Request, rows: pa.RecordBatch, corrupt: pa.Array[Any]
     return pa.RecordBatch.from_arrays(arrays, schema=request.schema())
 
 
-def _bytes(one: Bad) -> bytes:
+def _bytes(one: BadEntry) -> bytes:
     """Version and value as they stand in the stream, between them what no version holds."""
     return one.version + b"\0" + one.value
 
 
-def _shells(name: str, bad: list[Bad]) -> pa.RecordBatch:
+def _shells(name: str, bad: list[BadEntry]) -> pa.RecordBatch:
     """Rows of which only the entry's place is known."""
-    from jobq.pipeline.schema import events_schema
 
     rows = []
     for one in bad:
-        ms, seq = offsets.parsed(one.id.decode())
+        ms, seq = offsets.parsed_id(one.id.decode())
         told = ms < 253_402_300_800_000 and seq < 2**31
         rows.append(
             {
@@ -175,3 +177,60 @@ def _shells(name: str, bad: list[Bad]) -> pa.RecordBatch:
     schema = events_schema()
     columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+_SCHEMA = arrow_schema(TOPIC_COLUMNS)
+
+
+def topic_batches(request: ReadRequest, one: ReadRange, client: Client) -> Iterator[pa.RecordBatch]:
+    """The messages of a stretch. Raises DataLossError, unless the request says to go on."""
+    names = [column.name for column in request.columns]
+    binding, lost = TopicCalls(one.name, client), 0
+    for page, dropped in kept_pages(binding, int(one.after) + 1, int(one.upto)):
+        lost += dropped
+        if page:
+            yield topic_batch(one.name, page).select(names)
+    report_loss(request, one.name, lost)
+
+
+def kept_pages(binding: TopicCalls, following: int, upto: int) -> Iterator[tuple[list[Any], int]]:
+    """Pages of a topic's log; or an empty one, with how many messages retention has dropped there."""
+    while following <= upto:
+        try:
+            for page in pages(binding, following, upto, True):
+                following = _index(page[-1]) + 1
+                yield page, 0
+            return
+        except OutOfRangeError as error:
+            # Holes that compaction left aren't losses: this is what retention dropped.
+            first = min(max(error.first, error.position + 1), upto + 1)
+            yield [], first - error.position
+            following = first
+
+
+def topic_batch(topic: str, page: list[Any]) -> pa.RecordBatch:
+    """Entries of a topic's log as rows of the view `topic`."""
+    places = [entry[0].split(b"-") for entry in page]
+    keys: list[str | None] = [None] * len(page)
+    headers: list[list[tuple[str, str]] | None] = [None] * len(page)
+    contents: list[bytes | None] = []
+    for row, entry in enumerate(page):
+        fields = entry[1]
+        if len(fields) == 2 and fields[0] == b"m":
+            contents.append(fields[1])
+            continue
+        message = decoded(entry)
+        contents.append(message.content)
+        keys[row] = message.key
+        headers[row] = list(message.headers.items()) or None
+    at = pa.array([int(place[1]) * 1000 for place in places], pa.int64())
+    arrays = [
+        pa.array([topic] * len(page)), pa.array([int(place[0]) for place in places], pa.int64()),
+        at.cast(pa.timestamp("us", tz="UTC")), pa.array(keys, pa.string()),
+        pa.array(contents, pa.binary()), pa.array(headers, _SCHEMA.field("headers").type),
+    ]  # fmt: skip
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+def _index(entry: Any) -> int:
+    return int(entry[0].partition(b"-")[0])

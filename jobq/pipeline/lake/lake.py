@@ -1,10 +1,18 @@
-"""A lake as a whole: its marker, its tables, opened or made."""
+"""Open or create a lake, and lock it.
+
+The lock is an advisory one on a file in the lake's folder: one ingest or upkeep at a time. It ends with its process.
+A bucket has no lock. There, two at a time cost work done twice, and Delta refuses the second commit of a batch.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import math
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -12,8 +20,8 @@ from urllib.parse import unquote
 from jobq import extras
 from jobq.config import lake_from_env
 from jobq.errors import ConfigError, LakeError, PipelineError
-from jobq.pipeline.lake.store import Store, told, write
-from jobq.pipeline.lake.tables import TABLES, Table
+from jobq.pipeline.lake.store import LakeStore, lake_errors, write_file
+from jobq.pipeline.lake.tables import TABLES, LakeTable
 from jobq.pipeline.options import unknown
 
 if TYPE_CHECKING:
@@ -27,16 +35,16 @@ _TABLE = {"delta.checkpointInterval": "50", "delta.logRetentionDuration": "inter
 
 @dataclass(frozen=True)
 class Lake:
-    """Tables below one folder or bucket, made when they are first written."""
+    """The tables in one folder or bucket. A table is created by its first write."""
 
-    store: Store
+    store: LakeStore
 
     @classmethod
     def open(
         cls, path: str | None = None, storage_options: Mapping[str, str] | None = None
     ) -> Lake:
-        """The lake there is at `path`, else at JOBQ_LAKE. LakeError for what is none, or of a newer version."""
-        lake = cls(_store(path, storage_options))
+        """Open the lake at `path`, else at JOBQ_LAKE. LakeError if there is none, or one of a newer version."""
+        lake = cls(_store_at(path, storage_options))
         if not lake._is_marked():
             raise LakeError(
                 f"{lake.store.uri} is no lake; `jobq lake ingest --lake {lake.store.uri}` makes one"
@@ -47,43 +55,43 @@ class Lake:
     def create(
         cls, path: str | None = None, storage_options: Mapping[str, str] | None = None
     ) -> Lake:
-        """The lake at `path`, made where there is nothing yet. LakeError where something else is."""
-        lake = cls(_store(path, storage_options))
+        """Open the lake at `path`; create it in an empty place. LakeError if something else is there."""
+        lake = cls(_store_at(path, storage_options))
         if not lake._is_marked():
             lake._mark()
         return lake
 
-    def below(self, name: str) -> Store:
-        """The folder of a table."""
-        return self.store.below(_named(name).name)
+    def below(self, name: str) -> LakeStore:
+        """Return the store of a table."""
+        return self.store.below(_table_named(name).name)
 
     def table(self, name: str) -> DeltaTable | None:
-        """The table as it is now; None before its first write."""
+        """Return the table as it is now; None before its first write."""
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
         store = self.below(name)
-        with told(store):
+        with lake_errors(store):
             try:
                 return DeltaTable(store.uri, storage_options=dict(store.options) or None)
             except TableNotFoundError:
                 return None
 
     def made(self, name: str) -> DeltaTable:
-        """The table, made if need be."""
+        """Return the table; create it if needed."""
         found = self.table(name)
         if found is None:
-            found = self._make(_named(name))
+            found = self._make(_table_named(name))
         return found
 
-    def _make(self, table: Table) -> DeltaTable:
+    def _make(self, table: LakeTable) -> DeltaTable:
         from deltalake import DeltaTable
 
         store = self.below(table.name)
         if store.is_local:
             os.makedirs(store.uri, exist_ok=True)
-        with told(store):
-            # Two may make it at the same time: the second takes what the first made.
+        with lake_errors(store):
+            # Two may create it at the same time: the second opens what the first created.
             DeltaTable.create(
                 store.uri, table.delta_schema(), mode="ignore", name=table.name, partition_by=["dt"],
                 configuration=_TABLE, storage_options=dict(store.options) or None,
@@ -97,7 +105,7 @@ class Lake:
 
         if self.store.is_local and not os.path.isdir(self.store.uri):
             return False
-        with told(self.store):
+        with lake_errors(self.store):
             files = self.store.files()
             if files.get_file_info(MARKER).type == FileType.NotFound:
                 return False
@@ -122,24 +130,24 @@ class Lake:
     def _mark(self) -> None:
         from pyarrow.fs import FileSelector
 
-        with told(self.store):
+        with lake_errors(self.store):
             if self.store.is_local:
                 os.makedirs(self.store.uri, exist_ok=True)
             files = self.store.files()
             others = [
                 one.base_name for one in files.get_file_info(FileSelector("", allow_not_found=True))
             ]
-            if MARKER in others:  # somebody made it just now
+            if MARKER in others:  # another process created it just now
                 return
             if others:
                 raise LakeError(
                     f"{self.store.uri} is no lake and not empty (it has {others[0]}); "
                     "give a folder of its own"
                 )
-            write(self.store, MARKER, json.dumps({"version": VERSION}).encode())
+            write_file(self.store, MARKER, json.dumps({"version": VERSION}).encode())
 
 
-def _store(path: str | None, options: Mapping[str, str] | None) -> Store:
+def _store_at(path: str | None, options: Mapping[str, str] | None) -> LakeStore:
     path = path or lake_from_env()
     if not path:
         raise ConfigError("no lake was named; give --lake PATH or set JOBQ_LAKE")
@@ -148,24 +156,89 @@ def _store(path: str | None, options: Mapping[str, str] | None) -> Store:
     if path.startswith("file://"):
         path = unquote(path.removeprefix("file://"))
     if "://" in path:
-        return Store(path.rstrip("/"), dict(options or {}))
+        return LakeStore(path.rstrip("/"), dict(options or {}))
     folder = os.path.abspath(path)
     if "%" in folder or "\\" in folder:
         raise ConfigError(
             f"a lake can't be at {folder}: deltalake takes % and \\ for other characters; "
             "give a folder without"
         )
-    return Store(folder, dict(options or {}))
+    return LakeStore(folder, dict(options or {}))
 
 
 def importable() -> str | None:
-    """The package that the lake needs and that isn't installed, if one is missing."""
+    """Return the name of a package that the lake needs and that isn't installed; None if all are."""
     from importlib.util import find_spec
 
     return next((name for name in ("deltalake", "pyarrow") if find_spec(name) is None), None)
 
 
-def _named(name: str) -> Table:
+def _table_named(name: str) -> LakeTable:
     if name not in TABLES:
         raise ConfigError(unknown("table", name, TABLES))
     return TABLES[name]
+
+
+LOCK_FILE = "_jobq.lock"
+#: How often a waiting process tries the lock, and the pause after a release, in which it can succeed.
+LOOK_S = 0.05
+PAUSE_S = 2 * LOOK_S
+#: Never through a symbolic link: taking the lock empties the file.
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class LakeBusyError(LakeError):
+    """Another process works on the lake."""
+
+
+@contextmanager
+def locked(
+    lake: Lake, *, wait_s: float = 0.0, enough: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
+    """Hold the lake's lock. LakeBusyError if another process has it for longer than `wait_s`, or until `enough()`."""
+    if not lake.store.is_local:
+        yield
+        return
+    with lake_errors(lake.store):
+        handle = os.open(os.path.join(lake.store.uri, LOCK_FILE), _FLAGS, 0o644)
+    try:
+        _take_lock(handle, lake, time.monotonic() + wait_s, enough)
+        os.truncate(handle, 0)
+        os.write(handle, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        os.close(handle)
+
+
+class RepeatedLock:
+    """Hold the lock for one step after another, so that others can take it in between.
+
+    The first step waits `wait_s` and then raises LakeBusyError. The later ones wait without limit, or until `enough()`.
+    """
+
+    def __init__(self, lake: Lake, *, wait_s: float, enough: Callable[[], bool]) -> None:
+        self._lake, self._wait_s, self._enough = lake, wait_s, enough
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Hold the lock for one step, and pause after it."""
+        with locked(self._lake, wait_s=self._wait_s, enough=self._enough):
+            self._wait_s = math.inf
+            yield
+        if self._lake.store.is_local:
+            time.sleep(PAUSE_S)
+
+
+def _take_lock(handle: int, lake: Lake, deadline: float, enough: Callable[[], bool]) -> None:
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if time.monotonic() >= deadline or enough():
+                holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
+                raise LakeBusyError(
+                    f"another process (pid {holder}) works on the lake at {lake.store.uri}; "
+                    "wait for it, or give --wait"
+                ) from error
+            time.sleep(LOOK_S)

@@ -1,0 +1,145 @@
+"""Ingest dead messages with their contents, so that a replay can put them back after a purge.
+
+They are in a sorted set by time of death, not in a log. Each round reads again the last hour before the newest death
+in the table, and takes the ids that the table doesn't have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobq.client.connection import Client
+from jobq.errors import JobqError
+from jobq.pipeline.lake.clock import latest
+from jobq.pipeline.lake.commit import (
+    CommitConflictError,
+    IngestState,
+    commit_files,
+    state_of,
+    taken_back,
+)
+from jobq.pipeline.lake.files import DataFile, DataFileWriter, live_files, rows_of_files
+from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.tables import DEAD
+from jobq.pipeline.offsets import LogOffset
+from jobq.pipeline.reading.live import QueueRows, dead_batches
+from jobq.pipeline.reading.request import ReadRequest
+from jobq.pipeline.schema import DEAD_COLUMNS
+from jobq.queue import keys
+
+#: A context entered with the name of what is read. An error that it swallows skips that queue or topic.
+Tolerating = Callable[[str], AbstractContextManager[object]]
+#: How far a server's clock may have stepped back between two deaths.
+OVERLAP_MS = 3_600_000
+
+
+def keep_dead(
+    lake: Lake, client: Client, queues: Iterable[str], tolerating: Tolerating = nullcontext
+) -> int:
+    """Store the dead messages that the lake doesn't have, and return their number.
+
+    Raises CommitConflictError if another ingest stored some at the same time. Times of death after tomorrow are not
+    jobq's and are skipped. tolerating: a context entered per queue; an error that it swallows skips that queue.
+    """
+    delta = lake.table(DEAD.name)
+    state = state_of(delta, DEAD.app)
+    upto, newest = latest(client), dict[str, int]()
+    for queue in queues:
+        with tolerating(f"dead of queue {queue}"):
+            at = _newest_death(client, queue, upto)
+            newest |= {queue: at} if at else {}
+    since = {queue: _since(state, queue, upto) for queue in newest}
+    # If the newest were purged, the table has all that is left.
+    todo = {queue: at for queue, at in newest.items() if at >= since[queue]}
+    if not todo:
+        return 0
+    there = _known_ids(lake, min(since[queue] for queue in todo), delta is None)
+    spans = {queue: (since[queue], at) for queue, at in todo.items()}
+    files, kept = _files_of(lake, client, spans, there, tolerating)
+    # The newest may have been revived or purged since; offsets only go forward.
+    places = {
+        queue: LogOffset(str(max(todo[queue], _looked_at_until(state, queue, upto) or 0)), 0)
+        for queue in kept
+    }
+    if files:
+        _commit_dead(lake, files, state, places)
+    return sum(file.rows for file in files)
+
+
+def _files_of(
+    lake: Lake, client: Client, spans: Mapping[str, tuple[int, int]], there: pa.Array[Any],
+    tolerating: Tolerating,
+) -> tuple[list[DataFile], list[str]]:  # fmt: skip
+    """Write the files; return them and the queues that were read to their end."""
+    request = ReadRequest(view="dead", settings=client.settings, columns=DEAD_COLUMNS)
+    writer, kept = DataFileWriter(lake.below(DEAD.name), DEAD), []
+    try:
+        for queue, (since, upto) in spans.items():
+            with tolerating(f"dead of queue {queue}"):
+                for found in dead_batches(request, QueueRows(queue, 0, since, upto), client):
+                    writer.add(_unknown(pa.Table.from_batches([found]), there))
+                kept.append(queue)
+        return writer.finish(), kept
+    except JobqError:
+        writer.abandon()
+        raise
+
+
+def _commit_dead(
+    lake: Lake, files: Sequence[DataFile], before: IngestState, places: Mapping[str, LogOffset]
+) -> None:
+    with taken_back(lake.below(DEAD.name), files):
+        now = lake.made(DEAD.name)
+        state = state_of(now, DEAD.app)
+        if state.batch != before.batch:
+            raise CommitConflictError(
+                f"another ingest keeps the dead in {lake.store.uri}, and came first"
+            )
+        after = state.following(places, sum(file.rows for file in files), {})
+        commit_files(lake, DEAD.name, now, [file.action() for file in files], after)
+
+
+def _newest_death(client: Client, queue: str, upto: int) -> int:
+    key = keys.key(keys.prefix(client.namespace, queue), "dead")
+    found = client.command("ZRANGE", key, upto, 0, "BYSCORE", "REV", "LIMIT", 0, 1, "WITHSCORES")
+    return int(float(found[1])) if found else 0
+
+
+def _looked_at_until(state: IngestState, queue: str, upto: int) -> int | None:
+    """Return the time up to which the queue's dead were read; None for never, or for an impossible time."""
+    at = int(state.places[queue].id) if queue in state.places else None
+    return None if at is None or at > upto else at
+
+
+def _since(state: IngestState, queue: str, upto: int) -> int:
+    """Return the time from which to read. Expired rows must not return while the server still has them."""
+    if queue not in state.places:
+        return 0
+    kept_from = datetime.fromisoformat(f"{state.before or '1970-01-01'}T00Z")
+    looked_at = _looked_at_until(state, queue, upto) or 0
+    return max(looked_at - OVERLAP_MS, round(kept_from.timestamp() * 1000))
+
+
+def _known_ids(lake: Lake, since_ms: int, none: bool) -> pa.Array[Any]:
+    if none:
+        return pa.array([], pa.string())
+    day = datetime.fromtimestamp(since_ms / 1000, UTC).date().isoformat()
+    files = live_files(lake.table(DEAD.name), since=day)
+    columns = ["queue", "dead_id"]
+    found = [_ids(rows) for rows in rows_of_files(lake.below(DEAD.name), files, columns)]
+    return pa.concat_arrays([c for one in found for c in one.chunks] or [pa.array([], pa.string())])
+
+
+def _unknown(rows: pa.Table, there: pa.Array[Any]) -> pa.Table:
+    return rows.filter(pc.invert(pc.is_in(_ids(rows), there)))
+
+
+def _ids(rows: pa.Table) -> Any:
+    queue: Any = rows["queue"]
+    return pc.binary_join_element_wise(queue, rows["dead_id"], "\x1f")

@@ -1,0 +1,333 @@
+"""Divide a batch into partitions, and run them in this process or on Spark's executors.
+
+A partition says in plain values where to read and where to write, and its result is plain values. Errors travel in
+the result, so that Spark doesn't retry a full disk three times, and the message arrives whole.
+
+Small ranges share a partition. The id of the millionth entry is unknown, so a large range is cut by time, which is
+part of an id. A part that turns out larger than its limit ends early; the parts after it then don't count.
+
+Starting a JVM costs more than reading some hundred thousand events. So a session is started when the backlog is
+large, and kept for as long as the ingest runs.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import pyarrow as pa
+
+from jobq import errors
+from jobq.client.connection import Client
+from jobq.config import ServerSettings
+from jobq.errors import JobqError, PipelineError
+from jobq.pipeline import collector, gateway, offsets, sessions
+from jobq.pipeline.decode import BadEntry, TimeBounds, columns, decode
+from jobq.pipeline.lake.files import DataFile, DataFileWriter
+from jobq.pipeline.lake.store import LakeStore
+from jobq.pipeline.lake.tables import TABLES, to_lake
+from jobq.pipeline.offsets import LogRange, LogTail
+from jobq.pipeline.reading.streams import kept_pages, topic_batch
+from jobq.topics.calls import TopicCalls
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Entries per call, and per decoded batch: larger replies cost more each, larger batches fewer conversions.
+PAGE = 1_000
+CHUNK = 20_000
+FAR = 2**62
+
+
+class IngestRange(NamedTuple):
+    """Entries of one queue or topic after `after`, up to and with `upto`; at most `limit`, 0 = all."""
+
+    name: str
+    key: str
+    after: str
+    upto: str
+    limit: int = 0
+
+
+class IngestPartition(NamedTuple):
+    """Ranges to read one after the other, and the table to write to.
+
+    bounds: events with times outside go to the quarantine.
+    """
+
+    table: str
+    settings: ServerSettings
+    store: LakeStore
+    ranges: tuple[IngestRange, ...]
+    bounds: TimeBounds | None = None
+
+
+class RangeRead(NamedTuple):
+    """How far a range was read. cut: its limit ended it.
+
+    lost: messages of a topic that retention dropped before they were read. Losses of events follow from offsets.
+    """
+
+    source: IngestRange
+    entries: int = 0
+    last_id: str = ""
+    lost: int = 0
+    cut: bool = False
+
+
+class PartitionResult(NamedTuple):
+    """The result of a partition. failed: class and message of its error; then its files are deleted."""
+
+    reads: tuple[RangeRead, ...] = ()
+    files: tuple[DataFile, ...] = ()
+    bad: tuple[tuple[str, BadEntry], ...] = ()
+    failed: tuple[str, str] | None = None
+
+
+def run_partition(partition: IngestPartition) -> PartitionResult:
+    """Read, decode and write. Errors of jobq are in the result; nothing else is expected."""
+    client = Client(partition.settings)
+    writer = DataFileWriter(partition.store, TABLES[partition.table])
+    try:
+        with collector.gc_off():
+            return _run(partition, client, writer)
+    except JobqError as error:
+        writer.abandon()
+        return PartitionResult(failed=(type(error).__name__, str(error)))
+    finally:
+        client.close()
+
+
+def raise_failure(answer: PartitionResult) -> None:
+    """Raise the error of a partition."""
+    if answer.failed:
+        kind, words = answer.failed
+        known = getattr(errors, kind, PipelineError)
+        raise known(words)
+
+
+def _run(partition: IngestPartition, client: Client, writer: DataFileWriter) -> PartitionResult:
+    reads, bad = [], []
+    source = _topic if partition.table == "topics" else partial(_events, bounds=partition.bounds)
+    for given in partition.ranges:
+        read = RangeRead(given)
+        for found in source(client, given):
+            read = read._replace(
+                entries=read.entries + found.entries, last_id=found.last_id or read.last_id,
+                lost=read.lost + found.lost,
+            )  # fmt: skip
+            bad += [(given.name, one) for one in found.bad]
+            writer.add(found.rows)
+        cut = bool(given.limit) and read.entries >= given.limit
+        reads.append(read._replace(cut=cut and read.last_id != given.upto))
+    return PartitionResult(tuple(reads), tuple(writer.finish()), tuple(bad))
+
+
+class _Chunk(NamedTuple):
+    """Some entries of a range, or how many were dropped there."""
+
+    rows: pa.Table
+    entries: int
+    last_id: str = ""
+    bad: Sequence[BadEntry] = ()
+    lost: int = 0
+
+
+def _events(client: Client, given: IngestRange, bounds: TimeBounds | None) -> Iterator[_Chunk]:
+    for entries in _chunks(client, given):
+        found = decode(given.name, *columns(entries), bounds)
+        yield _Chunk(to_lake(found.batch), len(entries), entries[-1][0].decode(), found.bad)
+
+
+def _chunks(client: Client, given: IngestRange) -> Iterator[list[Any]]:
+    """Yield entries as XRANGE returns them, some thousands at a time."""
+    after, left, chunk = given.after, given.limit or FAR, []
+    while True:
+        count = min(PAGE, left)
+        page = client.command("XRANGE", given.key, f"({after}", given.upto, "COUNT", count)
+        chunk += page
+        left -= len(page)
+        if len(page) < count or left <= 0:
+            break
+        after = page[-1][0].decode()
+        if len(chunk) >= CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _topic(client: Client, given: IngestRange) -> Iterator[_Chunk]:
+    binding = TopicCalls(given.name, client)
+    for page, lost in kept_pages(binding, int(given.after) + 1, int(given.upto)):
+        rows = pa.Table.from_batches([topic_batch(given.name, page)])
+        yield _Chunk(rows, len(page), page[-1][0].decode() if page else "", lost=lost)
+
+
+#: Entries of a partition, about.
+PARTITION_ENTRIES = 100_000
+#: How many times that a part of a cut range may hold before it ends early.
+PARTITION_SLACK = 3
+_LAST_SEQ = 2**64 - 1
+
+
+class RangeResult(NamedTuple):
+    """The parts of one range that were read, in the order of the stream."""
+
+    reads: tuple[RangeRead, ...]
+
+    @property
+    def entries(self) -> int:
+        """The number of entries."""
+        return sum(read.entries for read in self.reads)
+
+    @property
+    def last_id(self) -> str:
+        """The id of the last entry; empty without any."""
+        return next((read.last_id for read in reversed(self.reads) if read.entries), "")
+
+
+def planned_partitions(
+    table: str, settings: ServerSettings, store: LakeStore, ranges: Sequence[LogRange],
+    tails: Mapping[str, LogTail], size: int = PARTITION_ENTRIES, bounds: TimeBounds | None = None,
+) -> list[IngestPartition]:  # fmt: skip
+    """Divide the ranges into partitions of about `size` entries."""
+    found: list[IngestPartition] = []
+    waiting: list[IngestRange] = []
+    entries = 0
+    for one in sorted(ranges, key=_entries_of):
+        if _entries_of(one) > size:
+            parts = _cut(one, tails[one.queue], size)
+            found += [IngestPartition(table, settings, store, (part,), bounds) for part in parts]
+            continue
+        waiting += _uncut(one)
+        entries += _entries_of(one)
+        if entries >= size:
+            found.append(IngestPartition(table, settings, store, tuple(waiting), bounds))
+            waiting, entries = [], 0
+    return found + (
+        [IngestPartition(table, settings, store, tuple(waiting), bounds)] if waiting else []
+    )
+
+
+def _uncut(one: LogRange) -> list[IngestRange]:
+    if "-" not in one.upto:
+        return _cut_by_index(one, 1)
+    return [IngestRange(one.queue, one.key, one.after, one.upto, one.limit)]
+
+
+def _entries_of(one: LogRange) -> int:
+    return one.limit or one.expected
+
+
+def _cut(one: LogRange, now: LogTail, size: int) -> list[IngestRange]:
+    count = math.ceil(_entries_of(one) / size)
+    if "-" not in one.upto:
+        return _cut_by_index(one, count)
+    first_id = max(now.first_id, offsets.id_after(one.after), key=offsets.parsed_id)
+    upto, limit = one.upto, 0
+    if one.limit:
+        there = max(1, one.expected - max(0, now.dropped - one.start.n))
+        low, high = offsets.parsed_id(first_id)[0], offsets.parsed_id(one.upto)[0]
+        upto = f"{low + (high - low) * one.limit // there}-{_LAST_SEQ}"
+        limit = PARTITION_SLACK * size
+    ranges = [
+        IngestRange(one.queue, one.key, after, end, limit)
+        for after, end in offsets.parts(first_id, upto, count)
+    ]
+    # What came before the oldest entry counts as lost; it is in no range.
+    return [ranges[0]._replace(after=one.after), *ranges[1:]]
+
+
+def _cut_by_index(one: LogRange, count: int) -> list[IngestRange]:
+    low = offsets.parsed_id(one.after)[0]
+    high = min(int(one.upto), low + one.limit) if one.limit else int(one.upto)
+    ends = [low + (high - low) * i // count for i in range(count + 1)]
+    return [IngestRange(one.queue, one.key, str(a), str(b)) for a, b in pairwise(ends) if b > a]
+
+
+def gathered(
+    answers: Iterable[PartitionResult],
+) -> tuple[dict[str, RangeResult], list[PartitionResult], list[PartitionResult]]:
+    """Return what was read without a gap, by queue; the results that have it, and the results to discard."""
+    reads: dict[str, list[RangeRead]] = {}
+    cut: set[str] = set()
+    kept, dropped = [], []
+    for answer in answers:
+        names = {read.source.name for read in answer.reads}
+        if names & cut:
+            dropped.append(answer)
+            continue
+        kept.append(answer)
+        for read in answer.reads:
+            reads.setdefault(read.source.name, []).append(read)
+            if read.cut:
+                cut.add(read.source.name)
+    return {name: RangeResult(tuple(found)) for name, found in reads.items()}, kept, dropped
+
+
+UseSpark = Literal["auto", "always", "never"]
+#: A backlog of so many entries starts a session.
+SPARK_ENTRIES = 1_000_000
+
+
+class PartitionRunner:
+    """Run partitions. `session` starts Spark when it is first needed."""
+
+    def __init__(
+        self,
+        when: UseSpark = "auto",
+        *,
+        master: str | None = None,
+        session: Callable[[], SparkSession] | None = None,
+        worth_it: int = SPARK_ENTRIES,
+    ) -> None:
+        self._when, self._worth_it = when, worth_it
+        self._session = session or partial(_lake_session, master)
+        self._spark: SparkSession | None = None
+
+    def uses_spark(self, entries: int) -> bool:
+        """Return whether a backlog of so many entries runs on executors."""
+        if self._when == "always":
+            return entries > 0
+        least = self._worth_it if self._spark is None else self._worth_it // 20
+        return self._when == "auto" and entries >= least
+
+    def spark(self) -> SparkSession:
+        """Return the session; start it at first use."""
+        if self._spark is None:
+            self._spark = self._session()
+        return self._spark
+
+    def run(self, partitions: Sequence[IngestPartition], backlog: int) -> list[PartitionResult]:
+        """Run the partitions and return their results in the same order."""
+        if not self.uses_spark(backlog):
+            return list(map(run_partition, partitions))
+        context = self.spark().sparkContext
+        answers: list[PartitionResult] = (
+            context.parallelize(partitions, len(partitions)).map(run_partition).collect()
+        )
+        return answers
+
+    def close(self) -> None:
+        """Stop the session, if there is one. If its JVM has died, forget it, so that another can start."""
+
+        spark, self._spark = self._spark, None
+        if spark is None:
+            return
+        with warnings.catch_warnings():
+            # PySpark warns of a dead JVM before it raises.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            try:
+                spark.stop()
+            except sessions.failures():
+                gateway.forget_jvm()
+
+
+def _lake_session(master: str | None) -> SparkSession:
+
+    return sessions.session("jobq lake", master=master)

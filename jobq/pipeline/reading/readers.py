@@ -1,0 +1,229 @@
+"""The readers that Spark calls: `JobqReader` for a batch, `JobqStreamReader` for a stream.
+
+Both plan partitions on the driver and read each of them in an executor. A stream keeps exact offsets per queue or topic
+in the query's own checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from jobq.client.connection import Client
+from jobq.pipeline import collector, offsets
+from jobq.pipeline.offsets import LogOffset, LogRange, LogTail
+from jobq.pipeline.reading import live, ranges, streams
+from jobq.pipeline.reading.ranges import ReadRange
+from jobq.pipeline.reading.request import ReadRequest
+from jobq.pipeline.reading.streams import report_loss, report_remade
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class JobqReader(DataSourceReader):
+    """Reads one request. It takes no filters from Spark: 4.3 would apply them to other reads as well."""
+
+    def __init__(self, request: ReadRequest) -> None:
+        self.request = request
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan what there is now. Every action on the DataFrame reads this and nothing newer."""
+        with self.request.connected() as client:
+            return [
+                InputPartition(value) for value in _PLANS[self.request.view](self.request, client)
+            ]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield one partition's rows as Arrow batches."""
+        return read(self.request, partition)
+
+
+def read(request: ReadRequest, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one partition; a partition without a value has none."""
+    if partition.value is None:
+        return
+    make = _batches(request.view)
+    with collector.gc_off(), request.connected() as client:
+        for one in partition.value:
+            yield from make(request, one, client)
+
+
+def _batches(view: str) -> Callable[[ReadRequest, Any, Client], Iterator[pa.RecordBatch]]:
+    known: dict[str, Callable[[ReadRequest, Any, Client], Iterator[pa.RecordBatch]]] = {
+        "events": streams.event_batches, "topic": streams.topic_batches, "messages": live.message_batches,
+        "dead": live.dead_batches, "queues": live.count_batches,
+    }  # fmt: skip
+    return known[view]
+
+
+def _logs(request: ReadRequest, client: Client) -> list[Any]:
+
+    stretches, gone = ranges.planned(client, request)
+    for name, lost in gone.items():
+        streams.report_loss(request, name, lost)
+    return ranges.divided(client, stretches, request.partitions)
+
+
+def _shelves(request: ReadRequest, client: Client) -> list[Any]:
+
+    names = ranges.chosen(client, request)
+    is_live = request.view == "messages"
+    found = (
+        live.message_parts(client, names) if is_live else live.dead_parts(client, request, names)
+    )
+    return ranges.packed(found, request.partitions or ranges.MOST_PARTS)
+
+
+def _counts(request: ReadRequest, client: Client) -> list[Any]:
+
+    rows = live.queue_rows(client, ranges.chosen(client, request))
+    return [tuple(rows)] if rows else []
+
+
+_PLANS: dict[str, Callable[[ReadRequest, Client], list[Any]]] = {
+    "events": _logs, "topic": _logs, "messages": _shelves, "dead": _shelves, "queues": _counts,
+}  # fmt: skip
+
+Offset = dict[str, dict[str, Any]]
+
+
+class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads events or topics as a stream. It keeps one connection on the driver."""
+
+    def __init__(self, request: ReadRequest) -> None:
+        self.request = request
+        self._client: Client | None = None
+        #: The tails when an AvailableNow query began: it ends there.
+        self._frozen: dict[str, LogTail] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_client": None}
+
+    def initialOffset(self) -> Offset:
+        """Return the offsets at which a new query begins."""
+        tails = self._tails({})
+        places = ranges.bounds(self._connected(), self.request, tails, self.request.starting)
+        return offsets.to_plain(
+            {name: self._numbered(tails[name], place) for name, place in places.items()}
+        )
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit of maxRowsPerTrigger."""
+        return ReadMaxRows(self.request.max_rows) if self.request.max_rows else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the end of the query to what there is now."""
+        self._frozen = self._tails({})
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> Offset:
+        """Return the offsets at which the next batch ends."""
+        places = offsets.from_plain(start)
+        tails = self._tails(places) if self._frozen is None else self._frozen
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+        plan = offsets.plan(places, tails, most)
+        ends = dict(plan.places)
+        for one in plan.ranges:
+            ends[one.queue] = self._cut(one) if one.limit else one.end
+        return offsets.to_plain(ends)
+
+    def reportLatestOffset(self) -> Offset:
+        """Return the newest offsets, for the query's progress."""
+        return offsets.to_plain({name: now.place for name, now in self._tails({}).items()})
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Plan what is between two offsets. DataLossError if some of it was trimmed already."""
+        begun, ended = offsets.from_plain(start), offsets.from_plain(end)
+        stretches = []
+        for name, upto in ended.items():
+            one = self._stretch(name, begun.get(name, LogOffset()), upto)
+            if one is not None:
+                stretches.append(one)
+        if self.request.partitions:
+            stretches = [piece for one in stretches for piece in self._pieces(one)]
+        packs = ranges.packed(stretches, self.request.partitions or ranges.MOST_PARTS)
+        return [InputPartition(pack) for pack in packs]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield one partition's rows as Arrow batches."""
+        return read(self.request, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """With trimOnCommit: trim the entries that no later batch reads."""
+        if self.request.trims:
+            client = self._connected()
+            for name, place in offsets.from_plain(end).items():
+                key = offsets.events_key(client.namespace, name)
+                client.command("XTRIM", key, "MINID", offsets.id_after(place.id))
+
+    def stop(self) -> None:
+        """Close the connection."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            self._client = Client(self.request.settings)
+        return self._client
+
+    def _tails(self, places: dict[str, LogOffset]) -> dict[str, LogTail]:
+        """Return the tails of the queues: the chosen ones, and those that were read before."""
+        client = self._connected()
+        names = sorted({*ranges.chosen(client, self.request, strict=False), *places})
+        tails = {name: ranges.tail_of(client, self.request.view, name) for name in names}
+        # A queue without entries has no offset yet. Its first entry will be its beginning.
+        return {name: now for name, now in tails.items() if now.n or name in places}
+
+    def _numbered(self, now: LogTail, place: LogOffset) -> LogOffset:
+        """Return the offset with its number; count it if only an id was given."""
+        if place.n != ranges.UNKNOWN:
+            return place
+        if offsets.parsed_id(place.id) <= offsets.parsed_id(now.oldest.id):
+            return now.oldest
+        counted = offsets.counted_offset(self._connected(), now.key, now.oldest, place.id)
+        return LogOffset(place.id, counted.n)
+
+    def _cut(self, one: LogRange) -> LogOffset:
+        """Return the offset at which a range ends by its limit."""
+        if self.request.view == "topic":
+            now = ranges.tail_of(self._connected(), "topic", one.queue)
+            index = min(one.end.n, max(one.start.n, now.dropped) + one.limit)
+            return LogOffset(str(index), index)
+        place = offsets.counted_offset(self._connected(), one.key, one.start, one.upto, one.limit)
+        # Without progress all of it was trimmed; partitions() raises that.
+        return place if place.n > one.start.n else one.end
+
+    def _stretch(self, name: str, start: LogOffset, end: LogOffset) -> ReadRange | None:
+        now = ranges.tail_of(self._connected(), self.request.view, name)
+        if offsets.is_remade(start, now):
+            report_remade(self.request, name)
+            start = now.oldest if offsets.parsed_id(end.id) < offsets.parsed_id(start.id) else start
+        lost = max(0, min(now.dropped, end.n) - start.n)
+        report_loss(self.request, name, lost)
+        if offsets.parsed_id(end.id) <= offsets.parsed_id(start.id):
+            return None
+        expected = max(0, end.n - start.n - lost)
+        return ReadRange(name, now.key, start.id, end.id, expected, now.dropped, expected)
+
+    def _pieces(self, one: ReadRange) -> list[ReadRange]:
+        """Cut a range by number of entries, so that each piece has an exact count."""
+        if self.request.view == "topic":
+            return ranges.cut_by_index(one, self.request.partitions)
+        size, pieces, rest = -(-one.rows // self.request.partitions), [], one
+        while rest.rows > size > 0:
+            place = offsets.counted_offset(
+                self._connected(), one.key, LogOffset(rest.after, 0), one.upto, size
+            )
+            pieces.append(rest._replace(upto=place.id, expected=size, rows=size))
+            left = rest.rows - size
+            rest = rest._replace(after=place.id, expected=left, rows=left)
+        return [*pieces, rest]
