@@ -21,6 +21,7 @@ is kept as long as the replay is remembered."""
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 import time
 from base64 import b64encode, urlsafe_b64encode
@@ -416,7 +417,9 @@ class TopicReplay:
     def reached(self) -> int:
         """How far this replay is, 0 before its first call."""
         note = self._command("GET", self._note)
-        return int(note.split(b" ")[0]) if note else 0
+        # The record of a numbered call begins with the number: see lua/shared/_call.lua.
+        number = re.match(rb"\d+", note or b"")
+        return int(number[0]) if number else 0
 
     def begun(self, index: int) -> int:
         """The first index that this replay was ever asked for."""
