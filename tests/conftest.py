@@ -92,9 +92,15 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                         terminalreporter.line(text)
 
 
+def kinds_for(metafunc: pytest.Metafunc) -> list[str]:
+    """Return the servers of a test: one if what it checks is the same on each."""
+    there = kinds(metafunc.config)
+    return there[:1] if metafunc.definition.get_closest_marker("one_server") else there
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server" in metafunc.fixturenames:
-        metafunc.parametrize("server", kinds(metafunc.config), indirect=True, scope="session")
+        metafunc.parametrize("server", kinds_for(metafunc), indirect=True, scope="session")
 
 
 def start(program: str, folder: Path, *options: str) -> subprocess.Popen[bytes]:

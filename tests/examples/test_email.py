@@ -9,6 +9,9 @@ import pytest
 
 from jobq.queue.queue import Queue
 
+#: What is checked here is the same on each server.
+pytestmark = pytest.mark.one_server
+
 
 class Mailbox(socketserver.ThreadingTCPServer):
     """As much SMTP as smtplib speaks. Each address may be refused a number of times, or for good."""

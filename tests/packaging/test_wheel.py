@@ -81,6 +81,7 @@ def test_sdist_has_every_package_of_the_wheel():
     assert set(PACKAGES) < set(build["sdist"]["include"])
 
 
+@pytest.mark.one_server
 def test_installed_wheel_runs_a_job(installed, server, redis, tmp_path):
     (tmp_path / "clean_jobs.py").write_text(JOBS)
     env = {**os.environ, "JOBQ_URL": server.url, "PYTHONPATH": ""}

@@ -26,6 +26,9 @@ from jobq.observe.log import JsonFormatter, TextFormatter
 from jobq.queue.diagnosis import judge
 from jobq.queue.doctor import facts
 
+#: What is checked here is the same on each server.
+pytestmark = pytest.mark.one_server
+
 PACKAGE = Path(jobq.__file__).parent
 #: Of openssl rand -base64, and with every character that means something in a URL.
 PASSWORDS = (

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from jobq.client.connection import Client
-from tests.conftest import Server, answering, binary, connected, kinds, start
+from tests.conftest import Server, answering, binary, connected, kinds_for, start
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -24,7 +24,7 @@ LEFT = HERE / "left"
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "left_on" in metafunc.fixturenames:
-        metafunc.parametrize("left_on", kinds(metafunc.config), indirect=True)
+        metafunc.parametrize("left_on", kinds_for(metafunc), indirect=True)
 
 
 def unpacked(name: str, folder: Path) -> Path:

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import psutil
+import pytest
 
 from jobq.protocols.reliable import ReliableQueue
 from jobq.protocols.rsmq import Rsmq
@@ -85,6 +86,7 @@ def test_other_queues_give_what_waits_when_the_previous_release_wrote_it(left_on
     assert [p.content for p in parcels.pop(9, 0, "parcels")] == [b"green", b"blue"]
 
 
+@pytest.mark.one_server
 def test_lake_goes_on_when_the_previous_release_began_it(left_on, left, jobq, tmp_path):
     lake, url = str(unpacked("lake.tar.xz", tmp_path) / "lake"), left_on.settings.url
 
@@ -145,14 +147,3 @@ def test_nothing_is_lost_when_workers_of_both_releases_share_a_queue_and_are_kil
         worker.send_signal(signal.SIGTERM)
     for worker in workers:
         finished(worker)
-
-
-def test_report_reads_a_lake_when_the_previous_release_wrote_it(left, jobq, tmp_path):
-    lake = str(unpacked("lake.tar.xz", tmp_path) / "lake")
-    report = finished(
-        jobq("report", "dead", "--lake", lake, "--since", "2026-11-01T00:00Z", "--json")
-    )
-
-    assert [(row["queue"], row["examples"]) for row in json.loads(report)["rows"]] == [
-        ("letters", *left["dead"])
-    ]

@@ -71,8 +71,7 @@ def test_what_look_around_raises_reaches_the_job(timers):
     timers._look_around = abort
     timers.in_job = True
     with pytest.raises(JobAborted):
-        timers.arm()
-        wait_for(lambda: False)
+        wait_for(timers.arm)
     assert timers.armed
 
 
