@@ -142,7 +142,7 @@ def topic_tail(client: Client, topic: str) -> LogTail:
     """What a topic is now, as if its log were never compacted: indexes are its numbers."""
 
     binding = TopicCalls(topic, client)
-    first, last, _, _ = binding.run("read", 1, 0, 1)
+    first, last, _, _ = binding.run("read", {"from": 1, "upto": 0, "count": 1})
     there = max(0, last - max(1, first) + 1)
     return LogTail(binding.log_key, str(last), last, there, str(first) if there else "0")
 

@@ -445,7 +445,7 @@ class TopicReplay:
             return 0
         self._binding.register()
         try:
-            self._binding.call("append", self._caller.at(batch[-1].index), "", *args)
+            self._binding.call("append", self._caller.at(batch[-1].index), {"now": ""}, args)
         except LeaseLostError as error:
             raise PipelineError(
                 f"topic {self.name!r} has what this replay sends already, by another one under its name; "

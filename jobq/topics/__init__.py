@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from jobq.errors import GroupNotFoundError, OutOfRangeError
-from jobq.topics.aio import AsyncReader, AsyncTopic, AsyncTopicGroup
 from jobq.topics.calls import topic_names
-from jobq.topics.group import TopicGroup
+from jobq.topics.group import AsyncTopicGroup, TopicGroup
 from jobq.topics.messages import Description, Lag, Record, Retention, TopicBatch, TopicMessage
-from jobq.topics.reader import Reader
+from jobq.topics.reader import AsyncReader, Reader
 from jobq.topics.redismq import RedismqReader, RedismqTopic
-from jobq.topics.topic import Topic
+from jobq.topics.topic import AsyncTopic, Topic
 
 __all__ = [
     "AsyncReader", "AsyncTopic", "AsyncTopicGroup", "Description", "GroupNotFoundError", "Lag", "OutOfRangeError",

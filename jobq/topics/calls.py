@@ -1,20 +1,17 @@
-"""A topic's name bound to a client: calls its scripts by name, with the keys they bind."""
+"""A topic's name bound to a client: its scripts by name, with arguments by name and the keys they bind."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
+from jobq.client.connection import Client, Exchange, default_client
 from jobq.client.names import is_name
-from jobq.client.numbered_calls import Caller, Callers
-from jobq.client.scripts import Script, load
-from jobq.errors import LeaseLostError
+from jobq.client.numbered_calls import Argument, BoundScripts, Caller, Callers, Values
 from jobq.topics import keys
 
-if TYPE_CHECKING:
-    from jobq.client.connection import Client, Exchange
-
-Argument = str | bytes | int
 _registered: set[tuple[int, str, str, str]] = set()
 
 
@@ -22,52 +19,47 @@ class TopicCalls:
     """What a topic and its groups share: keys, scripts, callers. Threads may share it."""
 
     def __init__(self, name: str, client: Client | None = None) -> None:
-        if client is None:
-            from jobq.client.connection import default_client
-
-            client = default_client()
         self.name = name
-        self.client = client
+        self.client = client = default_client() if client is None else client
         self.prefix = keys.base(client.namespace, name)
         self.log_key = keys.key(self.prefix, "log")
         self.callers = Callers()
-        self._bound: dict[tuple[str, str], tuple[Script, list[str]]] = {}
+        self._of_group: dict[str, BoundScripts] = {}
 
     def key(self, name: str, group: str = "") -> str:
         """One key of the topic."""
         return keys.key(self.prefix, name, group)
 
-    def run(self, name: str, *args: Argument, group: str = "") -> Any:
+    def scripts(self, group: str = "") -> BoundScripts:
+        """The topic's scripts, with the keys of one of its groups."""
+        bound = self._of_group.get(group)
+        if bound is None:
+            key, what = partial(self.key, group=group), f"topic {self.name!r}"
+            bound = BoundScripts(self.client, "topic", self.prefix, key, what)
+            self._of_group[group] = bound
+        return bound
+
+    def run(self, name: str, values: Values, *, group: str = "") -> Any:
         """Run a script that is harmless to repeat."""
-        script, names = self._bound.get((name, group)) or self._bind(name, group)
-        return self.client.run(script, names, args)
+        return self.scripts(group)[name].run(values)
 
     def call(
         self,
         name: str,
         caller: Caller,
-        *args: Argument,
+        values: Values,
+        rest: Sequence[Argument] = (),
+        *,
         group: str = "",
         by: Exchange | None = None,
     ) -> Any:
         """Run a script as the next numbered call of `caller`; a repeated one is answered, not run again."""
-        script, names = self._bound.get((name, group)) or self._bind(name, group)
-        reply = self.client.run(
-            script,
-            [*names, f"{self.prefix}call:{caller.id}"],
-            [caller.id, caller.next(), *args],
-            by,
-        )
-        if reply[0] == b"closed":
-            raise LeaseLostError(
-                f"topic {self.name!r} refused a call of {caller.id}: it is an older one"
-            )
-        return reply
+        return self.scripts(group)[name].call(caller, values, rest, by=by)
 
-    def once(self, name: str, *args: Argument, by: Exchange | None = None) -> Any:
+    def once(self, name: str, values: Values, rest: Sequence[Argument] = ()) -> Any:
         """`call` by a spare caller, kept out of use when the outcome is unknown."""
         caller = self.callers.take()
-        reply = self.call(name, caller, *args, by=by)
+        reply = self.call(name, caller, values, rest)
         self.callers.give_back(caller)
         return reply
 
@@ -81,17 +73,6 @@ class TopicCalls:
     def forget(self) -> None:
         """Register with the next append again: the name went when the topic was deleted, here or elsewhere."""
         _registered.discard((os.getpid(), self.client.url, self.client.namespace, self.name))
-
-    def _bind(self, name: str, group: str) -> tuple[Script, list[str]]:
-        script = load("topic", name)
-        names = [
-            keys.key(self.prefix, key, group)
-            for key in script.keys
-            # Each call has its own, the last.
-            if key != "last_call"
-        ]
-        bound = self._bound[name, group] = (script, names)
-        return bound
 
 
 def topic_names(client: Client) -> list[str]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jobq.client.connection import Client
 from jobq.client.names import checked_name
-from jobq.client.numbered_calls import moment
+from jobq.client.numbered_calls import Values, moment
 from jobq.errors import ConfigError, GroupNotFoundError, OutOfRangeError
+from jobq.protocols.kit.facade import AsyncFacade, awaited
 from jobq.topics.calls import TopicCalls
 from jobq.topics.messages import Lag, Position, TopicMessage, position_of
 from jobq.topics.ranges import read
-
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
 
 POLICIES = ("earliest", "latest", "error")
 
@@ -41,32 +40,40 @@ class TopicGroup:
         has dropped its next message, or the topic was lost: 'earliest', 'latest', or 'error' (OutOfRangeError).
         """
         _check_policy(out_of_range)
-        reply = self._run("subscribe", moment(now), self.name, *position_of(start), out_of_range)
+        reply = self._run(
+            "subscribe",
+            {
+                "now": moment(now),
+                "name": self.name,
+                "out_of_range": out_of_range,
+                **position_of(start),
+            },
+        )
         self._check_place(reply, start)
         return bool(reply[0] == b"made")
 
     def unsubscribe(self) -> bool:
         """Forget the group; subscribing again begins anew. False when there was none."""
-        return bool(self._run("unsubscribe", self.name)[0])
+        return bool(self._run("unsubscribe", {"name": self.name})[0])
 
     def seek(self, place: Position, *, now: int | None = None) -> int:
         """Move the group; the index that comes next. Readers can't commit what they hold any more."""
-        reply = self._run("seek", moment(now), *position_of(place))
+        reply = self._run("seek", {"now": moment(now), **position_of(place)})
         self._check(reply)
         self._check_place(reply, place)
         return int(reply[1]) + 1
 
     def pause(self) -> None:
         """Hand nothing out until resume."""
-        self._check(self._run("steer", "1", ""))
+        self._check(self._run("steer", {"paused": "1", "out_of_range": ""}))
 
     def resume(self) -> None:
         """End a pause."""
-        self._check(self._run("steer", "0", ""))
+        self._check(self._run("steer", {"paused": "0", "out_of_range": ""}))
 
     def set_out_of_range(self, policy: str) -> None:
         """Change what subscribe said."""
-        self._check(self._run("steer", "", _check_policy(policy)))
+        self._check(self._run("steer", {"paused": "", "out_of_range": _check_policy(policy)}))
 
     def peek(self, count: int = 10) -> list[TopicMessage]:
         """New messages that the group gets next, without those of ended leases; nothing moves."""
@@ -79,7 +86,7 @@ class TopicGroup:
         exact: count the messages that are there, by reading them; else where compaction left holes the
         difference of indexes is an upper bound.
         """
-        reply = self._run("lag", moment(now))
+        reply = self._run("lag", {"now": moment(now)})
         self._check(reply)
         settled, handed_out, last, first, held, expired, age_ms, paused, policy, skipped = reply[1:]
         behind = max(0, last - max(settled, first - 1))
@@ -90,8 +97,8 @@ class TopicGroup:
             skipped,
         )  # fmt: skip
 
-    def _run(self, script: str, *args: str | bytes | int) -> Any:
-        return self.topic.run(script, *args, group=self.name)
+    def _run(self, script: str, values: Values) -> Any:
+        return self.topic.run(script, values, group=self.name)
 
     def _check(self, reply: Any) -> None:
         if reply[0] == b"missing":
@@ -107,6 +114,19 @@ class TopicGroup:
                 f"these, {last + 1} for what comes next, 'earliest' or 'latest'",
                 place if isinstance(place, int) else 0, first, last,
             )  # fmt: skip
+
+
+class AsyncTopicGroup(AsyncFacade[TopicGroup]):
+    """A TopicGroup whose methods are awaited."""
+
+    subscribe = awaited(TopicGroup.subscribe)
+    unsubscribe = awaited(TopicGroup.unsubscribe)
+    seek = awaited(TopicGroup.seek)
+    pause = awaited(TopicGroup.pause)
+    resume = awaited(TopicGroup.resume)
+    set_out_of_range = awaited(TopicGroup.set_out_of_range)
+    lag = awaited(TopicGroup.lag)
+    peek = awaited(TopicGroup.peek)
 
 
 def _check_policy(policy: str) -> str:

@@ -165,16 +165,16 @@ def _decoded_headers(headers: bytes) -> dict[str, str]:
     return {"": headers.decode("utf-8", "replace")}
 
 
-def position_of(place: Position) -> tuple[str, str | int]:
-    """Where to begin, as the scripts take it: 'earliest', 'latest', an index, or a datetime with a zone."""
-    if isinstance(place, datetime):
-        return "time", moment_of(place)
-    if isinstance(place, int) and not isinstance(place, bool):
-        return "index", place
-    if place in ("earliest", "latest"):
-        return str(place), ""
+def position_of(position: Position) -> dict[str, str | int]:
+    """Where to begin, as the arguments of scripts: 'earliest', 'latest', an index, or a datetime with a zone."""
+    if isinstance(position, datetime):
+        return {"start": "time", "value": moment_of(position)}
+    if isinstance(position, int) and not isinstance(position, bool):
+        return {"start": "index", "value": position}
+    if position in ("earliest", "latest"):
+        return {"start": str(position), "value": ""}
     raise ConfigError(
-        f"{place!r} is no place in a topic; take 'earliest', 'latest', an index or a datetime"
+        f"{position!r} is not a position in a topic; take 'earliest', 'latest', an index or a datetime"
     )
 
 

@@ -29,11 +29,11 @@ def read(
     """What Topic.read says."""
     if out_of_range not in ("error", "earliest"):
         raise ConfigError(f"out_of_range={out_of_range!r} is unknown; take error or earliest")
-    where, value = position_of(start)
-    first, last, _, _ = binding.run("read", 1, 0, 1)
+    where, value = position_of(start).values()
+    first, last, _, _ = binding.run("read", {"from": 1, "upto": 0, "count": 1})
     following = first if where == "earliest" else last + 1
     if where == "time":
-        following = binding.run("find", value)[0]
+        following = binding.run("find", {"time": value})[0]
     elif where == "index":
         following = int(value)
     upto = _end(binding, end, last)
@@ -42,7 +42,7 @@ def read(
 
 def _end(binding: TopicCalls, end: Position | None, last: int) -> int:
     if isinstance(end, datetime):
-        return int(binding.run("find", moment_of(end))[0]) - 1
+        return int(binding.run("find", {"time": moment_of(end)})[0]) - 1
     if end is None or end == "latest":
         return last
     if isinstance(end, int) and not isinstance(end, bool):
@@ -87,7 +87,8 @@ def _page(
         page = binding.client.command("XRANGE", binding.log_key, following, upto, "COUNT", count)
     if page and _index(page[0]) == following and _index(page[-1]) == following + len(page) - 1:
         return page, following + len(page)
-    first, last, _, page = binding.run("read", following, upto, min(count, 1_000))
+    values = {"from": following, "upto": upto, "count": min(count, 1_000)}
+    first, last, _, page = binding.run("read", values)
     if strict and following < first:
         raise OutOfRangeError(
             f"topic {binding.name!r} has no {following} any more, it begins at {first}; read from there, or "

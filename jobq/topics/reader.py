@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal
 
-from jobq.client.numbered_calls import Caller, moment
+from jobq.client.numbered_calls import Caller, Values, moment
 from jobq.config import duration_s
-from jobq.errors import ConfigError, LeaseLostError, OutOfRangeError
+from jobq.errors import ConfigError, JobqError, LeaseLostError, OutOfRangeError
+from jobq.protocols.kit.facade import AsyncFacade, BlockingFacade, awaited, stepwise
+from jobq.protocols.kit.steps import Ask, Steps
 from jobq.topics.calls import TopicCalls
 from jobq.topics.group import TopicGroup
 from jobq.topics.messages import Position, TopicBatch, TopicMessage, decoded
@@ -27,7 +32,7 @@ LONGEST_WAIT_S = 3600.0
 log = logging.getLogger("jobq.topic")
 
 
-class Reader:
+class Reader(BlockingFacade):
     """Reads for a group; not to be shared by threads, each makes its own.
 
     commit: 'manual', by calling commit; 'auto', each poll commits what the one before gave; 'read', messages
@@ -52,7 +57,7 @@ class Reader:
         self.commit_mode = commit
         #: What 'auto' couldn't commit, because its lease had ended and another reader has it.
         self.nlost = 0
-        self._binding = binding
+        self._binding, self.client = binding, binding.client
         self._start, self._out_of_range = start, out_of_range
         self._lease_ms = checked_lease(lease) if commit != "read" else 0
         self._caller, self._pid = Caller(), os.getpid()
@@ -68,9 +73,10 @@ class Reader:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._binding.name!r}, {self.group.name!r}, {self.commit_mode!r})"
 
+    @stepwise
     def poll(
         self, count: int = 100, block: float | timedelta = 0, *, now: int | None = None
-    ) -> TopicBatch:
+    ) -> Steps[TopicBatch]:
         """The next messages, up to `count` and about 4 MiB; an empty batch when there are none.
 
         block: wait up to so long for the first. Messages whose lease has ended come before new ones.
@@ -83,12 +89,14 @@ class Reader:
             seen, self._unseen = self._unseen[:count], self._unseen[count:]
             return TopicBatch(seen, seen[0].index, seen[-1].index, deliveries=1)
         while True:
-            batch, wait_ms, last = self._ask(count, now)
+            asking = Ask(partial(self._ask, count, now), self._undo, exclusive=True)
+            asked: tuple[TopicBatch, int, int] = yield asking
+            batch, wait_ms, last = asked
             left = deadline - time.monotonic()
             if batch.messages or left <= 0 or self.interrupted:
                 return batch
             pause = LOOK_EVERY_S if wait_ms < 0 else min(LOOK_EVERY_S, (wait_ms + 1) / 1000)
-            self._wait.wait(last, min(left, pause))
+            yield from self._wait.steps(last, min(left, pause))
             if self.interrupted:
                 return TopicBatch([])
 
@@ -110,9 +118,8 @@ class Reader:
             raise ConfigError(
                 f"message {through} isn't of the batch polled last ({batch.first} to {batch.last}); commit its batch"
             )
-        reply = self._binding.call(
-            "commit", self._caller, batch.token, "" if through is None else through, group=self.group.name
-        )  # fmt: skip
+        values = {"token": batch.token, "through": "" if through is None else through}
+        reply = self._binding.call("commit", self._caller, values, group=self.group.name)
         whole = through is None or through >= batch.last or reply[0] == b"stale"
         if whole and self._holds(batch):
             self._held = None
@@ -213,6 +220,11 @@ class Reader:
                         self._unseen[-1].index)  # fmt: skip
         self._wait.close()
 
+    def _undo(self, asked: tuple[TopicBatch, int, int]) -> None:
+        """A poll was cancelled while its call was under way."""
+        with suppress(JobqError):
+            self.take_back(asked[0])
+
     def _check_process(self) -> None:
         if self._pid != os.getpid():
             raise ConfigError(
@@ -237,8 +249,10 @@ class Reader:
         self._check_process()
         settling = self._held.token if self._held and self.commit_mode == "auto" else ""
         token = f"{self._caller.id}.{self._caller.number + 1}"
-        args = (moment(now), token, count, self._lease_ms, settling)
-        reply = self._binding.call("poll", self._caller, *args, group=self.group.name)
+        values: Values = {
+            "now": moment(now), "token": token, "count": count, "lease_ms": self._lease_ms, "commit": settling,
+        }  # fmt: skip
+        reply = self._binding.call("poll", self._caller, values, group=self.group.name)
         if reply[0] == b"missing":
             self.group.subscribe(self._start, out_of_range=self._out_of_range, now=now)
             return self._ask(count, now)
@@ -264,9 +278,8 @@ class Reader:
         batch = batch or self._held
         if batch is None or not batch.token:
             raise ConfigError("nothing is held; poll with commit='manual' or 'auto' first")
-        reply = self._binding.run(
-            "extend", moment(now), batch.token, lease_ms, group=self.group.name
-        )
+        values: Values = {"now": moment(now), "token": batch.token, "lease_ms": lease_ms}
+        reply = self._binding.run("extend", values, group=self.group.name)
         if reply[0] == b"stale":
             raise self._lost(batch)
 
@@ -282,6 +295,48 @@ class Reader:
             f"{last}; seek to one of these, 'earliest' or 'latest'",
             position, first, last,
         )  # fmt: skip
+
+
+class AsyncReader(AsyncFacade[Reader]):
+    """A Reader whose methods are awaited, and which is iterated by `async for`; for one coroutine at a time.
+
+    Cancelling a poll ends its wait and gives back what its last call brought. With commit='read' that is settled
+    already, so the next poll has it.
+    """
+
+    poll = awaited(Reader.poll)
+    commit = awaited(Reader.commit)
+    extend = awaited(Reader.extend)
+    release = awaited(Reader.release)
+    close = awaited(Reader.close)
+
+    def interrupt(self) -> None:
+        """See Reader.interrupt; it doesn't wait, so that signal handlers can call it."""
+        self.blocking.interrupt()
+
+    def go_on(self) -> None:
+        """See Reader.go_on."""
+        self.blocking.go_on()
+
+    async def __aiter__(self) -> AsyncIterator[TopicMessage]:
+        """Reader's iteration."""
+        while True:
+            batch = await self.poll(block=LONGEST_WAIT_S)
+            for message in batch.messages:
+                if not await asyncio.to_thread(self.blocking.begin, batch, message):
+                    break
+                yield message
+            self.blocking.finish()
+            if self.blocking.interrupted:
+                return
+
+    async def __aenter__(self) -> AsyncReader:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:  # fmt: skip
+        await asyncio.to_thread(self.blocking.__exit__, kind, error, trace)
 
 
 def checked_lease(lease: float | timedelta) -> int:

@@ -15,18 +15,15 @@ made again where others were faster.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jobq.client.numbered_calls import BYTES_PER_CALL, Callers
-from jobq.client.scripts import load
+from jobq.client.connection import Client, default_client
+from jobq.client.numbered_calls import BYTES_PER_CALL, BoundScript, BoundScripts, Callers, Values
 from jobq.config import duration_s
-from jobq.errors import ConfigError, LeaseLostError, OutOfRangeError, ScriptError
+from jobq.errors import ConfigError, OutOfRangeError, ScriptError
 from jobq.topics.messages import Lag, TopicBatch, TopicMessage
-
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
 
 PER_CALL = 1_000
 #: Indexes of one page: the first, and the most; about PAGE_BYTES by the pages before.
@@ -45,11 +42,8 @@ class RedismqTopic:
     def __init__(
         self, name: str, client: Client | None = None, *, ttl: float | timedelta | None = None
     ) -> None:
-        if client is None:
-            from jobq.client.connection import default_client
-
-            client = default_client()
-        self.name, self.client = checked_name("topic", name), client
+        self.client = client = default_client() if client is None else client
+        self.name = checked_name("topic", name)
         if client.is_cluster and not 0 < name.find("{") + 1 < name.find("}"):
             raise ConfigError(
                 f"topic {name!r}: on a Cluster the keys of redismq's layout lie in different slots; "
@@ -57,6 +51,7 @@ class RedismqTopic:
             )
         self._ttl: str | int = "" if ttl is None else _milliseconds(ttl)
         self.callers = Callers()
+        self._scripts = self.scripts("")
         self._known = 0
 
     def __repr__(self) -> str:
@@ -129,26 +124,31 @@ class RedismqTopic:
         """Where a message is kept."""
         return f"{self.name}:messages:{index}"
 
+    def scripts(self, position_key: str) -> BoundScripts:
+        """The topic's scripts, with the key of a group's position."""
+        keys = {"next_index": self.counter_key, "position": position_key}
+        what = f"topic {self.name!r}"
+        return BoundScripts(self.client, "topic", f"{self.name}:", keys.__getitem__, what)
+
     def call(
-        self, script: str, keys: list[str], base: int, nkeys: int, *args: str | bytes | int
+        self, script: BoundScript, nkeys: int, values: Values, rest: Sequence[bytes] = ()
     ) -> Any:
         """Run a script as a numbered call, with the keys of `nkeys` messages after `base`."""
         caller = self.callers.take()
-        names = [*keys, f"{self.name}:call:{caller.id}"]
-        names += map(self.message_key, range(base + 1, base + nkeys + 1))
-        reply = self.client.run(
-            load("topic", script), names, [caller.id, caller.next(), base, *args]
-        )
+        base = int(values["base"])
+        keys = list(map(self.message_key, range(base + 1, base + nkeys + 1)))
+        reply = script.call(caller, values, rest, more_keys=keys)
         self.callers.give_back(caller)
-        if reply[0] == b"closed":
-            raise LeaseLostError(f"topic {self.name!r} refused an older call of {caller.id}")
         return reply
 
     def _append(self, contents: list[bytes]) -> tuple[int, int]:
         while True:
             word, first, *more = self.call(
-                "redismq_append", [self.counter_key], self._known, len(contents) + SPARE, self._ttl, *contents
-            )  # fmt: skip
+                self._scripts["redismq_append"],
+                len(contents) + SPARE,
+                {"base": self._known, "ttl_ms": self._ttl},
+                contents,
+            )
             self._known = more[0] if word == b"ok" else first
             if word == b"ok":
                 return first, more[0]
@@ -162,6 +162,7 @@ class RedismqReader:
             raise ConfigError(f"out_of_range={out_of_range!r}: take earliest, latest or error")
         self.topic, self.group = topic, checked_name("group", group)
         self._out_of_range = out_of_range
+        self._scripts = topic.scripts(self.position_key)
         self._position = 0
         self._reach = STRETCH
 
@@ -218,11 +219,12 @@ class RedismqReader:
 
     def _ask(self, count: int) -> tuple[TopicBatch, bool]:
         """What one call gives, and whether there is more to look through at once."""
-        keys = [self.topic.counter_key, self.position_key]
         while True:
             word, position, last, *rest = self.topic.call(
-                "redismq_poll", keys, self._position, max(count, self._reach), count, self._out_of_range
-            )  # fmt: skip
+                self._scripts["redismq_poll"],
+                max(count, self._reach),
+                {"base": self._position, "count": count, "out_of_range": self._out_of_range},
+            )
             if word == b"out-of-range":
                 raise self._out(position, last)
             first, self._position = self._position, position

@@ -1,18 +1,23 @@
-"""A topic: an append-only log. Each message has its index for ever; groups remember how far they have read."""
+"""A topic: an append-only log. A message's index never changes; groups remember how far they have read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import Any
 
+from jobq.client.connection import Client
 from jobq.client.names import is_name
-from jobq.client.numbered_calls import BYTES_PER_CALL, moment
+from jobq.client.numbered_calls import BYTES_PER_CALL, Argument, moment
 from jobq.config import duration_s
 from jobq.errors import ConfigError, NotDurableError, ScriptError
+from jobq.protocols.kit.facade import AsyncFacade, awaited, wrapping
+from jobq.queue.durability import Confirmation
 from jobq.topics import keys
-from jobq.topics.calls import Argument, TopicCalls
-from jobq.topics.group import TopicGroup
+from jobq.topics.calls import TopicCalls
+from jobq.topics.group import AsyncTopicGroup, TopicGroup
 from jobq.topics.messages import (
     LONGEST,
     Appended,
@@ -25,17 +30,14 @@ from jobq.topics.messages import (
     moment_of,
 )
 from jobq.topics.ranges import read
-from jobq.topics.reader import Commit, Reader
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from jobq.client.connection import Client
+from jobq.topics.reader import AsyncReader, Commit, Reader
 
 PER_CALL = 1_000
 DAY_MS = 86_400_000
 #: Messages looked at in one step of a compaction.
 STEP = 500
+#: Messages that a detached read on an event loop takes from its thread at a time.
+PAGE = 500
 
 
 class Topic:
@@ -125,7 +127,7 @@ class Topic:
 
     def find(self, at: datetime | float) -> int:
         """The lowest index appended at that time or later; one after the last when there is none."""
-        return int(self._binding.run("find", moment_of(at))[0])
+        return int(self._binding.run("find", {"time": moment_of(at)})[0])
 
     def groups(self) -> list[str]:
         """Names of the groups, sorted."""
@@ -142,7 +144,7 @@ class Topic:
 
     def describe(self, *, now: int | None = None) -> Description:
         """What the topic holds, and its limits."""
-        reply = self._binding.run("describe", moment(now))
+        reply = self._binding.run("describe", {"now": moment(now)})
         first, last, messages, nbytes, oldest_at, newest_at, base_to, phase, age, count, size = (
             reply[:11]
         )
@@ -169,11 +171,14 @@ class Topic:
         """
         if tombstones is None and compact and not self.limits().tombstone_ms:
             tombstones = DAY_MS / 1000
-        args: list[Argument] = [
-            _whole("max_age", max_age, 1000), _whole("max_count", max_count), _whole("max_bytes", max_bytes),
-            "" if compact is None else int(compact), _whole("tombstones", tombstones, 1000),
-        ]  # fmt: skip
-        if self._binding.run("limits", *args)[0] == b"both":
+        values = {
+            "max_age": _whole("max_age", max_age, 1000),
+            "max_count": _whole("max_count", max_count),
+            "max_bytes": _whole("max_bytes", max_bytes),
+            "compact": "" if compact is None else int(compact),
+            "tombstone_ms": _whole("tombstones", tombstones, 1000),
+        }
+        if self._binding.run("limits", values)[0] == b"both":
             raise ConfigError(
                 f"topic {self.name!r}: compaction keeps the newest of every key, so it goes with max_age only; "
                 "take max_count and max_bytes away (0), or compact"
@@ -187,15 +192,17 @@ class Topic:
     def trim(self, before: int | None = None, *, now: int | None = None) -> int:
         """Drop what the limits no longer allow, or all below an index; the first index kept."""
         while True:
-            first, more = self._binding.run("trim", moment(now), "" if before is None else before)
+            values = {"now": moment(now), "before": "" if before is None else before}
+            first, more = self._binding.run("trim", values)
             if not more:
                 return int(first)
 
     def compact(self, *, now: int | None = None) -> int:
         """Compact up to the last message there is now; the index it reached. Safe while in use."""
-        under_way, reached = self._binding.run("compact", moment(now), 1, STEP)
+        values = {"now": moment(now), "limit": STEP}
+        under_way, reached = self._binding.run("compact", {**values, "begin": 1})
         while under_way:
-            under_way, reached = self._binding.run("compact", moment(now), 0, STEP)
+            under_way, reached = self._binding.run("compact", {**values, "begin": 0})
         return int(reached)
 
     def delete(self) -> None:
@@ -217,12 +224,10 @@ class Topic:
         binding.register()
         level = durability or self.client.durability
         if level == "memory":
-            return self._appended(binding.once("append", moment(now), *args))
-        from jobq.queue.durability import Confirmation
-
+            return self._appended(binding.once("append", {"now": moment(now)}, args))
         caller = binding.callers.take()
         confirmation = Confirmation(level, self.client, f"{binding.prefix}call:{caller.id}")
-        reply = binding.call("append", caller, moment(now), *args, by=confirmation.exchange)
+        reply = binding.call("append", caller, {"now": moment(now)}, args, by=confirmation.exchange)
         binding.callers.give_back(caller)
         done = self._appended(reply)
         if confirmation.missing:
@@ -239,6 +244,43 @@ class Topic:
             self._binding.forget()
             self._binding.register()
         return done
+
+
+class AsyncTopic(AsyncFacade[Topic]):
+    """A Topic whose methods are awaited.
+
+    A coroutine that is cancelled while it waits for messages loses none: what its last call was handed is given back.
+    """
+
+    def __init__(self, name: str, client: Client | None = None) -> None:
+        super().__init__(Topic(name, client))
+
+    reader = wrapping(Topic.reader, AsyncReader)
+    group = wrapping(Topic.group, AsyncTopicGroup)
+    append = awaited(Topic.append)
+    append_many = awaited(Topic.append_many)
+    get = awaited(Topic.get)
+    find = awaited(Topic.find)
+    groups = awaited(Topic.groups)
+    describe = awaited(Topic.describe)
+    set_limits = awaited(Topic.set_limits)
+    limits = awaited(Topic.limits)
+    trim = awaited(Topic.trim)
+    compact = awaited(Topic.compact)
+    delete = awaited(Topic.delete)
+
+    async def read(
+        self,
+        start: Position = "earliest",
+        end: Position | None = None,
+        *,
+        out_of_range: str = "error",
+    ) -> AsyncIterator[TopicMessage]:
+        """See Topic.read."""
+        reading = await asyncio.to_thread(self.blocking.read, start, end, out_of_range=out_of_range)
+        while page := await asyncio.to_thread(lambda: list(islice(reading, PAGE))):
+            for message in page:
+                yield message
 
 
 def _batches(records: Iterable[bytes | Record]) -> Iterator[list[str | bytes]]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jobq.client.functions import load_library
-from jobq.topics import Topic, keys, library
+from jobq.client.functions import area_library, load_library
+from jobq.topics import Topic, keys
 from jobq.topics import calls as binding
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -18,7 +18,7 @@ CALL = re.compile(r"(FCALL .*?)\n(?:-> (\w+)|(?=FCALL))", re.DOTALL)
 
 @pytest.fixture
 def library_loaded(client, redis):
-    load_library(client, library.library())
+    load_library(client, area_library("topic"))
     yield
     redis.function_flush()
 

@@ -72,10 +72,10 @@ def test_bad_name_is_refused_when_it_can_not_stand_in_a_key(client):
 
 def test_repeated_call_is_answered_and_not_written_again(topic, facts):
     caller, binding = Caller(), topic._binding
-    first = binding.call("append", caller, "", *encoded(b"a"), *encoded(b"b"))
+    first = binding.call("append", caller, {"now": ""}, [*encoded(b"a"), *encoded(b"b")])
     before = facts()
     caller.number -= 1
-    assert binding.call("append", caller, "", *encoded(b"a"), *encoded(b"b")) == first
+    assert binding.call("append", caller, {"now": ""}, [*encoded(b"a"), *encoded(b"b")]) == first
     assert first[:3] == [b"ok", 1, 2]
     assert facts() == before
 
@@ -83,11 +83,11 @@ def test_repeated_call_is_answered_and_not_written_again(topic, facts):
 def test_older_call_is_refused_and_writes_nothing(topic, facts):
     caller, binding = Caller(), topic._binding
     for content in (b"a", b"b"):
-        binding.call("append", caller, "", *encoded(content))
+        binding.call("append", caller, {"now": ""}, encoded(content))
     before = facts()
     caller.number -= 2
     with pytest.raises(LeaseLostError, match="older"):
-        binding.call("append", caller, "", *encoded(b"late"))
+        binding.call("append", caller, {"now": ""}, encoded(b"late"))
     assert facts() == before
 
 
@@ -98,7 +98,7 @@ def test_script_refuses_what_no_message_is_and_writes_nothing(topic, facts, word
     topic.append(b"a")
     before = facts()
     with pytest.raises(ScriptError, match="message"):
-        topic._binding.once("append", "", *words)
+        topic._binding.once("append", {"now": ""}, words)
     assert facts() == before
 
 

@@ -76,7 +76,9 @@ def test_state_is_the_same_before_and_after_at_every_step(topic, seed):
         begin, under_way = 1, 1
         while under_way:
             assert state(topic) == expected
-            under_way, _ = topic._binding.run("compact", "", begin, rng.choice([1, 3, 10]))
+            under_way, _ = topic._binding.run(
+                "compact", {"now": "", "begin": begin, "limit": rng.choice([1, 3, 10])}
+            )
             begin = 0
         assert state(topic) == expected
         assert topic.describe().messages == len(kept(topic))
@@ -87,7 +89,7 @@ def test_appends_while_a_compaction_is_under_way_are_all_there(topic):
     topic.append_many([Record(b"%d" % i, "abc"[i % 3]) for i in range(30)])
     begin, under_way, appended = 1, 1, []
     while under_way:
-        under_way, _ = topic._binding.run("compact", "", begin, 2)
+        under_way, _ = topic._binding.run("compact", {"now": "", "begin": begin, "limit": 2})
         appended.append(topic.append(b"new", key="d"))
         begin = 0
     assert kept(topic) == [28, 29, 30, *appended]
@@ -166,7 +168,7 @@ def test_retention_during_a_compaction_is_kept_to(topic):
     topic.append_many([Record(b"%d" % i, str(i)) for i in range(40)])
     begin, under_way = 1, 1
     while under_way:
-        under_way, _ = topic._binding.run("compact", "", begin, 5)
+        under_way, _ = topic._binding.run("compact", {"now": "", "begin": begin, "limit": 5})
         begin = 0
         topic.trim(before=min(30, topic.describe().first + 4))
     assert kept(topic) == list(range(topic.describe().first, 41))
@@ -195,7 +197,7 @@ def test_detached_reading_misses_nothing_while_compactions_run(topic, server):
 
 def test_step_of_a_compaction_looks_at_a_few_megabytes_at_most(topic, redis):
     topic.append_many([Record(bytes(1_000_000), key="k") for _ in range(12)])
-    topic._binding.run("compact", "", 1, 500)
+    topic._binding.run("compact", {"now": "", "begin": 1, "limit": 500})
     assert 1 < int(redis.hget("jobq:{orders}:topic:meta", "at")) <= 5
     assert topic.compact() == 12
     assert [m.index for m in topic.read(out_of_range="earliest")] == [12]

@@ -50,7 +50,7 @@ def test_no_message_without_a_key_is_missed_when_meta_is_lost_amid_a_compaction(
     topic.compact()
     topic.append_many([b"6", Record(b"7", "k"), b"8"])
     for step in range(steps):
-        topic._binding.run("compact", "", int(step == 0), 1)
+        topic._binding.run("compact", {"now": "", "begin": int(step == 0), "limit": 1})
     lose_meta(topic, redis)
     assert topic.append(b"9") == 9
     assert set(indexes(topic)) >= {1, 3, 5, 6, 7, 8, 9}

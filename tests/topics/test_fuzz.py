@@ -25,9 +25,9 @@ def good(topic: Topic, at: Any, client: Any) -> dict[str, Call]:
     for i in range(12):
         topic.append(b"x" * 10 * i, key=f"k{i % 3}", headers={"a": "b"}, now=at(i))
     binding = topic._binding
-    binding.run("compact", at(20), 1, 12)
-    binding.run("compact", at(20), 0, 12)
-    binding.run("compact", at(20), 0, 2)
+    binding.run("compact", {"now": at(20), "begin": 1, "limit": 12})
+    binding.run("compact", {"now": at(20), "begin": 0, "limit": 12})
+    binding.run("compact", {"now": at(20), "begin": 0, "limit": 2})
     topic.group("g").subscribe(now=at(20))
     readers = [topic.reader("g") for _ in range(3)]
     first, second, _ = [reader.poll(2, now=at(21 + n)) for n, reader in enumerate(readers)]

@@ -88,8 +88,11 @@ VERBS = {
     "find": (lambda n: 50, lambda t, n, now: t.find(now / 1000)),
     "describe": (lambda n: 12, lambda t, n, now: t.describe()),
     "seek": (lambda n: 60, lambda t, n, now: t.group("g").seek(10)),
-    "compact": (lambda n: 10 + 4 * n, lambda t, n, now: t._binding.run("compact", now, 1, n)),
-    "trim": (lambda n: 130, lambda t, n, now: t._binding.run("trim", now, n)),
+    "compact": (
+        lambda n: 10 + 4 * n,
+        lambda t, n, now: t._binding.run("compact", {"now": now, "begin": 1, "limit": n}),
+    ),
+    "trim": (lambda n: 130, lambda t, n, now: t._binding.run("trim", {"now": now, "before": n})),
 }
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from jobq.protocols.kit.steps import drive
 from jobq.topics.waiting import LogWaiter
 
 HERE = Path(__file__).parent
@@ -109,7 +110,7 @@ def run(crew, topic):
         if len(ended) == 4 and all(ended) and topic.group("shared").lag().messages == 0:
             appended.close()
             return
-        appended.wait(last, 0.05)
+        drive(appended.steps(last, 0.05), topic.client.ask)
 
 
 def test_every_index_is_written_once_and_nothing_is_lost_when_producers_and_readers_are_killed(

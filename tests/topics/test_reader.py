@@ -175,7 +175,7 @@ def test_commit_through_what_is_no_index_is_refused_and_settles_nothing(ten, fac
     batch = ten.reader("g").poll(3)
     before = facts()
     with pytest.raises(ScriptError, match="through"):
-        ten._binding.call("commit", Caller(), batch.token, "three", group="g")
+        ten._binding.call("commit", Caller(), {"token": batch.token, "through": "three"}, group="g")
     assert facts() == before
 
 

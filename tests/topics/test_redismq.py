@@ -154,9 +154,9 @@ def test_call_brings_few_keys_until_it_meets_holes(foo, redis, monkeypatch):
     reader, brought = foo.reader("bar"), []
     call = foo.call
 
-    def counted(script, keys, base, nkeys, *args):
+    def counted(script, nkeys, *rest):
         brought.append(nkeys)
-        return call(script, keys, base, nkeys, *args)
+        return call(script, nkeys, *rest)
 
     monkeypatch.setattr(foo, "call", counted)
     batches = [reader.poll(1) for _ in range(4)]
@@ -226,18 +226,20 @@ def test_call_with_other_keys_than_the_next_ones_writes_nothing(foo, redis, rule
     foo.append_many([b"x"] * 5)
     redis.mset({"foo:nextIndex": 1, "foo:bar:nextIndex": 5})
     before = {key: redis.dump(key) for key in redis.keys("*")}
-    word, *_ = foo.call("redismq_poll", ["foo:nextIndex", "foo:bar:nextIndex"], 3, 9, 9, rule)
+    poll = foo.scripts("foo:bar:nextIndex")["redismq_poll"]
+    word, *_ = foo.call(poll, 9, {"base": 3, "count": 9, "out_of_range": rule})
     assert word == b"moved"
     assert {key: redis.dump(key) for key in redis.keys("*")} == before
 
 
 def test_repeated_calls_are_answered_and_not_made_again(foo, client, redis):
-    names = ["foo:nextIndex"]
-    foo.call("redismq_append", names, 0, 9, "", b"a", b"b")
+    append = foo.scripts("")["redismq_append"]
+    foo.call(append, 9, {"base": 0, "ttl_ms": ""}, [b"a", b"b"])
     caller = foo.callers.take()
     caller.number -= 1
     foo.callers.give_back(caller)
-    assert foo.call("redismq_append", names, 0, 9, "", b"a", b"b") == [b"ok", 1, 2]
+    again = foo.call(append, 9, {"base": 0, "ttl_ms": ""}, [b"a", b"b"])
+    assert again == [b"ok", 1, 2]
     assert redis.get("foo:nextIndex") == b"2"
     reader = foo.reader("bar")
     first = reader.poll(1)

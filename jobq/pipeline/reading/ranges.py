@@ -135,7 +135,7 @@ def bounds(
 def place_at(client: Client, view: str, name: str, at_ms: int) -> LogOffset:
     """Return the offset before the first entry of that time or later."""
     if view == "topic":
-        index = int(TopicCalls(name, client).run("find", at_ms)[0]) - 1
+        index = int(TopicCalls(name, client).run("find", {"time": at_ms})[0]) - 1
         return LogOffset(str(index), index)
     return LogOffset(offsets.id_before(f"{max(0, at_ms)}-0"), UNKNOWN)
 
