@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from jobq.chaos.history import Fault, History, Run, read
 from jobq.chaos.ledger import Line
-from jobq.queue.audited import Audited
+from jobq.queue.audit import Audited
 
 
 class Final(NamedTuple):

@@ -16,11 +16,9 @@ from jobq.cli.session import Session, command
 from jobq.client.connection import Client
 from jobq.config import duration_s
 from jobq.errors import ConfigError, ScriptError, UnavailableError
-from jobq.queue.audit import Audit, server_ms
-from jobq.queue.audited import Audited
-from jobq.queue.diagnosis import Finding
+from jobq.queue.audit import Audit, Audited, server_ms
 from jobq.queue.directory import forget_queue, served, strange_queue_names
-from jobq.queue.doctor import findings
+from jobq.queue.doctor import Finding, findings
 from jobq.queue.fsck import PARTS, repair, steps
 from jobq.queue.queue import Queue
 from jobq.queue.types import Violation

@@ -19,7 +19,7 @@ from jobq.cli.spark import master_option, memory_option
 from jobq.config import parse_queues
 from jobq.errors import ConfigError, PipelineError
 from jobq.events import in_utc
-from jobq.queue.audited import LIVE
+from jobq.queue.audit import LIVE
 from jobq.queue.fsck import unplaced
 
 if TYPE_CHECKING:

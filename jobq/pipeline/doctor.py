@@ -26,7 +26,7 @@ from jobq.pipeline.environment import (
 )
 from jobq.pipeline.java import looked_for
 from jobq.pipeline.sessions import failures, session, words_of
-from jobq.queue.diagnosis import Finding, Level
+from jobq.queue.doctor import Finding, Level
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

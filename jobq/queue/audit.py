@@ -8,26 +8,56 @@ of `jobq chaos` does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
 
 from jobq.errors import BadRecordError, ConfigError
 from jobq.events import LIMITS, Event, decode, in_utc, named
-from jobq.queue.audit_lives import ENDINGS, GOES_ON, Tally
-from jobq.queue.audited import LIVE, Audited
 from jobq.queue.fsck import unplaced
 from jobq.queue.keys import key
 from jobq.queue.mids import checked_mid
+from jobq.queue.queue import Queue
 from jobq.queue.types import text_of
 
-if TYPE_CHECKING:
-    from jobq.queue.queue import Queue
-
+ENDINGS = frozenset(("done", "dead", "cancelled"))
+#: The attempt is over, and the message goes on unless newer content waits.
+GOES_ON = frozenset(("retry", "snoozed", "crashed", "recovered"))
+RAN_AGAIN = frozenset(("crashed", "recovered"))
 READ = 1_000
 #: Nothing can be appended to a stream after an entry with this id.
 LAST = b"18446744073709551615-18446744073709551615"
 Position = tuple[int, int]
 #: The kinds that tell of one message.
 _OF_ONE = ENDINGS | GOES_ON | {"enqueued", "revived", "superseded"}
+#: What `status` says of a message that the queue still holds and will run.
+LIVE = frozenset(
+    ("queued", "queued-with-backoff", "locked", "locked-with-requeue", "done-with-requeue")
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audited:
+    """One queue's answer. accepted = finished + superseded + live + lost.
+
+    finished: done, dead, cancelled or cleared. duplicates: ran, or may have run, once more since a worker
+    died or a lease was lost. superseded: newer content came in its place. earlier: endings of messages
+    accepted before the range. unreadable: records of events of which a column can't be read; what kind and mid
+    they tell counts. clock_jumps: how often the server's clock was set back, so that times come twice.
+    """
+
+    queue: str
+    since_ms: int
+    until_ms: int
+    accepted: int = 0
+    finished: int = 0
+    duplicates: int = 0
+    lost: int = 0
+    live: int = 0
+    superseded: int = 0
+    earlier: int = 0
+    unreadable: int = 0
+    clock_jumps: int = 0
+    lost_mids: list[str] = field(default_factory=list)
 
 
 class Audit:
@@ -197,3 +227,128 @@ def position(entry_id: bytes) -> Position:
     """An entry's id as numbers."""
     at, _, sequence = entry_id.decode().partition("-")
     return int(at), int(sequence)
+
+
+class Figures(TypedDict):
+    """What a tally comes to."""
+
+    accepted: int
+    finished: int
+    duplicates: int
+    lost: int
+    live: int
+    superseded: int
+    earlier: int
+    lost_mids: list[str]
+
+
+class _Life:
+    """An accepted message that hasn't ended: 1 where it counts, else 0.
+
+    `newer`: the same of content that runs after the current run, None without.
+    """
+
+    __slots__ = ("counted", "newer")
+
+    def __init__(self, counted: int) -> None:
+        self.counted = counted
+        self.newer: int | None = None
+
+    @property
+    def weight(self) -> int:
+        """How many acceptances hang on it."""
+        return self.counted + (self.newer or 0)
+
+    def start_newer(self) -> None:
+        """The current run is over, and the newer content takes its place."""
+        self.counted, self.newer = self.newer or 0, None
+
+
+class Tally:
+    """Takes events in the stream's order; what is accepted after `until_ms` isn't counted."""
+
+    def __init__(self, until_ms: int | None = None) -> None:
+        self._until_ms = until_ms
+        self._open: dict[str, _Life] = {}
+        self._ended: set[str] = set()
+        self._lost: list[str] = []
+        self.accepted = self.finished = self.duplicates = self.superseded = self.earlier = 0
+
+    def take(self, at_ms: int, event: Event) -> None:
+        """One event, written at `at_ms`."""
+        if event.kind in ("enqueued", "revived"):
+            counted = self._until_ms is None or at_ms <= self._until_ms
+            self._accept(event.mid, event.error or "added", int(counted))
+        elif event.kind in ENDINGS:
+            self._end(event.mid, event.kind)
+        elif event.kind in GOES_ON:
+            self._go_on(event.mid, event.kind)
+        elif event.kind == "superseded":
+            self._replace(event.mid)
+        elif event.kind == "cleared":
+            self.finished += sum(life.weight for life in self._open.values())
+            self._open.clear()
+
+    def open(self) -> list[str]:
+        """The mids of counted lives that haven't ended."""
+        return [mid for mid, life in self._open.items() if life.weight]
+
+    def figures(self, gone: list[str]) -> Figures:
+        """The figures, once it is known which of the open ones the queue doesn't hold any more."""
+        lost = [*self._lost, *(mid for mid in gone for _ in range(self._open[mid].weight))]
+        live = sum(self._open[mid].weight for mid in self._open.keys() - set(gone))
+        return Figures(
+            accepted=self.accepted, finished=self.finished, duplicates=self.duplicates, lost=len(lost),
+            live=live, superseded=self.superseded, earlier=self.earlier, lost_mids=lost,
+        )  # fmt: skip
+
+    def _accept(self, mid: str, action: str, counted: int) -> None:
+        if action == "updated":
+            return  # the same life with other content
+        self.accepted += counted
+        life = self._open.get(mid)
+        if action == "requeued" and life is not None:
+            self.superseded += life.newer or 0
+            life.newer = counted
+            return
+        if life is not None:
+            # The server knew nothing of it any more when it took the mid anew.
+            self._lost += [mid] * life.weight
+        self._open[mid] = _Life(counted)
+
+    def _end(self, mid: str, kind: str) -> None:
+        life = self._open.get(mid)
+        if life is None:
+            known = mid in self._ended
+            self.duplicates += known and kind == "done"
+            self.earlier += not known
+            self._ended.add(mid)
+            return
+        self.finished += life.counted
+        if life.newer is not None and kind != "cancelled":
+            life.start_newer()
+            return
+        self.superseded += life.newer or 0
+        del self._open[mid]
+        self._ended.add(mid)
+
+    def _go_on(self, mid: str, kind: str) -> None:
+        life = self._open.get(mid)
+        if life is None:
+            return
+        if life.newer is not None:
+            self.superseded += life.counted
+            life.start_newer()
+        elif kind in RAN_AGAIN:
+            self.duplicates += life.counted
+
+    def _replace(self, mid: str) -> None:
+        life = self._open.get(mid)
+        if life is None:
+            return
+        self.superseded += life.counted
+        if life.newer is not None:
+            life.start_newer()
+        else:
+            del self._open[mid]
+            self._ended.add(mid)

@@ -1,25 +1,29 @@
-"""Ask every node what the diagnosis needs: read-only, about a hundred round trips each, most of them PINGs."""
+"""What is wrong, or will be, with the servers of a deployment.
+
+`findings` asks every node (read-only, about a hundred round trips each, most of them PINGs) for its Facts. Pure
+functions turn Facts into Findings, one per subject: `fail` means that jobq loses messages or can't work there, `warn`
+that a person should know.
+"""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Literal, NamedTuple, Protocol
 
 from redis.exceptions import NoScriptError, ResponseError
 
-from jobq.client.connection import exchange
+from jobq.client.connection import Client, exchange
 from jobq.client.numbered_calls import PASSING, Argument, refusal
 from jobq.client.scripts import Script, load
 from jobq.client.topology import Sentinel
+from jobq.config import parse_durability
 from jobq.errors import ScriptError, UnavailableError
 from jobq.queue import keys
-from jobq.queue.diagnosis import Facts, Finding, judge, judge_all
 from jobq.queue.roles import script_commands
-
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
 
 PINGS = 100
 SETTINGS = (
@@ -32,9 +36,56 @@ BLOCKING = ("blpop", "blmove")
 PROBE = "doctor"
 #: Names tried until one is in a slot of the node asked.
 PROBES = 10_000
+Level = Literal["ok", "warn", "fail"]
+GIB = 1024**3
+#: By release line, the first with the fixes of CVE-2025-49844, -46817, -46818 and -46819.
+FIXED: dict[str, dict[tuple[int, int], int]] = {
+    "Redis": {(7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
+    "Valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},
+}
 
 
-class Asked(Protocol):
+class Finding(NamedTuple):
+    """One thing looked at. `remedy` is '' when all is well; `node` where it isn't true of every node asked."""
+
+    check: str
+    level: Level
+    value: str
+    remedy: str = ""
+    node: str = ""
+
+
+@dataclass(kw_only=True)
+class Facts:
+    """What one server answered; `refused` is key -> commands.
+
+    A part that it refused to show is absent, its words are in `unknown`. node: which of several it is; `away`:
+    why it didn't answer. durability: what the client's enqueues ask for.
+    is_replica: it was asked as what a failover would promote.
+    """
+
+    durability: str = "memory"
+    node: str = ""
+    away: str = ""
+    is_replica: bool = False
+
+    url: str = field(default="", repr=False)
+    namespace: str = "jobq"
+    user: str = ""
+    info: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    refused: dict[str, list[str]] = field(default_factory=dict)
+    pings_ms: list[float] = field(default_factory=list)
+    skew_ms: float = 0.0
+    unknown: dict[str, str] = field(default_factory=dict)
+
+    def number(self, name: str) -> int:
+        """A number of INFO, 0 when it isn't there."""
+        return int(self.info.get(name) or 0)
+
+
+class Answerer(Protocol):
     """What is asked: the client of a deployment, or one node of it."""
 
     url: str
@@ -129,7 +180,7 @@ def _replicas(found: Facts) -> Iterator[tuple[str, int]]:
                 yield parts["ip"], int(parts["port"])
 
 
-def facts(client: Asked) -> Facts:
+def facts(client: Answerer) -> Facts:
     """What the server says of itself. A part that it refuses to show is noted as unknown."""
     found = Facts(url=client.url, namespace=client.namespace, durability=client.durability)
     _try(found, "info", lambda: found.info.update(_info(client)))
@@ -150,23 +201,23 @@ def _try(found: Facts, part: str, ask: Callable[[], Any]) -> None:
         found.unknown[part] = str(error)
 
 
-def _info(client: Asked) -> dict[str, str]:
+def _info(client: Answerer) -> dict[str, str]:
     lines = _text(client.command("INFO")).splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
-def _settings(client: Asked) -> dict[str, str]:
+def _settings(client: Answerer) -> dict[str, str]:
     reply = [_text(item) for item in client.command("CONFIG", "GET", *SETTINGS)]
     return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
-def _missing(client: Asked) -> list[str]:
+def _missing(client: Answerer) -> list[str]:
     wanted = (*script_commands(), *BLOCKING, *FLOOR)
     reply = client.command("COMMAND", "INFO", *wanted)
     return [name.upper() for name, known in zip(wanted, reply, strict=True) if not known]
 
 
-def _refused(client: Asked) -> dict[str, list[str]]:
+def _refused(client: Answerer) -> dict[str, list[str]]:
     """By key, since rights may end at a pattern: one of a queue, and the two outside every slot."""
     space = client.namespace
     serves = client.serves if isinstance(client, Node) else lambda key: True
@@ -186,18 +237,18 @@ def _refused(client: Asked) -> dict[str, list[str]]:
     }
 
 
-def _may_not(client: Asked, key: str, commands: Sequence[str]) -> list[str]:
+def _may_not(client: Answerer, key: str, commands: Sequence[str]) -> list[str]:
     reply = client.run(load("shared", "rights"), [key], commands)
     return [_text(name).upper() for name in reply]
 
 
-def _timed(client: Asked, *command: str) -> tuple[float, Any]:
+def _timed(client: Answerer, *command: str) -> tuple[float, Any]:
     began = time.perf_counter()
     reply = client.command(*command)
     return (time.perf_counter() - began) * 1000, reply
 
 
-def _skew(client: Asked) -> float:
+def _skew(client: Answerer) -> float:
     """Server's clock minus ours, ms, taken at the middle of the quickest of a few round trips."""
     best: tuple[float, float] | None = None
     for _ in range(5):
@@ -209,3 +260,295 @@ def _skew(client: Asked) -> float:
 
 def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def judge(facts: Facts) -> list[Finding]:
+    """Every finding, in the order a person wants to read them."""
+    if facts.away:
+        remedy = "start it, or fail over to a replica; the queues of its slots stand still"
+        if facts.is_replica:
+            remedy = "start it, or remove it; nothing can be said of what a failover to it loses"
+        level: Level = "warn" if facts.is_replica else "fail"
+        return [Finding("server", level, f"no answer: {facts.away}", remedy)]
+    checks = [check for check in CHECKS if not (facts.is_replica and check in OF_PRIMARIES)]
+    return [finding for check in checks for finding in check(facts)]
+
+
+def judge_all(nodes: Sequence[Facts]) -> list[Finding]:
+    """The findings of several nodes by check; one that holds for every node is there once, without their names."""
+    found: dict[Finding, list[str]] = {}
+    for facts in nodes:
+        for finding in judge(facts):
+            found.setdefault(finding, []).append(facts.node)
+    order = {name: place for place, name in enumerate(dict.fromkeys(f.check for f in found))}
+    asked = {
+        check: [facts.node for facts in nodes if any(f.check == check for f in judge(facts))]
+        for check in order
+    }
+    return [
+        finding if named == asked[finding.check] else finding._replace(node=", ".join(named))
+        for finding, named in sorted(found.items(), key=lambda item: order[item[0].check])
+    ]
+
+
+def version(facts: Facts) -> Iterator[Finding]:
+    """Redis 7.0 / Valkey 7.2 or newer, told by what it can do, since forks number as they like."""
+    kind = "Valkey" if "valkey_version" in facts.info else "Redis"
+    number = (
+        facts.info.get("valkey_version") or facts.info.get("redis_version") or "of unknown version"
+    )
+    if facts.missing:
+        remedy = "use Redis 7.0 or Valkey 7.2, or newer"
+        yield Finding("server", "fail", f"{kind} {number}: no {', '.join(facts.missing)}", remedy)
+    elif "commands" in facts.unknown:
+        yield Finding(
+            "server",
+            "warn",
+            f"{kind} {number}; COMMAND INFO: {facts.unknown['commands']}",
+            ASK_ADMIN,
+        )
+    else:
+        mode = facts.info.get("redis_mode", "")
+        yield Finding("server", "ok", f"{kind} {number}{', ' + mode if mode else ''}")
+
+
+def patched(facts: Facts) -> Iterator[Finding]:
+    """Whoever may run Lua can use faults of its engine, so their fixes matter; CVE-2025-49844 above all."""
+    kind = "Valkey" if "valkey_version" in facts.info else "Redis"
+    number = facts.info.get("valkey_version") or facts.info.get("redis_version") or ""
+    parts = [int(part) for part in re.findall(r"\d+", number)[:3]]
+    if len(parts) < 3:
+        return
+    needed = FIXED[kind].get((parts[0], parts[1]))
+    if needed is not None and parts[2] < needed:
+        line = f"{parts[0]}.{parts[1]}"
+        yield Finding(
+            "patched", "warn", f"{kind} {number} has known faults in its Lua engine (CVE-2025-49844)",
+            f"update to {line}.{needed} or newer; until then let users run functions only (jobq acl)",
+        )  # fmt: skip
+    elif (parts[0], parts[1]) < min(FIXED[kind]):
+        yield Finding(
+            "patched", "ok", f"{number} gets fixes from its distribution alone: keep it updated"
+        )
+    else:
+        yield Finding("patched", "ok", "no known fault in its Lua engine")
+
+
+def eviction(facts: Facts) -> Iterator[Finding]:
+    """Anything but noeviction drops keys behind jobq's back as soon as there is a limit."""
+    policy = facts.info.get("maxmemory_policy") or facts.settings.get("maxmemory-policy")
+    if not policy:
+        yield Finding("eviction", "warn", "unknown: " + _why(facts, "info"), ASK_ADMIN)
+    elif policy == "noeviction":
+        yield Finding("eviction", "ok", policy)
+    else:
+        harm = (
+            "evicts whole queues" if policy.startswith("allkeys")
+            else "evicts results, and the replies that keep a repeated call from counting twice"
+        )  # fmt: skip
+        limited = facts.number("maxmemory") > 0
+        value = f"{policy} {harm}" + ("" if limited else " once maxmemory is set")
+        remedy = (
+            "CONFIG SET maxmemory-policy noeviction, and in the server's configuration; "
+            "give caches a server of their own"
+        )
+        yield Finding("eviction", "fail" if limited else "warn", value, remedy)
+
+
+def memory(facts: Facts) -> Iterator[Finding]:
+    """How much room is left before enqueues are refused, or before the kernel kills the server."""
+    used, limit = facts.number("used_memory"), facts.number("maxmemory")
+    room = limit or facts.number("total_system_memory")
+    if not used or not room:
+        return
+    share = used / room
+    of = "maxmemory" if limit else "the host's memory, no maxmemory set"
+    value = f"{used / GIB:.2f} of {room / GIB:.2f} GiB, {share:.0%} of {of}"
+    if share < 0.8:
+        yield Finding("memory", "ok", value)
+    else:
+        remedy = "add memory or workers, or clear what nobody needs; at the limit every enqueue is refused"
+        yield Finding("memory", "fail" if limit and share >= 1 else "warn", value, remedy)
+
+
+def persistence(facts: Facts) -> Iterator[Finding]:
+    """What a crash or a restart of the server loses."""
+    if "info" in facts.unknown:
+        yield Finding("persistence", "warn", "unknown: " + facts.unknown["info"], ASK_ADMIN)
+        return
+    append = facts.info.get("aof_enabled") == "1"
+    saves = facts.settings.get("save")
+    if append:
+        yield _append_only(facts.settings.get("appendfsync"))
+    elif saves:
+        yield Finding(
+            "persistence", "warn", f"snapshots only (save {saves}): a crash loses all since the last one",
+            "CONFIG SET appendonly yes, and in the server's configuration",
+        )  # fmt: skip
+    else:
+        found = (
+            "none: a restart loses every message" if saves is not None else "no append-only file"
+        )
+        remedy = "CONFIG SET appendonly yes, unless jobs may be lost"
+        yield Finding("persistence", "warn", found, remedy)
+    for name in ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"):
+        if facts.info.get(name, "ok") != "ok":
+            value = f"{name}: {facts.info[name]}"
+            yield Finding("persistence", "fail", value, "look at the server's disk and log")
+
+
+def _append_only(fsync: str | None) -> Finding:
+    if fsync == "no":
+        value = "append-only file, appendfsync no: a power cut loses what the kernel hadn't written"
+        return Finding("persistence", "warn", value, "CONFIG SET appendfsync everysec")
+    losses = {
+        "always": "nothing that was answered is lost",
+        "everysec": "a power cut loses up to 1-2 s",
+    }
+    told = f", appendfsync {fsync}: {losses.get(fsync, '')}" if fsync else "; appendfsync unknown"
+    return Finding("persistence", "ok", f"append-only file{told}")
+
+
+def replicas(facts: Facts) -> Iterator[Finding]:
+    """Who else has the data."""
+    if facts.info.get("role") == "slave":
+        yield Finding(
+            "replicas",
+            "fail",
+            "this is a replica",
+            "point --url at the primary, or use redis+sentinel://",
+        )
+        return
+    followers = [v for k, v in facts.info.items() if re.fullmatch(r"slave\d+", k)]
+    yield from _confirming(facts, sum("state=online" in line for line in followers))
+    late = [f for f in followers if "state=online" not in f or _lag(f) > 10]
+    if late:
+        yield Finding(
+            "replicas",
+            "warn",
+            f"{len(late)} of {len(followers)} behind or offline",
+            "look at that replica",
+        )
+    elif followers:
+        needed = facts.settings.get("min-replicas-to-write", "0")
+        told = (
+            f"; writes need {needed}" if needed != "0" else "; a failover may lose the last writes"
+        )
+        yield Finding("replicas", "ok", f"{len(followers)} online{told}")
+    elif "role" in facts.info:
+        yield Finding("replicas", "ok", "none")
+
+
+def _confirming(facts: Facts, online: int) -> Iterator[Finding]:
+    """Whether enqueues that wait for replicas are confirmed, also while one of them is away."""
+    word, needed = parse_durability(facts.durability)
+    if word != "replicas" or "role" not in facts.info or online > needed:
+        return
+    remedy = f"run {needed + 1} replicas, or ask for a lower durability"
+    if online < needed:
+        value = f"{facts.durability} is never confirmed: {online} online"
+        yield Finding("durability", "fail", value, remedy)
+    else:
+        value = f"{facts.durability} isn't confirmed while a replica is away or after a failover: {online} online"
+        yield Finding("durability", "warn", value, remedy)
+
+
+def _lag(line: str) -> int:
+    found = re.search(r"lag=(\d+)", line)
+    return int(found[1]) if found else 0
+
+
+def clock(facts: Facts) -> Iterator[Finding]:
+    """Scripts use the server's clock; a producer's own counts for at= and for waiting times."""
+    value = f"this host is {abs(facts.skew_ms):,.0f} ms {'behind' if facts.skew_ms > 0 else 'ahead of'} the server"
+    if abs(facts.skew_ms) < 1000:
+        yield Finding("clock", "ok", value)
+    else:
+        yield Finding("clock", "warn", value, "run NTP on both; delays by at= are off by as much")
+
+
+def coverage(facts: Facts) -> Iterator[Finding]:
+    """Whether the nodes of a Cluster go on without a shard that is gone."""
+    setting = facts.settings.get("cluster-require-full-coverage")
+    if facts.info.get("cluster_enabled") != "1" or setting is None:
+        return
+    if setting == "no":
+        yield Finding("coverage", "ok", "a shard that is gone stops its own queues alone")
+    else:
+        yield Finding(
+            "coverage", "warn", "a shard that is gone stops the queues of every other one",
+            "CONFIG SET cluster-require-full-coverage no, on every node and in its configuration",
+        )  # fmt: skip
+
+
+def latency(facts: Facts) -> Iterator[Finding]:
+    """A round trip: every enqueue waits one."""
+    if not facts.pings_ms:
+        return
+    middle, worst = median(facts.pings_ms), max(facts.pings_ms)
+    value = f"{middle:.2f} ms a round trip, at worst {worst:.2f} (of {len(facts.pings_ms)})"
+    far = "run workers nearer to the server, and enqueue many at once"
+    yield Finding("latency", "ok" if middle < 5 else "warn", value, "" if middle < 5 else far)
+
+
+def rights(facts: Facts) -> Iterator[Finding]:
+    """Scripts run with the rights of whoever calls them."""
+    user = f"user {facts.user}" if facts.user else "this user"
+    grant = f"ACL SETUSER {facts.user or '…'} ~{facts.namespace}:* "
+    lacks = {key: names for key, names in facts.refused.items() if names}
+    if "rights" in facts.unknown:
+        value = f"{user} may not run scripts: {facts.unknown['rights']}"
+        yield Finding("rights", "fail", value, grant + "+evalsha +script|load")
+    elif lacks:
+        told = "; ".join(f"{', '.join(names)} on {key}" for key, names in lacks.items())
+        commands = sorted({f"+{name.lower()}" for names in lacks.values() for name in names})
+        yield Finding("rights", "fail", f"{user} may not send {told}", grant + " ".join(commands))
+    else:
+        yield Finding("rights", "ok", f"{user} may send all that the engine sends")
+
+
+def exposure(facts: Facts) -> Iterator[Finding]:
+    """Whoever can write to the server can make workers run any registered job with any arguments."""
+    scheme, _, rest = facts.url.partition("://")
+    credentials, _, place = rest.partition("/")[0].rpartition("@")
+    hosts = [re.sub(r":\d*$", "", part).strip("[]") for part in place.split(",")]
+    near = "unix" in scheme or all(
+        h in ("", "localhost", "::1") or h.startswith("127.") for h in hosts
+    )
+    lacks = [] if near else ["TLS"] * ("rediss" not in scheme) + ["a password"] * (not credentials)
+    where = "this host only" if near else ", ".join(hosts)
+    if lacks:
+        yield Finding(
+            "exposure",
+            "warn",
+            f"{where}, without {' or '.join(lacks)}",
+            "use rediss://user:password@host",
+        )
+    else:
+        yield Finding("exposure", "ok", where + ("" if near else ", TLS and a password"))
+
+
+def connections(facts: Facts) -> Iterator[Finding]:
+    """Each child of a worker needs two connections."""
+    now, most = facts.number("connected_clients"), facts.number("maxclients")
+    if now and most:
+        full = now > 0.8 * most
+        yield Finding(
+            "clients",
+            "warn" if full else "ok",
+            f"{now:,} of {most:,}",
+            "raise maxclients" if full else "",
+        )
+
+
+def _why(facts: Facts, part: str) -> str:
+    return facts.unknown.get(part, "the server doesn't say")
+
+
+ASK_ADMIN = "ask with the URL of a user who may: jobq check doctor --url …"
+CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    version, patched, eviction, memory, persistence, replicas, coverage, connections, clock, latency, rights,
+    exposure,
+)  # fmt: skip
+#: A replica runs no scripts, and says itself that it is one.
+OF_PRIMARIES = (replicas, rights, exposure)

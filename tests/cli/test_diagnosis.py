@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.queue.diagnosis import Facts, Finding, judge
+from jobq.queue.doctor import Facts, Finding, judge
 
 SOUND = {
     "redis_version": "7.0.15", "maxmemory_policy": "noeviction", "used_memory": "1000000", "maxmemory": "0",

@@ -19,9 +19,7 @@ from jobq.pipeline.lake.audit import LakeAudit
 from jobq.pipeline.lake.commit import Loss, _losses, losses
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.reading import read
-from jobq.queue.audit import Audit
-from jobq.queue.audit_lives import Tally
-from jobq.queue.audited import LIVE
+from jobq.queue.audit import LIVE, Audit, Tally
 from jobq.queue.types import Ending
 
 START = 1_763_700_000_000

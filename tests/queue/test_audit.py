@@ -14,8 +14,7 @@ from jobq.client.functions import load_library
 from jobq.config import ServerSettings
 from jobq.errors import ConfigError
 from jobq.events import Event, in_utc
-from jobq.queue.audit import Audit, server_ms
-from jobq.queue.audit_lives import Tally
+from jobq.queue.audit import Audit, Tally, server_ms
 from jobq.queue.queue import Queue
 from jobq.queue.roles import rights
 from jobq.queue.types import Ending, Lease, Message

@@ -79,6 +79,7 @@ def test_scripts_touch_only_the_keys_they_declare(confined, at):
 def test_undeclared_key_would_have_been_refused(confined, redis):
     status = load("queue", "status")
     script = type(status).__new__(type(status))
+    script.recorded = False
     script.name, script.source = "rogue", b"redis.call('SET', KEYS[1] .. 'x', 1)"
     script.sha = redis.script_load(script.source)
     with pytest.raises(Exception, match="key") as refused:

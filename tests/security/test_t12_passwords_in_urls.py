@@ -23,8 +23,7 @@ from jobq.config import CodecSettings, ServerSettings
 from jobq.errors import ConfigError, JobqError, UnavailableError, masked, masked_text
 from jobq.jobs.failure import reason, summary
 from jobq.observe.log import JsonFormatter, TextFormatter
-from jobq.queue.diagnosis import judge
-from jobq.queue.doctor import facts
+from jobq.queue.doctor import facts, judge
 
 #: What is checked here is the same on each server.
 pytestmark = pytest.mark.one_server

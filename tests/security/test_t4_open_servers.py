@@ -8,7 +8,7 @@ from jobq.cli import main
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.errors import JobqError
-from jobq.queue.diagnosis import Facts, judge
+from jobq.queue.doctor import Facts, judge
 
 CANARY = "canary-7Hq"
 

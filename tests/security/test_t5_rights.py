@@ -21,7 +21,7 @@ from jobq.config import ServerSettings
 from jobq.errors import JobqError, ScriptError
 from jobq.jobs.registry import Registry, job
 from jobq.queue import roles as rights
-from jobq.queue.diagnosis import Facts, judge
+from jobq.queue.doctor import Facts, judge
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 

@@ -14,7 +14,7 @@ from jobq.errors import ConfigError
 from jobq.events import in_utc
 from jobq.pipeline.lake.commit import Loss
 from jobq.pipeline.options import unknown
-from jobq.queue.audited import Audited
+from jobq.queue.audit import Audited
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
