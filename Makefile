@@ -11,8 +11,8 @@ BENCH_ARGS ?=
 # Other interpreters that are on the path try the suite too, without the explorer, which is the same on each.
 OTHERS ?= 3.11 3.12 3.13
 
-# Half of the tests wait for a process that starts or ends, so two cores serve four of them.
-PROCESSES ?= 4
+# Most long tests wait for a process that starts or ends, so two cores serve five processes.
+PROCESSES ?= 5
 
 # The core: what most changes touch.
 QUICK = tests/client tests/queue tests/jobs tests/worker tests/lifecycle/test_child_death.py tests/lifecycle/test_stopping.py \

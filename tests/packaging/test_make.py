@@ -167,7 +167,7 @@ def test_every_file_that_the_makefile_names_is_there(name: str):
     assert named.split() and all((ROOT / path).exists() for path in named.split()), named
 
 
-PARTS = {"test-pythons": "pytest -q -n 4", "tests": "pytest -n 4"}
+PARTS = {"test-pythons": "pytest -q -n", "tests": "pytest -n"}
 
 
 def with_another_python(place: Path) -> Path:
