@@ -1,1 +1,1 @@
-"""Rehearsal of faults: producers, workers and a nemesis, judged by a ledger outside the server."""
+"""Fault injection: producers and workers run while faults are injected; a ledger outside the server is checked."""

@@ -1,6 +1,6 @@
-"""What happened, one JSON line each, in files outside the server that is under test.
+"""The ledger of a round: what happened, in JSON lines outside the tested server, and the history read from it.
 
-Every line has `word` and `at`, seconds of the clock that all processes of a machine share; further:
+Every line has `word` and `at`, seconds of the clock that all processes of a machine share. The others:
 
 ========  =====================================================================
 enqueue   mid: about to be enqueued
@@ -10,24 +10,25 @@ handed    messages: [mid, token, fence] of what one call handed out; pid
 start     mid, attempt, fence, pid, left: seconds of lease that the run knows of, loop: whether
           its child has an event loop
 end       the same: the run has had its effect
-aborted   the same: it was told to stop
+aborted   the same: it was stopped
 finish    call, endings: [mid, token, outcome] about to be reported; pid
 finished  call, replies: one per ending; absent when no reply came
-stroke    number, pause: seconds before it
-fault     name, pids (none = everybody), until, cuts: whether it explains a second run, spares: but
-          not of what had ended there
-late      most: seconds by which this machine was late to wake somebody who had asked for it
+injection number, pause: seconds before it
+fault     name, pids (none = all), until, cuts: whether it explains a second run, spares: but not of
+          runs that had ended there
+late      worst: seconds by which this machine was late to wake a sleeping thread
 poison    mid, limit: after so many runs it must be dead
-orphan    pid: a child that outlived its supervisor, or the fork of a job that went on working
-========  =====================================================================
-"""
+orphan    pid: a process that outlived its supervisor, or the fork of a job that kept working
+========  ====================================================================="""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,10 +51,190 @@ class Ledger(NamedTuple):
             os.close(descriptor)
 
     def lines(self) -> Iterator[Line]:
-        """All there are, by file. A torn one, of a process that was killed, is left out."""
+        """Yield all lines, file by file; a torn last line of a killed process is left out."""
         for file in sorted(Path(self.folder).glob("*.jsonl")):
             for text in file.read_text(encoding="utf-8").splitlines():
                 try:
                     yield json.loads(text)
                 except ValueError:
                     continue
+
+
+FOREVER = float("inf")
+#: A fault also affects what begins this soon after it.
+GRACE_S = 0.5
+
+
+@dataclass(eq=False)
+class Run:
+    """One run of a job. points: times at which it wrote a line, and the lease left at each."""
+
+    mid: str
+    fence: int
+    pid: int
+    start: float
+    points: list[tuple[float, float]]
+    ended: bool = False
+    loop: bool = False
+
+    @property
+    def last(self) -> float:
+        """Return when the run wrote its last line."""
+        return self.points[-1][0]
+
+    @property
+    def overrun(self) -> float:
+        """Return how long the run continued past its lease. A stopped event loop counts only if the run ended."""
+        return 0.0 if self.loop and not self.ended else max(0.0, -self.points[-1][1])
+
+    def ended_by(self, at: float) -> bool:
+        """Return whether the run had ended by then."""
+        return self.ended and self.last <= at
+
+    def leased(self) -> Iterator[tuple[float, float]]:
+        """Yield the spans in which the run was alive with a valid lease."""
+        for (at, left), (following, _) in zip(self.points, self.points[1:], strict=False):
+            if left > 0:
+                yield at, min(at + left, following)
+
+
+class ReportedEnding(NamedTuple):
+    """One reported end of an attempt. reply: "info" if none came."""
+
+    mid: str
+    token: str
+    outcome: str
+    reply: str
+    began: float
+    answered: float
+
+
+class InjectedFault(NamedTuple):
+    """One injected fault. No pids: it affected all. `cuts`, `spares`: as in `RoundSetup.injected`."""
+
+    name: str
+    at: float
+    until: float
+    pids: frozenset[int]
+    cuts: bool
+    spares: bool = False
+
+
+@dataclass
+class History:
+    """Everything that happened in one round."""
+
+    outcomes: dict[str, str] = field(default_factory=dict)
+    taken_for_other: list[str] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    started: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))
+    ended: Counter[str] = field(default_factory=Counter)
+    handed: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
+    fences: dict[tuple[str, str], int] = field(default_factory=dict)
+    endings: list[ReportedEnding] = field(default_factory=list)
+    faults: list[InjectedFault] = field(default_factory=list)
+    orphans: list[int] = field(default_factory=list)
+    poison: dict[str, int] = field(default_factory=dict)
+    late: float = 0.0
+    answered: dict[tuple[str, int], float] = field(default_factory=dict)
+    accepted: dict[tuple[str, int], float] = field(default_factory=dict)
+
+    def hit(self, fault: InjectedFault, run: Run) -> bool:
+        """Return whether a fault can have caused a second run of this message."""
+        if not fault.cuts or (fault.pids and run.pid not in fault.pids):
+            return False
+        settled_at = self.answered.get((run.mid, run.fence), FOREVER)
+        if run.start > fault.until + GRACE_S or settled_at < fault.at:
+            return False
+        return not fault.spares or not run.ended_by(fault.at) or self._ended_last(run, fault.at)
+
+    def _ended_last(self, run: Run, at: float) -> bool:
+        """Whether its process may not have come to note its end."""
+        later = (one for one in self.runs if one.pid == run.pid and one.ended_by(at))
+        return run.last >= max(one.last for one in later)
+
+
+def read(lines: Iterable[Line]) -> History:
+    """All of it, in the order of time."""
+    history, running = History(), dict[tuple[str, int, int], Run]()
+    ordered = sorted(lines, key=lambda line: float(line["at"]))
+    replies = {line["call"]: line for line in ordered if line["word"] == "finished"}
+    for line in ordered:
+        word = line["word"]
+        if word in ("enqueue", "enqueued"):
+            _enqueue(history, line)
+        elif word in ("start", "end", "aborted"):
+            _run(history, line, running)
+        elif word == "handed":
+            for mid, token, fence in line["messages"]:
+                history.handed[mid].append((fence, line["at"]))
+                history.fences[mid, token] = fence
+        elif word == "finish":
+            history.endings += _endings(line, replies.get(line["call"]))
+        elif word == "fault":
+            pids = frozenset(line.get("pids") or ())
+            known = (line["name"], line["at"], line["until"], pids, line["cuts"])
+            history.faults.append(InjectedFault(*known, line.get("spares", False)))
+        else:
+            _rest(history, line)
+    _settle(history)
+    return history
+
+
+def _rest(history: History, line: Line) -> None:
+    if line["word"] == "orphan":
+        history.orphans.append(line["pid"])
+    elif line["word"] == "poison":
+        history.poison[line["mid"]] = line["limit"]
+    elif line["word"] == "late":
+        history.late = line["worst"]
+
+
+def _enqueue(history: History, line: Line) -> None:
+    mid = line["mid"]
+    if line["word"] == "enqueue":
+        history.outcomes[mid] = "info"
+        return
+    history.outcomes[mid] = line["outcome"]
+    if line["outcome"] == "ok" and line.get("action") != "added" and not line.get("again"):
+        history.taken_for_other.append(mid)
+
+
+def _run(history: History, line: Line, running: dict[tuple[str, int, int], Run]) -> None:
+    name = (line["mid"], line["fence"], line["pid"])
+    point = (line["at"], line["left"])
+    if line["word"] == "start" or name not in running:
+        # A fork may end what its parent began: that is a run by itself.
+        run = Run(*name, start=line["at"], points=[point], loop=line.get("loop", False))
+        running[name] = run
+        history.runs.append(run)
+        history.started[run.mid].append(run)
+        if line["word"] == "start":
+            return
+    else:
+        run = running[name]
+        run.points.append(point)
+    if line["word"] == "end":
+        run.ended = True
+        history.ended[run.mid] += 1
+
+
+def _endings(line: Line, reply: Line | None) -> Iterator[ReportedEnding]:
+    # Another number of replies: two processes read from one connection, so this isn't the answer.
+    if reply is not None and len(reply["replies"]) != len(line["endings"]):
+        reply = None
+    replies = reply["replies"] if reply else ["info"] * len(line["endings"])
+    answered = reply["at"] if reply else FOREVER
+    for (mid, token, outcome), said in zip(line["endings"], replies, strict=True):
+        word = "info" if said == "unknown" else said
+        yield ReportedEnding(mid, token, outcome, word, line["at"], answered)
+
+
+def _settle(history: History) -> None:
+    for ending in history.endings:
+        fence = history.fences.get((ending.mid, ending.token))
+        if fence is not None:
+            name = (ending.mid, fence)
+            history.answered[name] = min(ending.answered, history.answered.get(name, FOREVER))
+            if ending.reply == "ok" and ending.outcome == "done":
+                history.accepted.setdefault(name, ending.answered)

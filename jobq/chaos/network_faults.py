@@ -1,111 +1,151 @@
-"""Strokes against the road between jobq and its server, by way of a proxy."""
+"""Faults of the network between jobq and its server, injected by a proxy."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 
-from jobq.chaos.crew import children_of
-from jobq.chaos.proxy import BOTH
-from jobq.chaos.stage import Stage
+from jobq.chaos.proxy import BOTH, DOWN
+from jobq.chaos.round_setup import RoundSetup
+from jobq.chaos.workers import children_of
 from jobq.config import ServerSettings
 
 
-def lost_reply(stage: Stage) -> None:
-    """The server runs an EVALSHA, its reply is lost with the connection."""
-    road = stage.road()
-    before = road.lost
-    with stage.fault("lost-reply"):
-        road.lose_reply(stage.random.randint(1, 8))
+def lost_reply(setup: RoundSetup) -> None:
+    """Lose the reply of an EVALSHA that the server has run, with the connection."""
+    proxy = setup.main_proxy()
+    before = proxy.lost
+    with setup.injected("lost-reply"):
+        proxy.lose_reply(setup.random.randint(1, 8))
         deadline = time.monotonic() + 1
-        while road.lost == before and time.monotonic() < deadline:
+        while proxy.lost == before and time.monotonic() < deadline:
             time.sleep(0.005)
 
 
-def reset(stage: Stage) -> None:
+def reset(setup: RoundSetup) -> None:
     """RST to every connection."""
-    with stage.fault("reset"):
-        stage.road().cut()
+    with setup.injected("reset"):
+        setup.main_proxy().reset_all()
 
 
-def tear(stage: Stage) -> None:
-    """Some bytes of a request or a reply, then RST."""
-    road = stage.road()
-    before = road.torn
-    with stage.fault("tear"):
-        road.tear(stage.random.randint(1, 100))
+def tear(setup: RoundSetup) -> None:
+    """Deliver some bytes of a request or a reply, then RST."""
+    proxy = setup.main_proxy()
+    before = proxy.torn
+    with setup.injected("tear"):
+        proxy.tear(setup.random.randint(1, 100))
         deadline = time.monotonic() + 1
-        while road.torn == before and time.monotonic() < deadline:
+        while proxy.torn == before and time.monotonic() < deadline:
             time.sleep(0.005)
 
 
-def blackhole(stage: Stage) -> None:
-    """Nothing is delivered for longer than a lease; then all of it, late."""
-    _withhold(stage, "blackhole", stage.crew.lease_s * stage.random.uniform(1.2, 1.6))
+def blackhole(setup: RoundSetup) -> None:
+    """Deliver nothing for longer than a lease, then everything."""
+    _withhold(setup, "blackhole", setup.workers.lease_s * setup.random.uniform(1.2, 1.6))
 
 
-def timeout(stage: Stage) -> None:
-    """Nothing is delivered for longer than clients wait for a reply; what they repeated arrives twice."""
-    seconds = ServerSettings().socket_timeout_s + stage.random.uniform(0.5, 1.5)
-    _withhold(stage, "timeout", seconds)
+def timeout(setup: RoundSetup) -> None:
+    """Deliver nothing for longer than clients wait for a reply; repeated calls then arrive twice."""
+    seconds = ServerSettings().socket_timeout_s + setup.random.uniform(0.5, 1.5)
+    _withhold(setup, "timeout", seconds)
 
 
-def one_way(stage: Stage) -> None:
-    """Requests arrive and replies don't, or the other way round, for longer than a lease; then all of it, late."""
-    way = stage.random.choice(BOTH)
-    _withhold(stage, "one-way", stage.crew.lease_s * stage.random.uniform(1.2, 1.6), [way])
+def one_way(setup: RoundSetup) -> None:
+    """Deliver nothing in one direction for longer than a lease, then everything."""
+    way = setup.random.choice(BOTH)
+    _withhold(setup, "one-way", setup.workers.lease_s * setup.random.uniform(1.2, 1.6), [way])
 
 
-def half_open(stage: Stage) -> None:
-    """Connections die without a word; new ones work."""
-    road = stage.road()
-    with stage.fault("half-open", cuts=True):
+def half_open(setup: RoundSetup) -> None:
+    """Stop forwarding on existing connections without closing them; new ones work."""
+    proxy = setup.main_proxy()
+    with setup.injected("half-open", cuts=True):
         try:
-            road.forsake()
-            time.sleep(ServerSettings().socket_timeout_s + stage.random.uniform(0.5, 1.5))
+            proxy.freeze()
+            time.sleep(ServerSettings().socket_timeout_s + setup.random.uniform(0.5, 1.5))
         finally:
-            road.disown()
+            proxy.reset_frozen()
 
 
-def partition(stage: Stage) -> None:
-    """Every other worker is cut off for more than two leases; then all that was on its way arrives."""
-    road, crew = stage.side_road(), stage.crew
-    pids = [pid for worker in crew.aside for pid in (worker.pid, *children_of(worker.pid))]
-    with stage.fault("partition", pids, cuts=True):
+def partition(setup: RoundSetup) -> None:
+    """Cut off every other worker for more than two leases, then deliver everything."""
+    proxy, workers = setup.second_proxy(), setup.workers
+    pids = [
+        pid for worker in workers.on_second_proxy for pid in (worker.pid, *children_of(worker.pid))
+    ]
+    with setup.injected("partition", pids, cuts=True):
         try:
-            road.swallow()
-            time.sleep(crew.lease_s * stage.random.uniform(2.0, 2.3))
+            proxy.hold()
+            time.sleep(workers.lease_s * setup.random.uniform(2.0, 2.3))
         finally:
-            road.deliver()
+            proxy.release()
 
 
-def latency(stage: Stage) -> None:
-    """Up to 30 ms per KB each way, for a while."""
-    road = stage.road()
-    with stage.fault("latency"):
+def latency(setup: RoundSetup) -> None:
+    """Delay by up to 30 ms per KB each way, for a while."""
+    proxy = setup.main_proxy()
+    with setup.injected("latency"):
         try:
-            road.latency_s = 0.03
-            time.sleep(stage.random.uniform(0.5, 1.5))
+            proxy.latency_s = 0.03
+            time.sleep(setup.random.uniform(0.5, 1.5))
         finally:
-            road.latency_s = 0.0
+            proxy.latency_s = 0.0
 
 
-def slow(stage: Stage) -> None:
-    """Up to 200 ms per KB each way, and 64 KB/s at most, for a while."""
-    road = stage.road()
-    with stage.fault("slow"):
+def slow(setup: RoundSetup) -> None:
+    """Delay by up to 200 ms per KB each way, at most 64 KB/s, for a while."""
+    proxy = setup.main_proxy()
+    with setup.injected("slow"):
         try:
-            road.latency_s, road.bytes_per_s = 0.2, 64 * 1024.0
-            time.sleep(stage.random.uniform(0.5, 1.5))
+            proxy.latency_s, proxy.bytes_per_s = 0.2, 64 * 1024.0
+            time.sleep(setup.random.uniform(0.5, 1.5))
         finally:
-            road.latency_s = road.bytes_per_s = 0.0
+            proxy.latency_s = proxy.bytes_per_s = 0.0
 
 
-def _withhold(stage: Stage, name: str, seconds: float, ways: Sequence[str] = BOTH) -> None:
-    road = stage.road()
-    with stage.fault(name, cuts=True):
+def _withhold(setup: RoundSetup, name: str, seconds: float, ways: Sequence[str] = BOTH) -> None:
+    proxy = setup.main_proxy()
+    with setup.injected(name, cuts=True):
         try:
-            road.swallow(ways)
+            proxy.hold(ways)
             time.sleep(seconds)
         finally:
-            road.deliver()
+            proxy.release()
+
+
+#: How long records of calls live in such a round.
+RECORD_S = 3.0
+#: How long calls still arrive while their replies don't.
+UNANSWERED_S = 0.5
+#: Time for all clients to reconnect.
+BACK_S = 1.0
+
+
+def long_outage(setup: RoundSetup) -> None:
+    """Deliver no replies, then nothing, for longer than records live; then maybe everything that was sent.
+
+    Affects all clients, or the producers and every other worker, while the others run what arrived.
+    """
+    everybody = bool(setup.random.getrandbits(1))
+    proxies = [setup.main_proxy(), setup.second_proxy()] if everybody else [setup.main_proxy()]
+    cut_off = [
+        one
+        for one in setup.workers.running
+        if everybody or one not in setup.workers.on_second_proxy
+    ]
+    pids = [pid for worker in cut_off for pid in (worker.pid, *children_of(worker.pid))]
+    with setup.injected("long-outage", pids, cuts=True):
+        try:
+            for proxy in proxies:
+                proxy.hold([DOWN])
+            time.sleep(UNANSWERED_S)
+            for proxy in proxies:
+                proxy.hold()
+            time.sleep(RECORD_S * setup.random.uniform(1.2, 1.5))
+        finally:
+            late = bool(setup.random.getrandbits(1))
+            for proxy in proxies:
+                if not late:
+                    proxy.reset_all()
+                proxy.release()
+    time.sleep(BACK_S)

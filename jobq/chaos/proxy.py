@@ -1,7 +1,7 @@
-"""A TCP proxy that does to a connection what networks do: cut it, tear it, delay it, swallow it, lose one reply.
+"""A TCP proxy that resets, tears, delays and holds connections, and loses single replies.
 
-It knows as much of the protocol as that needs: a client has one call in flight on a connection, so what
-comes back first after a request that names EVALSHA or EVAL is its reply.
+A client has one call in flight on a connection, so the first bytes after a request that names EVALSHA or EVAL
+are its reply.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ RESET = struct.pack("ii", 1, 0)
 
 
 class Proxy:
-    """Listens on a port of its own, before a server at (host, port) or a socket's path.
+    """Forwards connections to a server at (host, port) or a socket's path.
 
-    `latency_s`: at most so long, by chance, before each KB. `bytes_per_s`: of each connection and direction,
-    0 for any. `lost`, `torn`: how many replies, connections.
+    latency_s: the most random delay before each KB. bytes_per_s: of each connection and direction, 0 for no limit.
+    lost, torn: how many replies were lost, and connections torn.
     """
 
     def __init__(self, target: tuple[str, int] | str, seed: int = 0) -> None:
@@ -33,63 +33,63 @@ class Proxy:
         self.port = int(self._listening.getsockname()[1])
         self._random = random.Random(seed)
         self._open = {way: threading.Event() for way in BOTH}
-        self.deliver()
+        self.release()
         self._lock = threading.Lock()
-        self._pairs: set[Pair] = set()
+        self._pairs: set[ProxiedConnection] = set()
         self._to_lose = self._to_tear = 0
         self.latency_s = self.bytes_per_s = 0.0
         self.lost = self.torn = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lose_reply(self, nth: int) -> None:
-        """The server runs the n-th EVALSHA or EVAL from now; its reply is lost with the connection."""
+        """Lose the reply of the n-th EVALSHA or EVAL from now, with the connection."""
         with self._lock:
             self._to_lose = nth
 
     def tear(self, nth: int) -> None:
-        """Of the n-th piece from now, request or reply, only some bytes arrive before a reset."""
+        """Deliver only some bytes of the n-th piece from now, request or reply, then reset."""
         with self._lock:
             self._to_tear = nth
 
-    def cut(self) -> None:
-        """Reset every connection, wherever its request or reply is."""
+    def reset_all(self) -> None:
+        """Reset every connection."""
         with self._lock:
             pairs, self._pairs = self._pairs, set()
         for pair in pairs:
             pair.reset()
 
-    def forsake(self) -> None:
-        """From now on nothing comes through on today's connections, nor are they closed; new ones work."""
+    def freeze(self) -> None:
+        """Forward nothing on the existing connections, and keep them open; new ones work."""
         with self._lock:
             for pair in self._pairs:
-                pair.forsaken = True
+                pair.frozen = True
 
-    def disown(self) -> None:
-        """End of `forsake`: who still uses one of those is told so by a reset."""
+    def reset_frozen(self) -> None:
+        """End `freeze`: reset the frozen connections that are still open."""
         with self._lock:
-            pairs = [pair for pair in self._pairs if pair.forsaken]
+            pairs = [pair for pair in self._pairs if pair.frozen]
         for pair in pairs:
             pair.reset()
 
-    def swallow(self, ways: Sequence[str] = BOTH) -> None:
-        """Deliver nothing, until `deliver`; what was sent meanwhile arrives late."""
+    def hold(self, ways: Sequence[str] = BOTH) -> None:
+        """Deliver nothing until `release`; what is sent meanwhile arrives then."""
         for way in ways:
             self._open[way].clear()
 
-    def deliver(self) -> None:
-        """End of `swallow`."""
+    def release(self) -> None:
+        """End `hold`."""
         for way in BOTH:
             self._open[way].set()
 
     def close(self) -> None:
-        """Cut all, listen no more."""
-        self.deliver()
+        """Reset every connection and stop listening."""
+        self.release()
         try:
             self._listening.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
         self._listening.close()
-        self.cut()
+        self.reset_all()
 
     def _accept(self) -> None:
         while True:
@@ -102,7 +102,7 @@ class Proxy:
             except OSError:
                 outside.close()
                 continue
-            pair = Pair(self, outside, inside)
+            pair = ProxiedConnection(self, outside, inside)
             with self._lock:
                 self._pairs.add(pair)
             pair.start()
@@ -118,8 +118,8 @@ class Proxy:
             raise
         return inside
 
-    def pass_on(self, sink: socket.socket, data: bytes, way: str) -> None:
-        """To the other side, as the road is at the moment."""
+    def forward(self, sink: socket.socket, data: bytes, way: str) -> None:
+        """Send to the other side, with the delay and limit of the moment."""
         self._open[way].wait()
         if not (self.latency_s or self.bytes_per_s):
             sink.sendall(data)
@@ -132,7 +132,7 @@ class Proxy:
             sink.sendall(piece)
 
     def torn_at(self, size: int) -> int | None:
-        """How many bytes of this piece arrive, if it is the one to tear."""
+        """Return how many bytes of this piece to deliver if it is the one to tear, else None."""
         with self._lock:
             if not self._to_tear:
                 return None
@@ -141,7 +141,7 @@ class Proxy:
             return None if self._to_tear else self._random.randrange(size)
 
     def loses(self, request: bytes) -> bool:
-        """Whether the reply to this request is the one to lose."""
+        """Return whether the reply to this request is the one to lose."""
         if not self._to_lose or b"EVAL" not in request[:64]:
             return False
         with self._lock:
@@ -149,19 +149,19 @@ class Proxy:
             self.lost += not self._to_lose
             return not self._to_lose
 
-    def forget(self, pair: Pair) -> None:
-        """It is closed."""
+    def remove(self, pair: ProxiedConnection) -> None:
+        """Stop tracking a closed connection."""
         with self._lock:
             self._pairs.discard(pair)
 
 
-class Pair:
-    """One client's connection and the one to the server behind it."""
+class ProxiedConnection:
+    """One client's connection, and the connection to the server behind it."""
 
     def __init__(self, proxy: Proxy, outside: socket.socket, inside: socket.socket) -> None:
         self._proxy = proxy
         self._outside, self._inside = outside, inside
-        self._losing = self.forsaken = False
+        self._losing = self.frozen = False
         self._how = socket.SHUT_RDWR
 
     def start(self) -> None:
@@ -170,7 +170,7 @@ class Pair:
         threading.Thread(target=self._down, daemon=True).start()
 
     def reset(self) -> None:
-        """RST to both: no FIN may go before it."""
+        """Send RST to both sides, without a FIN before it."""
         self._how = socket.SHUT_RD
         for side in (self._outside, self._inside):
             try:
@@ -196,13 +196,13 @@ class Pair:
             self._end()
 
     def _pass(self, data: bytes, sink: socket.socket, way: str) -> bool:
-        """Whether the connection goes on."""
-        if self.forsaken:
+        """Forward a piece; return whether the connection stays open."""
+        if self.frozen:
             return True
         if way == UP:
             self._losing = self._losing or self._proxy.loses(data)
         elif self._losing:
-            # The server has run it and answers: nobody hears.
+            # The server has run the call, and its reply is lost.
             self.reset()
             return False
         torn_at = self._proxy.torn_at(len(data))
@@ -210,12 +210,12 @@ class Pair:
             sink.sendall(data[:torn_at])
             self.reset()
             return False
-        self._proxy.pass_on(sink, data, way)
+        self._proxy.forward(sink, data, way)
         return True
 
     def _end(self) -> None:
-        # A closed socket alone would not wake the thread that reads it.
-        self._proxy.forget(self)
+        # Closing a socket does not wake the thread that reads it.
+        self._proxy.remove(self)
         for side in (self._outside, self._inside):
             try:
                 side.shutdown(self._how)

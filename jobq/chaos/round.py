@@ -1,8 +1,11 @@
-"""One round: producers and workers at their work, a fault struck again and again, a drain, a verdict."""
+"""One round: producers and workers run while a fault is injected repeatedly; then a drain and a verdict."""
 
 from __future__ import annotations
 
+import itertools
+import random
 import secrets
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,37 +13,38 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from jobq.chaos.crew import Crew
-from jobq.chaos.place import Place, keys_of
-from jobq.chaos.producing import QUEUE, Producer
+from jobq.chaos.call_records import short_lived
+from jobq.chaos.producers import QUEUE, Load, Producer
 from jobq.chaos.proxy import Proxy
-from jobq.chaos.pulse import Pulse
-from jobq.chaos.records import short_lived
-from jobq.chaos.schedule import schedule
-from jobq.chaos.stage import Fault, Stage
-from jobq.chaos.verdict import Final, Verdict, judge
+from jobq.chaos.round_setup import Fault, RoundSetup
+from jobq.chaos.servers import TargetServer, keys_of
+from jobq.chaos.verdict import FinalState, Verdict, verdict_of
+from jobq.chaos.workers import WorkerGroup, WorkerOptions
 from jobq.client.connection import Client
 from jobq.config import ServerSettings
 from jobq.errors import ConfigError
 from jobq.queue.audit import Audit
 from jobq.queue.queue import Queue
+from jobq.queue.types import Place
 
 WORKERS, PRODUCERS = 2, 2
 DRAIN_S = 60.0
-#: Of producers: a failover takes a while.
+#: How long producers repeat a call; a failover takes a while.
 PATIENCE_S = 60.0
 #: How long a producer with an outage buffer waits for a reply.
 QUICK_S = 0.3
-#: Messages per second: a drain slower than that has come to a halt.
+#: Messages per second; a slower drain counts as stopped.
 SLOWEST = 25
-#: What may stay for good: the two listings, the queue's settings and history, one marker that wakes.
+#: Keys without a TTL that may stay: the two lists, the queue's settings and events, and one wake marker.
 LASTING = ("events", "meta", "queues", "wake", "workers")
+#: How often the machine's delay is measured.
+WAKEUP_S = 0.02
 
 
-class Plan(NamedTuple):
-    """What to play. The same seed strikes at the same moments, as far as the machine keeps time.
+class RoundPlan(NamedTuple):
+    """What to run. The same seed injects at the same moments, if the machine keeps time.
 
-    `events`: the queue's level; at "all" the round is audited by them, too.
+    events: the queue's event level; at "all" the round is also audited by its events.
     """
 
     fault: Fault
@@ -50,114 +54,146 @@ class Plan(NamedTuple):
     events: str = "attempts"
 
 
-def play(place: Place, plan: Plan, folder: Path) -> Verdict:
-    """The whole round; `folder` keeps the ledger and the logs."""
+class Injection(NamedTuple):
+    """The `number`-th injection of a round, from 0; `pause_s` after the one before."""
+
+    number: int
+    pause_s: float
+    random: random.Random
+
+
+def injections(seed: int, fault: Fault) -> Iterator[Injection]:
+    """Yield injections without end; the seed alone settles their pauses and their random numbers.
+
+    Each injection has its own random numbers, so what one draws does not change a later one.
+    """
+    for number in itertools.count():
+        rng = random.Random(f"{seed} {fault.name} {number}")
+        yield Injection(number, rng.uniform(*fault.pause_s), rng)
+
+
+class WakeupMonitor(threading.Thread):
+    """Measures how late this machine wakes a sleeping thread: `worst_s` at worst."""
+
+    def __init__(self) -> None:
+        super().__init__(name="wakeups", daemon=True)
+        self.worst_s = 0.0
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """Measure until stopped."""
+        while not self._stopped.is_set():
+            target = time.monotonic() + WAKEUP_S
+            time.sleep(WAKEUP_S)
+            self.worst_s = max(self.worst_s, time.monotonic() - target)
+
+    def stop(self) -> float:
+        """Stop, and return the worst delay."""
+        self._stopped.set()
+        self.join()
+        return self.worst_s
+
+
+def run_round(server: TargetServer, plan: RoundPlan, folder: Path) -> Verdict:
+    """Run a whole round; `folder` keeps the ledger and the logs."""
     namespace, fault = f"chaos-{secrets.token_hex(4)}", plan.fault
-    with short_lived(fault.record_s), _proxied(place, plan) as (proxies, (url, side)):
-        client = place.client(namespace)
-        crew = Crew(
-            folder,
-            url,
-            namespace,
-            fault.lease_s,
-            fault.crash_limit,
-            side,
-            fault.loops,
-            fault.queues,
-        )
-        proxy, side_road = [*proxies, None, None][:2]
-        stage = Stage(crew, place, client, proxy, side_road)
+    with short_lived(fault.record_s), _proxied(server, plan) as (proxies, (url, side)):
+        client = server.client(namespace)
+        workers = WorkerGroup(folder, url, namespace, worker_options(fault), side)
+        proxy, second_proxy = [*proxies, None, None][:2]
+        setup = RoundSetup(workers, server, client, proxy, second_proxy)
         queue = Queue(QUEUE, client)
         queue.admin.events_level(plan.events)
-        pulse = Pulse()
-        pulse.start()
+        wakeups = WakeupMonitor()
+        wakeups.start()
         try:
-            producers = _producers(url, namespace, crew, plan)
-            _work(stage, plan, producers)
+            producers = _producers(url, namespace, workers, plan)
+            _work(setup, plan, producers)
             waiting = drained(queue, plan.jobs)
-            exited = crew.exited()
-            crew.stop()
-            crew.ledger.write("late", most=pulse.stop())
-            verdict = judge(crew.ledger.lines(), _final(queue, crew, waiting, exited))
+            exited = workers.exited()
+            workers.stop()
+            workers.ledger.write("late", worst=wakeups.stop())
+            verdict = verdict_of(workers.ledger.lines(), _final(queue, workers, waiting, exited))
             return verdict._replace(audited=Audit(queue).result() if plan.events == "all" else None)
         finally:
-            pulse.stop()
-            crew.kill()
+            wakeups.stop()
+            workers.kill()
             _forget(client)
 
 
-def _work(stage: Stage, plan: Plan, producers: list[Producer]) -> None:
-    if plan.fault.crowd is None:
-        _begin(stage.crew)
-        _trouble(stage, plan, producers)
-    else:
+def _work(setup: RoundSetup, plan: RoundPlan, producers: list[Producer]) -> None:
+    if plan.fault.preload:
         _run(producers)
-        _begin(stage.crew)
+        _start(setup.workers)
+    else:
+        _start(setup.workers)
+        _inject(setup, plan, producers)
 
 
-def _begin(crew: Crew) -> None:
+def worker_options(fault: Fault) -> WorkerOptions:
+    """What a fault asks of the workers."""
+    return WorkerOptions(
+        fault.lease_s, fault.crash_limit, fault.event_loops, fault.queues, fault.record_s
+    )
+
+
+def _start(workers: WorkerGroup) -> None:
     for _ in range(WORKERS):
-        crew.start()
-    crew.ready()
+        workers.start()
+    workers.ready()
 
 
 @contextmanager
-def _proxied(place: Place, plan: Plan) -> Iterator[tuple[list[Proxy], list[str]]]:
-    """The proxies, and the URLs of jobq and of every other worker, '' for the same."""
+def _proxied(server: TargetServer, plan: RoundPlan) -> Iterator[tuple[list[Proxy], list[str]]]:
+    """Yield the proxies, the URL of jobq, and that of every other worker, '' for the same."""
     needs = plan.fault.needs
-    if "own" in needs and not place.own:
+    if "own" in needs and not server.own:
         raise ConfigError(f"{plan.fault.name} needs a server of its own; leave out --url")
     count = ("proxy" in needs) + ("side" in needs)
-    if count and place.target is None:
+    if count and server.target is None:
         raise ConfigError(
-            f"{plan.fault.name} needs a plain redis:// or unix:// URL to come between"
+            f"{plan.fault.name} needs a plain redis:// or unix:// URL, because it uses a proxy"
         )
-    proxies = [Proxy(place.target, plan.seed + n) for n in range(count) if place.target]
-    urls = [place.through(proxy.port) for proxy in proxies]
+    proxies = [Proxy(server.target, plan.seed + n) for n in range(count) if server.target]
+    urls = [server.through(proxy.port) for proxy in proxies]
     try:
-        yield proxies, [*(urls or [place.url]), ""][:2]
+        yield proxies, [*(urls or [server.url]), ""][:2]
     finally:
         for proxy in proxies:
             proxy.close()
 
 
-def _producers(url: str, namespace: str, crew: Crew, plan: Plan) -> list[Producer]:
+def _producers(url: str, namespace: str, workers: WorkerGroup, plan: RoundPlan) -> list[Producer]:
     settings = ServerSettings(
         url=url, namespace=namespace, durability=plan.durability, patience_s=PATIENCE_S
     )
     if plan.fault.record_s:
         settings = replace(settings, outage_buffer=plan.jobs, socket_timeout_s=QUICK_S)
-    crowd = plan.fault.crowd
-    share, seconds = (
-        plan.jobs // PRODUCERS,
-        0.0 if crowd is not None else plan.jobs / plan.fault.per_second,
-    )
-    return [
-        Producer(
-            settings, QUEUE, crew.ledger, f"p{n}", share, seconds, plan.seed, crowd or 0,
-            plan.fault.crash_limit,
-        )
-        for n in range(PRODUCERS)
-    ]  # fmt: skip
+    fault = plan.fault
+    seconds = 0.0 if fault.preload else plan.jobs / fault.per_second
+    load = Load(plan.jobs // PRODUCERS, seconds, plan.seed, fault.poison_every, fault.crash_limit)
+    return [Producer(settings, QUEUE, workers.ledger, f"p{n}", load) for n in range(PRODUCERS)]
 
 
 def _run(producers: list[Producer]) -> None:
-    """To their end."""
+    """Run all of them to their end."""
     for producer in producers:
         producer.start()
     for producer in producers:
         producer.join()
 
 
-def _trouble(stage: Stage, plan: Plan, producers: list[Producer]) -> None:
-    """Strike as long as somebody produces, and once at least."""
+def _inject(setup: RoundSetup, plan: RoundPlan, producers: list[Producer]) -> None:
+    """Inject the fault while producers run, and at least once."""
     for producer in producers:
         producer.start()
     try:
-        for stroke in schedule(plan.seed, plan.fault):
-            time.sleep(stroke.pause_s)
-            stage.crew.ledger.write("stroke", number=stroke.number, pause=stroke.pause_s)
-            plan.fault.stroke(stage._replace(random=stroke.luck))
+        for injection in injections(plan.seed, plan.fault):
+            time.sleep(injection.pause_s)
+            setup.workers.ledger.write(
+                "injection", number=injection.number, pause=injection.pause_s
+            )
+            plan.fault.inject(setup._replace(random=injection.random))
             if not any(producer.is_alive() for producer in producers):
                 break
     except BaseException:
@@ -170,31 +206,36 @@ def _trouble(stage: Stage, plan: Plan, producers: list[Producer]) -> None:
 
 
 def drained(queue: Queue, jobs: int, deadline: float | None = None) -> frozenset[str]:
-    """Wait until nothing is left to do; what still is when time is over, by default as many jobs may take."""
+    """Wait until the queue is empty; return the mids that are left at the deadline.
+
+    The default deadline depends on how many `jobs` there are.
+    """
     deadline = deadline or time.monotonic() + DRAIN_S + jobs / SLOWEST
     while queue.admin.counts().messages and time.monotonic() < deadline:
         time.sleep(0.05)
-    places = (queue.admin.every_entry(place) for place in ("ready", "due", "circle"))
-    left = (entry for entries in places for entry in entries)
+    parts: tuple[Place, ...] = ("ready", "due", "circle")
+    left = (entry for part in parts for entry in queue.admin.every_entry(part))
     return frozenset(entry.mid for entry in left if not entry.status.startswith("done"))
 
 
 def collected(queue: Queue, settled: bool) -> tuple[frozenset[str], tuple[str, ...]]:
-    """The mids of the dead, and what is wrong with the queue, once all that is done was collected."""
+    """Collect all done messages; return the mids of dead ones and what fsck finds."""
     while any(queue.admin.collect(1000)) and settled:
         time.sleep(0.01)
     dead = frozenset(one.mid for one in queue.admin.every_dead())
     return dead, tuple(f"{one.rule}: {one.mid}" for one in queue.admin.fsck())
 
 
-def _final(queue: Queue, crew: Crew, waiting: frozenset[str], exited: tuple[str, ...]) -> Final:
+def _final(
+    queue: Queue, workers: WorkerGroup, waiting: frozenset[str], exited: tuple[str, ...]
+) -> FinalState:
     dead, broken = collected(queue, not waiting)
     leaked = tuple(_leaked(queue.client, bool(dead)))
-    return Final(waiting, dead, leaked, broken, crew.tracebacks(), exited)
+    return FinalState(waiting, dead, leaked, broken, workers.tracebacks(), exited)
 
 
 def _leaked(client: Client, dead: bool) -> Iterator[str]:
-    """Keys that nothing will ever remove."""
+    """Yield the keys that nothing will remove."""
     for name in keys_of(client):
         last = name.rpartition(":")[2]
         if last in LASTING or (dead and last.endswith(("dead", "dead-messages"))):
@@ -204,7 +245,7 @@ def _leaked(client: Client, dead: bool) -> Iterator[str]:
 
 
 def _forget(client: Client) -> None:
-    """Leave nothing of the round on the server."""
+    """Delete every key of the round."""
     for name in keys_of(client):
         client.command("DEL", name)
     client.close()

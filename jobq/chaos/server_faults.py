@@ -1,46 +1,54 @@
-"""Strokes against the server."""
+"""Faults of the server."""
 
 from __future__ import annotations
 
 import time
 
-from jobq.chaos.stage import Stage
+from jobq.chaos.round_setup import RoundSetup
+from jobq.chaos.servers import SHARDS, OwnCluster
 
 
-def scripts_flush(stage: Stage) -> None:
+def scripts_flush(setup: RoundSetup) -> None:
     """SCRIPT FLUSH."""
-    with stage.fault("scripts-flush"):
-        stage.client.command("SCRIPT", "FLUSH")
+    with setup.injected("scripts-flush"):
+        setup.client.command("SCRIPT", "FLUSH")
 
 
-def clients_kill(stage: Stage) -> None:
+def clients_kill(setup: RoundSetup) -> None:
     """CLIENT KILL of every connection."""
-    with stage.fault("clients-kill"):
-        stage.client.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    with setup.injected("clients-kill"):
+        setup.client.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
 
-def server_restart(stage: Stage) -> None:
-    """kill -9 of the server, and a start on its append-only file."""
-    with stage.fault("server-restart"):
-        stage.place.restart()
+def server_restart(setup: RoundSetup) -> None:
+    """Kill -9 the server, and start it from its append-only file."""
+    with setup.injected("server-restart"):
+        setup.server.restart()
 
 
-def memory_full(stage: Stage) -> None:
-    """maxmemory below what is used, for a while."""
-    before = stage.client.command("CONFIG", "GET", "maxmemory")[1]
-    with stage.fault("memory-full"):
+def memory_full(setup: RoundSetup) -> None:
+    """Set maxmemory below what is used, for a while."""
+    before = setup.client.command("CONFIG", "GET", "maxmemory")[1]
+    with setup.injected("memory-full"):
         try:
-            stage.client.command("CONFIG", "SET", "maxmemory", "1")
-            time.sleep(stage.random.uniform(0.3, 0.8))
+            setup.client.command("CONFIG", "SET", "maxmemory", "1")
+            time.sleep(setup.random.uniform(0.3, 0.8))
         finally:
-            stage.client.command("CONFIG", "SET", "maxmemory", before)
+            setup.client.command("CONFIG", "SET", "maxmemory", before)
 
 
-def disk_full(stage: Stage) -> None:
-    """No room for the append-only file, for a while."""
-    with stage.fault("disk-full"):
+def disk_full(setup: RoundSetup) -> None:
+    """Let the append-only file not grow, for a while."""
+    with setup.injected("disk-full"):
         try:
-            stage.place.fill_disk()
-            time.sleep(stage.random.uniform(0.3, 0.8))
+            setup.server.fill_disk()
+            time.sleep(setup.random.uniform(0.3, 0.8))
         finally:
-            stage.place.free_disk()
+            setup.server.free_disk()
+
+
+def shard_gone(setup: RoundSetup) -> None:
+    """Kill -9 one shard for the rest of the round. It explains no second run on the others."""
+    assert isinstance(setup.server, OwnCluster)
+    with setup.injected("shard-gone"):
+        setup.server.kill(setup.random.randrange(SHARDS))

@@ -1,4 +1,4 @@
-"""Judges a ledger: a pure function of its lines and of what the server holds at the end."""
+"""Check a ledger: a pure function of its lines and of what the server holds at the end."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from itertools import pairwise
 from math import ceil
 from typing import NamedTuple
 
-from jobq.chaos.history import Fault, History, Run, read
-from jobq.chaos.ledger import Line
+from jobq.chaos.ledger import History, InjectedFault, Line, Run, read
 from jobq.queue.audit import Audited
 
 
-class Final(NamedTuple):
-    """What is left on the server after the drain; `tracebacks`: logs of workers that have one.
+class FinalState(NamedTuple):
+    """What is left on the server after the drain.
 
-    `exited`: workers that left although nobody had them leave.
+    tracebacks: logs of workers that have one. exited: workers that exited by themselves.
     """
 
     waiting: frozenset[str] = frozenset()
@@ -28,12 +27,12 @@ class Final(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Counts, seconds, and per broken promise the mids or keys.
+    """Counts, seconds, and for each guarantee the mids or keys that break it.
 
-    `refused`: ends reported too late. `recoveries`: how often a run that a fault cut short was followed by
-    another, the seconds until then below. `overrun`: how long at most a run went on after it knew its lease
-    to be over. `rate`: good messages run per second. `share`: of the rate of a clean round, or of before.
-    `late`: by how much this machine woke somebody too late. `audited`: what the server's own events say.
+    refused: ends that were reported too late. recoveries: how many interrupted runs were followed by another, after
+    recovery_… seconds. overrun: how long a run continued at most after its lease. rate: messages finished per second.
+    share: of the rate of the baseline, or of before the fault. late: how late this machine woke a thread at worst.
+    audited: what the server's own events say.
     """
 
     attempts: int
@@ -59,12 +58,12 @@ class Verdict(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether every promise was kept."""
+        """Return whether every guarantee was kept."""
         return not any(self.broken.values())
 
 
-def judge(lines: Iterable[Line], final: Final) -> Verdict:
-    """The verdict on one round."""
+def verdict_of(lines: Iterable[Line], final: FinalState) -> Verdict:
+    """Check the ledger of one round."""
     history = read(lines)
     hits = {run: faults for run in history.runs if (faults := _hits(history, run))}
     recovery = sorted(_recoveries(history, hits))
@@ -91,12 +90,12 @@ def judge(lines: Iterable[Line], final: Final) -> Verdict:
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """The least of these sorted values that at least such a share doesn't exceed; None of none."""
+    """Return the least of these sorted values that at least this share does not exceed; None if empty."""
     return values[max(0, ceil(share * len(values)) - 1)] if values else None
 
 
 def _rate(history: History) -> float:
-    """Per second, from the first start to the last end."""
+    """Return finished messages per second, from the first start to the last end."""
     good = [run for run in history.runs if run.ended]
     if not good:
         return 0.0
@@ -105,9 +104,9 @@ def _rate(history: History) -> float:
 
 
 def _broken(
-    history: History, final: Final, hits: dict[Run, list[Fault]]
+    history: History, final: FinalState, hits: dict[Run, list[InjectedFault]]
 ) -> Iterator[tuple[str, Iterable[str]]]:
-    """Every promise, with the mids or keys of which it doesn't hold."""
+    """Yield every guarantee with the mids or keys that break it."""
     acknowledged, ran = _acknowledged(history), set(history.ended)
     yield "lost", acknowledged - ran - final.waiting - final.dead
     yield "unfinished", final.waiting
@@ -129,12 +128,12 @@ def _acknowledged(history: History) -> set[str]:
     return {mid for mid, outcome in history.outcomes.items() if outcome == "ok"}
 
 
-def _hits(history: History, run: Run) -> list[Fault]:
+def _hits(history: History, run: Run) -> list[InjectedFault]:
     return [fault for fault in history.faults if history.hit(fault, run)]
 
 
-def _unexplained(history: History, hits: dict[Run, list[Fault]]) -> Iterator[str]:
-    """Mids that ran to the end once more although no fault had hit the run before, or its end was accepted."""
+def _unexplained(history: History, hits: dict[Run, list[InjectedFault]]) -> Iterator[str]:
+    """Mids that ran again although no fault had hit the run before, or its end was accepted."""
     for mid, count in history.ended.items():
         ended = [run for run in history.started[mid] if run.ended] if count > 1 else []
         for run, following in pairwise(ended):
@@ -144,17 +143,17 @@ def _unexplained(history: History, hits: dict[Run, list[Fault]]) -> Iterator[str
                 break
 
 
-def _recoveries(history: History, hits: dict[Run, list[Fault]]) -> Iterator[float]:
-    """How long after a fault that cut a run short its message ran again."""
+def _recoveries(history: History, hits: dict[Run, list[InjectedFault]]) -> Iterator[float]:
+    """How long after a fault that interrupted a run its message ran again."""
     for run, faults in hits.items():
         later = [one.start for one in history.started[run.mid] if one.start > run.start]
         if not run.ended and later:
-            struck_at = max((f.at for f in faults if f.at >= run.start), default=run.last)
-            yield max(0.0, min(later) - struck_at)
+            injected_at = max((f.at for f in faults if f.at >= run.start), default=run.last)
+            yield max(0.0, min(later) - injected_at)
 
 
-def _undead(history: History, final: Final) -> Iterator[str]:
-    """Poison that isn't dead, or not after just as many runs as it is allowed."""
+def _undead(history: History, final: FinalState) -> Iterator[str]:
+    """Poison messages that are not dead, or not after exactly as many runs as allowed."""
     for mid, limit in history.poison.items():
         accepted = history.outcomes.get(mid) == "ok" or mid in history.started
         if accepted and (mid not in final.dead or len(history.started[mid]) != limit):
@@ -162,7 +161,7 @@ def _undead(history: History, final: Final) -> Iterator[str]:
 
 
 def _concurrent(history: History) -> Iterator[str]:
-    """Mids of which two runs held a lease, as they knew it, at one moment."""
+    """Mids of which two runs held a lease at the same time."""
     for mid, runs in history.started.items():
         spans = [(run, span) for run in runs for span in run.leased()]
         if any(
@@ -188,23 +187,48 @@ def _stale_accepted(history: History) -> Iterator[str]:
     yield from (mid for mid, tokens in done.items() if len(tokens) > 1)
 
 
-def _misreported(history: History, final: Final) -> Iterator[str]:
-    """Calls that were told the opposite of what they did."""
+def _misreported(history: History, final: FinalState) -> Iterator[str]:
+    """Calls whose reply was the opposite of what they did."""
     present = set(history.started) | final.waiting | final.dead
     for mid, outcome in history.outcomes.items():
         if outcome == "fail" and mid in present:
             yield mid
-    # Every mid is enqueued once: nobody else can have put it there.
+    # Every mid is enqueued once, so no other call can have added it.
     yield from history.taken_for_other
     for ending in history.endings:
-        if ending.reply == "stale" and not _somebody_else(history, ending.mid, ending.token):
+        if ending.reply == "stale" and not _other_report(history, ending.mid, ending.token):
             yield ending.mid
 
 
-def _somebody_else(history: History, mid: str, token: str) -> bool:
-    """Whether another attempt, or another report of this one, can have ended the message."""
+def _other_report(history: History, mid: str, token: str) -> bool:
+    """Return whether another attempt, or another report of this one, can have ended the message."""
     fence = history.fences.get((mid, token), -1)
     if any(other != fence for other, _ in history.handed[mid]):
         return True
     of_mid = [one for one in history.endings if one.mid == mid]
     return any(one.token != token or one.reply in ("ok", "dead", "info") for one in of_mid)
+
+
+class Bound(NamedTuple):
+    """`figure`, a field of Verdict, must be at most `limit`, or at least it if `least`."""
+
+    figure: str
+    limit: float
+    least: bool = False
+
+    def kept(self, value: float) -> bool:
+        """Return whether a value is within the bound."""
+        return value >= self.limit if self.least else value <= self.limit
+
+    @property
+    def text(self) -> str:
+        """`recovery p99 <= 1.00`."""
+        return f"{self.figure.replace('_', ' ')} {'>=' if self.least else '<='} {self.limit:.2f}"
+
+
+def missed(verdict: Verdict, bounds: Sequence[Bound]) -> Iterator[str]:
+    """Yield the bounds that are exceeded, with what was measured. A missing figure exceeds none."""
+    for bound in bounds:
+        value = getattr(verdict, bound.figure)
+        if value is not None and not bound.kept(value):
+            yield f"{bound.text}, measured {value:.2f}"

@@ -1,4 +1,4 @@
-"""Strokes against workers: their children, their supervisors, the machine they are on."""
+"""Faults of workers: of their processes, their supervisors, their machine."""
 
 from __future__ import annotations
 
@@ -6,73 +6,73 @@ import os
 import signal
 import time
 
-from jobq.chaos.crew import alive, children_of, signalled
-from jobq.chaos.stage import Stage
+from jobq.chaos.round_setup import RoundSetup
+from jobq.chaos.workers import alive, children_of, signalled
 
 ORPHAN_S = 20.0
 
 
-def child_kill(stage: Stage) -> None:
-    """kill -9 of one child."""
-    children = children_of(stage.worker().pid)
+def child_kill(setup: RoundSetup) -> None:
+    """Kill -9 one process of a worker."""
+    children = children_of(setup.worker().pid)
     if children:
-        pid = stage.random.choice(children)
-        with stage.fault("child-kill", [pid], cuts=True, spares=True):
+        pid = setup.random.choice(children)
+        with setup.injected("child-kill", [pid], cuts=True, spares=True):
             signalled(pid, signal.SIGKILL)
 
 
-def worker_kill(stage: Stage) -> None:
-    """kill -9 of one supervisor, whose children must go with it; then a new worker."""
-    worker = stage.worker()
+def worker_kill(setup: RoundSetup) -> None:
+    """Kill -9 one supervisor, whose processes must exit too; then start a new worker."""
+    worker = setup.worker()
     children = children_of(worker.pid)
-    stage.crew.drop(worker)
-    with stage.fault("worker-kill", [worker.pid, *children], cuts=True):
+    setup.workers.remove(worker)
+    with setup.injected("worker-kill", [worker.pid, *children], cuts=True):
         worker.kill()
         worker.wait()
-    _bury(stage, children)
-    stage.crew.start()
+    _await_exit(setup, children)
+    setup.workers.start()
 
 
-def host_loss(stage: Stage) -> None:
-    """kill -9 of a worker and its children at once, as when their machine is gone; a new worker elsewhere."""
-    worker = stage.worker()
+def host_loss(setup: RoundSetup) -> None:
+    """Kill -9 a supervisor and its processes at once, as if their machine were lost; then start a new worker."""
+    worker = setup.worker()
     children = children_of(worker.pid)
-    stage.crew.drop(worker)
-    with stage.fault("host-loss", [worker.pid, *children], cuts=True):
+    setup.workers.remove(worker)
+    with setup.injected("host-loss", [worker.pid, *children], cuts=True):
         os.killpg(worker.pid, signal.SIGKILL)
         worker.wait()
-    _bury(stage, children)
-    stage.crew.start()
+    _await_exit(setup, children)
+    setup.workers.start()
 
 
-def _bury(stage: Stage, children: list[int]) -> None:
-    """Wait for the end of children whose supervisor is gone; who lives on is an orphan."""
+def _await_exit(setup: RoundSetup, children: list[int]) -> None:
+    """Wait until the processes of a dead supervisor exit; write those that don't as orphans."""
     deadline = time.monotonic() + ORPHAN_S
     while left := list(filter(alive, children)):
         if time.monotonic() > deadline:
             break
         time.sleep(0.05)
     for pid in left:
-        stage.crew.ledger.write("orphan", pid=pid)
+        setup.workers.ledger.write("orphan", pid=pid)
         signalled(pid, signal.SIGKILL)
 
 
-def worker_stop(stage: Stage) -> None:
-    """SIGSTOP of a worker and its children beyond their leases, then SIGCONT."""
-    worker = stage.worker()
+def worker_stop(setup: RoundSetup) -> None:
+    """SIGSTOP a worker and its processes for longer than their leases, then SIGCONT."""
+    worker = setup.worker()
     pids = [worker.pid, *children_of(worker.pid)]
-    with stage.fault("worker-stop", pids, cuts=True):
+    with setup.injected("worker-stop", pids, cuts=True):
         try:
             for pid in pids:
                 signalled(pid, signal.SIGSTOP)
-            time.sleep(stage.crew.lease_s * stage.random.uniform(1.3, 1.8))
+            time.sleep(setup.workers.lease_s * setup.random.uniform(1.3, 1.8))
         finally:
             for pid in pids:
                 signalled(pid, signal.SIGCONT)
 
 
-def worker_term(stage: Stage) -> None:
-    """TERM to one worker, which drains; a new one at once."""
-    with stage.fault("worker-term"):
-        stage.crew.leave(stage.worker())
-    stage.crew.start()
+def worker_term(setup: RoundSetup) -> None:
+    """Send TERM to one worker, and start a new one at once."""
+    with setup.injected("worker-term"):
+        setup.workers.terminate(setup.worker())
+    setup.workers.start()

@@ -1,6 +1,6 @@
-"""What the workers of a round import: a job that notes its runs, and a witness of every report to the queue.
+"""What the workers of a round import: a job that records its runs, and a record of every call to the queue.
 
-In a module of its own, since importing it changes `Queue` in this process.
+Importing this module replaces methods of `Queue` in this process.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from jobq.chaos.forks import LOOK_S, WAYS, gone, outlived
+from jobq.chaos.bad_jobs import AMPLE_S, KINDS, LOOK_S, WAYS, gone, outlived
+from jobq.chaos.call_records import shorten_from_environment
 from jobq.chaos.ledger import Ledger
-from jobq.chaos.neighbour import JOB_S, NEIGHBOUR
-from jobq.chaos.poison import AMPLE_S, KINDS
-from jobq.chaos.producing import QUEUE
-from jobq.chaos.records import as_told
+from jobq.chaos.producers import QUEUE
+from jobq.chaos.queue_faults import JOB_S, NEIGHBOUR
 from jobq.errors import JobAborted
 from jobq.jobs.context import current
 from jobq.jobs.registry import job
@@ -26,7 +25,7 @@ from jobq.queue.types import DequeueAhead, Dequeued, Ending, Finished
 
 FOLDER, LOOP = "JOBQ_CHAOS_LEDGER", "JOBQ_CHAOS_LOOP"
 
-as_told()
+shorten_from_environment()
 ledger = Ledger(os.environ.get(FOLDER, ""))
 _finish = Queue.finish
 _dequeue = Queue.dequeue
@@ -34,7 +33,7 @@ _dequeue_ahead = Queue.dequeue_ahead
 
 
 def work(mid: str, seconds: float, padding: str = "") -> None:
-    """Take a while, and say so before and after."""
+    """Sleep, and write a line before and after."""
     _note("start")
     try:
         time.sleep(seconds)
@@ -45,7 +44,7 @@ def work(mid: str, seconds: float, padding: str = "") -> None:
 
 
 async def work_on_loop(mid: str, seconds: float, padding: str = "") -> None:
-    """The same beside others."""
+    """The same on an event loop."""
     _note("start")
     try:
         await asyncio.sleep(seconds)
@@ -61,13 +60,13 @@ job(name="jobq.chaos", queue=QUEUE)(work_on_loop if os.environ.get(LOOP) else wo
 
 @job(name="jobq.chaos.poison", queue=QUEUE, hard_timeout=AMPLE_S)
 def poison(mid: str, kind: str) -> None:
-    """Take the child along."""
+    """Crash the process."""
     _note("start")
     KINDS[kind]()
 
 
 def fork(mid: str, way: str) -> None:
-    """Fork, leave the fork in its way, and go on until it has left."""
+    """Fork, end the fork in its way, and wait until it has exited."""
     _note("start")
     pid, began = os.fork(), time.monotonic()
     if pid == 0:
@@ -80,7 +79,7 @@ def fork(mid: str, way: str) -> None:
 
 
 async def fork_on_loop(mid: str, way: str) -> None:
-    """The same beside others."""
+    """The same on an event loop."""
     _note("start")
     pid, began = os.fork(), time.monotonic()
     if pid == 0:
@@ -97,12 +96,12 @@ job(name="jobq.chaos.fork", queue=QUEUE)(fork_on_loop if os.environ.get(LOOP) el
 
 @job(name="jobq.chaos.neighbour", queue=NEIGHBOUR)
 def neighbour() -> None:
-    """Run while its queue is damaged. Nobody notes it: what becomes of that queue is not judged."""
+    """Run while its queue is damaged. Not recorded, because that queue is not checked."""
     time.sleep(JOB_S)
 
 
 def _note(word: str) -> None:
-    # The moment first: stopped between the two, this must not claim a lease that is over.
+    # Read the time first: a process that is stopped in between must not claim a lease that is over.
     at, context = time.monotonic(), current()
     left = min(context.lease_left, 3600.0)
     ledger.write(
@@ -112,7 +111,7 @@ def _note(word: str) -> None:
 
 
 def finish(queue: Queue, endings: Sequence[Ending], **options: Any) -> Finished:
-    """Queue.finish, noted before and after."""
+    """Queue.finish, recorded before and after."""
     if queue.name == NEIGHBOUR:
         return _finish(queue, endings, **options)
     if not endings:
@@ -126,13 +125,13 @@ def finish(queue: Queue, endings: Sequence[Ending], **options: Any) -> Finished:
 
 
 def dequeue(queue: Queue, limit: int = 1, **options: Any) -> Dequeued:
-    """Queue.dequeue, noted after."""
+    """Queue.dequeue, recorded after."""
     dequeued = _dequeue(queue, limit, **options)
     return dequeued if queue.name == NEIGHBOUR else _hand(dequeued)
 
 
 def dequeue_ahead(queue: Queue, limit: int, **options: Any) -> DequeueAhead:
-    """Queue.dequeue_ahead, noted once it is answered."""
+    """Queue.dequeue_ahead, recorded once it is answered."""
     ahead = _dequeue_ahead(queue, limit, **options)
     return ahead._replace(
         read=lambda reply: _hand(ahead.read(reply)), again=lambda: _hand(ahead.again())
@@ -153,7 +152,7 @@ def _hand(dequeued: Dequeued) -> Dequeued:
 
 
 if ledger.folder:
-    # Set so, for mypy: a worker of a round is a worker like any other, except for these.
+    # By setattr, for mypy. Apart from these methods, the workers of a round are like any other.
     setattr(Queue, "finish", finish)  # noqa: B010
     setattr(Queue, "dequeue", dequeue)  # noqa: B010
     setattr(Queue, "dequeue_ahead", dequeue_ahead)  # noqa: B010

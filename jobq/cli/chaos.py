@@ -15,13 +15,12 @@ from typing import Any
 
 import click
 
-from jobq.chaos.cluster import OwnCluster
-from jobq.chaos.faults import FAULTS, Fault
-from jobq.chaos.figures import missed
-from jobq.chaos.place import OwnServer, Place
-from jobq.chaos.round import Plan, play
-from jobq.chaos.shards import play_on_shards
-from jobq.chaos.verdict import Verdict
+from jobq.chaos.cluster_round import run_cluster_round
+from jobq.chaos.faults import FAULTS
+from jobq.chaos.round import RoundPlan, run_round
+from jobq.chaos.round_setup import Fault
+from jobq.chaos.servers import OwnCluster, OwnServer, TargetServer
+from jobq.chaos.verdict import Verdict, missed
 from jobq.cli import exits
 from jobq.cli.options import option
 from jobq.cli.session import Session, command
@@ -34,18 +33,25 @@ EXAMPLES = """
     jobq chaos --url redis://staging --seed 7
     jobq chaos --durability disk --fault server-restart
 """
-#: Of an own server, so that `disk` holds there.
+#: Options of a server that jobq starts, so that it can confirm `disk`.
 ALWAYS = ("--appendfsync", "always")
 
 
 @command("chaos", examples=EXAMPLES)
 @option("--fault", "names", type=click.Choice(list(FAULTS)), multiple=True,
-        help="Only this one; repeat for more.  [default: all that the server allows]")  # fmt: skip
-@option("--jobs", type=click.IntRange(10), default=2000, show_default=True, help="In each round.")
-@option("--seed", type=int, help="Strike as an earlier run did.  [default: another each time]")
-@option("--server", metavar="PROGRAM", default="", help="Of the own server.  [default: Valkey]")
+        help="Only this fault; repeatable.  [default: all that the server allows]")  # fmt: skip
+@option(
+    "--jobs", type=click.IntRange(10), default=2000, show_default=True, help="Jobs of each round."
+)
+@option("--seed", type=int, help="Repeat the faults of an earlier run.  [default: random]")
+@option(
+    "--server",
+    metavar="PROGRAM",
+    default="",
+    help="Program of the server to start.  [default: Valkey]",
+)
 @option("--durability", metavar="LEVEL", default="memory", show_default=True,
-        help="What producers ask for: memory, disk or replicas=N, which wants N + 1 of them.")  # fmt: skip
+        help="Durability of enqueues: memory, disk, or replicas=N with N + 1 replicas.")  # fmt: skip
 def chaos(
     session: Session, names: tuple[str, ...], jobs: int, seed: int | None, server: str,
     durability: str,
@@ -58,48 +64,48 @@ def chaos(
     Exit code 1: a guarantee was broken, or a bound exceeded.
     """
     if session.url and server:
-        raise ConfigError("--url names a server that runs, --server a program to run; give one")
+        raise ConfigError("--url names a running server, --server a program to start; give one")
     if parse_durability(durability)[0] == "replicas" and not session.url:
-        raise ConfigError("an own server has no replicas; name one that has by --url")
+        raise ConfigError("a server that jobq starts has no replicas; name one that has with --url")
     signal.signal(signal.SIGTERM, _terminated)
     seed = random.randrange(10**6) if seed is None else seed
     session.note(f"seed {seed}, {jobs} jobs a round")
     chosen = [FAULTS[name] for name in names] or suitable(session.url)
     rates: dict[str, float] = {}
     kept = [
-        _round(session, Plan(one, jobs, seed, durability), server, rates)
+        _round(session, RoundPlan(one, jobs, seed, durability), server, rates)
         for one in _with_clean(chosen)
     ]
     return exits.OK if all(kept) else exits.NO
 
 
 def _with_clean(chosen: Iterable[Fault]) -> Iterator[Fault]:
-    """Before what is compared with a clean round, that one."""
+    """Yield each fault, after the baseline that it is compared to."""
     played: set[str] = set()
     for fault in chosen:
-        if fault.beside and fault.beside not in played:
-            yield FAULTS[fault.beside]
+        if fault.baseline and fault.baseline not in played:
+            yield FAULTS[fault.baseline]
         yield fault
-        played |= {fault.name, fault.beside}
+        played |= {fault.name, fault.baseline}
 
 
 def suitable(url: str | None) -> list[Fault]:
-    """Those that a server may be put to without being asked by name."""
+    """Return the faults that are injected without being named."""
     if url is None:
         return list(FAULTS.values())
-    able = {"queues", "proxy", "side"} if Place(url).target else {"queues"}
+    able = {"queues", "proxy", "side"} if TargetServer(url).target else {"queues"}
     return [fault for fault in FAULTS.values() if able.issuperset(fault.needs)]
 
 
-def _round(session: Session, plan: Plan, server: str, rates: dict[str, float]) -> bool:
+def _round(session: Session, plan: RoundPlan, server: str, rates: dict[str, float]) -> bool:
     folder = Path(tempfile.mkdtemp(prefix="jobq-chaos-"))
     kept = True
     try:
         options = ALWAYS if plan.durability == "disk" else ()
         verdict = _played(plan, folder, session.url, server, options)
         rates[plan.fault.name] = verdict.rate
-        if plan.fault.beside:
-            clean = rates[plan.fault.beside]
+        if plan.fault.baseline:
+            clean = rates[plan.fault.baseline]
             verdict = verdict._replace(share=verdict.rate / clean if clean else 0.0)
         beyond = list(missed(verdict, plan.fault.bounds))
         kept = not verdict.holds or bool(beyond)
@@ -113,36 +119,36 @@ def _round(session: Session, plan: Plan, server: str, rates: dict[str, float]) -
 
 
 def _played(
-    plan: Plan, folder: Path, url: str | None, server: str, options: Sequence[str]
+    plan: RoundPlan, folder: Path, url: str | None, server: str, options: Sequence[str]
 ) -> Verdict:
     if "shards" in plan.fault.needs:
         if url:
             raise ConfigError(f"{plan.fault.name} needs a Cluster of its own; leave out --url")
         with closing(OwnCluster(folder, server, options)) as cluster:
-            return play_on_shards(cluster, plan, folder)
-    with closing(Place(url) if url else OwnServer(folder, server, options)) as place:
-        return play(place, plan, folder)
+            return run_cluster_round(cluster, plan, folder)
+    with closing(TargetServer(url) if url else OwnServer(folder, server, options)) as target:
+        return run_round(target, plan, folder)
 
 
-def _record(plan: Plan, verdict: Verdict, beyond: list[str]) -> dict[str, Any]:
+def _record(plan: RoundPlan, verdict: Verdict, beyond: list[str]) -> dict[str, Any]:
     return {
         "fault": plan.fault.name,
         "seed": plan.seed,
         "holds": verdict.holds and not beyond,
-        "bounds": [bound.told for bound in plan.fault.bounds],
+        "bounds": [bound.text for bound in plan.fault.bounds],
         "missed": beyond,
         **verdict._asdict(),
         "audited": verdict.audited and asdict(verdict.audited),
     }
 
 
-def _line(plan: Plan, verdict: Verdict, beyond: list[str]) -> str:
+def _line(plan: RoundPlan, verdict: Verdict, beyond: list[str]) -> str:
     facts = (
         f"{plan.fault.name:<15} {'ok    ' if verdict.holds and not beyond else 'BROKEN'} "
         f"faults {verdict.faults:<4} attempts {verdict.attempts:<6} "
         f"acknowledged {verdict.acknowledged:<6} recovered {verdict.recovered:<3} "
         f"hit {verdict.hit:<4} duplicates {verdict.duplicates:<4} refused {verdict.refused:<4} "
-        f"{_times(verdict, 'clean' if plan.fault.beside else 'before')}"
+        f"{_times(verdict, 'clean' if plan.fault.baseline else 'before')}"
     )
     broken = ((name, found) for name, found in verdict.broken.items() if found)
     return (
@@ -167,5 +173,5 @@ def _times(verdict: Verdict, than: str) -> str:
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
-    # As an exception, so that workers and server end with us.
+    # Raise, so that workers and server are stopped.
     raise SystemExit(128 + number)

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from jobq.chaos.faults import FAULTS, Fault
+from jobq.chaos.faults import FAULTS
 from jobq.chaos.ledger import Ledger
-from jobq.chaos.place import OwnServer
-from jobq.chaos.round import Plan, play
+from jobq.chaos.round import RoundPlan, run_round
+from jobq.chaos.round_setup import Fault
+from jobq.chaos.servers import OwnServer
 from jobq.chaos.verdict import Verdict
 from tests.conftest import binary, kinds
 
@@ -48,7 +49,7 @@ def played(own: OwnServer, folder: Path) -> Callable[..., Verdict]:
 
     def one(fault: str | Fault, jobs: int = JOBS) -> Verdict:
         known = FAULTS[fault] if isinstance(fault, str) else fault
-        return play(own, Plan(known, jobs, SEED), folder)
+        return run_round(own, RoundPlan(known, jobs, SEED), folder)
 
     return one
 

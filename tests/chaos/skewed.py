@@ -14,14 +14,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from jobq.chaos.crew import Crew
 from jobq.chaos.faults import FAULTS
-from jobq.chaos.place import Place
-from jobq.chaos.round import WORKERS, Plan, play
+from jobq.chaos.round import WORKERS, RoundPlan, run_round
+from jobq.chaos.servers import TargetServer
+from jobq.chaos.workers import WorkerGroup
 
 SEED = 20261121
 
-_start = Crew.start
+_start = WorkerGroup.start
 _clocks: list[float] = []
 
 
@@ -35,28 +35,28 @@ def clock(folder: Path, seconds: int) -> str:
 def skew(files: Iterator[str]) -> None:
     """Give each worker that is started the next clock."""
 
-    def start(crew: Crew, children: int = 2) -> None:
-        crew._env["CLOCK_FILE"] = next(files)
+    def start(workers: WorkerGroup, children: int = 2) -> None:
+        workers._env["CLOCK_FILE"] = next(files)
         if len(_clocks) < WORKERS:
             asked = subprocess.run(
                 [sys.executable, "-c", "import time; print(time.time())"],
-                env=crew._env, capture_output=True, text=True, check=True,
+                env=workers._env, capture_output=True, text=True, check=True,
             )  # fmt: skip
             _clocks.append(float(asked.stdout))
-        _start(crew, children)
+        _start(workers, children)
 
-    setattr(Crew, "start", start)  # noqa: B010
+    setattr(WorkerGroup, "start", start)  # noqa: B010
 
 
 def main(url: str, folder: str, jobs: str) -> None:
     """Play it."""
     skew(itertools.cycle([clock(Path(folder), 600), clock(Path(folder), -600)]))
-    place = Place(url)
+    place = TargetServer(url)
     client = place.client("clock")
     seconds, _ = client.command("TIME")
     client.close()
     real, mine = int(seconds), time.time()
-    verdict = play(place, Plan(FAULTS["child-kill"], int(jobs), SEED), Path(folder))
+    verdict = run_round(place, RoundPlan(FAULTS["child-kill"], int(jobs), SEED), Path(folder))
     told = verdict._asdict()
     told["broken"] = {name: found for name, found in verdict.broken.items() if found}
     told["clocks"] = [mine - real, *(one - real for one in _clocks)]

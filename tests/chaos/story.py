@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobq.chaos.ledger import Line
-from jobq.chaos.verdict import Final, Verdict, judge
+from jobq.chaos.verdict import FinalState, Verdict, verdict_of
 
 
 class Story:
@@ -42,13 +42,13 @@ class Story:
         self.run("end", mid, fence, pid)
         self.finish(mid, fence)
 
-    def fault(self, pids: tuple[int, ...] = (), cuts: bool = True, spares: bool = False) -> None:
+    def injected(self, pids: tuple[int, ...] = (), cuts: bool = True, spares: bool = False) -> None:
         self.say(
             "fault", name="kill", pids=list(pids), until=self.now + 0.001, cuts=cuts, spares=spares
         )  # fmt: skip
 
     def judged(self, **final: object) -> Verdict:
-        return judge(self.lines, Final(**final))  # type: ignore[arg-type]
+        return verdict_of(self.lines, FinalState(**final))  # type: ignore[arg-type]
 
 
 def broken(verdict: Verdict) -> dict[str, list[str]]:
@@ -69,7 +69,7 @@ def interrupted(story: Story, pids: tuple[int, ...], cuts: bool = True) -> Verdi
     story.hand("a", 1)
     story.run("start", "a", 1)
     story.run("end", "a", 1)
-    story.fault(pids, cuts)
+    story.injected(pids, cuts)
     story.now += 2
     story.whole("a", 2, pid=2)
     return story.judged()
@@ -79,7 +79,7 @@ def two_at_once(story: Story, left: float) -> Verdict:
     story.enqueue("a")
     story.hand("a", 1)
     story.run("start", "a", 1, left=left)
-    story.fault(pids=(1,))
+    story.injected(pids=(1,))
     story.now += 1
     story.hand("a", 2, pid=2)
     story.run("start", "a", 2, pid=2)
@@ -98,7 +98,7 @@ def repeated(story: Story, *mids: str) -> None:
         story.hand(mid, 1, pid)
         story.run("start", mid, 1, pid)
         story.run("end", mid, 1, pid)
-    story.fault(tuple(range(1, len(mids) + 1)))
+    story.injected(tuple(range(1, len(mids) + 1)))
     story.now += 2
     for mid in mids:
         story.whole(mid, 2, pid=9)

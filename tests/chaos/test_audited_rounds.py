@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.chaos.faults import FAULTS, Fault, Stage
-from jobq.chaos.producing import QUEUE, enqueue
-from jobq.chaos.round import Plan, play
+from jobq.chaos.faults import FAULTS
+from jobq.chaos.producers import QUEUE, enqueue
+from jobq.chaos.round import RoundPlan, run_round
+from jobq.chaos.round_setup import Fault, RoundSetup
 from jobq.queue.keys import key
 from jobq.queue.queue import Queue
 
@@ -17,7 +18,7 @@ NUMBERED = [pytest.param(number, name, id=name) for number, name in enumerate(AU
 
 
 def audited(own, folder, fault, jobs=JOBS):
-    return play(own, Plan(fault, jobs, SEED, events="all"), folder)
+    return run_round(own, RoundPlan(fault, jobs, SEED, events="all"), folder)
 
 
 @pytest.mark.parametrize(("own", "fault"), NUMBERED, indirect=["own"])
@@ -46,13 +47,13 @@ def test_audit_agrees_with_the_ledger_on(own, folder, fault):
 
 
 def test_audit_and_ledger_name_the_same_lost_messages(own, folder):
-    def steal(stage: Stage) -> None:
-        queue = Queue(QUEUE, stage.client)
+    def steal(setup: RoundSetup) -> None:
+        queue = Queue(QUEUE, setup.client)
         queue.admin.pause()
         # Workers may have emptied the queue just now: there is one message at least.
-        enqueue(queue, stage.crew.ledger, f"waits-{stage.random.getrandbits(32):x}", 0.0)
-        stolen = stage.client.command("LPOP", key(queue.prefix, "ready"))
-        stage.client.command("HDEL", key(queue.prefix, "messages"), stolen)
+        enqueue(queue, setup.workers.ledger, f"waits-{setup.random.getrandbits(32):x}", 0.0)
+        stolen = setup.client.command("LPOP", key(queue.prefix, "ready"))
+        setup.client.command("HDEL", key(queue.prefix, "messages"), stolen)
         queue.admin.resume()
 
     verdict = audited(

@@ -9,10 +9,10 @@ import tempfile
 import pytest
 
 from jobq.chaos.faults import FAULTS
-from jobq.chaos.verdict import Final, Verdict, judge
+from jobq.chaos.verdict import FinalState, Verdict, verdict_of
 from jobq.cli import chaos, main
 
-HELD = judge([], Final())
+HELD = verdict_of([], FinalState())
 
 
 @pytest.fixture
@@ -23,11 +23,11 @@ def rehearsed(monkeypatch, folder):
     before = signal.getsignal(signal.SIGTERM)
 
     def begin(**verdicts: Verdict) -> list[str]:
-        def play(place, plan, folder):
+        def run_round(place, plan, folder):
             played.append(plan.fault.name)
             return verdicts[plan.fault.name.replace("-", "_")]
 
-        monkeypatch.setattr(chaos, "play", play)
+        monkeypatch.setattr(chaos, "run_round", run_round)
         return played
 
     yield begin

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from jobq.chaos.crew import until
-from jobq.chaos.faults import Fault, Stage
-from jobq.chaos.place import OwnServer
-from jobq.chaos.producing import QUEUE
-from jobq.chaos.round import Plan, play
+from jobq.chaos.producers import QUEUE
+from jobq.chaos.round import RoundPlan, run_round
+from jobq.chaos.round_setup import Fault, RoundSetup
+from jobq.chaos.servers import OwnServer
+from jobq.chaos.workers import wait_until
 from jobq.events import decode
 from jobq.queue.queue import Queue
 from tests.conftest import binary
@@ -63,15 +63,17 @@ def clocked(folder: Path, request: pytest.FixtureRequest) -> Iterator[Clocked]:
     server.close()
 
 
-def step(stage: Stage) -> None:
+def step(setup: RoundSetup) -> None:
     """To an hour ahead, then to an hour behind, and so on."""
-    place, queue = stage.place, Queue(QUEUE, stage.client)
+    place, queue = setup.place, Queue(QUEUE, setup.client)
     assert isinstance(place, Clocked)
     before, told = place.seconds, jumps(queue)
-    with stage.fault("clock-step", cuts=True):
+    with setup.injected("clock-step", cuts=True):
         place.set(HOUR if before <= 0 else -HOUR)
         if place.seconds < before:
-            until(lambda: jumps(queue) == told + 1, "no event of a clock that stepped back", 30)
+            wait_until(
+                lambda: jumps(queue) == told + 1, "no event of a clock that stepped back", 30
+            )
 
 
 def jumps(queue: Queue) -> int:
@@ -90,7 +92,7 @@ def jumps(queue: Queue) -> int:
 )
 def test_steps_of_the_servers_clock_lose_nothing_and_accept_nothing_stale(clocked, folder):
     fault = Fault("clock-step", "an hour forward or two back", step)
-    verdict = play(clocked, Plan(fault, JOBS, SEED), folder)
+    verdict = run_round(clocked, RoundPlan(fault, JOBS, SEED), folder)
     # By its clock every lease is over: others get what still runs, until its worker hears of that.
     assert broken(verdict, "concurrent") == {}
     assert handed_over(folder).issuperset(verdict.broken["concurrent"])

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from jobq.chaos.faults import FAULTS
-from jobq.chaos.place import OwnServer
-from jobq.chaos.round import Plan, play
+from jobq.chaos.round import RoundPlan, run_round
+from jobq.chaos.servers import OwnServer
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.errors import ServerFullError
@@ -49,7 +49,7 @@ def test_killed_server_loses_nothing_on_a_disk_that_syncs_slowly(folder, request
     slow = {"LD_PRELOAD": compiled(Path(__file__).with_name("slow_disk.c"), folder)}
     own = OwnServer(folder, binary(kinds(request.config)[-1]) or "", env=slow)
     try:
-        verdict = play(own, Plan(FAULTS["server-restart"], JOBS, SEED), folder)
+        verdict = run_round(own, RoundPlan(FAULTS["server-restart"], JOBS, SEED), folder)
     finally:
         own.close()
     assert verdict.holds, verdict
@@ -57,5 +57,5 @@ def test_killed_server_loses_nothing_on_a_disk_that_syncs_slowly(folder, request
 
 
 def test_round_on_a_full_disk_met_refused_writes(own, folder):
-    assert play(own, Plan(FAULTS["disk-full"], 300, SEED), folder).holds
+    assert run_round(own, RoundPlan(FAULTS["disk-full"], 300, SEED), folder).holds
     assert "Error writing to the AOF file" in (folder / "server.log").read_text()

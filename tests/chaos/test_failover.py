@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from jobq.chaos.faults import HALF, Fault, Stage
+from jobq.chaos.faults import HALF_LOAD
 from jobq.chaos.ledger import Ledger
-from jobq.chaos.place import Place
-from jobq.chaos.producing import QUEUE
-from jobq.chaos.round import Plan, play
+from jobq.chaos.producers import QUEUE
+from jobq.chaos.round import RoundPlan, run_round
+from jobq.chaos.round_setup import Fault, RoundSetup
+from jobq.chaos.servers import TargetServer
 from jobq.chaos.verdict import Verdict
 from jobq.queue.queue import Queue
 from tests.client.deployments import Watched, role, wait_for
@@ -20,7 +21,7 @@ from tests.conftest import binary, kinds
 
 from .conftest import JOBS, SEED, broken, handed_over
 
-Stroke = Callable[[Watched, Stage], None]
+Injection = Callable[[Watched, RoundSetup], None]
 
 
 @pytest.fixture
@@ -36,11 +37,11 @@ def enqueued(folder: str) -> int:
     return sum(line["word"] == "enqueued" for line in Ledger(folder).lines())
 
 
-def kill_while_frozen(watched: Watched, stage: Stage) -> None:
+def kill_while_frozen(watched: Watched, setup: RoundSetup) -> None:
     """The master dies with messages that its replica hasn't; another machine becomes a replica."""
-    queue, told = Queue(QUEUE, stage.client), stage.crew.ledger.folder
+    queue, told = Queue(QUEUE, setup.client), setup.workers.ledger.folder
     queue.admin.pause()
-    with stage.fault("killed-while-frozen", cuts=True):
+    with setup.injected("killed-while-frozen", cuts=True):
         wait_for(lambda: watched.replica.redis.hget(f"{queue.prefix}meta", "paused"), "no pause")
         watched.replica.process.send_signal(signal.SIGSTOP)
         # Else what is sent to it waits in its socket, and is read after all.
@@ -56,38 +57,38 @@ def kill_while_frozen(watched: Watched, stage: Stage) -> None:
     queue.admin.resume()
 
 
-def freeze_and_thaw(watched: Watched, stage: Stage) -> None:
+def freeze_and_thaw(watched: Watched, setup: RoundSetup) -> None:
     """The master is frozen until another is master, then goes on until it is told: two do the same work."""
-    with stage.fault("frozen", cuts=True):
+    with setup.injected("frozen", cuts=True):
         watched.master.process.send_signal(signal.SIGSTOP)
         with watched.impatient():
             wait_for(lambda: role(watched.replica) == "master", "no failover")
-    with stage.fault("two-masters", cuts=True):
+    with setup.injected("two-masters", cuts=True):
         watched.master.process.send_signal(signal.SIGCONT)
         wait_for(lambda: role(watched.master) == "slave", "two masters")
         watched.master, watched.replica = watched.replica, watched.master
 
 
-def failed_over(watched: Watched, folder: Path, stroke: Stroke, level: str) -> Verdict:
+def failed_over(watched: Watched, folder: Path, inject: Injection, level: str) -> Verdict:
     """The verdict on a round with one failover."""
     struck: list[bool] = []
 
-    def once(stage: Stage) -> None:
+    def once(setup: RoundSetup) -> None:
         if not struck:
             struck.append(True)
-            stroke(watched, stage)
+            inject(watched, setup)
 
-    fault = Fault("failover", "takes writes away", once, lease_s=2.0, per_second=HALF)
-    return play(Place(watched.url), Plan(fault, JOBS, SEED, level), folder)
+    fault = Fault("failover", "takes writes away", once, lease_s=2.0, per_second=HALF_LOAD)
+    return run_round(TargetServer(watched.url), RoundPlan(fault, JOBS, SEED, level), folder)
 
 
 @pytest.mark.parametrize(
-    ("watched", "stroke"),
+    ("watched", "inject"),
     [(1, kill_while_frozen), (0, freeze_and_thaw)],
     indirect=["watched"],
 )
-def test_nothing_that_a_replica_confirmed_is_lost_in_a_failover(watched, folder, stroke):
-    verdict = failed_over(watched, folder, stroke, "replicas=1")
+def test_nothing_that_a_replica_confirmed_is_lost_in_a_failover(watched, folder, inject):
+    verdict = failed_over(watched, folder, inject, "replicas=1")
     # What one master handed out and heard the end of is unknown to the other, which does the same again.
     twice = ("concurrent", "stale_accepted", "unexplained")
     assert broken(verdict, *twice) == {}

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jobq.chaos.faults import FAULTS
-from jobq.chaos.figures import Bound, missed
-from jobq.chaos.verdict import Final, Verdict, judge
+from jobq.chaos.verdict import Bound, FinalState, Verdict, missed, verdict_of
 
-CLEAN = judge([], Final())
+CLEAN = verdict_of([], FinalState())
 
 
 def test_every_bound_names_a_figure():
@@ -28,7 +27,7 @@ def test_every_bound_names_a_figure():
     ],
 )
 def test_what_was_promised_is_bound(fault, bound):
-    assert [one.told for one in FAULTS[fault].bounds] == [bound]
+    assert [one.text for one in FAULTS[fault].bounds] == [bound]
 
 
 def test_value_beyond_its_bound_is_missed_and_told():

@@ -45,7 +45,7 @@ def test_fault_that_must_not_cut_a_run_explains_nothing(story):
 def test_fault_after_the_end_was_accepted_explains_nothing(story):
     story.enqueue("a")
     story.whole("a", 1)
-    story.fault()
+    story.injected()
     story.hand("a", 2, pid=2)
     story.run("start", "a", 2, pid=2)
     story.run("end", "a", 2, pid=2)
@@ -87,7 +87,7 @@ def test_kill_that_spares_what_had_ended_explains_only_what_ran(story, spares):
         story.hand(mid, 1)
         story.run("start", mid, 1)
         story.run("end", mid, 1)
-    story.fault((1,), spares=spares)
+    story.injected((1,), spares=spares)
     for mid in ("a", "b"):
         story.whole(mid, 2, pid=2)
     verdict = story.judged()
@@ -128,7 +128,7 @@ def test_rate_is_of_good_messages_from_the_first_start_to_the_last_end(story):
 
 
 def test_lateness_of_the_machine_is_told_beside(story):
-    story.say("late", most=0.4)
+    story.say("late", worst=0.4)
     assert story.judged().late == 0.4
 
 
@@ -167,7 +167,7 @@ def test_recovery_is_from_the_fault_to_the_next_run(story):
     story.enqueue("a")
     story.hand("a", 1)
     story.run("start", "a", 1)
-    story.fault(pids=(1,))
+    story.injected(pids=(1,))
     story.now += 0.75
     story.whole("a", 2, pid=2)
     verdict = story.judged()

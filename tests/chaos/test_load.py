@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from jobq.chaos import load
-from jobq.chaos.crew import children_of
-from jobq.chaos.faults import FAULTS, Fault, Stage
+from jobq.chaos import queue_faults
+from jobq.chaos.faults import FAULTS
 from jobq.chaos.ledger import Ledger
-from jobq.chaos.producing import QUEUE, contents
+from jobq.chaos.producers import QUEUE, contents
+from jobq.chaos.round_setup import Fault, RoundSetup
+from jobq.chaos.workers import children_of
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 
@@ -24,14 +25,14 @@ def runs(ledger: Ledger, word: str) -> set[tuple[str, int]]:
     return {(line["mid"], line["pid"]) for line in ledger.lines() if line["word"] == word}
 
 
-def later(stage: Stage, count: int, delay: float) -> set[str]:
+def later(setup: RoundSetup, count: int, delay: float) -> set[str]:
     """Mids that become due after a while."""
     mids = {f"later-{n}" for n in range(count)}
     for mid in mids:
-        stage.crew.ledger.write("enqueue", mid=mid)
-    queue = Queue(QUEUE, stage.client)
+        setup.workers.ledger.write("enqueue", mid=mid)
+    queue = Queue(QUEUE, setup.client)
     for one in queue.enqueue_many([(mid, contents(mid, 0.0)) for mid in mids], delay=delay):
-        stage.crew.ledger.write("enqueued", mid=one.mid, outcome="ok", action=one.action)
+        setup.workers.ledger.write("enqueued", mid=one.mid, outcome="ok", action=one.action)
     return mids
 
 
@@ -39,15 +40,15 @@ def test_nobody_starves_behind_a_ready_list_that_never_empties(played):
     """What comes due, and what a killed worker held, runs although there is always something else to do."""
     least: list[int] = []
 
-    def crowd(stage: Stage) -> None:
+    def crowd(setup: RoundSetup) -> None:
         if least:
             return
-        ledger, queue = stage.crew.ledger, Queue(QUEUE, stage.client)
-        fill = partial(load.backlog, stage, 2_000, 0.01)
+        ledger, queue = setup.workers.ledger, Queue(QUEUE, setup.client)
+        fill = partial(queue_faults.backlog, setup, 2_000, 0.01)
         fill()
-        waiting = later(stage, 50, delay=0.3)
-        killed = set(children_of(stage.crew.living[0].pid))
-        FAULTS["worker-kill"].stroke(stage)
+        waiting = later(setup, 50, delay=0.3)
+        killed = set(children_of(setup.workers.running[0].pid))
+        FAULTS["worker-kill"].inject(setup)
         cut = {mid for mid, pid in runs(ledger, "start") - runs(ledger, "end") if pid in killed}
         deadline = time.monotonic() + DEADLINE_S
         while (waiting | cut) - {mid for mid, _ in runs(ledger, "end")}:
@@ -85,7 +86,7 @@ def test_every_message_of_a_backlog_is_handed_out_once(own):
 
 
 def test_many_that_are_not_due_stand_in_nobodys_way(played):
-    many = partial(load.delayed, count=1_000_000 if LONG else 50_000)
-    verdict = played(FAULTS["delayed"]._replace(stroke=many))
+    many = partial(queue_faults.delayed, count=1_000_000 if LONG else 50_000)
+    verdict = played(FAULTS["delayed"]._replace(inject=many))
     assert verdict.holds, verdict
     assert verdict.duplicates == 0

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
-from jobq.chaos.faults import Fault, Stage
-from jobq.chaos.place import Place
-from jobq.chaos.producing import QUEUE
-from jobq.chaos.round import Plan, play
+from jobq.chaos.producers import QUEUE
+from jobq.chaos.round import RoundPlan, run_round
+from jobq.chaos.round_setup import Fault, RoundSetup
+from jobq.chaos.servers import TargetServer
 from tests.client.deployments import HOST, Node, Spread, Watched, role, wait_for
 from tests.conftest import binary, kinds
 
@@ -40,14 +40,16 @@ def watched(program: str, folder: Path) -> Iterator[Watched]:
 
 
 def test_every_promise_is_kept_while_the_slot_of_the_queue_moves(spread, folder):
-    def move(stage: Stage) -> None:
-        slot = key_slot(f"{stage.client.namespace}:{{{QUEUE}}}:ready".encode())
-        taker = stage.random.choice(spread.nodes)
-        with stage.fault("slot-move"):
+    def move(setup: RoundSetup) -> None:
+        slot = key_slot(f"{setup.client.namespace}:{{{QUEUE}}}:ready".encode())
+        taker = setup.random.choice(spread.nodes)
+        with setup.injected("slot-move"):
             for giver in (node for node in spread.nodes if node is not taker):
                 give(spread, slot, giver, taker)
 
-    verdict = play(Place(spread.url), Plan(Fault("slot-move", "moves", move), JOBS, SEED), folder)
+    verdict = run_round(
+        TargetServer(spread.url), RoundPlan(Fault("slot-move", "moves", move), JOBS, SEED), folder
+    )
     assert verdict.holds, verdict
     assert verdict.attempts == JOBS
     assert verdict.faults
@@ -70,15 +72,15 @@ def give(spread: Spread, slot: int, giver: Node, taker: Node) -> None:
 
 
 def test_every_promise_is_kept_over_a_failover_that_loses_no_write(watched, folder):
-    def fail_over(stage: Stage) -> None:
+    def fail_over(setup: RoundSetup) -> None:
         if watched.master.process.poll() is None:
-            with stage.fault("failover"):
+            with setup.injected("failover"):
                 kill_when_replicated(watched)
                 with watched.impatient():
                     wait_for(lambda: role(watched.replica) == "master", "no failover")
 
     fault = Fault("failover", "kill -9 of the master", fail_over)
-    verdict = play(Place(watched.url), Plan(fault, JOBS, SEED), folder)
+    verdict = run_round(TargetServer(watched.url), RoundPlan(fault, JOBS, SEED), folder)
     assert verdict.holds, verdict
     assert verdict.attempts == JOBS
     assert verdict.faults == 1

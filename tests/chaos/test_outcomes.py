@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from jobq.chaos.crew import until
 from jobq.chaos.ledger import Ledger
-from jobq.chaos.producing import enqueue
+from jobq.chaos.producers import enqueue
 from jobq.chaos.proxy import Proxy
+from jobq.chaos.workers import wait_until
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.errors import NotDurableError
@@ -77,11 +77,11 @@ def test_content_over_the_limit_is_fail(noted, queue):
 @pytest.mark.parametrize("ran", [True, False])
 def test_no_answer_is_info_whether_it_took_effect_or_not(noted, proxy, queue, ran):
     noted("first")
-    proxy.swallow(["down"] if ran else ["up"])
+    proxy.hold(["down"] if ran else ["up"])
     noted.client.enough = lambda: True  # one try
     assert noted() == ("info", "")
     if ran:
-        until(lambda: queue.status("m").word == "queued", "it didn't take effect", 60)
+        wait_until(lambda: queue.status("m").word == "queued", "it didn't take effect", 60)
     else:
         assert queue.status("m").word == "nil"
 

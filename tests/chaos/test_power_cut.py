@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 import pytest
 
-from jobq.chaos.crew import until
-from jobq.chaos.faults import FAULTS, Fault, Stage
+from jobq.chaos.faults import FAULTS
 from jobq.chaos.ledger import Ledger
-from jobq.chaos.place import OwnServer
-from jobq.chaos.producing import QUEUE, enqueue
-from jobq.chaos.round import Plan, play
+from jobq.chaos.producers import QUEUE, enqueue
+from jobq.chaos.round import RoundPlan, run_round
+from jobq.chaos.round_setup import Fault, RoundSetup
+from jobq.chaos.servers import OwnServer
+from jobq.chaos.workers import wait_until
 from jobq.client.connection import Client, connect
 from jobq.errors import ConfigError
 from jobq.queue.queue import Queue
@@ -74,7 +75,7 @@ class Powered(OwnServer):
         client = self.client("rewrite")
         client.command("BGREWRITEAOF", routed_by="")
         over = b"aof_rewrite_in_progress:0", b"aof_rewrite_scheduled:0"
-        until(lambda: all(word in told(client) for word in over), "no rewritten file", 30)
+        wait_until(lambda: all(word in told(client) for word in over), "no rewritten file", 30)
         client.close()
 
     def _synced(self) -> Iterator[tuple[Path, int]]:
@@ -130,22 +131,22 @@ def both(short: int) -> list[object]:
 def test_nothing_that_was_enqueued_at_disk_is_lost_in_a_power_cut(powered, folder, kind):
     place = powered(kind, "always")
     fault = FAULTS["server-restart"]._replace(name="power-cut")
-    verdict = play(place, Plan(fault, JOBS, SEED, "disk"), folder)
+    verdict = run_round(place, RoundPlan(fault, JOBS, SEED, "disk"), folder)
     assert verdict.holds, verdict
     assert verdict.attempts == JOBS
     assert verdict.faults == len(place.cuts) > 0
     assert verdict.duplicates == 0
 
 
-def cut(stage: Stage) -> None:
+def cut(setup: RoundSetup) -> None:
     """When an acknowledged message waits that isn't synced."""
-    place, queue = stage.place, Queue(QUEUE, stage.client)
+    place, queue = setup.place, Queue(QUEUE, setup.client)
     assert isinstance(place, Powered)
     queue.admin.pause()
-    with stage.fault("power-cut", cuts=True):
+    with setup.injected("power-cut", cuts=True):
         while True:
-            mid = f"last-{stage.random.getrandbits(32):x}"
-            enqueue(queue, stage.crew.ledger, mid, 0.0)
+            mid = f"last-{setup.random.getrandbits(32):x}"
+            enqueue(queue, setup.workers.ledger, mid, 0.0)
             place.freeze()
             if not place.has(mid):
                 break
@@ -170,7 +171,7 @@ def test_what_a_power_cut_takes_from_memory_level_was_acknowledged_since_the_las
     with pytest.raises(ConfigError, match="appendfsync always"):
         Queue(QUEUE, connect(place.url, durability="disk")).enqueue(b"v")
     fault = Fault("power-cut", "a cut", cut, lease_s=2.0)
-    verdict = play(place, Plan(fault, JOBS, SEED), folder)
+    verdict = run_round(place, RoundPlan(fault, JOBS, SEED), folder)
     lost = verdict.broken["lost"]
     assert lost
     assert not verdict.holds

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 import redis as redis_py
 
-from jobq.chaos.crew import until
 from jobq.chaos.proxy import DOWN, HOST, UP, Proxy
+from jobq.chaos.workers import wait_until
 
 SCRIPT = "return redis.call('INCR', KEYS[1])"
 
@@ -49,7 +49,7 @@ def test_cut_resets_open_connections_and_new_ones_work(far, proxy):
     with socket.create_connection((HOST, proxy.port), 60) as client:
         client.sendall(b"PING\r\n")
         assert client.recv(100) == b"+PONG\r\n"
-        proxy.cut()
+        proxy.reset_all()
         with pytest.raises(ConnectionResetError):
             client.recv(100)
     assert far.ping()
@@ -57,11 +57,11 @@ def test_cut_resets_open_connections_and_new_ones_work(far, proxy):
 
 def test_swallowed_call_arrives_late(far, redis, proxy):
     assert far.ping()
-    proxy.swallow()
+    proxy.hold()
     call = threading.Thread(target=far.incr, args=("n",))
     call.start()
     assert redis.get("n") is None
-    proxy.deliver()
+    proxy.release()
     call.join(60)
     assert redis.get("n") == b"1"
 
@@ -82,7 +82,7 @@ def test_forsaken_connection_is_silent_and_a_new_one_works(proxy, redis):
     with socket.create_connection((HOST, proxy.port), 60) as old:
         old.sendall(b"PING\r\n")
         assert old.recv(100) == b"+PONG\r\n"
-        proxy.forsake()
+        proxy.freeze()
         old.sendall(b"INCR n\r\n")
         old.settimeout(0.2)
         with pytest.raises(TimeoutError):
@@ -91,7 +91,7 @@ def test_forsaken_connection_is_silent_and_a_new_one_works(proxy, redis):
         with socket.create_connection((HOST, proxy.port), 60) as new:
             new.sendall(b"GET n\r\n")
             assert new.recv(100) == b"$-1\r\n"
-            proxy.disown()
+            proxy.reset_frozen()
             with pytest.raises(ConnectionResetError):
                 old.recv(100)
             new.sendall(b"PING\r\n")
@@ -103,13 +103,13 @@ def test_one_way_holds_requests_or_replies(proxy, redis, way, ran):
     with socket.create_connection((HOST, proxy.port), 60) as client:
         client.sendall(b"PING\r\n")
         assert client.recv(100) == b"+PONG\r\n"
-        proxy.swallow([way])
+        proxy.hold([way])
         client.sendall(b"INCR n\r\n")
         client.settimeout(0.2)
         with pytest.raises(TimeoutError):
             client.recv(100)
-        until(lambda: redis.get("n") == ran, "no request arrived", 60)
-        proxy.deliver()
+        wait_until(lambda: redis.get("n") == ran, "no request arrived", 60)
+        proxy.release()
         client.settimeout(60)
         assert client.recv(100) == b":1\r\n"
     assert redis.get("n") == b"1"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.chaos.faults import CALM, FAULTS, Fault, Stage
-from jobq.chaos.producing import QUEUE, enqueue
+from jobq.chaos.faults import FAULTS, NOT_IN_STORM
+from jobq.chaos.producers import QUEUE, enqueue
+from jobq.chaos.round_setup import Fault, RoundSetup
 from jobq.queue.keys import key
 from jobq.queue.queue import Queue
 
@@ -25,15 +26,15 @@ def test_every_promise_is_kept_under(played, own, fault):
     assert verdict.holds, verdict
     assert verdict.attempts - verdict.dead >= JOBS
     assert verdict.duplicates <= verdict.hit, verdict
-    assert bool(verdict.faults) == (fault not in CALM or fault == "poison")
+    assert bool(verdict.faults) == (fault not in NOT_IN_STORM or fault == "poison")
     assert bool(verdict.dead) == fault.startswith("poison")
 
 
 def test_messages_that_somebody_cleared_are_found_lost(played):
-    def clear(stage: Stage) -> None:
-        queue = Queue(QUEUE, stage.client)
+    def clear(setup: RoundSetup) -> None:
+        queue = Queue(QUEUE, setup.client)
         queue.admin.pause()
-        enqueue(queue, stage.crew.ledger, f"cleared-{stage.random.getrandbits(32):x}", 0.0)
+        enqueue(queue, setup.workers.ledger, f"cleared-{setup.random.getrandbits(32):x}", 0.0)
         queue.admin.clear()
         queue.admin.resume()
 
@@ -43,10 +44,10 @@ def test_messages_that_somebody_cleared_are_found_lost(played):
 
 
 def test_keys_and_broken_invariants_that_are_left_behind_are_found(played):
-    def sow(stage: Stage) -> None:
-        queue = Queue(QUEUE, stage.client)
-        stage.client.command("SET", key(queue.prefix, "forgotten"), "1")
-        stage.client.command("HSET", key(queue.prefix, "backoffs"), "nobody", "1")
+    def sow(setup: RoundSetup) -> None:
+        queue = Queue(QUEUE, setup.client)
+        setup.client.command("SET", key(queue.prefix, "forgotten"), "1")
+        setup.client.command("HSET", key(queue.prefix, "backoffs"), "nobody", "1")
 
     verdict = played(Fault("sow", "leaves what nobody removes", sow), 60)
     assert [name.rpartition(":")[2] for name in verdict.broken["leaked"]] == [

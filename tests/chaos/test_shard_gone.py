@@ -7,10 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from jobq.chaos.cluster import OwnCluster
+from jobq.chaos.cluster_round import (
+    QUEUES,
+    cut_short,
+    kept_up,
+    of_queues,
+    queues_on,
+    run_cluster_round,
+)
 from jobq.chaos.faults import FAULTS
-from jobq.chaos.round import Plan
-from jobq.chaos.shards import QUEUES, cut_short, kept_up, of_queues, play_on_shards, queues_on
+from jobq.chaos.round import RoundPlan
+from jobq.chaos.servers import OwnCluster
 from tests.conftest import binary, kinds
 
 from .conftest import JOBS, SEED
@@ -24,7 +31,7 @@ def cluster(folder: Path, request: pytest.FixtureRequest) -> Iterator[OwnCluster
 
 
 def test_every_promise_is_kept_on_the_shards_that_are_left(cluster, folder):
-    verdict = play_on_shards(cluster, Plan(FAULTS["shard-gone"], JOBS, SEED), folder)
+    verdict = run_cluster_round(cluster, RoundPlan(FAULTS["shard-gone"], JOBS, SEED), folder)
     assert verdict.holds, verdict
     assert verdict.attempts >= JOBS // 2
     assert verdict.faults == 1
@@ -73,7 +80,7 @@ def test_lines_of_other_queues_are_left_out():
         {"word": "finished", "call": "two", "at": 4.0},
         {"word": "finish", "call": "one", "endings": [["a-1", "t", "done"]], "at": 3.0},
         {"word": "finish", "call": "two", "endings": [["b-1", "t", "done"]], "at": 3.0},
-        {"word": "late", "most": 0.1, "at": 9.0},
+        {"word": "late", "worst": 0.1, "at": 9.0},
     ]
     kept = list(of_queues(lines, ["a"]))
     assert [line["word"] for line in kept] == ["enqueue", "handed", "finish", "late", "finished"]

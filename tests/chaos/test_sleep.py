@@ -14,7 +14,7 @@ def test_cut_connection_ends_the_sleep_and_not_the_child(server, redis):
     sleep = WakeWaiter(client, ["wake"])
     assert sleep.wait(0.01, ())
     for _ in range(3):
-        proxy.cut()
+        proxy.reset_all()
         assert sleep.wait(0.01, ())
     assert sleep.wait(0.01, ())
     sleep.end(())

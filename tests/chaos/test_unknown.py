@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobq.chaos.proxy import Pair, Proxy
+from jobq.chaos.proxy import ProxiedConnection, Proxy
 from jobq.client.connection import Client, connect
 from jobq.config import ServerSettings
 from jobq.errors import ServerFullError, UnavailableError
@@ -28,13 +28,13 @@ def far(server: Any, redis: Any) -> Iterator[tuple[Client, Proxy]]:
 @pytest.fixture
 def full_once_lost(monkeypatch: pytest.MonkeyPatch, redis: Any) -> Callable[[], None]:
     """From the moment at which a reply is lost, the server is full."""
-    reset = Pair.reset
+    reset = ProxiedConnection.reset
 
-    def fill_and_reset(pair: Pair) -> None:
+    def fill_and_reset(pair: ProxiedConnection) -> None:
         redis.config_set("maxmemory", 1)
         reset(pair)
 
-    return lambda: monkeypatch.setattr(Pair, "reset", fill_and_reset)
+    return lambda: monkeypatch.setattr(ProxiedConnection, "reset", fill_and_reset)
 
 
 def test_full_at_once_is_told(far, redis):

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from jobq.chaos.ledger import Ledger
-from jobq.chaos.verdict import Final, judge
+from jobq.chaos.verdict import FinalState, verdict_of
 
 from .story import Story, broken, interrupted, poisoned, two_at_once
 
@@ -129,7 +129,7 @@ def test_end_accepted_after_a_newer_hand_out_is_stale_accepted(story):
     story.enqueue("a")
     story.hand("a", 1)
     story.run("start", "a", 1)
-    story.fault()
+    story.injected()
     story.run("end", "a", 1, left=-1)
     story.hand("a", 2, pid=2)
     story.finish("a", 1)
@@ -200,7 +200,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("count", list(judge([], Final()).broken))
+@pytest.mark.parametrize("count", list(verdict_of([], FinalState()).broken))
 def test_every_count_sees_the_fault_that_it_is_there_for(story, count):
     left = PLANTED[count](story)
     verdict = story.judged(**left) if isinstance(left, dict) else story.judged()

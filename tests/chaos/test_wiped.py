@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from jobq.chaos.crew import until
-from jobq.chaos.faults import Fault, Stage
 from jobq.chaos.ledger import Ledger, Line
-from jobq.chaos.producing import LONG_S, QUEUE, enqueue
+from jobq.chaos.producers import LONG_S, QUEUE, enqueue
+from jobq.chaos.round_setup import Fault, RoundSetup
+from jobq.chaos.workers import wait_until
 from jobq.queue.queue import Queue
 
 from .conftest import JOBS, broken
 
 
-def flushall(stage: Stage) -> None:
-    stage.client.command("FLUSHALL", "SYNC")
+def flushall(setup: RoundSetup) -> None:
+    setup.client.command("FLUSHALL", "SYNC")
 
 
-def clear(stage: Stage) -> None:
-    Queue(QUEUE, stage.client).admin.clear()
+def clear(setup: RoundSetup) -> None:
+    Queue(QUEUE, setup.client).admin.clear()
 
 
 def lines(folder: str | Path, word: str) -> list[Line]:
@@ -32,14 +32,16 @@ def lines(folder: str | Path, word: str) -> list[Line]:
 def test_late_ends_are_stale_and_leave_no_key_when_everything_was_deleted(
     played: Callable[..., object], folder, wipe
 ):
-    def stroke(stage: Stage) -> None:
-        told, mid = stage.crew.ledger, f"runs-{stage.random.getrandbits(32):x}"
-        enqueue(Queue(QUEUE, stage.client), told, mid, LONG_S)
-        until(lambda: any(line["mid"] == mid for line in lines(told.folder, "start")), "no run", 30)
-        with stage.fault("wipe", cuts=True):
-            wipe(stage)
+    def inject(setup: RoundSetup) -> None:
+        told, mid = setup.workers.ledger, f"runs-{setup.random.getrandbits(32):x}"
+        enqueue(Queue(QUEUE, setup.client), told, mid, LONG_S)
+        wait_until(
+            lambda: any(line["mid"] == mid for line in lines(told.folder, "start")), "no run", 30
+        )
+        with setup.injected("wipe", cuts=True):
+            wipe(setup)
 
-    verdict = played(Fault("wipe", "deletes everything", stroke))
+    verdict = played(Fault("wipe", "deletes everything", inject))
     assert broken(verdict, "lost", "misreported") == {}
     told = folder / "ledger"
     wiped = [line["until"] for line in lines(told, "fault")]

@@ -164,7 +164,7 @@ def test_arguments_are_given_by_the_names_that_the_script_unpacks(client):
 def test_request_of_asyncio_goes_on_when_its_idle_connection_was_closed(far, proxy, counting):
     awaited, request = Awaited(far), counting(False)
     assert awaited.ask(request) == 1
-    proxy.cut()
+    proxy.reset_all()
     awaited.run(asyncio.sleep(0.1))
     assert awaited.ask(request) == 2
     awaited.close()
@@ -174,7 +174,7 @@ def test_request_goes_on_when_its_idle_connection_was_closed(far, proxy, countin
     request = counting(False)
     far.ask(request)
     [[idle]] = far._idle.values()
-    proxy.cut()
+    proxy.reset_all()
     assert select.select([far.fileno(idle)], [], [], 20)[0]
     assert far.ask(request) == 2
 

@@ -133,13 +133,13 @@ def test_buffered_call_is_not_sent_again_when_its_record_may_be_gone(
     far, proxy, queue, redis, later, caplog
 ):
     buffered = far(outage_buffer=100)
-    proxy.swallow([DOWN])
+    proxy.hold([DOWN])
     assert buffered.enqueue(b"v", mid="first").action == "buffered"
     assert buffered.enqueue(b"v", mid="second").action == "buffered"
     run_and_forget(queue, redis, "first")
     later()
     wait_for(lambda: buffered.client.nbuffered == 1, "the first is still repeated")
-    proxy.deliver()
+    proxy.release()
     with pytest.raises(
         UnavailableError, match="first arrived before an outage is unknown"
     ) as unknown:
@@ -155,11 +155,11 @@ def test_buffered_call_is_not_sent_again_when_its_record_may_be_gone(
 
 def test_buffered_call_that_was_accepted_is_not_called_unknown(far, proxy, queue, later, caplog):
     buffered = far(outage_buffer=100)
-    proxy.swallow()
+    proxy.hold()
     # Nobody replicates this server.
     assert buffered.enqueue(b"v", mid="m", durability="replicas=1").action == "buffered"
     [call] = buffered.client.outage._waiting
-    proxy.deliver()
+    proxy.release()
     wait_for(lambda: call.accepted, "it didn't arrive")
     later()
     buffered.client.flush(60)
@@ -174,7 +174,7 @@ def test_call_beyond_the_bound_is_unknown_however_long_the_patience(
     far, proxy, queue, redis, later
 ):
     patient = far(patience_s=3600)
-    proxy.swallow([DOWN])
+    proxy.hold([DOWN])
     outcome = []
 
     def enqueue():
@@ -188,7 +188,7 @@ def test_call_beyond_the_bound_is_unknown_however_long_the_patience(
     run_and_forget(queue, redis, "m")
     later()
     thread.join()
-    proxy.deliver()
+    proxy.release()
     assert isinstance(outcome[0], UnavailableError)
     assert outcome[0].mids == ("m",)
     assert "isn't repeated any more" in str(outcome[0])
@@ -210,7 +210,7 @@ def test_finish_beyond_the_bound_is_made_anew_and_does_not_call_its_own_end_stal
     patient, caller = far(patience_s=3600), Caller()
     [held] = patient.dequeue(caller=caller).messages
     queue.enqueue_many([("next", b"v"), ("last", b"v")])
-    proxy.swallow([DOWN])
+    proxy.hold([DOWN])
     finished, repeating = [], threading.Event()
     patient.client.enough = repeating.set  # asked after each try that failed
 
@@ -224,7 +224,7 @@ def test_finish_beyond_the_bound_is_made_anew_and_does_not_call_its_own_end_stal
     assert repeating.wait(60)
     forget_records(redis)
     later()
-    proxy.deliver()
+    proxy.release()
     thread.join()
     [outcome] = finished
     assert outcome.replies == ["unknown"]

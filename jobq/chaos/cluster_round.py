@@ -1,4 +1,4 @@
-"""A round on a Cluster: twelve queues on three shards, one shard killed for good, judged by what the others do."""
+"""A round on a Cluster: twelve queues on three shards; one shard is killed, and the others must not be affected."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from jobq.chaos.cluster import SHARDS, OwnCluster
-from jobq.chaos.crew import Crew
 from jobq.chaos.ledger import Line
-from jobq.chaos.producing import Producer, enqueue
-from jobq.chaos.pulse import Pulse
-from jobq.chaos.round import DRAIN_S, SLOWEST, Plan, collected, drained
-from jobq.chaos.schedule import schedule
-from jobq.chaos.stage import Stage
-from jobq.chaos.verdict import Final, Verdict, judge
+from jobq.chaos.producers import Load, Producer, enqueue
+from jobq.chaos.round import (
+    DRAIN_S,
+    SLOWEST,
+    RoundPlan,
+    WakeupMonitor,
+    collected,
+    drained,
+    injections,
+)
+from jobq.chaos.round_setup import RoundSetup
+from jobq.chaos.servers import SHARDS, OwnCluster
+from jobq.chaos.verdict import FinalState, Verdict, verdict_of
+from jobq.chaos.workers import WorkerGroup, WorkerOptions
 from jobq.client.connection import Client
 from jobq.config import ServerSettings
 from jobq.queue.queue import Queue
@@ -25,52 +31,55 @@ from jobq.queue.queue import Queue
 QUEUES, WORKERS, CHILDREN = 12, 2, 5
 #: Before and after the kill: longer than a lease.
 LEAST_S = 3.0
-#: A message that ran so soon after its enqueue wasn't held up.
+#: A message that ran this soon after its enqueue was not delayed.
 SOON_S = 2.0
-#: Long jobs, two a shard, begin so long before the kill and end after every lease: each worker then holds leases
-#: that can't be renewed beside others that can.
+#: Two long jobs a shard begin this long before the kill and outlast their leases. So each worker holds leases that it
+#: cannot renew beside others that it can.
 LONG_BEFORE_S, LONG_JOBS = 1.0, 2
 PATIENCE_S = 1.0
 
 
-def play_on_shards(place: OwnCluster, plan: Plan, folder: Path) -> Verdict:
-    """The whole round. `share` of the verdict: what ran soon after the kill, of what did before."""
+def run_cluster_round(server: OwnCluster, plan: RoundPlan, folder: Path) -> Verdict:
+    """Run a whole round. `share` of the verdict: prompt runs after the kill, compared to before."""
     namespace, fault = f"chaos-{secrets.token_hex(4)}", plan.fault
-    client, names = place.client(namespace), queues_on(place, namespace)
-    # As the stroke will draw it.
-    gone = next(schedule(plan.seed, fault)).luck.randrange(SHARDS)
-    healthy = [name for name in names if place.shard_of(_key(namespace, name)) != gone]
-    crew = Crew(folder, place.url, namespace, fault.lease_s, fault.crash_limit, queues=names)
-    pulse = Pulse()
-    pulse.start()
+    client, names = server.client(namespace), queues_on(server, namespace)
+    # As the fault will draw it.
+    gone = next(injections(plan.seed, fault)).random.randrange(SHARDS)
+    healthy = [name for name in names if server.shard_of(_key(namespace, name)) != gone]
+    options = WorkerOptions(fault.lease_s, fault.crash_limit, queues=names)
+    workers = WorkerGroup(folder, server.url, namespace, options)
+    wakeups = WakeupMonitor()
+    wakeups.start()
     with ExitStack() as after:
-        after.callback(crew.kill)
+        after.callback(workers.kill)
         after.callback(client.close)
-        after.callback(pulse.stop)
+        after.callback(wakeups.stop)
         for _ in range(WORKERS):
-            crew.start(CHILDREN)
-        crew.ready()
+            workers.start(CHILDREN)
+        workers.ready()
         span_s = max(LEAST_S, plan.jobs / fault.per_second / 2)
-        stage = Stage(crew, place, client, random=next(schedule(plan.seed, fault)).luck)
-        killed_at = _work(stage, plan, names, healthy, span_s)
+        setup = RoundSetup(
+            workers, server, client, random=next(injections(plan.seed, fault)).random
+        )
+        killed_at = _work(setup, plan, names, healthy, span_s)
         queues = [Queue(name, client) for name in healthy]
         deadline = time.monotonic() + DRAIN_S + plan.jobs / SLOWEST
         waiting = frozenset().union(*[drained(queue, plan.jobs, deadline) for queue in queues])
-        exited = crew.exited()
-        crew.stop()
-        crew.ledger.write("late", most=pulse.stop())
-        lines = list(of_queues(crew.ledger.lines(), healthy))
-        verdict = judge(lines, _final(queues, crew, waiting, exited))
+        exited = workers.exited()
+        workers.stop()
+        workers.ledger.write("late", worst=wakeups.stop())
+        lines = list(of_queues(workers.ledger.lines(), healthy))
+        verdict = verdict_of(lines, _final(queues, workers, waiting, exited))
         verdict.broken["aborted"] = sorted(cut_short(lines))
         return verdict._replace(share=kept_up(lines, killed_at, span_s))
 
 
-def queues_on(place: OwnCluster, namespace: str) -> list[str]:
-    """Names of queues, as many on each shard."""
+def queues_on(server: OwnCluster, namespace: str) -> list[str]:
+    """Return names of queues, the same number on each shard."""
     found: dict[int, list[str]] = {shard: [] for shard in range(SHARDS)}
     for number in itertools.count():
         name = f"q{number}"
-        there = found[place.shard_of(_key(namespace, name))]
+        there = found[server.shard_of(_key(namespace, name))]
         if len(there) < QUEUES // SHARDS:
             there.append(name)
         if all(len(names) == QUEUES // SHARDS for names in found.values()):
@@ -79,21 +88,19 @@ def queues_on(place: OwnCluster, namespace: str) -> list[str]:
 
 
 def _work(
-    stage: Stage, plan: Plan, names: Sequence[str], healthy: Sequence[str], span_s: float
+    setup: RoundSetup, plan: RoundPlan, names: Sequence[str], healthy: Sequence[str], span_s: float
 ) -> float:
-    """Enqueue at a steady pace, and kill the shard halfway; when that was."""
-    crew, client = stage.crew, stage.client
+    """Enqueue at a steady pace, and kill the shard halfway; return when."""
+    workers, client = setup.workers, setup.client
     settings = ServerSettings(
-        url=stage.place.url,
+        url=setup.server.url,
         namespace=client.namespace,
         durability=plan.durability,
         patience_s=PATIENCE_S,
     )
-    share = max(4, plan.jobs // len(names))
-    producers = [
-        Producer(settings, name, crew.ledger, name, share, 2 * span_s, plan.seed) for name in names
-    ]
-    _warm_up(crew, client, names)
+    load = Load(max(4, plan.jobs // len(names)), 2 * span_s, plan.seed)
+    producers = [Producer(settings, name, workers.ledger, name, load) for name in names]
+    _warm_up(workers, client, names)
     for producer in producers:
         producer.start()
     try:
@@ -101,11 +108,11 @@ def _work(
         long_s = LONG_BEFORE_S + max(span_s, 1.5 * plan.fault.lease_s)
         # The first three names are of three shards, and so on.
         for number, name in enumerate(names[: SHARDS * LONG_JOBS]):
-            enqueue(Queue(name, client), crew.ledger, f"{name}-long{number}", long_s)
+            enqueue(Queue(name, client), workers.ledger, f"{name}-long{number}", long_s)
         time.sleep(LONG_BEFORE_S)
         killed_at = time.monotonic()
-        crew.ledger.write("stroke", number=0, pause=span_s)
-        plan.fault.stroke(stage)
+        workers.ledger.write("injection", number=0, pause=span_s)
+        plan.fault.inject(setup)
         time.sleep(span_s)
     finally:
         for producer, name in zip(producers, names, strict=True):
@@ -116,16 +123,16 @@ def _work(
     return killed_at
 
 
-def _warm_up(crew: Crew, client: Client, names: Sequence[str]) -> None:
-    """One message of each queue runs, so that every worker knows its way."""
+def _warm_up(workers: WorkerGroup, client: Client, names: Sequence[str]) -> None:
+    """Run one message of each queue, so that every worker has its connections."""
     for name in names:
-        enqueue(Queue(name, client), crew.ledger, f"{name}-first", 0.0)
+        enqueue(Queue(name, client), workers.ledger, f"{name}-first", 0.0)
     for name in names:
         drained(Queue(name, client), 0)
 
 
 def of_queues(lines: Iterable[Line], names: Sequence[str]) -> Iterator[Line]:
-    """The lines that tell of messages of these queues, and those that tell of none. A mid begins with its queue."""
+    """Yield the lines about messages of these queues, and lines about no message. A mid begins with its queue."""
     known = frozenset(names)
 
     def ours(mid: str) -> bool:
@@ -150,7 +157,7 @@ def of_queues(lines: Iterable[Line], names: Sequence[str]) -> Iterator[Line]:
 
 
 def cut_short(lines: Iterable[Line]) -> set[str]:
-    """The mids of runs that began and didn't come to their end."""
+    """Return the mids of runs that began and did not end."""
     began, ended = set[tuple[str, int, int]](), set[tuple[str, int, int]]()
     for line in lines:
         if line["word"] in ("start", "end"):
@@ -160,7 +167,7 @@ def cut_short(lines: Iterable[Line]) -> set[str]:
 
 
 def kept_up(lines: Sequence[Line], killed_at: float, span_s: float) -> float:
-    """What was enqueued so long after a moment and ran soon, of what was enqueued so long before it and did."""
+    """Return how many messages of the time after the kill ran promptly, as a share of those before it."""
     asked, ended = dict[str, float](), dict[str, float]()
     for line in lines:
         if line["word"] == "enqueue":
@@ -176,12 +183,12 @@ def kept_up(lines: Sequence[Line], killed_at: float, span_s: float) -> float:
 
 
 def _final(
-    queues: Sequence[Queue], crew: Crew, waiting: frozenset[str], exited: tuple[str, ...]
-) -> Final:
+    queues: Sequence[Queue], workers: WorkerGroup, waiting: frozenset[str], exited: tuple[str, ...]
+) -> FinalState:
     parts = [collected(queue, not waiting) for queue in queues]
-    return Final(
+    return FinalState(
         waiting, frozenset().union(*[dead for dead, _ in parts]), (),
-        tuple(one for _, broken in parts for one in broken), crew.tracebacks(), exited,
+        tuple(one for _, broken in parts for one in broken), workers.tracebacks(), exited,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Records of calls that live for seconds, so that within a round an outage outlasts them."""
+"""Shorten the life of call records, so that an outage within a round can outlast them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from jobq.client import numbered_calls as caller
 from jobq.client.scripts import Script, folder, load
 
-#: Seconds, for the workers of a round.
-RECORD = "JOBQ_CHAOS_RECORD"
+#: Holds the seconds, for the workers of a round.
+RECORD_VARIABLE = "JOBQ_CHAOS_RECORD"
 _LIFE = "'PX', {:.0f})"
 
 
 def shorten(record_s: float) -> None:
-    """From now on, in this process: records live so long, and calls are repeated for half of that."""
+    """From now on, records of this process live `record_s`, and calls are repeated for half of that."""
     before, after = (_LIFE.format(1000 * seconds) for seconds in (caller.RECORD_S, record_s))
     for script in _scripts():
         script.text = script.text.replace(before, after)
@@ -27,7 +27,7 @@ def shorten(record_s: float) -> None:
 
 @contextmanager
 def short_lived(record_s: float) -> Iterator[None]:
-    """Records live so long inside; 0: as usual."""
+    """Shorten records inside the block; 0: not."""
     usual = caller.RECORD_S
     if record_s:
         shorten(record_s)
@@ -38,10 +38,10 @@ def short_lived(record_s: float) -> Iterator[None]:
             shorten(usual)
 
 
-def as_told() -> None:
-    """What the round that this worker belongs to asks for."""
-    if told := os.environ.get(RECORD):
-        shorten(float(told))
+def shorten_from_environment() -> None:
+    """Shorten records if the round that this worker belongs to says so."""
+    if given := os.environ.get(RECORD_VARIABLE):
+        shorten(float(given))
 
 
 def _scripts() -> list[Script]:

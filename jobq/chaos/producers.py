@@ -1,4 +1,4 @@
-"""Producers: threads that enqueue at a steady pace and note each attempt and its outcome."""
+"""Producers: threads that enqueue at a steady pace and write each attempt and its outcome into the ledger."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 import random
 import threading
 import time
+from typing import NamedTuple
 
+from jobq.chaos.bad_jobs import HARD_TIMEOUT_S, KINDS
 from jobq.chaos.ledger import Ledger
-from jobq.chaos.poison import HARD_TIMEOUT_S, KINDS
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.errors import (
@@ -23,38 +24,49 @@ from jobq.errors import (
 from jobq.queue.queue import Queue
 
 QUEUE = "chaos"
-#: Refused before anything was changed. All else that goes wrong leaves the outcome unknown.
+#: Errors after which nothing was changed. Every other error leaves the outcome unknown.
 FAILED = (ServerFullError, ScriptError, CodecError, ConfigError)
-#: How long a mid of a durable enqueue isn't taken anew after its end.
+#: How long after its end the mid of a durable enqueue is refused.
 DEDUPE_S = 5.0
-#: How long a producer waits for its outage buffer, and between two looks at it.
+#: How long a producer waits for its outage buffer to empty, and for one flush.
 FLUSH_S, LOOK_S = 120.0, 1.0
-#: One in so many runs so long that faults find it running.
+#: One message in LONG_EVERY runs long enough for faults to hit it.
 LONG_EVERY, LONG_S, SHORT_S = 25, 0.4, 0.01
 
 
+class Load(NamedTuple):
+    """What one producer enqueues: so many messages in about `seconds`.
+
+    poison_every: before each so many messages a poison one, 0 for none; crash_limit: of the workers.
+    """
+
+    messages: int
+    seconds: float
+    seed: int
+    poison_every: int = 0
+    crash_limit: int = 0
+
+
 class Producer(threading.Thread):
-    """Enqueues `count` messages in about `seconds`; before one in `poison_every`, if any, a deadly one."""
+    """Enqueues a load to a queue, and writes each attempt and its outcome into the ledger."""
 
     def __init__(
-        self, settings: ServerSettings, queue: str, ledger: Ledger, name: str, count: int,
-        seconds: float, seed: int, poison_every: int = 0, crash_limit: int = 0,
-    ) -> None:  # fmt: skip
+        self, settings: ServerSettings, queue: str, ledger: Ledger, name: str, load: Load
+    ) -> None:
         super().__init__(name=name, daemon=True)
         self._client = connect(settings=settings)
         self._queue = Queue(queue, self._client)
         self._ledger = ledger
-        self._count = count
-        self._poison_every, self._crash_limit = poison_every, crash_limit
-        self._pause_s = seconds / max(1, count)
-        self._random = random.Random(f"{seed} {name}")
+        self._load = load
+        self._pause_s = load.seconds / max(1, load.messages)
+        self._random = random.Random(f"{load.seed} {name}")
         self._stopped = threading.Event()
         self._buffered: list[str] = []
 
     def run(self) -> None:
-        """Until all are attempted, or it is stopped."""
+        """Enqueue until all are attempted or `stop` is called."""
         began = time.monotonic()
-        for number in range(self._count):
+        for number in range(self._load.messages):
             if self._stopped.wait(max(0.0, began + number * self._pause_s - time.monotonic())):
                 break
             self._one(f"{self.name}-{number}", number)
@@ -62,20 +74,22 @@ class Producer(threading.Thread):
         self._client.close()
 
     def stop(self) -> None:
-        """Attempt no more, and don't wait for the server any longer."""
+        """Attempt no more messages, and stop waiting for the server."""
         self._client.enough = lambda: True
         self._stopped.set()
 
     def _one(self, mid: str, number: int) -> None:
-        if self._poison_every and number % self._poison_every == 0:
-            kind = list(KINDS)[number // self._poison_every % len(KINDS)]
-            deadly(self._queue, self._ledger, f"{mid}-{kind}", kind, self._crash_limit)
+        every = self._load.poison_every
+        if every and number % every == 0:
+            kind = list(KINDS)[number // every % len(KINDS)]
+            limit = self._load.crash_limit
+            enqueue_poison(self._queue, self._ledger, f"{mid}-{kind}", kind, limit)
         seconds = LONG_S if number % LONG_EVERY == 0 else self._random.uniform(0, SHORT_S)
         if enqueue(self._queue, self._ledger, mid, seconds) == "buffered":
             self._buffered.append(mid)
 
     def _flush(self) -> None:
-        """Wait until the outage buffer is empty, and note what became of what was in it."""
+        """Wait until the outage buffer is empty, and write the outcomes of its messages."""
         unknown: set[str] = set()
         deadline = time.monotonic() + FLUSH_S
         while self._buffered and time.monotonic() < deadline and not self._stopped.is_set():
@@ -95,23 +109,23 @@ class Producer(threading.Thread):
 
 
 def enqueue(queue: Queue, ledger: Ledger, mid: str, seconds: float, padding: int = 0) -> str:
-    """One attempt at a job that takes so long, and how it came out; the action, if any."""
-    return offer(queue, ledger, mid, contents(mid, seconds, padding))
+    """Enqueue a job that takes `seconds`, write the outcome, and return the action, if any."""
+    return enqueue_content(queue, ledger, mid, contents(mid, seconds, padding))
 
 
-def deadly(queue: Queue, ledger: Ledger, mid: str, kind: str, limit: int) -> None:
-    """One message that must be dead after so many runs."""
+def enqueue_poison(queue: Queue, ledger: Ledger, mid: str, kind: str, limit: int) -> None:
+    """Enqueue a message that must be dead after `limit` runs."""
     ledger.write("poison", mid=mid, limit=limit)
     call: dict[str, object] = {"job": "jobq.chaos.poison", "args": [mid, kind]}
     if kind == "spin":
         call["options"] = {"hard_timeout": HARD_TIMEOUT_S}
-    offer(queue, ledger, mid, json.dumps(call).encode())
+    enqueue_content(queue, ledger, mid, json.dumps(call).encode())
 
 
-def offer(queue: Queue, ledger: Ledger, mid: str, content: bytes) -> str:
-    """One attempt, and how it came out. What isn't durable as asked is enqueued again under its mid.
+def enqueue_content(queue: Queue, ledger: Ledger, mid: str, content: bytes) -> str:
+    """Enqueue once, and write the outcome. After NotDurableError, enqueue again under the same mid.
 
-    What is only buffered is unknown so far.
+    The outcome of a buffered message is unknown until the buffer is flushed.
     """
     again = False
     ledger.write("enqueue", mid=mid)
@@ -135,7 +149,7 @@ def offer(queue: Queue, ledger: Ledger, mid: str, content: bytes) -> str:
 
 
 def contents(mid: str, seconds: float, padding: int = 0) -> bytes:
-    """A call of the job in `workload`."""
+    """Return a call of the job in `workload`."""
     more = ["x" * padding] if padding else []
     return json.dumps({"job": "jobq.chaos", "args": [mid, seconds, *more]}).encode()
 

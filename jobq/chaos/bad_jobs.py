@@ -1,0 +1,104 @@
+"""Jobs that crash their process, and forks of a job that end in different ways.
+
+A fork that returns from the job with a copy of the process's state would be a second worker.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import itertools
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+
+from jobq.chaos.workers import signalled
+
+#: How much memory the process may still take, and how much it asks for.
+SPARE, ASKED = 64 << 20, 1 << 30
+
+
+def kill() -> None:
+    """End like a process that the kernel kills for its memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def segv() -> None:
+    """End like a fault in a C library."""
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def null() -> None:
+    """Read at address 0."""
+    ctypes.string_at(0)
+
+
+def exit_now() -> None:
+    """Exit without cleanup."""
+    os._exit(1)
+
+
+def hog() -> None:
+    """Ask for more memory than allowed, and use the null pointer that malloc returns."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + SPARE, resource.RLIM_INFINITY))
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    ctypes.memset(libc.malloc(ASKED) or 0, 1, ASKED)
+
+
+def spin() -> None:
+    """Loop for ever in C, where no exception arrives; the hard timeout ends it."""
+    collections.deque(itertools.count(), maxlen=0)
+
+
+KINDS = {one.__name__: one for one in (kill, segv, null, exit_now, hog, spin)}
+if sys.platform != "linux":
+    del KINDS["hog"]
+#: Hard timeouts of `spin`, and of the others, which end by themselves even on a slow machine.
+HARD_TIMEOUT_S, AMPLE_S = 0.5, 60.0
+
+#: A fork has nothing to do. One that runs for LEFT_S has continued its parent's work.
+LEFT_S, LOOK_S = 5.0, 0.01
+
+
+def give_back() -> None:
+    """Return from the job, like the parent."""
+
+
+def leave() -> None:
+    """Call sys.exit."""
+    sys.exit(0)
+
+
+def fail() -> None:
+    """Raise an exception; its traceback is expected, so it isn't printed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    raise RuntimeError("the fork of a job fails")
+
+
+def vanish() -> None:
+    """Call os._exit, as a fork should."""
+    os._exit(0)
+
+
+WAYS = {"return": give_back, "exit": leave, "raise": fail, "_exit": vanish}
+
+
+def gone(pid: int) -> bool:
+    """Return whether a fork of this process has ended."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
+
+
+def outlived(pid: int, began: float) -> bool:
+    """Return whether a fork has run so long that it must have taken other work; kill it then."""
+    if time.monotonic() - began < LEFT_S:
+        return False
+    signalled(pid, signal.SIGKILL)
+    return True

@@ -1,0 +1,284 @@
+"""The servers that a round runs on: one of its own, a Cluster of its own, or one that is there already."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from jobq.chaos.workers import START_S, ChaosTimeoutError, wait_until
+from jobq.client.connection import Client, connect
+from jobq.config import ServerSettings
+from jobq.embedded.process import program
+from jobq.errors import ConfigError, JobqError, masked
+
+SCAN = 1000
+
+
+class TargetServer:
+    """A server that runs already. target: what a proxy connects to; None if it can't."""
+
+    own = False
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.target = _target(url)
+
+    def client(self, namespace: str) -> Client:
+        """Connect to the server directly, past every proxy."""
+        return connect(settings=ServerSettings(url=self.url, namespace=namespace, patience_s=30))
+
+    def through(self, port: int) -> str:
+        """Return the URL of the server through a proxy on this machine."""
+        parts = urlsplit(self.url)
+        if parts.scheme == "unix":
+            return f"redis://127.0.0.1:{port}"
+        login, at, _ = parts.netloc.rpartition("@")
+        return urlunsplit(parts._replace(netloc=f"{login}{at}127.0.0.1:{port}"))
+
+    def restart(self) -> None:
+        """Kill it and start it again on the same data."""
+        raise ConfigError(f"{masked(self.url)} cannot be restarted by jobq; leave out --url")
+
+    def fill_disk(self) -> None:
+        """Let no file of the server grow any more."""
+        raise ConfigError(
+            f"the disk of {masked(self.url)} cannot be filled by jobq; leave out --url"
+        )
+
+    def free_disk(self) -> None:
+        """Let files grow again, and wait until the server has noticed."""
+
+    def close(self) -> None:
+        """Do nothing: the round did not start this server."""
+
+
+class OwnServer(TargetServer):
+    """A server in `folder`, on a socket there, with an append-only file.
+
+    command: the server program, by default Valkey. options: override those of this class.
+    """
+
+    own = True
+
+    def __init__(
+        self, folder: Path, command: str = "", options: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(f"unix://{folder}/s")
+        self._folder = folder
+        self._options, self._env = options, {**os.environ, **(env or {})}
+        self._command = shutil.which(command or program()) or ""
+        if not self._command:
+            raise ConfigError(
+                f"no server program {command!r} on the path; install it or name another"
+            )
+        self._start()
+
+    def restart(self) -> None:
+        """Kill -9 the server, and start it again on the same data."""
+        self.close()
+        time.sleep(0.2)
+        self._start()
+
+    def fill_disk(self) -> None:
+        """Behave like a full disk: the append-only file doesn't grow any more."""
+        sizes = [file.stat().st_size for file in self._folder.glob("appendonlydir/*.incr.aof")]
+        self._limit_files(max(sizes))
+
+    def free_disk(self) -> None:
+        """Let the file grow again; the server writes at its next try, within a second."""
+        self._limit_files(resource.RLIM_INFINITY)
+        wait_until(self._writes, "the server doesn't write again", START_S)
+
+    def close(self) -> None:
+        """Kill the processes at once."""
+        self._process.kill()
+        self._process.wait()
+
+    def _start(self) -> None:
+        socket = self._folder / "s"
+        socket.unlink(missing_ok=True)
+        # With appendfsync no, the server writes before it answers, so `kill -9` loses no write. With everysec, a
+        # write during a sync is deferred, and lost on a slow disk.
+        command = [
+            self._command, "--port", "0", "--unixsocket", str(socket), "--dir", str(self._folder),
+            "--save", "", "--appendonly", "yes", "--appendfsync", "no", *self._options,
+        ]  # fmt: skip
+        with (self._folder / "server.log").open("ab") as log:
+            # Keep Python's signal handling: a file at its limit is an error for the server, not a signal that kills it.
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._env,
+                start_new_session=True, restore_signals=False,
+            )  # fmt: skip
+        deadline = time.monotonic() + START_S
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.close()
+                raise ChaosTimeoutError(f"the server didn't start; see {self._folder}/server.log")
+            time.sleep(0.02)
+
+    def _limit_files(self, size: int) -> None:
+        if not hasattr(resource, "prlimit"):
+            raise ConfigError("disk-full needs Linux; choose the other faults with --fault")
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    def _writes(self) -> bool:
+        client = connect(settings=ServerSettings(url=self.url, patience_s=10))
+        try:
+            return b"aof_last_write_status:ok" in client.command("INFO", "persistence")
+        finally:
+            client.close()
+
+    def _answers(self) -> bool:
+        settings = ServerSettings(url=self.url, patience_s=0)
+        client = connect(settings=settings)
+        try:
+            return bool(client.command("PING"))
+        except JobqError:
+            return False
+        finally:
+            client.close()
+
+
+def _target(url: str) -> tuple[str, int] | str | None:
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return parts.path
+    if parts.scheme == "redis" and "," not in parts.netloc:
+        return (parts.hostname or "localhost", parts.port or 6379)
+    return None
+
+
+def keys_of(client: Client) -> list[str]:
+    """Return every key of a namespace, on all nodes."""
+    found: set[str] = set()
+    for connection in client.open_everywhere():
+        connection.connect()
+        try:
+            cursor: bytes | str = "0"
+            while cursor != b"0":
+                connection.send_command(
+                    "SCAN", cursor, "MATCH", f"{client.namespace}:*", "COUNT", SCAN
+                )
+                cursor, names = connection.read_response()
+                found.update(name.decode() for name in names)
+        finally:
+            connection.disconnect()
+    return sorted(found)
+
+
+HOST, SHARDS, SLOTS = "127.0.0.1", 3, 16_384
+#: Below the ports that the system gives to outgoing connections.
+PORTS = range(10_240, 32_000)
+
+
+class OwnCluster(TargetServer):
+    """Three masters without replicas, in `folder`. command, options: as for OwnServer."""
+
+    own = True
+
+    def __init__(self, folder: Path, command: str = "", options: Sequence[str] = ()) -> None:
+        self._command = shutil.which(command or program()) or ""
+        if not self._command:
+            raise ConfigError(
+                f"no server program {command!r} on the path; install it or name another"
+            )
+        self._folder, self._options = folder, options
+        self._ports = _free_ports(2 * SHARDS)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        hosts = ",".join(f"{HOST}:{port}" for port in self._ports[:SHARDS])
+        super().__init__(f"redis+cluster://{hosts}")
+
+    def shard_of(self, key: str) -> int:
+        """Return which master serves a key, from 0. Asks the first master, which must be running."""
+        slot = _said(self._ports[0], "CLUSTER", "KEYSLOT", key)
+        return next(shard for shard in range(SHARDS) if slot < _first(shard + 1))
+
+    def kill(self, shard: int) -> None:
+        """Kill a master at once; it is not started again."""
+        self._processes[shard].kill()
+        self._processes[shard].wait()
+
+    def close(self) -> None:
+        """Kill the processes at once."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    def _start(self) -> None:
+        ports = self._ports[:SHARDS]
+        for shard in range(SHARDS):
+            port, bus = self._ports[shard], self._ports[SHARDS + shard]
+            home = self._folder / f"shard{shard}"
+            home.mkdir()
+            command = [
+                self._command, "--port", str(port), "--bind", HOST, "--dir", str(home), "--save", "",
+                "--cluster-enabled", "yes", "--cluster-port", str(bus),
+                # The others serve their slots without those of the killed master.
+                "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "2000",
+                "--appendonly", "yes", "--appendfsync", "no", *self._options,
+            ]  # fmt: skip
+            with (home / "server.log").open("ab") as log:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            self._processes.append(process)
+        wait_until(lambda: all(_said(port, "PING") for port in ports), "no shard answers", START_S)
+        for shard in range(SHARDS):
+            slots = (str(_first(shard)), str(_first(shard + 1) - 1))
+            _said(self._ports[shard], "CLUSTER", "ADDSLOTSRANGE", *slots)
+            meet = (HOST, str(self._ports[0]), str(self._ports[SHARDS]))
+            _said(self._ports[shard], "CLUSTER", "MEET", *meet)
+        wait_until(self._whole, "the Cluster doesn't form", START_S)
+
+    def _whole(self) -> bool:
+        said = [_said(port, "CLUSTER", "INFO") for port in self._ports[:SHARDS]]
+        known = f"cluster_known_nodes:{SHARDS}".encode()
+        return all(b"cluster_state:ok" in one and known in one for one in said)
+
+
+def _first(shard: int) -> int:
+    return shard * SLOTS // SHARDS
+
+
+def _said(port: int, *words: str) -> Any:
+    """Return what a master answers, b'' if it doesn't."""
+    client = connect(settings=ServerSettings(url=f"redis://{HOST}:{port}", patience_s=0))
+    try:
+        return client.command(*words)
+    except JobqError:
+        return b""
+    finally:
+        client.close()
+
+
+def _free_ports(count: int) -> list[int]:
+    found: list[int] = []
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            break
+    return found

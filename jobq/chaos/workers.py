@@ -1,0 +1,161 @@
+"""The workers of a round: `jobq worker` in processes that faults kill, stop and replace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from jobq.chaos.call_records import RECORD_VARIABLE
+from jobq.chaos.ledger import Ledger
+from jobq.errors import JobqError
+
+PACKAGE = Path(__file__).resolve().parents[2]
+START_S, STOP_S = 100.0, 60.0
+
+
+class ChaosTimeoutError(JobqError):
+    """Something that a round waits for did not happen in time."""
+
+
+def wait_until(holds: Callable[[], object], what: str, seconds: float) -> None:
+    """Poll until `holds` is true; ChaosTimeoutError after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise ChaosTimeoutError(f"{what} within {seconds:g} s")
+        time.sleep(0.02)
+
+
+class WorkerOptions(NamedTuple):
+    """Options of every worker.
+
+    event_loops: half of the workers run async jobs. record_s: how long records of calls live, 0 for the usual time.
+    """
+
+    lease_s: float
+    crash_limit: int
+    event_loops: bool = False
+    queues: Sequence[str] = ("chaos",)
+    record_s: float = 0.0
+
+
+class WorkerGroup:
+    """The workers of a round. Every other worker connects to the URL `side`, if there is one."""
+
+    def __init__(
+        self, folder: Path, url: str, namespace: str, options: WorkerOptions, side: str = ""
+    ) -> None:
+        self.lease_s, self.crash_limit = options.lease_s, options.crash_limit
+        self.ledger = Ledger(str(folder / "ledger"))
+        self.running: list[subprocess.Popen[bytes]] = []
+        self.on_second_proxy: list[subprocess.Popen[bytes]] = []
+        self._terminated: list[subprocess.Popen[bytes]] = []
+        self._side, self._loops, self._queues = side, options.event_loops, ",".join(options.queues)
+        self._folder = folder
+        self._nstarted = 0
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("JOBQ", "REDIS"))}
+        path = os.pathsep.join(filter(None, [str(PACKAGE), os.environ.get("PYTHONPATH", "")]))
+        self._env = {
+            **kept, "PYTHONPATH": path, "JOBQ_CHAOS_LEDGER": self.ledger.folder, "JOBQ_URL": url,
+            "JOBQ_NAMESPACE": namespace,
+        }  # fmt: skip
+        if options.record_s:
+            self._env[RECORD_VARIABLE] = str(options.record_s)
+        Path(self.ledger.folder).mkdir()
+
+    def start(self, children: int = 2) -> None:
+        """Start one more worker."""
+        command = [
+            sys.executable, "-P", "-m", "jobq", "worker", "--import", "jobq.chaos.workload",
+            "--queues", self._queues, "--processes", str(children), "--lease", f"{self.lease_s}s",
+            "--crash-limit", str(self.crash_limit), "--log-level", "warning",
+        ]  # fmt: skip
+        self._nstarted += 1
+        on_second_proxy = bool(self._side) and self._nstarted % 2 == 1
+        env = {**self._env, "JOBQ_URL": self._side} if on_second_proxy else {**self._env}
+        if self._loops and (self._nstarted // 2) % 2:
+            env["JOBQ_CHAOS_LOOP"] = "1"
+        with (self._folder / f"worker{self._nstarted}.log").open("wb") as log:
+            process = subprocess.Popen(
+                command, env=env, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log, start_new_session=True,
+            )  # fmt: skip
+        self.running.append(process)
+        if on_second_proxy:
+            self.on_second_proxy.append(process)
+
+    def ready(self) -> None:
+        """Wait until every worker has processes."""
+        wait_until(lambda: all(map(children_of, self._pids())), "no worker started", START_S)
+
+    def remove(self, process: subprocess.Popen[bytes]) -> None:
+        """Stop counting a worker as one of the round."""
+        self.running.remove(process)
+
+    def terminate(self, process: subprocess.Popen[bytes]) -> None:
+        """Send TERM, so that the worker drains."""
+        self.remove(process)
+        self._terminated.append(process)
+        process.terminate()
+
+    def exited(self) -> tuple[str, ...]:
+        """Return the workers that exited by themselves, with their exit codes."""
+        ended = ((process, process.poll()) for process in self.running)
+        return tuple(f"{process.pid}: {code}" for process, code in ended if code is not None)
+
+    def stop(self) -> None:
+        """Drain all workers; ChaosTimeoutError if one doesn't exit."""
+        for process in tuple(self.running):
+            self.terminate(process)
+        for process in self._terminated:
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                raise ChaosTimeoutError(
+                    f"a worker didn't exit within {STOP_S:g} s after TERM"
+                ) from None
+
+    def tracebacks(self) -> tuple[str, ...]:
+        """Return the logs of workers that have a traceback."""
+        logs = self._folder.glob("worker*.log")
+        return tuple(log.name for log in logs if "Traceback" in log.read_text(errors="replace"))
+
+    def kill(self) -> None:
+        """Kill every process."""
+        for process in [*self.running, *self._terminated]:
+            for pid in [*children_of(process.pid), process.pid]:
+                signalled(pid, signal.SIGKILL)
+            process.wait()
+
+    def _pids(self) -> list[int]:
+        return [process.pid for process in self.running]
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the running children of a process."""
+    asked = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True
+    )
+    rows = (line.split() for line in asked.stdout.splitlines())
+    return [int(row[0]) for row in rows if int(row[1]) == pid and not row[2].startswith("Z")]
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process runs; a zombie doesn't."""
+    asked = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    return asked.stdout.strip()[:1] not in ("", "Z")
+
+
+def signalled(pid: int, number: int) -> bool:
+    """Send a signal; False if the process is gone."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
