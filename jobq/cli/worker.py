@@ -149,7 +149,7 @@ def worker(
     the third kills them. TSTP stops fetching messages and CONT continues. TTIN prints the stacks of every
     process. HUP replaces the processes one by one.
     """
-    from jobq.worker.process import Hooks
+    from jobq.worker.child import Hooks
     from jobq.worker.run import run_worker
 
     intake = intake_of(session, given)

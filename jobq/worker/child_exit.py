@@ -1,4 +1,4 @@
-"""After a child's death: everything it held is ended or given back, at once and exactly once."""
+"""After a child's exit: end or give back everything it held, at once and exactly once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import signal
 import sys
 from typing import NamedTuple
 
-from jobq.client.clock import boot_ns
 from jobq.errors import CodecError
 from jobq.events import SEPARATOR, ago_ms, attempt_record, trace_id
 from jobq.jobs.codec import decode
@@ -18,18 +17,17 @@ from jobq.queue import keys
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.worker import exit_codes
-from jobq.worker import shared_state as slots
-from jobq.worker.shared_state import HeldMessage, SharedSlots
+from jobq.worker.shared_state import ALL_HANDED, HeldMessage, SharedSlots, SlotState
 
 _FOLLOWS = {"ok": "; it runs again", "dead": "; it is dead, having crashed too often"}
-#: In place of a slot, of a message that was handed out and has none: `UNREAD + 1 == slots.ALL_HANDED`.
-UNREAD = slots.ALL_HANDED - 1
-#: Killed for these, a running job is not to blame: it is given back.
-BLAMELESS = frozenset(("shutdown", "lease"))
+#: Stands for the slot of a message that was handed out and has none: `UNREAD + 1 == ALL_HANDED`.
+UNREAD = ALL_HANDED - 1
+#: If a child was killed for one of these, no message caused it: what ran is given back.
+NOT_CHARGED = frozenset(("shutdown", "lease"))
 
 
 class ChildExit(NamedTuple):
-    """What is left of a child."""
+    """How a child ended, and what it held."""
 
     pid: int
     status: int
@@ -52,10 +50,12 @@ class ChildExit(NamedTuple):
 
     @property
     def had(self) -> str:
-        """`1 running and 12 waiting`, and what had ended without the server knowing yet."""
+        """`1 running and 12 waiting`, and what had ended and wasn't reported."""
         states = [held.state for held in self.held]
-        ended = states.count(slots.ENDED)
-        known = f"{states.count(slots.RUNNING)} running and {states.count(slots.HELD)} waiting"
+        ended = states.count(SlotState.ENDED)
+        known = (
+            f"{states.count(SlotState.RUNNING)} running and {states.count(SlotState.HELD)} waiting"
+        )
         return known + (f", {ended} just ended" if ended else "")
 
     @property
@@ -66,7 +66,7 @@ class ChildExit(NamedTuple):
 
 
 class CrashedAttempt(NamedTuple):
-    """An attempt that ended with its child; job '' and attempt 0 where nobody knows them any more."""
+    """An attempt that ended with its child. job is '' and attempt 0 if they are no longer known."""
 
     job: str
     mid: str
@@ -76,46 +76,46 @@ class CrashedAttempt(NamedTuple):
 
     @property
     def what(self) -> str:
-        """As logs begin it."""
+        """The beginning of its log line."""
         attempt = f" attempt {self.attempt}" if self.attempt else ""
         return f"{self.job} {self.mid}{attempt} of queue {self.queue}".lstrip()
 
     @property
     def follows(self) -> str:
-        """What becomes of it; '' where others have settled that."""
+        """What happens to the message next; '' if another call has decided that."""
         return _FOLLOWS.get(self.reply, "")
 
 
-def examined(
-    pid: int, status: int, usage: resource.struct_rusage, memory: SharedSlots
+def inspect_exit(
+    pid: int, status: int, usage: resource.struct_rusage, slots: SharedSlots
 ) -> ChildExit:
-    """What the dead child's memory says; afterwards it may be used anew."""
-    started_at = memory.words[slots.STARTED_AT]
-    ran_us = max(0, boot_ns() - started_at) // 1000 if started_at else 0
+    """Read the shared memory of a child that exited; afterwards it may be reused."""
     why = "lease" if os.waitstatus_to_exitcode(status) == exit_codes.FENCED else ""
-    held, suspect = memory.held(taken=True), memory.words[slots.SUSPECT]
-    return ChildExit(pid, status, usage, memory.caller, held, ran_us, why, suspect=suspect)
+    return ChildExit(
+        pid, status, usage, slots.caller, slots.held(taken=True), slots.ran_ns() // 1000, why,
+        suspect=slots.suspect,
+    )  # fmt: skip
 
 
-def bury(
-    death: ChildExit, index: int, queue: Queue, crash_limit: int, worker: str
+def end_held(
+    child: ChildExit, index: int, queue: Queue, crash_limit: int, worker: str
 ) -> list[CrashedAttempt]:
-    """End what it held of one queue; what is to blame for it. May be repeated whole after an error.
+    """End or give back what the child held of one queue; return the crashed attempts. Safe to repeat after an error.
 
-    Its caller is closed first, so that a dequeue of its that arrives later hands out nothing.
+    The child's caller is closed first, so that its dequeue hands out nothing if it arrives later.
     """
-    handed = queue.close_caller(death.caller) if death.caller else []
-    mine = [held for held in death.held if held.queue == index]
+    handed = queue.close_caller(child.caller) if child.caller else []
+    mine = [held for held in child.held if held.queue == index]
     known = {held.token for held in mine}
-    crashed = _ended(queue, [_ending(queue, death, held, worker) for held in mine], crash_limit)
+    crashed = _ended(queue, [_ending(queue, child, held, worker) for held in mine], crash_limit)
     unread = [
-        HeldMessage(UNREAD, slots.FREE, index, mid, token)
+        HeldMessage(UNREAD, SlotState.FREE, index, mid, token)
         for mid, token in handed
         if token not in known
     ]
-    # Where it was one of many, each is marked, runs alone from now on, and dies of a crash of its own only.
+    # If there were several, each is marked and runs alone from now on: only a crash of its own can make it dead.
     limit = crash_limit if len(unread) == 1 else 0
-    crashed += _ended(queue, [_ending(queue, death, held, worker) for held in unread], limit)
+    crashed += _ended(queue, [_ending(queue, child, held, worker) for held in unread], limit)
     queue.admin.collect(1, crash_limit=crash_limit)
     return crashed
 
@@ -130,54 +130,54 @@ def _ended(queue: Queue, endings: list[Ending], crash_limit: int) -> list[Crashe
 
 
 def _crash(queue: Queue, ending: Ending, reply: str) -> CrashedAttempt:
-    if reply == "stale":  # its content may be another life's by now
+    if reply == "stale":  # its content may be that of a later message by now
         return CrashedAttempt("", ending.mid, 0, queue.name, reply)
     job, attempt = ending.record.split(SEPARATOR, 2)[:2]
     return CrashedAttempt(job, ending.mid, int(attempt), queue.name, reply)
 
 
-def _ending(queue: Queue, death: ChildExit, held: HeldMessage, worker: str) -> Ending:
-    if held.state == slots.ENDED:
-        return Ending(mid=held.mid, token=held.token, record=_record(queue, death, held, worker))
-    if not _to_blame(death, held):
+def _ending(queue: Queue, child: ChildExit, held: HeldMessage, worker: str) -> Ending:
+    if held.state == SlotState.ENDED:
+        return Ending(mid=held.mid, token=held.token, record=_record(queue, child, held, worker))
+    if not _is_charged(child, held):
         return Ending(mid=held.mid, token=held.token, outcome="release")
-    reason = death.how
-    if held.state != slots.RUNNING:
+    reason = child.how
+    if held.state != SlotState.RUNNING:
         reason = f"before its job began, as it was read; {reason}"
-    if held.slot in death.hard_slots:
+    if held.slot in child.hard_slots:
         reason = f"ran past its hard timeout; {reason}"
     return Ending(
         mid=held.mid, token=held.token, outcome="crashed", reason=reason,
-        record=_record(queue, death, held, worker, "crash"),
+        record=_record(queue, child, held, worker, "crash"),
     )  # fmt: skip
 
 
-def _to_blame(death: ChildExit, held: HeldMessage) -> bool:
-    running = held.state == slots.RUNNING
-    if death.killed_for == "hard timeout":
-        return running and held.slot in death.hard_slots
-    if death.killed_for in BLAMELESS:
+def _is_charged(child: ChildExit, held: HeldMessage) -> bool:
+    running = held.state == SlotState.RUNNING
+    if child.killed_for == "hard timeout":
+        return running and held.slot in child.hard_slots
+    if child.killed_for in NOT_CHARGED:
         return False
-    if death.suspect:
-        # Known exactly: jobs that run beside it are not to blame.
-        return held.slot + 1 == death.suspect and held.state in (slots.HELD, slots.FREE)
+    if child.suspect:
+        # Known exactly, so jobs that ran at the same time are not charged.
+        return held.slot + 1 == child.suspect and held.state in (SlotState.HELD, SlotState.FREE)
     return running
 
 
-def _record(queue: Queue, death: ChildExit, held: HeldMessage, worker: str, error: str = "") -> str:
+def _record(queue: Queue, child: ChildExit, held: HeldMessage, worker: str, error: str = "") -> str:
     content = b""
-    # What killed the child as it read it must not kill the supervisor too.
-    if held.state in (slots.RUNNING, slots.ENDED):
+    # A message that killed the child while it was read must not kill the supervisor too.
+    if held.state in (SlotState.RUNNING, SlotState.ENDED):
         content = queue.client.command("HGET", keys.key(queue.prefix, "messages"), held.mid) or b""
     try:
         call = decode(opened(seal_of(queue.client), queue.name, held.mid, content))
         name, enqueued_at, trace = one_column(call.job), call.enqueued_at, trace_id(call.headers)
     except CodecError:
         name, enqueued_at, trace = "", 0, ""
-    ran_us = death.ran_us if error and held.state == slots.RUNNING else 0
+    ran_us = child.ran_us if error and held.state == SlotState.RUNNING else 0
     attempt = queue.status(held.mid).attempts
     return attempt_record(
-        name, attempt, ago_ms(enqueued_at), ran_us, 0, death.rss_kib, worker, error,
+        name, attempt, ago_ms(enqueued_at), ran_us, 0, child.rss_kib, worker, error,
         nbytes=len(content), trace_id=trace,
     )  # fmt: skip
 

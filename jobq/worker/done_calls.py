@@ -1,8 +1,8 @@
-"""Which sealed calls are done, so that one put back by somebody without a key doesn't run again.
+"""Which sealed calls are done, so that a call that somebody without a key puts back doesn't run again.
 
-Kept in a sorted set per queue, `jobq:spent:{low}`: a digest of the sealed call -> epoch ms from when on no call that is
-done now is valid any more. Producers' users may not write there (docs/guides/security.md). It is written once the
-server has taken an ending: of a worker that is killed in between a call may run once more.
+A sorted set per queue, `jobq:spent:{low}`, maps a digest of the sealed call to the epoch ms after which no call that
+is done now is valid. Producers' users may not write there (docs/guides/security.md). It is written after the server
+has accepted an ending: if the worker is killed in between, a call may run once more.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from jobq.queue import keys
 from jobq.queue.types import Ending, Message
 from jobq.worker import logger
 
-#: Digests of messages that were handed out; those given back are never asked for again.
+#: Digests kept of messages that were handed out. Messages given back are never looked up again.
 MOST = 10_000
 TIDY_EVERY_S = 30.0
 
 
 class DoneCalls:
-    """What one child knows and tells of done calls."""
+    """The done calls that one child knows of."""
 
     def __init__(self, client: Client, seal: Seal) -> None:
         self._client = client
@@ -36,14 +36,14 @@ class DoneCalls:
         self._failed = False
 
     def look(self, queue: str, messages: Sequence[Message]) -> None:
-        """Learn which of what was handed out is done already: one command for all."""
+        """Look up which of these messages are done already, with one command."""
         sealed = {m.token: _digest(m) for m in messages if is_sealed(m.content)}
         if not sealed:
             return
         try:
             scores = self._client.command("ZMSCORE", self._key(queue), *sealed.values())
         except JobqError as error:
-            self._tell(error)
+            self._warn(error)
             scores = [None] * len(sealed)
         self._done |= {token for token, score in zip(sealed, scores, strict=True) if score}
         self._digests |= sealed
@@ -52,11 +52,11 @@ class DoneCalls:
             self._done.discard(token)
 
     def holds(self, message: Message) -> bool:
-        """Whether it was done before it was handed out this time."""
+        """Whether the call was done before it was handed out this time."""
         return message.token in self._done
 
     def note(self, queue: str, endings: Sequence[Ending], replies: Sequence[str]) -> None:
-        """Keep what the server took as done."""
+        """Store what the server accepted as done."""
         self._done.difference_update(ending.token for ending in endings)
         done = [
             digest
@@ -77,15 +77,15 @@ class DoneCalls:
                 self._client.command("PEXPIRE", key, 2 * self._valid_ms)
             self._failed = False
         except JobqError as error:
-            self._tell(error)
+            self._warn(error)
 
     def _key(self, queue: str) -> str:
         return keys.spent(self._client.namespace, queue)
 
-    def _tell(self, error: JobqError) -> None:
+    def _warn(self, error: JobqError) -> None:
         if not self._failed:
             logger.warning(
-                "which sealed calls are done isn't known, so one that is put back may run again: %s",
+                "the done sealed calls are unknown, so a call that is put back may run again: %s",
                 error,
             )
         self._failed = True

@@ -1,4 +1,4 @@
-"""Exit codes of `jobq worker`, besides those every command has."""
+"""Exit codes of `jobq worker`, besides those of every command."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ CHILD_BOOT = 11
 FORCED = 12
 
 MEANINGS = {
-    BOOT: "worker: the modules with jobs can't be loaded, hold no job, or leave a thread running",
+    BOOT: "worker: the modules with jobs can't be loaded, define no job, or leave a thread running",
     CHILD_BOOT: "worker: a child can't start",
     FORCED: "worker: stopped before running jobs had ended; they run again",
 }
 
-# Of a child only: its leases ended and its job didn't stop; it served its time.
+# Of a child only: its leases ended and its job didn't stop; it is replaced (see recycle); it failed.
 FENCED = 13
 RECYCLED = 14
 FAILED = 70

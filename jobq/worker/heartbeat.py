@@ -1,4 +1,4 @@
-"""What others see of a worker: its entry among the workers, its queues in the list, its state on TTIN."""
+"""What others see of a worker: its heartbeat in the list of workers, its queues in the list, its state on TTIN."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from jobq.errors import JobqError, ScriptError
 from jobq.jobs.registry import Registry
 from jobq.queue import directory
 from jobq.worker import logger
-from jobq.worker import shared_state as slots
-from jobq.worker.pool import PoolMember, seen_together
+from jobq.worker.pool import PoolMember, dump_stacks
 
-#: Names in one line of a log; of more, the number.
+#: Names in one log line.
 MOST_NAMES = 10
 
 
 def declared(registry: Registry) -> list[str]:
-    """The queues that jobs declare, sorted."""
+    """Return the queues that jobs declare, sorted."""
     return sorted({job.queue for job in registry})
 
 
@@ -34,7 +33,7 @@ def warn_of_unserved(client: Client, registry: Registry, settings: WorkerSetting
     try:
         unserved -= directory.served(client).keys()
     except JobqError as error:
-        logger.debug("which queues other workers serve isn't known: %s", error)
+        logger.debug("the queues that other workers serve are unknown: %s", error)
     for queue in sorted(unserved):
         jobs = sorted(job.name for job in registry if job.queue == queue)
         logger.warning(
@@ -46,26 +45,26 @@ def warn_of_unserved(client: Client, registry: Registry, settings: WorkerSetting
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names for a line of a log."""
+    """Return names for a log line; of many, the first ones and a count."""
     more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more
 
 
 class Heartbeat:
-    """Shown with every renewal of leases."""
+    """Sent with every renewal of leases."""
 
     def __init__(self, client: Client, settings: WorkerSettings, queues: list[str]) -> None:
         self._client, self._settings, self._queues = client, settings, queues
         self._started_at = round(time.time() * 1000)
         self._list_at = 0.0
-        self._untold = True
+        self._may_warn = True
 
-    def show(self, members: list[PoolMember]) -> None:
-        """A sign of life; now and then the queues' names, should somebody have lost them."""
+    def send(self, members: list[PoolMember]) -> None:
+        """Renew the worker's entry; now and then also the list of queues, in case the server lost it."""
         facts: dict[str, Any] = {
             "host": socket.gethostname(), "pid": os.getpid(), "queues": self._queues,
             "children": [member.pid for member in members if member.pid],
-            "running": sum(bytes(m.slots.states).count(slots.RUNNING) for m in members if m.pid),
+            "running": sum(member.slots.nrunning for member in members if member.pid),
             "lease_ms": self._settings.lease_ms, "started_at": self._started_at,
             "seen_at": round(time.time() * 1000),
         }  # fmt: skip
@@ -77,30 +76,29 @@ class Heartbeat:
         except JobqError as error:
             if not isinstance(error, ScriptError) and not self._client.is_cluster:
                 raise
-            self._tell(error)
+            self._warn(error)
             return
-        self._untold = True
+        self._may_warn = True
 
-    def _tell(self, error: JobqError) -> None:
-        if self._untold:
-            logger.warning("this worker can't enter itself in the list of workers: %s", error)
-        self._untold = False
+    def _warn(self, error: JobqError) -> None:
+        if self._may_warn:
+            logger.warning("this worker can't write its entry in the list of workers: %s", error)
+        self._may_warn = False
 
     def leave(self) -> None:
-        """Strike the entry out; one that stays is old by its `seen_at`."""
+        """Remove the entry. If that fails, its `seen_at` shows that it is old."""
         try:
             directory.forget_worker(self._client, self._settings.name)
         except JobqError:
             pass
 
     def describe(self, members: list[PoolMember]) -> None:
-        """Log what each child does, child by child, with the stacks of its threads."""
-        stacks = seen_together({m.pid: m.stacks for m in members if m.pid})
+        """Log what each child does, with the stacks of its threads."""
+        stacks = dump_stacks({m.pid: m.stacks for m in members if m.pid})
         for member in members:
             if member.pid:
-                state = bytes(member.slots.states)
                 logger.info(
                     "child %d: %d running, %d waiting, %d jobs ended\n%s",
-                    member.pid, state.count(slots.RUNNING), state.count(slots.HELD),
-                    member.slots.words[slots.FINISHED], stacks[member.pid],
+                    member.pid, member.slots.nrunning, member.slots.nwaiting,
+                    member.slots.nfinished, stacks[member.pid],
                 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the supervisor asks of each queue, so that trouble with one stops nothing in the others."""
+"""What the supervisor does for each queue: collect, promote, recover. Trouble with one queue stops no other."""
 
 from __future__ import annotations
 
@@ -11,35 +11,34 @@ from jobq.errors import JobqError
 from jobq.queue import keys
 from jobq.queue.queue import Queue
 from jobq.worker import logger
-from jobq.worker.holding import neighbours
-from jobq.worker.queue_client import REFUSED
+from jobq.worker.queue_client import REFUSED, same_node
 from jobq.worker.queue_health import AWAY, BROKEN, OutageLog, QueueHealth, QueueTrouble
 
 FIRST_PAUSE_NS = 400_000_000
-#: How often a queue is asked that owes work.
+#: How often a queue is asked that has work to do: messages to promote, recover or collect.
 EVERY_NS = 2_000_000_000
-#: Asked in a row: children wait for nothing longer than that takes.
+#: Queues asked in a row. Children may have to wait that long for the supervisor.
 PER_LOOK = 100
-#: How often the others are looked at, so many with one command, if that takes no more than a command in so long.
+#: How often the other queues are checked; the least time between two checks; queues per command.
 SWEEP_NS, SWEEP_PART_NS, PER_COMMAND = 5_000_000_000, 800_000_000, 250
-#: A node that doesn't answer takes at most a fifth of the supervisor's time. Was the worker itself stopped for an hour
-#: amid a try, it goes on soon all the same.
-SELDOM, LONGEST_PAUSE_NS = 4, 10_000_000_000
+#: A node that doesn't answer takes at most a fifth of the supervisor's time. The longest pause bounds the case that the
+#: worker itself was stopped for an hour during a try.
+PAUSE_PER_TRY, LONGEST_PAUSE_NS = 4, 10_000_000_000
 
 
 class QueueUpkeep:
-    """`queues` in the order in which children number them."""
+    """Queues are given in the order in which children number them."""
 
     def __init__(
-        self, queues: Sequence[Queue], settings: WorkerSettings, standing: QueueHealth
+        self, queues: Sequence[Queue], settings: WorkerSettings, health: QueueHealth
     ) -> None:
-        self._queues, self._settings, self._standing = queues, settings, standing
+        self._queues, self._settings, self._health = queues, settings, health
         self._outages = OutageLog([queue.name for queue in queues])
-        # What the server refuses the supervisor. Children may fare otherwise, and note that themselves.
+        # Queues whose calls the server refuses the supervisor. Children note their own troubles.
         self._refused: dict[int, QueueTrouble] = {}
         self._not_before: dict[int, int] = {}
         self._quarantined: dict[int, int] = {}
-        # When to ask whom; at first all. The others owe nothing.
+        # When to ask which queue; at first all. Queues that are not here have no work to do.
         self._owed = dict.fromkeys(range(len(queues)), 0)
         self._asked_at: dict[int, int] = {}
         size = 1 if queues[0].client.is_cluster else PER_COMMAND
@@ -49,7 +48,7 @@ class QueueUpkeep:
         self._next_part, self._sweep_at = 0, boot_ns() + SWEEP_NS
 
     def ask(self, index: int, call: Callable[[], object]) -> bool:
-        """Make the calls of one queue; whether they succeeded. JobqError: the one server of all is away."""
+        """Make the calls of one queue; whether they succeeded. Raises JobqError if the only server is away."""
         asked_at = boot_ns()
         if asked_at < self._not_before.get(index, 0):
             return False
@@ -66,24 +65,24 @@ class QueueUpkeep:
             self._away(index, error, asked_at)
             return False
         self._refused.pop(index, None)
-        if self._standing.words[0] and self._standing.state(index) == AWAY:
-            self._standing.server_answered(neighbours(self._queues, index))
+        if self._health.any_trouble and self._health.state(index) == AWAY:
+            self._health.server_answered(same_node(self._queues, index))
         return True
 
     def _away(self, index: int, error: JobqError, asked_at: int) -> None:
-        there, now = neighbours(self._queues, index), boot_ns()
-        self._standing.failed(there, AWAY, error, asked_at)
+        there, now = same_node(self._queues, index), boot_ns()
+        self._health.failed(there, AWAY, error, asked_at)
         for each in there:
-            pause = min(SELDOM * (now - asked_at), LONGEST_PAUSE_NS)
+            pause = min(PAUSE_PER_TRY * (now - asked_at), LONGEST_PAUSE_NS)
             self._not_before[each] = now + max(FIRST_PAUSE_NS, pause)
 
-    def look(self) -> None:
-        """Ask the queues that owe work by now, and a part of the others whether they do.
+    def run(self) -> None:
+        """Ask the queues that have work to do, and check a part of the others.
 
-        JobqError: the one server of all is away.
+        Raises JobqError if the only server is away.
         """
         now = boot_ns()
-        for index in self._standing.touched():
+        for index in self._health.touched():
             self._owe(index, now)
         if self._owed and min(self._owed.values()) <= now:
             owing = sorted((at, index) for index, at in self._owed.items() if at <= now)
@@ -94,13 +93,13 @@ class QueueUpkeep:
             self._sweep(now)
 
     def next_s(self) -> float:
-        """Until a queue is to be asked."""
+        """Return the seconds until a queue must be asked."""
         at = min(self._owed.values(), default=self._sweep_at)
         return max(0.001, (min(at, self._sweep_at) - boot_ns()) / 1e9)
 
     def collect(self) -> None:
-        """Before leaving: remove what is done where anything may be."""
-        for index in self._standing.touched():
+        """Before leaving, collect done messages where there may be any."""
+        for index in self._health.touched():
             self._owed[index] = 0
         for index in list(self._owed):
             self.ask(index, partial(self._collect, index, 1_000))
@@ -121,20 +120,20 @@ class QueueUpkeep:
         self._quarantined[index] = left.quarantined
         if more > 0:
             logger.warning(
-                "queue %s: %d entr%s that can't be message ids were set aside, %d in all; "
+                "queue %s: quarantined %d entr%s that can't be message ids, %d in all; "
                 "jobq check fsck shows them",
                 self._queues[index].name, more, "y" if more == 1 else "ies", left.quarantined,
             )  # fmt: skip
 
     def _sweep(self, now: int) -> None:
-        """Others may have left work behind: a host that died, a marker that was lost with a connection."""
+        """Find work that others left behind: a host that died, a marker that was lost with a connection."""
         part = self._parts[self._next_part]
         self._next_part = (self._next_part + 1) % len(self._parts)
         self._sweep_at = now + max(SWEEP_PART_NS, SWEEP_NS // len(self._parts))
         self._find([index for index in part if index not in self._owed], now)
 
     def _find(self, indexes: Sequence[int], now: int) -> None:
-        """See that those are asked that hold anything: all that one command says is whether one of them does."""
+        """Schedule the queues that hold anything. One command only says whether any of them does."""
         if not indexes:
             return
         names = [
@@ -152,6 +151,6 @@ class QueueUpkeep:
         self._find(indexes[: len(indexes) // 2], now)
         self._find(indexes[len(indexes) // 2 :], now)
 
-    def tell(self) -> None:
-        """Log which queues came into trouble and which left it."""
-        self._outages.tell(self._refused | self._standing.troubles())
+    def log_troubles(self) -> None:
+        """Log outages that began or ended."""
+        self._outages.update(self._refused | self._health.troubles())

@@ -1,4 +1,4 @@
-"""When a child has served its time: jobs, age, memory."""
+"""When a child is replaced: after a number of jobs, at an age, above a memory limit."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ AGE_SPREAD = 0.1
 
 
 class Recycling:
-    """Asked between batches."""
+    """The limits of one child, checked between batches."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._max_jobs = settings.max_jobs
         self._max_memory = (settings.max_memory_mb or 0) * 1024 * 1024
         now = time.monotonic()
-        # Spread, so that a pool doesn't replace all its children at once.
+        # Spread out, so that a pool doesn't replace all its children at once.
         age_s = settings.max_age_s and settings.max_age_s * random.uniform(1 - AGE_SPREAD, 1)
         self._until = now + age_s if age_s else None
         self._looked_at = now
         self.reason = ""
 
     def left(self, most: int, finished: int) -> int:
-        """Of `most` messages, how many this child may still take."""
+        """Return how many of `most` messages this child may still take."""
         return most if self._max_jobs is None else min(most, max(1, self._max_jobs - finished))
 
     def due(self, finished: int) -> bool:
-        """Whether the child should leave; `reason` says why."""
+        """Whether the child must leave; `reason` says why."""
         now = time.monotonic()
         if self._max_jobs is not None and finished >= self._max_jobs:
             self.reason = f"after {finished} jobs"
@@ -46,7 +46,7 @@ class Recycling:
 
 
 def resident_bytes() -> int:
-    """Memory of this process now; where the system doesn't tell, its peak."""
+    """Return the resident memory of this process; its peak on systems without /proc."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

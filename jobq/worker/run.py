@@ -19,13 +19,13 @@ from jobq.jobs.forks import Home
 from jobq.jobs.registry import Registry
 from jobq.queue.outage import switch_off_buffers
 from jobq.worker import exit_codes, logger
+from jobq.worker.child import Hooks, PoolPlan
 from jobq.worker.feeder import Source
 from jobq.worker.heartbeat import declared, warn_of_unserved
-from jobq.worker.process import Hooks, PoolPlan
 from jobq.worker.queue_health import QueueHealth
 from jobq.worker.supervisor import Supervisor
 
-HEARD = (
+HANDLED = (
     signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP,
     signal.SIGCONT, signal.SIGTTIN, signal.SIGCHLD,
 )  # fmt: skip
@@ -39,15 +39,15 @@ def run_worker(
     hooks: Hooks | None = None,
     source: Source | None = None,
 ) -> int:
-    """Run a pool until it is told to stop; its exit code.
+    """Run a pool until it is asked to stop; return its exit code.
 
     load: imports the modules with jobs; what it raises is a boot failure. hooks: what each child calls
-    at its start and before its exit. source: feeds the queues meanwhile, in a process of its own. Raises
+    at its start and before its exit. source: enqueues messages from elsewhere, in a separate process. Raises
     UnavailableError when there is no server. Call it from the main thread of a process of its own.
     """
     if not settings.name:
         settings = replace(settings, name=f"{socket.gethostname()}:{os.getpid()}")
-    # A job is over once its follow-ups are enqueued: those mustn't be in a child's memory alone.
+    # A job is done once its follow-ups are enqueued: they must not exist in a child's memory only.
     switch_off_buffers()
     if not _loaded(load, registry):
         return exit_codes.BOOT
@@ -59,8 +59,8 @@ def run_worker(
         check_library(client)
     client.close()
     alive_read, alive_write = os.pipe()
-    standing = QueueHealth(len(settings.queues))
-    plan = PoolPlan(settings, client, registry, hooks or Hooks(), alive_read, alive_write, standing)
+    health = QueueHealth(len(settings.queues))
+    plan = PoolPlan(settings, client, registry, hooks or Hooks(), alive_read, alive_write, health)
     with _signals() as woken:
         try:
             return Supervisor(plan, woken, source).run()
@@ -89,7 +89,7 @@ def _loaded(load: Callable[[], object], registry: Registry) -> bool:
         )
         return False
     if not len(registry):
-        # It would know none of its messages, and try each in vain until it is dead.
+        # It would know none of its messages, and retry each one until it is dead.
         logger.error("no job is registered; name the modules that hold jobs with --import")
         return False
     return True
@@ -102,11 +102,11 @@ def _origin(thread: threading.Thread) -> str:
 
 @contextmanager
 def _signals() -> Iterator[int]:
-    """Signals become bytes in a pipe; its readable end."""
+    """Turn signals into bytes in a pipe; yield its readable end."""
     woken, filled = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(filled, False)
-    before = {number: signal.signal(number, lambda *_: None) for number in HEARD}
+    before = {number: signal.signal(number, lambda *_: None) for number in HANDLED}
     wakeup = signal.set_wakeup_fd(filled, warn_on_full_buffer=False)
     try:
         yield woken

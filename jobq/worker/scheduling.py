@@ -1,8 +1,8 @@
-"""Whose turn it is among several queues; pure.
+"""Which queue is next, and how many messages to take from it. No calls to the server.
 
-By weight, a smooth round robin: with 6:1 the seventh turn is the other queue's, spread out rather than in
-blocks. Strict: always the first. A queue found empty is passed over until another one gives something; one that
-sleeps, until it is woken.
+By weight: a smooth round robin. With 6:1 every seventh turn is the other queue's, spread out rather than in blocks.
+Strict: the first queue that has something. A queue found empty is skipped until another one hands out something, and
+a sleeping queue until it is woken.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ GROWTH = 4
 
 
 class QueueTurns:
-    """Queues by their index."""
+    """Queues are given by index."""
 
     def __init__(self, weights: Sequence[int], strict: bool = False) -> None:
         self._weights = list(weights)
@@ -26,7 +26,7 @@ class QueueTurns:
         self._upcoming: int | None = None
 
     def next(self) -> int | None:
-        """The queue to ask now; None once all were found empty, which begins a new lap."""
+        """Return the queue to ask now; None once all were found empty, which begins a new round."""
         index = self._peek()
         self._upcoming = None
         if index is None:
@@ -34,7 +34,7 @@ class QueueTurns:
         return index
 
     def found(self, index: int, anything: bool) -> None:
-        """What asking it gave."""
+        """Note whether asking the queue gave anything."""
         if not anything:
             self._dry.add(index)
             if self._upcoming == index:
@@ -43,7 +43,7 @@ class QueueTurns:
             self._dry.clear()
 
     def sleeps(self, index: int) -> None:
-        """It was found empty, and somebody will say when it isn't."""
+        """Skip a queue that was found empty until it is woken."""
         if index in self._awake:
             del self._awake[index]
             self.asleep[index] = None
@@ -52,7 +52,7 @@ class QueueTurns:
                 self._upcoming = None
 
     def wakes(self, index: int) -> None:
-        """It may have something."""
+        """Ask the queue again: it may have something."""
         if index in self.asleep:
             del self.asleep[index]
             self._awake[index] = None
@@ -62,7 +62,7 @@ class QueueTurns:
                 self._upcoming = None
 
     def stays(self, index: int) -> bool:
-        """Whether the next turn is this queue's too; then it is taken."""
+        """Whether the next turn is this queue's too; if so, the turn is used up."""
         if self._strict:
             return index == 0
         if self._peek() != index:
@@ -90,7 +90,10 @@ class QueueTurns:
 
 
 class BatchSize:
-    """Of one queue. Starts at one, grows fourfold at most, shrinks at once."""
+    """How many messages to take at once from a queue: as many as end in about `target_ms`, at most `most`.
+
+    It starts at one, grows fourfold at most, and shrinks at once.
+    """
 
     def __init__(self, most: int, target_ms: int) -> None:
         self.size = 1
@@ -98,6 +101,6 @@ class BatchSize:
         self._target_s = target_ms / 1000
 
     def ran(self, count: int, seconds: float) -> None:
-        """A batch of `count` took so long."""
+        """Note how long a batch of `count` messages took."""
         fitting = int(self._target_s * count / seconds) if seconds > 0 else self._most
         self.size = max(1, min(self._most, self.size * GROWTH, fitting))

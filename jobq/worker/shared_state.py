@@ -1,49 +1,67 @@
-"""What one child holds, in memory it shares with the supervisor.
+"""The memory that one child shares with the supervisor: which messages the child holds, and how far each one is.
 
-The child writes it, the supervisor reads it to renew leases, to take messages back, and after the child's
-death to end what it held. `lock` guards every change that both must agree on. The supervisor only ever
-tries it, and needs it no more once the child is dead, so a child that dies or is stopped inside blocks
-nobody.
+The child writes it. The supervisor reads it to renew leases, takes back messages that weren't started, and after
+the child's exit ends what it held. A lock guards every change on which both must agree. The supervisor only ever
+tries the lock, and doesn't need it once the child is gone: a child that dies or is stopped while it holds the lock
+blocks nobody.
 
-Two pages of words and bytes, then a record per slot: queue's index, lengths, mid, token.
+Layout: words of 8 bytes, a byte per slot for its state, a byte per slot for a lost lock, then a record per slot with
+the queue's index, lengths, token and mid. Only this module knows it.
 """
 
 from __future__ import annotations
 
 import mmap
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from enum import IntEnum, IntFlag
 from multiprocessing import get_context
+from struct import Struct
 from typing import NamedTuple
 
 from jobq.client.clock import boot_ns
-from jobq.queue.types import Message
+from jobq.queue.types import Lease, Message
 
+#: Slots of one child.
 COUNT = 256
-
-# Words of 8 bytes in the header; 0 and 1 hold the caller's id.
-STATE = 2
-STARTED_AT = 3  # of the job begun last, boot_ns
-FINISHED = 4  # how many jobs ended
-CONTROL = 5
-SUSPECT = 6  # what this child reads: a slot's number + 1, ALL_HANDED or 0
-HARD = 32  # one per slot: kill at this boot_ns, 0 never
-UNTIL = HARD + COUNT  # one per slot: until when it is surely held, boot_ns
-
+#: The deadline of a child that runs nothing.
 NEVER = 2**62
-#: SUSPECT while the last reply is read and nothing in it has a slot yet.
+#: `suspect` while the last reply is read and none of its messages has a slot yet.
 ALL_HANDED = -1
-# STATE
-BOOTING, WORKING, IDLE, LEAVING = range(4)
-# CONTROL, a set
-QUIET, DRAIN, HURRY = 1, 2, 4
-# A slot's state
-FREE, HELD, RUNNING, ENDED, REPORTING, TAKEN = range(6)
+#: How long the supervisor waits for the lock of a child that may be stopped.
+LOCK_WAIT_S = 0.005
 
-_STATES = 8 * (UNTIL + COUNT)
-_LOST = _STATES + COUNT
-_RECORDS = 8192
-_RECORD = 640
+
+class Phase(IntEnum):
+    """What a child does."""
+
+    BOOTING = 0
+    WORKING = 1
+    IDLE = 2
+    LEAVING = 3
+
+
+class Control(IntFlag):
+    """What the supervisor asks of a child: take nothing new; leave; stop what runs and leave."""
+
+    QUIET = 1
+    DRAIN = 2
+    HURRY = 4
+
+
+class SlotState(IntEnum):
+    """How far a message is.
+
+    REPORTING: it ended, and the server must know before anything else runs. ENDED: it ended plainly, the supervisor
+    can report it. TAKEN: whoever took it gives it back.
+    """
+
+    FREE = 0
+    HELD = 1
+    RUNNING = 2
+    ENDED = 3
+    REPORTING = 4
+    TAKEN = 5
 
 
 class HeldMessage(NamedTuple):
@@ -56,23 +74,44 @@ class HeldMessage(NamedTuple):
     token: str
 
 
+# Plain numbers: an enum's members cost more on each job's path.
+_FREE, _HELD, _RUNNING, _ENDED, _REPORTING, _TAKEN = map(int, SlotState)
+_HOLDING = frozenset((_HELD, _RUNNING, _ENDED, _REPORTING))
+_ALL_FREE, _ALL_HELD = bytes(COUNT), bytes([_HELD]) * COUNT
+
+# Words. 0 and 1 hold the id of the child's caller.
+_PHASE = 2
+_STARTED_AT = 3  # when the last job started, boot_ns
+_FINISHED = 4  # number of jobs that ended
+_CONTROL = 5
+_SUSPECT = 6  # what the child reads: slot + 1, ALL_HANDED, or 0
+_HARD = 32  # per slot: when the supervisor kills the child (boot_ns), 0 for never
+_UNTIL = _HARD + COUNT  # per slot: lease deadline, boot_ns
+# Bytes.
+_STATES = 8 * (_UNTIL + COUNT)
+_LOST = _STATES + COUNT
+_RECORDS = 8192
+_RECORD = 640
+_HEAD = Struct(">HBH")  # queue, length of the token, length of the mid
+
+
 class SharedSlots:
-    """Made by the supervisor before it forks the child."""
+    """Made by the supervisor before it forks the child, and reused for the next child."""
 
     def __init__(self) -> None:
         memory = memoryview(mmap.mmap(-1, _RECORDS + COUNT * _RECORD))
         self._memory = memory
-        self.words = memory.cast("q")
-        self.states = memory[_STATES:_LOST]
-        self.lost = memory[_LOST : _LOST + COUNT]
-        self.lock = get_context("fork").Lock()
-        # The child's own: slots from here on are parked, and no batch touches them.
-        self._top = COUNT
+        self._words = memory.cast("q")
+        self._states = memory[_STATES:_LOST]
+        self._lost = memory[_LOST : _LOST + COUNT]
+        self._new_lock()
 
-    def reset(self) -> None:
-        """For the next child; the last one is dead."""
-        self._memory[:_RECORDS] = bytes(_RECORDS)
-        self.lock = get_context("fork").Lock()
+    def _new_lock(self) -> None:
+        self._lock = get_context("fork").Lock()
+        # As a context manager it costs two Python calls more, for each job.
+        self._acquire, self._release = self._lock.acquire, self._lock.release
+
+    # Both sides.
 
     @property
     def caller(self) -> str:
@@ -83,127 +122,255 @@ class SharedSlots:
     def caller(self, caller_id: str) -> None:
         self._memory[:16] = caller_id.encode().ljust(16, b"\0")
 
-    def publish(self, queue: int, messages: Sequence[Message], deadline: int) -> None:
-        """The child's holding from now on, beside what is parked: these, none of them begun."""
-        with self.lock:
-            self.states[: self._top] = _ALL_FREE[: self._top]
-            self.lost[: self._top] = _ALL_FREE[: self._top]
-            for slot, message in enumerate(messages):
-                self._write(slot, queue, message)
-            self.states[: len(messages)] = _ALL_HELD[: len(messages)]
-            self.words[UNTIL : UNTIL + len(messages)] = array("q", [deadline]) * len(messages)
-            self.words[SUSPECT] = 0
+    @property
+    def phase(self) -> Phase:
+        """What the child does."""
+        return Phase(self._words[_PHASE])
 
-    def add(self, slot: int, queue: int, message: Message, deadline: int) -> None:
-        """One more message."""
-        with self.lock:
-            self._write(slot, queue, message)
-            self.lost[slot] = 0
-            self.words[UNTIL + slot] = deadline
-            self.states[slot] = HELD
+    @phase.setter
+    def phase(self, phase: Phase) -> None:
+        self._words[_PHASE] = phase
 
     @property
-    def room(self) -> int:
-        """How many messages a batch may have."""
-        return self._top
+    def nfinished(self) -> int:
+        """Number of jobs that ended in this child."""
+        return self._words[_FINISHED]
 
-    def park(self) -> list[int]:
-        """Keep what the batch holds, under slots that no later batch touches; which ones."""
-        parked = []
-        with self.lock:
-            for slot in range(self._top):
-                if self.states[slot] == FREE:
-                    continue
-                to = next(
-                    n for n in range(COUNT - 1, slot - 1, -1) if not self.states[n] or n == slot
-                )
-                if to != slot:
-                    self._copy(slot, to)
-                parked.append(to)
-            self._top = min([self._top, *parked])
-        return parked
+    def asks(self, control: int) -> bool:
+        """Whether the child was asked for any of these."""
+        return bool(self._words[_CONTROL] & control)
 
-    def unpark(self, parked: Sequence[int]) -> None:
-        """Free what was parked."""
-        with self.lock:
-            for slot in parked:
-                self.states[slot] = FREE
-            used = (slot for slot in range(self._top, COUNT) if self.states[slot] != FREE)
-            self._top = min(used, default=COUNT)
+    def ask(self, control: int) -> None:
+        """Ask the child for this, besides what it was asked before."""
+        self._words[_CONTROL] |= control
+
+    def deadline(self) -> int:
+        """The earliest lease deadline of what runs, without what is known to be lost; NEVER if nothing runs."""
+        running = (
+            slot
+            for slot, state in enumerate(bytes(self._states))
+            if state == _RUNNING and not self._lost[slot]
+        )
+        return min((self._words[_UNTIL + slot] for slot in running), default=NEVER)
+
+    # The child's.
+
+    @property
+    def nfree(self) -> int:
+        """Number of free slots."""
+        return bytes(self._states).count(_FREE)
+
+    def reply_arrived(self) -> None:
+        """A reply with messages came. If reading it kills this child, one of its messages is the cause."""
+        self._words[_SUSPECT] = ALL_HANDED
+
+    def reading(self, slot: int) -> None:
+        """Note that this message is being decoded: a death now is charged to it."""
+        self._words[_SUSPECT] = slot + 1
+
+    def reading_done(self) -> None:
+        """Note that nothing is being read."""
+        self._words[_SUSPECT] = 0
+
+    def publish(self, queue: int, messages: Sequence[Message], deadline: int) -> Sequence[int]:
+        """Hold these messages, none of them started, until `deadline`; return their slots."""
+        count, words = len(messages), self._words
+        slots = self._find(count)
+        with self._lock:
+            for slot, message in zip(slots, messages, strict=True):
+                token, start = message.token, _RECORDS + slot * _RECORD
+                text = f"{token}{message.mid}".encode()  # a token is ASCII
+                head = _HEAD.pack(queue, len(token), len(text) - len(token))
+                self._memory[start : start + _HEAD.size + len(text)] = head + text
+            if isinstance(slots, range):
+                first, end = slots.start, slots.stop
+                words[_UNTIL + first : _UNTIL + end] = array("q", [deadline]) * count
+                self._lost[first:end] = _ALL_FREE[:count]
+                self._states[first:end] = _ALL_HELD[:count]
+            else:
+                for slot in slots:
+                    words[_UNTIL + slot] = deadline
+                    self._lost[slot] = 0
+                    self._states[slot] = _HELD
+            words[_SUSPECT] = 0
+        return slots
+
+    def _find(self, count: int) -> Sequence[int]:
+        states = bytes(self._states)
+        if states.startswith(_ALL_FREE[:count]):
+            return range(count)
+        found, slot = [], -1
+        for _ in range(count):
+            slot = states.index(_FREE, slot + 1)
+            found.append(slot)
+        return found
 
     def start(self, slot: int, kill_after_s: float | None = None) -> bool:
-        """Begin a message, unless it was taken back, lost, or its lease may be over."""
-        words = self.words
-        with self.lock:
+        """Start a message. False if it was taken back, its lock is lost, or its lease may have ended."""
+        words, states = self._words, self._states
+        self._acquire()
+        try:
             now = boot_ns()
-            words[SUSPECT] = 0
-            if self.states[slot] != HELD or self.lost[slot] or now >= words[UNTIL + slot]:
+            words[_SUSPECT] = 0
+            if states[slot] != _HELD or self._lost[slot] or now >= words[_UNTIL + slot]:
                 return False
-            words[STARTED_AT] = now
-            words[HARD + slot] = now + round(kill_after_s * 1e9) if kill_after_s else 0
-            self.states[slot] = RUNNING
+            words[_STARTED_AT] = now
+            words[_HARD + slot] = now + round(kill_after_s * 1e9) if kill_after_s else 0
+            states[slot] = _RUNNING
             return True
+        finally:
+            self._release()
+
+    def ended(self, slot: int, plain: bool) -> None:
+        """Mark a run as over. plain: done without a result, so the supervisor can report it as well."""
+        self._states[slot] = _ENDED if plain else _REPORTING
+
+    def free(self, slots: Iterable[int]) -> None:
+        """Hold these no more."""
+        for slot in slots:
+            self._states[slot] = _FREE
+
+    def withdraw(self, slots: Iterable[int]) -> tuple[list[int], list[Lease]]:
+        """Of these, the slots that won't start, and the leases among them that are the child's to give back."""
+        unstarted, leases = [], []
+        with self._lock:
+            for slot in slots:
+                state = self._states[slot]
+                if state == _HELD:
+                    held = self._read(slot, state)
+                    leases.append(Lease(held.mid, held.token))
+                    self._states[slot] = _TAKEN
+                if state in (_HELD, _TAKEN):
+                    unstarted.append(slot)
+        return unstarted, leases
+
+    def is_lost(self, slot: int) -> bool:
+        """Whether the message's lock is known to be lost."""
+        return bool(self._lost[slot])
+
+    def is_expired(self, slot: int) -> bool:
+        """Whether the lease of a message may have ended."""
+        return boot_ns() >= self._words[_UNTIL + slot]
+
+    def count_finished(self, count: int) -> None:
+        """Count jobs that ended."""
+        self._words[_FINISHED] += count
+
+    # The supervisor's.
+
+    def reset(self, control: int = 0) -> None:
+        """Empty it for the next child, which is asked for `control`; the last one is gone."""
+        self._memory[:_RECORDS] = bytes(_RECORDS)
+        self._new_lock()
+        self._words[_CONTROL] = control
+
+    def ask_no_more(self, control: int) -> None:
+        """Take back what the child was asked for."""
+        self._words[_CONTROL] &= ~control
+
+    @property
+    def suspect(self) -> int:
+        """What the child was reading: a slot + 1, ALL_HANDED, or 0 for nothing."""
+        return self._words[_SUSPECT]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is held."""
+        return any(state in _HOLDING for state in bytes(self._states))
+
+    @property
+    def nrunning(self) -> int:
+        """Number of messages that run."""
+        return bytes(self._states).count(_RUNNING)
+
+    @property
+    def nwaiting(self) -> int:
+        """Number of messages that wait to be started."""
+        return bytes(self._states).count(_HELD)
+
+    def ran_ns(self) -> int:
+        """Time since the last job started, 0 before the first."""
+        started_at = self._words[_STARTED_AT]
+        return max(0, boot_ns() - started_at) if started_at else 0
 
     def held(self, taken: bool = False) -> list[HeldMessage]:
-        """Everything held; for the supervisor, under the lock or after the child's death.
+        """Everything held. Call it after the child's exit, or use `snapshot`.
 
-        taken: also what was to be given back, and perhaps was.
+        taken: include what was to be given back, and perhaps was.
         """
-        wanted = _HOLDING | {TAKEN} if taken else _HOLDING
-        states = enumerate(self.states)
+        wanted = _HOLDING | {_TAKEN} if taken else _HOLDING
+        states = enumerate(self._states)
         return [self._read(slot, state) for slot, state in states if state in wanted]
+
+    def running(self) -> list[HeldMessage]:
+        """What runs, read without the lock: a caller must expect a record that is half written."""
+        return [held for held in self.held() if held.state == _RUNNING]
+
+    def snapshot(self) -> list[HeldMessage] | None:
+        """Everything held; None if the child is in the middle of a change, or was stopped there."""
+        if not self._lock.acquire(timeout=LOCK_WAIT_S):
+            return None
+        try:
+            return self.held()
+        finally:
+            self._lock.release()
+
+    def take_back(self) -> list[HeldMessage]:
+        """Take what wasn't started; the caller gives it back. Empty if the child is in the middle of a change."""
+        if not self._lock.acquire(block=False):
+            return []
+        try:
+            taken = [held for held in self.held() if held.state == _HELD]
+            for held in taken:
+                self._states[held.slot] = _TAKEN
+        finally:
+            self._lock.release()
+        return taken
+
+    def confirm(
+        self, renewed: Iterable[HeldMessage], lost: Iterable[HeldMessage], deadline: int
+    ) -> list[HeldMessage]:
+        """Note renewed leases and lost locks of what is still held. Return the lost ones, in their present state."""
+        if not self._lock.acquire(timeout=LOCK_WAIT_S):
+            return []
+        try:
+            # Tokens belong to a queue: two queues may use the same one.
+            still = {(held.slot, held.queue, held.token): held for held in self.held()}
+            gone = [
+                still[key] for one in lost if (key := (one.slot, one.queue, one.token)) in still
+            ]
+            for held in gone:
+                self._lost[held.slot] = 1
+            for one in renewed:
+                if (one.slot, one.queue, one.token) in still:
+                    self._words[_UNTIL + one.slot] = deadline
+        finally:
+            self._lock.release()
+        return gone
 
     def overdue(self, now: int) -> list[int]:
         """Slots whose job ran past its hard timeout."""
         return [
             slot
-            for slot, state in enumerate(self.states)
-            if state == RUNNING and 0 < self.words[HARD + slot] <= now
+            for slot, state in enumerate(self._states)
+            if state == _RUNNING and 0 < self._words[_HARD + slot] <= now
         ]
-
-    def deadline(self) -> int:
-        """Until when all that runs is surely held, less what is known to be lost; NEVER for nothing."""
-        running = (
-            slot
-            for slot, state in enumerate(bytes(self.states))
-            if state == RUNNING and not self.lost[slot]
-        )
-        return min((self.words[UNTIL + slot] for slot in running), default=NEVER)
-
-    @property
-    def busy(self) -> bool:
-        """Whether anything is held."""
-        return any(state in _HOLDING for state in bytes(self.states))
-
-    def _copy(self, slot: int, to: int) -> None:
-        start, end = _RECORDS + slot * _RECORD, _RECORDS + to * _RECORD
-        self._memory[end : end + _RECORD] = self._memory[start : start + _RECORD]
-        self.words[UNTIL + to] = self.words[UNTIL + slot]
-        self.lost[to] = self.lost[slot]
-        self.states[to] = self.states[slot]
-        self.states[slot] = FREE
-
-    def _write(self, slot: int, queue: int, message: Message) -> None:
-        mid, token = message.mid.encode(), message.token.encode()
-        start = _RECORDS + slot * _RECORD
-        record = bytes((queue >> 8, queue & 255, len(token))) + len(mid).to_bytes(2) + token + mid
-        self._memory[start : start + len(record)] = record
 
     def _read(self, slot: int, state: int) -> HeldMessage:
         start = _RECORDS + slot * _RECORD
-        head = bytes(self._memory[start : start + 5])
-        middle = start + 5 + head[2]
-        end = middle + int.from_bytes(head[3:])
-        token = bytes(self._memory[start + 5 : middle]).decode()
-        mid = bytes(self._memory[middle:end]).decode()
-        return HeldMessage(slot, state, head[0] << 8 | head[1], mid, token)
-
-
-_HOLDING = frozenset((HELD, RUNNING, ENDED, REPORTING))
-_ALL_FREE = bytes(COUNT)
-_ALL_HELD = bytes([HELD]) * COUNT
+        queue, token_length, mid_length = _HEAD.unpack_from(self._memory, start)
+        middle = start + _HEAD.size + token_length
+        token = bytes(self._memory[start + _HEAD.size : middle]).decode()
+        mid = bytes(self._memory[middle : middle + mid_length]).decode()
+        return HeldMessage(slot, state, queue, mid, token)
 
 
 def lease_and_margin(lease_ms: int) -> tuple[int, int]:
     """Return, in ns, a lease's length and how long before its end a child must have stopped."""
     return lease_ms * 1_000_000, min(lease_ms * 100_000, 500_000_000)
+
+
+def lease_deadline(asked_at: int, lease_ms: int) -> int:
+    """Return until when (boot_ns) a lock is surely held that was asked for at `asked_at`."""
+    lease_ns, margin_ns = lease_and_margin(lease_ms)
+    return asked_at + lease_ns - margin_ns

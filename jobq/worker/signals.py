@@ -33,7 +33,7 @@ getsignal = _fast_getsignal()
 
 
 class Signals:
-    """The handlers of one process, and the pipe that fills with each signal."""
+    """The handlers of one process, and the pipe into which each signal writes a byte."""
 
     def __init__(self, filled: int = -1) -> None:
         self._filled = filled
@@ -43,12 +43,12 @@ class Signals:
             signal.set_wakeup_fd(filled, warn_on_full_buffer=False)
 
     def handle(self, number: int, handler: Handler) -> None:
-        """Handle it, from now on and after each `restore`."""
+        """Set a handler, now and in each `restore`."""
         self._handlers = [one for one in self._handlers if one[0] != number] + [(number, handler)]
         signal.signal(number, handler)
 
     def restore(self) -> None:
-        """Take back what a job handles otherwise. Cheap while there is nothing to do."""
+        """Set the handlers again that a job has replaced. Cheap while there are none."""
         for number, handler in self._handlers:
             if getsignal(number) is not handler:
                 self._take_back(number, handler)

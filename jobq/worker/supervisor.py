@@ -1,7 +1,7 @@
-"""The supervisor: forks children, keeps their leases, hears signals, buries the dead.
+"""The supervisor: forks children, renews their leases, handles signals, ends what dead children held.
 
-One thread. It never waits for a child, and for its server only briefly: whatever it can't do now it does
-in a later round.
+It has one thread, and never waits for a child. It waits for the server only briefly: what it can't do now, it does in
+a later round.
 """
 
 from __future__ import annotations
@@ -18,25 +18,24 @@ from jobq.client.connection import connect
 from jobq.errors import JobqError, masked
 from jobq.queue.queue import Queue
 from jobq.worker import exit_codes, logger
-from jobq.worker import shared_state as slots
-from jobq.worker.child_exit import ChildExit, bury, examined
+from jobq.worker.child import PoolPlan
+from jobq.worker.child_exit import ChildExit, end_held, inspect_exit
 from jobq.worker.feeder import Feeder, Source
 from jobq.worker.heartbeat import Heartbeat, listed
-from jobq.worker.holding import ANSWER_S, REDIRECTED_S
 from jobq.worker.leases import Leases
 from jobq.worker.pool import PoolMember
-from jobq.worker.process import PoolPlan
-from jobq.worker.queue_client import REFUSED
+from jobq.worker.queue_client import ANSWER_S, REDIRECTED_S, REFUSED
 from jobq.worker.queue_upkeep import QueueUpkeep
+from jobq.worker.shared_state import Control
 
 PATIENCE_S = 1.0
 LEAST_TIMEOUT_S = 0.2
 BUSY_POLL_S = 0.05
 IDLE_POLL_S = 0.25
-#: From telling children to hurry until killing them.
+#: From asking children to hurry until killing them.
 HURRY_S = 2.0
-#: Leases that couldn't be renewed are tried again after so many times what that took.
-SELDOM = 4
+#: After a failed try, the next one waits this many times as long as the try took.
+PAUSE_PER_TRY = 4
 
 
 class Supervisor:
@@ -47,10 +46,10 @@ class Supervisor:
         self.plan, self.settings, self._woken = plan, settings, woken
         given = plan.client.settings
         patience_s = min(PATIENCE_S, settings.lease_ms / 6000)
-        # While it waits for an answer nobody ends a job whose time is over.
+        # While it waits for an answer, nobody enforces timeouts.
         timeout_s = min(given.socket_timeout_s, max(LEAST_TIMEOUT_S, settings.lease_ms / 6000))
         if plan.client.is_cluster:
-            # The other nodes' leases wait meanwhile.
+            # The leases of the other nodes wait meanwhile.
             patience_s, timeout_s = min(patience_s, REDIRECTED_S), min(timeout_s, ANSWER_S)
         server = replace(
             given, url=plan.client.url, patience_s=patience_s, socket_timeout_s=timeout_s
@@ -61,38 +60,38 @@ class Supervisor:
         self.feeder = Feeder(source, settings, self.members)
         self.leases = Leases(settings, self.queues)
         names = [queue.name for queue in self.queues]
-        self.presence = Heartbeat(self.client, settings, names)
-        self.upkeep = QueueUpkeep(self.queues, settings, plan.standing)
-        #: With the queues in which that is still to be done.
-        self.unburied: list[tuple[ChildExit, list[int]]] = []
+        self.heartbeat = Heartbeat(self.client, settings, names)
+        self.upkeep = QueueUpkeep(self.queues, settings, plan.health)
+        # Children that exited, with the queues in which what they held must still be ended.
+        self._exits: list[tuple[ChildExit, list[int]]] = []
         self.code: int | None = None
         self.stopping = 0
         self.quiet = False
-        # Once one child has begun to work, another that can't start is tried again.
+        # Once one child has begun to work, a child that can't start is tried again.
         self.booted = False
         self.stop_at = 0.0
         self.restarting: list[tuple[PoolMember, int]] = []
-        self._renew_at = self._look_at = 0.0
+        self._renew_at = self._upkeep_at = 0.0
 
     def run(self) -> int:
-        """Until all children have left; the exit code."""
+        """Run until all children have left; return the exit code."""
         gc.freeze()
-        born = "1 child" if len(self.members) == 1 else f"{len(self.members)} children"
+        children = "1 child" if len(self.members) == 1 else f"{len(self.members)} children"
         logger.info(
-            "%s starts %s; queues %s; jobs %s; server %s", self.settings.name, born,
+            "%s starts %s; queues %s; jobs %s; server %s", self.settings.name, children,
             listed([f"{name}:{weight}" for name, weight in self.settings.queues]),
             listed(self.plan.registry.names()), masked(self.plan.client.url),
         )  # fmt: skip
         while True:
             self.feeder.look_after()
             self._respawn()
-            self._listen()
+            self._wait()
             self._reap()
             self._look_after()
             if self._over():
                 break
-        self._last_rites()
-        self.presence.leave()
+        self._final_cleanup()
+        self.heartbeat.leave()
         logger.info("%s leaves", self.settings.name)
         return self.code or exit_codes.OK
 
@@ -103,7 +102,7 @@ class Supervisor:
             self.feeder.stop()
             return not self.feeder.pid
         done = self.feeder.done and all(member.done for member in self.members)
-        return done and not self.unburied and not self._ready()
+        return done and not self._exits and not self._ready()
 
     def _ready(self) -> bool:
         for queue in self.queues:
@@ -120,75 +119,77 @@ class Supervisor:
     def _respawn(self) -> None:
         if self.stopping:
             return
-        # In a burst, who found nothing to do comes back only if all have left and something is there.
+        # In a burst, a child that found nothing to do is replaced only if all have left and there is work again.
         again = self.settings.burst and not any(m.pid for m in self.members) and self._ready()
         for member in self.members:
             if member.pid or time.monotonic() < member.due_at or (member.done and not again):
                 continue
             try:
-                member.fork(self.plan, slots.QUIET if self.quiet else 0)
+                member.fork(self.plan, Control.QUIET if self.quiet else 0)
             except OSError as error:
-                member.died(crashed=True)
+                member.exited(crashed=True)
                 logger.error("no child can be forked: %s", error)
                 return
-            logger.info("child %d born", member.pid)
+            logger.info("child %d started", member.pid)
 
-    def _listen(self) -> None:
-        busy = self.stopping or self.restarting or any(m.slots.busy for m in self.members if m.pid)
+    def _wait(self) -> None:
+        busy = (
+            self.stopping or self.restarting or any(m.slots.is_busy for m in self.members if m.pid)
+        )
         waiting = any(not m.pid for m in self.members)
         poll_s = min(BUSY_POLL_S if busy or waiting else IDLE_POLL_S, self.upkeep.next_s())
         if select.select([self._woken], [], [], poll_s)[0]:
             for number in os.read(self._woken, 4096):
-                self._hear(number)
+                self._on_signal(number)
 
-    def _hear(self, number: int) -> None:
+    def _on_signal(self, number: int) -> None:
         if number in (signal.SIGTERM, signal.SIGINT):
             self.stop()
         elif number == signal.SIGTSTP:
             self.quiet = True
             self.feeder.quiet(True)
-            self._tell(slots.QUIET)
+            self._ask(Control.QUIET)
             logger.info("quiet: nothing new is taken")
         elif number == signal.SIGCONT:
             self.quiet = False
             self.feeder.quiet(bool(self.stopping))
             for member in self.members:
-                member.untell(slots.QUIET)
+                member.ask_no_more(Control.QUIET)
         elif number == signal.SIGHUP:
             logger.info("children are replaced one by one")
             self.restarting = [(member, member.pid) for member in self.members]
         elif number == signal.SIGTTIN:
-            self.presence.describe(self.members)
+            self.heartbeat.describe(self.members)
 
     def stop(self, code: int | None = None) -> None:
-        """Drain; said again, hurry; said once more, kill."""
+        """Drain at the first call, hurry at the second, kill at the third."""
         self.stopping += 1
         self.code = self.code if code is None else code
         if self.stopping == 1:
             self.stop_at = time.monotonic() + self.settings.shutdown_timeout_s
             self.feeder.quiet(True)
-            self._tell(slots.DRAIN)
+            self._ask(Control.DRAIN)
             logger.info("draining, for at most %g s", self.settings.shutdown_timeout_s)
         else:
             self._escalate()
 
     def _escalate(self) -> None:
-        running = any(slots.RUNNING in bytes(m.slots.states) for m in self.members if m.pid)
+        running = any(m.slots.nrunning for m in self.members if m.pid)
         if running and self.code is None:
             self.code = exit_codes.FORCED
         self.stopping = max(self.stopping, 2)
         if self.stopping == 2:
             self.stop_at = time.monotonic() + HURRY_S
-            self._tell(slots.HURRY)
+            self._ask(Control.HURRY)
             logger.warning("hurrying: what runs is stopped and given back")
             return
         self.feeder.kill()
         for member in self.members:
             member.kill("shutdown")
 
-    def _tell(self, control: int) -> None:
+    def _ask(self, control: int) -> None:
         for member in self.members:
-            member.tell(control)
+            member.ask(control)
 
     def _reap(self) -> None:
         for member in self.members:
@@ -196,50 +197,52 @@ class Supervisor:
                 continue
             pid, status, usage = os.wait4(member.pid, os.WNOHANG)
             if pid:
-                self._mourn(member, examined(pid, status, usage, member.slots))
+                self._on_child_exit(member, inspect_exit(pid, status, usage, member.slots))
 
-    def _mourn(self, member: PoolMember, death: ChildExit) -> None:
-        death = death._replace(
-            killed_for=member.killed_for or death.killed_for,
+    def _on_child_exit(self, member: PoolMember, child: ChildExit) -> None:
+        child = child._replace(
+            killed_for=member.killed_for or child.killed_for,
             hard_slots=frozenset(member.hard_slots),
         )
-        code = os.waitstatus_to_exitcode(death.status)
+        code = os.waitstatus_to_exitcode(child.status)
         clean = code in (exit_codes.OK, exit_codes.RECYCLED)
-        member.died(crashed=not clean)
-        # Where nothing is left to do, a child that leaves is not replaced.
+        member.exited(crashed=not clean)
+        # In a burst, a child that leaves because nothing is left to do is not replaced.
         member.done = self.settings.burst and code == exit_codes.OK
         if not clean:
-            logger.warning("%s; it held %s", death.how, death.had)
-        if not clean or death.held:
-            self.unburied.append((death, list(range(len(self.queues)))))
-            self._bury()
+            logger.warning("%s; it held %s", child.how, child.had)
+        if not clean or child.held:
+            self._exits.append((child, list(range(len(self.queues)))))
+            self._end_held()
         if code == exit_codes.CHILD_BOOT and not self.stopping and not self.booted:
             self.stop(exit_codes.CHILD_BOOT)
 
-    def _bury(self) -> None:
-        for death, left in list(self.unburied):
+    def _end_held(self) -> None:
+        for child, left in list(self._exits):
             try:
                 left[:] = [
                     index
                     for index in left
-                    if not self.upkeep.ask(index, partial(self._bury_in, death, index))
+                    if not self.upkeep.ask(index, partial(self._end_held_in, child, index))
                 ]
             except JobqError as error:
-                logger.warning("what child %d held can't be given back yet: %s", death.pid, error)
+                logger.warning("what child %d held can't be given back yet: %s", child.pid, error)
                 return
             if not left:
-                self.unburied.remove((death, left))
+                self._exits.remove((child, left))
 
-    def _bury_in(self, death: ChildExit, index: int) -> None:
+    def _end_held_in(self, child: ChildExit, index: int) -> None:
         settings = self.settings
-        for crash in bury(death, index, self.queues[index], settings.crash_limit, settings.name):
+        for crash in end_held(
+            child, index, self.queues[index], settings.crash_limit, settings.name
+        ):
             logger.error(
-                "%s crashed: %s%s", crash.what, death.how, crash.follows, extra=crash._asdict()
+                "%s crashed: %s%s", crash.what, child.how, crash.follows, extra=crash._asdict()
             )
 
     def _look_after(self) -> None:
         for member in self.members:
-            self.booted = self.booted or (bool(member.pid) and not member.booting)
+            self.booted = self.booted or (bool(member.pid) and not member.is_booting)
             if member.pid:
                 self._take_back(member)
                 self.leases.enforce(member)
@@ -247,9 +250,9 @@ class Supervisor:
         if now >= self._renew_at:
             self._renew_at = now + self.settings.lease_ms / 3000
             self._renew()
-        if now >= self._look_at:
-            self._keep_up(time.monotonic())
-        self.upkeep.tell()
+        if now >= self._upkeep_at:
+            self._run_upkeep(time.monotonic())
+        self.upkeep.log_troubles()
         if self.stopping and now >= self.stop_at:
             self.stopping += 1
             self._escalate()
@@ -264,12 +267,12 @@ class Supervisor:
     def _renew(self) -> None:
         began = time.monotonic()
         try:
-            self._bury()
+            self._end_held()
             done = self.leases.renew(self.members, self.upkeep.ask)
-            self.presence.show(self.members)
+            self.heartbeat.send(self.members)
         except JobqError as error:
             done = False
-            holding = any(member.slots.busy for member in self.members if member.pid)
+            holding = any(member.slots.is_busy for member in self.members if member.pid)
             what = "leases not renewed" if holding else "waiting for the server"
             logger.warning("%s: %s", what, error)
         if not done:
@@ -277,33 +280,33 @@ class Supervisor:
 
     def _soon(self, began: float) -> float:
         now = time.monotonic()
-        return now + max(min(0.5, self.settings.lease_ms / 12_000), SELDOM * (now - began))
+        return now + max(min(0.5, self.settings.lease_ms / 12_000), PAUSE_PER_TRY * (now - began))
 
-    def _keep_up(self, began: float) -> None:
+    def _run_upkeep(self, began: float) -> None:
         try:
-            self.upkeep.look()
+            self.upkeep.run()
         except JobqError:
-            # Whoever renews leases tells.
-            self._look_at = self._soon(began)
+            # The renewal of leases logs it.
+            self._upkeep_at = self._soon(began)
 
     def _restart(self) -> None:
         while self.restarting and not self.stopping:
             member, old = self.restarting[0]
             if member.pid == old and old:
-                if not member.slots.words[slots.CONTROL] & slots.DRAIN:
-                    member.tell(slots.DRAIN)
+                if not member.slots.asks(Control.DRAIN):
+                    member.ask(Control.DRAIN)
                 return
-            if not member.pid or member.booting:
+            if not member.pid or member.is_booting:
                 return
             self.restarting.pop(0)
 
-    def _last_rites(self) -> None:
-        """Bury whom the server was too slow to bury, as long as its leases last; collect what is done."""
+    def _final_cleanup(self) -> None:
+        """End what dead children held if the server was too slow before, while leases last; collect done messages."""
         until = time.monotonic() + min(5.0, self.settings.lease_ms / 1000)
-        while self.unburied and time.monotonic() < until:
-            self._bury()
-            time.sleep(BUSY_POLL_S * bool(self.unburied))
+        while self._exits and time.monotonic() < until:
+            self._end_held()
+            time.sleep(BUSY_POLL_S * bool(self._exits))
         try:
             self.upkeep.collect()
         except JobqError as error:
-            logger.warning("what is done waits to be collected by the next worker: %s", error)
+            logger.warning("done messages wait for the next worker to collect them: %s", error)

@@ -1,4 +1,4 @@
-"""The one owner of SIGALRM in a child: soft timeouts, and a look around while a job runs long."""
+"""Job timeouts, and the timer that checks on a long job. Only this module uses SIGALRM in a child."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from jobq.worker.signals import getsignal
 
 #: A job that has only a soft timeout gets this long to stop after it.
 HARD_TIMEOUT_GRACE_S = 10.0
-#: As a plain number: this is asked after each job.
+#: As a plain number, since it is used after each job.
 _ALARM = int(signal.SIGALRM)
 
 
 class Timers:
-    """Acts only while a job runs: `look_around(now)` after `first_s`, then after what it returned.
+    """While a job runs, call `look_around(now)` after `first_s`, then after as many seconds as it returned.
 
-    look_around may raise what has to reach the job; then it's called again after `first_s`.
+    look_around may raise an exception for the job; then it is called again after `first_s`.
     """
 
     def __init__(self, first_s: float, look_around: Callable[[int], float]) -> None:
@@ -29,35 +29,35 @@ class Timers:
         self.armed = False
         self._first_s = first_s
         self._look_around = look_around
-        # One object, so that it is known again where a job has set another.
+        # A single object, so that a handler that a job has set can be told apart.
         self._handler = self._alarm
         self._due_at = 0.0
         self._soft_at = 0
         self._limit_s = 0.0
 
     def install(self) -> None:
-        """Take over the signal, from a job too that handles or blocks it."""
+        """Take over the signal, also from a job that handles or blocks it."""
         signal.signal(signal.SIGALRM, self._handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
 
     def arm(self) -> None:
-        """See that the next look happens; next to free while one is due anyway."""
+        """Set the timer if it isn't set. Almost free while it is."""
         if not self.armed:
             self._set(self._first_s)
         elif monotonic() > self._due_at:
-            # Late, blocked, or a job has stopped the timer.
+            # It is late or blocked, or a job has stopped the timer.
             self.install()
             self._set(self._first_s)
 
     def job_over(self) -> None:
-        """After each job: nothing is raised any more, and the signal is this timer's again."""
+        """After each job, raise nothing any more, and take the signal back."""
         self.in_job = False
         if getsignal(_ALARM) is not self._handler:
             self.install()
             self.armed = False
 
     def soft_timeout(self, seconds: float) -> Timers:
-        """A context in which JobTimeout is raised after so many seconds."""
+        """Return a context in which JobTimeout is raised after so many seconds."""
         self._limit_s = seconds
         return self
 
@@ -91,7 +91,7 @@ class Timers:
 
 
 def kill_after_s(job: Job[..., Any]) -> float | None:
-    """Seconds from its start, None for never."""
+    """Return when the supervisor kills the child for this job: seconds from its start, None for never."""
     if job.hard_timeout is not None:
         return job.hard_timeout
     return None if job.timeout is None else job.timeout + HARD_TIMEOUT_GRACE_S

@@ -19,7 +19,7 @@ import sys
 from jobq.config import ServerSettings, WorkerSettings
 from jobq.client.connection import connect
 from jobq.jobs.registry import Registry
-from jobq.worker.process import Hooks
+from jobq.worker.child import Hooks
 from jobq.worker.run import run_worker
 
 def fail():

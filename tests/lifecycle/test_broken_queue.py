@@ -107,10 +107,10 @@ def test_bytes_that_are_no_mid_are_logged_once_and_stop_nothing(client, redis, s
     send("quick", "a", to=bad)
     send("quick", "b", to=good)
     until(lambda: len(ledger.lines("end")) == 2)
-    until(lambda: "queue bad: 2 entries that can't be message ids were set aside" in worker.log)
+    until(lambda: "queue bad: quarantined 2 entries that can't be message ids" in worker.log)
     redis.lpush(ready, b"\xfe")
     send("quick", "c", to=bad)
-    until(lambda: "queue bad: 1 entry that" in worker.log)
+    until(lambda: "queue bad: quarantined 1 entry that" in worker.log)
     assert worker.stop() == 0
-    assert worker.log.count("set aside") == 2
+    assert worker.log.count("quarantined") == 2
     assert "exited with" not in worker.log

@@ -136,7 +136,7 @@ def test_child_that_is_told_to_leave_ends_its_job_and_is_replaced(queue, start, 
 
 def test_child_shares_no_socket_with_its_supervisor(start, send, ledger):
     worker = start("--processes", "1", "--lease", "300ms")
-    until(lambda: "born" in worker.log)
+    until(lambda: " started" in worker.log)
     [first] = worker.children()
     os.kill(first, signal.SIGKILL)
     until(lambda: worker.children() not in ([], [first]))

@@ -62,7 +62,7 @@ def test_fault_of_the_reader_ends_no_child(queue, start, send, ledger, loop):
     worker = start(*options, module=BREAKS, env=loop)
     until(lambda: queue.admin.dead() and ledger.lines("end", "after"))
     assert "a fault of jobq" in queue.admin.dead()[0].reason
-    assert worker.log.count(" born") == 1
+    assert worker.log.count(" started") == 1
     assert worker.stop() == 0
 
 
@@ -94,5 +94,5 @@ def test_options_that_contradict_the_job_end_no_child_but_by_their_hard_timeout(
     assert set(dead) <= {"m3", "m5"}
     assert ledger.lines("end", "after")
     # One was killed for `s`; a hard timeout of a nanosecond may have met a second one.
-    assert worker.log.count(" born") <= 3
+    assert worker.log.count(" started") <= 3
     assert worker.stop() == 0

@@ -16,7 +16,7 @@ def test_soft_timeout_is_raised_in_the_job_and_its_child_lives_on(queue, start, 
     until(lambda: queue.admin.dead() and ledger.lines("end"))
     assert "timeout of 1.5 s" in queue.admin.dead()[0].reason
     assert ledger.lines("start")[0]["pid"] == ledger.lines("end")[0]["pid"]
-    assert worker.log.count(" born") == 1
+    assert worker.log.count(" started") == 1
 
 
 def test_hard_timeout_kills_the_child_and_counts_as_a_crash(queue, start, send, ledger):
@@ -195,7 +195,7 @@ def test_cancelled_job_that_goes_on_takes_no_others_with_it(queue, start, send, 
         ledger.gate(name).touch()
     until(lambda: queue.admin.counts().locked == 0)
     assert sorted(line["name"] for line in ledger.lines("start")) == ["a", "b", "c", "stubborn"]
-    assert worker.log.count(" born") == 1
+    assert worker.log.count(" started") == 1
     assert worker.stop() == 0
 
 

@@ -47,7 +47,7 @@ def test_job_that_cancels_itself_or_all_tasks_fails_and_its_neighbours_run_on(
         assert len(ledger.lines("start", name)) == 1
         assert not ledger.lines("aborted", name)
     assert len(ledger.lines("end", "gathers")) == 1
-    assert worker.log.count(" born") == 1
+    assert worker.log.count(" started") == 1
     assert worker.stop() == 0
 
 
@@ -95,7 +95,7 @@ def test_job_that_changes_signals_takes_them_from_no_other_job(queue, start, sen
     worker.send(signal.SIGTSTP)  # heard while it sleeps
     until(lambda: "quiet" in worker.log)
     assert worker.stop() == 0
-    assert worker.log.count(" born") == 1, worker.log
+    assert worker.log.count(" started") == 1, worker.log
     assert "crashed" not in worker.log
 
 

@@ -28,7 +28,9 @@ def source_of(worker) -> int:
 
     def told() -> list[int]:
         both = worker.children()
-        born = {int(line.split()[-2]) for line in worker.log.splitlines() if line.endswith(" born")}
+        born = {
+            int(line.split()[-2]) for line in worker.log.splitlines() if line.endswith(" started")
+        }
         others = [pid for pid in both if pid not in born]
         return others if len(both) == 2 and len(others) == 1 else []
 

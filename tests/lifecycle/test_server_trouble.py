@@ -118,7 +118,7 @@ def test_worker_says_so_and_leaves_when_there_is_no_server(start, tmp_path):
 
 def test_term_ends_an_idle_worker_while_the_server_is_away(own, start):
     worker = start("--processes", "2", "--lease", "500ms", url=own.url)
-    until(lambda: worker.log.count("born") == 2)
+    until(lambda: worker.log.count(" started") == 2)
     until(lambda: own_clients(own) >= 4)
     own.process.send_signal(signal.SIGKILL)
     own.process.wait()
@@ -183,7 +183,7 @@ def test_child_that_the_server_refuses_as_it_wakes_waits_until_that_is_mended(
 
 def test_term_ends_a_worker_while_writes_are_refused(redis, start):
     worker = start("--processes", "2", "--lease", "500ms")
-    until(lambda: worker.log.count("born") == 2)
+    until(lambda: worker.log.count(" started") == 2)
     redis.config_set("min-replicas-to-write", 1)
     try:
         until(lambda: "waiting for the server" in worker.log)

@@ -60,7 +60,7 @@ def test_job_that_will_not_stop_is_killed_and_given_back(queue, start, send, led
 
 def test_hup_replaces_the_children_one_by_one(start, send, ledger):
     worker = start("--processes", "2")
-    until(lambda: worker.log.count("born") == 2)
+    until(lambda: worker.log.count(" started") == 2)
     before = set(worker.children())
     send("quick", "a")
     until(lambda: ledger.lines("end"))

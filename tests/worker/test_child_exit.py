@@ -10,22 +10,21 @@ import pytest
 from jobq.client.numbered_calls import Caller
 from jobq.events import columns_of
 from jobq.jobs.codec import encode
-from jobq.worker import shared_state as slots
-from jobq.worker.child_exit import ChildExit, bury
-from jobq.worker.shared_state import HeldMessage
+from jobq.worker.child_exit import ChildExit, end_held
+from jobq.worker.shared_state import ALL_HANDED, HeldMessage, SlotState
 
 
 @pytest.fixture
 def died(queue):
     """died(mid, token): a child killed while it ran that message."""
 
-    def bury_it(mid, token):
-        held = [HeldMessage(0, slots.RUNNING, 0, mid, token)]
+    def end_it(mid, token):
+        held = [HeldMessage(0, SlotState.RUNNING, 0, mid, token)]
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        [crash] = bury(ChildExit(os.getpid(), 9, usage, "", held, 5), 0, queue, 3, "w")
+        [crash] = end_held(ChildExit(os.getpid(), 9, usage, "", held, 5), 0, queue, 3, "w")
         return crash
 
-    return bury_it
+    return end_it
 
 
 def test_crash_names_job_attempt_queue_and_what_follows(queue, died):
@@ -66,11 +65,11 @@ def read_and_died(queue):
         held = [
             HeldMessage(slot, state, 0, message.mid, message.token)
             for slot, (message, state) in enumerate(zip(messages, states, strict=True))
-            if state != slots.FREE
+            if state != SlotState.FREE
         ]
         usage = resource.getrusage(resource.RUSAGE_SELF)
         death = ChildExit(os.getpid(), status, usage, caller.id, held, 5, suspect=suspect, **more)
-        return [crash.mid for crash in bury(death, 0, queue, 3, "w")]
+        return [crash.mid for crash in end_held(death, 0, queue, 3, "w")]
 
     for mid in "abc":
         queue.enqueue(encode("f"), mid=mid)
@@ -78,7 +77,7 @@ def read_and_died(queue):
 
 
 HELD, RUNNING, TAKEN, ENDED, FREE = (
-    slots.HELD, slots.RUNNING, slots.TAKEN, slots.ENDED, slots.FREE
+    SlotState.HELD, SlotState.RUNNING, SlotState.TAKEN, SlotState.ENDED, SlotState.FREE
 )  # fmt: skip
 
 
@@ -88,7 +87,7 @@ HELD, RUNNING, TAKEN, ENDED, FREE = (
         (0, (HELD, RUNNING, HELD), "b"),
         (3, (RUNNING, ENDED, HELD), "c"),
         (3, (RUNNING, HELD, TAKEN), ""),
-        (slots.ALL_HANDED, (RUNNING, FREE, FREE), "bc"),
+        (ALL_HANDED, (RUNNING, FREE, FREE), "bc"),
         (0, (RUNNING, FREE, FREE), "a"),
     ],
 )
@@ -99,11 +98,11 @@ def test_death_charges_what_was_read_if_anything_was(read_and_died, suspect, sta
 @pytest.mark.parametrize("why", ["lease", "shutdown", "hard timeout"])
 def test_death_that_the_supervisor_caused_charges_no_reader(read_and_died, why):
     assert read_and_died(3, (RUNNING, HELD, HELD), killed_for=why) == []
-    assert read_and_died(slots.ALL_HANDED, (FREE, FREE, FREE), killed_for=why) == []
+    assert read_and_died(ALL_HANDED, (FREE, FREE, FREE), killed_for=why) == []
 
 
 def test_message_among_many_unread_ones_is_not_dead_of_their_death(queue, read_and_died):
-    assert read_and_died(slots.ALL_HANDED, (FREE, FREE, FREE)) == ["a", "b", "c"]
+    assert read_and_died(ALL_HANDED, (FREE, FREE, FREE)) == ["a", "b", "c"]
     assert queue.admin.dead() == []
     assert [queue.status(mid).ncrashes for mid in "abc"] == [1, 1, 1]
     assert len(queue.dequeue(9).messages) == 1, "each comes alone from now on"
@@ -114,5 +113,5 @@ def test_death_takes_no_more_off_a_forged_record_than_one_call_hands_out(queue, 
     redis.hset(f"{queue.prefix}tokens", mapping=tokens)
     redis.set(f"{queue.prefix}call:gone", "5\x1e\x1e" + "\x1f".join(["0", "0", "0", "0", *tokens]))
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    bury(ChildExit(os.getpid(), 9, usage, "gone", [], 5), 0, queue, 3, "w")
+    end_held(ChildExit(os.getpid(), 9, usage, "gone", [], 5), 0, queue, 3, "w")
     assert redis.hlen(f"{queue.prefix}tokens") == 500

@@ -1,4 +1,4 @@
-"""What a worker says of its state, its children know by then: who reads the line may count on it."""
+"""When the log reports a state, the children already know it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 from jobq.client.connection import Client
 from jobq.config import WorkerSettings
 from jobq.jobs.registry import Registry
-from jobq.worker import shared_state as slots
-from jobq.worker.process import Hooks, PoolPlan
+from jobq.worker.child import Hooks, PoolPlan
 from jobq.worker.queue_health import QueueHealth
+from jobq.worker.shared_state import Control
 from jobq.worker.supervisor import Supervisor
 
 
 @pytest.fixture
 def supervisor(client: Client) -> Iterator[Supervisor]:
-    """Of two children that aren't born."""
+    """Of two children that aren't started."""
     woken, waking = os.pipe()
     settings = WorkerSettings(queues=(("low", 1),), processes=2)
     plan = PoolPlan(settings, client, Registry(), Hooks(), woken, waking, QueueHealth(1))
@@ -39,19 +39,21 @@ class Heard(logging.Handler):
     def __init__(self, supervisor: Supervisor) -> None:
         super().__init__()
         self.supervisor = supervisor
-        self.told: dict[str, list[int]] = {}
+        self.told: dict[str, list[set[Control]]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        words = [member.slots.words[slots.CONTROL] for member in self.supervisor.members]
-        self.told[record.getMessage().split()[0].strip(":,")] = words
+        asked = [
+            {one for one in Control if member.slots.asks(one)} for member in self.supervisor.members
+        ]
+        self.told[record.getMessage().split()[0].strip(":,")] = asked
 
 
 @pytest.mark.parametrize(
     ("signals", "word", "control"),
     [
-        ([signal.SIGTSTP], "quiet", slots.QUIET),
-        ([signal.SIGTERM], "draining", slots.DRAIN),
-        ([signal.SIGTERM, signal.SIGTERM], "hurrying", slots.HURRY),
+        ([signal.SIGTSTP], "quiet", Control.QUIET),
+        ([signal.SIGTERM], "draining", Control.DRAIN),
+        ([signal.SIGTERM, signal.SIGTERM], "hurrying", Control.HURRY),
     ],
 )
 def test_line_comes_after_the_children_were_told(supervisor, caplog, signals, word, control):
@@ -61,7 +63,7 @@ def test_line_comes_after_the_children_were_told(supervisor, caplog, signals, wo
     logger.addHandler(heard)
     try:
         for number in signals:
-            supervisor._hear(number)
+            supervisor._on_signal(number)
     finally:
         logger.removeHandler(heard)
-    assert [bool(words & control) for words in heard.told[word]] == [True, True]
+    assert [control in asked for asked in heard.told[word]] == [True, True]

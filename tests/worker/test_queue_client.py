@@ -34,12 +34,12 @@ def test_one_ending_that_the_server_refuses_holds_up_no_other(line, queue, stand
         line.finish(endings)
     assert standing.state(0) == BROKEN
     paid = []
-    line.when_paid(lambda: paid.append(queue.status("b").word))
+    line.when_reported(lambda: paid.append(queue.status("b").word))
 
-    line.pay()
+    line.report()
 
     assert paid == ["locked"]
-    assert not line.owes
+    assert not line.has_report
     assert not standing.state(0)
     assert queue.status("a").word == queue.status("c").word == "done-awaiting-gc"
     assert "b: outcome 'done' is lost, the server refuses it" in caplog.text
@@ -56,11 +56,11 @@ def test_endings_wait_in_their_order_while_the_queue_is_broken(line, queue, redi
         with pytest.raises(NotReportedError):
             line.finish([Ending(mid=one.mid, token=one.token)])
     with pytest.raises(NotReportedError):
-        line.pay()
+        line.report()
     assert not line.release([])
     redis.rename(f"{meta}-kept", meta)
 
-    assert line.pay() == (None, 0)
+    assert line.report() == (None, 0)
     assert queue.admin.counts().done == 2
     assert line.release([])
 
@@ -80,7 +80,7 @@ def test_line_goes_on_under_another_id_when_somebody_spoils_its_record(record, l
     with pytest.raises(NotReportedError):
         line.finish([Ending(mid="a", token=held.token)])
 
-    line.pay()
+    line.report()
 
     assert queue.status("a").word == "done-awaiting-gc"
     assert [one.mid for one in line.dequeue(1)[0].messages] == ["b"]
@@ -100,7 +100,7 @@ def test_line_takes_no_more_than_it_asked_for_and_no_mid_that_is_none(mids, line
     forged(redis, queue, "caller0123456789", 1, mids)
     found, _ = line.dequeue(2)
     assert not found.messages
-    assert line._standing.state(0) == BROKEN
+    assert line._health.state(0) == BROKEN
 
 
 @pytest.mark.parametrize("words", [b"ok\x1fok\x1fok", b"", b"zz", b"\xff"])
@@ -113,5 +113,5 @@ def test_line_is_refused_when_the_words_of_a_forged_record_are_none(words, line,
     redis.hset(keys.key(queue.prefix, "tokens"), "m", "caller0123456789.2.0")
     with pytest.raises(NotReportedError):
         line.finish([Ending(mid="a", token=held.token)], 1)
-    line.pay()
+    line.report()
     assert queue.status("a").word == "done-awaiting-gc"

@@ -66,7 +66,7 @@ def test_nothing_is_left_of_trouble_that_is_over(clock):
     standing.failed([0, 1], AWAY, "gone", clock.now)
     standing.server_answered([0, 1])
     assert standing.troubles() == {}
-    assert not standing.words[0]
+    assert not standing.any_trouble
     standing.failed([0], AWAY, "gone", clock.now)
     assert standing.wait_ms(0) == 50
 
@@ -84,14 +84,14 @@ def test_log_has_one_line_for_an_outage_and_one_for_its_end(clock, caplog):
 
     def look():
         caplog.clear()
-        outages.tell(standing.troubles())
+        outages.update(standing.troubles())
         return [record.getMessage() for record in caplog.records]
 
     standing.failed([1], AWAY, "no answer", clock.now)
     assert look() == []
     clock.now += 12 * SECOND
     assert look() == [
-        "queue q1: server away since 12 s; 8 other queues go on: no answer",
+        "queue q1: server away for 12 s; 8 other queues continue: no answer",
     ]
     standing.failed([1], AWAY, "no answer", clock.now)
     assert look() == []

@@ -8,8 +8,7 @@ import pytest
 
 from jobq.client.clock import boot_ns
 from jobq.queue.types import Message
-from jobq.worker import shared_state as slots
-from jobq.worker.shared_state import SharedSlots
+from jobq.worker.shared_state import COUNT, NEVER, SharedSlots, SlotState
 
 LATER = 3_600_000_000_000
 
@@ -27,10 +26,10 @@ def test_what_was_published_is_read_back(memory):
     long = "é" * 128
     memory.publish(3, [message("a"), message(long, "t" * 60)], boot_ns() + LATER)
     assert memory.held() == [
-        (0, slots.HELD, 3, "a", "caller0123456789.1.0"),
-        (1, slots.HELD, 3, long, "t" * 60),
+        (0, SlotState.HELD, 3, "a", "caller0123456789.1.0"),
+        (1, SlotState.HELD, 3, long, "t" * 60),
     ]
-    assert memory.busy
+    assert memory.is_busy
 
 
 def test_as_many_as_a_worker_may_take_have_room(memory):
@@ -38,23 +37,28 @@ def test_as_many_as_a_worker_may_take_have_room(memory):
     assert [held.mid for held in memory.held()] == [f"m{n}" for n in range(200)]
 
 
-def test_publishing_nothing_empties_it(memory):
-    memory.publish(0, [message("a")], boot_ns() + LATER)
-    memory.publish(0, (), 0)
+def test_what_was_freed_is_held_no_more(memory):
+    memory.free(memory.publish(0, [message("a")], boot_ns() + LATER))
     assert memory.held() == []
-    assert not memory.busy
+    assert not memory.is_busy
 
 
 def test_start_is_refused_past_the_deadline_when_taken_or_when_lost(memory):
-    memory.publish(0, [message(mid) for mid in "abcd"], boot_ns() + LATER)
+    memory.publish(0, [message("a")], boot_ns() + LATER)
     assert memory.start(0)
-    memory.states[1] = slots.TAKEN
+    memory.publish(0, [message("b")], boot_ns() + LATER)
+    assert [held.mid for held in memory.take_back()] == ["b"]
     assert not memory.start(1)
-    memory.lost[2] = 1
+    memory.publish(0, [message("c", "c.1.0"), message("d", "d.1.0")], boot_ns() + LATER)
+    [_, c, d] = memory.held()
+    memory.confirm([], [c], 0)
+    assert memory.is_lost(2)
     assert not memory.start(2)
-    memory.words[slots.UNTIL + 3] = boot_ns()
+    memory.confirm([d], [], boot_ns())
     assert not memory.start(3)
-    assert [held.state for held in memory.held()] == [slots.RUNNING, slots.HELD, slots.HELD]
+    assert [held.state for held in memory.held()] == [
+        SlotState.RUNNING, SlotState.HELD, SlotState.HELD,
+    ]  # fmt: skip
 
 
 def test_job_is_overdue_once_its_hard_timeout_is_over(memory):
@@ -67,16 +71,16 @@ def test_job_is_overdue_once_its_hard_timeout_is_over(memory):
 
 
 def test_deadline_is_the_earliest_of_what_runs(memory):
-    assert memory.deadline() == slots.NEVER
+    assert memory.deadline() == NEVER
     soon, later = boot_ns() + LATER, boot_ns() + 2 * LATER
-    memory.add(5, 1, message("a"), later)
-    memory.add(7, 1, message("b"), soon)
-    assert memory.deadline() == slots.NEVER
-    memory.start(5)
+    [five] = memory.publish(1, [message("a")], later)
+    [seven] = memory.publish(1, [message("b")], soon)
+    assert memory.deadline() == NEVER
+    memory.start(five)
     assert memory.deadline() == later
-    memory.start(7)
+    memory.start(seven)
     assert memory.deadline() == soon
-    assert [(held.slot, held.mid) for held in memory.held()] == [(5, "a"), (7, "b")]
+    assert [(held.slot, held.mid) for held in memory.held()] == [(0, "a"), (1, "b")]
 
 
 def test_child_and_parent_see_the_same(memory):
@@ -93,40 +97,60 @@ def test_child_and_parent_see_the_same(memory):
 def test_death_inside_the_lock_stops_nobody(memory):
     pid = os.fork()
     if pid == 0:
-        memory.lock.acquire()
+        memory._lock.acquire()
         os._exit(9)
     os.waitpid(pid, 0)
-    assert not memory.lock.acquire(block=False)
+    assert not memory._lock.acquire(block=False)
+    assert memory.snapshot() is None
     memory.reset()
-    assert memory.lock.acquire(block=False)
+    assert memory._lock.acquire(block=False)
     assert memory.held() == []
 
 
 def test_what_is_known_to_be_lost_has_no_deadline(memory):
-    memory.add(0, 0, message("a"), boot_ns() + LATER)
+    memory.publish(0, [message("a")], boot_ns() + LATER)
     memory.start(0)
-    memory.lost[0] = 1
-    assert memory.deadline() == slots.NEVER
+    memory.confirm([], memory.held(), 0)
+    assert memory.deadline() == NEVER
 
 
 def test_what_was_to_be_given_back_is_told_after_a_death_only(memory):
     memory.publish(0, [message("a"), message("b")], boot_ns() + LATER)
-    memory.states[0], memory.states[1] = slots.TAKEN, slots.REPORTING
+    memory.start(1)
+    memory.ended(1, plain=False)
+    memory.take_back()
     assert [held.mid for held in memory.held()] == ["b"]
     assert [held.mid for held in memory.held(taken=True)] == ["a", "b"]
 
 
-def test_what_is_parked_outlasts_the_next_batches(memory):
+def test_what_is_not_freed_outlasts_the_next_batches(memory):
     memory.publish(0, [message("a"), message("b"), message("c")], boot_ns() + LATER)
-    memory.states[0] = slots.ENDED
-    memory.states[1] = slots.FREE
-    memory.states[2] = slots.TAKEN
-    parked = memory.park()
-    memory.publish(1, [message("d")], boot_ns() + LATER)
+    memory.start(0)
+    memory.ended(0, plain=True)
+    memory.free([1])
+    unstarted, leases = memory.withdraw([0, 1, 2])
+    assert (unstarted, [lease.mid for lease in leases]) == ([2], ["c"])
+    assert list(memory.publish(1, [message("d"), message("e")], boot_ns() + LATER)) == [1, 3]
     assert [(held.mid, held.state) for held in memory.held(taken=True)] == [
-        ("d", slots.HELD), ("c", slots.TAKEN), ("a", slots.ENDED),
+        ("a", SlotState.ENDED), ("d", SlotState.HELD), ("c", SlotState.TAKEN), ("e", SlotState.HELD),
     ]  # fmt: skip
-    assert memory.room == slots.COUNT - 2
-    memory.unpark(parked)
-    assert [held.mid for held in memory.held(taken=True)] == ["d"]
-    assert memory.room == slots.COUNT
+    assert memory.nfree == COUNT - 4
+    memory.free([0, 2])
+    assert [held.mid for held in memory.held(taken=True)] == ["d", "e"]
+
+
+def test_what_the_supervisor_took_back_is_not_the_childs_to_give_back(memory):
+    memory.publish(0, [message("a"), message("b")], boot_ns() + LATER)
+    memory.start(0)
+    memory.take_back()
+    assert memory.withdraw([0, 1]) == ([1], [])
+
+
+def test_renewal_of_a_message_that_the_child_has_replaced_changes_nothing(memory):
+    memory.publish(0, [message("a", "old.1.0")], boot_ns() + LATER)
+    old = memory.snapshot()
+    memory.free([0])
+    memory.publish(0, [message("b", "new.1.0")], boot_ns() + LATER)
+    assert memory.confirm([], old, 0) == []
+    memory.confirm(old, [], 0)
+    assert memory.start(0)

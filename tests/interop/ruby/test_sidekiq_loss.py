@@ -102,7 +102,7 @@ def intake_of(worker) -> int | None:
     known = {
         int(line.split()[-2])
         for line in worker.log.splitlines()
-        if "child" in line and line.endswith(" born")
+        if "child" in line and line.endswith(" started")
     }
     found = [child.pid for child in children if child.pid not in known]
     return found[0] if found else None

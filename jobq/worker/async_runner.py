@@ -1,0 +1,333 @@
+"""Runs up to `concurrency` jobs at once on an event loop. Sync jobs hold the loop up.
+
+Calls to the server are short and made in the loop itself. While the server is away the loop stands still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from jobq.client.clock import boot_ns
+from jobq.client.waiter import GRACE_S
+from jobq.errors import JobAborted, JobqError, UnavailableError
+from jobq.jobs.context import Call, running
+from jobq.jobs.forks import ForkedProcessError, leave
+from jobq.queue.types import Ending, Lease, Message
+from jobq.worker import logger
+from jobq.worker.child import Child, Next, Runner
+from jobq.worker.shared_state import COUNT, Control, Phase
+from jobq.worker.timers import kill_after_s
+
+Answer = TypeVar("Answer")
+
+
+class JobTask(asyncio.Task[None]):
+    """Runs one call. Its worker may cancel it, and the job itself; another job that cancels all tasks may not."""
+
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, None], index: int, slot: int, call: Call
+    ) -> None:
+        self.index, self.slot, self.call = index, slot, call
+        #: Why it is cancelled.
+        self.why = ""
+        name = call.message.mid
+        super().__init__(coroutine, loop=asyncio.get_running_loop(), name=name)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel as any task; return False when another job asks."""
+        context = running.get(None)
+        if context is not None and not context.is_of(self.call):
+            return False
+        return super().cancel(msg)
+
+    def stop(self, why: str) -> None:
+        """Cancel it for the worker, once."""
+        if not self.why:
+            self.why = why
+            self.cancel()
+
+
+class AsyncRunner(Runner):
+    """Takes as many messages as it has room for and starts them all."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self._tasks: dict[int, JobTask] = {}
+        # A message with a crash on record, which waits until it can run alone.
+        self._alone: tuple[int, int, Call] | None = None
+        # The last one that ran alone.
+        self._loner: JobTask | None = None
+        self._wait_files: list[int] = []
+        self._wait_alarm: asyncio.TimerHandle | None = None
+        self._report_alarm: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._over = self._failing = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a message runs, or waits until it may run alone."""
+        return bool(self._tasks or self._alone)
+
+    def room(self, index: int, freed: int = 0) -> int:
+        """As many as may run beside what runs; none beside a message that runs alone."""
+        child, loner = self._child, self._loner
+        if self._alone or (loner is not None and self._tasks.get(loner.slot) is loner):
+            return 0
+        nfree, most = child.slots.nfree, child.settings.concurrency
+        nused = COUNT - nfree - child.nparked
+        return min(nfree + freed, most - nused + freed, most - len(self._tasks))
+
+    def drive(self) -> None:
+        """Run the loop until the end, also if a job stops it."""
+        with asyncio.Runner() as runner:
+            loop = runner.get_loop()
+            main = loop.create_task(self._main())
+            while not main.done():
+                try:
+                    loop.run_until_complete(main)
+                except BaseException as error:
+                    if isinstance(error, RuntimeError) and not main.done() and not loop.is_closed():
+                        continue
+                    # What runs is cancelled now, and is charged with this child's death.
+                    self._failing = True
+                    raise
+
+    async def _main(self) -> None:
+        child, context = self._child, self._child.context
+        loop = self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        loop.add_reader(context.signalled, self._on_signal)
+        loop.add_reader(context.plan.alive_read, child.drain_signals)
+        watch = loop.create_task(self._watch())
+        while not self._over:
+            try:
+                await self._turn()
+            except asyncio.CancelledError:
+                # By a job that cancels all tasks of its loop: nobody else does, while this goes on.
+                if self._failing:
+                    raise
+                _uncancel()
+        self._wake_up(())
+        child.take_ahead()
+        watch.cancel()
+
+    async def _turn(self) -> None:
+        self._changed.clear()
+        following = self._fenced(self._child.turn)
+        if following is Next.END:
+            self._over = True
+        elif following is Next.TURN:
+            await asyncio.sleep(0)
+        else:
+            if following is Next.SLEEP:
+                self._fenced(self._fall_asleep)
+            self._report_later()
+            await self._changed.wait()
+
+    def _report_later(self) -> None:
+        wait_s = self._child.report_wait_s()
+        if wait_s is not None and self._report_alarm is None:
+            self._report_alarm = asyncio.get_running_loop().call_later(wait_s, self._report_now)
+
+    def _report_now(self) -> None:
+        self._report_alarm = None
+        self._changed.set()
+
+    # Jobs.
+
+    def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
+        """Start a task for each message."""
+        child = self._child
+        for slot, message in zip(slots, messages, strict=True):
+            call = child.resolve(slot, index, message)
+            child.slots.reading_done()
+            if isinstance(call, Ending):
+                if child.slots.start(slot):
+                    self._ended(index, slot, call)
+                else:
+                    child.give_back(index, (slot,))
+            elif message.ncrashes and self._tasks:
+                self._alone = (index, slot, call)
+            else:
+                self._start(index, slot, call)
+
+    def _start(self, index: int, slot: int, call: Call) -> None:
+        task = JobTask(self._run(index, slot, call), index, slot, call)
+        self._tasks[slot] = task
+        if call.message.ncrashes:
+            self._loner = task
+        # Cancelled before its first step, its coroutine never runs.
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        assert isinstance(task, JobTask)
+        if self._tasks.get(task.slot) is not task:
+            return
+        del self._tasks[task.slot]
+        child, message = self._child, task.call.message
+        if task.cancelled():
+            child.release(task.index, [Lease(message.mid, message.token)])
+            child.slots.free((task.slot,))
+            self._changed.set()
+            return
+        error = task.exception()
+        logger.error(
+            "%s %s broke its child's loop", task.call.job.name, message.mid, exc_info=error
+        )
+        self._ended(
+            task.index,
+            task.slot,
+            Ending(mid=message.mid, token=message.token, outcome="crashed", reason=repr(error)),
+        )
+
+    def _ended(self, index: int, slot: int, ending: Ending) -> None:
+        self._child.ended(index, slot, ending)
+        self._child.slots.count_finished(1)
+        self._changed.set()
+
+    async def _run(self, index: int, slot: int, call: Call) -> None:
+        child, task = self._child, self._tasks[slot]
+        ending: Ending | None = None
+        try:
+            if not call.job.is_async:
+                self._fenced(self._report_before_sync)
+            # Only now: while a sync job holds the loop up, what waits behind it may be taken back.
+            if not child.slots.start(slot, kill_after_s(call.job)):
+                child.give_back(index, (slot,))
+            elif call.job.is_async:
+                ending = await child.executor.arun(call, lambda: bool(task.why) or self._failing)
+            else:
+                ending = child.run_sync(slot, call)
+        except (asyncio.CancelledError, JobAborted) as stopped:
+            if self._failing:  # it stays RUNNING, and is charged with this child's death
+                del self._tasks[slot]
+                raise
+            child.stopped(index, slot, call, task.why or child.abort or stopped)
+        self._tasks.pop(slot, None)
+        if ending is not None:
+            self._ended(index, slot, ending)
+        self._changed.set()
+
+    def _report_before_sync(self) -> None:
+        """Before a sync job, which may kill this child: report endings that nobody else could report then."""
+        try:
+            self._child.report_unsafe()
+        except JobqError:
+            pass  # the loop meets it again, and ends this child by it; here it would pass for the job's
+
+    def reported(self) -> None:
+        """Start the message that must run alone, once nothing else runs."""
+        if self._alone and not self._tasks:
+            alone, self._alone = self._alone, None
+            self._start(*alone)
+        if not self._tasks:
+            self._child.all_stopped()
+
+    # Waits.
+
+    def _fall_asleep(self) -> None:
+        child, loop = self._child, asyncio.get_running_loop()
+        polling = child.polling
+        nap_s = polling.nap_s()
+        behind = child.ask_ahead(nap_s)
+        if not child.is_busy:
+            child.slots.phase = Phase.IDLE
+        try:
+            self._wait_files = polling.waiter.begin(nap_s, behind, polling.skipped())
+        except UnavailableError:
+            self._wake_up(())
+            return
+        finally:
+            polling.note_silence()
+        child.asleep = True
+        for file in self._wait_files:
+            loop.add_reader(file, self._wake_up, (file,))
+        self._wait_alarm = loop.call_later(nap_s, self._overslept)
+
+    def _overslept(self) -> None:
+        loop, polling = asyncio.get_running_loop(), self._child.polling
+        for file in self._fenced(polling.waiter.cut_short):
+            loop.remove_reader(file)
+            self._wait_files.remove(file)
+        polling.note_silence()
+        self._wait_alarm = loop.call_later(GRACE_S, self._wake_up, ())
+
+    def _wake_up(self, ready: tuple[int, ...]) -> None:
+        """End the wait. Not `take_ahead` too: this is a callback, and an error must end the child."""
+        child = self._child
+        if self._wait_alarm is not None:
+            self._wait_alarm.cancel()
+        for file in self._wait_files:
+            asyncio.get_running_loop().remove_reader(file)
+        self._wait_files, child.asleep = [], False
+        child.polling.waiter.end(ready)
+        child.polling.wake()
+        child.slots.phase = Phase.WORKING
+        self._changed.set()
+
+    # What the supervisor asks for, and the fence.
+
+    def _on_signal(self) -> None:
+        child = self._child
+        child.drain_signals()
+        hurried = child.slots.asks(Control.HURRY)
+        for slot, task in list(self._tasks.items()):
+            if child.slots.is_lost(slot):
+                task.stop("lost")
+            elif hurried:
+                task.stop("hurry")
+        if self._alone and hurried:
+            (index, slot, _), self._alone = self._alone, None
+            child.give_back(index, (slot,))
+        if child.asleep and (child.slots.asks(Control.QUIET) or child.leaving()):
+            self._wake_up(())
+            child.return_wakes()
+        self._changed.set()
+
+    async def _watch(self) -> None:
+        """Look around while jobs run; also the age and memory of this child."""
+        child = self._child
+        while True:
+            try:
+                await asyncio.sleep(child.next_look_s())
+            except asyncio.CancelledError:
+                if self._over or self._failing:
+                    raise
+                _uncancel()
+            child.check_parent()
+            self._fence()
+            if child.leaving():
+                self._changed.set()
+
+    def _fence(self) -> None:
+        if self._tasks:
+            self._child.fence(self._stop_expired)
+
+    def _fenced(self, ask: Callable[[], Answer]) -> Answer:
+        """While the server is silent the loop stands still: no job whose lease is over then may go one step on."""
+        asked_at = boot_ns()
+        answer = ask()
+        if boot_ns() - asked_at > self._child.margin_ns:
+            self._fence()
+        return answer
+
+    def _stop_expired(self) -> None:
+        for slot, task in list(self._tasks.items()):
+            if self._child.slots.is_expired(slot):
+                task.stop("lost")
+
+    def in_fork(self) -> None:
+        """In a process that a job forked, nothing of this loop runs but the end, once the job's step is over."""
+        if self._loop is not None:
+            for handle in getattr(self._loop, "_ready", ()):
+                handle.cancel()
+            self._loop.call_soon(leave, ForkedProcessError())
+
+
+def _uncancel() -> None:
+    """Take back the cancellation of the task that runs."""
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()

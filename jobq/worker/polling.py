@@ -1,0 +1,174 @@
+"""Which queue a child asks next, and how long it waits when all are empty.
+
+With one queue, the server says how long to wait. With several, an empty queue sleeps until its wake marker comes; the
+supervisor takes care of work that only becomes due later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import monotonic
+
+from jobq.client.connection import Client
+from jobq.client.waiter import WakeWaiter
+from jobq.config import WorkerSettings
+from jobq.errors import JobqError
+from jobq.queue.queue import Queue
+from jobq.queue.types import Dequeued
+from jobq.worker import logger
+from jobq.worker.queue_client import same_node
+from jobq.worker.queue_health import AWAY, QueueHealth
+from jobq.worker.scheduling import QueueTurns
+
+#: With several queues: the longest wait for markers; what is due sooner than NEAR_MS, the child asks for itself.
+LONGEST_NAP_S, NEAR_MS = 30.0, 2_000
+#: How often a busy child looks for markers; the share of its time that this may take on a Cluster; and how often it
+#: asks all queues when it can't look.
+LOOK_EVERY_S, LOOK_SHARE, ASK_ALL_EVERY_S = 0.05, 0.1, 2.0
+
+
+class Polling:
+    """The queues of one child, by index."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        client: Client,
+        queues: Sequence[Queue],
+        health: QueueHealth,
+    ) -> None:
+        self._settings, self._queues, self._health = settings, queues, health
+        self._turns = QueueTurns([weight for _, weight in settings.queues], settings.strict)
+        self.waiter = WakeWaiter(client, [queue.wake_key for queue in queues])
+        # Whether queues sleep until their marker comes. A burst asks each in turn until all are empty.
+        self._many = len(queues) > 1 and not settings.burst
+        self._nap_ms: int | None = None
+        self._ask_at: dict[int, float] = {}
+        # Queues whose marker this child took and that it hasn't asked since.
+        self._unasked: set[int] = set()
+        # Queues in which something happened since they were last found empty.
+        self._active: set[int] = set()
+        self._looked_at, self._look_from = 0.0, 0
+
+    def next(self) -> int | None:
+        """Return the queue to ask now; None if all were found empty."""
+        return self._turns.next()
+
+    def found(self, index: int, dequeued: Dequeued) -> None:
+        """Note what asking a queue gave."""
+        something = bool(dequeued.messages) or dequeued.sleep_ms == 0
+        if something or dequeued.due_ms or index in self._active or not self._many:
+            self._health.touch(index)
+        if not self._many:
+            self._turns.found(index, something)
+            if not something:
+                self._nap_ms = min(self._nap_ms or dequeued.sleep_ms, dequeued.sleep_ms)
+            return
+        self._unasked.discard(index)
+        if something:
+            self._active.add(index)
+            self._turns.found(index, True)
+            if self._settings.strict:
+                self.waiter.by_priority()
+            return
+        self._active.discard(index)
+        self._turns.sleeps(index)
+        if 0 < dequeued.due_ms <= NEAR_MS or self.in_trouble(index):
+            self._ask_at[index] = monotonic() + min(dequeued.due_ms, NEAR_MS) / 1000
+
+    def nap_s(self) -> float:
+        """Return how long to wait for a marker."""
+        if not self._many:
+            nap_s, self._nap_ms = (self._nap_ms or 1) / 1000, None
+            return nap_s
+        self.skipped()  # notes when to ask them again
+        # On a Cluster each queue's wait is a command of its own.
+        longest_s = max(LONGEST_NAP_S, float(len(self._queues)))
+        soonest = min(self._ask_at.values(), default=0.0)
+        return min(longest_s, max(0.001, soonest - monotonic())) if soonest else longest_s
+
+    def wake(self) -> None:
+        """After a wait or a look, wake the queues whose marker came or whose time has come."""
+        if not self._many:
+            return
+        for index in self.waiter.woken:
+            self._unasked.add(index)
+            self._active.add(index)
+            self._turns.wakes(index)
+        self.waiter.woken.clear()
+        if self._ask_at:
+            now = monotonic()
+            for index in [index for index, at in self._ask_at.items() if at <= now]:
+                del self._ask_at[index]
+                self._turns.wakes(index)
+
+    def look_for_wakes(self) -> None:
+        """Between jobs, look whether a sleeping queue has something. The server serves idle children first."""
+        if not self._many or not self._turns.asleep:
+            return
+        now = monotonic()
+        passed_s = now - self._looked_at
+        if passed_s < LOOK_EVERY_S and not self._settings.strict:
+            return
+        self._looked_at = now
+        asleep = [index for index in self._turns.asleep if not self.in_trouble(index)]
+        if asleep:
+            first = self._look_from % len(asleep)
+            try:
+                self._look_from += self.waiter.look(
+                    asleep if self._settings.strict else asleep[first:] + asleep[:first],
+                    passed_s * LOOK_SHARE,
+                )
+            except JobqError:
+                # One of them is broken, or this user may not: asking each one shows which.
+                self._looked_at = now + ASK_ALL_EVERY_S
+                for index in asleep:
+                    self._turns.wakes(index)
+        self.wake()
+
+    def stays(self, index: int) -> bool:
+        """Whether the next turn is this queue's too; if so, the turn is used up."""
+        self.look_for_wakes()
+        return self._turns.stays(index)
+
+    def in_trouble(self, index: int) -> bool:
+        """Whether this queue is skipped."""
+        return self._health.any_trouble and bool(self._health.state(index))
+
+    def waits_for_server(self) -> bool:
+        """Whether there may be work on a server that is away."""
+        return any(self._health.state(index) == AWAY for index in range(len(self._queues)))
+
+    def skipped(self) -> frozenset[int]:
+        """Return the queues in trouble. No marker of theirs comes, so they are asked again after a while."""
+        if not self._health.any_trouble:
+            return frozenset()
+        troubled = frozenset(i for i in range(len(self._queues)) if self._health.state(i))
+        for index in troubled if self._many else ():
+            self._ask_at.setdefault(index, monotonic() + ASK_ALL_EVERY_S)
+        return troubled
+
+    def note_silence(self) -> None:
+        """Mark queues as away whose server couldn't be asked to wait."""
+        for index, asked_at in self.waiter.silent:
+            if self._queues[index].client.is_cluster:
+                why = "no answer when asked to wait"
+                self._health.failed(same_node(self._queues, index), AWAY, why, asked_at)
+        self.waiter.silent.clear()
+
+    def return_wakes(self, queues: Sequence[Queue]) -> None:
+        """Before leaving, make the server push again a marker that may have come as this child stopped waiting.
+
+        queues: the same ones, on a client with little patience.
+        """
+        taken = self._unasked.union(self.waiter.woken) if self._many else range(len(queues))
+        for index in taken:
+            if self.in_trouble(index):
+                continue
+            queue = queues[index]
+            try:
+                queue.admin.collect(1, crash_limit=self._settings.crash_limit)
+            except JobqError as error:
+                logger.warning("left while the server doesn't answer: %s", error)
+                if not queue.client.is_cluster:
+                    return

@@ -1,0 +1,83 @@
+"""Runs one job at a time, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import monotonic
+
+from jobq.errors import JobAborted
+from jobq.jobs.context import Call
+from jobq.queue.types import Ending, Message
+from jobq.worker.child import Child, Next, Runner
+from jobq.worker.scheduling import BatchSize
+from jobq.worker.timers import kill_after_s
+
+
+class SyncRunner(Runner):
+    """Takes as many messages as it can run in a short time."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        settings = child.settings
+        self._sizes = [BatchSize(settings.prefetch, settings.prefetch_ms) for _ in settings.queues]
+
+    @property
+    def is_running(self) -> bool:
+        """Between batches, when this is asked, nothing runs."""
+        return False
+
+    def drive(self) -> None:
+        """Turn after turn, in this thread."""
+        child = self._child
+        while (following := child.turn()) is not Next.END:
+            if following is Next.SLEEP:
+                child.sleep()
+            elif following is Next.WAIT:
+                child.rest()
+
+    def room(self, index: int, freed: int = 0) -> int:
+        """As many as were run in that time before, and as there are slots."""
+        return min(self._sizes[index].size, self._child.slots.nfree + freed)
+
+    def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
+        """Run the batch; give back what wasn't started."""
+        child, began, nran = self._child, monotonic(), 0
+        for slot, message in zip(slots, messages, strict=True):
+            if child.draining:
+                break
+            call = child.resolve(slot, index, message)
+            limit_s = kill_after_s(call.job) if isinstance(call, Call) else None
+            if not child.slots.start(slot, limit_s):
+                if child.slots.is_lost(slot):
+                    continue
+                break
+            nran += 1
+            ending = self._run(index, slot, call) if isinstance(call, Call) else call
+            if ending is None:
+                if child.draining or child.slots.is_expired(slot):
+                    break
+                continue
+            waits = child.ended(index, slot, ending) or nran == len(messages)
+            if not (waits or child.report()):
+                break
+        child.slots.count_finished(nran)
+        self._sizes[index].ran(max(1, nran), monotonic() - began)
+        if nran < len(messages):
+            child.report()
+            child.give_back(index, slots)
+
+    def _run(self, index: int, slot: int, call: Call) -> Ending | None:
+        """Run a started message; None if it was stopped."""
+        child = self._child
+        try:
+            return child.run_sync(slot, call)
+        except JobAborted as aborted:
+            child.stopped(index, slot, call, child.abort or aborted)
+            child.all_stopped()
+            return None
+
+    def reported(self) -> None:
+        """Nothing waits for that."""
+
+    def in_fork(self) -> None:
+        """The executor ends a fork where the job's code ends."""
