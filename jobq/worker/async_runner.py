@@ -23,7 +23,7 @@ from jobq.worker.timers import kill_after_s
 Answer = TypeVar("Answer")
 
 
-class JobTask(asyncio.Task[None]):
+class JobRun(asyncio.Task[None]):
     """Runs one call. Its worker may cancel it, and the job itself; another job that cancels all tasks may not."""
 
     def __init__(
@@ -54,11 +54,11 @@ class AsyncRunner(Runner):
 
     def __init__(self, child: Child) -> None:
         self._child = child
-        self._tasks: dict[int, JobTask] = {}
+        self._runs: dict[int, JobRun] = {}
         # A message with a crash on record, which waits until it can run alone.
         self._alone: tuple[int, int, Call] | None = None
         # The last one that ran alone.
-        self._loner: JobTask | None = None
+        self._loner: JobRun | None = None
         self._wait_files: list[int] = []
         self._wait_alarm: asyncio.TimerHandle | None = None
         self._report_alarm: asyncio.TimerHandle | None = None
@@ -68,16 +68,16 @@ class AsyncRunner(Runner):
     @property
     def is_running(self) -> bool:
         """Whether a message runs, or waits until it may run alone."""
-        return bool(self._tasks or self._alone)
+        return bool(self._runs or self._alone)
 
     def room(self, index: int, freed: int = 0) -> int:
         """As many as may run beside what runs; none beside a message that runs alone."""
         child, loner = self._child, self._loner
-        if self._alone or (loner is not None and self._tasks.get(loner.slot) is loner):
+        if self._alone or (loner is not None and self._runs.get(loner.slot) is loner):
             return 0
         nfree, most = child.slots.nfree, child.settings.concurrency
         nused = COUNT - nfree - child.nparked
-        return min(nfree + freed, most - nused + freed, most - len(self._tasks))
+        return min(nfree + freed, most - nused + freed, most - len(self._runs))
 
     def drive(self) -> None:
         """Run the loop until the end, also if a job stops it."""
@@ -148,37 +148,35 @@ class AsyncRunner(Runner):
                     self._ended(index, slot, call)
                 else:
                     child.give_back(index, (slot,))
-            elif message.ncrashes and self._tasks:
+            elif message.ncrashes and self._runs:
                 self._alone = (index, slot, call)
             else:
                 self._start(index, slot, call)
 
     def _start(self, index: int, slot: int, call: Call) -> None:
-        task = JobTask(self._run(index, slot, call), index, slot, call)
-        self._tasks[slot] = task
+        run = JobRun(self._run(index, slot, call), index, slot, call)
+        self._runs[slot] = run
         if call.message.ncrashes:
-            self._loner = task
+            self._loner = run
         # Cancelled before its first step, its coroutine never runs.
-        task.add_done_callback(self._on_task_done)
+        run.add_done_callback(self._on_done)
 
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        assert isinstance(task, JobTask)
-        if self._tasks.get(task.slot) is not task:
+    def _on_done(self, run: asyncio.Task[None]) -> None:
+        assert isinstance(run, JobRun)
+        if self._runs.get(run.slot) is not run:
             return
-        del self._tasks[task.slot]
-        child, message = self._child, task.call.message
-        if task.cancelled():
-            child.release(task.index, [Lease(message.mid, message.token)])
-            child.slots.free((task.slot,))
+        del self._runs[run.slot]
+        child, message = self._child, run.call.message
+        if run.cancelled():
+            child.release(run.index, [Lease(message.mid, message.token)])
+            child.slots.free((run.slot,))
             self._changed.set()
             return
-        error = task.exception()
-        logger.error(
-            "%s %s broke its child's loop", task.call.job.name, message.mid, exc_info=error
-        )
+        error = run.exception()
+        logger.error("%s %s broke its child's loop", run.call.job.name, message.mid, exc_info=error)
         self._ended(
-            task.index,
-            task.slot,
+            run.index,
+            run.slot,
             Ending(mid=message.mid, token=message.token, outcome="crashed", reason=repr(error)),
         )
 
@@ -188,7 +186,7 @@ class AsyncRunner(Runner):
         self._changed.set()
 
     async def _run(self, index: int, slot: int, call: Call) -> None:
-        child, task = self._child, self._tasks[slot]
+        child, run = self._child, self._runs[slot]
         ending: Ending | None = None
         try:
             if not call.job.is_async:
@@ -197,15 +195,15 @@ class AsyncRunner(Runner):
             if not child.slots.start(slot, kill_after_s(call.job)):
                 child.give_back(index, (slot,))
             elif call.job.is_async:
-                ending = await child.executor.arun(call, lambda: bool(task.why) or self._failing)
+                ending = await child.executor.arun(call, lambda: bool(run.why) or self._failing)
             else:
                 ending = child.run_sync(slot, call)
         except (asyncio.CancelledError, JobAborted) as stopped:
             if self._failing:  # it stays RUNNING, and is charged with this child's death
-                del self._tasks[slot]
+                del self._runs[slot]
                 raise
-            child.stopped(index, slot, call, task.why or child.abort or stopped)
-        self._tasks.pop(slot, None)
+            child.stopped(index, slot, call, run.why or child.abort or stopped)
+        self._runs.pop(slot, None)
         if ending is not None:
             self._ended(index, slot, ending)
         self._changed.set()
@@ -219,10 +217,10 @@ class AsyncRunner(Runner):
 
     def reported(self) -> None:
         """Start the message that must run alone, once nothing else runs."""
-        if self._alone and not self._tasks:
+        if self._alone and not self._runs:
             alone, self._alone = self._alone, None
             self._start(*alone)
-        if not self._tasks:
+        if not self._runs:
             self._child.all_stopped()
 
     # Waits.
@@ -273,11 +271,11 @@ class AsyncRunner(Runner):
         child = self._child
         child.drain_signals()
         hurried = child.slots.asks(Control.HURRY)
-        for slot, task in list(self._tasks.items()):
+        for slot, run in list(self._runs.items()):
             if child.slots.is_lost(slot):
-                task.stop("lost")
+                run.stop("lost")
             elif hurried:
-                task.stop("hurry")
+                run.stop("hurry")
         if self._alone and hurried:
             (index, slot, _), self._alone = self._alone, None
             child.give_back(index, (slot,))
@@ -302,7 +300,7 @@ class AsyncRunner(Runner):
                 self._changed.set()
 
     def _fence(self) -> None:
-        if self._tasks:
+        if self._runs:
             self._child.fence(self._stop_expired)
 
     def _fenced(self, ask: Callable[[], Answer]) -> Answer:
@@ -314,9 +312,9 @@ class AsyncRunner(Runner):
         return answer
 
     def _stop_expired(self) -> None:
-        for slot, task in list(self._tasks.items()):
+        for slot, run in list(self._runs.items()):
             if self._child.slots.is_expired(slot):
-                task.stop("lost")
+                run.stop("lost")
 
     def in_fork(self) -> None:
         """In a process that a job forked, nothing of this loop runs but the end, once the job's step is over."""
@@ -328,6 +326,6 @@ class AsyncRunner(Runner):
 
 def _uncancel() -> None:
     """Take back the cancellation of the task that runs."""
-    task = asyncio.current_task()
-    if task is not None:
-        task.uncancel()
+    current = asyncio.current_task()
+    if current is not None:
+        current.uncancel()
