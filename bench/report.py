@@ -194,7 +194,7 @@ def _remarks(run: Run) -> Iterator[str]:
         most = max(line["others"] for line in busy)
         yield from (
             "",
-            f"† Others took more than 5 % of the machine's CPU meanwhile, {most:.0%} at most.",
+            f"† Other programs used more than 5 % of the machine's CPU, {most:.0%} at most.",
         )
     for line in run.failed:
         why = line["why"].splitlines()[-1][-160:]

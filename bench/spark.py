@@ -63,7 +63,7 @@ def document(found: dict[str, Any]) -> Iterator[str]:
             said = ", ".join(filter(None, (verdict, busy)))
             yield f"| {figure} | {bound} | {_shown(line)} {line['unit']} | {said} |"
     if any(line["others"] > BUSY_SHARE for line in found["figures"].values()):
-        yield from ("", "† Others took so much of the machine's CPU meanwhile.")
+        yield from ("", "† Other programs used this share of the machine's CPU during the run.")
 
 
 def _judged(middle: float, target: tuple[float, bool] | None) -> tuple[str, str]:

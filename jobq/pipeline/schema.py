@@ -25,24 +25,26 @@ class Column(NamedTuple):
 Columns = tuple[Column, ...]
 
 EVENT_COLUMNS: Columns = (
-    Column("queue", "string", "Where it happened; the key of the stream says it."),
+    Column("queue", "string", "The queue's name, from the stream's key."),
     Column("kind", "string", "What happened."),
-    Column("mid", "string", "The message's id; null for what concerns the whole queue."),
-    Column("job", "string", "The job's name; null where no attempt tells it."),
-    Column("attempt", "int32", "The attempt it is about, from 1; 0 before the first."),
-    Column("enqueued_at", "timestamp", "By the producer's clock; null when it didn't say."),
+    Column("mid", "string", "The message's id; null for events of the whole queue."),
+    Column("job", "string", "The job's name; null where it is unknown."),
+    Column("attempt", "int32", "The attempt's number, from 1; 0 before the first."),
+    Column("enqueued_at", "timestamp", "By the producer's clock; null if it is unknown."),
     Column("started_at", "timestamp", "finished_at - run_us; null without a run.", in_lake=False),
     Column("finished_at", "timestamp", "When it happened, by the server's clock."),
     Column("wait_ms", "int64", "Enqueue to start, never below 0; null if unknown.", in_lake=False),
     Column("run_us", "int64", "How long the attempt ran; null without a run."),
     Column("cpu_us", "int64", "Processor time of the run."),
-    Column("rss_kib", "int32", "Peak memory of the process that ran it, up to then."),
+    Column("rss_kib", "int32", "Peak memory of the process that ran it, until then."),
     Column("bytes", "int32", "Length of the content."),
-    Column("worker", "string", "Who ran it."),
+    Column("worker", "string", "The worker that ran it."),
     Column(
         "error", "string", "The error's class; for other kinds what docs/reference/events.md says."
     ),
-    Column("fingerprint", "string", "The same for errors with the same class and place."),
+    Column(
+        "fingerprint", "string", "Equal for errors of the same class from the same line of code."
+    ),
     Column("trace_id", "string", "The 32 hex digits of the caller's trace."),
     Column("entry_at", "timestamp", "When the event was written: the ms of the entry's id."),
     Column("entry_seq", "int32", "The entry's number within that ms."),
@@ -51,9 +53,9 @@ EVENT_COLUMNS: Columns = (
 
 TOPIC_COLUMNS: Columns = (
     Column("topic", "string", "The topic's name."),
-    Column("index", "int64", "The message's own for ever; grows by one per append."),
+    Column("index", "int64", "The message's index; grows by one per append."),
     Column("at", "timestamp", "When it was appended, by the server's clock."),
-    Column("key", "string", "What compaction keeps the newest of; null without."),
+    Column("key", "string", "Compaction keeps the newest message of each key; may be null."),
     Column("content", "binary", "Null deletes the key."),
     Column("headers", "map", "Texts by name; null without."),
 )
@@ -61,34 +63,34 @@ TOPIC_COLUMNS: Columns = (
 MESSAGE_COLUMNS: Columns = (
     Column("queue", "string", "The queue's name."),
     Column("mid", "string", "The message's id."),
-    Column("status", "string", "As `jobq status` says it."),
-    Column("attempts", "int32", "Hand-outs so far, without releases and snoozes."),
+    Column("status", "string", "As `jobq status` shows it."),
+    Column("attempts", "int32", "Number of hand-outs, without releases and snoozes."),
     Column("ncrashes", "int32", "Attempts that crashed."),
     Column("not_before", "timestamp", "End of its backoff; null without."),
     Column("lock_at", "timestamp", "End of its lock; null without."),
-    Column("job", "string", "The job's name; null when the content is no call."),
-    Column("enqueued_at", "timestamp", "By the producer's clock; null when it didn't say."),
+    Column("job", "string", "The job's name; null if the content is not a call."),
+    Column("enqueued_at", "timestamp", "By the producer's clock; null if it is unknown."),
     Column("bytes", "int32", "Length of the content."),
     Column("content", "binary", "The call as it was enqueued."),
 )
 
 QUEUE_COLUMNS: Columns = (
     Column("queue", "string", "The queue's name."),
-    Column("messages", "int64", "All that live, and done ones not yet collected."),
-    Column("ready", "int64", "To be handled now."),
+    Column("messages", "int64", "Live messages, and done ones not yet collected."),
+    Column("ready", "int64", "To run now."),
     Column("delayed", "int64", "With a backoff."),
-    Column("deduped", "int64", "Done, their mids still refused."),
-    Column("locked", "int64", "Being handled, expired locks included."),
+    Column("deduped", "int64", "Done, with mids that are still refused."),
+    Column("locked", "int64", "Running, including expired leases."),
     Column("done", "int64", "Done, to be collected."),
-    Column("requeued", "int64", "With newer content for after their run."),
+    Column("requeued", "int64", "Running, with newer content to run afterwards."),
     Column("dead", "int64", "Out of attempts."),
-    Column("circle", "int64", "Handed out before: what upkeep walks."),
+    Column("circle", "int64", "Handed out, or just done."),
     Column("paused", "boolean", "Nothing is handed out."),
-    Column("quarantined", "int64", "Bytes set aside that can't be a mid."),
+    Column("quarantined", "int64", "Invalid mids that were set aside."),
     Column("level", "string", "What the event stream records: off, attempts or all."),
-    Column("maxlen", "int64", "About how many events the stream keeps."),
-    Column("events", "int64", "How many it holds."),
-    Column("events_added", "int64", "How many were ever written to it."),
+    Column("maxlen", "int64", "Approximate number of events that the stream keeps."),
+    Column("events", "int64", "Number of events in the stream."),
+    Column("events_added", "int64", "Number of events ever written to it."),
 )
 
 DEAD_COLUMNS: Columns = (
@@ -99,8 +101,8 @@ DEAD_COLUMNS: Columns = (
     Column("attempts", "int32", "Attempts it had."),
     Column("ncrashes", "int32", "Attempts that crashed."),
     Column("reason", "string", "Why it is dead, with the traceback's end if it has one."),
-    Column("job", "string", "The job's name; null when the content is no call."),
-    Column("enqueued_at", "timestamp", "By the producer's clock; null when it didn't say."),
+    Column("job", "string", "The job's name; null if the content is not a call."),
+    Column("enqueued_at", "timestamp", "By the producer's clock; null if it is unknown."),
     Column("bytes", "int32", "Length of the content."),
     Column("content", "binary", "The call as it was enqueued."),
 )

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +38,15 @@ with asyncio.Runner() as runner:
         text = ""
         print("\0", flush=True)
 """
+
+
+#: Commands that go on until Ctrl-C, and what they write once they serve.
+SERVERS = {
+    r"jobq worker (?!.*--burst)": r" starts \d+ children|begins",
+    r"uvicorn ": r"Uvicorn running on",
+    # Both workers name their jobs, and each of three orders sends an invoice.
+    r"honcho start": r"(?s)(shop\.invoice.*){5}",
+}
 
 
 class Block(NamedTuple):
@@ -196,3 +205,56 @@ class Shell:
             except ProcessLookupError:
                 pass
             process.wait(DEADLINE_S)
+
+
+def type_page(shell: Shell, text: str, skipped: Callable[[str], bool]) -> None:
+    """All that a page shows, in its order, but what is `skipped`; what it starts still runs afterwards."""
+    for block in blocks(text):
+        if block.is_output:
+            for pattern in block.patterns:
+                shell.await_output(pattern)
+        elif block.language == "text" or (not block.is_commands and skipped(block.text)):
+            continue
+        elif block.service:
+            type_command(shell, block.service)
+        elif block.is_commands:
+            for command in block.commands:
+                if not skipped(command):
+                    type_command(shell, command)
+        elif NAMED.match(block.text):
+            shell.write([block.text])
+        else:
+            shell.type(block.text)
+
+
+def server_of(command: str) -> str | None:
+    """What it writes when it serves; None if the command ends by itself."""
+    return next((ready for begins, ready in SERVERS.items() if re.match(begins, command)), None)
+
+
+def type_command(shell: Shell, command: str) -> None:
+    """One command: to its end, until it serves, or in the background."""
+    if place := re.match(r"cd (\S+)$", command):
+        shell.here = shell.here / place[1]
+        return
+    written = len(shell.output())
+    if ready := server_of(command):
+        shell.servers.append(shell.start(f"exec {command}"))
+        shell.await_output(ready, written)
+        return
+    if command.partition("#")[0].rstrip().endswith("&"):
+        shell.jobs.append(shell.start(f"{command}\nwait $!"))
+        return
+    shell.run(filled(shell, command))
+
+
+def filled(shell: Shell, command: str) -> str:
+    """The command, with what the page's <id> or <mid> stands for: what the one before it wrote."""
+    written = shell.output() if "<" in command else ""
+    if "<mid>" in command:
+        command = command.replace("<mid>", re.findall(r'"mid":"([^"]+)"', written)[-1])
+    if "<id>" in command:
+        command = command.replace(
+            "<id>", re.findall(r"^accounts +(\S+)", written, re.MULTILINE)[-1]
+        )
+    return command

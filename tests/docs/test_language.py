@@ -26,17 +26,8 @@ PAGES = sorted(
 #: Pages, and packages of jobq/ and folders of lua/, that are not edited yet. The lists only get shorter.
 PAGES_LATER = {
     *("docs/decisions.md", "docs/migrating.md", "docs/reference/cli.md", "docs/reference/chaos.md"),
-    *(
-        "docs/reference/events.md",
-        "docs/reference/faults.md",
-        "docs/reference/benchmarks.md",
-        "docs/reference/wire.md",
-    ),
-    *("docs/reference/performance.md", "docs/reference/states.md", "docs/reference/glossary.md"),
-    *(
-        f"docs/guides/spark/{name}.md"
-        for name in ("index", "ingest", "reports", "replay", "source", "write")
-    ),
+    *("docs/reference/faults.md", "docs/reference/benchmarks.md"),
+    *("docs/reference/performance.md", "docs/reference/states.md"),
 }
 SOURCES_CLEAN = (
     "jobq/__init__.py",

@@ -6,7 +6,6 @@ without a language and `sh` are commands. `output` is what the terminals must sh
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 import time
@@ -20,12 +19,16 @@ from jobq.queue.directory import queue_names
 from jobq.queue.queue import Queue
 from tests import tools
 from tests.client.deployments import free_port
-from tests.docs.pages import DEADLINE_S, NAMED, ROOT, Shell, blocks
+from tests.docs.pages import DEADLINE_S, ROOT, Shell, blocks, type_page
 from tests.examples.test_email import Mailbox
 
 READMES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("**/README.md"))
 #: Pages of docs/ whose blocks other tests run, and which.
 ELSEWHERE = {
+    **{
+        f"docs/guides/spark/{name}.md": "tests/pipeline/test_guides.py"
+        for name in ("index", "ingest", "reports", "replay", "source", "write")
+    },
     "docs/migrating.md": "tests/docs/test_migrating.py",
     "docs/guides/reliable.md": "tests/protocols/reliable/test_page.py",
     "docs/guides/rsmq.md": "tests/protocols/rsmq/test_documents.py",
@@ -33,25 +36,18 @@ ELSEWHERE = {
     "docs/reference/cli.md": "tests/docs/test_documents.py",
     "docs/reference/wire.md": "tests/docs/test_documents.py",
 }
-#: Pages that aren't typed yet.
-LATER = {
-    *("docs/reference/chaos.md", "docs/reference/events.md"),
-    *(
-        f"docs/guides/spark/{name}.md"
-        for name in ("index", "ingest", "reports", "replay", "source", "write")
-    ),
-}
 GUIDES = sorted(
     str(path.relative_to(ROOT))
     for path in (ROOT / "docs").glob("*/**/*.md")
     if "_build" not in path.parts
-    and str(path.relative_to(ROOT)) not in {*ELSEWHERE, *LATER}
+    and str(path.relative_to(ROOT)) not in ELSEWHERE
     and any(block.is_run for block in blocks(path.read_text()))
 )
 PAGES = ["README.md", *READMES, "docs/tutorial.md", *GUIDES]
 
 SPARK = "Spark takes 1.1 GB; tests/pipeline runs it, and examples/spark in test_examples.py there"
 INSTALLS = "the network; tests/packaging installs jobq"
+CHAOS = "minutes; tests/chaos runs the command and every fault"
 ACL = "users would stay on the server of the tests; tests/security gives them their rights"
 #: What isn't run here and why, by the page and by how a command or the block begins.
 NOT_RUN = {
@@ -59,6 +55,8 @@ NOT_RUN = {
     ("README.md", "make pipeline"): SPARK,
     ("README.md", "make test"): "the whole suite",
     ("README.md", 'pip install "path/to/jobq[embedded]"'): INSTALLS,
+    ("docs/reference/chaos.md", "jobq chaos"): CHAOS,
+    ("docs/reference/chaos.md", "make chaos"): CHAOS,
     ("docs/guides/security.md", "jobq acl | valkey-cli"): ACL,
     ("docs/guides/security.md", "valkey-cli ACL"): ACL,
     ("examples/spark/README.md", "pip install"): INSTALLS,
@@ -86,22 +84,10 @@ LEFT = {
 }
 #: Pages with a job that raises, whose traceback the worker logs.
 FAILING = {"docs/guides/retries.md"}
-#: Commands that go on until Ctrl-C, and what they write once they serve.
-SERVERS = {
-    r"jobq worker (?!.*--burst)": r" starts \d+ children|begins",
-    r"uvicorn ": r"Uvicorn running on",
-    # Both workers name their jobs, and each of three orders sends an invoice.
-    r"honcho start": r"(?s)(shop\.invoice.*){5}",
-}
 
 
 def not_run(page: str, text: str) -> bool:
     return any(page == where and text.startswith(begins) for where, begins in NOT_RUN)
-
-
-def server_of(command: str) -> str | None:
-    """What it writes when it serves; None if the command ends by itself."""
-    return next((ready for begins, ready in SERVERS.items() if re.match(begins, command)), None)
 
 
 @pytest.fixture
@@ -123,24 +109,7 @@ def walk(server: Any, client: Any, redis: Any, tmp_path: Path) -> Iterator[Calla
     shell.env["PATH"] = f"{pip.parent}:{shell.env['PATH']}"
 
     def typed(page: str) -> Shell:
-        for block in blocks((ROOT / page).read_text()):
-            if block.is_output:
-                for pattern in block.patterns:
-                    shell.await_output(pattern)
-            elif block.language == "text":
-                continue
-            elif block.service:
-                _typed_command(shell, block.service)
-            elif block.is_commands:
-                for command in block.commands:
-                    if not not_run(page, command):
-                        _typed_command(shell, command)
-            elif not_run(page, block.text):
-                continue
-            elif NAMED.match(block.text):
-                shell.write([block.text])
-            else:
-                shell.type(block.text)
+        type_page(shell, (ROOT / page).read_text(), lambda text: not_run(page, text))
         return shell
 
     yield typed
@@ -148,33 +117,6 @@ def walk(server: Any, client: Any, redis: Any, tmp_path: Path) -> Iterator[Calla
     mailbox.shutdown()
     mailbox.server_close()
     redis.function_flush()
-
-
-def _typed_command(shell: Shell, command: str) -> None:
-    if place := re.match(r"cd (\S+)$", command):
-        shell.here = shell.here / place[1]
-        return
-    written = len(shell.output())
-    if ready := server_of(command):
-        shell.servers.append(shell.start(f"exec {command}"))
-        shell.await_output(ready, written)
-        return
-    if command.partition("#")[0].rstrip().endswith("&"):
-        shell.jobs.append(shell.start(f"{command}\nwait $!"))
-        return
-    shell.run(filled(shell, command))
-
-
-def filled(shell: Shell, command: str) -> str:
-    """The command, with what the page's <id> or <mid> stands for: what the one before it wrote."""
-    written = shell.output() if "<" in command else ""
-    if "<mid>" in command:
-        command = command.replace("<mid>", re.findall(r'"mid":"([^"]+)"', written)[-1])
-    if "<id>" in command:
-        command = command.replace(
-            "<id>", re.findall(r"^accounts +(\S+)", written, re.MULTILINE)[-1]
-        )
-    return command
 
 
 def waiting(client: Any) -> dict[str, int]:
