@@ -65,7 +65,7 @@ def _document(run: Run) -> Iterator[str]:
         "",
         "## Scripts",
         "",
-        "By the server's own clock, at the default batch limits, in ms.",
+        "By the server's clock, at the default batch limits, in ms.",
         "",
     )
     yield from _scripts(run)

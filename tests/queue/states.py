@@ -185,10 +185,10 @@ def page() -> str:
 
 OPENING = """# States
 
-What each verb does to a message in each status. The page is made from the table that the tests run on real servers
-(`tests/queue/states.txt`, `python docs/make_states.py`).
+What each call does to a message in each status. `python docs/make_states.py` generates the page from `tests/queue/states.txt`, the table that the tests
+run on real servers.
 
-Carmine's eight statuses, and dead. "expired" is a message whose lock ran out and which nobody recovered yet: its
-status reads queued, and its last holder may still finish. Finish, extend and release are called by whoever holds
-the message or held it last. "and dead": a dead message of that mid is kept besides the live one.
+There are eight statuses, named as in Carmine, and *dead*. "expired" is a message whose lease has ended and which no worker has recovered yet: its
+status reads queued, and its last holder may still finish it. The holder, or the last holder, calls finish, extend and release.
+"and dead": there is a dead message of that mid in addition to the live one.
 """
