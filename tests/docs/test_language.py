@@ -31,7 +31,6 @@ SOURCES_CLEAN = (
     "jobq/__init__.py",
     "jobq/__main__.py",
     "jobq/extras.py",
-    "lua/doctor",
     "lua/shared",
 )
 

@@ -23,7 +23,12 @@ NOT_RUN = {
 def shell(valkey_client: Any, valkey: Any, tmp_path: Path) -> Iterator[Shell]:
     """A terminal in an empty folder, for one server and two cores."""
     tools.library("pyspark")
-    env = {"JOBQ_SPARK_MASTER": "local[2]", "SPARK_LOCAL_DIRS": str(tmp_path / "scratch")}
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    # Rollups are left to `compact`: each would start Spark once more.
+    env = {
+        "JOBQ_SPARK_MASTER": "local[2]", "SPARK_LOCAL_DIRS": str(scratch), "JOBQ_LAKE_INGEST_ROLLUP": "0",
+    }  # fmt: skip
     made = Shell(tmp_path, valkey.url, env)
     yield made
     made.close()
