@@ -185,10 +185,10 @@ def page() -> str:
 
 OPENING = """# States
 
-What each call does to a message in each status. `python docs/make_states.py` generates the page from `tests/queue/states.txt`, the table that the tests
-run on real servers.
+What each call does to a message in each status. `python docs/make_states.py` generates the page from
+`tests/queue/states.txt`, the table that the tests run on real servers.
 
-There are eight statuses, named as in Carmine, and *dead*. "expired" is a message whose lease has ended and which no worker has recovered yet: its
-status reads queued, and its last holder may still finish it. The holder, or the last holder, calls finish, extend and release.
-"and dead": there is a dead message of that mid in addition to the live one.
+There are eight statuses, named as in Carmine, and *dead*. "expired" is a message whose lease has ended and which no
+worker has recovered yet: its status reads queued, and its last holder may still finish it. The holder, or the last
+holder, calls finish, extend and release. "and dead": there is a dead message of that mid in addition to the live one.
 """
