@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from jobq.client.connection import Client, default_client
-from jobq.client.numbered_calls import Callers
+from jobq.client.numbered_calls import Callers, error_code
 from jobq.client.scripts import load
 from jobq.errors import ConfigError, EmptyKeyError, ScriptError
 from jobq.protocols.reliable import keys
 
 Argument = str | bytes | int
+#: Code of the scripts' error for a queue that doesn't exist.
+EMPTY_KEY = "EMPTYKEY"
 
 
 class ReliableCalls:
@@ -62,7 +64,7 @@ class ReliableCalls:
         try:
             return self.client.run(load("reliable", verb), places, args)
         except ScriptError as error:
-            if str(error.__cause__).startswith("EMPTYKEY"):
+            if error_code(error.__cause__) == EMPTY_KEY:
                 raise EmptyKeyError from error
             raise
 

@@ -44,8 +44,15 @@ class Keys:
         """Hash of all else."""
         return f"{self.ns}:{queue}:Q"
 
+    def named(self, name: str, queue: str, target: str = "") -> str:
+        """One key by the name that Lua gives it; `to_…` are those of the queue `target`."""
+        if name == "queues":
+            return self.queues
+        owner = target if name.startswith("to_") else queue
+        return self.messages(owner) if name.endswith("messages") else self.attributes(owner)
+
     def channel(self, queue: str) -> str:
-        """Where sends are told."""
+        """The channel that sends are published on."""
         return f"{self.ns}:rt:{queue}"
 
 

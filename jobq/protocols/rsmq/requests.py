@@ -1,17 +1,18 @@
 """RSMQ's calls as requests: arguments checked in RSMQ's order, replies read. No I/O here.
 
-What RSMQ checks only after it has found the queue is checked here before, and told after the server said that
-the queue is there.
+RSMQ makes some checks only after it has found the queue. They are made here before the call, and reported after the
+server said that the queue exists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
-from jobq.client.numbered_calls import Argument, ScriptCall
-from jobq.client.scripts import load
+from jobq.client.numbered_calls import Argument, ScriptCall, Values
 from jobq.errors import ConfigError
+from jobq.protocols.kit.scripts import bound
 from jobq.protocols.rsmq import checks
 from jobq.protocols.rsmq.errors import (
     InvalidFormatError,
@@ -54,18 +55,17 @@ class Requests:
 
     def create(self, qname: str, vt: Any, delay: Any, maxsize: Any) -> ScriptCall[int]:
         name = checks.queue_name(qname)
-        settings = (
-            checks.seconds("vt", vt),
-            checks.seconds("delay", delay),
-            checks.maxsize(maxsize),
-        )
-        args = (self._now(), name, *settings)
-        return ScriptCall(
-            load("rsmq", "create"), self._listed(name), args, _created, repeatable=False
-        )
+        values: Values = {
+            "now": self._now(),
+            "name": name,
+            "vt": checks.seconds("vt", vt),
+            "delay": checks.seconds("delay", delay),
+            "maxsize": checks.maxsize(maxsize),
+        }
+        return self._call("create", name, values, _created, repeatable=False)
 
     def list_queues(self) -> ScriptCall[list[str]]:
-        return ScriptCall(load("rsmq", "list"), (self.keys.queues,), (), _names)
+        return self._call("list", "", {}, _names)
 
     def remove(self, qname: str) -> ScriptCall[int]:
         try:
@@ -73,9 +73,7 @@ class Requests:
         except InvalidFormatError:
             return self._unlisted(qname)
         read = _existing(name, lambda _: 1)
-        return ScriptCall(
-            load("rsmq", "remove"), self._listed(name), (name,), read, repeatable=False
-        )
+        return self._call("remove", name, {"name": name}, read, repeatable=False)
 
     def _unlisted(self, qname: Any) -> ScriptCall[int]:
         """What can't be a queue's name leaves the list, where somebody put it."""
@@ -83,13 +81,12 @@ class Requests:
         if not written:
             raise InvalidFormatError("qname")
         # Its keys, if there are such, may be another queue's.
-        script, keys = load("rsmq", "unlist"), (self.keys.queues,)
-        return ScriptCall(script, keys, (written,), _unlisted, repeatable=False)
+        return self._call("unlist", "", {"name": written}, _unlisted, repeatable=False)
 
     def describe(self, qname: str, *, as_node: bool = False) -> ScriptCall[Attributes]:
         name = checks.existing_name(qname)
         read = _existing(name, lambda reply: read_attributes(reply, as_node=as_node))
-        return ScriptCall(load("rsmq", "describe"), self._own(name), (self._now(),), read)
+        return self._call("describe", name, {"now": self._now()}, read)
 
     def set(
         self, qname: str, vt: Any, delay: Any, maxsize: Any, *, as_node: bool = False
@@ -98,14 +95,17 @@ class Requests:
             raise NoAttributeSuppliedError
         name = checks.existing_name(qname)
         try:
-            new_vt = "" if vt is None else checks.seconds("vt", vt)
-            new_maxsize = "" if maxsize is None else checks.maxsize(maxsize)
-            new_delay = "" if delay is None else checks.seconds("delay", delay)
+            # In this order, so that the first fault is the one that RSMQ reports.
+            values: Values = {
+                "now": self._now(),
+                "vt": "" if vt is None else checks.seconds("vt", vt),
+                "maxsize": "" if maxsize is None else checks.maxsize(maxsize),
+                "delay": "" if delay is None else checks.seconds("delay", delay),
+            }
         except RsmqError as error:
             return self._after_name(name, error)
         read = _existing(name, lambda reply: read_attributes(reply, as_node=as_node))
-        args = (self._now(), new_vt, new_delay, new_maxsize)
-        return ScriptCall(load("rsmq", "set"), self._own(name), args, read)
+        return self._call("set", name, values, read)
 
     def send(
         self, qname: str, messages: Sequence[Any], delay: Any, *, checked: bool = False
@@ -117,11 +117,12 @@ class Requests:
             bodies = messages if checked else [checks.body(message) for message in messages]
         except RsmqError as error:
             return self._if_there(name, error)
-        args: list[Argument] = [self._now(), seconds, self._channel(name)]
+        pairs: list[Argument] = []
         for random, body in zip(checks.random_parts(len(bodies)), bodies, strict=True):
-            args += (random, body)
+            pairs += (random, body)
+        values: Values = {"now": self._now(), "delay": seconds, "channel": self._channel(name)}
         read = _existing(name, _sent)
-        return ScriptCall(load("rsmq", "send"), self._own(name), args, read, repeatable=False)
+        return self._call("send", name, values, read, rest=pairs, repeatable=False)
 
     def receive(self, qname: str, limit: int, vt: Any) -> ScriptCall[Received]:
         name = checks.existing_name(qname)
@@ -130,17 +131,15 @@ class Requests:
             seconds = "" if vt is None else checks.seconds("vt", vt)
         except RsmqError as error:
             return self._if_there(name, error)
-        args = (self._now(), seconds, limit)
-        return ScriptCall(
-            load("rsmq", "receive"), self._own(name), args, _existing(name, _received)
-        )
+        values: Values = {"now": self._now(), "vt": seconds, "limit": limit}
+        return self._call("receive", name, values, _existing(name, _received))
 
     def pop(self, qname: str, limit: int) -> ScriptCall[list[RsmqMessage]]:
         name = checks.existing_name(qname)
         _check_limit(limit)
         read = _existing(name, lambda reply: _received(reply).messages)
-        args = (self._now(), limit)
-        return ScriptCall(load("rsmq", "pop"), self._own(name), args, read, repeatable=False)
+        values: Values = {"now": self._now(), "limit": limit}
+        return self._call("pop", name, values, read, repeatable=False)
 
     def delete(self, qname: str, held: Sequence[MessageRef]) -> ScriptCall[list[bool]]:
         name = checks.existing_name(qname)
@@ -149,8 +148,7 @@ class Requests:
         except RsmqError as error:
             return self._after_name(name, error)
         read = _lawful(name, _changed("deleted", checked))
-        args = _pairs(checked)
-        return ScriptCall(load("rsmq", "delete"), self._own(name), args, read, repeatable=False)
+        return self._call("delete", name, {}, read, rest=_pairs(checked), repeatable=False)
 
     def next(
         self, qname: str, held: Sequence[MessageRef], limit: int, vt: Any
@@ -164,9 +162,9 @@ class Requests:
             seconds = "" if vt is None else checks.seconds("vt", vt)
         except RsmqError as error:
             return self._if_there(name, error)
-        args = (self._now(), seconds, limit, *_pairs(checked))
-        read = _existing(name, _next)
-        return ScriptCall(load("rsmq", "next"), self._own(name), args, read, repeatable=False)
+        values: Values = {"now": self._now(), "vt": seconds, "limit": limit}
+        read, rest = _existing(name, _next), _pairs(checked)
+        return self._call("next", name, values, read, rest=rest, repeatable=False)
 
     def visibility(self, qname: str, held: Sequence[MessageRef], vt: Any) -> ScriptCall[list[bool]]:
         name = checks.existing_name(qname)
@@ -177,8 +175,8 @@ class Requests:
         except RsmqError as error:
             return self._after_name(name, error, checked)
         read = _existing(name, _changed("changed", checked), checked)
-        args = (self._now(), seconds, *_pairs(checked))
-        return ScriptCall(load("rsmq", "visibility"), self._own(name), args, read)
+        values: Values = {"now": self._now(), "vt": seconds}
+        return self._call("visibility", name, values, read, rest=_pairs(checked))
 
     def peek(self, qname: str, place: str, offset: int, limit: int) -> ScriptCall[PeekedPage]:
         name = checks.existing_name(qname)
@@ -187,13 +185,13 @@ class Requests:
         if offset < 0:
             raise ConfigError(f"offset {offset} is below 0; take 0 or more")
         _check_limit(limit)
-        args = (self._now(), place, offset, limit)
-        return ScriptCall(load("rsmq", "peek"), self._own(name), args, _existing(name, read_peeked))
+        values: Values = {"now": self._now(), "place": place, "offset": offset, "limit": limit}
+        return self._call("peek", name, values, _existing(name, read_peeked))
 
     def purge(self, qname: str) -> ScriptCall[int]:
         name = checks.existing_name(qname)
         read = _existing(name, lambda reply: int(reply[1]))
-        return ScriptCall(load("rsmq", "purge"), self._own(name), (PER_CALL,), read)
+        return self._call("purge", name, {"limit": PER_CALL}, read)
 
     def move(self, qname: str, target: str, held: Sequence[MessageRef]) -> ScriptCall[list[bool]]:
         name, to = checks.existing_name(qname), checks.existing_name(target)
@@ -201,33 +199,37 @@ class Requests:
             raise ConfigError(f"queue {to!r} is where the messages are; name another")
         held = [(checks.message_id(id_), receipt) for id_, receipt in held]
         read = _existing(to, _changed("moved", [(id_, receipt or 0) for id_, receipt in held]))
-        keys = (*self._own(name), *self._own(to))
-        args = (self._now(), self._channel(to), *_pairs(held))
-        return ScriptCall(load("rsmq", "move"), keys, args, read, repeatable=False)
+        values: Values = {"now": self._now(), "channel": self._channel(to)}
+        rest = _pairs(held)
+        return self._call("move", name, values, read, rest=rest, target=to, repeatable=False)
 
     def heal(
         self, qname: str, cursors: tuple[str, str]
     ) -> ScriptCall[tuple[tuple[str, str], Healed]]:
         name = checks.existing_name(qname)
-        args = (self._now(), name, *cursors, PER_CALL)
-        return ScriptCall(load("rsmq", "heal"), self._listed(name), args, _existing(name, _healed))
+        ids_cursor, fields_cursor = cursors
+        values: Values = {
+            "now": self._now(), "name": name, "ids_cursor": ids_cursor, "fields_cursor": fields_cursor,
+            "limit": PER_CALL,
+        }  # fmt: skip
+        return self._call("heal", name, values, _existing(name, _healed))
 
     def _if_there(self, name: str, error: RsmqError) -> ScriptCall[Any]:
-        """Raises `error` unless there is no such queue, which is told first."""
+        """Raise `error` unless there is no such queue, which is reported first."""
 
         def read(_: Any) -> Any:
             raise error
 
-        keys, args = self._own(name), (self._now(), "all", 0, 1)
-        return ScriptCall(load("rsmq", "peek"), keys, args, _existing(name, read))
+        values: Values = {"now": self._now(), "place": "all", "offset": 0, "limit": 1}
+        return self._call("peek", name, values, _existing(name, read))
 
     def _after_name(
         self, name: str, error: RsmqError, held: Sequence[MessageRef] = ()
     ) -> ScriptCall[Any]:
-        """Raises `error`; of a name that only other clients give, after it is known that it is one's."""
+        """Raise `error`; for a name that only other clients give, after the server said that such a queue exists."""
         if not checks.is_regular_name(name):
             return self._if_there(name, error)
-        # An id that only exists elsewhere is the first fault that RSMQ would tell.
+        # An id that only other clients give is the first fault that RSMQ would report.
         _refuse_irregular(held)
         raise error
 
@@ -237,11 +239,20 @@ class Requests:
     def _channel(self, name: str) -> str:
         return self.keys.channel(name) if self.realtime else ""
 
-    def _own(self, name: str) -> tuple[str, str]:
-        return self.keys.messages(name), self.keys.attributes(name)
-
-    def _listed(self, name: str) -> tuple[str, str, str]:
-        return (*self._own(name), self.keys.queues)
+    def _call(
+        self,
+        script_name: str,
+        queue: str,
+        values: Values,
+        read: Callable[[Any], T],
+        *,
+        rest: Sequence[Argument] = (),
+        target: str = "",
+        repeatable: bool = True,
+    ) -> ScriptCall[T]:
+        """A call with the keys that its script binds. target: the other queue of a move."""
+        key = partial(self.keys.named, queue=queue, target=target)
+        return ScriptCall(*bound("rsmq", script_name, key, values, rest), read, repeatable)
 
 
 def told(request: ScriptCall[list[bool]]) -> ScriptCall[list[str]]:

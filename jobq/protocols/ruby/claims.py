@@ -10,15 +10,13 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
-from jobq.client.numbered_calls import Caller
-from jobq.client.scripts import load
+from jobq.client.connection import Client
+from jobq.client.numbered_calls import Caller, Values
+from jobq.protocols.kit.scripts import bound
 from jobq.protocols.ruby.key_names import RubyQueueName, beside
-
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
-    from jobq.queue.queue import Queue
+from jobq.queue.queue import Queue
 
 LEASE_MS = 15_000
 LIMIT = 100
@@ -48,22 +46,22 @@ class Claims:
 
     def __init__(self, client: Client, ruby_queue: RubyQueueName, lease_ms: int = LEASE_MS) -> None:
         self.client, self.ruby_queue, self.lease_ms = client, ruby_queue, lease_ms
-        self._claims = beside(ruby_queue.list_key, client.namespace, "claims")
+        self._claims = self._beside("claims")
         self._caller = Caller()
-        self._last_call = beside(ruby_queue.list_key, client.namespace, f"call:{self._caller.id}")
+        self._last_call = self._beside(f"call:{self._caller.id}")
 
     def take(self, limit: int = LIMIT) -> Claim:
         """Claim up to `limit` jobs of the list, of some MiB together; perhaps none."""
         claim_id = secrets.token_urlsafe(12)
-        keys = [self.ruby_queue.list_key, self._claims, self._taken(claim_id), self._last_call]
-        args: list[str | int] = [
-            "", claim_id, self._caller.next(), self.lease_ms, limit, BYTES, self.ruby_queue.oldest,
-        ]  # fmt: skip
-        return Claim(claim_id, self.client.run(load("ruby", "claim"), keys, args))
+        values: Values = {
+            "now": "", "claim": claim_id, "number": self._caller.next(), "lease_ms": self.lease_ms,
+            "limit": limit, "bytes": BYTES, "side": self.ruby_queue.oldest,
+        }  # fmt: skip
+        return Claim(claim_id, self._run("claim", values, claim_id))
 
     def rescue(self) -> Claim | None:
         """Take over a claim whose holder hasn't settled it in time."""
-        reply = self.client.run(load("ruby", "rescue"), [self._claims], ["", self.lease_ms])
+        reply = self._run("rescue", {"now": "", "lease_ms": self.lease_ms})
         if reply is None:
             return None
         claim_id = reply.decode()
@@ -90,8 +88,7 @@ class Claims:
 
     def settle(self, claim_id: str) -> None:
         """Forget a claim and the jobs it held."""
-        keys = [self._claims, self._taken(claim_id)]
-        self.client.run(load("ruby", "settle"), keys, [claim_id])
+        self._run("settle", {"claim": claim_id}, claim_id)
 
     def waiting(self) -> list[OpenClaim]:
         """Claims that aren't settled, the oldest first. Members that no intake wrote are left out."""
@@ -106,9 +103,20 @@ class Claims:
 
     def give_back(self, claim_id: str) -> int:
         """Put a claim's jobs back where they came from, the first in line; how many. Only without its holder."""
-        keys = [self.ruby_queue.list_key, self._claims, self._taken(claim_id)]
-        args = [claim_id, self.ruby_queue.oldest]
-        return int(self.client.run(load("ruby", "return"), keys, args))
+        values = {"claim": claim_id, "side": self.ruby_queue.oldest}
+        return int(self._run("return", values, claim_id))
+
+    def _run(self, script: str, values: Values, claim_id: str = "") -> Any:
+        keys = {
+            "source": self.ruby_queue.list_key,
+            "claims": self._claims,
+            "taken": self._taken(claim_id),
+            "last_call": self._last_call,
+        }
+        return self.client.run(*bound("ruby", script, keys.__getitem__, values))
 
     def _taken(self, claim_id: str) -> str:
-        return beside(self.ruby_queue.list_key, self.client.namespace, f"taken:{claim_id}")
+        return self._beside(f"taken:{claim_id}")
+
+    def _beside(self, name: str) -> str:
+        return beside(self.ruby_queue.list_key, self.client.namespace, name)

@@ -11,11 +11,12 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
+from jobq.client.connection import Client
 from jobq.errors import CodecError
 from jobq.jobs.codec import decode_any
 from jobq.protocols.ruby.job_format import read_back
@@ -23,13 +24,9 @@ from jobq.protocols.ruby.key_names import RubyQueueName, System
 from jobq.protocols.ruby.retries import RubyJobCounts
 from jobq.protocols.ruby.settings import FedWorker
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+#: (queue, mid) -> content, None if it is gone.
+Content = Callable[[str, str], bytes | None]
 
-    from jobq.client.connection import Client
-
-    #: (queue, mid) -> content, None if it is gone.
-    Content = Callable[[str, str], bytes | None]
 
 logger = logging.getLogger("jobq")
 #: Sidekiq forgets a process after so long, so this is several beats.

@@ -9,10 +9,11 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from jobq.client.connection import Client
 from jobq.errors import CodecError, JobqError, ScriptError
 from jobq.jobs.signing import opened, seal_of, shown_text
 from jobq.protocols.ruby.activejob import WRAPPERS
@@ -27,12 +28,8 @@ from jobq.protocols.ruby.job_format import (
 from jobq.protocols.ruby.key_names import RubyQueueName
 from jobq.protocols.ruby.lists import append
 from jobq.queue.keys import key
-from jobq.queue.types import text_of
-
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
-    from jobq.queue.queue import Queue
-    from jobq.queue.types import DeadMessage
+from jobq.queue.queue import Queue
+from jobq.queue.types import DeadMessage, text_of
 
 logger = logging.getLogger("jobq")
 #: As Sidekiq keeps its dead by default.

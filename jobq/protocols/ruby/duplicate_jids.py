@@ -8,17 +8,13 @@ run a job again that was found to be one with another.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from jobq.client.numbered_calls import Caller
 from jobq.errors import CodecError
-from jobq.jobs.signing import opened
+from jobq.jobs.signing import Seal, opened
 from jobq.protocols.ruby.job_format import Arrival, call_of
-
-if TYPE_CHECKING:
-    from jobq.jobs.signing import Seal
-    from jobq.protocols.ruby.key_names import RubyQueueName
-    from jobq.queue.queue import Queue
+from jobq.protocols.ruby.key_names import RubyQueueName
+from jobq.queue.queue import Queue
 
 logger = logging.getLogger("jobq")
 TRIES = 5

@@ -1,7 +1,7 @@
-"""Sleeping until a Ruby list holds something, without taking anything.
+"""Ruby's lists: add jobs once, and wait until a list holds something, without taking anything.
 
-A blocking move of the next job onto its own ruby_queue: it wakes as soon as there is one, and changes nothing, so a
-connection that dies meanwhile costs no job. One connection per list.
+The wait is a blocking move of the next job onto its own end of the list. It ends as soon as there is a job, and
+changes nothing, so a connection that breaks costs no job.
 """
 
 from __future__ import annotations
@@ -9,72 +9,63 @@ from __future__ import annotations
 import secrets
 import selectors
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
-from jobq.client.numbered_calls import PASSING
-from jobq.client.scripts import load
+from jobq.client.connection import Client
+from jobq.client.waiter import GRACE_S, BlockingConnection
 from jobq.errors import JobqError
+from jobq.protocols.kit.scripts import bound
 from jobq.protocols.ruby.key_names import RubyQueueName, beside
-
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
-
-#: After the server's own limit: a connection that died without a word answers never.
-GRACE_S = 2.0
 
 
 class ListWaiter:
     """Waits until one of several lists holds something; one connection per list."""
 
     def __init__(self, client: Client, ruby_queues: Sequence[RubyQueueName]) -> None:
-        self._client, self._ruby_queues = client, ruby_queues
-        self._waiting: dict[int, Any] = {}
-        self._spare: dict[int, Any] = {}
+        self._ruby_queues = ruby_queues
+        self._connections = [BlockingConnection(client, one.list_key) for one in ruby_queues]
+        #: Lists whose wait hasn't ended.
+        self._waiting: set[int] = set()
 
     def wait(self, seconds: float, others: Sequence[int]) -> None:
-        """Until a list holds something, one of `others` becomes readable, or the time is over."""
+        """Return when a list holds something, one of `others` becomes readable, or the time is over."""
         try:
-            files = [self._ask(number, seconds) for number in range(len(self._ruby_queues))]
-        except (*PASSING, JobqError):
+            files = {
+                self._begin(number, seconds): number for number in range(len(self._ruby_queues))
+            }
+        except JobqError:
             self.close()
-            files = []
+            files = {}
         with selectors.DefaultSelector() as selector:
             for file in (*files, *others):
                 selector.register(file, selectors.EVENT_READ)
             ready = {key.fd for key, _ in selector.select(seconds + (GRACE_S if files else 0))}
         if not ready:
             self.close()
-        for number, connection in list(self._waiting.items()):
-            self._answered(number, connection, ready)
+        for file, number in files.items():
+            if file in ready:
+                self._end(number)
 
     def close(self) -> None:
-        """Drop every connection."""
-        for connection in (*self._waiting.values(), *self._spare.values()):
-            connection.disconnect()
+        """Close every connection."""
+        for connection in self._connections:
+            connection.close()
         self._waiting.clear()
-        self._spare.clear()
 
-    def _ask(self, number: int, seconds: float) -> int:
-        """Begin one wait, unless it goes on still."""
+    def _begin(self, number: int, seconds: float) -> int:
+        """Begin to wait for a list, unless a wait for it hasn't ended; the file."""
+        connection = self._connections[number]
         if number not in self._waiting:
-            ruby_queue = self._ruby_queues[number]
-            connection = self._spare.pop(number, None)
-            connection = connection or self._client.open_connection(ruby_queue.list_key)
-            key, end = ruby_queue.list_key, ruby_queue.oldest
-            connection.send_command("BLMOVE", key, key, end, end, f"{max(seconds, 0.001):.3f}")
-            self._waiting[number] = connection
-        return self._client.fileno(self._waiting[number])
+            key, end = self._ruby_queues[number].list_key, self._ruby_queues[number].oldest
+            connection.send(("BLMOVE", key, key, end, end, f"{max(seconds, 0.001):.3f}"))
+            self._waiting.add(number)
+        return connection.file
 
-    def _answered(self, number: int, connection: Any, ready: set[int]) -> None:
+    def _end(self, number: int) -> None:
+        self._waiting.discard(number)
         try:
-            if self._client.fileno(connection) not in ready:
-                return
-            del self._waiting[number]
-            connection.read_response()
-            self._spare[number] = connection
-        except Exception:  # no list, no right, no connection: the next claim says which
-            connection.disconnect()
-            self._waiting.pop(number, None)
+            self._connections[number].reply()
+        except JobqError:
+            pass  # no list, no right, no connection: the next claim says which
 
 
 def push(client: Client, ruby_queue: RubyQueueName, jobs: Sequence[bytes], once: str = "") -> bool:
@@ -89,4 +80,5 @@ def push(client: Client, ruby_queue: RubyQueueName, jobs: Sequence[bytes], once:
 def append(client: Client, list_key: str, side: str, jobs: Sequence[bytes], once: str = "") -> bool:
     """The same for any list."""
     mark = beside(list_key, client.namespace, f"pushed:{once or secrets.token_urlsafe(12)}")
-    return bool(client.run(load("ruby", "push"), [list_key, mark], [side, *jobs]))
+    keys = {"target": list_key, "pushed": mark}
+    return bool(client.run(*bound("ruby", "push", keys.__getitem__, {"side": side}, jobs)))

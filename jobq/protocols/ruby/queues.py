@@ -10,22 +10,21 @@ What a Ruby worker does with a job is Ruby's promise: both lose the one that a k
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
+from jobq.client.connection import Client, default_client
 from jobq.durations import Duration
 from jobq.errors import ConfigError
 from jobq.jobs.codec import encode_plain
 from jobq.jobs.options import checked_options
 from jobq.protocols.ruby.key_names import RubyQueueName, System, parse_queue_name
 from jobq.protocols.ruby.lists import push
-
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
 
 PER_CALL = 1_000
 SidekiqVersion = Literal[6, 7, 8]
@@ -56,11 +55,7 @@ class RubyQueue:
 
     def __init__(self, name: str, client: Client | None, namespace: str) -> None:
         self.ruby_queue: RubyQueueName = parse_queue_name(self.system, f"{namespace}:{name}")
-        if client is None:
-            from jobq.client.connection import default_client
-
-            client = default_client()
-        self.client = client
+        self.client = default_client() if client is None else client
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.ruby_queue.queue!r})"
@@ -120,8 +115,6 @@ class SidekiqQueue(RubyQueue):
         **options: Unpack[SidekiqOptions],
     ) -> str:  # fmt: skip
         """`push` in a thread, so that the event loop goes on."""
-        import asyncio
-
         return await asyncio.to_thread(self.push, job_class, args, jid=jid, **options)
 
     def _send(
@@ -181,8 +174,6 @@ class ResqueQueue(RubyQueue):
 
     async def apush(self, job_class: str, args: Sequence[Any] = ()) -> None:
         """`push` in a thread, so that the event loop goes on."""
-        import asyncio
-
         await asyncio.to_thread(self.push, job_class, args)
 
 

@@ -14,16 +14,14 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jobq.client.connection import Client
 from jobq.errors import JobAborted, JobqError, Outcome
+from jobq.jobs.context import Context
 from jobq.jobs.retry import LONGEST_S, Decision
 from jobq.protocols.ruby.job_format import ORIGIN, epoch_ms, origin
 from jobq.protocols.ruby.key_names import System
-
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
-    from jobq.jobs.context import Context
 
 logger = logging.getLogger("jobq")
 _CELLS, _WORDS = 4096, 4

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import logging
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jobq.client.scripts import load
+from jobq.client.connection import Client
+from jobq.client.numbered_calls import Values, error_code
 from jobq.errors import CodecError, ScriptError
+from jobq.protocols.kit.scripts import bound
 from jobq.protocols.ruby.dead_jobs import add_dead, with_reason
 from jobq.protocols.ruby.job_format import read_fields
 from jobq.protocols.ruby.key_names import RubyQueueName
 from jobq.protocols.ruby.lists import push
-
-if TYPE_CHECKING:
-    from jobq.client.connection import Client
 
 logger = logging.getLogger("jobq")
 SETS = ("schedule", "retry")
@@ -30,7 +29,9 @@ def promote(client: Client, namespace: str) -> float:
     wait_s = float("inf")
     for name in SETS:
         waiting = RubyQueueName("sidekiq", namespace, "").key(name)
-        following_ms, *due = client.run(load("ruby", "due"), [waiting], ["", LIMIT])
+        following_ms, *due = client.run(
+            *bound("ruby", "due", {"waiting": waiting}.__getitem__, {"now": "", "limit": LIMIT})
+        )
         for job, due_at in zip(due[::2], due[1::2], strict=True):
             _promote(client, namespace, waiting, job, due_at)
         if len(due) == 2 * LIMIT:
@@ -69,7 +70,7 @@ def _of_another_type(client: Client, ruby_queue: RubyQueueName) -> bool:
     try:
         client.command("LLEN", ruby_queue.list_key)
     except ScriptError as error:
-        return "WRONGTYPE" in str(error)
+        return error_code(error.__cause__) == "WRONGTYPE"
     return False
 
 
@@ -90,8 +91,11 @@ def _move(
 ) -> None:
     pushed = _stamped(client, job, fields)
     if not client.is_cluster:
-        keys = [waiting, ruby_queue.list_key, ruby_queue.key("queues")]
-        client.run(load("ruby", "promote"), keys, [job, pushed, ruby_queue.queue])
+        keys = {
+            "waiting": waiting, "target": ruby_queue.list_key, "queues": ruby_queue.key("queues"),
+        }  # fmt: skip
+        values: Values = {"member": job, "job": pushed, "queue": ruby_queue.queue}
+        client.run(*bound("ruby", "promote", keys.__getitem__, values))
         return
     # Set and list are in two slots, so it is in both for a moment; marked, so that it gets there once. The same
     # job scheduled anew is due at another time.

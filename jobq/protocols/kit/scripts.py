@@ -1,0 +1,25 @@
+"""A call of a script whose keys and arguments are given by the names that the script binds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from jobq.client.numbered_calls import Argument, Values
+from jobq.client.scripts import Script, load
+
+
+def bound(
+    area: str,
+    name: str,
+    key: Callable[[str], str],
+    values: Values,
+    rest: Sequence[Argument] = (),
+) -> tuple[Script, tuple[str, ...], tuple[Argument, ...]]:
+    """The script, its keys and its arguments, in its order. `key` gives a key by the name that Lua gives it.
+
+    rest: arguments behind those that have names.
+    """
+    script = load(area, name)
+    if len(values) != script.nargs:
+        raise script.misnamed(values)
+    return script, tuple([key(one) for one in script.keys]), (*script.order(values), *rest)
