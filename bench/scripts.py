@@ -25,7 +25,7 @@ CALLS = 200
 CONTENT = b'{"v":1,"job":"noop","args":[12345,"short text"]}'
 BATCH = WorkerSettings().prefetch
 #: Nothing expires while this runs.
-LEASE_MS = 600_000
+LEASE_S = 600.0
 #: Shorter calls aren't logged, and commands within scripts are shorter.
 SLOW_US, SLOW_CALLS = 100, 10_000
 
@@ -98,7 +98,7 @@ def _timed(client: jobq.Client, script: Call) -> Iterator[Row]:
 
 def _of_workers(queue: jobq.Queue) -> list[Call]:
     def held(count: int = BATCH) -> list[Message]:
-        return queue.dequeue(count, lease_ms=LEASE_MS).messages
+        return queue.dequeue(count, lease=LEASE_S).messages
 
     def ended() -> list[Ending]:
         return [Ending(mid=m.mid, token=m.token) for m in held()]

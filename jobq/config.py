@@ -194,9 +194,9 @@ class WorkerSettings:
     """How a worker runs.
 
     queues: names and weights; () = those that the registered jobs declare, with equal ones. strict: drain them
-    in the order given. concurrency: async jobs at once in one child. lease_ms: how long a lock lasts unless
+    in the order given. concurrency: async jobs at once in one child. lease_s: how long a lease lasts unless
     renewed. crash_limit: crashes that make a message dead. prefetch: most messages a child takes at once; it
-    takes about prefetch_ms worth of work. max_jobs, max_age_s, max_memory_mb: when a child is replaced.
+    takes about prefetch_s worth of work. max_jobs, max_age_s, max_memory_mb: when a child is replaced.
     shutdown_timeout_s: how long TERM waits.
     unknown_for_s: how long the messages of a job that isn't known here are tried again before they are dead;
     unknown_wait_s: the longest wait between two tries.
@@ -207,11 +207,11 @@ class WorkerSettings:
     strict: bool = False
     processes: int = 0
     concurrency: int = 10
-    lease_ms: int = 15_000
+    lease_s: float = 15.0
     burst: bool = False
     crash_limit: int = 3
     prefetch: int = 64
-    prefetch_ms: int = 50
+    prefetch_s: float = 0.05
     max_jobs: int | None = None
     max_age_s: float | None = None
     max_memory_mb: int | None = None
@@ -229,10 +229,10 @@ class WorkerSettings:
             "max_jobs",
             "max_age_s",
             "max_memory_mb",
-            "prefetch_ms",
         ):
             _at_least(name, getattr(self, name), 1)
-        _at_least("lease_ms", self.lease_ms, 200)
+        _at_least("lease_s", self.lease_s, 0.2)
+        _at_least("prefetch_s", self.prefetch_s, 0.001)
         _at_least("crash_limit", self.crash_limit, 0)
         _at_least("shutdown_timeout_s", self.shutdown_timeout_s, 0)
         _at_least("unknown_for_s", self.unknown_for_s, 0)

@@ -121,7 +121,7 @@ def setting(
 @setting("burst", "Leave when there is nothing to do.", is_flag=True, default="stay")
 @setting("crash-limit", "Crashes that make a message dead.", int)
 @setting("prefetch", "Most messages a child takes at once.", int)
-@setting("prefetch-ms", "How much work, in ms, a child takes at once.", int)
+@setting("prefetch-time", "How much work a child takes at once.", DURATION, "50ms")
 @setting("max-jobs", "Replace a child after so many jobs.", int, "never")
 @setting("max-age", "Replace a child after this time.", DURATION, "never")
 @setting("max-memory", "Replace a child over so many MB.", int, "never")
@@ -173,6 +173,7 @@ def worker(
 
 def settings_of(given: dict[str, Any]) -> WorkerSettings:
     """Options as settings; those not given keep their defaults."""
+    prefetch_time = given.pop("prefetch_time")
     lease, age, patience = given.pop("lease"), given.pop("max_age"), given.pop("shutdown_timeout")
     queues, memory = given.pop("queues"), given.pop("max_memory")
     unknown_for, unknown_wait = given.pop("unknown_for"), given.pop("unknown_wait")
@@ -182,7 +183,8 @@ def settings_of(given: dict[str, Any]) -> WorkerSettings:
         "unknown_wait_s": unknown_wait,
         "max_memory_mb": memory,
         "queues": parse_queues(queues) if queues else None,
-        "lease_ms": round(lease * 1000) if lease is not None else None,
+        "lease_s": lease,
+        "prefetch_s": prefetch_time,
         "max_age_s": age,
         "shutdown_timeout_s": patience,
     }

@@ -84,12 +84,12 @@ def _ending(
     ending: dict[str, Any] = {"mid": message.mid, "token": message.token, "record": record}
     if decision.outcome != "dead":
         _log_return(context, error, decision)
-        return Ending(outcome=decision.outcome, backoff_ms=round(decision.after_s * 1000), **ending)
+        return Ending(outcome=decision.outcome, backoff=decision.after_s, **ending)
     reason = _reason(error, decision.why)
     job_logger(context, failure_log).error("%s %s is dead: %s", context.job, context.mid, reason)
     if call.job.stores_result:
         ending["result"] = encode_failure(reason.partition("\n")[0], kind)
-        ending["result_ttl_ms"] = call.job.result_ttl_ms
+        ending["result_ttl"] = call.job.result_ttl
     return Ending(outcome="dead", reason=reason, **ending)
 
 
@@ -107,7 +107,7 @@ def _plain_ending(call: Call, broken: BaseException, figures: Figures) -> Ending
     ending: dict[str, Any] = {"mid": message.mid, "token": message.token, "record": record}
     if decision.outcome == "dead":
         return Ending(outcome="dead", reason=summary(broken), **ending)
-    return Ending(outcome="retry", backoff_ms=round(decision.after_s * 1000), **ending)
+    return Ending(outcome="retry", backoff=decision.after_s, **ending)
 
 
 def _decision(context: Context, call: Call, error: BaseException, stops: Stops) -> Decision:
@@ -172,7 +172,7 @@ class Unrunnable:
         )  # fmt: skip
         return Ending(
             mid=message.mid, token=message.token, outcome="unknown",
-            backoff_ms=round(wait_s * 1000), record=record,
+            backoff=wait_s, record=record,
         )  # fmt: skip
 
     def broken(self, queue: str, message: Message, error: Exception) -> Ending:
@@ -185,7 +185,7 @@ class Unrunnable:
         wait_s = self._rules.wait_s(message.unknowns)
         if wait_s is None:
             return Ending(outcome="dead", reason=why, **ending)
-        return Ending(outcome="unknown", backoff_ms=round(wait_s * 1000), **ending)
+        return Ending(outcome="unknown", backoff=wait_s, **ending)
 
     def unreadable(self, queue: str, message: Message, why: str) -> Ending:
         """For content that no version reads: dead at once."""

@@ -277,7 +277,7 @@ class Executor:
             return Ending(mid=message.mid, token=message.token, record=record)
         return Ending(
             mid=message.mid, token=message.token, record=record, result=result,
-            result_ttl_ms=call.job.result_ttl_ms,
+            result_ttl=call.job.result_ttl or 0,
         )  # fmt: skip
 
     def _failed(

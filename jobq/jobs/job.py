@@ -32,7 +32,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Arguments = tuple[Sequence[Any], dict[str, Any]]
-_TO_QUEUE = ("delay", "at", "can_update", "can_requeue", "dedupe", "durability")
+_TO_QUEUE = ("delay", "at", "can_update", "can_requeue", "dedupe", "lease", "durability")
 
 
 class Args(Generic[P]):
@@ -259,13 +259,9 @@ class Job(Generic[P, R]):
         self.hard_timeout: float | None = settings.get("hard_timeout")
         self.result_ttl: float | None = settings.get("result_ttl")
         self.stores_result = self.result_ttl is not None
-        # The server keeps nothing for less than a millisecond.
-        self.result_ttl_ms = max(1, round(self.result_ttl * 1000)) if self.result_ttl else 0
         self.queue_options = {
             name: settings[name] for name in _TO_QUEUE if settings.get(name) is not None
         }
-        if settings.get("lease") is not None:
-            self.queue_options["lock_ms"] = max(1, round(settings["lease"] * 1000))
         if self.timeout and self.hard_timeout and _contradict(settings):
             raise ConfigError(
                 f"hard_timeout={self.hard_timeout:g} ends {self.name} before timeout={self.timeout:g} can; "

@@ -7,7 +7,7 @@ handed out until an attempt that still holds its token finishes it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property, partial
 from math import isfinite
 from time import monotonic
@@ -25,6 +25,7 @@ from jobq.client.numbered_calls import (
     moment,
 )
 from jobq.config import duration_s
+from jobq.durations import Duration
 from jobq.errors import CodecError, ConfigError, ScriptError, UnavailableError
 from jobq.queue import keys
 from jobq.queue.admin import Admin
@@ -35,7 +36,7 @@ from jobq.queue.outage import attach_buffer
 from jobq.queue.types import (
     CRASH_LIMIT,
     DAY_MS,
-    LEASE_MS,
+    LEASE_S,
     MAX_CONTENT,
     PER_CALL,
     Action,
@@ -74,12 +75,12 @@ _NO_OPTIONS: Values = {
 class EnqueueOptions(TypedDict, total=False):
     """How messages are accepted; see Queue.enqueue_many."""
 
-    delay: float | timedelta | None
+    delay: Duration | None
     at: datetime | float | None
     can_update: bool
     can_requeue: bool
-    dedupe: float | timedelta | None
-    lock_ms: int | None
+    dedupe: Duration | None
+    lease: Duration | None
     now: int | None
 
 
@@ -146,7 +147,7 @@ class Queue:
         delay (seconds or timedelta) or at (datetime with a zone, or epoch seconds): not before then.
         can_update: newer content replaces what waits under the same mid. can_requeue: newer content runs
         after the current run. dedupe: refuse the mid for so long after it is done; otherwise only until
-        it is collected. lock_ms: least length of this message's locks. durability: memory, disk or replicas=n
+        it is collected. lease: the least length of this message's leases. durability: memory, disk or replicas=n
         instead of the client's. Raises ConfigError or CodecError for a bad mid, option or size, ServerFullError when
         the server takes no writes (memory or disk full, replicas missing), NotDurableError for the messages of
         a round trip that were accepted but not as durably as asked, UnavailableError when the outcome of a call
@@ -178,15 +179,15 @@ class Queue:
         self,
         limit: int = 1,
         *,
-        lease_ms: int = LEASE_MS,
+        lease: Duration = LEASE_S,
         crash_limit: int = CRASH_LIMIT,
         caller: Caller | None = None,
         now: int | None = None,
     ) -> Dequeued:
-        """Up to `limit` messages, each locked for lease_ms. One that crashed before comes alone."""
+        """Up to `limit` messages, each leased for `lease`. One that crashed before comes alone."""
         own = caller or self.callers.take()
         reply = self.scripts["dequeue"].call(
-            own, _wanted(limit, lease_ms, crash_limit, now), fenced=True
+            own, _wanted(limit, lease, crash_limit, now), fenced=True
         )
         handed = _handed(reply, 1, own, limit)
         if caller is None:
@@ -194,12 +195,12 @@ class Queue:
         return handed
 
     def dequeue_ahead(
-        self, limit: int, *, lease_ms: int, crash_limit: int, caller: Caller
+        self, limit: int, *, lease: Duration, crash_limit: int, caller: Caller
     ) -> DequeueAhead:
         """A dequeue to be sent behind a blocking pop; until it is read the caller makes no other call."""
         script, tries = self.scripts["dequeue"], Tries()
         state = script.numbered(
-            caller, _wanted(limit, lease_ms, crash_limit, None), tries=tries, fenced=True
+            caller, _wanted(limit, lease, crash_limit, None), tries=tries, fenced=True
         )
         # Behind the wait it may arrive without anybody here knowing.
         state.sending()
@@ -218,7 +219,7 @@ class Queue:
         endings: Sequence[Ending],
         *,
         dequeue: int = 0,
-        lease_ms: int = LEASE_MS,
+        lease: Duration = LEASE_S,
         crash_limit: int = CRASH_LIMIT,
         caller: Caller | None = None,
         now: int | None = None,
@@ -230,25 +231,23 @@ class Queue:
         """
         if not (0 <= dequeue <= MOST and len(endings) <= MOST):
             raise _out_of_range(dequeue if len(endings) <= MOST else len(endings), 0)
-        if not isinstance(lease_ms, int) or not 1 <= lease_ms <= DAY_MS:
-            raise _not_ms("lease_ms", lease_ms)
         values: Values = {
-            "now": "" if now is None else now, "lease_ms": lease_ms, "crash_limit": crash_limit,
+            "now": "" if now is None else now, "lease_ms": _lease_ms(lease), "crash_limit": crash_limit,
             "limit": dequeue, "count": len(endings),
         }  # fmt: skip
         rows: list[Argument] = []
         result_keys: list[str] = []
         results: list[Argument] = []
         for index, ending in enumerate(endings, 1):
-            outcome, backoff_ms = ending.outcome, ending.backoff_ms
+            outcome, backoff = ending.outcome, ending.backoff
             if outcome in _WITH_REASON:
                 detail: Argument = ending.reason
             else:
-                detail = "" if backoff_ms is None else backoff_ms
+                detail = "" if backoff is None else round(backoff * 1000)
             rows += (ending.mid, ending.token, outcome, detail, ending.age_ms, ending.record)
             if ending.result is not None:
                 result_keys.append(keys.result(self.prefix, ending.mid))
-                results += (index, ending.result_ttl_ms, ending.result)
+                results += (index, _ttl_ms(ending.result_ttl), ending.result)
         own = caller or self.callers.take()
         renewals = own.renewals
         reply = self.scripts["finish"].call(
@@ -267,17 +266,19 @@ class Queue:
         return Finished(replies, handed)
 
     def extend(
-        self, leases: Sequence[tuple[str, str]], lease_ms: int = LEASE_MS, *, now: int | None = None
+        self,
+        leases: Sequence[tuple[str, str]],
+        lease: Duration = LEASE_S,
+        *,
+        now: int | None = None,
     ) -> list[bool]:
         """Renew leases, each a mid and a token; False where the message was handed out again or cancelled."""
         if not leases:
             return []
         if len(leases) > MOST:
             raise _out_of_range(len(leases), 0)
-        if not isinstance(lease_ms, int) or not 1 <= lease_ms <= DAY_MS:
-            raise _not_ms("lease_ms", lease_ms)
-        values: Values = {"now": moment(now), "lease_ms": lease_ms}
-        reply = self.scripts["extend"].run(values, [part for lease in leases for part in lease])
+        values: Values = {"now": moment(now), "lease_ms": _lease_ms(lease)}
+        reply = self.scripts["extend"].run(values, [part for one in leases for part in one])
         return [item == b"ok" for item in reply]
 
     def release(
@@ -405,26 +406,24 @@ def queue_scripts(client: Client, area: str, name: str) -> BoundScripts:
 
 def enqueue_values(
     *,
-    delay: float | timedelta | None = None,
+    delay: Duration | None = None,
     at: datetime | float | None = None,
     can_update: bool = False,
     can_requeue: bool = False,
-    dedupe: float | timedelta | None = None,
-    lock_ms: int | None = None,
+    dedupe: Duration | None = None,
+    lease: Duration | None = None,
     now: int | None = None,
 ) -> Values:
     """The options of an enqueue as the arguments of its script."""
     if delay is not None and at is not None:
         raise ConfigError(f"delay={delay!r} and at={at!r} say two things; give one")
-    if lock_ms is not None and (not isinstance(lock_ms, int) or not 1 <= lock_ms <= DAY_MS):
-        raise _not_ms("lock_ms", lock_ms)
     return {
         "now": moment(now),
         "delay_ms": _milliseconds("delay", delay),
         "at": _epoch_ms(at),
         "can_update": int(can_update),
         "can_requeue": int(can_requeue),
-        "lock_ms": "" if lock_ms is None else lock_ms,
+        "lock_ms": "" if lease is None else _lease_ms(lease),
         "dedupe_ms": _milliseconds("dedupe", dedupe),
     }
 
@@ -463,14 +462,11 @@ def _batches(contents: Iterable[Content]) -> Iterator[list[tuple[str | None, byt
         yield batch
 
 
-def _wanted(limit: int, lease_ms: int, crash_limit: int, now: int | None) -> Values:
+def _wanted(limit: int, lease: Duration, crash_limit: int, now: int | None) -> Values:
     if not 1 <= limit <= MOST:
         raise _out_of_range(limit, 1)
-    # A lock that ends as it begins would hand one message out on every call.
-    if not isinstance(lease_ms, int) or not 1 <= lease_ms <= DAY_MS:
-        raise _not_ms("lease_ms", lease_ms)
     return {
-        "now": "" if now is None else now, "lease_ms": lease_ms, "crash_limit": crash_limit, "limit": limit,
+        "now": "" if now is None else now, "lease_ms": _lease_ms(lease), "crash_limit": crash_limit, "limit": limit,
     }  # fmt: skip
 
 
@@ -515,11 +511,20 @@ def _out_of_range(number: int, least: int) -> ConfigError:
     return ConfigError(f"{number!r} messages in one call: take {least} to {MOST}")
 
 
-def _not_ms(name: str, value: object) -> ConfigError:
-    return ConfigError(f"{name}={value!r} must be a whole number from 1 to {DAY_MS} (a day)")
+def _lease_ms(lease: Duration) -> int:
+    seconds = lease if isinstance(lease, float | int) else duration_s(lease)
+    # A lease that ends as it begins would hand one message out on every call.
+    if not 0.001 <= seconds <= DAY_MS / 1000:
+        raise ConfigError(f"lease={lease!r} must be 1 ms to a day; give seconds or '5m'")
+    return round(seconds * 1000)
 
 
-def _milliseconds(name: str, value: float | timedelta | None) -> Argument:
+def _ttl_ms(seconds: float) -> int:
+    """The server keeps nothing for less than a millisecond."""
+    return max(1, round(seconds * 1000)) if seconds else 0
+
+
+def _milliseconds(name: str, value: Duration | None) -> Argument:
     if value is None:
         return ""
     seconds = duration_s(value)

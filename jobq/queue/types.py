@@ -15,7 +15,7 @@ Place = Literal["ready", "due", "circle"]
 MAX_CONTENT = 1024 * 1024
 #: Messages of one call of the queue's scripts: the server serves nobody else meanwhile; 1,000 take two milliseconds.
 PER_CALL = 250
-LEASE_MS = 15_000
+LEASE_S = 15.0
 DAY_MS = 86_400_000
 #: Crashes that make a message dead.
 CRASH_LIMIT = 3
@@ -86,7 +86,7 @@ class DequeueAhead(NamedTuple):
 class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How an attempt ended.
 
-    `unknown`: this worker has no such job; like snooze and release that costs no attempt. `backoff_ms`: not
+    `unknown`: this worker has no such job; like snooze and release that costs no attempt. `backoff`: not
     before then, but for done a dedupe backoff, None = the message's own. `reason`: for dead and crashed.
     `age_ms`: how long ago the run ended.
     """
@@ -94,12 +94,12 @@ class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     mid: str
     token: str
     outcome: OutcomeWord = "done"
-    backoff_ms: int | None = None
+    backoff: float | None = None
     reason: str = ""
     age_ms: int = 0
     record: str = ""
     result: bytes | None = None
-    result_ttl_ms: int = 0
+    result_ttl: float = 0
 
 
 class Finished(NamedTuple):

@@ -155,11 +155,11 @@ class Child:
         self.nparked = 0
         self.polling = Polling(self.settings, clients.patient, self._queues, self._health)
         self.recycling = Recycling(self.settings)
-        self.timers = Timers(2 * self.settings.prefetch_ms / 1000, self._look_around)
+        self.timers = Timers(2 * self.settings.prefetch_s, self._look_around)
         self.executor = self._executor({name: Queue(name, clients.progress) for name in names})
         seal = seal_of(plan.client)
         self._done_calls = None if seal is None else DoneCalls(clients.hasty, seal)
-        self.margin_ns = lease_and_margin(self.settings.lease_ms)[1]
+        self.margin_ns = lease_and_margin(self.settings.lease_s)[1]
         self.exit_code = exit_codes.OK
         self.draining = False
         # Whether a wait for a message goes on while other things happen.
@@ -458,13 +458,13 @@ class Child:
         Only with a single queue, and for waits that are short compared with a lease, which counts from now.
         """
         settings = self.settings
-        if self.is_busy or len(self._queues) > 1 or nap_s * 3000 > settings.lease_ms:
+        if self.is_busy or len(self._queues) > 1 or nap_s * 3 > settings.lease_s:
             return None
         if self._health.any_trouble:
             return None
         asked_at = boot_ns()
         ahead = self._queues[0].dequeue_ahead(
-            self._limited(self.runner.room(0)), lease_ms=settings.lease_ms,
+            self._limited(self.runner.room(0)), lease=settings.lease_s,
             crash_limit=settings.crash_limit, caller=self._clients[0].caller,
         )  # fmt: skip
         self._ahead = (ahead, asked_at)
@@ -479,7 +479,7 @@ class Child:
         reply, self.polling.waiter.reply = self.polling.waiter.reply, None
         dequeued = self._clients[0].answer(ahead, reply, asked_at)
         self._check_done(0, dequeued)
-        deadline = lease_deadline(asked_at, self.settings.lease_ms)
+        deadline = lease_deadline(asked_at, self.settings.lease_s)
         if self.may_take():
             self._accept(0, dequeued, deadline)
         else:
@@ -605,7 +605,7 @@ class Child:
     def next_look_s(self) -> float:
         """Until what runs must be looked at again: at the earliest deadline or before."""
         left_s = (self.slots.deadline() - boot_ns()) / 1e9
-        return max(0.01, min(left_s, self.settings.lease_ms / 6000))
+        return max(0.01, min(left_s, self.settings.lease_s / 6))
 
     def all_stopped(self) -> None:
         """Nothing runs any more, so an abort is over."""

@@ -65,7 +65,7 @@ class Heartbeat:
             "host": socket.gethostname(), "pid": os.getpid(), "queues": self._queues,
             "children": [member.pid for member in members if member.pid],
             "running": sum(member.slots.nrunning for member in members if member.pid),
-            "lease_ms": self._settings.lease_ms, "started_at": self._started_at,
+            "lease_ms": round(self._settings.lease_s * 1000), "started_at": self._started_at,
             "seen_at": round(time.time() * 1000),
         }  # fmt: skip
         try:

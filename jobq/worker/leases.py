@@ -25,10 +25,10 @@ class Leases:
     def __init__(self, settings: WorkerSettings, queues: list[Queue]) -> None:
         self._settings = settings
         self._queues = queues
-        self._margin_ns = lease_and_margin(settings.lease_ms)[1]
+        self._margin_ns = lease_and_margin(settings.lease_s)[1]
         # Taken from children and not yet released. If a release failed, whether it took effect is unknown.
         self._taken: list[HeldMessage] = []
-        self._slow_ns = 2 * settings.prefetch_ms * 1_000_000
+        self._slow_ns = round(2 * settings.prefetch_s * 1e9)
 
     def renew(self, members: Iterable[PoolMember], ask: Ask) -> bool:
         """Renew all leases, one call per queue and 500 locks; whether all were confirmed."""
@@ -44,13 +44,13 @@ class Leases:
         return all(outcomes)
 
     def _renew_queue(self, index: int, mine: list[tuple[PoolMember, HeldMessage]]) -> None:
-        deadline = lease_deadline(boot_ns(), self._settings.lease_ms)
+        deadline = lease_deadline(boot_ns(), self._settings.lease_s)
         renewed: dict[PoolMember, list[HeldMessage]] = {member: [] for member, _ in mine}
         lost: dict[PoolMember, list[HeldMessage]] = {member: [] for member, _ in mine}
         for start in range(0, len(mine), PER_CALL):
             part = mine[start : start + PER_CALL]
             leases = [Lease(held.mid, held.token) for _, held in part]
-            kept = self._queues[index].extend(leases, self._settings.lease_ms)
+            kept = self._queues[index].extend(leases, self._settings.lease_s)
             for (member, held), ok in zip(part, kept, strict=True):
                 (renewed if ok else lost)[member].append(held)
         for member in renewed:

@@ -62,7 +62,7 @@ class ChildClients:
         else:
             self.patient.enough = may_give_up
         # A silent server must not hold up a job, least of all past its deadline.
-        hasty_s = min(HASTY_S, settings.lease_ms / 6000)
+        hasty_s = min(HASTY_S, settings.lease_s / 6)
         timeout_s = min(server.socket_timeout_s, hasty_s)
         self.hasty = connect(
             settings=replace(server, patience_s=hasty_s, socket_timeout_s=timeout_s)
@@ -109,7 +109,7 @@ class QueueClient:
     ) -> None:
         self.index, self.queue, self.caller = index, queue, caller
         self._health, self._settings = health, settings
-        lease_ns, margin_ns = lease_and_margin(settings.lease_ms)
+        lease_ns, margin_ns = lease_and_margin(settings.lease_s)
         self._held_ns = lease_ns - margin_ns
         # If all queues have one server there is nothing better to do than to wait for it.
         self._passing = (UnavailableError, ServerFullError) if queue.client.is_cluster else ()
@@ -144,7 +144,7 @@ class QueueClient:
             settings, asked_at = self._settings, boot_ns()
             try:
                 dequeued = self.queue.dequeue(
-                    limit, lease_ms=settings.lease_ms, crash_limit=settings.crash_limit, caller=self.caller
+                    limit, lease=settings.lease_s, crash_limit=settings.crash_limit, caller=self.caller
                 )  # fmt: skip
             except self._passing as error:
                 again = partial(self._dequeue_again, self.caller.number, limit, asked_at)
@@ -261,7 +261,7 @@ class QueueClient:
     def _finish(self, endings: Sequence[Ending], dequeue: int) -> Finished:
         settings = self._settings
         return self.queue.finish(
-            endings, dequeue=dequeue, lease_ms=settings.lease_ms,
+            endings, dequeue=dequeue, lease=settings.lease_s,
             crash_limit=settings.crash_limit, caller=self.caller,
         )  # fmt: skip
 
@@ -279,7 +279,7 @@ class QueueClient:
         self._renumber(number, boot_ns() - asked_at)
         settings = self._settings
         return Finished([], self.queue.dequeue(
-            limit, lease_ms=settings.lease_ms, crash_limit=settings.crash_limit, caller=self.caller
+            limit, lease=settings.lease_s, crash_limit=settings.crash_limit, caller=self.caller
         ))  # fmt: skip
 
     def _renumber(self, number: int, passed_ns: int) -> bool:

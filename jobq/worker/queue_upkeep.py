@@ -57,7 +57,7 @@ class QueueUpkeep:
         except REFUSED as error:
             since = self._refused[index].since if index in self._refused else asked_at
             self._refused[index] = QueueTrouble(BROKEN, since, str(error))
-            self._not_before[index] = boot_ns() + self._settings.lease_ms * 300_000
+            self._not_before[index] = boot_ns() + round(self._settings.lease_s * 0.3e9)
             return False
         except JobqError as error:
             if not self._queues[index].client.is_cluster:

@@ -95,10 +95,10 @@ class BatchSize:
     It starts at one, grows fourfold at most, and shrinks at once.
     """
 
-    def __init__(self, most: int, target_ms: int) -> None:
+    def __init__(self, most: int, target_s: float) -> None:
         self.size = 1
         self._most = most
-        self._target_s = target_ms / 1000
+        self._target_s = target_s
 
     def ran(self, count: int, seconds: float) -> None:
         """Note how long a batch of `count` messages took."""

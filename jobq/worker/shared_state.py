@@ -365,12 +365,13 @@ class SharedSlots:
         return HeldMessage(slot, state, queue, mid, token)
 
 
-def lease_and_margin(lease_ms: int) -> tuple[int, int]:
+def lease_and_margin(lease_s: float) -> tuple[int, int]:
     """Return, in ns, a lease's length and how long before its end a child must have stopped."""
-    return lease_ms * 1_000_000, min(lease_ms * 100_000, 500_000_000)
+    lease_ns = round(lease_s * 1e9)
+    return lease_ns, min(lease_ns // 10, 500_000_000)
 
 
-def lease_deadline(asked_at: int, lease_ms: int) -> int:
+def lease_deadline(asked_at: int, lease_s: float) -> int:
     """Return until when (boot_ns) a lock is surely held that was asked for at `asked_at`."""
-    lease_ns, margin_ns = lease_and_margin(lease_ms)
+    lease_ns, margin_ns = lease_and_margin(lease_s)
     return asked_at + lease_ns - margin_ns

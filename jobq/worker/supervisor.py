@@ -45,9 +45,9 @@ class Supervisor:
         settings = plan.settings
         self.plan, self.settings, self._woken = plan, settings, woken
         given = plan.client.settings
-        patience_s = min(PATIENCE_S, settings.lease_ms / 6000)
+        patience_s = min(PATIENCE_S, settings.lease_s / 6)
         # While it waits for an answer, nobody enforces timeouts.
-        timeout_s = min(given.socket_timeout_s, max(LEAST_TIMEOUT_S, settings.lease_ms / 6000))
+        timeout_s = min(given.socket_timeout_s, max(LEAST_TIMEOUT_S, settings.lease_s / 6))
         if plan.client.is_cluster:
             # The leases of the other nodes wait meanwhile.
             patience_s, timeout_s = min(patience_s, REDIRECTED_S), min(timeout_s, ANSWER_S)
@@ -248,7 +248,7 @@ class Supervisor:
                 self.leases.enforce(member)
         now = time.monotonic()
         if now >= self._renew_at:
-            self._renew_at = now + self.settings.lease_ms / 3000
+            self._renew_at = now + self.settings.lease_s / 3
             self._renew()
         if now >= self._upkeep_at:
             self._run_upkeep(time.monotonic())
@@ -280,7 +280,7 @@ class Supervisor:
 
     def _soon(self, began: float) -> float:
         now = time.monotonic()
-        return now + max(min(0.5, self.settings.lease_ms / 12_000), PAUSE_PER_TRY * (now - began))
+        return now + max(min(0.5, self.settings.lease_s / 12), PAUSE_PER_TRY * (now - began))
 
     def _run_upkeep(self, began: float) -> None:
         try:
@@ -302,7 +302,7 @@ class Supervisor:
 
     def _final_cleanup(self) -> None:
         """End what dead children held if the server was too slow before, while leases last; collect done messages."""
-        until = time.monotonic() + min(5.0, self.settings.lease_ms / 1000)
+        until = time.monotonic() + min(5.0, self.settings.lease_s)
         while self._exits and time.monotonic() < until:
             self._end_held()
             time.sleep(BUSY_POLL_S * bool(self._exits))

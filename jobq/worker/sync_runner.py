@@ -19,7 +19,7 @@ class SyncRunner(Runner):
     def __init__(self, child: Child) -> None:
         self._child = child
         settings = child.settings
-        self._sizes = [BatchSize(settings.prefetch, settings.prefetch_ms) for _ in settings.queues]
+        self._sizes = [BatchSize(settings.prefetch, settings.prefetch_s) for _ in settings.queues]
 
     @property
     def is_running(self) -> bool:

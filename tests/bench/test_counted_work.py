@@ -48,7 +48,7 @@ def drain(url: str, processes: int = 1) -> None:
     """Run all there is, in batches by count alone: how long one took must not change the next one's size."""
     command = [
         sys.executable, "-m", "jobq", "worker", "--url", url, "--queues", "bench", "--import", "bench.work",
-        "--processes", str(processes), "--burst", "--prefetch-ms", "100000", "--log-level", "error",
+        "--processes", str(processes), "--burst", "--prefetch-time", "100s", "--log-level", "error",
     ]  # fmt: skip
     subprocess.run(command, cwd=ROOT, check=True, timeout=300)
 

@@ -28,7 +28,7 @@ def sleep(client: Client, queue: Queue) -> Any:
 @pytest.fixture
 def ahead(queue: Queue) -> DequeueAhead:
     queue.dequeue()  # brings the script to the server
-    return queue.dequeue_ahead(10, lease_ms=15_000, crash_limit=3, caller=Caller())
+    return queue.dequeue_ahead(10, lease=15, crash_limit=3, caller=Caller())
 
 
 def test_message_comes_with_the_wake_when_a_dequeue_waits_behind_it(

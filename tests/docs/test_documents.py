@@ -90,7 +90,7 @@ def test_example_of_the_wire_page_enqueues_what_a_worker_reads(server, queue, cl
         capture_output=True, text=True,
     )  # fmt: skip
     assert run.stdout == "[b'added', b'']\n"
-    [message] = queue.dequeue(1, lease_ms=15_000).messages
+    [message] = queue.dequeue(1, lease=15).messages
     call = codec.decode(message.content)
     assert (message.mid, call.job, call.args) == (
         "resize:a.jpg", "app.images.resize", ["a.jpg", 200],

@@ -216,7 +216,7 @@ def test_ending_of_a_lost_attempt_is_refused(add, queue):
 
 def test_worker_settings_refuse_what_cannot_be():
     for wrong in (
-        {"processes": -1}, {"lease_ms": 10}, {"prefetch": 0}, {"prefetch": 999},
+        {"processes": -1}, {"lease_s": 0.01}, {"prefetch": 0}, {"prefetch": 999},
         {"concurrency": 0}, {"max_jobs": 0}, {"crash_limit": -1},
     ):  # fmt: skip
         with pytest.raises(ConfigError):

@@ -24,7 +24,7 @@ from jobq.worker.run import run_worker
 import tests.lifecycle.jobs_at_work, tests.lifecycle.jobs_that_freeze
 
 client = connect(settings=ServerSettings(url=sys.argv[1], socket_timeout_s=60.0))
-settings = WorkerSettings(queues=(("low", 1),), processes=1, lease_ms=800)
+settings = WorkerSettings(queues=(("low", 1),), processes=1, lease_s=0.8)
 sys.exit(run_worker(settings, client, default_registry))
 """
 

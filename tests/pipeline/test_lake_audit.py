@@ -215,17 +215,17 @@ def lived(queue, redis):
     outcomes = ["done"] * 15 + ["retry"] * 3 + ["dead"] * 4 + ["crashed"] * 3 + ["snooze"] * 2
     for message, outcome in zip(held, outcomes):
         ending = Ending(
-            mid=message.mid, token=message.token, outcome=outcome, reason="why", backoff_ms=1
+            mid=message.mid, token=message.token, outcome=outcome, reason="why", backoff=0.001
         )
         queue.finish(
             [
                 ending
                 if outcome not in ("dead", "crashed")
-                else structs.replace(ending, backoff_ms=None)
+                else structs.replace(ending, backoff=None)
             ]
         )
     queue.enqueue(b"w", mid=held[-1].mid, can_requeue=True)
-    queue.finish([Ending(mid=held[-1].mid, token=held[-1].token, outcome="retry", backoff_ms=1)])
+    queue.finish([Ending(mid=held[-1].mid, token=held[-1].token, outcome="retry", backoff=0.001)])
     queue.admin.revive(queue.admin.dead()[0].dead_id)
     queue.cancel("m39")
     while queue.admin.counts().ready > 3:

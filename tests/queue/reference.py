@@ -158,7 +158,7 @@ class Reference:
         """Whether that attempt may still end it."""
         return mid in self.live and self.live[mid].token == token
 
-    def finish(self, mid: str, token: str, outcome: str, backoff_ms: int | None) -> str:
+    def finish(self, mid: str, token: str, outcome: str, backoff: float | None) -> str:
         """The reply's word."""
         if not self.holds(mid, token):
             return "stale"
@@ -170,11 +170,11 @@ class Reference:
         elif one.newer:
             self._restart(one)
         elif outcome == "done":
-            self._done(one, one.dedupe_ms if backoff_ms is None else backoff_ms)
+            self._done(one, one.dedupe_ms if backoff is None else round(backoff * 1000))
         else:
             one.attempts -= outcome in ("snooze", "release")
             one.token, one.lock_at = "", 0
-            one.not_before = self._later(self.now + (backoff_ms or 0))
+            one.not_before = self._later(self.now + round((backoff or 0) * 1000))
         return "ok"
 
     def extend(self, mid: str, token: str) -> bool:

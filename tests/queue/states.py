@@ -44,7 +44,7 @@ def _enqueued(queue: Any, **options: Any) -> Held:
 
 def _locked(queue: Any, at: int = NOW - 1_000) -> Held:
     _enqueued(queue)
-    [message] = queue.dequeue(lease_ms=LEASE_MS, now=at).messages
+    [message] = queue.dequeue(lease=LEASE_MS / 1000, now=at).messages
     return Held(queue, message)
 
 
@@ -61,7 +61,7 @@ def _done(queue: Any, **more: Any) -> Held:
 
 
 def _done_requeued(queue: Any) -> Held:
-    held = _done(queue, backoff_ms=HOUR_MS)
+    held = _done(queue, backoff=HOUR_MS / 1000)
     queue.enqueue(b"2", mid="m", can_requeue=True, now=NOW - 5)
     return held
 
@@ -74,7 +74,7 @@ STATUSES: dict[str, Callable[[Any], Held]] = {
     "locked-with-requeue": _requeued,
     "expired": lambda queue: _locked(queue, T0),
     "done-awaiting-gc": _done,
-    "done-with-backoff": lambda queue: _done(queue, backoff_ms=HOUR_MS),
+    "done-with-backoff": lambda queue: _done(queue, backoff=HOUR_MS / 1000),
     "done-with-requeue": _done_requeued,
     "dead": lambda queue: _done(queue, outcome="dead", reason="no use"),
 }
@@ -89,7 +89,7 @@ def _enqueue(**options: Any) -> Callable[[Held], str]:
 
 
 def _dequeue(held: Held) -> str:
-    messages = held.queue.dequeue(now=NOW, lease_ms=LEASE_MS).messages
+    messages = held.queue.dequeue(now=NOW, lease=LEASE_MS / 1000).messages
     return f"handed out, attempt {messages[0].attempt}" if messages else "nothing"
 
 
@@ -130,12 +130,12 @@ VERBS: dict[str, Callable[[Held], str]] = {
     "enqueue, can_requeue": _enqueue(can_requeue=True),
     "dequeue": _dequeue,
     "finish done": lambda held: held.end("done"),
-    "finish done, dedupe": lambda held: held.end("done", backoff_ms=HOUR_MS),
-    "finish retry, backoff": lambda held: held.end("retry", backoff_ms=HOUR_MS),
+    "finish done, dedupe": lambda held: held.end("done", backoff=HOUR_MS / 1000),
+    "finish retry, backoff": lambda held: held.end("retry", backoff=HOUR_MS / 1000),
     "finish dead": lambda held: held.end("dead", reason="no use"),
     "finish crashed": lambda held: held.end("crashed", reason="killed"),
-    "finish snooze": lambda held: held.end("snooze", backoff_ms=HOUR_MS),
-    "finish unknown": lambda held: held.end("unknown", backoff_ms=HOUR_MS),
+    "finish snooze": lambda held: held.end("snooze", backoff=HOUR_MS / 1000),
+    "finish unknown": lambda held: held.end("unknown", backoff=HOUR_MS / 1000),
     "extend": lambda held: _yes(held.queue.extend([("m", held.token or "nobody")], now=NOW)),
     "release": lambda held: _yes(held.queue.release([("m", held.token or "nobody")], now=NOW)),
     "cancel": lambda held: str(held.queue.cancel("m", now=NOW)[0]),

@@ -48,7 +48,7 @@ def test_all_that_ended_is_finished_however_it_did(recorded):
     recorded.enqueue_many([b"v"] * 10)
     run(recorded, 4)
     run(recorded, 1, "dead", reason="no use")
-    run(recorded, 1, "retry", backoff_ms=60_000)
+    run(recorded, 1, "retry", backoff=60)
     cancelled = recorded.enqueue(b"v").mid
     recorded.cancel(cancelled)
     result = Audit(recorded).result()
@@ -211,7 +211,7 @@ def test_content_that_waits_for_a_dedupe_backoff_is_superseded_by_newer(recorded
 
 def test_content_enqueued_over_an_expired_lock_cuts_a_run_short(recorded):
     recorded.enqueue(b"v", mid="m")
-    assert recorded.dequeue(lease_ms=1).messages
+    assert recorded.dequeue(lease=0.001).messages
     time.sleep(0.005)
     assert recorded.enqueue(b"w", mid="m", can_update=True).action == "updated"
     run(recorded, 1)
@@ -250,7 +250,7 @@ class Chance:
 
     def take(self) -> None:
         lease_ms = self.random.choice((1, LEASE_MS))
-        self.held += self.queue.dequeue(2, lease_ms=lease_ms, crash_limit=3).messages
+        self.held += self.queue.dequeue(2, lease=lease_ms / 1000, crash_limit=3).messages
 
     def end(self) -> None:
         if not self.held:
@@ -405,7 +405,7 @@ def test_message_that_is_in_no_place_is_lost(recorded, redis, place):
         recorded.enqueue(b"v", mid="late")
         redis.lrem(f"{recorded.prefix}ready", 0, "late")
     else:
-        run(recorded, 1, "retry", backoff_ms=1)
+        run(recorded, 1, "retry", backoff=0.001)
         recorded.enqueue(b"v", mid="late")
         assert "late" in {message.mid for message in recorded.dequeue(5).messages}
         redis.lrem(f"{recorded.prefix}mid-circle", 0, "late")

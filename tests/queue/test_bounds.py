@@ -18,7 +18,7 @@ def fill(queue, at, size):
     for part, delay in (("held", None), ("due", 1), ("later", 3_600), ("ready", None)):
         queue.enqueue_many(((f"{part}{i}", b"x") for i in range(size)), delay=delay, now=at(0))
         while part == "held":
-            messages = queue.dequeue(1_000, lease_ms=1_000, now=at(0)).messages
+            messages = queue.dequeue(1_000, lease=1, now=at(0)).messages
             if not messages:
                 break
             done = [Ending(mid=m.mid, token=m.token) for m in messages[::2]]
@@ -78,14 +78,14 @@ def test_commands_of_a_call_do_not_grow_with_the_backlog(queue, backlog, at, com
 
 
 def test_calls_about_held_messages_cost_by_the_message(queue, backlog, at, commands):
-    messages = queue.dequeue(10, lease_ms=60_000, now=at(500)).messages
+    messages = queue.dequeue(10, lease=60, now=at(500)).messages
     holds = [(m.mid, m.token) for m in messages]
 
     assert commands(lambda: queue.extend(holds, now=at(600))) <= 20 + 2 * 10
     assert commands(lambda: queue.release(holds[:5], now=at(700))) <= 20 + 16 * 5
     outcomes = ["done", "retry", "dead", "crashed", "snooze"]
     endings = [
-        Ending(mid=m.mid, token=m.token, outcome=outcome, backoff_ms=10)
+        Ending(mid=m.mid, token=m.token, outcome=outcome, backoff=0.01)
         for m, outcome in zip(messages[5:], outcomes, strict=True)
     ]
     assert commands(lambda: queue.finish(endings, now=at(800))) <= 20 + 24 * 5

@@ -51,7 +51,7 @@ def test_b08_delay_is_honoured_whatever_the_mid_was(queue, at, end, state):
         queue.enqueue(b"v1", mid="m", now=at(0))
         [a] = queue.dequeue(now=at(0)).messages
     if state.startswith("done"):
-        end(queue, a, backoff_ms=100 if state == "done-with-backoff" else 0, now=at(1))
+        end(queue, a, backoff=0.1 if state == "done-with-backoff" else 0, now=at(1))
         assert queue.status("m", now=at(1)).word == state
 
     queue.enqueue(b"v2", **later, now=at(2))
@@ -67,7 +67,7 @@ def test_b08_delay_is_honoured_whatever_the_mid_was(queue, at, end, state):
 def test_b10_update_under_an_expired_lock_is_handled(queue, at, end):
     """An update while the lock had expired was lost when the old holder acked the old content."""
     queue.enqueue(b"v1", mid="m", now=at(0))
-    [a] = queue.dequeue(lease_ms=1_000, now=at(0)).messages
+    [a] = queue.dequeue(lease=1, now=at(0)).messages
 
     assert queue.enqueue(b"v2", mid="m", can_update=True, now=at(1_000)).action == "updated"
     assert end(queue, a, now=at(1_001)) == "ok"
@@ -82,7 +82,7 @@ def test_b11_update_after_a_retry_with_requeue_is_what_runs(queue, at, end):
     queue.enqueue(b"v1", mid="m", now=at(0))
     [a] = queue.dequeue(now=at(0)).messages
     queue.enqueue(b"v2", mid="m", can_requeue=True, now=at(1))
-    assert end(queue, a, "retry", backoff_ms=500, now=at(2)) == "ok"
+    assert end(queue, a, "retry", backoff=0.5, now=at(2)) == "ok"
     assert queue.status("m", now=at(3))[:2] == ("queued", 0)
 
     assert queue.enqueue(b"v3", mid="m", can_update=True, now=at(4)).action == "updated"
@@ -97,13 +97,13 @@ def test_b11_update_after_a_retry_with_requeue_is_what_runs(queue, at, end):
 @pytest.mark.parametrize("length", [0, -1, 86_400_001])
 def test_b12_lock_of_no_length_is_refused(queue, facts, length):
     """lock-ms 0 was accepted: the same message was handed out on every call."""
-    with pytest.raises(ConfigError, match="lock_ms"):
-        queue.enqueue(b"v", lock_ms=length)
+    with pytest.raises(ConfigError, match="lease"):
+        queue.enqueue(b"v", lease=length / 1000)
     for call in (queue.dequeue, lambda **o: queue.finish([], dequeue=1, **o)):
-        with pytest.raises(ConfigError, match="lease_ms"):
-            call(lease_ms=length)
-    with pytest.raises(ConfigError, match="lease_ms"):
-        queue.extend([("m", "t")], length)
+        with pytest.raises(ConfigError, match="lease"):
+            call(lease=length / 1000)
+    with pytest.raises(ConfigError, match="lease"):
+        queue.extend([("m", "t")], length / 1000)
     assert facts() == {}
 
 
@@ -156,7 +156,7 @@ def test_b26_enqueue_around_the_end_of_a_run_says_what_it_does(
     queue.enqueue(b"v1", mid="m", now=at(0))
     [a] = queue.dequeue(now=at(0)).messages
     assert queue.enqueue(b"v2", mid="m", now=at(1))[1:] == ("exists", "locked")
-    end(queue, a, backoff_ms=dedupe_ms, now=at(2))
+    end(queue, a, backoff=dedupe_ms / 1000, now=at(2))
     if collected:
         queue.admin.collect(now=at(3))
 
@@ -178,7 +178,7 @@ def test_b26_can_requeue_always_brings_one_more_run(queue, at, end, state):
     queue.enqueue(b"v1", mid="m", now=at(0))
     [a] = queue.dequeue(now=at(0)).messages
     if state != "locked":
-        end(queue, a, backoff_ms=50 if state == "done-with-backoff" else 0, now=at(1))
+        end(queue, a, backoff=0.05 if state == "done-with-backoff" else 0, now=at(1))
     if state == "nil":
         queue.admin.collect(now=at(2))
 

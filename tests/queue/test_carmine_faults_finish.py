@@ -13,8 +13,8 @@ LEASE = 1_000
 def two_holders(queue, at):
     """A's lock on m expired, B holds it now."""
     queue.enqueue(b"v1", mid="m", now=at(0))
-    [a] = queue.dequeue(lease_ms=LEASE, now=at(0)).messages
-    [b] = queue.dequeue(lease_ms=LEASE, now=at(LEASE)).messages
+    [a] = queue.dequeue(lease=LEASE / 1000, now=at(0)).messages
+    [b] = queue.dequeue(lease=LEASE / 1000, now=at(LEASE)).messages
     assert (a.mid, b.mid, b.attempt, b.ncrashes) == ("m", "m", 2, 1)
     return a, b
 
@@ -62,7 +62,7 @@ def test_b03_late_finish_does_not_release_the_new_holders_lock(
     assert end(queue, a, outcome, now=at(1_100)) == "stale"
 
     assert queue.dequeue(now=at(1_200)).messages == []
-    assert queue.extend([(b.mid, b.token)], LEASE, now=at(1_300)) == [True]
+    assert queue.extend([(b.mid, b.token)], LEASE / 1000, now=at(1_300)) == [True]
     assert queue.status("m", now=at(1_300)).lock_at == at(1_300 + LEASE)
 
 
@@ -73,7 +73,7 @@ def test_b04_late_success_does_not_undo_the_holders_retry(queue, two_holders, at
 
     if late_first:
         assert end(queue, a, now=at(1_050)) == "stale"
-    assert end(queue, b, "retry", backoff_ms=500, now=at(1_100)) == "ok"
+    assert end(queue, b, "retry", backoff=0.5, now=at(1_100)) == "ok"
     if not late_first:
         assert end(queue, a, now=at(1_150)) == "stale"
 
@@ -84,12 +84,12 @@ def test_b04_late_success_does_not_undo_the_holders_retry(queue, two_holders, at
 
 def test_b13_requeued_message_starts_without_the_old_lock(queue, at, end):
     """Requeue kept the old lock: the new run waited for it, or a late HDEL freed its own."""
-    queue.enqueue(b"v1", mid="m", lock_ms=3_600_000, now=at(0))
+    queue.enqueue(b"v1", mid="m", lease=3600, now=at(0))
     [a] = queue.dequeue(now=at(0)).messages
     assert queue.enqueue(b"v2", mid="m", can_requeue=True, now=at(10)).action == "requeued"
 
     assert end(queue, a, now=at(20)) == "ok"
-    [b] = queue.dequeue(lease_ms=LEASE, now=at(30)).messages
+    [b] = queue.dequeue(lease=LEASE / 1000, now=at(30)).messages
     assert (b.content, b.attempt, b.lock_at) == (b"v2", 1, at(30 + LEASE))
 
     assert end(queue, a, now=at(40)) == "stale"
@@ -152,10 +152,10 @@ def test_b21_closed_caller_tells_what_its_lost_reply_held(queue, at):
 def test_b22_lock_is_renewed_as_long_as_its_holder_runs(queue, at, end):
     """No renewal: a job longer than its lock always ran twice."""
     queue.enqueue(b"long", mid="m", now=at(0))
-    [a] = queue.dequeue(lease_ms=LEASE, now=at(0)).messages
+    [a] = queue.dequeue(lease=LEASE / 1000, now=at(0)).messages
 
     for elapsed in range(500, 5_001, 500):
-        assert queue.extend([(a.mid, a.token)], LEASE, now=at(elapsed)) == [True]
+        assert queue.extend([(a.mid, a.token)], LEASE / 1000, now=at(elapsed)) == [True]
         assert queue.dequeue(now=at(elapsed + 400)).messages == []
 
     assert end(queue, a, now=at(5_500)) == "ok"

@@ -15,7 +15,7 @@ from jobq.queue.types import Ending
 def test_b15_clock_of_the_client_counts_for_nothing(queue, redis, moment):
     """All times came from client clocks: a worker two seconds ahead stole a live lock."""
     queue.enqueue(b"v", mid="m")
-    [a] = queue.dequeue(lease_ms=3_600_000).messages
+    [a] = queue.dequeue(lease=3600).messages
     server_ms = 1_000 * redis.time()[0]
     assert server_ms - 600_000 < a.lock_at - 3_600_000 < server_ms + 1_000
 
@@ -25,7 +25,7 @@ def test_b15_clock_of_the_client_counts_for_nothing(queue, redis, moment):
         assert queue.dequeue().messages == []
         assert queue.status("m").word == "locked"
         assert queue.status("later").word == "queued-with-backoff"
-        assert queue.extend([("m", a.token)], 3_600_000) == [True]
+        assert queue.extend([("m", a.token)], 3_600) == [True]
         status = queue.status("m")
 
     assert server_ms - 600_000 < status.lock_at - 3_600_000 < server_ms + 600_000
@@ -61,7 +61,7 @@ def test_b24_keys_of_a_queue_share_one_slot(client, redis, at, end):
         queue = Queue(name, client)
         [message] = queue.dequeue(now=at(1)).messages
         assert message.content == name.encode()
-        end(queue, message, now=at(2), result=b"r", result_ttl_ms=1_000)
+        end(queue, message, now=at(2), result=b"r", result_ttl=1)
 
     keys = {key for key in redis.keys("*") if b"{" in key}
     slots = {

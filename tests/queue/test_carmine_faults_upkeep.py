@@ -11,7 +11,7 @@ def test_b05_full_ready_list_starves_nothing(queue, at):
     """Ready always won: delayed and expired messages and collection waited for its end."""
     queue.enqueue(b"d", mid="delayed", delay=0.010, now=at(0))
     queue.enqueue(b"x", mid="expired", now=at(0))
-    queue.dequeue(lease_ms=10, now=at(0))
+    queue.dequeue(lease=0.01, now=at(0))
     queue.enqueue_many([(f"m{i}", b"") for i in range(100)], now=at(0))
     seen, endings, most = [], [], 0
 
@@ -67,7 +67,7 @@ def test_b16_hot_mid_has_one_copy_in_the_lists(queue, redis, at, outcome):
 def test_b16_copy_behind_a_long_circle_is_taken_over(queue, redis, at, end):
     """The same where the circle is too long for its walk to drop the stale copies in time."""
     queue.enqueue_many([(f"live{i}", b"") for i in range(500)], now=at(0))
-    queue.dequeue(500, lease_ms=60_000, now=at(0))
+    queue.dequeue(500, lease=60, now=at(0))
     queue.enqueue(b"v", mid="m", now=at(0))
 
     for cycle in range(20):
@@ -102,7 +102,7 @@ def test_b20_message_that_crashes_its_worker_is_dead_at_the_limit(queue, at, cra
     queue.enqueue(b"poison", mid="m", now=at(0))
     now = at(0)
     for crash in range(1, crash_limit + 1):
-        [message] = queue.dequeue(lease_ms=1_000, crash_limit=crash_limit, now=now).messages
+        [message] = queue.dequeue(lease=1, crash_limit=crash_limit, now=now).messages
         assert (message.attempt, message.ncrashes) == (crash, crash - 1)
         now += 1_000
         if how == "crashed":

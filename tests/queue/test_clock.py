@@ -19,10 +19,10 @@ def floor(redis, queue):
 @pytest.mark.parametrize("step_ms", [1, 1_000, 60_000])
 def test_step_back_of_up_to_a_minute_is_absorbed(queue, redis, at, end, step_ms):
     queue.enqueue(b"v", mid="m", now=at(0))
-    [held] = queue.dequeue(lease_ms=5_000, now=at(0)).messages
+    [held] = queue.dequeue(lease=5, now=at(0)).messages
 
     assert queue.dequeue(now=at(-step_ms)).messages == []
-    assert queue.extend([(held.mid, held.token)], 5_000, now=at(-step_ms)) == [True]
+    assert queue.extend([(held.mid, held.token)], 5, now=at(-step_ms)) == [True]
 
     assert queue.status("m", now=at(-step_ms)).lock_at == at(5_000)
     assert end(queue, held, now=at(-step_ms)) == "ok"
@@ -33,9 +33,9 @@ def test_step_back_of_up_to_a_minute_is_absorbed(queue, redis, at, end, step_ms)
 
 def test_larger_step_back_rebases_and_says_so(queue, redis, at):
     queue.enqueue(b"v", mid="m", now=at(0))
-    queue.dequeue(lease_ms=5_000, now=at(0))
+    queue.dequeue(lease=5, now=at(0))
 
-    queue.dequeue(lease_ms=5_000, now=at(-60_001))
+    queue.dequeue(lease=5, now=at(-60_001))
 
     assert floor(redis, queue) == at(-60_001)
     [jump] = events(redis, queue)
@@ -47,7 +47,7 @@ def test_larger_step_back_rebases_and_says_so(queue, redis, at):
 def test_larger_step_back_clamps_live_locks_on_the_walk(queue, at):
     hour = 3_600_000
     queue.enqueue_many([(f"m{i}", b"") for i in range(250)], now=at(hour))
-    queue.dequeue(250, lease_ms=5_000, now=at(hour))
+    queue.dequeue(250, lease=5, now=at(hour))
 
     for step in range(5):
         queue.admin.collect(100, now=at(step))
@@ -59,9 +59,9 @@ def test_larger_step_back_clamps_live_locks_on_the_walk(queue, at):
 
 
 def test_lock_longer_than_the_lease_survives_the_clamp(queue, at):
-    queue.enqueue(b"v", mid="long", lock_ms=600_000, now=at(0))
+    queue.enqueue(b"v", mid="long", lease=600, now=at(0))
     queue.enqueue(b"v", mid="short", now=at(0))
-    queue.dequeue(2, lease_ms=5_000, now=at(0))
+    queue.dequeue(2, lease=5, now=at(0))
 
     queue.admin.collect(now=at(1))
 
@@ -89,8 +89,8 @@ def test_messages_are_never_early_when_the_clock_steps(queue, at):
 
 def test_forward_jump_hands_over_and_refuses_the_late_holder(queue, at, end):
     queue.enqueue(b"v", mid="m", now=at(0))
-    [a] = queue.dequeue(lease_ms=5_000, now=at(0)).messages
-    [b] = queue.dequeue(lease_ms=5_000, now=at(3_600_000)).messages
+    [a] = queue.dequeue(lease=5, now=at(0)).messages
+    [b] = queue.dequeue(lease=5, now=at(3_600_000)).messages
 
     assert end(queue, a, now=at(3_600_001)) == "stale"
     assert end(queue, b, now=at(1)) == "ok"
@@ -119,7 +119,7 @@ def test_clock_of_the_client_is_never_read(queue, redis):
         queue.enqueue(b"v", mid="m", delay=30)
         [not_before] = [queue.status("m").not_before]
         queue.enqueue(b"w", mid="n")
-        [held] = queue.dequeue(lease_ms=20_000).messages
+        [held] = queue.dequeue(lease=20).messages
         queue.finish([], dequeue=1)
 
     seconds, _ = redis.time()

@@ -229,16 +229,22 @@ def test_moment_before_1970_is_over_and_lengths_are_whole_numbers(queue: Queue, 
     assert queue.enqueue(b"w", mid="m", can_requeue=True, at=-5_000, now=at(1)).action == "requeued"
     queue.finish([Ending(mid="m", token=message.token)], now=at(2))
     assert [one.content for one in queue.dequeue(now=at(3)).messages] == [b"w"]
-    for bad in ({"lock_ms": 1500.5}, {"lock_ms": "60"}, {"at": float("nan")}, {"at": 1e12}):
+    for bad in (
+        {"lease": 0.0001},
+        {"lease": "soon"},
+        {"lease": []},
+        {"at": float("nan")},
+        {"at": 1e12},
+    ):
         with pytest.raises(ConfigError):
             queue.enqueue(b"v", **bad)  # type: ignore[arg-type]
     with pytest.raises(ConfigError):
-        queue.dequeue(lease_ms=0.5)  # type: ignore[arg-type]
+        queue.dequeue(lease=0.0001)  # type: ignore[arg-type]
 
 
 def test_cancelled_mid_does_not_start_again_before_its_lock_is_over(queue: Queue, at: Any):
     queue.enqueue(b"old", mid="m", now=at(0))
-    assert queue.dequeue(lease_ms=1_000, now=at(0)).messages
+    assert queue.dequeue(lease=1, now=at(0)).messages
     queue.cancel("m", now=at(10))
 
     assert queue.enqueue(b"new", mid="m", can_requeue=True, now=at(20)).action == "requeued"
@@ -253,7 +259,7 @@ def test_update_under_an_expired_lock_counts_as_the_crash_that_it_was(
 ):
     queue.enqueue(b"poison", mid="m", now=at(0))
     for number in range(times):
-        [message] = queue.dequeue(lease_ms=1_000, now=at(2_000 * number)).messages
+        [message] = queue.dequeue(lease=1, now=at(2_000 * number)).messages
         assert message.ncrashes == number
     queue.enqueue(b"cure", mid="m", can_update=True, now=at(2_000 * times))
 
@@ -320,7 +326,7 @@ def test_job_that_is_unknown_here_costs_no_attempt(queue: Queue, at: Any, end: A
     for number in range(4):
         [message] = queue.dequeue(now=at(1_000 * number)).messages
         assert (message.attempt, message.unknowns) == (1, number)
-        end(queue, message, "unknown", backoff_ms=10, now=at(1_000 * number + 1))
+        end(queue, message, "unknown", backoff=0.01, now=at(1_000 * number + 1))
     assert queue.status("m", now=at(5_000)).unknowns == 4
 
     [message] = queue.dequeue(now=at(5_000)).messages

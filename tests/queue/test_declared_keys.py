@@ -30,23 +30,23 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
     now = at(0)
     for cycle in range(3):
         many = [(f"m{i}", b"v") for i in range(12)]
-        queue.enqueue_many(many, now=now, lock_ms=5_000, can_requeue=True, can_update=True)
+        queue.enqueue_many(many, now=now, lease=5, can_requeue=True, can_update=True)
         queue.enqueue(b"d", mid="d", delay=1, dedupe=2, now=now, can_update=True)
-        messages = queue.dequeue(8, lease_ms=1_000, crash_limit=2, now=now).messages
+        messages = queue.dequeue(8, lease=1, crash_limit=2, now=now).messages
         held = {m.mid: m.token for m in messages}
         for mid in list(held)[:3]:
             queue.enqueue(b"newer", mid=mid, can_requeue=True, delay=cycle % 2, now=now)
-        queue.extend(list(held.items()), 1_000, now=now)
+        queue.extend(list(held.items()), 1, now=now)
         for mid, token in held.items():
             queue.progress(mid, token, "half")
         outcomes = ["done", "retry", "dead", "crashed", "snooze", "release"]
         endings = [
             Ending(
-                mid=mid, token=token, outcome=outcome, backoff_ms=10, result=b"r", result_ttl_ms=9
+                mid=mid, token=token, outcome=outcome, backoff=0.01, result=b"r", result_ttl=0.009
             )
             for (mid, token), outcome in zip(held.items(), outcomes, strict=False)
         ]
-        queue.finish(endings, dequeue=4, lease_ms=1_000, crash_limit=2, now=now)
+        queue.finish(endings, dequeue=4, lease=1, crash_limit=2, now=now)
         queue.release(list(held.items())[6:7], now=now)
         queue.cancel("m9", "m10", "d", *held, now=now)
         now += 2_000

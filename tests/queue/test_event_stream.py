@@ -63,7 +63,7 @@ def test_crash_too_many_is_a_death(queue, at, stream):
 def test_recovery_and_death_by_expiry_name_attempt_and_reason(queue, at, stream):
     queue.enqueue(b"v", mid="m", now=at(0))
     for i in range(2):
-        assert queue.dequeue(lease_ms=1_000, now=at(1_000 * i)).messages
+        assert queue.dequeue(lease=1, now=at(1_000 * i)).messages
         queue.admin.collect(crash_limit=2, now=at(1_000 * (i + 1)))
     first, second = stream()
     assert (first.kind, first.attempt, first.error) == ("recovered", 1, "lock expired")
@@ -175,7 +175,7 @@ def test_content_superseded_unrun_is_an_event_where_enqueues_are(queue, at, stre
 
 def test_content_enqueued_over_an_expired_lock_is_a_recovery(queue, at, stream):
     queue.enqueue(b"", mid="m", now=at(0))
-    assert queue.dequeue(lease_ms=1_000, now=at(0)).messages
+    assert queue.dequeue(lease=1, now=at(0)).messages
     queue.enqueue(b"w", mid="m", can_update=True, now=at(1_000))
     queue.admin.collect(now=at(1_000))
     [event] = stream()

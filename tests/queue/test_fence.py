@@ -10,7 +10,7 @@ LEASE = 1_000
 
 
 def superseded(queue, held, at, end):
-    assert queue.dequeue(lease_ms=LEASE, now=at(LEASE)).messages
+    assert queue.dequeue(lease=LEASE / 1000, now=at(LEASE)).messages
 
 
 def recovered(queue, held, at, end):
@@ -22,7 +22,7 @@ def finished(queue, held, at, end):
 
 
 def retried(queue, held, at, end):
-    assert end(queue, held, "retry", backoff_ms=5_000, now=at(10)) == "ok"
+    assert end(queue, held, "retry", backoff=5, now=at(10)) == "ok"
 
 
 def crashed(queue, held, at, end):
@@ -57,7 +57,7 @@ def enqueued_anew(queue, held, at, end):
 
 def handed_out_anew(queue, held, at, end):
     enqueued_anew(queue, held, at, end)
-    assert queue.dequeue(lease_ms=LEASE, now=at(40)).messages
+    assert queue.dequeue(lease=LEASE / 1000, now=at(40)).messages
 
 
 def requeued(queue, held, at, end):
@@ -81,7 +81,7 @@ OUTCOMES = ["done", "retry", "dead", "crashed", "snooze", "release"]
 def lost(request, queue, at, end):
     """A hand-out whose right was lost, one way or another."""
     queue.enqueue(b"v1", mid="m", now=at(0))
-    [held] = queue.dequeue(lease_ms=LEASE, now=at(0)).messages
+    [held] = queue.dequeue(lease=LEASE / 1000, now=at(0)).messages
     request.param(queue, held, at, end)
     return held
 
@@ -90,7 +90,7 @@ def lost(request, queue, at, end):
 def test_finish_of_a_stale_attempt_changes_nothing(queue, redis, lost, at, end, facts, outcome):
     before = facts()
 
-    late = {"backoff_ms": 700, "reason": "late", "result": b"late", "result_ttl_ms": 60_000}
+    late = {"backoff": 0.7, "reason": "late", "result": b"late", "result_ttl": 60}
 
     assert end(queue, lost, outcome, now=at(1_500), **late) == "stale"
     assert facts() == before
@@ -99,7 +99,7 @@ def test_finish_of_a_stale_attempt_changes_nothing(queue, redis, lost, at, end, 
 
 def test_extend_by_a_stale_attempt_changes_nothing(queue, lost, at, facts):
     before = facts()
-    assert queue.extend([("m", lost.token)], 60_000, now=at(1_500)) == [False]
+    assert queue.extend([("m", lost.token)], 60, now=at(1_500)) == [False]
     assert facts() == before
 
 
@@ -144,7 +144,7 @@ def test_stale_endings_do_not_touch_the_good_ones_beside_them(queue, at):
 
 def test_holder_whose_lock_ran_out_untaken_may_still_finish(queue, at, end):
     queue.enqueue(b"v", mid="m", now=at(0))
-    [held] = queue.dequeue(lease_ms=LEASE, now=at(0)).messages
+    [held] = queue.dequeue(lease=LEASE / 1000, now=at(0)).messages
     assert queue.status("m", now=at(5_000)).word == "queued"
 
     assert end(queue, held, now=at(5_000)) == "ok"

@@ -39,7 +39,7 @@ def test_flushall_while_held_makes_late_calls_stale_and_creates_nothing(queue, r
     redis.flushall()
 
     late = Ending(
-        mid="a", token=a.token, outcome="retry", backoff_ms=5, result=b"", result_ttl_ms=9
+        mid="a", token=a.token, outcome="retry", backoff=0.005, result=b"", result_ttl=0.009
     )
     assert queue.finish([late], now=at(1)).replies == ["stale"]
     assert queue.extend([("b", b.token)], now=at(1)) == [False]

@@ -71,13 +71,13 @@ def alive(queue: Queue, at: Callable[[int], int], end: Any) -> tuple[Lease, str]
     queue.enqueue_many(
         [(name, b"v") for name in ("dead1", "crashed", "again", "over", "held")], now=at(0)
     )
-    [dead, crashed, again, over, held] = queue.dequeue(5, lease_ms=60_000, now=at(0)).messages
+    [dead, crashed, again, over, held] = queue.dequeue(5, lease=60, now=at(0)).messages
     end(queue, dead, "dead", reason="why", now=at(1))
     end(queue, crashed, "crashed", reason="why", now=at(1))
-    end(queue, again, "unknown", backoff_ms=500, now=at(1))
-    end(queue, over, "done", backoff_ms=10_000, now=at(1))
+    end(queue, again, "unknown", backoff=0.5, now=at(1))
+    end(queue, over, "done", backoff=10, now=at(1))
     queue.progress("held", held.token, "a little")
-    queue.enqueue(b"newer", mid="held", can_requeue=True, lock_ms=70_000, now=at(2))
+    queue.enqueue(b"newer", mid="held", can_requeue=True, lease=70, now=at(2))
     queue.enqueue_many([(f"due{i}", b"v") for i in range(3)], delay=3_600, dedupe=1, now=at(3))
     queue.enqueue_many([(f"ready{i}", b"v") for i in range(4)], now=at(3))
     queue.cancel("ready0", now=at(4))

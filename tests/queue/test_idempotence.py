@@ -25,8 +25,8 @@ class Stage:
     def endings(self) -> list[Ending]:
         a, b = self.held
         return [
-            Ending(mid="a", token=a.token, result=b"r", result_ttl_ms=60_000),
-            Ending(mid="b", token=b.token, outcome="retry", backoff_ms=5_000),
+            Ending(mid="a", token=a.token, result=b"r", result_ttl=60),
+            Ending(mid="b", token=b.token, outcome="retry", backoff=5),
             Ending(mid="c", token="made up"),
         ]
 

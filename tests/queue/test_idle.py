@@ -37,7 +37,7 @@ def test_dry_dequeues_rest_longer_and_longer_up_to_half_a_minute(queue, at):
 
 def test_rest_is_two_seconds_at_most_while_the_circle_holds_anything(queue, at):
     queue.enqueue(b"v", mid="m", now=at(0))
-    queue.dequeue(lease_ms=3_600_000, now=at(0))
+    queue.dequeue(lease=3600, now=at(0))
 
     sleeps = [queue.dequeue(now=at(3_000 * i)).sleep_ms for i in range(1, 14)]
 
@@ -105,7 +105,7 @@ WAKING: dict[str, Any] = {
         [Ending(mid="held", token=held.token, outcome="retry")], now=now
     ),
     "retry, due first": lambda q, held, now: q.finish(
-        [Ending(mid="held", token=held.token, outcome="retry", backoff_ms=500)], now=now
+        [Ending(mid="held", token=held.token, outcome="retry", backoff=0.5)], now=now
     ),
     "crashed": lambda q, held, now: q.finish(
         [Ending(mid="held", token=held.token, outcome="crashed")], now=now
@@ -126,10 +126,10 @@ WAKING: dict[str, Any] = {
 def asleep(queue, redis, at):
     """See WAKING; every child sleeps."""
     queue.enqueue_many([("dead", b""), ("deduped", b""), ("held", b"")], now=at(0))
-    dead, deduped, held = queue.dequeue(3, lease_ms=60_000, now=at(0)).messages
+    dead, deduped, held = queue.dequeue(3, lease=60, now=at(0)).messages
     endings = [
         Ending(mid="dead", token=dead.token, outcome="dead"),
-        Ending(mid="deduped", token=deduped.token, backoff_ms=7_200_000),
+        Ending(mid="deduped", token=deduped.token, backoff=7200),
     ]
     queue.finish(endings, now=at(0))
     queue.enqueue(b"", mid="due", delay=3_600, now=at(0))
@@ -196,7 +196,7 @@ def test_marker_lost_with_a_dead_child_is_replaced_by_collect(queue, redis, at):
 
 def test_paused_queue_hands_nothing_out_but_keeps_itself(queue, redis, asleep, at, end, eoq):
     queue.enqueue(b"", mid="expiring", now=at(1))
-    queue.dequeue(lease_ms=1_000, now=at(1))
+    queue.dequeue(lease=1, now=at(1))
     queue.enqueue(b"", mid="soon", delay=1, now=at(1))
     end(queue, asleep, now=at(2))
     queue.enqueue(b"", mid="ready", now=at(2))

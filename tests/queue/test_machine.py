@@ -82,7 +82,7 @@ class Machine(RuleBasedStateMachine):
         """What a worker gets: one call looks past so many stale copies, and says when to ask again."""
         for _ in range(20):
             messages, sleep_ms, paused, _ = self.queue.dequeue(
-                limit, lease_ms=LEASE_MS, crash_limit=CRASH_LIMIT, now=self.now
+                limit, lease=LEASE_MS / 1000, crash_limit=CRASH_LIMIT, now=self.now
             )
             assert paused == self.reference.paused
             if messages or sleep_ms:
@@ -113,17 +113,15 @@ class Machine(RuleBasedStateMachine):
             outcome = data.draw(
                 st.sampled_from(["done", "done", "retry", "dead", "crashed", "snooze", "release"])
             )
-            backoff_ms = (
-                data.draw(st.sampled_from([None, 0, 4_000])) if outcome != "release" else None
-            )
+            backoff = data.draw(st.sampled_from([None, 0, 4])) if outcome != "release" else None
             endings.append(
-                Ending(mid=mid, token=token, outcome=outcome, backoff_ms=backoff_ms, reason="why")
+                Ending(mid=mid, token=token, outcome=outcome, backoff=backoff, reason="why")
             )
         # The script ends releases last, each to the front.
         order = sorted(range(len(endings)), key=lambda i: endings[i].outcome == "release")
         words = {
             i: self.reference.finish(
-                endings[i].mid, endings[i].token, endings[i].outcome, endings[i].backoff_ms
+                endings[i].mid, endings[i].token, endings[i].outcome, endings[i].backoff
             )
             for i in order
         }
@@ -134,7 +132,7 @@ class Machine(RuleBasedStateMachine):
     @rule(holds=held)
     def extend(self, holds: list[tuple[str, str]]) -> None:
         expected = [self.reference.extend(mid, token) for mid, token in holds]
-        assert self.queue.extend(holds, LEASE_MS, now=self.now) == expected
+        assert self.queue.extend(holds, LEASE_MS / 1000, now=self.now) == expected
 
     @rule(holds=held)
     def release(self, holds: list[tuple[str, str]]) -> None:

@@ -15,7 +15,7 @@ def full(queue, redis, at):
     [dead] = queue.dequeue(now=at(0)).messages
     queue.finish([Ending(mid="dead", token=dead.token, outcome="dead")], now=at(0))
     queue.enqueue_many([(mid, b"v" * 100) for mid in "abcdefgh"], now=at(0))
-    held = {m.mid: m for m in queue.dequeue(6, lease_ms=1_000, now=at(0)).messages}
+    held = {m.mid: m for m in queue.dequeue(6, lease=1, now=at(0)).messages}
     redis.config_set("maxmemory-policy", "noeviction")
     redis.config_set("maxmemory", 1)
     yield held
@@ -29,7 +29,7 @@ def full(queue, redis, at):
         {"mid": "g", "can_update": True},
         {"mid": "a", "can_requeue": True},
         {"mid": "later", "delay": 60},
-        {"mid": "own", "lock_ms": 9, "dedupe": 9},
+        {"mid": "own", "lease": 0.009, "dedupe": 9},
     ],
     ids=["new", "update", "requeue", "delayed", "options"],
 )
@@ -56,9 +56,9 @@ def test_revive_is_refused_whole_when_memory_is_full(queue, redis, full, at, fac
 
 def test_everything_that_drains_goes_on_when_memory_is_full(queue, full, at):
     def ending(mid, outcome):
-        return Ending(mid=mid, token=full[mid].token, outcome=outcome, backoff_ms=100)
+        return Ending(mid=mid, token=full[mid].token, outcome=outcome, backoff=0.1)
 
-    assert queue.extend([("e", full["e"].token)], 1_000, now=at(1)) == [True]
+    assert queue.extend([("e", full["e"].token)], 1, now=at(1)) == [True]
     assert queue.progress("e", full["e"].token, "half")
     endings = [ending("a", "done"), ending("b", "retry"), ending("c", "crashed")]
     replies, handed = queue.finish(endings, dequeue=1, now=at(2))

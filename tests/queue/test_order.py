@@ -66,7 +66,7 @@ def test_retried_message_goes_to_the_back(queue, at, end, outcome):
 
 def test_recovered_message_goes_to_the_back(queue, at):
     queue.enqueue_many([(mid, b"") for mid in "abc"], now=at(0))
-    queue.dequeue(lease_ms=1_000, now=at(0))
+    queue.dequeue(lease=1, now=at(0))
     queue.admin.collect(now=at(1_000))
     assert mids(queue.dequeue(3, now=at(1_001))) == ["b", "c"]
     assert mids(queue.dequeue(3, now=at(1_002))) == ["a"]

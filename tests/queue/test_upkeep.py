@@ -35,7 +35,7 @@ def test_due_messages_are_promoted_beside_a_full_ready_list(queue, at):
 
 def test_expired_locks_are_recovered_beside_a_full_ready_list(queue, at):
     queue.enqueue_many([(f"lost{i}", b"") for i in range(100)], now=at(0))
-    queue.dequeue(100, lease_ms=5, now=at(0))
+    queue.dequeue(100, lease=0.005, now=at(0))
     queue.enqueue_many([b""] * 50, now=at(0))
 
     seen = busy(queue, at, 10, 300)
@@ -57,9 +57,9 @@ def test_done_messages_are_collected_beside_a_full_ready_list(queue, at, limit):
 def test_dead_holders_are_found_behind_a_long_circle_of_live_ones(queue, at):
     queue.enqueue_many([(f"live{i}", b"") for i in range(2_000)], now=at(0))
     for _ in range(2):
-        queue.dequeue(1_000, lease_ms=3_600_000, now=at(0))
+        queue.dequeue(1_000, lease=3600, now=at(0))
     queue.enqueue(b"", mid="lost", now=at(0))
-    queue.dequeue(lease_ms=5, now=at(0))
+    queue.dequeue(lease=0.005, now=at(0))
     queue.enqueue_many([b""] * 50, now=at(0))
 
     assert "lost" in busy(queue, at, 10, 2_000 // 10 + 60)
@@ -68,7 +68,7 @@ def test_dead_holders_are_found_behind_a_long_circle_of_live_ones(queue, at):
 def test_collect_alone_promotes_recovers_and_collects(queue, at, end):
     queue.enqueue(b"", mid="due", delay=1, now=at(0))
     queue.enqueue_many([("lost", b""), ("done", b"")], now=at(0))
-    _, done = queue.dequeue(2, lease_ms=1_000, now=at(0)).messages
+    _, done = queue.dequeue(2, lease=1, now=at(0)).messages
     end(queue, done, now=at(1))
 
     assert queue.admin.collect(now=at(1_000)) == (0, 0)
@@ -80,7 +80,7 @@ def test_collect_alone_promotes_recovers_and_collects(queue, at, end):
 def test_dry_dequeues_alone_do_the_same(queue, at, end):
     queue.enqueue(b"", mid="due", delay=1, now=at(0))
     queue.enqueue_many([("lost", b""), ("done", b"")], now=at(0))
-    _, done = queue.dequeue(2, lease_ms=1_000, now=at(0)).messages
+    _, done = queue.dequeue(2, lease=1, now=at(0)).messages
     end(queue, done, now=at(1))
 
     assert sorted(m.mid for m in queue.dequeue(1, now=at(1_000)).messages) == ["due"]
@@ -152,20 +152,18 @@ def live_at_random(queue, rng, at, steps):
                 dedupe = rng.choice([None, 1])
                 queue.enqueue(b"v", mid=mid, delay=delay, dedupe=dedupe, **flags, now=now)
             case 2 | 3:
-                got = queue.dequeue(rng.randrange(1, 6), lease_ms=800, now=now).messages
+                got = queue.dequeue(rng.randrange(1, 6), lease=0.8, now=now).messages
                 held.update((m.mid, m.token) for m in got)
             case 4 | 5 if held:
                 mid = rng.choice(list(held))
                 outcome = rng.choice(outcomes)
-                backoff_ms = rng.choice([None, 0, 700])
-                ending = Ending(
-                    mid=mid, token=held.pop(mid), outcome=outcome, backoff_ms=backoff_ms
-                )
+                backoff = rng.choice([None, 0, 0.7])
+                ending = Ending(mid=mid, token=held.pop(mid), outcome=outcome, backoff=backoff)
                 queue.finish([ending], dequeue=0, now=now)
             case 6:
                 queue.cancel(mid, now=now)
             case 7:
-                queue.extend(list(held.items()), 800, now=now)
+                queue.extend(list(held.items()), 0.8, now=now)
                 queue.admin.collect(rng.randrange(1, 20), now=now)
             case 8:
                 queue.admin.revive(*(dead.dead_id for dead in queue.admin.dead(limit=2)), now=now)

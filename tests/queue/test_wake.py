@@ -34,7 +34,7 @@ def take_one(queue, redis, timeout_s=DEADLINE_S):
     """As a child does: ask, and when there is nothing wait on the marker; longer than any rest."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        got = queue.dequeue(lease_ms=60_000)
+        got = queue.dequeue(lease=60)
         if got.messages:
             return got.messages[0].mid
         if got.sleep_ms:

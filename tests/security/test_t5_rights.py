@@ -147,7 +147,7 @@ def test_each_user_does_its_part_live(login, redis):
     assert worker.progress(taken[0].mid, taken[0].token, "half")
     outcomes = ("done", "retry", "dead", "crashed")
     worker.finish(
-        [Ending(mid=one.mid, token=one.token, outcome=how, result=b"1" if how == "done" else None, result_ttl_ms=9000)
+        [Ending(mid=one.mid, token=one.token, outcome=how, result=b"1" if how == "done" else None, result_ttl=9)
          for one, how in zip(taken, outcomes, strict=True)], dequeue=1,
     )  # fmt: skip
     worker.admin.collect()

@@ -115,7 +115,7 @@ def test_strict_asks_a_woken_queue_before_later_ones():
 
 
 def test_size_grows_fourfold_up_to_the_most_when_jobs_are_quick():
-    prefetch = BatchSize(64, 50)
+    prefetch = BatchSize(64, 0.05)
     sizes = []
     for _ in range(5):
         sizes.append(prefetch.size)
@@ -124,14 +124,14 @@ def test_size_grows_fourfold_up_to_the_most_when_jobs_are_quick():
 
 
 def test_size_is_what_fits_into_the_time_when_jobs_are_slower():
-    prefetch = BatchSize(64, 50)
+    prefetch = BatchSize(64, 0.05)
     for _ in range(5):
         prefetch.ran(prefetch.size, prefetch.size * 0.01)
     assert prefetch.size == 5
 
 
 def test_size_falls_to_one_at_once_when_a_job_was_slow():
-    prefetch = BatchSize(64, 50)
+    prefetch = BatchSize(64, 0.05)
     for _ in range(4):
         prefetch.ran(prefetch.size, 1e-6)
     prefetch.ran(64, 10.0)
@@ -139,7 +139,7 @@ def test_size_falls_to_one_at_once_when_a_job_was_slow():
 
 
 def test_size_is_never_below_one_or_above_the_most():
-    prefetch = BatchSize(2, 50)
+    prefetch = BatchSize(2, 0.05)
     prefetch.ran(1, 0.0)
     prefetch.ran(2, 0.0)
     assert prefetch.size == 2

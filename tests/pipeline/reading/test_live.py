@@ -17,12 +17,12 @@ KEYS = b"k" * 32
 def many(valkey_queue):
     """A message in each of the states that there are without waiting."""
     valkey_queue.enqueue(b"no call", mid="ready")
-    [held] = valkey_queue.dequeue(lease_ms=60_000).messages
+    [held] = valkey_queue.dequeue(lease=60).messages
     assert held.mid == "ready"
     for mid in ("done", "again"):
         valkey_queue.enqueue(CALL, mid=mid)
-    done, again = valkey_queue.dequeue(2, lease_ms=60_000).messages
-    valkey_queue.finish([Ending(mid="done", token=done.token, backoff_ms=60_000)])
+    done, again = valkey_queue.dequeue(2, lease=60).messages
+    valkey_queue.finish([Ending(mid="done", token=done.token, backoff=60)])
     valkey_queue.enqueue(CALL, mid="again", can_requeue=True)
     valkey_queue.enqueue(CALL, mid="later", delay=60)
     valkey_queue.enqueue(CALL, mid="queued")
