@@ -9,7 +9,7 @@ ARGV
   caller     random id of who calls, as in last_call's name
   number     of this call, counted up by the caller
   now        epoch ms, or '' for the server's clock
-  dedupe_ms  after it is done, refuse its mid for so long
+  dedupe_ms  how long to refuse its mid after it is done
   batch      messages with their times: 8 digits, the length of the head; the head, MessagePack of
              {mid, when, size, mid, when, size, …}; and the contents one after the other, of these sizes
 RETURNS  {'ok', number added, number whose mid lives already}; {'closed'}
@@ -68,7 +68,7 @@ local function unpacked(batch)
     pairs_[#pairs_ + 1], pairs_[#pairs_ + 2] = mid, string.sub(batch, place, place + size - 1)
     times[mid], place = times[mid] or time_of(head[i + 1]), place + size
   end
-  if place ~= #batch + 1 then refuse('the contents of the batch', 'as long as its head says') end
+  if place ~= #batch + 1 then refuse('the contents of the batch', 'of the length in its head') end
   return pairs_
 end
 

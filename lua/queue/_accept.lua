@@ -1,4 +1,4 @@
--- accept: write the messages whose mids are new, all of them together; which live already is told back.
+-- accept: write the messages whose mids are new, all together; return those that are alive already.
 -- needs: messages options backoffs ready due left_ready any take_over wake_up
 -- own: lock length and dedupe backoff, joined by a comma; ',' where a message has neither
 local function write_options(mids, own)

@@ -49,7 +49,7 @@ local function totals()
   rule(count_of(meta, 'deduped') <= redis.call('SCARD', done), 'deduped over done', '')
   for field, most in pairs(SETTINGS) do
     local text = redis.call('HGET', meta, field)
-    rule(not text or stored(text, most, nil), 'meta: ' .. field .. ' is no number that it may be', '')
+    rule(not text or stored(text, most, nil), 'meta: ' .. field .. ' is not a valid number', '')
   end
 end
 

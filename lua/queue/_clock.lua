@@ -18,7 +18,7 @@ local function emit(kind, mid, at, rest)
   if at ~= moment then moment, moment_text = at, string.format('%.0f', at) end
   local text = kind .. '\31' .. mid .. '\31' .. moment_text
   if rest then text = text .. '\31' .. rest end
-  -- Where events can't be appended (its last id was used up, it is no stream), history is lost and nothing else.
+  -- If events can't be appended (the last id is used up, or the key has another type), only history is lost.
   if nemitted % 100 == 0 then
     if not maxlen or #maxlen > 10 or not string.find(maxlen, '^%d+$') then maxlen = '100000' end
     redis.pcall('XADD', events, 'MAXLEN', '~', maxlen, '*', '1', text)

@@ -1,4 +1,4 @@
--- counters: whole numbers in the fields of hashes, and a message's own options, whatever bytes stand there.
+-- counters: read whole numbers from hash fields, and the options of a message, whatever bytes are stored there.
 -- needs: stored
 local function count_in(text) return text and math.floor(stored(text, 1e15, 0)) or 0 end
 local function count_of(key, field) return count_in(redis.call('HGET', key, field)) end

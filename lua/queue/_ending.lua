@@ -1,6 +1,6 @@
 -- ending: what becomes of a held message when its attempt ends. Newer content wins over every outcome.
 -- needs: dead dead_messages messages options nattempts ncrashes requeue tokens generations last_dead add_to any count_of forget now_ms start_newer to_ready unlock_to_wait
-local function bury(mid, reason)
+local function to_dead(mid, reason)
   local id = mid .. '#' .. (redis.call('HGET', generations, mid) or redis.call('HGET', tokens, mid) or '')
   reason = string.sub(reason, 1, 16384)
   local own = string.match(redis.call('HGET', options, mid) or ',', '^%d*,%d*$') or ','
@@ -16,7 +16,7 @@ local function crash(mid, reason, kind, limit, first_to_front)
   local crashes = add_to(ncrashes, mid, 1)
   local newer, over = redis.call('HGET', requeue, mid), limit > 0 and crashes >= limit
   any.crashes, any.sides = true, true
-  if over then bury(mid, reason) end
+  if over then to_dead(mid, reason) end
   if newer then
     start_newer(mid, newer)
   elseif over then

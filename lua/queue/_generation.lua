@@ -36,7 +36,7 @@ local function unlock_to_wait(mid, token)
 end
 
 -- The newer content of `mid`, which its caller has taken out of its place, starts with attempts 0. Bytes of another
--- shape were written by somebody else; all of them are content then, which a worker finds unreadable.
+-- shape were written by another program. All of them are content then, which a worker can't read.
 local function start_newer(mid, newer)
   local head, not_before, lock_ms, dedupe_ms = string.match(newer, '^((%d*),(%d*),(%d*):)')
   forget_sides(mid)

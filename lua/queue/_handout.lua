@@ -37,7 +37,7 @@ local function lock_up(reply, mids, by)
   end
   local fresh = any.left_circle and rarely().take_over(left_circle, mids) or mids
   if fresh[1] then redis.call('RPUSH', circle, unpack(fresh)) end
-  -- Where somebody overwrote the fence, it goes on from the time, which no count has reached.
+  -- If another program overwrote the fence, it continues from the time, which no count has reached.
   local first = fence and math.floor(stored(fence, 9e15, now_ms)) + 1 or 1
   local fields = {'fence', string.format('%.0f', first + #mids - 1)}
   if longest > max_lease then fields[3], fields[4] = 'max_lease', longest end

@@ -1,7 +1,7 @@
 -- pick: take messages off the head of ready, those that are to be handed out.
 -- needs: messages ready left_ready ncrashes nunknowns any max_content rarely
 -- Up to `limit` mids off the head of ready, and the reply: three items, then seven a message, of which the hand-out
--- fills in attempt, generation and lock_at. A message with a crash on record goes alone, so that blame is exact.
+-- fills in attempt, generation and lock_at. A message that has crashed a worker is handed out alone, so that the cause of a crash is certain.
 local function pick(limit)
   local reply, mids = {0, 0, 0}, {}
   local notes = any.left_ready and rarely().drop_stale() or 0

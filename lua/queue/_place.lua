@@ -31,7 +31,7 @@ local function take_over(notes, mids)
   return fresh
 end
 
--- How many copies aren't noted. Where there is none (somebody emptied the list), a note would swallow a mid's next copy.
+-- How many copies aren't noted. If the list is empty (another program emptied it), a note would drop the next copy of the mid.
 local function unnoted(list, notes) return redis.call('LLEN', list) - redis.call('SCARD', notes) end
 
 local function leave_ready(mid)

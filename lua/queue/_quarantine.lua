@@ -1,4 +1,4 @@
--- quarantine: set aside what stands in a place and is no mid: no text, or too long. No client could name it.
+-- quarantine: set aside bytes in ready, due or circle that can't be a mid: not text, or too long. No client could name it.
 -- needs: messages quarantine forget
 local MOST_QUARANTINED = 10000
 

@@ -13,7 +13,7 @@ local function promote(limit)
   end
 end
 
--- `mid` was taken out of the circle. Where it has no lock somebody else took that away, and no run of it is to blame.
+-- `mid` was taken out of the circle. If it has no lock, another program removed it, and no crash is counted.
 local function recover(mid, crash_limit)
   if not is_mid(mid) then return set_aside(mid) end
   if redis.call('HEXISTS', locks, mid) == 0 then

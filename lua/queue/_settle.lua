@@ -1,5 +1,5 @@
 -- settle: what becomes of one held message whose attempt ends, but for the plainest success.
--- needs: options nattempts requeue done nunknowns add_to any bury crash dedupe_until emit forget leave_circle level now_ms own_options start_newer to_due to_ready unlock unlock_to_wait
+-- needs: options nattempts requeue done nunknowns add_to any to_dead crash dedupe_until emit forget leave_circle level now_ms own_options start_newer to_due to_ready unlock unlock_to_wait
 local function wait_until(mid, token, backoff_ms, front)
   unlock_to_wait(mid, token)
   if backoff_ms > 0 then to_due(mid, now_ms + backoff_ms) else to_ready(mid, front) end
@@ -36,7 +36,7 @@ local function settle(mid, token, outcome, detail, crash_limit)
   if newer and outcome == 'release' and level == 'all' then emit('superseded', mid, now_ms) end
   leave_circle(mid)
   if outcome == 'crashed' then return crash(mid, detail, 'crashed', crash_limit, true) end
-  if outcome == 'dead' then bury(mid, detail) end
+  if outcome == 'dead' then to_dead(mid, detail) end
   if newer then
     start_newer(mid, newer)
   elseif outcome == 'dead' then

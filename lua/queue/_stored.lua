@@ -1,9 +1,9 @@
--- stored: a number out of the server's keys. Somebody may have written any bytes there, so none is trusted.
+-- stored: read a number from the server's keys. Other programs may have written any bytes there, so nothing is trusted.
 -- needs:
 local LONGEST_LOCK_MS, MOST_MS, LATEST_MS = 86400000, 3153600000000, 253402300799999
 local LONGEST_MID, MOST_BYTES = 512, 4194304
 
--- The number in `text`; `default` for what is none from 0 to `most`. NaN fails both comparisons.
+-- The number in `text`; `default` if it is not a number from 0 to `most`. NaN fails both comparisons.
 local function stored(text, most, default)
   local number = tonumber(text)
   if number and number >= 0 and number <= most then return number end

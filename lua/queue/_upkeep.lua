@@ -1,4 +1,4 @@
--- upkeep: bounded work on what waits: due messages to ready, one stretch of the circle walked.
+-- upkeep: bounded maintenance: move due messages to ready, and check a part of the circle.
 -- needs: messages options circle left_circle locks nattempts ncrashes requeue done nunknowns generations progress any max_lease now_ms rarely
 
 -- Remove all traces of finished ones. They hold no lock and have no backoff; most of the other hashes are empty.

@@ -16,7 +16,7 @@ ARGV
   limit        messages wanted, 1-1000
 RETURNS  {'handed', sleep_ms, paused, fence, then per message: mid, content, attempt, ncrashes,
          generation, lock_at, times handed to a worker that doesn't know its job}; sleep_ms > 0: nothing now,
-         wait on wake so long, and in place of fence ms until the earliest due one (0: none, or somebody else was
+         wait on wake so long, and in place of fence ms until the earliest due one (0: none, or another client was
          told) | {'closed'}
 COST     O(limit), 4 MiB of content; upkeep of at most 100 mids, 1,000 stale copies dropped
 WRITES   nothing while eoq_backoff holds or when the call is refused

@@ -15,7 +15,7 @@ ARGV
   can_update   1: newer content may replace what waits
   can_requeue  1: newer content may run after the current run, or at once when that is done
   lock_ms      least length of this message's locks, 1-86400000, '' = the worker's lease
-  dedupe_ms    after it is done, refuse its mid for so long, '' = until collected
+  dedupe_ms    how long to refuse its mid after it is done, '' = until collected
   then two per message: mid, content, 1-1000 messages
 RETURNS  {per message: action, reason}: 'added' '' | 'updated' '' | 'requeued' '' | 'exists' status;
          {'closed'}

@@ -14,7 +14,7 @@ ARGV
   now          epoch ms, or '' for the server's clock
   lease_ms     length of each lock handed out, 1-86400000
   crash_limit  crashes that make a message dead, 0 = never
-  limit        messages wanted besides, 0-1000
+  limit        messages to hand out in the same call, 0-1000
   count        endings, 0-1000
   then six per ending: mid, token, outcome (done retry dead crashed snooze release unknown), detail (backoff
   ms, or the reason of dead and crashed), age_ms since the run ended, record (event columns, 64 KiB at most);

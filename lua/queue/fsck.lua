@@ -14,7 +14,7 @@ ARGV
   cursor  offset in a list or sorted set, or SCAN's; the mid, for the last three
   limit   entries looked at, 1-1000
 RETURNS  {next cursor, mids seen, notes seen, violations, then the mids, the notes, and per violation: rule, mid};
-         cursor '0' = end; of a list its notes are told apart from its mids
+         cursor '0' = end; a list's cursor distinguishes notes from mids
 COST     O(limit), and O(cursor) in a list; O(ready + circle) for one mid
 WRITES   nothing
 ]]

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-purge: forget dead messages for good.
+purge: delete dead messages permanently.
 
 KEYS
   dead:zset dead_messages:hash last_dead:hash

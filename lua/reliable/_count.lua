@@ -1,4 +1,4 @@
--- count: how often deliveries of a message ended without an acknowledgement; 0 where somebody wrote no number.
+-- count: how often deliveries of a message ended without an acknowledgement; 0 if the stored value is not a number.
 -- needs: unacked
 local function count_of(text)
   local number = tonumber(text)

@@ -21,7 +21,7 @@ local function hand_some(ids, handed, token)
   end
 end
 
--- What is no id could never be acknowledged: somebody else wrote it there, and it goes.
+-- An entry that is not an id could never be acknowledged: another program wrote it, and it is dropped.
 local function hand_out(named, handed, token)
   local ids = {}
   for _, id in ipairs(named) do

@@ -1,4 +1,4 @@
--- ids: the message ids from an argument on, each once; nothing where there is none or one is no id.
+-- ids: the message ids from an argument on, each once; nil if there is none or one is not an id.
 -- needs:
 local function ids_from(position)
   local ids, met = {}, {}

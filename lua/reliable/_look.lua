@@ -1,7 +1,7 @@
 -- look: all that is read of a queue before anything is written, so that a key of a wrong type changes nothing.
--- `at` is the queue's own time, which no step of the server's clock takes back behind `last`, its last delivery.
+-- `at` is the time of the queue, which never goes back behind `last`, its last delivery, whatever the server's clock does.
 -- needs: dead messages meta tokens undelivered tickets delivered unacked now_ms
--- What somebody else wrote there may be no number, or one beyond all times.
+-- What another program wrote there may not be a number, or may be one beyond all times.
 local function sane(text)
   local number = tonumber(text)
   return number and number >= -253402300799999 and number <= 253402300799999 and number or nil

@@ -1,5 +1,5 @@
 -- overdue: hand out again what was delivered so long ago, the longest first, each at most once; too often is dead.
--- needs: delivered at bury count_one hand_out is_id last max_deliveries nunacked
+-- needs: delivered at to_dead count_one hand_out is_id last max_deliveries nunacked
 local function recover_overdue(wanted, elapsed, handed, token)
   -- Below what this call itself is going to stamp.
   local till = '(' .. string.format('%.17g', math.min(at - elapsed + 1, last + 1 / 2048))
@@ -13,7 +13,7 @@ local function recover_overdue(wanted, elapsed, handed, token)
       if not is_id(id) then
         redis.call('ZREM', delivered, id)
       elseif count_one(id) >= max_deliveries and max_deliveries > 0 then
-        bury(id)
+        to_dead(id)
       else
         alive[#alive + 1] = id
       end

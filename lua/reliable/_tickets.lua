@@ -1,5 +1,5 @@
 -- tickets: as many as messages wait that aren't promised to a client whose blocking pop took a ticket.
--- After a second with some of them promised, whoever has them may be dead: as many are issued again, `-` for any message.
+-- After a second with some of them promised, their holders may be dead: as many are issued again, `-` for any message.
 -- needs: meta tickets issued_at now_ms nwaiting nfree
 local function mend_tickets()
   local promised = nwaiting - nfree

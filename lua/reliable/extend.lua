@@ -11,7 +11,7 @@ ARGV
   then one per message: its id
 RETURNS  the ids that are delivered, in order; nil: there is no such queue
 COST     O(ids * log(pending))
-WRITES   nothing for an id that waits, is dead, unknown or somebody else's; nothing at all when one is no id
+WRITES   nothing for an id that waits, is dead or unknown, or has another holder; nothing at all if one is not an id
 ]]
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
 

@@ -13,7 +13,7 @@ ARGV
   then one per message: its id
 RETURNS  the ids that were delivered and are given back or dead now, in order; nil: there is no such queue
 COST     O(ids * log(pending))
-WRITES   nothing for an id that waits, is dead, unknown or somebody else's; nothing at all when one is no id
+WRITES   nothing for an id that waits, is dead or unknown, or has another holder; nothing at all if one is not an id
 ]]
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
 
@@ -28,7 +28,7 @@ read_clock(now)
 --@include _ids
 --@include _held
 --@include _count
---@include _bury
+--@include _to_dead
 --@include _issue
 --@include _line
 
@@ -47,7 +47,7 @@ local held, alive = held_of(ids, options.TOKEN), {}
 for _, id in ipairs(held) do
   local count = options.RELEASE and 0 or count_one(id)
   if max_deliveries > 0 and count >= max_deliveries then
-    bury(id)
+    to_dead(id)
   else
     alive[#alive + 1] = id
     redis.call('ZREM', delivered, id)

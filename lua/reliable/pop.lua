@@ -12,7 +12,7 @@ ARGV
   [TOKEN text]   who holds them: ack, nack and extend that name another holder are refused
   [TICKET id]    what the caller took by a blocking pop of the first queue's tickets; with COUNT 0 it is given back
   [DELIVERIES]   a fourth item per message: how often it has been handed out, this time included
-RETURNS  {{queue, id, content}, …}; empty: nothing waits that isn't promised to somebody
+RETURNS  {{queue, id, content}, …}; empty: no message waits that isn't promised to a client
 COST     O(queues + count * log(pending))
 WRITES   nothing when an argument or the type of a key is wrong
 ]]
@@ -30,7 +30,7 @@ read_clock(now)
 --@include _options
 --@include _tickets
 --@include _take
---@include _bury
+--@include _to_dead
 --@include _count
 --@include _handout
 --@include _overdue

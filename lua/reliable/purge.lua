@@ -10,7 +10,7 @@ ARGV
   then one per message: its id
 RETURNS  the ids that were dead and are gone now, in order; nil: there is no such queue
 COST     O(ids * log(dead))
-WRITES   dead and unacked and messages and last_call; nothing at all when one is no id
+WRITES   dead and unacked and messages and last_call; nothing at all if one is not an id
 ]]
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
 

@@ -31,7 +31,7 @@ if #ARGV < first_arg then return redis.error_reply('ERR wrong number of argument
 look()
 local ms, seq = string.match(last_id or '0-0', '^(%d+)-(%d+)$')
 ms, seq = sane(ms), tonumber(seq)
--- Of an id that somebody else wrote nothing can be said but that those before it are in the past.
+-- An id that another program wrote says only that the ids before it are in the past.
 if not ms or seq > 9007199254740990 then ms, seq = now_ms + 1, 0 end
 if now_ms > ms then ms, seq = now_ms, 0 end
 

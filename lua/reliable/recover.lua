@@ -25,7 +25,7 @@ read_clock(now)
 --@include _look
 --@include _keep
 --@include _options
---@include _bury
+--@include _to_dead
 --@include _count
 --@include _handout
 --@include _overdue

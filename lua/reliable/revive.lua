@@ -10,7 +10,7 @@ ARGV
   then one per message: its id
 RETURNS  the ids that were dead and wait now, in order; nil: there is no such queue
 COST     O(ids * log(dead))
-WRITES   nothing for an id that isn't dead; nothing at all when one is no id, or when memory is full
+WRITES   nothing for an id that isn't dead; nothing at all if one is not an id, or if memory is full
 ]]
 local undelivered, tickets, delivered, messages, unacked, tokens, dead, meta, last_call = unpack(KEYS)
 

@@ -1,6 +1,6 @@
 -- handout: hides the messages that were found, and counts that they were received.
 -- needs: messages attributes added now_ms totalrecv_text vt_text whole_part
--- `reply` ends with four items for each of `found`; vt: how long to hide them, s, else as long as the queue says.
+-- `reply` ends with four items for each of `found`; vt: how long to hide them, s; by default the queue's setting.
 local function hide(found, reply, vt)
   local scored, marks, behind = {}, {}, #reply - 4 * #found.ids
   local visible_at, now_text = string.format('%.0f', now_ms + 1000 * (vt or whole_part(vt_text, 30))), string.format('%.0f', now_ms)

@@ -1,4 +1,4 @@
--- settings: the queue's, as any client may have written them: '15.5' and '30 s' are read as far as they are whole, and
+-- settings: the queue's, as any client may have written them: of '15.5' and '30 s' the whole part is read, and
 -- what no command would take as a number isn't.
 -- needs: attributes
 local vt_text, delay_text, maxsize_text, totalsent_text, totalrecv_text = unpack(
@@ -10,7 +10,7 @@ local function whole_part(text, otherwise)
   return digits and #digits <= 15 and tonumber(digits) or otherwise
 end
 
--- How often a message was received; 0 for what is no number.
+-- How often a message was received; 0 if it is not a number.
 local function times(text)
   local number = tonumber(text)
   if number and number >= 0 and number <= 9007199254740990 then return math.floor(number) end

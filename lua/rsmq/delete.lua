@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
 --[[
-delete: messages for good, each only if it wasn't received again since.
+delete: delete messages permanently, each only if it wasn't received again since.
 
 KEYS
   messages:zset attributes:hash
 ARGV
-  two per message: id, receipt (times received when it was handed out; '' = whoever has it now)
+  two per message: id, receipt (times received when it was handed out; '' = regardless of who has it)
 RETURNS  {'ok' | 'not_found', per message: 'deleted' | 'absent' | 'stale'}: not_found when the first is absent and
          there is no such queue
 COST     O(messages deleted x log messages)

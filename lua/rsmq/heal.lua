@@ -31,7 +31,7 @@ read_clock(now)
 
 if not exists then return {'not_found'} end
 probe('SCARD', queues)
--- Both walks read before anything is written: a cursor that is none raises.
+-- Both walks read before anything is written: an invalid cursor raises.
 local ids_page = ids_cursor ~= '' and redis.call('ZSCAN', messages, ids_cursor, 'COUNT', limit)
 local fields_page = fields_cursor ~= '' and redis.call('HSCAN', attributes, fields_cursor, 'COUNT', limit)
 probe('ZCARD', messages)

@@ -7,7 +7,7 @@ KEYS
 ARGV
   now       epoch microseconds, or '' for the server's clock
   channel   of the other queue, to publish the number of its messages on; '' = none
-  then two per message: id, receipt (times received when it was handed out; '' = whoever has it now)
+  then two per message: id, receipt (times received when it was handed out; '' = regardless of who has it)
 RETURNS  {'ok', per message: 'moved' | 'absent' | 'stale'} | {'not_found'}: the other queue
 COST     O(messages moved x log messages)
 WRITES   nothing for one that is absent or stale, or if the other queue isn't there

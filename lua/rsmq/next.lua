@@ -9,7 +9,7 @@ ARGV
   vt      seconds the received stay hidden, '' = the queue's
   limit   so many at most
   then two per message to delete: id, receipt (times received when it was handed out)
-RETURNS  {word, words, ...}: words tells of each that was to be deleted, 'deleted' | 'absent' | 'stale'; then as
+RETURNS  {word, words, ...}: words has one item for each message to delete, 'deleted' | 'absent' | 'stale'; then as
          receive, {'ok', words, messages...} | {'empty', words, ms until the next or ''} | {'not_found'}
 COST     O((deleted + limit) x log messages), and up to 1000 phantoms
 WRITES   nothing for a stale one, nor for a queue that isn't there

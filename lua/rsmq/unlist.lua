@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-unlist: take a name off the list of queues that can't be one; a queue's own keys stay as they are.
+unlist: remove an invalid name from the list of queues; the keys of a queue are not changed.
 
 KEYS
   queues:set

@@ -7,7 +7,7 @@ KEYS
 ARGV
   now   epoch microseconds, or '' for the server's clock
   vt    seconds from now
-  then two per message: id, receipt (times received when it was handed out; '' = whoever has it now)
+  then two per message: id, receipt (times received when it was handed out; '' = regardless of who has it)
 RETURNS  {'ok', per message: 'changed' | 'absent' | 'stale'} | {'not_found'}
 COST     O(messages changed x log messages)
 WRITES   messages; nothing for one that is absent or stale

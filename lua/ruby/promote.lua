@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-promote: one due job from Sidekiq's schedule or retry set to its list, unless somebody else was first.
+promote: move one due job from Sidekiq's schedule or retry set to its list, unless another client was first.
 
 KEYS
   waiting:zset target:list queues:set

@@ -1,6 +1,6 @@
--- batch: what readers of a group hold: a stretch of indexes under a token, with the end of its lease.
+-- batch: what readers of a group hold: a range of indexes under a token, with the end of its lease.
 -- needs: group held leases batches text
--- Where the end of a stretch is lost it goes up to the next that is held, or to the cursor.
+-- If the end of a batch is lost, it ends before the next one that is held, or at the cursor.
 local function end_of(first)
   local found = redis.call('ZRANGE', held, '(' .. text(first), '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   local cursor = tonumber(redis.call('HGET', group, 'cursor'))

@@ -37,7 +37,7 @@ local function copy(limit)
   for _, entry in ipairs(page) do
     -- More fields than Lua can hand over are no message of ours.
     if #entry[2] <= 1000 and survives(entry) then
-      -- Where it doesn't take them in order, somebody wrote there: the next step begins anew.
+      -- If they are refused as out of order, another program wrote there: the next step starts again.
       if redis.pcall('XADD', clean, entry[1], unpack(entry[2])).err then
         state.phase = 0
         return

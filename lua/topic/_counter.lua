@@ -1,4 +1,4 @@
--- counter: counter(key), an index that redismq's programs keep; going on from what is none would lose messages.
+-- counter: counter(key), an index that redismq's programs keep; continuing from an invalid one would lose messages.
 -- needs: whole
 -- Its key isn't named: an error reply must not have foreign text in it.
 local function counter(key)

@@ -1,4 +1,4 @@
--- handout: what a poll gives: a stretch whose lease has ended, else the next after the cursor.
+-- handout: what a poll returns: a batch whose lease has ended, or the next messages after the cursor.
 -- needs: log base group leases batch_of entries hold index_of let_go now_ms out_of_range skipped_before state text cursor
 -- Elsewhere what is handed out was read before the first write.
 local function check_streams()
@@ -18,7 +18,7 @@ local function take_over(given, token, count, commit)
     local more = upto and #entries(upto + 1, last, 1) > 0
     if not upto then check_streams() end
     let_go(old)
-    -- Nothing is left of one that retention or compaction removed meanwhile.
+    -- Nothing is left of a batch that retention or compaction has removed.
     if upto then
       given.entries, given.first, given.deliveries = found, first, deliveries + 1
       given.last = last

@@ -1,4 +1,4 @@
--- state: the topic's numbers, 0 where none is kept or what is kept is none.
+-- state: read the topic's numbers, 0 where none is stored or the stored value is not a number.
 -- needs: meta
 local state = {}
 do

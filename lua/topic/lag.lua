@@ -6,7 +6,7 @@ KEYS
   log:stream base:stream meta:hash group:hash held:zset leases:zset
 ARGV
   now  epoch ms, or '' for the server's clock
-RETURNS  {'ok', settled index, last index handed out, last index of the topic, first index of the topic, stretches
+RETURNS  {'ok', settled index, last index handed out, last index of the topic, first index of the topic, batches
          held, of these with an ended lease, age in ms of the oldest message not settled, paused, out of range,
          skipped so far}; {'missing'}
 COST     O(log messages)

@@ -45,7 +45,7 @@ if at ~= base then return {'moved', at, last} end
 local messages, skipped, size = {}, 0, 0
 while at < upto and #messages < 2 * count and size < 4194304 do
   at = at + 1
-  -- A key of another type is no message, and no end either.
+  -- A key of another type is neither a message nor the end.
   local message = redis.pcall('GET', KEYS[3 + at - base])
   if type(message) == 'string' then
     messages[#messages + 1], messages[#messages + 2] = at, message

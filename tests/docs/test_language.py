@@ -89,10 +89,14 @@ def python_texts(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def lua_texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Comments."""
+    """Comments, without the script's name and what a fragment needs; texts of more than one word."""
     source = path.read_text(encoding="utf-8")
     for one in re.finditer(r"--\[\[.*?\]\]|--[^\n]*|'[^'\n]* [^'\n]*'", source, re.DOTALL):
-        yield source.count("\n", 0, one.start()) + 1, re.sub(r"`[^`]*`", "`", one[0])
+        text = re.sub(r"`[^`]*`", "`", one[0])
+        yield (
+            source.count("\n", 0, one.start()) + 1,
+            re.sub(r"^-- needs:.*|^(?:-- )?\w+(?=: )", "", text, flags=re.MULTILINE),
+        )
 
 
 def sources(name: str) -> list[Path]:

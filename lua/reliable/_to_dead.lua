@@ -1,6 +1,6 @@
--- bury: a message that was handed out too often goes to the dead, its content and its count with it.
+-- to_dead: move a message that was handed out too often to the dead, with its content and its count.
 -- needs: dead tokens delivered now_ms sane
-local function bury(id)
+local function to_dead(id)
   local latest = redis.call('ZRANGE', dead, -1, -1, 'WITHSCORES')[2]
   local died_at = math.max(now_ms, (sane(latest) or 0) + 1 / 2048)
   redis.call('ZREM', delivered, id)
