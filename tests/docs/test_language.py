@@ -27,12 +27,7 @@ PAGES = sorted(
 PAGES_LATER = {
     "docs/reference/cli.md",
 }
-SOURCES_CLEAN = (
-    "jobq/__init__.py",
-    "jobq/__main__.py",
-    "jobq/extras.py",
-    "lua/shared",
-)
+SOURCES_CLEAN = ("jobq/__init__.py", "jobq/__main__.py", "jobq/extras.py", "lua")
 
 #: What reads as translated, and what to write instead.
 PATTERNS = {
