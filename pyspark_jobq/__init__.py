@@ -1,7 +1,7 @@
-"""Where Spark looks for `format("jobq")`: any top-level module `pyspark_…` with a `DefaultSource`.
+"""The module where Spark finds `format("jobq")`: it searches top-level modules `pyspark_…` for a `DefaultSource`.
 
-One that can't be imported breaks the look-up of every data source written in Python, so this imports
-pyspark alone, and jobq when it is used.
+A module that can't be imported breaks every data source written in Python. So this imports pyspark alone, and jobq when
+it is used.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ class JobqDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format()` takes."""
+        """Return the name for `format()`."""
         return "jobq"
 
     def schema(self) -> StructType:
-        """By the options `view` and `columns`."""
+        """Return the schema of the options `view` and `columns`."""
         from jobq.pipeline.source import schema_of
 
         return schema_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `spark.read`."""
+        """Make the reader of `spark.read`."""
         from jobq.pipeline.source import reader
 
         return reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For `spark.readStream`."""
+        """Make the reader of `spark.readStream`."""
         from jobq.pipeline.source import stream_reader
 
         return stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """For `DataFrame.write`."""
+        """Make the writer of `DataFrame.write`."""
         from jobq.pipeline.writing.writer import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        """For `DataFrame.writeStream`."""
+        """Make the writer of `DataFrame.writeStream`."""
         from jobq.pipeline.writing.writer import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

@@ -1,6 +1,6 @@
-"""Where Spark looks for `format("jobq_lake")`: a lake's tables, read on executors through deltalake.
+"""The module where Spark finds `format("jobq_lake")`: a lake's tables, read on executors through deltalake.
 
-For a bucket: Spark itself would need jars to read that. It imports pyspark alone, and jobq when it is used.
+It is for buckets: Spark itself needs jars to read those. It imports pyspark alone, and jobq when it is used.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ class LakeDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format()` takes."""
+        """Return the name for `format()`."""
         return "jobq_lake"
 
     def schema(self) -> StructType:
-        """By the option `table`."""
+        """Return the schema of the option `table`."""
         from jobq.pipeline.lake.source import schema_of
 
         return schema_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `spark.read`."""
+        """Make the reader of `spark.read`."""
         from jobq.pipeline.lake.source import reader
 
         return reader(self.options)

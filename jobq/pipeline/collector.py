@@ -1,4 +1,4 @@
-"""The garbage collector, off while replies and rows are many: they are in no cycles, and it would walk them all."""
+"""Turn the garbage collector off while there are many rows: they have no cycles, and it would visit them all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_off() -> Iterator[None]:
-    """Within it the collector doesn't run; after it as before."""
+    """Turn the collector off for the length of the context."""
     was = gc.isenabled()
     gc.disable()
     try:

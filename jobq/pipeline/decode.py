@@ -1,7 +1,7 @@
-"""Entries of event streams as Arrow: whole batches by the CSV reader, what it refuses row by row.
+"""Decode entries of event streams to Arrow: whole batches by the CSV reader, the rows that it refuses one by one.
 
-Entries that are no record of a known version come back as they are, with a reason: none is dropped, and
-nothing raises. Runs on executors, so it imports pyarrow and little of jobq.
+Entries that aren't a record of a known version are returned with their bytes and a reason. None is dropped, and nothing
+raises. This runs on executors, so it imports pyarrow and little of jobq.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from jobq.errors import BadRecordError
 from jobq.events import ABSOLUTE, COLUMNS, LIMITS, SCHEMA, SEPARATOR, columns_of, in_utc
 from jobq.pipeline.schema import events_schema
 
-#: So few, when the CSV reader refuses them, are read one by one instead of halved to find the culprit.
+#: A refused batch is halved to find the bad row; so few rows are read one by one instead.
 FEW = 16
 VERSION = SCHEMA.encode()
 _SEP = SEPARATOR.encode()
-#: Where the CSV reader takes more than the contract does: signs, hexadecimal digits and blanks in numbers,
-#: other ends of lines. In a text they are allowed, and only cost time.
+#: What the CSV reader accepts and the format doesn't: signs, hexadecimal digits and blanks in numbers, other ends of
+#: lines. They are allowed in texts; such a batch is only slower.
 _NEVER = (b"\r", b"\0", b"\t")
 _AT_START = (_SEP + b"-", _SEP + b"0x", _SEP + b"0X")
-#: One mid in 64 begins with a dash, so such fields are looked at whole.
+#: One mid in 64 begins with a dash, so such fields are matched as a whole.
 _NUMBER_LIKE = re.compile(rb"(?:-[0-9]*|-?0[xX][0-9a-fA-F]*)(?=[\x1f\n]|\Z)")
 _BLANKS = (_SEP + b" ", b" " + _SEP)
 _SCHEMA = events_schema()
@@ -38,7 +38,7 @@ _ID_TYPES: dict[str, pa.DataType] = {"entry_at": pa.int64(), "entry_seq": pa.int
 
 
 class BadEntry(NamedTuple):
-    """An entry that isn't a record: its id, all that it holds, and why."""
+    """An entry that isn't a record: its id, its bytes, and the reason."""
 
     id: bytes
     version: bytes
@@ -47,16 +47,16 @@ class BadEntry(NamedTuple):
 
 
 class TimeBounds(NamedTuple):
-    """Between what a time can be, epoch ms: `finished_at` is within, `enqueued_at` not after.
+    """The times that events can have, epoch ms: `finished_at` is between both, `enqueued_at` not after the last.
 
-    How long before its end a message was enqueued has no bound: it may have been delayed, or taken over.
+    A message may have been enqueued long before: it may have been delayed or imported.
     """
 
     first: int
     last: int
 
     def check(self, finished_at: int, enqueued_at: int | None) -> None:
-        """BadRecordError for times outside."""
+        """Raise BadRecordError for times outside."""
         if enqueued_at is not None and enqueued_at < ABSOLUTE:
             enqueued_at = finished_at - enqueued_at
         for name, at in (("finished_at", finished_at), ("enqueued_at", enqueued_at)):
@@ -67,7 +67,7 @@ class TimeBounds(NamedTuple):
                 )
 
     def hold(self, found: pa.Table) -> bool:
-        """Whether all rows' times are inside."""
+        """Return whether all rows' times are inside."""
         finished, enqueued = found["finished_at"], found["enqueued_at"]
         is_ago = pc.less(enqueued, pa.scalar(ABSOLUTE))
         at = pc.if_else(is_ago, pc.subtract(finished, enqueued), enqueued)
@@ -77,14 +77,14 @@ class TimeBounds(NamedTuple):
 
 
 class DecodedEntries(NamedTuple):
-    """`batch` has the columns of the view `events`; rows in the order given, without the bad ones."""
+    """batch: the columns of the view `events`, rows in the given order. bad: the entries that aren't records."""
 
     batch: pa.RecordBatch
     bad: list[BadEntry]
 
 
 def columns(reply: Sequence[Any]) -> tuple[list[bytes], list[bytes], list[bytes]]:
-    """Ids, versions and values of what XRANGE gave; an entry that isn't of one field has no version."""
+    """Return ids, versions and values of XRANGE's reply. An entry without exactly one field has no version."""
     ids = [entry[0] for entry in reply]
     fields = [entry[1] for entry in reply]
     if all(len(found) == 2 for found in fields):
@@ -98,7 +98,7 @@ def decode(
     queue: str, ids: Sequence[bytes], versions: Sequence[bytes], values: Sequence[bytes],
     bounds: TimeBounds | None = None,
 ) -> DecodedEntries:  # fmt: skip
-    """Records as rows, and what is none, or tells times out of `bounds`, as Bad."""
+    """Decode records. Entries that aren't records, or have times out of `bounds`, are in `bad`."""
     bad: list[BadEntry] = []
     batches: list[pa.RecordBatch] = []
     if versions.count(VERSION) != len(versions):
@@ -118,7 +118,7 @@ def _halved(
     queue: str, ids: Sequence[bytes], values: Sequence[bytes], batches: list[pa.RecordBatch], bad: list[BadEntry],
     bounds: TimeBounds | None,
 ) -> None:  # fmt: skip
-    """By the CSV reader, in halves of what it refuses: one bad row doesn't slow down thousands."""
+    """Decode by the CSV reader; halve what it refuses, so that one bad row doesn't slow down thousands."""
     if not ids:
         return
     batch = _together(queue, ids, values, bounds)
@@ -135,7 +135,7 @@ def _halved(
 def _together(
     queue: str, ids: Sequence[bytes], values: Sequence[bytes], bounds: TimeBounds | None
 ) -> pa.RecordBatch | None:
-    """All of them, or None when one needs a closer look."""
+    """Decode all of them at once; None if one of them must be decoded on its own."""
     gaps = [_SEP * missing for missing in range(len(COLUMNS))]
     try:
         lines = [value + gaps[-1 - value.count(_SEP)] for value in values]
@@ -164,7 +164,7 @@ def _together(
 
 
 def _suspect(text: bytes) -> bool:
-    # A single byte is found ten times faster than two, and most texts have no blank.
+    # Searching one byte is ten times faster than two, and most texts have no blank.
     blanks = _BLANKS if b" " in text else ()
     return any(found in text for found in (*_NEVER, *blanks)) or any(
         _NUMBER_LIKE.match(text, at + 1) for start in _AT_START for at in _places(text, start)
@@ -224,7 +224,7 @@ def _id_of(entry_id: bytes) -> dict[str, int]:
 
 
 def _batch(queue: str, entries: pa.Table, found: pa.Table) -> pa.RecordBatch:
-    """Columns in the view's order, with those that follow from others; times of ms become times."""
+    """Return the view's columns, with those computed from others; times in ms become timestamps."""
     rows = found.num_rows
     arrays: dict[str, Any] = {name: found[name].chunk(0) for name in COLUMNS}
     arrays |= {name: entries[name].chunk(0) for name in _ID_TYPES}

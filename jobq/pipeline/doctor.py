@@ -1,4 +1,4 @@
-"""What is well and what isn't with Spark here: looked at in the order in which it would fail."""
+"""Check what Spark needs on this machine, in the order in which it would fail."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from jobq.queue.doctor import Finding, Level
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Package -> the oldest version that works, the first that doesn't; as in the extra `spark`.
+#: Package -> the oldest major version that works, and the first that doesn't; as in the extra `spark`.
 NEEDED: dict[str, tuple[int, int | None]] = {
     "pyspark": (4, 5), "pyarrow": (18, None), "pandas": (2, 3), "deltalake": (1, None), "hiredis": (3, None),
 }  # fmt: skip
-#: Tried with each change of jobq; others from 17 on should do.
+#: Java versions that jobq is tested with; others from 17 on should work.
 TRIED = (17, 21, 25)
-#: What one Python process of Spark's takes, and the JVM beyond its heap.
+#: Memory of one Python process of Spark's, and of the JVM beyond its heap.
 PYTHON_BYTES, JVM_BYTES = 120 * MIB, 300 * MIB
 SCRATCH_BYTES = 1024 * MIB
 REMEDY = (
@@ -87,7 +87,7 @@ def read_queues(spark: SparkSession, client: Client) -> str:
 
 
 def packages() -> Iterator[Finding]:
-    """Versions, and what is missing."""
+    """Check the packages and their versions."""
     found: list[str] = []
     for name, (oldest, beyond) in NEEDED.items():
         try:
@@ -107,7 +107,7 @@ def packages() -> Iterator[Finding]:
 
 
 def python() -> Iterator[Finding]:
-    """Workers run the driver's minor version, or fail at their first row."""
+    """Check the Python of Spark's workers: it must have the driver's minor version."""
     here = ".".join(map(str, sys.version_info[:3]))
     named = os.environ.get("PYSPARK_PYTHON", "")
     if named and named != sys.executable:
@@ -117,7 +117,7 @@ def python() -> Iterator[Finding]:
 
 
 def java() -> Iterator[Finding]:
-    """Which Java Spark runs on, and which ones are passed over."""
+    """Find the Java for Spark, and report those that were skipped."""
     try:
         found, passed_over = looked_for()
     except JobqError as error:
@@ -137,14 +137,14 @@ def java() -> Iterator[Finding]:
 
 
 def home() -> Iterator[Finding]:
-    """SPARK_HOME, which PySpark prefers to its own jars."""
+    """Check SPARK_HOME, which PySpark prefers to its own jars."""
     named = os.environ.get("SPARK_HOME", "")
     if named:
         yield _judged("home", lambda: environment.check_spark_home(named))
 
 
 def heap(memory: str | None) -> Iterator[Finding]:
-    """The driver's heap, beside what this machine has."""
+    """Compare the driver's heap with this machine's memory."""
     try:
         size = heap_bytes(checked_heap(requested_heap(memory)))
     except JobqError as error:
@@ -162,7 +162,7 @@ def heap(memory: str | None) -> Iterator[Finding]:
 
 
 def scratch() -> Iterator[Finding]:
-    """Where sorts and shuffles go when the heap is full."""
+    """Check the folder for sorts and shuffles that don't fit into memory."""
     named = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
     folder = Path(named or tempfile.gettempdir())
     if not os.access(folder, os.W_OK):
@@ -180,7 +180,7 @@ def _reached(client: Client) -> Finding:
 
 
 def _judged(check: str, ask: Callable[[], object], well: str = "") -> Finding:
-    """Its error, which names the remedy, or what it says."""
+    """Return the answer of a check as a finding, or its error."""
     try:
         answer = ask()
     except JobqError as error:

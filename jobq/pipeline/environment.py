@@ -13,9 +13,9 @@ from jobq.pipeline.java import find_java
 
 
 def spark_variables() -> dict[str, str]:
-    """Environment for spark-submit, spark-class and spark-pipelines on this machine.
+    """Return the variables that spark-submit, spark-class and spark-pipelines need on this machine.
 
-    What the environment says already is kept, but for a JAVA_HOME that is too old.
+    Existing values are kept, except a JAVA_HOME that is too old.
     """
     return {
         "JAVA_HOME": str(find_java().home),
@@ -27,19 +27,19 @@ def spark_variables() -> dict[str, str]:
 
 DEFAULT_HEAP = "1g"
 MIB = 1024**2
-#: Spark refuses less than 450 MiB, and a collector keeps a part of the heap to itself.
+#: Spark refuses less than 450 MiB, and the garbage collector keeps a part of the heap.
 LEAST_HEAP = 512 * MIB
 _SIZE = re.compile(r"(\d+)([kmgt]?)b?")
 _UNITS = {"": MIB, "k": 1024, "m": MIB, "g": 1024 * MIB, "t": 1024**2 * MIB}
 
 
 def requested_heap(memory: str | None) -> str:
-    """What is to be the heap: `memory`, JOBQ_SPARK_MEMORY, else DEFAULT."""
+    """Return the heap's size: `memory`, else JOBQ_SPARK_MEMORY, else the default."""
     return memory or os.environ.get("JOBQ_SPARK_MEMORY") or DEFAULT_HEAP
 
 
 def heap_bytes(text: str) -> int:
-    """Bytes of `1g`, `1536m` or `2048`, which are MiB as in Spark."""
+    """Return the bytes of `1g`, `1536m` or `2048`, which are MiB as in Spark."""
     found = _SIZE.fullmatch(text.strip().lower())
     if not found:
         raise ConfigError(f"memory={text!r} is no size; write 1g or 1536m")
@@ -47,7 +47,7 @@ def heap_bytes(text: str) -> int:
 
 
 def checked_heap(text: str) -> str:
-    """`text` as Spark writes it, if it is enough."""
+    """Return the size for Spark. ConfigError if it is too small."""
     size = heap_bytes(text)
     if size < LEAST_HEAP:
         raise ConfigError(f"memory={text!r} is too small for Spark; take 512m or more, 1g for ease")
@@ -55,7 +55,7 @@ def checked_heap(text: str) -> str:
 
 
 def available_memory() -> int | None:
-    """Bytes that this machine could give now; None where it doesn't say."""
+    """Return the bytes of memory available on this machine; None if unknown."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -69,7 +69,7 @@ _START_S = 30
 
 
 def version_of(python: str) -> str:
-    """`3.11`, as that interpreter says of itself; ConfigError if it doesn't start."""
+    """Return that interpreter's version, such as `3.11`. ConfigError if it doesn't start."""
     try:
         return subprocess.run(
             [python, "-c", _ASK],
@@ -85,7 +85,7 @@ def version_of(python: str) -> str:
 
 
 def check_python(python: str) -> str:
-    """`3.11, <python>`; ConfigError for one that Spark would refuse, but only at its first row."""
+    """Return `3.11, <python>`. ConfigError if Spark would refuse it, which it does only at the first row."""
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     there = version_of(python)
     if here != there:
@@ -100,7 +100,7 @@ _JAR = re.compile(r"spark-core_[\d.]+-(\d+\.\d+)\.")
 
 
 def check_spark_home(home: str) -> str:
-    """`4.3 at <home>`; ConfigError where there is no Spark or one of another version."""
+    """Return `4.3 at <home>`. ConfigError if there is no Spark, or one of another version."""
     import pyspark
 
     jars = Path(home, "jars").glob("spark-core_*.jar")

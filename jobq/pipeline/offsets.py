@@ -1,10 +1,10 @@
-"""Places in event streams and topics: what is new, what was dropped unread, how to share it out.
+"""Offsets in event streams and topics: what is new, what was trimmed unread, and how to divide it.
 
-A `Place` is the id of the last entry read and the number of entries ever added up to it. The server keeps
-that number, so what is still to read and what retention dropped unread are differences, exact to the entry.
-A topic's index is its own number: its places are `Place(str(index), index)`.
+A `LogOffset` is the id of the last entry read and the number of entries ever added up to it. The server keeps that
+number, so the backlog and the loss are differences, exact to the entry. A topic's index is its own number: its offsets
+are `LogOffset(str(index), index)`.
 
-Everything here is a pure function but `tail`, `topic_tail`, `counted` and `reached`.
+All functions are pure except those that take a client.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from jobq.errors import ConfigError, ScriptError
 from jobq.queue import keys
 from jobq.topics.calls import TopicCalls
 
-#: Entries that one call of walk.lua looks at: about 10 ms of the server's time.
+#: Entries that one call of walk.lua counts: about 10 ms of the server's time.
 STEP = 2_000
 LAST_SEQ = 2**64 - 1
 START = "0-0"
 
 
 class LogOffset(NamedTuple):
-    """Read up to the entry `id`, the `n`th ever added. As it stands: before the first."""
+    """Read up to the entry `id`, the `n`th ever added. The default is before the first."""
 
     id: str = START
     n: int = 0
 
 
 class LogTail(NamedTuple):
-    """What a stream is at one moment: `n` entries ever added, the last of them `id`, `length` still there."""
+    """A stream at one moment: `n` entries ever added, the last of them `id`, `length` still there."""
 
     key: str
     id: str
@@ -43,24 +43,24 @@ class LogTail(NamedTuple):
 
     @property
     def place(self) -> LogOffset:
-        """Where somebody is who has read it all."""
+        """The offset after the last entry."""
         return LogOffset(self.id, self.n)
 
     @property
     def dropped(self) -> int:
-        """How many of the first entries are no longer there."""
+        """How many of the first entries were trimmed."""
         return self.n - self.length
 
     @property
     def oldest(self) -> LogOffset:
-        """Where somebody begins who wants all that is there, and misses nothing that was."""
+        """The offset before the oldest entry."""
         return LogOffset(id_before(self.first_id) if self.length else self.id, self.dropped)
 
 
 class LogRange(NamedTuple):
     """Entries of one stream after the id `after` up to and with `upto`: `expected` of them.
 
-    limit: read at most so many, 0 = all; `start` is the place at which it begins.
+    limit: read at most so many, 0: all. start: the offset at which it begins.
     """
 
     queue: str
@@ -73,15 +73,15 @@ class LogRange(NamedTuple):
 
     @property
     def end(self) -> LogOffset:
-        """Where somebody is who has read all of it."""
+        """The offset after its last entry."""
         return LogOffset(self.upto, self.start.n + self.expected)
 
 
 class ReadPlan(NamedTuple):
-    """What is to be read next.
+    """What to read next.
 
-    places: where every queue is before that. lost: entries dropped unread, by queue. remade: queues whose
-    stream was deleted or made anew since their place was noted; what went with the old one can't be known.
+    places: the offset of every queue before that. lost: entries trimmed unread, by queue. remade: queues whose stream
+    was deleted or recreated since the offset; the loss with the old stream can't be determined.
     """
 
     ranges: list[LogRange]
@@ -91,23 +91,23 @@ class ReadPlan(NamedTuple):
 
     @property
     def ends(self) -> dict[str, LogOffset]:
-        """Where every queue is when all ranges, none of them with a limit, were read."""
+        """The offsets of every queue after all ranges, if none has a limit."""
         return self.places | {one.queue: one.end for one in self.ranges}
 
 
 def events_key(namespace: str, queue: str) -> str:
-    """The key of a queue's event stream."""
+    """Return the key of a queue's event stream."""
     return keys.key(keys.prefix(namespace, queue), "events")
 
 
 def parsed_id(entry_id: str) -> tuple[int, int]:
-    """An entry's id as numbers, which compare as the server orders entries."""
+    """Return an entry's id as numbers, which compare in the server's order."""
     ms, _, seq = entry_id.partition("-")
     return int(ms), int(seq or 0)
 
 
 def id_before(entry_id: str) -> str:
-    """The highest id below this one; of a topic, the index before."""
+    """Return the highest id below this one; of a topic, the index before."""
     ms, seq = parsed_id(entry_id)
     if "-" not in entry_id:
         return str(ms - 1)
@@ -117,13 +117,13 @@ def id_before(entry_id: str) -> str:
 
 
 def id_after(entry_id: str) -> str:
-    """The lowest id above this one."""
+    """Return the lowest id above this one."""
     ms, seq = parsed_id(entry_id)
     return f"{ms}-{seq + 1}" if seq < LAST_SEQ else f"{ms + 1}-0"
 
 
 def events_tail(client: Client, key: str) -> LogTail:
-    """What the stream is now; one that doesn't exist has no entries."""
+    """Return the stream's tail; a stream that doesn't exist has no entries."""
     try:
         reply = client.command("XINFO", "STREAM", key, routed_by=key)
     except ScriptError as error:
@@ -139,7 +139,7 @@ def events_tail(client: Client, key: str) -> LogTail:
 
 
 def topic_tail(client: Client, topic: str) -> LogTail:
-    """What a topic is now, as if its log were never compacted: indexes are its numbers."""
+    """Return the topic's tail, as if its log were never compacted: indexes are its numbers."""
 
     binding = TopicCalls(topic, client)
     first, last, _, _ = binding.run("read", {"from": 1, "upto": 0, "count": 1})
@@ -150,10 +150,10 @@ def topic_tail(client: Client, topic: str) -> LogTail:
 def plan(
     places: Mapping[str, LogOffset], tails: Mapping[str, LogTail], max_rows: int = 0
 ) -> ReadPlan:
-    """What there is to read of each queue, after its place; a queue without one begins with the oldest entry.
+    """Plan what to read of each queue after its offset. A queue without one begins with the oldest entry.
 
-    max_rows: at most about so many in all, 0 = no limit; a queue with little to read gets all of it, the
-    others equal shares, as `limit` of their ranges.
+    max_rows: about the most in all, 0: no limit. A queue with little to read gets all of it; the others get equal
+    shares, as `limit` of their ranges.
     """
     done = ReadPlan([], dict(places), {}, [])
     for queue, now in sorted(tails.items()):
@@ -161,7 +161,7 @@ def plan(
         if is_remade(place, now):
             done.remade.append(queue)
             place = now.oldest
-        # After a failover that lost entries, all of them read already, there are fewer than were counted.
+        # After a failover that lost entries which were read already, there are fewer than were counted.
         place = place._replace(n=min(place.n, now.n))
         done.places[queue] = place
         if now.dropped > place.n:
@@ -176,17 +176,17 @@ def plan(
 
 
 def is_remade(place: LogOffset, now: LogTail) -> bool:
-    """The stream isn't the one in which the place was noted: entries that it must still have aren't there."""
+    """Return whether the stream was recreated since the offset: entries that it must have are missing."""
     if not place.n or now.dropped >= place.n:
         return False
     if "-" not in now.id:
-        # A topic gives indexes one by one, whatever else is lost.
+        # A topic's indexes have no gaps, whatever is lost.
         return now.n < place.n
     return not now.length or parsed_id(now.first_id) > parsed_id(place.id)
 
 
 def shared(ranges: list[LogRange], lost: Mapping[str, int], max_rows: int) -> list[LogRange]:
-    """The ranges with limits, so that they hold about max_rows entries together, at least one each."""
+    """Return the ranges with limits, so that together they have about max_rows entries, at least one each."""
     left, limits = max_rows, {}
     todo = sorted(ranges, key=lambda one: one.expected - lost.get(one.queue, 0))
     for taken, one in enumerate(todo):
@@ -202,9 +202,9 @@ def shared(ranges: list[LogRange], lost: Mapping[str, int], max_rows: int) -> li
 
 
 def lost(asked: LogRange, read: int) -> int:
-    """How many entries of a range without limit, now read to its end, had been dropped before they were read.
+    """Return how many entries of a range without a limit were trimmed before they were read.
 
-    Never below 0: a stream made anew in between may have more than were expected.
+    At least 0: a stream recreated in between may have more than expected.
     """
     return max(0, asked.expected - read)
 
@@ -212,9 +212,9 @@ def lost(asked: LogRange, read: int) -> int:
 def counted_offset(
     client: Client, key: str, start: LogOffset, upto: str = "+", limit: int = 0
 ) -> LogOffset:
-    """The place of the entry `limit` entries after `start`, of the last one up to `upto` if that is less.
+    """Return the offset of the entry `limit` entries after `start`, or of the last one up to `upto`.
 
-    Entries dropped meanwhile count in `n`: it is the number of entries ever added up to that id.
+    `n` includes entries trimmed meanwhile: it is the number of entries ever added up to that id.
     """
     script, place, left = load("pipeline", "walk"), start, limit
     while True:
@@ -231,10 +231,9 @@ def counted_offset(
 def offset_reached(
     client: Client, asked: LogRange, read: int, last_id: str
 ) -> tuple[LogOffset, int]:
-    """Where somebody is who has read `read` entries of a range, the last of them `last_id`, and what was lost.
+    """Return the offset after `read` entries of a range, the last of them `last_id`, and the number of lost ones.
 
-    Also for a range with a limit, whose end isn't known beforehand. Without a limit nothing is asked of the
-    server.
+    The range may have a limit. Without one, the server isn't called.
     """
     if not asked.limit or read < asked.limit:
         return asked.end, lost(asked, read)
@@ -242,7 +241,7 @@ def offset_reached(
         now = events_tail(client, asked.key)
         if now.dropped <= asked.start.n:
             return LogOffset(last_id, asked.start.n + read), 0
-        # Some were dropped, before or after they were read: count those that are left.
+        # Some were trimmed, before or after they were read: count those that are left.
         place = now.oldest
         if parsed_id(place.id) < parsed_id(last_id):
             place = counted_offset(client, asked.key, place, last_id)
@@ -251,7 +250,7 @@ def offset_reached(
 
 
 def parts(first_id: str, upto: str, count: int) -> list[tuple[str, str]]:
-    """Up to `count` stretches (after, upto] of about the same time, together all ids from first_id to upto."""
+    """Return up to `count` ranges (after, upto] of about equal time, together all ids from first_id to upto."""
     low, high = parsed_id(first_id)[0], parsed_id(upto)[0]
     cuts = [low + (high - low + 1) * i // count for i in range(1, count)]
     ends = [f"{cut}-0" for cut in sorted(set(cuts)) if low < cut <= high]
@@ -263,22 +262,22 @@ def parts(first_id: str, upto: str, count: int) -> list[tuple[str, str]]:
 
 
 def to_json(places: Mapping[str, LogOffset]) -> str:
-    """Places as text, the same for the same places."""
+    """Return offsets as text, equal for equal offsets."""
     return json.dumps(to_plain(places), sort_keys=True, separators=(",", ":"))
 
 
 def to_plain(places: Mapping[str, LogOffset]) -> dict[str, dict[str, Any]]:
-    """Places as JSON data, by queue in the order of their names."""
+    """Return offsets as JSON data, ordered by queue."""
     return {queue: {"id": place.id, "n": place.n} for queue, place in sorted(places.items())}
 
 
 def from_json(text: str) -> dict[str, LogOffset]:
-    """Places from `to_json`'s text; ConfigError for anything else."""
+    """Read offsets from `to_json`'s text; ConfigError for anything else."""
     return from_plain(loaded(text))
 
 
 def loaded(text: str) -> Any:
-    """The data of offsets' text; ConfigError for what is no JSON."""
+    """Parse offsets' text; ConfigError if it isn't JSON."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -286,7 +285,7 @@ def loaded(text: str) -> Any:
 
 
 def from_plain(data: Any) -> dict[str, LogOffset]:
-    """Places from JSON data `{queue: {"id": "1763-0", "n": 12}}`; ConfigError for anything else."""
+    """Read offsets from JSON data `{queue: {"id": "1763-0", "n": 12}}`; ConfigError for anything else."""
     try:
         return {
             str(queue): LogOffset(_checked_id(one["id"]), int(one["n"]))

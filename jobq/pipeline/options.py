@@ -1,4 +1,4 @@
-"""Options of the data source, as Spark hands them over: texts by name, in whatever case."""
+"""Options of the data source: texts by name, in any case, as Spark passes them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from datetime import UTC, date, datetime
 from jobq.config import STAYING_PATIENCE_S, ServerSettings, settings_from_env
 from jobq.errors import ConfigError
 
-#: Options of every read and write.
+#: Options of every read and write: where the server is.
 PLACE = ("url", "namespace")
-#: A time as callers give it; None: without end.
+#: A time as callers give it; None: no limit.
 Moment = datetime | date | str | None
 _YES, _NO = ("true", "1", "yes"), ("false", "0", "no")
 
 
 class SparkOptions:
-    """The options given, each one known. Plain data: it travels to executors."""
+    """The given options, all of them known. Plain data that travels to executors."""
 
     def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
         names = {name.lower(): name for name in known}
@@ -35,25 +35,25 @@ class SparkOptions:
         return name in self._given
 
     def text(self, name: str, default: str = "") -> str:
-        """As given."""
+        """Return the text as given."""
         return self._given.get(name, default)
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
+        """Return true or false."""
         text = self.text(name, "true" if default else "false").strip().lower()
         if text not in (*_YES, *_NO):
             raise ConfigError(f"option {name}={text!r} is neither; take true or false")
         return text in _YES
 
     def number(self, name: str, default: int, least: int = 0) -> int:
-        """A whole number of `least` or more."""
+        """Return a whole number of `least` or more."""
         text = self.text(name, str(default)).strip()
         if not text.lstrip("-").isdecimal() or int(text) < least:
             raise ConfigError(f"option {name}={text!r} is out of range; take a number from {least}")
         return int(text)
 
     def choice(self, name: str, choices: Iterable[str], default: str = "") -> str:
-        """One of several words, in any case."""
+        """Return one of several words; case doesn't matter."""
         known = {word.lower(): word for word in choices}
         text = self.text(name, default).strip()
         if text.lower() not in known:
@@ -61,17 +61,17 @@ class SparkOptions:
         return known[text.lower()]
 
     def names(self, name: str) -> tuple[str, ...]:
-        """Names between commas, each once; empty when not given."""
+        """Return names between commas, each once; empty if not given."""
         parts = (part.strip() for part in self.text(name).split(","))
         return tuple(dict.fromkeys(filter(None, parts)))
 
     def moment(self, name: str) -> datetime | None:
-        """An instant in UTC; one without a zone is taken as UTC."""
+        """Return a time in UTC; one without a time zone is UTC."""
         text = self.text(name).strip()
         return parsed_moment(f"option {name}", text) if text else None
 
     def server(self) -> ServerSettings:
-        """The environment's server, but for what PLACE says; nothing waits in the memory of an executor."""
+        """Return the server's settings of the options, else of the environment, without the outage buffer."""
         settings = settings_from_env(patience_s=STAYING_PATIENCE_S)
         return replace(
             settings,
@@ -82,7 +82,7 @@ class SparkOptions:
 
 
 def parsed_moment(what: str, text: str) -> datetime:
-    """An ISO 8601 time, in UTC unless it says otherwise."""
+    """Parse an ISO 8601 time; without a time zone it is UTC."""
     try:
         at = datetime.fromisoformat(text)
         return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
@@ -91,7 +91,7 @@ def parsed_moment(what: str, text: str) -> datetime:
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """The message for a name that isn't one of the known: the nearest of them, or all."""
+    """Return the error text for an unknown name: with the nearest known one, or all of them."""
     names = sorted(known)
     near = difflib.get_close_matches(name.lower(), [one.lower() for one in names], 1, 0.5)
     remedy = next(one for one in names if one.lower() == near[0]) if near else ""

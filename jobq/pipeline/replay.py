@@ -1,22 +1,13 @@
-"""What a lake archived, put back: a topic's messages into a topic or a queue, dead messages into their queue.
+"""Replay what a lake has: a topic's messages into a topic or a queue, dead messages into their queue.
 
-A replay may be killed and run again: each message gets there once. It is named, by what it reads unless
-somebody names it, and its target remembers under that name how far it is: a topic in the very call that appends,
-so that neither can happen without the other; a queue behind each call, where the one call in between is
-made harmless by mids that are made of topic and index.
+A replay may be killed and run again; each message arrives once. A replay has a name, by default made of what it reads.
+The target keeps under that name how far the replay is:
 
-A replay into a queue: under mids that are made of topic and index, so that a repeated one is refused.
-
-How far it is, is noted behind each call. Only the call between two notes can be made twice; there the mids
-refuse what lives or is still deduped, and what died meanwhile is looked up and left alone.
-
-Dead messages put back from the lake, also those that the server no longer has: each death once.
-
-A replay into a topic: in order, by one writer, each message once however often it is tried.
-
-Each call that appends is numbered by the index of its last message, under a caller named after the replay. The
-script appends and notes that number at once and refuses an older one, so the note is how far the replay is. It
-is kept as long as the replay is remembered."""
+- A topic in the call that appends. The call is numbered by the index of its last message, under a caller named after
+  the replay. The script appends and records that number together, and refuses an older one.
+- A queue after each call. Only the call between two records can be repeated. Its mids are made of topic and index, so
+  the queue refuses those that live or are deduped, and the replay skips those that died meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +32,14 @@ from jobq.topics import Record
 from jobq.topics.calls import TopicCalls
 from jobq.topics.messages import encoded
 
-#: How long a target remembers, and a message refuses to be enqueued again after it is done.
+#: How long a target keeps how far a replay is, and how long a finished message is refused again.
 REMEMBER_S = 30 * 86_400.0
 DEDUPE_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedMessage:
-    """One message of a topic, as the lake has it. at_ms: when it was appended."""
+    """One message of a topic in the lake. at_ms: when it was appended."""
 
     index: int
     at_ms: int
@@ -58,15 +49,15 @@ class ArchivedMessage:
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes on the way."""
+        """Its size in a call, in bytes, about."""
         texts = sum(len(name) + len(text) for name, text in self.headers.items())
         return len(self.content or b"") + len(self.key or "") + texts
 
 
 class ReplayTarget(Protocol):
-    """Where messages go; used within its context."""
+    """A target of a replay. Use it as a context."""
 
-    #: Most messages of one call.
+    #: The most messages of one call.
     per_call: int
 
     def __enter__(self) -> object: ...
@@ -74,20 +65,20 @@ class ReplayTarget(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def reached(self) -> int:
-        """The index of the last message that is there already, 0 for none."""
+        """Return the index of the last message that the target has, 0 for none."""
         ...
 
     def begun(self, index: int) -> int:
-        """The first index that this replay was ever asked for: now `index`, if it never was."""
+        """Return the first index that this replay ever began with: `index`, if this is the first run."""
         ...
 
     def send(self, batch: list[ArchivedMessage]) -> int:
-        """Put messages there; how many were new."""
+        """Send messages; return how many were new."""
         ...
 
 
 class Replayed(NamedTuple):
-    """What a replay did. behind: messages left out, since they are there already."""
+    """The result of a replay. behind: messages skipped because the target has them already."""
 
     sent: int
     exists: int
@@ -98,18 +89,18 @@ class Replayed(NamedTuple):
 
 
 class Pace:
-    """At most `per_s` messages a second, None = as fast as it goes."""
+    """Limit the rate to `per_s` messages a second; None: no limit."""
 
     def __init__(self, per_s: float | None) -> None:
         self._per_s = per_s
         self._due = time.monotonic()
 
     def most(self, per_call: int) -> int:
-        """How many to send at once, so that a second has several calls."""
+        """Return how many messages to send in a call, so that a second has several calls."""
         return per_call if self._per_s is None else max(1, min(per_call, int(self._per_s / 4)))
 
     def wait(self, sent: int) -> None:
-        """Until more may be sent."""
+        """Sleep until more may be sent."""
         if self._per_s is None:
             return
         now = time.monotonic()
@@ -122,7 +113,7 @@ def replay(
     rows: Iterable[dict[str, Any]], target: ReplayTarget, pace: Pace,
     tell: Callable[[int], object] = lambda _: None,
 ) -> Replayed:  # fmt: skip
-    """Send what isn't there yet, in order. `tell` hears how many were sent."""
+    """Send in order what the target doesn't have. Call `tell` with the number sent so far."""
     began, reached = time.monotonic(), target.reached()
     sent = exists = behind = first = last = begun = 0
     for batch in batches(archived_messages(rows), pace.most(target.per_call)):
@@ -149,7 +140,7 @@ def _checked(begun: int, first: int) -> int:
 
 
 def archived_messages(rows: Iterable[dict[str, Any]]) -> Iterator[ArchivedMessage]:
-    """Rows of the table `topics` as messages. LakeError where the topic was deleted and begun anew."""
+    """Convert rows of the table `topics`. LakeError if the topic was deleted and recreated within them."""
     last = 0
     for row in rows:
         one = ArchivedMessage(
@@ -166,13 +157,13 @@ def archived_messages(rows: Iterable[dict[str, Any]]) -> Iterator[ArchivedMessag
 
 
 def note_key(queue: Queue, source: str, name: str) -> str:
-    """Where a queue notes how far the replay `name` of the topic `source` is; source '': of its own dead."""
+    """Return the key for how far the replay `name` of the topic `source` is; source '': of the queue's own dead."""
     digest = hashlib.blake2b(f"{source}\x1f{name}".encode(), digest_size=12).hexdigest()
     return f"{queue.prefix}replay:{digest}"
 
 
 def batches(messages: Iterable[ArchivedMessage], most: int) -> Iterator[list[ArchivedMessage]]:
-    """What goes into one call each: no more messages, and no more bytes, than a call may have."""
+    """Yield the messages of each call, within the limits of messages and bytes."""
     batch: list[ArchivedMessage] = []
     size = 0
     for one in messages:
@@ -189,10 +180,10 @@ Shape = Literal["text", "json", "base64"]
 
 
 class QueueReplay:
-    """A queue, for the replay `replay` of the topic `source`; '' for the one that isn't named.
+    """A queue as the target of the replay `replay` ('': unnamed) of the topic `source`.
 
-    job: each message becomes a call of it, with the content as its one argument, as `shape` says; without,
-    contents are enqueued as they are. A deletion, which has no content, is left out.
+    job: each message becomes a call of this job, with the content as its argument in the form `shape`; without a job,
+    contents are enqueued as they are. A deletion, which has no content, is skipped.
     """
 
     per_call = PER_CALL
@@ -213,14 +204,14 @@ class QueueReplay:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Two replays at once are one: what one has enqueued, its mids refuse to the other."""
+        """Release nothing: of two replays at once, the mids of one refuse the other's messages."""
 
     def reached(self) -> int:
-        """How far this replay is for certain."""
+        """Return how far this replay is for certain."""
         return self._noted()[0]
 
     def begun(self, index: int) -> int:
-        """The first index that this replay was ever asked for."""
+        """Return the first index that this replay ever began with."""
         self._begun = self._noted()[1] or index
         return self._begun
 
@@ -229,10 +220,10 @@ class QueueReplay:
         return int(last), int(first)
 
     def send(self, batch: list[ArchivedMessage]) -> int:
-        """Enqueue them in one call; how many were new."""
+        """Enqueue them in one call; return how many were new."""
         messages = [self._message(one) for one in batch if one.content is not None]
         if self._unsure > 0:
-            # The last run may have enqueued these and been killed before it noted that.
+            # The last run may have enqueued these and been killed before it recorded that.
             messages = [one for one in messages if self._queue.status(one[0]).word != "dead"]
         done = self._queue.enqueue_many(messages, dedupe=self._dedupe_s) if messages else []
         self._unsure -= len(batch)
@@ -241,7 +232,7 @@ class QueueReplay:
         return sum(one.action == "added" for one in done)
 
     def mid(self, index: int) -> str:
-        """Of the message of that index."""
+        """Return the mid of the message of that index."""
         named = ":".join(filter(None, ("replay", self._replay, self._source, str(index))))
         if len(named) <= LONGEST_MID:
             return named
@@ -273,7 +264,7 @@ _SHAPES: dict[Shape, Callable[[bytes], Any]] = {
 
 
 class ArchivedDeath(NamedTuple):
-    """One archived dead message."""
+    """One dead message in the lake."""
 
     dead_id: str
     mid: str
@@ -282,7 +273,7 @@ class ArchivedDeath(NamedTuple):
 
 
 def newest_deaths(rows: Iterable[dict[str, Any]]) -> list[ArchivedDeath]:
-    """Of rows of the table `dead` the newest of each mid, in the order in which they died."""
+    """Return the newest death of each mid, in the order of death."""
     newest: dict[str, ArchivedDeath] = {}
     for row in rows:
         one = ArchivedDeath(
@@ -295,10 +286,9 @@ def newest_deaths(rows: Iterable[dict[str, Any]]) -> list[ArchivedDeath]:
 
 
 class DeadReplay:
-    """Puts deaths back into their queue, under their own mids, as new messages with attempts 0.
+    """Enqueue dead messages again under their own mids, as new messages with attempts 0.
 
-    Which were put back is noted behind each call, for remember_s; see replay_queue for the call between.
-    What of them is still among the queue's dead goes from there.
+    The ids are recorded after each call, for remember_s. Those still in the queue's dead-letter set are purged from it.
     """
 
     def __init__(self, queue: Queue, replay: str, *, dedupe_s: float, remember_s: float) -> None:
@@ -308,7 +298,7 @@ class DeadReplay:
     def run(
         self, found: list[ArchivedDeath], pace: Pace, tell: Callable[[int], object] = lambda _: None
     ) -> Replayed:
-        """All of them that weren't put back yet. A mid that lives is left alone."""
+        """Enqueue all that weren't before. A mid that lives is skipped."""
         began = time.monotonic()
         todo = self._left(found)
         sent = 0
@@ -334,7 +324,7 @@ class DeadReplay:
         return left
 
     def _not_again(self, some: Iterable[ArchivedDeath]) -> Iterator[ArchivedDeath]:
-        """Without those that the last run put back before it was killed, and that died anew."""
+        """Skip those that the last run enqueued before it was killed, and that died again."""
         for death in some:
             now = self._queue.admin.dead(mid=death.mid)
             if not now or now[0].dead_id == death.dead_id or now[0].died_at < death.died_at_ms:
@@ -359,7 +349,7 @@ class DeadReplay:
 
 
 ORIGIN, ORIGIN_AT = "jobq-origin", "jobq-origin-at"
-#: Of the right to be the only writer: renewed by every call, at the latest after a third of it.
+#: The length of the lock of the only writer. Every call renews it.
 LOCK_MS = 30_000
 WAIT_S = LOCK_MS / 1000 + 5
 POLL_S = 0.5
@@ -374,13 +364,13 @@ class IndexedCaller(Caller):
         self.id = urlsafe_b64encode(digest).decode()
 
     def at(self, index: int) -> Caller:
-        """Itself, its next call numbered `index`."""
+        """Return the caller, with `index` as the next number."""
         self.number = index - 1
         return self
 
 
 class TopicReplay:
-    """The topic `name`, for the replay `replay` of the topic `source`. Used as a context: the lock's time."""
+    """The topic `name` as the target of the replay `replay` of the topic `source`. The context holds the lock."""
 
     per_call = 1_000
 
@@ -404,7 +394,7 @@ class TopicReplay:
                     "or give this one another name by --id"
                 )
             time.sleep(POLL_S)
-        # What the append script then keeps: it never shortens a note's life.
+        # The append script keeps this TTL: it never shortens the life of a record.
         self._command("SET", self._note, "0 ", "NX", "PX", self._remember_ms)
         self._command("PEXPIRE", self._note, self._remember_ms)
         return self
@@ -415,7 +405,7 @@ class TopicReplay:
             self._command("DEL", self._lock)
 
     def reached(self) -> int:
-        """How far this replay is, 0 before its first call."""
+        """Return how far this replay is, 0 before its first call."""
         note = self._command("GET", self._note)
         # The record of a numbered call begins with the number: see lua/shared/_call.lua.
         number = re.match(rb"\d+", note or b"")
@@ -428,9 +418,9 @@ class TopicReplay:
         return int(self._command("GET", self._first) or index)
 
     def send(self, batch: list[ArchivedMessage]) -> int:
-        """Append them in one call, or have it refused; how many those were.
+        """Append them in one call; return their number.
 
-        Back into the topic that they come from, what an earlier replay brought is left out.
+        A replay into its own source skips the copies of earlier replays.
         """
         if not self._taken():
             raise PipelineError(
@@ -462,7 +452,7 @@ class TopicReplay:
         return {**one.headers, ORIGIN: f"{self._source}/{one.index}", ORIGIN_AT: str(one.at_ms)}
 
     def _taken(self) -> bool:
-        """Whether the lock is ours, renewed or taken just now."""
+        """Renew or take the lock; return whether this replay has it."""
         if self._command("GET", self._lock) == self._token.encode():
             self._command("PEXPIRE", self._lock, LOCK_MS)
             return True

@@ -1,4 +1,4 @@
-"""What a user of the pipeline must be allowed, read from the scripts: the line that `jobq acl pipeline` prints."""
+"""The permissions of a user of the pipeline, computed from the scripts: what `jobq acl pipeline` prints."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from jobq.client.scripts import folder, load
 from jobq.queue import keys
 from jobq.topics.keys import topic_names
 
-#: What of other areas it calls: to enqueue, to read queues and topics.
+#: Scripts of other areas that the pipeline calls.
 _CALLED = (
     ("queue", "enqueue"), ("queue", "counts"), ("queue", "level"), ("topic", "read"), ("topic", "find"),
 )  # fmt: skip
-#: What it sends to a queue's or a topic's keys itself.
+#: Commands that it sends to a queue's or a topic's keys itself.
 _OWN = (
     "xinfo|stream", "xrange", "xrevrange", "xtrim", "zcard", "zrange",
 )  # fmt: skip
 
 
 def rights(namespace: str = "jobq", names: Sequence[str] = ()) -> list[str]:
-    """The words after a user's name, passwords apart, for queues and topics of these names, or for all.
+    """Return the ACL rules, without passwords, for queues and topics of these names, or for all.
 
-    To read them as DataFrames, to write DataFrames to queues, and to fill a lake.
+    They allow reading them as DataFrames, writing DataFrames to queues, and filling a lake.
     """
     paths = (folder() / "pipeline").glob("[!_]*.lua")
     called = [*_CALLED, *(("pipeline", path.stem) for path in paths)]

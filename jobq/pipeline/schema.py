@@ -1,7 +1,7 @@
-"""The columns of everything the pipeline reads and stores, each table said once.
+"""The columns of everything that the pipeline reads and stores, each table defined once.
 
-From a tuple of Column come its Arrow schema, its Spark schema, its DDL text, and its table in docs/reference/events.md.
-Types are words, so that naming a column needs neither pyarrow nor pyspark.
+Its Arrow schema, Spark schema, DDL and the table in docs/reference/events.md are made from a tuple of Column.
+Types are words, so that this module needs neither pyarrow nor pyspark.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Column(NamedTuple):
-    """One column. `in_lake` False: the lake doesn't store it, reading computes it."""
+    """One column. in_lake: False if the lake doesn't store it, and reading computes it."""
 
     name: str
     type: str
@@ -107,10 +107,10 @@ DEAD_COLUMNS: Columns = (
     Column("content", "binary", "The call as it was enqueued."),
 )
 
-#: What the lake doesn't store, as SQL over what it does. `wait_ms` counts as jobq.events.Event does.
+#: SQL of the columns that the lake doesn't store. `wait_ms` is computed as in jobq.events.Event.
 DERIVED = {
     "started_at": "timestamp_micros(unix_micros(finished_at) - run_us)",
-    # greatest() passes over nulls.
+    # greatest() ignores nulls.
     "wait_ms": (
         "CASE WHEN run_us IS NOT NULL AND enqueued_at IS NOT NULL THEN "
         "greatest(0L, unix_millis(finished_at) - run_us div 1000 - unix_millis(enqueued_at)) END"
@@ -133,17 +133,17 @@ _DDL = {
 
 
 def stored(columns: Columns) -> Columns:
-    """Those that the lake stores."""
+    """Return the columns that the lake stores."""
     return tuple(column for column in columns if column.in_lake)
 
 
 def ddl(columns: Columns) -> str:
-    """`name TYPE, …` as Spark parses it; names are quoted."""
+    """Return `name TYPE, …` as Spark parses it; names are quoted."""
     return ", ".join(f"`{column.name}` {_DDL[column.type]}" for column in columns)
 
 
 def arrow_schema(columns: Columns) -> pa.Schema:
-    """Exactly what Spark's own conversion makes of spark_schema(columns) in UTC."""
+    """Return the Arrow schema: exactly that of Spark's own conversion in UTC."""
     import pyarrow as pa
 
     types: dict[str, pa.DataType] = {
@@ -155,7 +155,7 @@ def arrow_schema(columns: Columns) -> pa.Schema:
 
 
 def struct(columns: Columns) -> StructType:
-    """The Spark schema of `columns`; needs pyspark, no JVM."""
+    """Return the Spark schema of `columns`; needs pyspark, no JVM."""
     from pyspark.sql import types as t
 
     known: dict[str, DataType] = {
@@ -167,16 +167,16 @@ def struct(columns: Columns) -> StructType:
 
 
 def events_schema() -> pa.Schema:
-    """Arrow schema of the view `events`."""
+    """Return the Arrow schema of the view `events`."""
     return arrow_schema(EVENT_COLUMNS)
 
 
 def spark_schema() -> StructType:
-    """Spark schema of the view `events`."""
+    """Return the Spark schema of the view `events`."""
     return struct(EVENT_COLUMNS)
 
 
 def markdown(columns: Columns) -> str:
-    """The columns as a table."""
+    """Return the columns as a Markdown table."""
     rows = [f"| `{c.name}` | {c.type} | {c.doc} |" for c in columns]
     return "\n".join(["| column | type | |", "|---|---|---|", *rows])

@@ -1,4 +1,4 @@
-"""A Spark session that suits jobq: on this machine by default, quiet, in UTC, quick to start."""
+"""Start a Spark session for jobq: on this machine by default, with few log lines, in UTC, quickly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jobq.pipeline.java import Java, find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: For short runs: no second compiler, no collector threads. Long analytics are slower with it.
+#: Java options for short runs: one compiler, no collector threads. Long analytics are slower with them.
 FAST = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 LOOPBACK = "127.0.0.1"
 QUIET = Path(__file__).with_name("log4j2.properties")
@@ -34,11 +34,11 @@ def session(
     fast: bool = False,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session, or the one that this process already has, told of what can still be set.
+    """Start a session, or return the one of this process with the settings that can still be changed.
 
-    master: JOBQ_SPARK_MASTER, else every core of this machine; under spark-submit, what that says.
-    memory: the driver's heap, JOBQ_SPARK_MEMORY, else 1g. fast: start sooner, compute slower. conf is
-    Spark's own and wins. A JVM that can't be started is a PipelineError with the JVM's last words.
+    master: by default JOBQ_SPARK_MASTER, else every core of this machine; spark-submit's own under spark-submit.
+    memory: the driver's heap, by default JOBQ_SPARK_MEMORY, else 1g. fast: start sooner, compute slower. conf: Spark's
+    settings, which win. Raises PipelineError with the JVM's last lines if it can't be started.
     """
     SparkSession = _spark_session()
     given = dict(conf or {})
@@ -69,14 +69,14 @@ def words_of(error: BaseException) -> str:
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """What PySpark raises when a query fails, or the JVM has died."""
+    """Return the errors that PySpark raises when a query fails or the JVM has died."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     return PySparkException, Py4JError, ConnectionError
 
 
-#: What every session of jobq has; these can be set while one runs.
+#: Settings of every session; they can be changed while it runs.
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -84,12 +84,12 @@ SETTINGS = {
 
 
 def submitted() -> bool:
-    """Whether spark-submit started this process: Java runs already, and has its settings."""
+    """Return whether spark-submit started this process: then the JVM runs already."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def cores(master: str) -> int | None:
-    """Cores of a master on this machine: 2 of local[2], None of a cluster."""
+    """Return the cores of a local master, 2 for local[2]; None for a cluster."""
     if not master.startswith("local"):
         return None
     number = master.removeprefix("local").strip("[]").split(",")[0]
@@ -122,7 +122,7 @@ def _built(
 
 
 def _settings(master: str, memory: str | None, fast: bool, conf: dict[str, str]) -> dict[str, str]:
-    """Spark's settings; `conf` wins, but Java's options are added to, not replaced."""
+    """Return Spark's settings. `conf` wins, except that Java's options are added to jobq's."""
     heap = checked_heap(conf.get("spark.driver.memory") or requested_heap(memory))
     options = [f"-Dlog4j2.configurationFile={QUIET.as_uri()}", *([FAST] if fast else [])]
     options.append(conf.get(JAVA_OPTIONS, ""))
@@ -142,7 +142,7 @@ def _settings(master: str, memory: str | None, fast: bool, conf: dict[str, str])
 
 
 def _variables(java: Java, master: str) -> dict[str, str]:
-    """What the JVM must be started with. Another machine's Python isn't looked for on this one."""
+    """Return the environment for the JVM. A cluster's Python is not checked here."""
     python = os.environ.get("PYSPARK_PYTHON") or sys.executable
     local = cores(master) is not None
     if local and python != sys.executable:
@@ -154,7 +154,7 @@ def _variables(java: Java, master: str) -> dict[str, str]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Variables as long as the JVM starts, and no longer: other programs have settings of their own."""
+    """Set variables while the JVM starts. Other programs keep their own values."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -1,7 +1,6 @@
-"""`format("jobq")`: what Spark asks of a data source, handed to the parts that do it.
+"""`format("jobq")`: make the readers and writers that Spark asks for.
 
-Spark finds the class by itself, in `pyspark_jobq`. Here nothing but names is imported before it is needed:
-driver and executors each load what they use.
+Spark finds the class by itself, in `pyspark_jobq`. The readers are imported when they are needed: they load pyarrow.
 """
 
 from __future__ import annotations
@@ -21,34 +20,34 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("jobq")` known to a session; only needed where Spark's own look-up is switched off."""
+    """Make `format("jobq")` known to a session, where Spark doesn't find it: modules sent with --py-files."""
     from pyspark_jobq import JobqDataSource
 
     spark.dataSource.register(JobqDataSource)
 
 
 def schema_of(options: Mapping[str, str]) -> StructType:
-    """The schema of what the options ask for; the first place that refuses bad ones."""
+    """Return the schema that the options name. ConfigError for bad options."""
 
     return struct(columns_of(options))
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """The batch reader."""
+    """Make the batch reader."""
     from jobq.pipeline.reading.readers import JobqReader
 
     return JobqReader(requested(options, _columns(options, schema, stream=False)))
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """The streaming reader."""
+    """Make the streaming reader."""
     from jobq.pipeline.reading.readers import JobqStreamReader
 
     return JobqStreamReader(requested(options, _columns(options, schema, stream=True), stream=True))
 
 
 def _columns(options: Mapping[str, str], schema: StructType, stream: bool) -> Columns:
-    """The columns of a schema, which may be the user's own: some of the view's, with their types."""
+    """Return the columns of a schema, which may be the user's own: some of the view's, with their types."""
 
     view = view_of(options, stream)
     known = {column.name: column for column in (*VIEWS[view], CORRUPT)}

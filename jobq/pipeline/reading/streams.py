@@ -19,14 +19,14 @@ from jobq.topics.calls import TopicCalls
 from jobq.topics.messages import decoded
 from jobq.topics.ranges import pages
 
-#: Entries per call, and per batch: larger replies cost more each, larger batches fewer conversions.
+#: Entries per call, and per batch. Larger replies cost more per entry; larger batches need fewer conversions.
 PAGE = 1_000
 BATCH = 10_000
 _log = logging.getLogger("jobq.pipeline")
 
 
 def event_batches(request: ReadRequest, one: ReadRange, client: Client) -> Iterator[pa.RecordBatch]:
-    """The events of a stretch. Raises DataLossError or BadRecordError, unless the request says to go on."""
+    """Yield the events of a range. Raises DataLossError or BadRecordError, unless the options allow losses."""
     names = [column.name for column in request.columns]
     pages = _Pages(request, client, one)
     for entries in pages.chunks():
@@ -42,11 +42,11 @@ def event_batches(request: ReadRequest, one: ReadRange, client: Client) -> Itera
 
 
 class _Pages:
-    """Reads a stretch, and notices what was dropped before it was read.
+    """Read a range, and notice entries that were trimmed before they were read.
 
-    Where the number of entries is known, what is missing is the difference. Else each page begins with an
-    entry that is known already: while the server still has that one, none after it was dropped. Once it
-    hasn't, what is told is how many went since the read was planned.
+    If the number of entries is known, the loss is the difference. Else each page begins with an entry that was read
+    before: while the server has it, none after it was trimmed. Once it is gone, the loss is the number of entries
+    trimmed since planning.
     """
 
     def __init__(self, request: ReadRequest, client: Client, one: ReadRange) -> None:
@@ -54,7 +54,7 @@ class _Pages:
         self._read = self._dropped = 0
 
     def chunks(self) -> Iterator[list[Any]]:
-        """Entries as XRANGE gives them, some thousands at a time."""
+        """Yield entries as XRANGE returns them, some thousands at a time."""
         one, chunk = self._one, list[Any]()
         after, anchor = one.after, one.anchor
         while True:
@@ -85,21 +85,21 @@ class _Pages:
         return page
 
     def lost(self) -> int:
-        """How many entries are missing, now that all were read."""
+        """Return how many entries are missing, once all were read."""
         if self._one.expected == UNKNOWN:
             return self._dropped
         return max(0, self._one.expected - self._read)
 
 
 def report_loss(request: ReadRequest, name: str, lost: int) -> None:
-    """Raise or log what was dropped before it was read."""
+    """Raise or log that entries were trimmed before they were read."""
     if not lost:
         return
     _tell(request, _loss(request.view, name, lost))
 
 
 def report_remade(request: ReadRequest, name: str) -> None:
-    """Raise or log that the stream isn't the one it was."""
+    """Raise or log that the stream was deleted or recreated."""
     _tell(
         request,
         f"{request.view} of {name!r}: the stream was deleted or made anew meanwhile, and how many it had "
@@ -156,12 +156,12 @@ def _with_corrupt(
 
 
 def _bytes(one: BadEntry) -> bytes:
-    """Version and value as they stand in the stream, between them what no version holds."""
+    """Return version and value as in the stream, with a zero byte between them, which no version has."""
     return one.version + b"\0" + one.value
 
 
 def _shells(name: str, bad: list[BadEntry]) -> pa.RecordBatch:
-    """Rows of which only the entry's place is known."""
+    """Return rows with nothing but the entry's id."""
 
     rows = []
     for one in bad:
@@ -183,7 +183,7 @@ _SCHEMA = arrow_schema(TOPIC_COLUMNS)
 
 
 def topic_batches(request: ReadRequest, one: ReadRange, client: Client) -> Iterator[pa.RecordBatch]:
-    """The messages of a stretch. Raises DataLossError, unless the request says to go on."""
+    """Yield the messages of a range. Raises DataLossError, unless the request's options allow losses."""
     names = [column.name for column in request.columns]
     binding, lost = TopicCalls(one.name, client), 0
     for page, dropped in kept_pages(binding, int(one.after) + 1, int(one.upto)):
@@ -194,7 +194,7 @@ def topic_batches(request: ReadRequest, one: ReadRange, client: Client) -> Itera
 
 
 def kept_pages(binding: TopicCalls, following: int, upto: int) -> Iterator[tuple[list[Any], int]]:
-    """Pages of a topic's log; or an empty one, with how many messages retention has dropped there."""
+    """Yield pages of a topic's log with 0; or an empty page with the number of messages that retention dropped."""
     while following <= upto:
         try:
             for page in pages(binding, following, upto, True):
@@ -202,14 +202,14 @@ def kept_pages(binding: TopicCalls, following: int, upto: int) -> Iterator[tuple
                 yield page, 0
             return
         except OutOfRangeError as error:
-            # Holes that compaction left aren't losses: this is what retention dropped.
+            # Gaps of a compaction aren't losses: these were dropped by retention.
             first = min(max(error.first, error.position + 1), upto + 1)
             yield [], first - error.position
             following = first
 
 
 def topic_batch(topic: str, page: list[Any]) -> pa.RecordBatch:
-    """Entries of a topic's log as rows of the view `topic`."""
+    """Convert entries of a topic's log to rows of the view `topic`."""
     places = [entry[0].split(b"-") for entry in page]
     keys: list[str | None] = [None] * len(page)
     headers: list[list[tuple[str, str]] | None] = [None] * len(page)

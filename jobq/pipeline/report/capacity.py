@@ -1,10 +1,9 @@
-"""Served first come first served by so many workers: what a trace's waits would have been.
+"""How many workers meet a wait target: simulations of the recorded hour on executors, and a formula.
 
-Driven by the recorded arrivals and run times themselves, so bursts, daily waves and long tails are in it. A free
-worker asks the queues in turns, as `jobq worker --queues high:6,low` does: by weight, a smooth round robin among
-those that hold anything. Plain Python, for it runs on executors.
-
-How many workers a wait target takes: a sweep of simulations over executors, beside the formula."""
+The simulation serves the recorded arrivals first come first served, with their recorded run times. So bursts, daily
+waves and long tails count. A free worker takes from the queues by weight, as `jobq worker --queues high:6,low` does: a
+smooth weighted round robin among the queues that have messages.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ HOUR_US = 3_600_000_000
 
 
 class Trace(NamedTuple):
-    """Arrivals in order, µs. `queue` is an index; only those `counted` are judged, the others fill the queues."""
+    """Arrivals in order, µs. queue: an index. counted: 1 within the measured hour; the others fill the queues."""
 
     queue: array[int]
     arrived: array[int]
@@ -34,12 +33,12 @@ class Trace(NamedTuple):
 
     @property
     def queues(self) -> int:
-        """How many queues there are."""
+        """The number of queues."""
         return max(self.queue, default=-1) + 1
 
 
 class Waits(NamedTuple):
-    """One simulated pool. Times in µs, shares between 0 and 1; `by_queue`: share in time of each, None without any."""
+    """The waits of one simulated pool, µs. within, by_queue: the shares that started in time; None without messages."""
 
     mean: float
     p95: int
@@ -49,7 +48,7 @@ class Waits(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What a trace asks for: `offered` is the mean number of busy workers, by Little's law."""
+    """The load of a trace. offered: the mean number of busy workers, by Little's law."""
 
     rate: float
     run: float
@@ -59,7 +58,7 @@ class Load(NamedTuple):
 
 
 def waits(trace: Trace, workers: int, weights: Sequence[int] = ()) -> array[int]:
-    """The wait of each arrival, in the trace's order."""
+    """Return the wait of each arrival, in the trace's order."""
     if trace.queues <= 1:
         return _one_queue(trace, workers)
     return _many_queues(trace, workers, weights or [1] * trace.queues)
@@ -80,7 +79,7 @@ def _many_queues(trace: Trace, workers: int, weights: Sequence[int]) -> array[in
     waiting: list[deque[int]] = [deque() for _ in weights]
     credit, following, held, now = [0] * len(weights), 0, 0, 0
     for _ in range(n):
-        # Never back: a worker that was free before an arrival starts it when it arrives.
+        # Time never goes back: a worker that was free before an arrival starts it at its arrival.
         now = max(now, free[0])
         if not held and following < n and trace.arrived[following] > now:
             now = trace.arrived[following]
@@ -95,7 +94,7 @@ def _many_queues(trace: Trace, workers: int, weights: Sequence[int]) -> array[in
 
 
 def _turn(waiting: Sequence[deque[int]], weights: Sequence[int], credit: list[int]) -> int:
-    """The queue whose turn it is: that of the most credit among those that hold anything."""
+    """Return the next queue: the one with the most credit among those with messages."""
     best, total = -1, 0
     for i, queue in enumerate(waiting):
         if queue:
@@ -108,7 +107,7 @@ def _turn(waiting: Sequence[deque[int]], weights: Sequence[int], credit: list[in
 
 
 def simulate(trace: Trace, workers: int, weights: Sequence[int], target_us: int) -> Waits:
-    """How the counted arrivals fare."""
+    """Return the waits of the counted arrivals."""
     found = waits(trace, workers, weights)
     judged = sorted(compress(found, trace.counted))
     all_of, late_of = [0] * trace.queues, [0] * trace.queues
@@ -123,7 +122,7 @@ def simulate(trace: Trace, workers: int, weights: Sequence[int], target_us: int)
 
 
 def load(trace: Trace) -> Load:
-    """Rate and run time of the counted arrivals, an hour's, and how much they vary (squared, relative)."""
+    """Return rate and run time of the counted arrivals of an hour, and their squared coefficients of variation."""
     arrived = list(compress(trace.arrived, trace.counted))
     runs = list(compress(trace.run, trace.counted))
     gaps = [b - a for a, b in pairwise(arrived)]
@@ -139,7 +138,7 @@ def _scv(values: Sequence[int]) -> float:
 
 
 def formula_wait(load: Load, workers: int) -> float:
-    """Mean wait in µs by Erlang C with the Allen-Cunneen correction; infinite when they can't keep up."""
+    """Return the mean wait in µs by Erlang C with the Allen-Cunneen correction; infinite under overload."""
     if load.offered >= workers:
         return math.inf
     blocked = 1.0
@@ -151,18 +150,18 @@ def formula_wait(load: Load, workers: int) -> float:
 
 Row = dict[str, Any]
 Try = tuple[str, int]
-#: Workers beyond the mean number of busy ones that a sweep tries first.
+#: The first counts to try: so many workers more than are busy on average.
 BEYOND = (0, 1, 2, 4, 8, 16, 32, 64)
-#: Of the counts between the last that failed and the first that holds, no more than so many are tried at once.
+#: How many counts between the last that fails and the first that holds are tried at once.
 FINE = 6
-#: Busier than this, a worker pool has no room for an hour that is a little worse.
+#: A pool that is busier has no reserve.
 ROOM = 0.8
 
 
 def sized(
     spark: SparkSession, asked: ReportQuery, rows: Sequence[Row]
 ) -> tuple[list[Row], list[str]]:
-    """A row per pool that was tried, and what to say of them."""
+    """Return a row per simulated pool, and notes."""
     names, trace = tracked(rows)
     if not any(trace.counted):
         return [], [
@@ -183,7 +182,7 @@ def sized(
 
 
 def tracked(rows: Sequence[Row]) -> tuple[tuple[str, ...], Trace]:
-    """The queues' names and the trace of the statement's rows."""
+    """Return the queues' names and the trace of the statement's rows."""
     names = tuple(sorted({row["queue"] for row in rows}))
     index = {name: i for i, name in enumerate(names)}
     return names, Trace(
@@ -195,7 +194,7 @@ def tracked(rows: Sequence[Row]) -> tuple[tuple[str, ...], Trace]:
 
 
 def weighed(asked: ReportQuery, names: tuple[str, ...], trace: Trace) -> dict[str, tuple[int, ...]]:
-    """Ways to weigh the queues, by their names in the report: equal, by what each asks for, and those asked for."""
+    """Return the weights to try, by their names in the report: equal, by load, and those of --weights."""
     if len(names) < 2:
         return {"one queue": (1,)}
     busy = [0] * len(names)
@@ -212,7 +211,7 @@ def searched(
     least: int,
     judged: Callable[[Iterable[Try]], dict[Try, Waits]],
 ) -> dict[Try, Waits]:
-    """Try a few counts, then closer and closer ones until the least that holds is known."""
+    """Try a few counts, then counts between them until the least that holds is known."""
     counts = asked.workers or tuple(least + more for more in BEYOND)
     results = judged((name, count) for name in weights for count in counts)
     if asked.workers:
@@ -223,7 +222,7 @@ def searched(
 
 
 def _between(asked: ReportQuery, name: str, results: Mapping[Try, Waits]) -> range:
-    """Counts to try next: between the first that holds and the one below it; none where none holds."""
+    """Return the counts to try next: between the first that holds and the one below it."""
     counts = sorted(count for weights, count in results if weights == name)
     holds = next((n for n in counts if _holds(asked, results[name, n])), counts[0])
     fails = max((n for n in counts if n < holds), default=holds - 1)
@@ -233,7 +232,7 @@ def _between(asked: ReportQuery, name: str, results: Mapping[Try, Waits]) -> ran
 def swept(
     spark: SparkSession, trace: Trace, weights: Mapping[str, Sequence[int]], tries: list[Try], target_us: int
 ) -> dict[Try, Waits]:  # fmt: skip
-    """Each try on an executor; the trace travels once."""
+    """Simulate each try on an executor; the trace is sent once."""
     context = spark.sparkContext
     shared = context.broadcast(trace)
     jobs = [(name, count, tuple(weights[name])) for name, count in tries]

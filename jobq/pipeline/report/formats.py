@@ -1,4 +1,4 @@
-"""Answers as people, JSON readers and spreadsheets take them; pure."""
+"""Format results as table cells, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from jobq.pipeline.report.run import ReportResult
 
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 NOTHING = "–"
-#: A spreadsheet takes a text that begins so for a formula, and runs it.
+#: A spreadsheet runs a text that begins so as a formula.
 _FORMULA = ("=", "+", "-", "@")
 _CONTROL = ("\t", "\r", "\n")
 
 
 def duration(us: float) -> str:
-    """`850 µs`, `12 ms`, `1.25 s`, `2 m 5 s`, `3 h 12 m`, `2 d 3 h`."""
+    """Format a duration: `850 µs`, `12 ms`, `1.25 s`, `2 m 5 s`, `3 h 12 m`, `2 d 3 h`."""
     sign, us = ("-", -us) if us < 0 else ("", us)
     if us < 999.5:
         return f"{sign}{us:.0f} µs" if us > 0.5 else "0"
@@ -39,14 +39,14 @@ def duration(us: float) -> str:
 
 
 def memory(kib: float) -> str:
-    """`512 KiB`, `80 MiB`, `1.5 GiB`."""
+    """Format a size: `512 KiB`, `80 MiB`, `1.5 GiB`."""
     if kib < 1024:
         return f"{kib:.0f} KiB"
     return f"{kib / 1024:.0f} MiB" if kib < 1024**2 else f"{kib / 1024**2:.1f} GiB"
 
 
 def decimal(value: float) -> str:
-    """Three digits that matter, and no more than three behind the point."""
+    """Format three significant digits, with at most three decimals."""
     if abs(value) >= 99.95:
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) >= 0.001 or not value else "< 0.001"
@@ -61,7 +61,7 @@ _SHOWN: Mapping[str, Callable[[Any], str]] = {
 
 
 def shown(value: Any, column: ReportColumn, asked: ReportQuery) -> str:
-    """One cell for people."""
+    """Format one cell."""
     if value is None:
         return NOTHING
     if isinstance(value, datetime):
@@ -72,18 +72,18 @@ def shown(value: Any, column: ReportColumn, asked: ReportQuery) -> str:
 
 
 def is_number(column: ReportColumn) -> bool:
-    """Whether it is set to the right."""
+    """Return whether the column is aligned to the right."""
     return column.unit not in ("text", "time", "weekday")
 
 
 def cells(result: ReportResult, asked: ReportQuery) -> Iterable[Sequence[str]]:
-    """Every row for people."""
+    """Format every row."""
     columns = result.report.columns
     return ([shown(row[column.name], column, asked) for column in columns] for row in result.rows)
 
 
 def document(results: Sequence[ReportResult], asked: ReportQuery) -> str:
-    """JSON in ASCII: of one report its rows, of several a list of such; times in ISO 8601, UTC."""
+    """Return JSON in ASCII, times in ISO 8601, UTC. Several reports are a list."""
     whole: dict[str, Any] = {
         "since": iso(asked.since), "until": iso(asked.until), "queues": list(asked.queues)
     }  # fmt: skip
@@ -97,7 +97,7 @@ def document(results: Sequence[ReportResult], asked: ReportQuery) -> str:
 
 
 def spreadsheet(result: ReportResult) -> str:
-    """CSV as RFC 4180 has it, in the columns' names and plain units."""
+    """Return CSV as in RFC 4180, with the columns' names and plain units."""
     text = io.StringIO()
     writer = csv.writer(text)
     names = [column.name for column in result.report.columns]
@@ -113,10 +113,9 @@ def _cell(value: Any) -> Any:
 
 
 def _may_run(text: str) -> bool:
-    """Whether some spreadsheet may take it for a formula.
+    """Return whether a spreadsheet may take the text for a formula.
 
-    Some skip what doesn't show at the beginning, and some take full-width signs for the plain ones (OWASP, "CSV
-    Injection").
+    Some skip invisible characters at the beginning, and some accept full-width signs (OWASP, "CSV Injection").
     """
     shown = "".join(
         one for one in text if not one.isspace() and unicodedata.category(one) not in ("Cc", "Cf")

@@ -1,8 +1,8 @@
-"""The three things that an operator asks first: what got slower, what fails, what is late. Pure.
+"""Reports as one HTML page without scripts, fonts or pictures from elsewhere.
 
-Reports as one page that needs nothing but itself: no script, no font, no picture from elsewhere. Pure.
-
-Everything that came from a queue passes text(), which escapes it; the page's policy forbids the rest."""
+It begins with three summary cards: what got slower, what fails, what is late. Everything that came from a queue is
+escaped by text(); the page's content policy forbids the rest.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from jobq.pipeline.report.query import ReportQuery, zone_of
 from jobq.pipeline.report.registry import ReportColumn
 from jobq.pipeline.report.run import SLOWER, TOO_FEW, EventsSeen, ReportResult
 
-#: Lines of a card.
+#: Lines of a summary card.
 TOLD = 3
-#: Characters of an error on a card; the table has all.
+#: Characters of an error on a card; the table has the rest.
 LONGEST = 60
 _SHARE, _CHANGE = ReportColumn("share", "", "share"), ReportColumn("change", "", "share")
 
 
 class SummaryCard(NamedTuple):
-    """A heading, the short answer, whether it is bad (None: can't tell), its worst cases, where to read on."""
+    """A heading, a short answer, whether it is bad (None: unknown), the worst cases, and the report to read."""
 
     heading: str
     answer: str
@@ -37,7 +37,7 @@ class SummaryCard(NamedTuple):
 
 
 def cards(results: Sequence[ReportResult], asked: ReportQuery) -> list[SummaryCard]:
-    """Of those that the results can answer."""
+    """Return the cards that the results can fill."""
     found = {one.report.name: one for one in results}
     made: tuple[
         tuple[set[str], Callable[[Mapping[str, ReportResult], ReportQuery], SummaryCard]], ...
@@ -120,9 +120,9 @@ def _late(found: Mapping[str, ReportResult], asked: ReportQuery) -> SummaryCard:
     return SummaryCard("What is late", answer, bool(burning) if rows else None, lines, links)
 
 
-#: Rows of a table on the page, and of these on paper.
+#: Rows of a table on the page, and on paper.
 ROWS, PRINTED = 200, 40
-#: Texts that may break over lines.
+#: Columns whose texts may break over lines.
 _LONG = ("error", "jobs", "examples")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
@@ -133,7 +133,7 @@ def page(
     seen: EventsSeen,
     now: datetime | None = None,
 ) -> str:
-    """The whole document."""
+    """Return the whole document."""
     style = (files("jobq.pipeline") / "report" / "page.css").read_text(encoding="utf-8")
     single = results[0].report.title if len(results) == 1 else ""
     title = f"{single or 'Jobs'}, {_when(asked.since, asked)} to {_when(asked.until, asked)}"
@@ -212,7 +212,7 @@ def _table(result: ReportResult, asked: ReportQuery) -> str:
     columns = result.report.columns
     rows, late = result.rows, result.report.chart.kind == "lines"
     if late:
-        # Of a time line the end matters, and comes first.
+        # The newest rows of a time line come first.
         rows = sorted(rows, key=lambda row: row["at"], reverse=True)
     rows = rows[:ROWS]
     head = "".join(
@@ -251,6 +251,6 @@ def _cell(value: object, column: ReportColumn, asked: ReportQuery) -> str:
     elif column.name == "verdict" and said in ("slower", "faster"):
         kind = f' class="{said}"'
     if column.name in ("job", "jobs"):
-        # A long name may break where its parts meet.
+        # A long name may break between its parts.
         written = re.sub(r"([._])(?=\w)", r"\1<wbr>", written)
     return f"<td{kind}>{written}</td>"

@@ -1,4 +1,4 @@
-"""The difference of two medians with a confidence interval, for run times of any distribution; pure.
+"""The difference of two medians with a confidence interval, for run times of any distribution.
 
 Each median's own interval lies between two order statistics (Conover, Practical Nonparametric Statistics, 3.2),
 which sql/regressions.sql finds. Two intervals make that of the difference by MOVER: Zou and Donner, "Construction of
@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-#: Fewer runs on a side say nothing.
+#: Fewer runs on a side are not enough.
 LEAST = 30
 
 
 class MedianSample(NamedTuple):
-    """A sample: its median, and between which values that of its population lies."""
+    """A sample's median and its confidence interval."""
 
     median: float
     low: float
@@ -25,7 +25,7 @@ class MedianSample(NamedTuple):
 
 
 class MedianDifference(NamedTuple):
-    """A difference, and between which values it lies."""
+    """A difference of medians and its confidence interval."""
 
     difference: float
     low: float
@@ -33,7 +33,7 @@ class MedianDifference(NamedTuple):
 
 
 def difference(before: MedianSample, after: MedianSample) -> MedianDifference:
-    """after - before."""
+    """Return after - before."""
     found = after.median - before.median
     return MedianDifference(
         found,

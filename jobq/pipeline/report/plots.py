@@ -1,6 +1,6 @@
-"""Bars, lines and heat as static SVG; colours come from the page's style sheet. Pure.
+"""Bar charts, line charts and heat maps as static SVG; the page's style sheet sets the colours.
 
-Drawn 400 wide, so that the text stays readable when a phone shows it 330 wide.
+They are 400 units wide, so that the text is readable on a phone that shows 330 pixels.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from jobq.pipeline.report.registry import Chart, ReportColumn
 from jobq.pipeline.report.run import FASTER, SLOWER, ReportResult
 
 WIDTH = 400
-#: Most bars, and most lines before the rest become one.
+#: The most bars, and the most lines; the other lines are added up to one.
 BARS, LINES = 12, 5
-#: Ticks of a time line that don't touch one another, and how many seconds may lie between two.
+#: The most ticks of a time line, and the possible seconds between two.
 TICKS = 7
 TICK_STEPS = (*STRETCHES[:-1], 2 * 86_400, 4 * 86_400, 7 * 86_400)
-#: From bar to bar; and how high a time line is.
+#: Distance of two bars, and the height of a line chart.
 STEP, HEIGHT = 34, 210
 FIGURES = "the table has the figures."
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 26
 
 
 def text(value: object) -> str:
-    """Fit for HTML, whatever a queue or a job is called."""
+    """Escape a text for HTML."""
     return escape(escaped(str(value)), quote=True)
 
 
 def plot(result: ReportResult, asked: ReportQuery) -> str:
-    """The report's plot with its legend; empty when there is nothing to draw."""
+    """Return the report's chart with its legend; empty if there is nothing to draw."""
     chart = result.report.chart
     rows = [row for row in result.rows if row[chart.y] is not None]
     if not rows:
@@ -61,7 +61,7 @@ def _short(label: str, most: int = 30, keeps_end: bool = False) -> str:
 
 
 def _label(parts: Mapping[str, str], most: int = 52) -> str:
-    """The parts in so many characters: of an error the beginning is kept, of a job's dotted name the end."""
+    """Shorten parts to so many characters: keep the beginning of an error, and the end of a dotted name."""
     room, told = most - 3 * (len(parts) - 1), {}
     for i, name in enumerate(sorted(parts, key=lambda name: len(parts[name]))):
         told[name] = _short(parts[name], room // (len(parts) - i), name in ("job", "jobs"))
@@ -92,7 +92,7 @@ def _bars(result: ReportResult, chart: Chart, rows: Sequence[Any], asked: Report
 
 
 def _upright(kind: str, x: float, count: int) -> list[str]:
-    """A line down all bars, broken where their labels are."""
+    """Return a line across all bars, interrupted at their labels."""
     return [
         f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{y + 15}" y2="{y + 29}"/>'
         for y in range(0, STEP * count, STEP)
@@ -112,7 +112,7 @@ def _bar(
 
 
 def _strength(row: Mapping[str, Any]) -> str:
-    """What isn't more than chance may have made of it is drawn faintly."""
+    """Return the style of a bar: faint if the change may be chance."""
     if "verdict" not in row:
         return "bar"
     return f"bar {row['verdict']}" if row["verdict"] in (SLOWER, FASTER) else "bar quiet"
@@ -134,7 +134,7 @@ def _lines(result: ReportResult, chart: Chart, rows: Sequence[Any], asked: Repor
     parts = _grid(column, top, y_of, asked) + _times(times, x_of, asked)
     for i, (name, points) in enumerate(series):
         path = [f"{x_of(at):.1f},{y_of(value):.1f}" for at, value in sorted(points.items())]
-        # A line of one point would not show.
+        # A line of one point would be invisible.
         path = path if len(path) > 1 else [path[0], f"{WIDTH - RIGHT},{path[0].split(',')[1]}"]
         drawn = f'<polyline class="line s{i}" points="{" ".join(path)}"/>'
         parts.append(f"<g><title>{text(name)}</title>{drawn}</g>")
@@ -152,7 +152,7 @@ def _key(names: Sequence[str]) -> str:
 
 
 def _series(chart: Chart, rows: Sequence[Any]) -> list[tuple[str, dict[datetime, float]]]:
-    """Name and points of each line, the highest first; beyond LINES the rest add up to one."""
+    """Return name and points of each line, the highest first; beyond LINES the rest are added up."""
     found: dict[str, dict[datetime, float]] = defaultdict(lambda: defaultdict(float))
     for row in rows:
         found[str(row[chart.by])][row[chart.x[0]]] += row[chart.y]
@@ -183,7 +183,7 @@ def _grid(
 def _times(
     times: Sequence[datetime], x_of: Callable[[datetime], float], asked: ReportQuery
 ) -> list[str]:
-    """Ticks where a day, an hour or the like begins; the first moment's where none does."""
+    """Return ticks at the beginnings of days, hours or the like; the first moment if there are none."""
     span = (times[-1] - times[0]).total_seconds()
     days = math.ceil(span / TICKS / 86_400)
     step = next((step for step in TICK_STEPS if span / step <= TICKS), days * 86_400)
@@ -191,17 +191,17 @@ def _times(
     for at in _rounds(times[0], times[-1], step, zone_of(asked.zone)) or times[:1]:
         local, x = at.astimezone(zone_of(asked.zone)), x_of(at)
         label = local.strftime("%H:%M" if local.hour or local.minute or step < 3600 else "%d %b")
-        # A label half outside would be cut off.
+        # A label that is partly outside would be cut off.
         side = "start" if x < LEFT + 16 else "end" if x > WIDTH - RIGHT - 16 else "middle"
         parts.append(f'<text class="tick {side}" x="{x:.1f}" y="{HEIGHT - 8}">{label}</text>')
     return parts
 
 
 def _rounds(first: datetime, last: datetime, step: int, zone: ZoneInfo) -> list[datetime]:
-    """Every `step` seconds of that zone's clock, from its midnight on; each moment once, none before `first`."""
+    """Yield every `step` seconds of that zone's clock from midnight on; each moment once, none before `first`."""
     if step > 3600:
         return _walls(first, last, step, zone)
-    # Where clocks change an hour comes twice or not at all; in UTC there is each moment, once.
+    # When clocks change, an hour is repeated or skipped. In UTC each moment is there once.
     at, found = first.astimezone(UTC), []
     while at <= last:
         wall = at.astimezone(zone).replace(tzinfo=None)
@@ -213,7 +213,7 @@ def _rounds(first: datetime, last: datetime, step: int, zone: ZoneInfo) -> list[
 
 
 def _walls(first: datetime, last: datetime, step: int, zone: ZoneInfo) -> list[datetime]:
-    """The same for steps over an hour, whose length changes where clocks do."""
+    """Yield the same for steps over an hour, whose length changes with the clocks."""
     wall = first.astimezone(zone).replace(tzinfo=None)
     midnight = wall.replace(hour=0, minute=0, second=0, microsecond=0)
     skipped = math.ceil((wall - midnight).total_seconds() / step)
@@ -228,7 +228,7 @@ def _walls(first: datetime, last: datetime, step: int, zone: ZoneInfo) -> list[d
 
 
 def _ceiling(value: float) -> float:
-    """The next of 1, 2, 4, 8, 10 times a power of ten, so that quarters are round."""
+    """Return the next of 1, 2, 4, 8, 10 times a power of ten, so that quarters are round."""
     if value <= 0:
         return 1
     power = 10 ** math.floor(math.log10(value))

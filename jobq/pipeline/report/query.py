@@ -1,4 +1,4 @@
-"""What a report is asked for: the range, the queues, the targets; and how people write it. Pure."""
+"""The range, queues and targets of a report, and how they are written on the command line."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from jobq.errors import ConfigError
 from jobq.pipeline.options import unknown
 from jobq.pipeline.report.interval import LEAST
 
-#: Stretches of time that people count in, seconds.
+#: Possible lengths of a time bucket, seconds.
 STRETCHES = (60, 300, 900, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 604_800)
-#: A plot of more points than that shows no more.
+#: The most points of a chart.
 POINTS = 180
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportQuery:
-    """One request. `since` <= finished_at < `until`; both in UTC."""
+    """The parameters of a report. `since` <= finished_at < `until`; both in UTC."""
 
     since: datetime
     until: datetime
     queues: tuple[str, ...] = ()
     zone: str = "UTC"
-    #: Of the service level and of capacity.
+    #: Targets of the service level and of capacity.
     target_s: float = 30.0
     objective: float = 0.99
-    #: Burn that spends 2 % of 30 days' budget in an hour.
+    #: The burn rate that spends 2 % of 30 days' budget in an hour.
     page_burn: float = 14.4
-    #: The moment that regressions compare around, and what it is.
+    #: The time that divides before and after in regressions, and its name.
     at: datetime | None = None
     at_name: str = ""
     confidence: float = 0.95
@@ -40,7 +40,7 @@ class ReportQuery:
     min_runs: int = 20
     min_hours: int = 8
     min_score: float = 3.5
-    #: Of capacity: counts of workers to try, and texts like "high:6,low:1"; empty: found by itself.
+    #: For capacity: counts of workers and weights like "high:6,low:1" to try; empty: chosen automatically.
     workers: tuple[int, ...] = ()
     weights: tuple[str, ...] = ()
     trace_rows: int = 200_000
@@ -65,7 +65,7 @@ class ReportQuery:
 
     @property
     def bucket_s(self) -> int:
-        """The stretch of time of a row: the shortest that gives no more than POINTS."""
+        """The length of a time bucket: the shortest with no more than POINTS rows."""
         span = (self.until - self.since).total_seconds()
         return next((s for s in STRETCHES if span / s <= POINTS), STRETCHES[-1])
 
@@ -76,7 +76,7 @@ class ReportQuery:
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """By name, what a statement may ask for."""
+        """The values of the statements' parameters, by name."""
         start = int(self.since.timestamp())
         return {
             "since": self.since, "until": self.until, "at": self.compared_at, "zone": self.zone,
@@ -89,7 +89,7 @@ class ReportQuery:
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """The time zone of that name."""
+    """Return the time zone of that name."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
@@ -99,7 +99,7 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 def moment(text: str, now: datetime, zone: str = "UTC") -> datetime:
-    """`1h` (before now), or an ISO 8601 time, in `zone` unless it names its own."""
+    """Parse `1h` (before now), or an ISO 8601 time, in `zone` unless it has its own."""
     its_zone = zone_of(zone)
     try:
         return _instant(text, now, its_zone)
@@ -118,7 +118,7 @@ def _instant(text: str, now: datetime, zone: ZoneInfo) -> datetime:
 
 
 def marked(name: str, marks: Mapping[str, datetime]) -> datetime:
-    """When the mark of that name was set."""
+    """Return the time of the mark of that name."""
     if name not in marks:
         if not marks:
             raise ConfigError(f"the lake has no marks, so no {name!r}; set one: jobq lake mark")
@@ -127,7 +127,7 @@ def marked(name: str, marks: Mapping[str, datetime]) -> datetime:
 
 
 def pools(asked: ReportQuery, queues: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """What --weights asks capacity to compare, each a weight per queue; unnamed queues have 1."""
+    """Return the weights of --weights, one per queue; unnamed queues have 1."""
     found = {}
     for text in asked.weights:
         given = dict(parse_queues(text))
@@ -139,5 +139,5 @@ def pools(asked: ReportQuery, queues: tuple[str, ...]) -> dict[str, tuple[int, .
 
 
 def iso(at: datetime) -> str:
-    """In UTC, to the second."""
+    """Format a time in UTC, to the second."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,6 +1,6 @@
-"""The reports that there are: of each its question, its columns, its parameters and its plot.
+"""The list of reports, each with its question, columns, parameters and chart.
 
-A report is `sql/<name>.sql` over the view `events`; its :markers are `parameters`, fields of Asked.
+A report is `sql/<name>.sql` over the view `events`. Its :markers are `parameters`, from ReportQuery.values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Unit = Literal["text", "count", "ms", "us", "share", "times", "decimal", "kib", 
 
 @dataclass(frozen=True)
 class ReportColumn:
-    """One column of a result; `unit` says how people are shown it."""
+    """One column of a result. unit: how it is formatted."""
 
     name: str
     heading: str
@@ -27,50 +27,50 @@ class ReportColumn:
 
 @dataclass(frozen=True)
 class Chart:
-    """What to draw: `y` over `x` (a line per `by`), bars of `y` per `x`, or `y` by weekday and hour."""
+    """The chart of a report: `y` over `x` (a line per `by`), bars of `y` per `x`, or `y` by weekday and hour."""
 
     kind: Literal["bars", "lines", "heat"]
     x: tuple[str, ...]
     y: str
-    #: What it shows, and what its marks and shades mean.
+    #: What the chart shows, and what its marks and shades mean.
     caption: str
     by: str | None = None
-    #: A line across, where there is one that matters.
+    #: The value of a reference line.
     mark: float | None = None
-    #: Bars stay in the order of the rows; else the largest come first.
+    #: Keep the order of the rows; else the largest bars come first.
     ordered: bool = False
 
 
 @dataclass(frozen=True)
 class Report:
-    """One question about history and how its answer looks."""
+    """One question about history and the form of its answer."""
 
     name: str
     title: str
     question: str
     columns: tuple[ReportColumn, ...]
-    #: How to read it, and what it can't tell.
+    #: How to read the answer, and its limits.
     beware: str
     #: What an empty answer means.
     empty: str
     chart: Chart = field(kw_only=True)
     parameters: tuple[str, ...] = ()
-    #: What the SQL answers where Python goes on from there; else the columns themselves.
+    #: The columns of the statement, if Python computes the result from them.
     raw: tuple[str, ...] = field(default=())
 
     @cached_property
     def sql(self) -> str:
-        """Its one statement."""
+        """The SQL statement."""
         place = files("jobq.pipeline") / "sql" / f"{self.name}.sql"
         return place.read_text(encoding="utf-8")
 
     def column(self, name: str) -> ReportColumn:
-        """Its column of that name."""
+        """Return the column of that name."""
         return next(column for column in self.columns if column.name == name)
 
     @property
     def answered(self) -> tuple[str, ...]:
-        """The columns of the statement."""
+        """The names of the statement's columns."""
         return self.raw or tuple(column.name for column in self.columns)
 
 
@@ -239,7 +239,7 @@ NAMES = tuple(report.name for report in REPORTS)
 
 
 def named(name: str) -> tuple[Report, ...]:
-    """The report of that name, every one for `all`."""
+    """Return the report of that name; all reports for `all`."""
     if name == "all":
         return REPORTS
     found = tuple(report for report in REPORTS if report.name == name)

@@ -1,11 +1,9 @@
-"""The view `events` that the reports' statements read: a range of history.
+"""Run reports: their SQL statements over the view `events`, then the Python part of two of them.
 
-Of Parquet on this machine each statement reads its few columns again, which is cheaper than to keep all of
-them in a heap of 1 GB first. What comes through Python is kept.
-
-Run reports: their statements over the view `events`, then what Python adds to two of them.
-
-Reports from where the history is: a lake, or the streams of a server."""
+The view has the events of the range, from a lake or from the server's streams. From Parquet files each statement reads
+its few columns again, which is cheaper than to keep all columns in a heap of 1 GB. Events that come through Python are
+cached.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ from jobq.pipeline.report.registry import Report
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: What any report reads; the rest of an event isn't kept.
+#: The columns that reports read.
 READ_COLUMNS = (
     "queue", "kind", "mid", "job", "attempt", "enqueued_at", "started_at", "finished_at", "run_us",
     "cpu_us", "rss_kib", "error", "fingerprint",
@@ -37,20 +35,20 @@ READ_COLUMNS = (
 
 
 class EventSource(NamedTuple):
-    """The events from a moment to another, None: without end. `dear`: to read them again costs too much."""
+    """between: returns the events from one time to another, None: without end. dear: cache them."""
 
     between: Callable[[datetime | None, datetime | None], DataFrame]
     dear: bool = False
 
 
-#: Groups whose sketches are held at once before Spark turns to sorting all rows; its own 128 is soon passed.
+#: Groups with sketches in memory before Spark sorts all rows instead. Spark's default is 128.
 MOST_SKETCHES = "10000"
 _SKETCHES = "spark.sql.objectHashAggregate.sortBased.fallbackThreshold"
 _FIRST = "kind IN ('done', 'retry', 'dead', 'crashed', 'snoozed') AND attempt = 1"
 
 
 class EventsSeen(NamedTuple):
-    """What the range holds."""
+    """Number of events of the range, the first and last time, and the queues."""
 
     events: int
     first: datetime
@@ -60,10 +58,10 @@ class EventsSeen(NamedTuple):
 
 @contextmanager
 def events_view(spark: SparkSession, read: EventSource, asked: ReportQuery) -> Iterator[EventsSeen]:
-    """The temporary view `events` for as long: what `read` gives of the range and the queues asked for.
+    """Register the temporary view `events` for the length of the context: the events of the query's range and queues.
 
-    Beside the columns READ it has `first_wait_ms`: how long a message waited for its first run; null for
-    every other event, and for what ran again after a snooze, which costs no attempt.
+    Beside READ_COLUMNS it has `first_wait_ms`: how long a message waited for its first run. It is null for every other
+    event, and for a run after a snooze, which costs no attempt.
     """
     chosen = _chosen(read.between(asked.since, asked.until), asked)
     seen, snoozed = _looked_over(chosen)
@@ -158,7 +156,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class ReportResult:
-    """A report's answer. `notes`: what to know of this answer; `more`: rows that the limit left out."""
+    """The answer of a report. notes: remarks on this answer. more: whether the limit left out rows."""
 
     report: Report
     rows: Sequence[Row]
@@ -167,15 +165,15 @@ class ReportResult:
 
 
 def frame(spark: SparkSession, report: Report, asked: ReportQuery) -> DataFrame:
-    """The statement's own answer, not yet computed."""
+    """Return the statement's DataFrame, not yet computed."""
     args = {name: asked.values[name] for name in report.parameters}
     return spark.sql(report.sql, args)
 
 
 def run(spark: SparkSession, report: Report, asked: ReportQuery) -> ReportResult:
-    """The whole answer."""
+    """Compute the report."""
     answer = frame(spark, report, asked)
-    # A time line cut short would mislead, and what Python goes on with must be whole.
+    # A time line or the input of the Python part must be complete.
     whole = bool(report.raw) or report.chart.kind == "lines"
     limit = 0 if whole else asked.limit
     rows = (answer.limit(limit + 1) if limit else answer).toArrow().to_pylist()
@@ -186,7 +184,7 @@ def run(spark: SparkSession, report: Report, asked: ReportQuery) -> ReportResult
 
 
 def judge(report: Report, asked: ReportQuery, rows: Sequence[Row]) -> ReportResult:
-    """Regressions: each job's verdict, the worst first."""
+    """Return each job's verdict, the worst first."""
     enough = [row for row in rows if min(row["n_before"], row["n_after"]) >= LEAST]
     judged = [_judged(row, asked) for row in rows]
     judged.sort(key=lambda row: (_ORDER[row["verdict"]], -abs(row["change"] or 0), row["job"]))
@@ -244,7 +242,7 @@ def answers(
     asked: ReportQuery,
     began: Callable[[Report], object] = lambda _: None,
 ) -> tuple[list[ReportResult], EventsSeen]:
-    """Each report's answer, and what the range holds. `began` hears of each one."""
+    """Run each report; return the answers and what the range has. Call `began` before each report."""
     results = []
     with events_view(spark, read, asked) as seen:
         for report in reports:
@@ -254,7 +252,7 @@ def answers(
 
 
 def from_lake(spark: SparkSession, lake: Lake) -> EventSource:
-    """The lake's events."""
+    """Return the events of a lake."""
 
     return EventSource(
         lambda since, until: read(spark, lake, "events", since, until), dear=not lake.store.is_local
@@ -262,7 +260,7 @@ def from_lake(spark: SparkSession, lake: Lake) -> EventSource:
 
 
 def from_server(spark: SparkSession, url: str | None, namespace: str) -> EventSource:
-    """The events that the streams still have: about the last 100,000 of each queue."""
+    """Return the events that the server's streams still have: about the last 100,000 of each queue."""
 
     register(spark)
 
@@ -270,9 +268,9 @@ def from_server(spark: SparkSession, url: str | None, namespace: str) -> EventSo
         reader = spark.read.format("jobq").option("view", "events").option("namespace", namespace)
         # Streams are trimmed while a report reads them.
         reader = reader.option("failOnDataLoss", "false")
-        # One bad record must not hide the others; executors log how many they leave out.
+        # One bad record must not hide the others; executors log how many they skip.
         reader = reader.option("mode", "DROPMALFORMED")
-        # It goes by the time of writing, which comes after that of happening.
+        # The option compares the time of the entry, which is after that of the event.
         reader = reader.option("since", since.isoformat()) if since else reader
         return (reader.option("url", url) if url else reader).load()
 
@@ -280,7 +278,7 @@ def from_server(spark: SparkSession, url: str | None, namespace: str) -> EventSo
 
 
 def marks(lake: Lake) -> dict[str, datetime]:
-    """The lake's marks by name, each where it was last set; read without Spark."""
+    """Return the newest time of each of the lake's marks; read without Spark."""
     table = lake.table("marks")
     rows = table.to_pyarrow_table(columns=["name", "at"]).to_pylist() if table else []
     ordered = sorted(rows, key=lambda row: row["at"])

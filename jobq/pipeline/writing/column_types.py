@@ -1,8 +1,9 @@
-"""Column types: which can stand in a call, and the plain value that each becomes.
+"""Column types: which ones can be arguments of a call, and how their values are converted.
 
-As they are: texts, booleans, whole numbers, floats, null; arrays, structs and maps with text keys of those.
-Dates, times and timestamps become ISO text (timestamps in UTC), decimals their digits as text, intervals
-of days seconds. What has no plain value is refused where the schema tells."""
+Texts, booleans, whole numbers, floats and nulls are kept; so are arrays, structs and maps with text keys. Dates, times
+and timestamps become ISO text (timestamps in UTC), decimals their digits as text, intervals of days seconds. Other
+types are refused on the driver.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from jobq.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
-#: '' where a column of this type will do, else what would.
+#: Returns '' if the column's type fits, else what would fit.
 Fits = Callable[["DataType"], str]
 Plain = Callable[[Any], Any]
 
@@ -31,35 +32,35 @@ _REMEDIES = {
 
 
 def word(kind: DataType) -> str:
-    """The type's name without its parameters: 'decimal', 'array', 'bigint'."""
+    """Return the type's name without its parameters: 'decimal', 'array', 'bigint'."""
     return kind.simpleString().partition("(")[0].partition("<")[0].partition(" ")[0]
 
 
 def is_text(kind: DataType) -> str:
-    """A queue's name."""
+    """Check a column of queue names."""
     return "" if word(kind) in ("string", "varchar", "char") else "take a string"
 
 
 def is_id(kind: DataType) -> str:
-    """A mid."""
+    """Check a column of mids."""
     fits = not is_text(kind) or word(kind) in _WHOLE
     return "" if fits else "take a string or a whole number; cast(… as string) says how to write it"
 
 
 def is_arguments(kind: DataType) -> str:
-    """Positional arguments."""
+    """Check a column of positional arguments."""
     fits = not is_text(kind) or word(kind) in ("array", "struct")
     return "" if fits else "take an array, a struct, or a string that is a JSON array"
 
 
 def is_time(kind: DataType) -> str:
-    """Not before."""
+    """Check a column of times."""
     fits = word(kind) in (*_WHOLE, "float", "double", "decimal", "timestamp")
     return "" if fits else "take a number of seconds, or a timestamp"
 
 
 def check(kind: DataType, where: str) -> None:
-    """ConfigError unless values of this type can be arguments."""
+    """Raise ConfigError unless values of this type can be arguments."""
     name = word(kind)
     if name == "array":
         check(kind.elementType, f"{where}[]")  # type: ignore[attr-defined]
@@ -87,7 +88,7 @@ def _is_interval(kind: DataType) -> bool:
 
 
 def plain(kind: DataType) -> Plain | None:
-    """How a value that Arrow gave becomes plain; None: it is."""
+    """Return the function that converts Arrow's values; None if they need no conversion."""
     name = word(kind)
     if name == "decimal":
         return _or_none(str)

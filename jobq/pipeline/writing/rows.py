@@ -1,4 +1,4 @@
-"""Rows to messages: the bytes of a call (jobq/jobs/codec.py), its id, its queue, its time."""
+"""Convert rows to messages: content (as jobq/jobs/codec.py encodes a call), mid, queue and time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class RowMessage(NamedTuple):
-    """One row on its way. when: '' at once, 'd<ms>' after a delay, 'a<epoch ms>' not before."""
+    """The message of one row. when: '' at once, 'd<ms>' after a delay, 'a<epoch ms>' not before."""
 
     queue: str
     when: str
@@ -33,7 +33,7 @@ class RowMessage(NamedTuple):
 
 
 class Rows:
-    """The rows of one attempt at one partition; `number` counts them, from 1."""
+    """Converts the rows of one partition. number: rows so far."""
 
     def __init__(
         self, settings: WriteSettings, schema: StructType, load_id: str, partition: int
@@ -50,7 +50,7 @@ class Rows:
         self.number = 0
 
     def messages(self, batch: pa.RecordBatch) -> Iterator[RowMessage]:
-        """A message per row; BadRecordError names the row and what is wrong with it."""
+        """Yield a message per row. BadRecordError names the row and its fault."""
         settings = self._settings
         stamp = b',"enqueued_at":%d}' % (time.time_ns() // 1_000_000)
         nothing = [None] * batch.num_rows
@@ -132,7 +132,7 @@ def _when(value: Any) -> str:
 
 
 def _due_ms(when: str) -> float:
-    """Epoch ms of what `_when` gave."""
+    """Return the epoch ms of a `when`."""
     if not when:
         return 0
     return int(when[1:]) + (time.time() * 1000 if when[0] == "d" else 0)
@@ -154,7 +154,12 @@ def _from_json(text: str) -> Sequence[Any]:
 
 
 class Ids:
-    """The ids of one attempt at one partition. Keeps about 100 bytes per row."""
+    """Makes the ids of rows that have none: the same ids whenever Spark repeats the partition, in any order of rows.
+
+    An id is a hash of load, partition, row, and the number of equal rows of the partition before. Partitions don't know
+    of one another's rows: without the partition's number, equal rows of two partitions would be one message. Keeps
+    about 100 bytes per row.
+    """
 
     def __init__(self, load_id: str, partition: int) -> None:
         load = load_id.encode("utf-8", "surrogatepass")
@@ -163,7 +168,7 @@ class Ids:
         self._repeats: dict[bytes, int] = {}
 
     def id(self, row: bytes) -> str:
-        """The next id of a row with this content."""
+        """Return the next id of a row with this content."""
         hashed = self._base.copy()
         hashed.update(row)
         digest = hashed.digest()
@@ -177,10 +182,10 @@ class Ids:
 
 
 def with_ids(df: DataFrame, column: str = "id", load_id: str = "") -> DataFrame:
-    """`df` with a column for `idColumn`: ids that stay the same however the rows are partitioned.
+    """Add a column for `idColumn`: ids that don't depend on how the rows are partitioned.
 
-    A hash of `load_id`, the row, and its number among equal rows; costs a shuffle. Give a load that recurs
-    with the same rows a `load_id` of its own each time.
+    An id is a hash of `load_id`, the row, and its number among equal rows; this costs a shuffle. Give a load that
+    recurs with the same rows another `load_id` each time.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F

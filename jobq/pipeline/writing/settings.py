@@ -1,4 +1,4 @@
-"""What a write was asked for: options and schema, checked on the driver before any row moves."""
+"""The options and the schema of a write, checked on the driver before any row is sent."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from jobq.pipeline.writing import column_types
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-#: Options of a write; Spark itself adds the last two to those of a stream.
+#: Options of a write. Spark adds the last two to those of a stream.
 KNOWN = (
     *PLACE, "job", "queue", "queueColumn", "idColumn", "loadId", "argsColumn", "kwargsColumns",
     "delayColumn", "delay", "dedupeFor", "commit", "batch", "checkpointLocation", "queryName",
 )  # fmt: skip
-#: Columns that serve something else than a keyword argument, and what they take.
+#: Options that name a column -> the check of its type.
 SERVING = {
     "queueColumn": column_types.is_text, "idColumn": column_types.is_id, "argsColumn": column_types.is_arguments,
     "delayColumn": column_types.is_time,
 }  # fmt: skip
-#: What the scripts take in one call.
+#: The most messages of one call.
 MOST = 1_000
 LONGEST_S = 3_153_600_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriteSettings:
-    """Plain data, so that it travels to executors; `server` may hold keys and is never printed.
+    """The settings of a write: plain data that travels to executors. `server` may have keys and is never printed.
 
-    when: of rows that say no time of their own, '' at once or 'd<ms>'.
+    when: for rows without a time of their own, '' at once or 'd<ms>'.
     """
 
     server: ServerSettings
@@ -56,7 +56,7 @@ class WriteSettings:
 
 
 def write_settings(given: Mapping[str, str], schema: StructType) -> WriteSettings:
-    """Raises ConfigError for options and columns that can't become messages."""
+    """Make the settings. ConfigError for options and columns that can't become messages."""
     options = SparkOptions(given, KNOWN)
     columns = _columns(schema)
     _check_loads(options)

@@ -90,7 +90,7 @@ def report(
 
 
 def test_table_shows_figures_for_people(report):
-    ended = report("run", "--queue", "low")
+    ended = report("run", "--queues", "low")
     assert ended.code == 0, ended.err
     heading, line = ended.out.splitlines()
     assert heading.split()[:3] == ["queue", "job", "attempts"]
@@ -141,7 +141,7 @@ def test_regressions_say_so_when_a_side_has_too_few_runs(report):
 def test_capacity_simulates_what_was_asked_for(report):
     told = json.loads(
         report(
-            "capacity", "--workers", "1,9", "--queue", "low", "--target-wait", "5s", "--json"
+            "capacity", "--workers", "1,9", "--queues", "low", "--target-wait", "5s", "--json"
         ).out
     )
     # Sixty runs of 13 s, one a second, are too many for nine.
@@ -154,7 +154,7 @@ def test_capacity_simulates_what_was_asked_for(report):
     ("args", "code", "said"),
     [
         (("wiat",), 2, "did you mean 'wait'"),
-        (("wait", "--queue", "lwo"), 2, "did you mean 'low'"),
+        (("wait", "--queues", "lwo"), 2, "did you mean 'low'"),
         (("regressions", "--mark", "v3"), 2, "mark 'v3' is unknown"),
         (("regressions", "--mark", "v1"), 2, "mark v1 (2026-11-20T09:13:21Z) isn't between"),
         (("regressions", "--mark", "v1", "--at", "5m"), 2, "give one"),
