@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from jobq.chaos.ledger import Line
-from jobq.chaos.producers import Load, Producer, enqueue
+from jobq.chaos.producers import Producer, ProducerLoad, enqueue
 from jobq.chaos.round import (
     DRAIN_S,
     SLOWEST,
@@ -98,7 +98,7 @@ def _work(
         durability=plan.durability,
         patience_s=PATIENCE_S,
     )
-    load = Load(max(4, plan.jobs // len(names)), 2 * span_s, plan.seed)
+    load = ProducerLoad(max(4, plan.jobs // len(names)), 2 * span_s, plan.seed)
     producers = [Producer(settings, name, workers.ledger, name, load) for name in names]
     _warm_up(workers, client, names)
     for producer in producers:

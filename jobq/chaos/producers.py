@@ -34,7 +34,7 @@ FLUSH_S, LOOK_S = 120.0, 1.0
 LONG_EVERY, LONG_S, SHORT_S = 25, 0.4, 0.01
 
 
-class Load(NamedTuple):
+class ProducerLoad(NamedTuple):
     """What one producer enqueues: so many messages in about `seconds`.
 
     poison_every: before each so many messages a poison one, 0 for none; crash_limit: of the workers.
@@ -51,7 +51,7 @@ class Producer(threading.Thread):
     """Enqueues a load to a queue, and writes each attempt and its outcome into the ledger."""
 
     def __init__(
-        self, settings: ServerSettings, queue: str, ledger: Ledger, name: str, load: Load
+        self, settings: ServerSettings, queue: str, ledger: Ledger, name: str, load: ProducerLoad
     ) -> None:
         super().__init__(name=name, daemon=True)
         self._client = connect(settings=settings)

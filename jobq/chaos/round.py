@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobq.chaos.call_records import short_lived
-from jobq.chaos.producers import QUEUE, Load, Producer
+from jobq.chaos.producers import QUEUE, Producer, ProducerLoad
 from jobq.chaos.proxy import Proxy
 from jobq.chaos.round_setup import Fault, RoundSetup
 from jobq.chaos.servers import TargetServer, keys_of
@@ -171,7 +171,9 @@ def _producers(url: str, namespace: str, workers: WorkerGroup, plan: RoundPlan) 
         settings = replace(settings, outage_buffer=plan.jobs, socket_timeout_s=QUICK_S)
     fault = plan.fault
     seconds = 0.0 if fault.preload else plan.jobs / fault.per_second
-    load = Load(plan.jobs // PRODUCERS, seconds, plan.seed, fault.poison_every, fault.crash_limit)
+    load = ProducerLoad(
+        plan.jobs // PRODUCERS, seconds, plan.seed, fault.poison_every, fault.crash_limit
+    )
     return [Producer(settings, QUEUE, workers.ledger, f"p{n}", load) for n in range(PRODUCERS)]
 
 

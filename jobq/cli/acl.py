@@ -33,11 +33,11 @@ _OF_OTHERS = ("rsmq", "reliable")
     """,
 )
 @click.argument("role", type=click.Choice((*ROLES, *MORE)), required=False)
-@option("--user", metavar="NAME", help="The user's name.  [default: jobq_ and the role]")
+@option("--user", metavar="NAME", help="Name of the user.  [default: jobq_ and the role]")
 @option(
-    "--ns", metavar="NAME", help="First part of the keys of rsmq or reliable, if not that word."
+    "--ns", metavar="NAME", help="First part of the keys of rsmq or reliable.  [default: that word]"
 )
-@option("--file", "as_file", is_flag=True, help="As lines of an ACL file.")
+@option("--file", "as_file", is_flag=True, help="Print lines of an ACL file.")
 @queues_option
 def acl(
     session: Session, role: str | None, user: str | None, ns: str | None, as_file: bool,
@@ -54,14 +54,14 @@ def acl(
     that --url names.
     """
     if ns is not None and role not in _OF_OTHERS:
-        raise click.UsageError("--ns goes with rsmq or reliable")
+        raise click.UsageError("--ns needs the role rsmq or reliable")
     for one in (role,) if role else ROLES:
         name = user or f"jobq_{one}"
         words = _rights(one, session.settings.namespace, ns, queues or "")
         words += _database(session.settings.url)
         record = {"role": one, "user": name, "rights": words}
         session.say(record, _line(name, words, as_file))
-    session.note("No user has a password yet: ACL SETUSER name '>…'")
+    session.note("these users have no password yet; set one with ACL SETUSER name '>…'")
 
 
 def _rights(role: str, namespace: str, ns: str | None, queues: str) -> list[str]:

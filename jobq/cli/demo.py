@@ -27,15 +27,25 @@ SCRIPT, PIPELINE = FOLDER / "demo.py", FOLDER / "pipeline.py"
 )
 @option(
     "--files", type=click.IntRange(10),
-    help="So many files, spread evenly.  [default: all; with --pipeline 4000]",
+    help="Number of files.  [default: all; with --pipeline 4000]",
 )  # fmt: skip
-@option("--processes", type=click.IntRange(1), default=2, show_default=True, help="Children.")
-@option("--keep", is_flag=True, help="Leave its folder and keys for a look.")
 @option(
-    "--pipeline", is_flag=True, help="History in a lake, DataFrames as jobs; needs jobq[spark]."
+    "--processes",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="Number of worker processes.",
 )
-@option("--rows", type=click.IntRange(1), help="Pipeline: rows to enqueue.  [default: 100000]")
-@option("--page", metavar="FILE", help="Pipeline: the report.  [default: jobq-demo.html]")
+@option("--keep", is_flag=True, help="Keep the folder and the keys.")
+@option(
+    "--pipeline", is_flag=True, help="Also use a lake, DataFrames and reports; needs jobq[spark]."
+)
+@option(
+    "--rows", type=click.IntRange(1), help="With --pipeline: rows to enqueue.  [default: 100000]"
+)
+@option(
+    "--page", metavar="FILE", help="With --pipeline: file of the report.  [default: jobq-demo.html]"
+)
 def demo(
     session: Session, files: int | None, processes: int, keep: bool, pipeline: bool,
     rows: int | None, page: str | None,
@@ -46,7 +56,7 @@ def demo(
     jobs, and a page with every report is written. Exit code 1: a figure differs from what it must be.
     """
     if not pipeline and (rows is not None or page is not None):
-        raise ConfigError("--rows and --page are about the pipeline; add --pipeline")
+        raise ConfigError("--rows and --page need --pipeline")
     arguments = ["--processes", str(processes), *(["--keep"] if keep else [])]
     for name, given in (("--files", files), ("--rows", rows), ("--page", page)):
         arguments += [name, str(given)] if given is not None else []
@@ -61,7 +71,7 @@ def script(path: Path = SCRIPT) -> Path:
     for folder in (package, package.parent):
         if (folder / path).is_file():
             return folder / path
-    raise ConfigError(f"no {path} in or beside {package}; is the installation whole?")
+    raise ConfigError(f"no {path} in or beside {package}; is the installation complete?")
 
 
 def environment(session: Session) -> dict[str, str]:

@@ -41,7 +41,7 @@ _OPTIONS = (
     option("--can-update", is_flag=True, help="Replace the content of a waiting message with the same mid."),
     option("--can-requeue", is_flag=True, help="If the mid is running, run the new content after it."),
     option("--dedupe", type=DURATION, help="Refuse the mid for this long after the message is done."),
-    option("--lock", type=DURATION, help="Least length of the message's lease.  [default: the worker's]"),
+    option("--lease", type=DURATION, help="Least length of the message's lease.  [default: the worker's]"),
     option("--durability", metavar="LEVEL", help="Wait until the server confirms memory, disk or replicas=N."),
     option("--header", "headers", multiple=True, metavar="NAME=TEXT", help="Header of the message; repeatable."),
     option("--retries", type=int, metavar="N", help="Retries after a failure.  [default: the job's]"),
@@ -109,11 +109,11 @@ def _note_default_queue(session: Session, job: str, known: bool, queue: str | No
 
 def options_of(given: dict[str, Any]) -> Any:
     """Flags as the options of a job; those not given are left to the job."""
-    lock, at, headers = given.pop("lock"), given.pop("at"), given.pop("headers")
+    lease, at, headers = given.pop("lease"), given.pop("at"), given.pop("headers")
     wanted = {
         **given,
         "at": moment_of(at) if at else None,
-        "lease": lock or None,
+        "lease": lease or None,
         "headers": pairs_of("--header", headers) or None,
     }
     return {

@@ -29,7 +29,7 @@ def functions() -> None:
 library_option = option(
     "--library", "chosen", type=click.Choice(["engine", "reliable", "topic", "all"]), default="engine",
     show_default=True,
-    help="engine: for jobq itself; the others: reliable_push, topic_append and so on, for any client.",
+    help="engine: jobq's own scripts. The others: reliable_push, topic_append …, for any client.",
 )  # fmt: skip
 
 
@@ -50,12 +50,12 @@ def _libraries(chosen: str) -> list[Library]:
     """,
 )
 @library_option
-@option("--prune", is_flag=True, help="Then drop the libraries of other versions of jobq.")
+@option("--prune", is_flag=True, help="Also delete the libraries of other versions of jobq.")
 def load(session: Session, chosen: str, prune: bool) -> None:
-    """Bring this version's libraries to the server, to each node of a Cluster. Harmless to repeat.
+    """Load this version's libraries into the server, or each node of a Cluster. Harmless to repeat.
 
-    The engine's library is named after its scripts, so that other versions' stay and work on while a deploy
-    is under way; the others' functions have fixed names and replace those of another version.
+    The name of the engine's library depends on its scripts, so two versions can run during a deploy. The functions of
+    the other libraries have fixed names, and replace those of another version.
     """
     for made in _libraries(chosen):
         nodes = load_library(session.client, made)
@@ -74,8 +74,11 @@ def load(session: Session, chosen: str, prune: bool) -> None:
 )
 @library_option
 def check(session: Session, chosen: str) -> int:
-    """Compare the server's libraries with this version's scripts. Exit code 4: missing or swapped."""
+    """Compare the server's libraries with this version's scripts.
+
+    Exit code 4: a library is missing or differs.
+    """
     for made in _libraries(chosen):
         check_library(session.client, made)
-        session.say({"library": made.name, "ok": True}, f"{made.name}: as it should be")
+        session.say({"library": made.name, "ok": True}, f"{made.name}: up to date")
     return exits.OK

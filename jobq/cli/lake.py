@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _storage = option(
     "--storage-option", "storage", metavar="KEY=VALUE", multiple=True,
-    help="How to reach a bucket, such as AWS_ENDPOINT_URL=…; repeat for more. AWS_… variables count too.",
+    help="How to reach a bucket, such as AWS_ENDPOINT_URL=…; repeatable. AWS_… variables are read, too.",
 )  # fmt: skip
 
 
@@ -83,53 +83,52 @@ def lake() -> None:
     """,
 )
 @lake_options
-@option("--once", is_flag=True, help="Read what there is, then end.  [default, without --every]")
-@option("--every", type=DURATION, metavar="DURATION", help="Stay, and read so often until TERM.")
+@option("--once", is_flag=True, help="Read what there is, then exit.  [default, without --every]")
+@option("--every", type=DURATION, metavar="DURATION", help="Read at this interval until TERM.")
 @option(
     "--max-rows", type=click.IntRange(1), default=1_000_000, show_default=True,
-    help="About so many entries in one batch, that is one commit.",
+    help="About how many entries to commit at once.",
 )  # fmt: skip
-@option("--trim", is_flag=True, help="Drop events from their streams once they are committed.")
+@option("--trim", is_flag=True, help="Delete events from their streams once they are committed.")
 @option(
     "--spark", "when", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
-    help="Whether executors read: auto starts Spark for a backlog of a million entries.",
+    help="Whether Spark reads: auto starts it for a backlog of a million entries.",
 )  # fmt: skip
 @master_option
 @option(
     "--rollup", type=DURATION, default="1h", show_default=True,
-    help="Bring job_runs and rollup_hourly up to date at most so often; 0: only compact does.",
+    help="Update job_runs and rollup_hourly at most at this interval; 0: only compact does.",
 )  # fmt: skip
 @option(
     "--wait", type=DURATION, default="0s", show_default=True,
-    help="Wait so long for the round of another ingest, or for upkeep, to end.",
+    help="Wait this long for another ingest or maintenance to end.",
 )  # fmt: skip
 @option(
     "--adopt",
     is_flag=True,
-    help="Take lost offsets from the rows; see docs/guides/spark/ingest.md.",
+    help="Rebuild lost offsets from the rows; see docs/guides/spark/ingest.md.",
 )
 @queues_option
 def ingest(
     session: Session, path: str | None, storage: tuple[str, ...], once: bool, every: float | None,
     queues: str | None, **given: Any,
 ) -> int:  # fmt: skip
-    """Take what is new in event streams, topics and among the dead; each entry gets there once.
+    """Copy new events, topic messages and dead messages into the lake, each exactly once.
 
-    All queues there are, also those that appear later; with --queues those alone, and no topics. TERM
-    ends it between two batches, and nothing is lost by any other end. Exit code 1: entries were dropped
-    from their stream before they were read; how many of which queue is told, and kept in the lake.
+    Reads all queues, also those that appear later. With --queues, only those queues and no topics. TERM ends it
+    between two batches; a kill loses nothing. Exit code 1: entries were dropped from a stream before they were
+    read. The command prints how many, and the lake records it.
     """
     if once and every is not None:
-        raise ConfigError("--once and --every both say how often; give one")
+        raise ConfigError("--once and --every exclude each other; give one")
     if every is not None and every < 0.1:
-        raise ConfigError(f"--every {every:g}s is too often; take 100ms or more")
-    return _ingest(session, opened(path, storage, create=True), every, queues, **given)
+        raise ConfigError(f"--every {every:g}s is too short; use 100ms or more")
+    return _ingest(session, opened(path, storage, create=True), every, queues, given)
 
 
 def _ingest(
-    session: Session, lake: Lake, every: float | None, queues: str | None, max_rows: int, trim: bool,
-    when: Any, master: str | None, rollup: float, wait: float, adopt: bool,
-) -> int:  # fmt: skip
+    session: Session, lake: Lake, every: float | None, queues: str | None, given: dict[str, Any]
+) -> int:
     from jobq.pipeline.lake import commit
     from jobq.pipeline.lake.ingest import Ingest, IngestOptions, rounds, stopped_by_signals
     from jobq.pipeline.lake.lake import locked
@@ -137,24 +136,24 @@ def _ingest(
     from jobq.pipeline.lake.rollup import RollupTimer
 
     names = [name for name, _ in parse_queues(queues)] if queues else None
-    runner = PartitionRunner(when, master=master)
+    runner = PartitionRunner(given["when"], master=given["master"])
     work = Ingest(
         lake,
         session.client,
         runner,
-        IngestOptions(names=names, max_rows=max_rows, trim=trim),
+        IngestOptions(names=names, max_rows=given["max_rows"], trim=given["trim"]),
         problem=session.problem,
     )
     lost = False
     with stopped_by_signals() as ending:
         try:
-            if adopt:
-                with locked(lake, wait_s=wait, enough=ending):
+            if given["adopt"]:
+                with locked(lake, wait_s=given["wait"], enough=ending):
                     commit.adopt(lake, session.client)
-            due = RollupTimer(lake, rollup, session.note)
+            due = RollupTimer(lake, given["rollup"], session.note)
             for found in rounds(
                 work, every, lambda batch: _note_batch(session, batch), ending,
-                lambda found: due.refresh(runner, ending), wait,
+                lambda found: due.refresh(runner, ending), given["wait"],
             ):  # fmt: skip
                 lost = lost or bool(found.lost)
                 _say_round(session, work, found, quiet=every is not None)
@@ -192,7 +191,7 @@ def _say_round(session: Session, work: Ingest, found: IngestRound, *, quiet: boo
 
 wait_option = option(
     "--wait", type=DURATION, default="1m", show_default=True,
-    help="Wait so long for the round of an ingest, or for other upkeep, to end.",
+    help="Wait this long for an ingest or other maintenance to end.",
 )  # fmt: skip
 
 
@@ -200,9 +199,9 @@ wait_option = option(
     "stats", group=lake, examples="jobq lake stats --lake ./lake\njobq lake stats --backlog --json"
 )
 @lake_options
-@option("--backlog", is_flag=True, help="Ask the server, too, how much is still to be read.")
+@option("--backlog", is_flag=True, help="Also show how much is not read yet.")
 def stats(session: Session, path: str | None, storage: tuple[str, ...], backlog: bool) -> None:
-    """Show rows, bytes and days of every table; with --backlog how far it is behind each queue."""
+    """Show rows, bytes and days of every table, and with --backlog how far it is behind each queue."""
     from jobq.pipeline.lake import inspection
 
     lake = opened(path, storage)
@@ -224,9 +223,10 @@ def stats(session: Session, path: str | None, storage: tuple[str, ...], backlog:
 @command("check", group=lake, examples="jobq lake check --lake ./lake\njobq lake check --json")
 @lake_options
 def check(session: Session, path: str | None, storage: tuple[str, ...]) -> int:
-    """Read every file: rows as committed, no row twice, offsets only forward; and tell what was lost.
+    """Read every file and check it: rows as committed, no row twice, offsets only forward.
 
-    Exit code 1: something is wrong. What was dropped before it was read is told, and no fault of the lake.
+    Entries that a stream dropped before they were read are printed, but are not a fault of the lake.
+    Exit code 1: a check failed.
     """
     from jobq.pipeline.lake import inspection
 
@@ -248,19 +248,17 @@ def check(session: Session, path: str | None, storage: tuple[str, ...]) -> int:
 @option(
     "--target-mb", type=click.IntRange(1), default=128, show_default=True, help="Size of a file."
 )
-@option(
-    "--rollups/--no-rollups", default=True, help="Bring job_runs and rollup_hourly up to date, too."
-)
+@option("--rollups/--no-rollups", default=True, help="Also update job_runs and rollup_hourly.")
 @master_option
 @wait_option
 def compact(
     session: Session, path: str | None, storage: tuple[str, ...], target_mb: int, rollups: bool,
     master: str | None, wait: float,
 ) -> None:  # fmt: skip
-    """Sort and join each day's files, so that reading is quick and takes less room.
+    """Sort and join each day's files, so that reading is fast and the lake is smaller.
 
-    Once a day will do. Readers go on meanwhile, and so does an ingest: in a folder between two days, so it
-    waits while one is compacted, or while the rollups are made. Vacuum deletes what was replaced.
+    Run it once a day. Reading continues meanwhile. An ingest into a folder waits while a day is compacted or the
+    rollups are made. 'jobq lake vacuum' deletes the files that were replaced.
     """
     from jobq.pipeline.lake import upkeep
     from jobq.pipeline.lake.ingest import stopped_by_signals
@@ -320,13 +318,17 @@ def _told(session: Session, one: Compacted) -> None:
 )
 @lake_options
 @option(
-    "--older-than", type=DURATION, default="7d", show_default=True, help="Not needed for so long."
+    "--older-than",
+    type=DURATION,
+    default="7d",
+    show_default=True,
+    help="Delete files not needed for this long.",
 )
 @wait_option
 def vacuum(
     session: Session, path: str | None, storage: tuple[str, ...], older_than: float, wait: float
 ) -> None:
-    """Delete files that were replaced, expired or never committed. Who reads older versions can't any more."""
+    """Delete files that were replaced, expired or never committed. Older versions can no longer be read."""
     from jobq.pipeline.lake import upkeep
     from jobq.pipeline.lake.lake import locked
 
@@ -339,11 +341,15 @@ def vacuum(
 @command("expire", group=lake, examples="jobq lake expire --lake ./lake --older-than 90d --yes")
 @lake_options
 @option(
-    "--older-than", type=DURATION, default="90d", show_default=True, help="Days older than that."
+    "--older-than",
+    type=DURATION,
+    default="90d",
+    show_default=True,
+    help="Drop days older than this.",
 )
 @option(
     "--table", "tables", multiple=True, default=("events",), show_default=True,
-    type=click.Choice(["events", "topics", "dead", "quarantine"]), help="Of this table; repeat for more.",
+    type=click.Choice(["events", "topics", "dead", "quarantine"]), help="Table; repeatable.",
 )  # fmt: skip
 @yes_option
 @wait_option
@@ -351,7 +357,7 @@ def expire(
     session: Session, path: str | None, storage: tuple[str, ...], older_than: float, tables: tuple[str, ...],
     yes: bool, wait: float,
 ) -> None:  # fmt: skip
-    """Drop whole days of events; job_runs and rollup_hourly stay. The files go with the next vacuum."""
+    """Drop whole days of events; job_runs and rollup_hourly are kept. The next vacuum deletes the files."""
     from jobq.pipeline.lake import upkeep
     from jobq.pipeline.lake.lake import locked
 
@@ -372,13 +378,11 @@ def expire(
 )
 @click.argument("name")
 @lake_options
-@option(
-    "--at", metavar="TIME", help="When, in ISO 8601, UTC unless it says otherwise.  [default: now]"
-)
+@option("--at", metavar="TIME", help="Time in ISO 8601, UTC if it has no zone.  [default: now]")
 def mark(
     session: Session, name: str, path: str | None, storage: tuple[str, ...], at: str | None
 ) -> None:
-    """Note a deploy, or whatever else reports shall compare before and after."""
+    """Mark a deploy, or another event that reports compare before and after."""
     from jobq.pipeline.lake.upkeep import mark
     from jobq.pipeline.options import parsed_moment
 
@@ -400,16 +404,16 @@ TOLD_EVERY_S = 5.0
     """,
 )
 @lake_options
-@option("--topic", metavar="NAME", help="Put back messages of this topic.")
-@option("--dead", is_flag=True, help="Put back dead messages of --queue.")
-@option("--queue", metavar="NAME", help="With --dead: which queue's.")
+@option("--topic", metavar="NAME", help="Replay messages of this topic.")
+@option("--dead", is_flag=True, help="Replay dead messages of --queue.")
+@option("--queue", metavar="NAME", help="With --dead: the queue.")
 @option(
     "--since",
     required=True,
     metavar="WHEN",
-    help="Appended, or dead, from then on: 7d (ago), or a moment.",
+    help="Messages appended or dead since: 7d (ago) or a time.",
 )
-@option("--until", metavar="WHEN", help="Before then.  [default: all up to now]")
+@option("--until", metavar="WHEN", help="Messages before this time.  [default: now]")
 @option("--to-topic", metavar="NAME", help="Append to this topic, in order.")
 @option("--to-queue", metavar="NAME", help="Enqueue to this queue.")
 @option(
@@ -418,51 +422,51 @@ TOLD_EVERY_S = 5.0
     help="With --to-queue: call this job.  [default: enqueue contents as they are]",
 )
 @option("--as", "shape", type=click.Choice(["text", "json", "base64"]), default="text", show_default=True,
-        help="With --job: what its one argument is, of the content.")  # fmt: skip
+        help="With --job: how the content becomes its one argument.")  # fmt: skip
 @option(
     "--id",
     "name",
     metavar="NAME",
     default="",
-    help="Name this replay, to send again what was sent before.",
+    help="Name of this replay; a new name sends again what was sent before.",
 )
 @option(
     "--plain",
     is_flag=True,
-    help="With --to-topic: no headers that tell where a message comes from.",
+    help="With --to-topic: add no headers about the origin of a message.",
 )
 @option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
     metavar="N",
-    help="At most N messages a second.",
+    help="Send at most N messages a second.",
 )
 @option(
     "--dedupe-for",
     type=DURATION,
     default="1d",
     show_default=True,
-    help="To queues: refuse a message so long after it is done.",
+    help="To queues: refuse a message for this long after it is done.",
 )
 @option(
     "--remember",
     type=DURATION,
     default="30d",
     show_default=True,
-    help="How long to know what was sent.",
+    help="How long to remember what was sent.",
 )
-@option("--dry-run", is_flag=True, help="Say what there is, and send nothing.")
+@option("--dry-run", is_flag=True, help="Show what there is, and send nothing.")
 @option("--spark", "when", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
-        help="Whether Spark reads: auto does for days over 256 MB.")  # fmt: skip
+        help="Whether Spark reads: auto starts it for days over 256 MB.")  # fmt: skip
 @master_option
 def replay(
     session: Session, path: str | None, storage: tuple[str, ...], topic: str | None, dead: bool,
     **given: Any,
 ) -> int:  # fmt: skip
-    """Put back what the lake has and the server no longer: topic messages, or dead messages as new ones.
+    """Send messages from the lake again: topic messages, or dead messages as new ones.
 
-    Run again, also after it was killed, it goes on where it was: nothing gets there twice. Exit code 1: there
-    was nothing in the range.
+    Run again, also after a kill, the command continues where it was and sends no message twice.
+    Exit code 1: there is no message in the range.
     """
     _check_options(topic, dead, given)
     lake, asked = opened(path, storage), _asked_span(given["since"], given["until"])
@@ -478,17 +482,17 @@ def replay(
 def _check_options(topic: str | None, dead: bool, given: dict[str, Any]) -> None:
     targets = [name for name in ("to_topic", "to_queue") if given[name]]
     if bool(topic) == dead:
-        raise ConfigError("say what to put back: --topic NAME, or --dead --queue NAME")
+        raise ConfigError("nothing to replay; give --topic NAME, or --dead --queue NAME")
     if dead and (not given["queue"] or targets or given["job"]):
         raise ConfigError(
-            "--dead puts messages back into their own queue; give --queue NAME, and no target or job"
+            "--dead sends messages to their own queue; give --queue NAME, and no target or job"
         )
     if topic and given["queue"]:
         raise ConfigError(
             f"--queue {given['queue']!r} goes with --dead; a topic is sent --to-queue"
         )
     if topic and len(targets) != 1:
-        raise ConfigError("say where the messages go: --to-topic NAME or --to-queue NAME")
+        raise ConfigError("no target; give --to-topic NAME or --to-queue NAME")
     if given["job"] and not given["to_queue"]:
         raise ConfigError(f"--job {given['job']!r} goes with --to-queue")
 
@@ -500,7 +504,7 @@ def _asked_span(since: str, until: str | None) -> TimeSpan:
     now = datetime.now(UTC)
     span = TimeSpan(moment(since, now), moment(until, now) if until else None)
     if span.until is not None and span.since is not None and span.until <= span.since:
-        raise ConfigError(f"--until {until!r} isn't after --since {since!r}; turn them round")
+        raise ConfigError(f"--until {until!r} is not after --since {since!r}; swap them")
     return span
 
 
@@ -618,8 +622,8 @@ def _say_replayed(session: Session, where: dict[str, Any], done: Replayed, what:
     session.say({**where, **done._asdict()}, told)
     if done.behind or done.exists:
         session.note(
-            f"{done.behind + done.exists:,} were left out: they are there, or were sent before; "
-            "to send them again, name the replay by --id"
+            f"{done.behind + done.exists:,} were left out: they exist, or were sent before; "
+            "to send them again, name the replay with --id"
         )
 
 
@@ -649,13 +653,13 @@ def _progress(session: Session, total: int) -> Callable[[int], None]:
 @option(
     "--since",
     metavar="WHEN",
-    help="Accepted from then on: 30d (ago), or a moment.  [default: all on record]",
+    help="Enqueued since: 30d (ago) or a time.  [default: all recorded]",
 )
-@option("--until", metavar="WHEN", help="Accepted up to then.  [default: all]")
+@option("--until", metavar="WHEN", help="Enqueued until.  [default: all]")
 @option(
     "--ask",
     is_flag=True,
-    help="Ask the server whether it still holds what hasn't ended: live, else lost.",
+    help="Ask the server about open messages: they are live or lost.",
 )
 @option(
     "--format",
@@ -663,7 +667,7 @@ def _progress(session: Session, total: int) -> Callable[[int], None]:
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="How to show it.",
+    help="Output format.",
 )
 @master_option
 @memory_option
@@ -671,10 +675,10 @@ def audit(
     session: Session, path: str | None, storage: tuple[str, ...], queues: str | None, since: str | None,
     until: str | None, ask: bool, form: str, master: str | None, memory: str | None,
 ) -> int:  # fmt: skip
-    """Count, from the lake alone, what was accepted in a time range and what became of it.
+    """Check that no message of a time range was lost, by the lake's events.
 
-    Needs events of level all in the range. What hasn't ended is 'open': the server may still hold it; --ask
-    tells. Exit code 1: something is lost; 2: the events don't tell all, and why.
+    Needs events of level all in the range. A message that has not ended is 'open': the server may still hold it,
+    which --ask finds out. Exit code 1: a message is lost. Exit code 2: the events are incomplete.
     """
     lake = opened(path, storage)
     names = [name for name, _ in parse_queues(queues)] if queues else []

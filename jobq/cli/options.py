@@ -1,4 +1,4 @@
-"""How commands are declared: every option has its variable, every help ends with examples.
+"""How commands are declared: every option has a variable, and every help ends with examples.
 
 An option takes the first of: the flag, JOBQ_<COMMAND>_<OPTION>, the plain JOBQ_<OPTION> of those that
 many commands share, [tool.jobq] of the nearest pyproject.toml, its default.
@@ -29,6 +29,7 @@ RENAMED = {
     "fsck": "check fsck",
     "audit": "check audit",
     "resque": "ruby",
+    "enqueue --lock": "enqueue --lease",
     "reliable clear --queue": "reliable delete",
     "rsmq queue purge": "rsmq queue clear",
     "rsmq queue heal": "rsmq queue repair",
@@ -62,7 +63,7 @@ def refuse_renamed(ctx: click.Context, word: str) -> None:
 class Option(click.Option):
     """An option that names its variables in the help; `shared` are read after the command's own.
 
-    key: what variables and pyproject.toml call it where its long flag would be too long there.
+    key: its name in variables and pyproject.toml, if the long flag would be too long there.
     """
 
     def __init__(
@@ -73,11 +74,11 @@ class Option(click.Option):
         self._key = key
 
     def variables(self, ctx: click.Context) -> tuple[str, ...]:
-        """Environment variables in the order they are read."""
+        """Return the environment variables in the order in which they are read."""
         return (f"{ctx.auto_envvar_prefix}_{self.key.upper()}", *self.shared)
 
     def former_variables(self, ctx: click.Context) -> Iterator[str]:
-        """The names that this option's own variable had before a command or an option was renamed."""
+        """Yield the names that the option's variable had before a command or an option was renamed."""
         name = self.variables(ctx)[0]
         for new, old in _FORMER_VARIABLES:
             if f"{name}_".startswith(f"{new}_"):
@@ -85,7 +86,7 @@ class Option(click.Option):
 
     @property
     def key(self) -> str:
-        """The long flag as variables and pyproject.toml write it: `max_jobs`."""
+        """Return the long flag as variables and pyproject.toml write it: `max_jobs`."""
         return self._key or max(self.opts, key=len).lstrip("-").replace("-", "_")
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
@@ -119,13 +120,13 @@ class WithExamples(click.Command):
 
 
 class Command(WithExamples):
-    """One verb."""
+    """One command."""
 
 
 class Group(WithExamples, click.Group):
-    """A family of verbs.
+    """A group of commands, listed in the order of their declaration.
 
-    removed: verb of an earlier version -> the error that names what replaces it.
+    removed: a command of an earlier version -> the error that names what replaces it.
     """
 
     removed: Mapping[str, str] = MappingProxyType({})
@@ -177,7 +178,7 @@ class LazyGroup(Group):
 
 
 def _take_defaults(command: click.Command, ctx: click.Context) -> None:
-    """From pyproject.toml: the shared defaults that this command has options for, then its own."""
+    """Take defaults from pyproject.toml: the shared ones that this command has options for, then its own."""
     options = {p.key: p for p in command.params if isinstance(p, Option)}
     known = {key: one.name or "" for key, one in options.items()}
     if isinstance(command, click.Group):
@@ -197,7 +198,7 @@ def _take_defaults(command: click.Command, ctx: click.Context) -> None:
 
 
 class Duration(click.ParamType[float]):
-    """30, 500ms, 15s, 5m, 1h, 2d -> seconds."""
+    """Convert 30, 500ms, 15s, 5m, 1h or 2d to seconds."""
 
     name = "duration"
 
@@ -230,7 +231,7 @@ DURATION = Duration()
 
 
 def option(*names: str, **attrs: Any) -> Callable[[Function], Function]:
-    """click.option with this house's Option."""
+    """click.option that makes an Option of this module."""
     return click.option(*names, cls=Option, **attrs)
 
 
@@ -263,14 +264,16 @@ offset_option = option(
 )  # fmt: skip
 import_option = option(
     "--import", "modules", type=Modules(), multiple=True, metavar="MODULE", shared=("JOBQ_IMPORT",),
-    help="Module with jobs; repeat for more. The working folder is on its path.",
+    help="Import this module of jobs, also from the working folder; repeatable.",
 )  # fmt: skip
-yes_option = option("-y", "--yes", is_flag=True, help="Don't ask.")
+yes_option = option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
 
 server_options = (
-    option("--url", metavar="URL", shared=("JOBQ_URL", "REDIS_URL"), help="Server.  [default: an embedded one]"),
-    option("--namespace", metavar="NAME", shared=("JOBQ_NAMESPACE",), help="First part of every key.  [default: jobq]"),
-    option("--json", "as_json", is_flag=True, shared=("JOBQ_JSON",), help="JSON: one document, or one a line."),
+    option("--url", metavar="URL", shared=("JOBQ_URL", "REDIS_URL"),
+           help="URL of the server.  [default: an embedded server]"),
+    option("--namespace", metavar="NAME", shared=("JOBQ_NAMESPACE",),
+           help="First part of every key of jobq.  [default: jobq]"),
+    option("--json", "as_json", is_flag=True, shared=("JOBQ_JSON",), help="Print JSON, one document a line."),
 )  # fmt: skip
 
 

@@ -20,9 +20,9 @@ key_argument = click.argument("key")
 ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 ns_option = option(
     "--ns", default="reliable", show_default=True, shared=("JOBQ_RELIABLE_NS",), metavar="NAME",
-    help="First part of the Redis keys.",
+    help="First part of the keys.",
 )  # fmt: skip
-token_option = option("--token", default="", help="Who holds the messages; others are refused.")
+token_option = option("--token", default="", help="Token of the holder; other tokens are refused.")
 
 
 @group(
@@ -96,16 +96,16 @@ def push(session: Session, key: str, elements: tuple[str, ...], ns: str) -> int:
 @click.argument("words", metavar="[COUNT n] [BLOCK ms] KEY...", nargs=-1, required=True)
 @token_option
 @option("--recover", "recover_ms", type=click.IntRange(0), metavar="MS",
-        help="First what was delivered so long ago and not acknowledged.")  # fmt: skip
-@option("--deliveries", is_flag=True, help="A fourth item: how often it has been handed out.")
+        help="First hand out messages delivered this long ago and not acknowledged.")  # fmt: skip
+@option("--deliveries", is_flag=True, help="Print the number of deliveries as a fourth item.")
 @ns_option
 def pop(
     session: Session, words: tuple[str, ...], token: str, recover_ms: int | None, deliveries: bool,
     ns: str,
 ) -> int:  # fmt: skip
-    """Hand out up to n messages, of the first KEY what it has, then of the next.
+    """Hand out up to n messages of the KEYs, the first one first.
 
-    BLOCK waits so many ms for one, 0 not at all, -1 for ever; (nil): none came.
+    BLOCK waits that many milliseconds for a message; 0 does not wait, -1 waits for ever. (nil): there is none.
     """
     count, block, keys = pop_words(words)
 
@@ -146,7 +146,7 @@ def _refuse_options(words: Sequence[str]) -> None:
 @token_option
 @ns_option
 def ack(session: Session, key: str, ids: tuple[str, ...], token: str, ns: str) -> int:
-    """Forget delivered messages; print the ids that were forgotten."""
+    """Acknowledge delivered messages, which deletes them; print their ids."""
     return _answer(session, lambda: _queue(session, ns).ack(key, *ids, token=token))
 
 
@@ -154,10 +154,10 @@ def ack(session: Session, key: str, ids: tuple[str, ...], token: str, ns: str) -
 @key_argument
 @ids_argument
 @token_option
-@option("--front", is_flag=True, help="Before all that wait; else behind them.")
+@option("--front", is_flag=True, help="Put them before the waiting messages, not behind.")
 @ns_option
 def nack(session: Session, key: str, ids: tuple[str, ...], token: str, front: bool, ns: str) -> int:
-    """Give delivered messages back to be handed out again; one that was handed out too often is dead."""
+    """Return delivered messages to the queue. A message with too many deliveries is dead."""
     return _answer(session, lambda: _queue(session, ns).nack(key, *ids, token=token, front=front))
 
 
@@ -171,7 +171,7 @@ def nack(session: Session, key: str, ids: tuple[str, ...], token: str, front: bo
 @token_option
 @ns_option
 def release(session: Session, key: str, ids: tuple[str, ...], token: str, ns: str) -> int:
-    """Give messages back to the front that nobody began to handle: their delivery doesn't count."""
+    """Return messages that were not handled to the front; the delivery does not count."""
     return _answer(session, lambda: _queue(session, ns).release(key, *ids, token=token))
 
 
@@ -183,7 +183,7 @@ def release(session: Session, key: str, ids: tuple[str, ...], token: str, ns: st
 @token_option
 @ns_option
 def extend(session: Session, key: str, ids: tuple[str, ...], token: str, ns: str) -> int:
-    """Have messages count as delivered now, so that nobody recovers them yet."""
+    """Set the delivery time of messages to now, so that they are not recovered yet."""
     return _answer(session, lambda: _queue(session, ns).extend(key, *ids, token=token))
 
 
@@ -200,16 +200,16 @@ def extend(session: Session, key: str, ids: tuple[str, ...], token: str, ns: str
     default=0,
     show_default=True,
     metavar="MS",
-    help="Wait so long for one; -1: for ever.",
+    help="Wait this long for a message; -1: for ever.",
 )
 @token_option
-@option("--deliveries", is_flag=True, help="A third item: how often it has been handed out.")
+@option("--deliveries", is_flag=True, help="Print the number of deliveries as a third item.")
 @ns_option
 def recover(
     session: Session, key: str, count: int, elapsed: int, block: int, token: str, deliveries: bool,
     ns: str,
 ) -> int:  # fmt: skip
-    """Hand out again up to COUNT messages that were delivered ELAPSED ms ago and not acknowledged."""
+    """Hand out again up to COUNT messages delivered ELAPSED ms ago and not acknowledged."""
 
     def call() -> Any:
         found = _queue(session, ns).recover(key, count, elapsed, block=block, token=token)
@@ -233,7 +233,7 @@ def recover(
 @click.argument("words", metavar="[PENDING|DEAD] START COUNT", nargs=-1, required=True)
 @ns_option
 def inspect(session: Session, key: str, words: tuple[str, ...], ns: str) -> int:
-    """Show COUNT messages from START on: those that wait, those pending, or the dead.
+    """Show COUNT messages from START on: waiting, pending or dead ones.
 
     A negative START counts from the end.
     """
@@ -257,10 +257,10 @@ def inspect(session: Session, key: str, words: tuple[str, ...], ns: str) -> int:
     "info", group=reliable, examples="jobq reliable info mails\njobq reliable info mails --all"
 )
 @key_argument
-@option("--all", "everything", is_flag=True, help="More than the module tells.")
+@option("--all", "everything", is_flag=True, help="Print more than the module does.")
 @ns_option
 def info(session: Session, key: str, everything: bool, ns: str) -> int:
-    """Count the messages that wait and those delivered."""
+    """Count the waiting and the delivered messages."""
 
     def call() -> Any:
         facts = _queue(session, ns).info(key)._asdict()
@@ -274,14 +274,14 @@ def info(session: Session, key: str, everything: bool, ns: str) -> int:
 @key_argument
 @ns_option
 def length(session: Session, key: str, ns: str) -> int:
-    """Count the messages that wait."""
+    """Count the waiting messages."""
     return _answer(session, lambda: _queue(session, ns).length(key))
 
 
 @command("configure", group=reliable, examples="jobq reliable configure mails --max-deliveries 5")
 @key_argument
 @option("--max-deliveries", type=click.IntRange(0), required=True, metavar="N",
-        help="After so many without an acknowledgement a message is dead; 0: never.")  # fmt: skip
+        help="Deliveries without an acknowledgement after which a message is dead; 0: never.")  # fmt: skip
 @ns_option
 def configure(session: Session, key: str, max_deliveries: int, ns: str) -> None:
     """Set how often a message of KEY may be delivered."""
@@ -294,7 +294,7 @@ def configure(session: Session, key: str, max_deliveries: int, ns: str) -> None:
 @ids_argument
 @ns_option
 def revive(session: Session, key: str, ids: tuple[str, ...], ns: str) -> int:
-    """Have dead messages wait again as if never delivered; print the ids that were dead."""
+    """Return dead messages to the queue, with no deliveries counted; print their ids."""
     return _answer(session, lambda: _queue(session, ns).revive(key, *ids))
 
 
@@ -303,7 +303,7 @@ def revive(session: Session, key: str, ids: tuple[str, ...], ns: str) -> int:
 @ids_argument
 @ns_option
 def purge(session: Session, key: str, ids: tuple[str, ...], ns: str) -> int:
-    """Forget dead messages; print the ids that were dead."""
+    """Delete dead messages; print their ids."""
     return _answer(session, lambda: _queue(session, ns).purge(key, *ids))
 
 

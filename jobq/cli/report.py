@@ -43,33 +43,37 @@ PAGE = "jobq-report.html"
 )
 @click.argument("name", metavar="NAME")
 @partial(lake_options, needed="required without --live")
-@option("--live", is_flag=True, help="Not from a lake: what the server's streams still have.")
-@option("--since", default="7d", metavar="WHEN", help="From then on: 7d (ago), or a moment.  [default: 7d]")
-@option("--until", metavar="WHEN", help="Before then.  [default: now]")
+@option("--live", is_flag=True, help="Read the server's event streams, not a lake.")
+@option("--since", default="7d", metavar="WHEN", help="Since: 7d (ago) or a time.  [default: 7d]")
+@option("--until", metavar="WHEN", help="Until.  [default: now]")
 @queues_option
 @option(
     "--format", "form", type=click.Choice(["table", "json", "csv", "html"]), default="table",
-    help="How to show it.  [default: table]",
+    help="Output format.  [default: table]",
 )
 @option("--html", is_flag=True, help="The same as --format html.")
-@option("-o", "--output", "target", metavar="FILE", help=f"Write there.  [default: stdout; a page: {PAGE}]")
+@option("-o", "--output", "target", metavar="FILE", help=f"File to write.  [default: stdout, or {PAGE} for a page]")
 @option("--mark", metavar="NAME", help="Regressions around this mark.  [default: the last in the range]")
-@option("--at", metavar="WHEN", help="Regressions around this moment.")
-@option("--zone", default="UTC", metavar="NAME", help="Of moments without one, and of what is shown.  [default: UTC]")
+@option("--at", metavar="WHEN", help="Regressions around this time.")
+@option("--zone", default="UTC", metavar="NAME",
+        help="Time zone of times without one, and of the output.  [default: UTC]")
 @option("--target-wait", "target_s", type=DURATION, default="30s", metavar="DURATION",
-        help="Messages are to start within.  [default: 30s]")
-@option("--objective", type=float, default=0.99, metavar="SHARE", help="So many of them.  [default: 0.99]")
-@option("--workers", metavar="LIST", help="Capacity: counts to try, 4,8,12 or 1-16.  [default: until it holds]")
-@option("--weights", multiple=True, metavar="WEIGHTS", help="Capacity: weights to try, high:6,low:1; repeat for more.")
+        help="Time within which messages should start.  [default: 30s]")
+@option("--objective", type=float, default=0.99, metavar="SHARE",
+        help="Share of messages that should.  [default: 0.99]")
+@option("--workers", metavar="LIST",
+        help="Capacity: counts of workers to try, 4,8,12 or 1-16.  [default: until the target is met]")
+@option("--weights", multiple=True, metavar="WEIGHTS", help="Capacity: weights to try, high:6,low:1; repeatable.")
 @option("--trace-rows", type=click.IntRange(1), default=200_000, metavar="N",
         help="Capacity: most arrivals to simulate.  [default: 200000]")
-@option("--limit", type=click.IntRange(0), default=1000, metavar="N", help="Most rows, 0 for all.  [default: 1000]")
+@option("--limit", type=click.IntRange(0), default=1000, metavar="N",
+        help="Show at most N rows, 0 for all.  [default: 1000]")
 @memory_option
 @master_option
 def report(session: Session, name: str, form: str, html: bool, target: str | None, **given: Any) -> None:
     """Answer questions from history.
 
-    What waits, runs, fails and costs, what got slower, and how many workers are needed.
+    The reports say what waits, runs, fails and costs, what got slower, and how many workers are needed.
 
     NAME is one of: all, regressions, anomalies, errors, dead, retries, slo, wait, backlog, capacity, run,
     throughput, heatmap, cost.
@@ -112,7 +116,7 @@ def _compared(
 
     if given["at"] and given["mark"]:
         raise ConfigError(
-            f"--at {given['at']} and --mark {given['mark']} are two moments; give one"
+            f"--at {given['at']} and --mark {given['mark']} exclude each other; give one"
         )
     if given["at"]:
         return moment(given["at"], now, given["zone"]), "--at"
@@ -135,7 +139,7 @@ def _counts(text: str | None) -> tuple[int, ...]:
         try:
             found |= set(range(int(first), int(last if dash else first) + 1))
         except ValueError as error:
-            raise ConfigError(f"--workers {part!r} is no count; write 4,8,12 or 1-16") from error
+            raise ConfigError(f"--workers {part!r} is not a count; write 4,8,12 or 1-16") from error
     if text and (not found or min(found) < 1 or max(found) > 10_000 or len(found) > 200):
         raise ConfigError(
             f"--workers {text!r} are too few, too many or below 1; write up to 200 of 1 to 10000"

@@ -32,7 +32,7 @@ REDIS_URL, VERBOSE = "jobq.rsmq.redis_url", "jobq.rsmq.verbose"
 
 ns_option = option(
     "--ns", default="rsmq", show_default=True, shared=("JOBQ_RSMQ_NS",),
-    help="First part of every key of RSMQ's; on a Cluster '{rsmq}'.",
+    help="First part of RSMQ's keys; on a Cluster '{rsmq}'.",
 )  # fmt: skip
 realtime_option = option(
     "--realtime", is_flag=True, shared=("JOBQ_RSMQ_REALTIME",), help="Publish after every send."
@@ -83,10 +83,14 @@ def fail(text: str, error: RsmqError | None = None) -> None:
 """,
 )
 @click.option(
-    "-r", "--redis-url", cls=Option, metavar="URL", help="Server, as --url of each command."
+    "-r",
+    "--redis-url",
+    cls=Option,
+    metavar="URL",
+    help="URL of the server, like --url of each command.",
 )
 @click.option(
-    "-v", "--verbose", cls=Option, is_flag=True, help="Say also what RSMQ calls an error."
+    "-v", "--verbose", cls=Option, is_flag=True, help="Print RSMQ's name of an error, too."
 )
 @click.pass_context
 def rsmq(ctx: click.Context, redis_url: str | None, verbose: bool) -> None:
@@ -110,11 +114,11 @@ def rsmq(ctx: click.Context, redis_url: str | None, verbose: bool) -> None:
 @ns_option
 @realtime_option
 def bridge(session: Session, ns: str, realtime: bool) -> None:
-    """RSMQ's Node methods for any language: a JSON call per line in, a JSON answer per line out.
+    """Serve RSMQ's Node methods on stdin and stdout, one JSON call and answer a line.
 
     {"n": 1, "method": "sendMessage", "options": {"qname": "mails", "message": "x"}} is answered by
     {"n": 1, "result": "..."} or {"n": 1, "error": {"name": ..., "message": ...}}. Methods and options are those
-    of RSMQ for Node. Up to 1,000 calls may be on their way at a time.
+    of RSMQ for Node. Up to 1,000 calls may be in flight.
     """
     rsmq = opened(session, ns, realtime)
     Bridge(rsmq.client, rsmq.requests).serve(sys.stdin.fileno(), sys.stdout.fileno())
@@ -122,19 +126,24 @@ def bridge(session: Session, ns: str, realtime: bool) -> None:
 
 @group("queue", parent=rsmq, examples="jobq rsmq queue list\njobq rsmq queue create -n mails -t 60")
 def queue() -> None:
-    """Queues and their settings."""
+    """Make, show, change and delete queues."""
 
 
 @command("list", group=queue, examples="jobq rsmq queue list\njobq rsmq queue list --ns '{rsmq}'")
 @ns_option
 def list_(session: Session, ns: str) -> None:
-    """Names of the queues, a JSON array. What somebody wrote there and can't be one is told on stderr."""
+    """Print the names of the queues as a JSON array.
+
+    Names on the list that cannot be valid are reported on stderr.
+    """
     with telling("Failed to list the queues"):
         names = opened(session, ns).list_queues()
     click.echo(output.json_text([name for name in names if can_name(name)]))
     for name in names:
         if not can_name(name):
-            text = f"{name!r} is listed and can't be a queue's name; queue delete -n takes it off the list"
+            text = (
+                f"{name!r} is on the list and can't be a queue's name; 'queue delete -n' removes it"
+            )
             click.echo(output.escaped(text), err=True)
 
 
@@ -167,11 +176,14 @@ def list_(session: Session, ns: str) -> None:
     default=65535,
     show_default=True,
     metavar="BYTES",
-    help="Longest message, 1024 to 65536, -1 for any.",
+    help="Longest message, 1024 to 65536; -1 for any.",
 )
 @ns_option
 def create(session: Session, name: str, vt: int, delay: int, maxsize: int, ns: str) -> None:
-    """Make a queue. Exit code 1: there is one of this name."""
+    """Make a queue.
+
+    Exit code 1: the queue exists already.
+    """
     with telling(f"Failed to create queue: {name}"):
         opened(session, ns).create_queue(name, vt, delay, maxsize)
     _say(session, name, "created")
@@ -181,7 +193,7 @@ def create(session: Session, name: str, vt: int, delay: int, maxsize: int, ns: s
 @name_option
 @ns_option
 def describe(session: Session, name: str, ns: str) -> None:
-    """Settings, totals and counts of a queue, as JSON."""
+    """Print settings, totals and counts of a queue as JSON."""
     with telling(f"Failed to describe queue: {name}"):
         attributes = opened(session, ns).get_queue_attributes(name)
     click.echo(output.json_line(attributes.as_dict()))
@@ -200,11 +212,11 @@ def describe(session: Session, name: str, ns: str) -> None:
 )
 @option("-d", "--delay", type=int, metavar="SECONDS", help="How long a sent message is hidden.")
 @option(
-    "-m", "--maxsize", type=int, metavar="BYTES", help="Longest message, 1024 to 65536, -1 for any."
+    "-m", "--maxsize", type=int, metavar="BYTES", help="Longest message, 1024 to 65536; -1 for any."
 )
 @ns_option
 def set_(session: Session, name: str, ns: str, **settings: Any) -> None:
-    """Change what is given; prints what describe does."""
+    """Change settings of a queue, and print what describe prints."""
     with telling(f"Failed to set attributes of queue: {name}"):
         attributes = opened(session, ns).set_queue_attributes(name, **settings)
     click.echo(output.json_line(attributes.as_dict()))
@@ -236,7 +248,7 @@ def clear(session: Session, name: str, ns: str, yes: bool) -> None:
 @name_option
 @ns_option
 def repair(session: Session, name: str, ns: str) -> None:
-    """Remove what crashed clients left: ids without a body, fields of messages that are gone."""
+    """Remove what crashed clients left: ids without a body, fields of deleted messages."""
     with telling(f"Failed to repair queue: {name}"):
         healed = opened(session, ns).heal(name)
     text = f"{name}: {healed.phantoms:,} ids without a body, {healed.fields:,} fields without a message"
@@ -252,11 +264,11 @@ def repair(session: Session, name: str, ns: str) -> None:
     """,
 )
 @name_option
-@option("--to", "target", required=True, metavar="QUEUE", help="Where they go.")
-@option("--limit", type=click.IntRange(1), metavar="N", help="So many at most.  [default: all]")
+@option("--to", "target", required=True, metavar="QUEUE", help="Queue to move them to.")
+@option("--limit", type=click.IntRange(1), metavar="N", help="Move at most N.  [default: all]")
 @ns_option
 def redrive(session: Session, name: str, target: str, limit: int | None, ns: str) -> None:
-    """Move what is visible in one queue to another, as from a dead-letter queue back."""
+    """Move visible messages to another queue, for example from a dead-letter queue back."""
     with telling(f"Failed to redrive from {name} to {target}"):
         moved = opened(session, ns).redrive(name, target, limit)
     session.say(
@@ -279,7 +291,7 @@ def _say(session: Session, name: str, action: str) -> None:
 """,
 )
 def message() -> None:
-    """Messages of a queue."""
+    """Send, receive, show and delete messages."""
 
 
 @command(
@@ -298,14 +310,14 @@ def message() -> None:
     "--delay",
     type=int,
     metavar="SECONDS",
-    help="How long it is hidden.  [default: the queue's]",
+    help="How long the message is hidden.  [default: the queue's]",
 )
 @realtime_option
 @ns_option
 def send(
     session: Session, name: str, text: str | None, stdin: bool, delay: int | None, **how: Any
 ) -> None:
-    """Send a message; prints its id."""
+    """Send a message, and print its id."""
     if (text is None) is not stdin:
         raise ConfigError("a message comes from -m or from --stdin; give one of them")
     rsmq = opened(session, how["ns"], how["realtime"])
@@ -332,12 +344,17 @@ def send(
     key="vt",
     type=int,
     metavar="SECONDS",
-    help="How long it is hidden, 0 too.  [default: the queue's]",
+    help="How long the message is hidden, 0 allowed.  [default: the queue's]",
 )
-@option("--wait", type=DURATION, default=0, metavar="DURATION", help="Wait for one so long.")
+@option(
+    "--wait", type=DURATION, default=0, metavar="DURATION", help="Wait this long for a message."
+)
 @ns_option
 def receive(session: Session, name: str, vt: int | None, wait: float, ns: str) -> None:
-    """Receive the first visible message, as JSON; `ts` is when it was first received, ms."""
+    """Receive the first visible message, and print it as JSON.
+
+    `ts` is when it was first received, in ms since 1970.
+    """
     with telling(f"Failed to receive from queue: {name}"):
         _show(session, name, opened(session, ns).receive_message(name, vt, wait=wait))
 
@@ -360,7 +377,10 @@ def pop(session: Session, name: str, ns: str) -> None:
 @id_option
 @ns_option
 def delete_message(session: Session, name: str, message_id: str, ns: str) -> None:
-    """Delete a message. Exit code 1: there is none of this id."""
+    """Delete a message.
+
+    Exit code 1: there is no message of this id.
+    """
     failed = f"Failed to delete message ID: {message_id}"
     with telling(failed):
         if not opened(session, ns).delete_message(name, message_id):
@@ -384,11 +404,11 @@ def delete_message(session: Session, name: str, message_id: str, ns: str) -> Non
     type=int,
     required=True,
     metavar="SECONDS",
-    help="Visible in so many seconds.",
+    help="Seconds until the message is visible.",
 )
 @ns_option
 def visibility(session: Session, name: str, message_id: str, vt: int, ns: str) -> None:
-    """Say when a message becomes visible again."""
+    """Set when a message becomes visible again."""
     failed = f"Failed to change visibility timeout for message ID: {message_id}"
     with telling(failed):
         if not opened(session, ns).change_message_visibility(name, message_id, vt):
@@ -408,13 +428,13 @@ def visibility(session: Session, name: str, message_id: str, vt: int, ns: str) -
     type=click.Choice(["visible", "hidden", "all"]),
     default="visible",
     show_default=True,
-    help="Which.",
+    help="Which messages.",
 )
 @offset_option
 @limit_option(100, 1000, short=False)
 @ns_option
 def peek(session: Session, name: str, place: str, offset: int, limit: int, ns: str) -> None:
-    """Look at messages without receiving them: a JSON object a line, the next first."""
+    """List messages without receiving them, one JSON object a line, the next message first."""
     with telling(f"Failed to peek into queue: {name}"):
         found = opened(session, ns).peek(name, place, offset, limit)
     for one in found:

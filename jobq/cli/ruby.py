@@ -23,8 +23,13 @@ from jobq.queue.types import text_of
 sidekiq_option = option("--sidekiq", metavar="QUEUE", help="Sidekiq's queue, [namespace:]queue.")
 resque_option = option("--resque", metavar="QUEUE", help="Resque's queue, [namespace:]queue.")
 namespaces_options = (
-    option("--sidekiq-namespace", default="", help="Before Sidekiq's keys.  [default: none]"),
-    option("--resque-namespace", default="resque", show_default=True, help="Before Resque's keys."),
+    option("--sidekiq-namespace", default="", help="Namespace of Sidekiq's keys.  [default: none]"),
+    option(
+        "--resque-namespace",
+        default="resque",
+        show_default=True,
+        help="Namespace of Resque's keys.",
+    ),
 )
 
 
@@ -52,21 +57,26 @@ def ruby() -> None:
 @click.argument("words", metavar="[ARG]...", nargs=-1)
 @sidekiq_option
 @resque_option
-@option("--delay", type=DURATION, help="Sidekiq: not before so long from now.")
-@option("--at", metavar="TIME", help="Sidekiq: not before 2026-11-21T08:00 or epoch seconds.")
-@option("--retry", type=click.IntRange(0), help="Sidekiq: how often to retry.  [default: 25]")
+@option("--delay", type=DURATION, help="Sidekiq: run no earlier than this long from now.")
+@option(
+    "--at", metavar="TIME", help="Sidekiq: run no earlier than 2026-11-21T08:00 or epoch seconds."
+)
+@option("--retry", type=click.IntRange(0), help="Sidekiq: number of retries.  [default: 25]")
 @option("--jid", help="Sidekiq: the job's id.  [default: random]")
 @option("--version", type=click.IntRange(6, 8), default=7, show_default=True,
-        help="Sidekiq's, for the unit of its times.")  # fmt: skip
+        help="Sidekiq's version, which decides the unit of its times.")  # fmt: skip
 def push(
     session: Session, job_class: str, words: tuple[str, ...], sidekiq: str | None,
     resque: str | None, at: str | None, **given: Any,
 ) -> None:  # fmt: skip
-    """Have a Sidekiq or Resque worker run CLASS; each ARG is JSON where it is JSON, else text."""
+    """Have a Sidekiq or Resque worker run CLASS.
+
+    An ARG that is valid JSON is read as JSON, any other as text.
+    """
     call = from_words(words)
     if call.kwargs:
         raise ConfigError(
-            f"Ruby's jobs take no keyword arguments: {', '.join(call.kwargs)}; give a JSON object as ARG"
+            f"Ruby jobs take no keyword arguments: {', '.join(call.kwargs)}; give a JSON object as ARG"
         )
     ruby_queue = _place(sidekiq, resque)
     if ruby_queue.system == "sidekiq":
@@ -77,7 +87,7 @@ def push(
         at is not None
     )
     if wrong:
-        raise ConfigError(f"Resque knows no --{wrong[0]}; leave it out, or use --sidekiq")
+        raise ConfigError(f"Resque has no --{wrong[0]}; leave it out, or use --sidekiq")
 
     queue = ResqueQueue(ruby_queue.queue, session.client, namespace=ruby_queue.namespace)
     queue.push(job_class, call.args)
@@ -92,9 +102,10 @@ def push(
 @namespaces_options[0]
 @namespaces_options[1]
 def queues(session: Session, sidekiq_namespace: str, resque_namespace: str) -> None:
-    """Show Ruby's queues: jobs that wait, jobs that an intake has taken and not delivered yet, and what jobq holds.
+    """Count the jobs of Ruby's queues.
 
-    Held are the messages of the jobq queue of that name that wait, run or wait for a retry. Ruby sees none of these.
+    waiting: in the Ruby queue. taken: a worker of jobq has taken them and not yet enqueued them. held: messages of
+    the jobq queue of the same name that wait, run or wait for a retry. Ruby does not see taken and held jobs.
     """
     found = _queues(session, sidekiq_namespace, resque_namespace)
     columns = {name: name for name in ("system", "queue", "waiting", "taken", "held")}
@@ -114,7 +125,7 @@ def queues(session: Session, sidekiq_namespace: str, resque_namespace: str) -> N
 def peek(
     session: Session, sidekiq: str | None, resque: str | None, offset: int, limit: int
 ) -> None:
-    """Show the jobs of a Ruby queue as Ruby wrote them, the next one first."""
+    """Print the jobs of a Ruby queue as Ruby wrote them, the next one first."""
     place = _place(sidekiq, resque)
     found = _queue(session, place).peek(offset, limit)
     for raw in found:
@@ -130,17 +141,15 @@ def peek(
 """)  # fmt: skip
 @sidekiq_option
 @resque_option
-@option(
-    "--give-back", is_flag=True, help="Put their jobs back into Ruby's list, the first in line."
-)
+@option("--give-back", is_flag=True, help="Return their jobs to the front of the Ruby queue.")
 @yes_option
 def claims(
     session: Session, sidekiq: str | None, resque: str | None, give_back: bool, yes: bool
 ) -> None:
-    """Show what intakes have taken off a Ruby queue and not delivered yet: for moments, or since they died.
+    """List jobs that workers of jobq have taken off a Ruby queue and not yet enqueued.
 
-    The next intake delivers it. Give back only where none will run any more: what one delivered without
-    saying so would run twice.
+    A claim lasts moments, or until the next worker takes over from one that died. Give claims back only if no
+    worker of jobq will serve the queue again: a job whose worker died after enqueueing it would run twice.
     """
     found = Claims(session.client, _place(sidekiq, resque))
     waiting = found.waiting()
@@ -166,7 +175,10 @@ def claims(
 @namespaces_options[0]
 @namespaces_options[1]
 def workers(session: Session, sidekiq_namespace: str, resque_namespace: str) -> int:
-    """Show who works on Ruby's queues, as their dashboards list them. Exit code 1: nobody."""
+    """List the workers of Ruby's queues, as their dashboards do.
+
+    Exit code 1: there is no worker.
+    """
     found = list(_workers(session, sidekiq_namespace, resque_namespace))
     columns = {name: name for name in ("system", "worker", "queues", "busy")}
     empty = "no worker of Sidekiq or Resque here; check --url and the namespaces"
@@ -177,7 +189,7 @@ def workers(session: Session, sidekiq_namespace: str, resque_namespace: str) -> 
 def _place(sidekiq: str | None, resque: str | None) -> RubyQueueName:
 
     if (sidekiq is None) == (resque is None):
-        raise ConfigError("which queue? give one of --sidekiq QUEUE and --resque QUEUE")
+        raise ConfigError("no queue is named; give --sidekiq QUEUE or --resque QUEUE, not both")
     return (
         parse_queue_name("sidekiq", sidekiq)
         if sidekiq is not None

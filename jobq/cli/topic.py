@@ -24,10 +24,10 @@ from jobq.topics import Record, RedismqTopic, Retention, Topic, TopicBatch, Topi
 from jobq.topics.calls import forget_topic, strange_topic_names, topic_names
 
 
-class Place(click.ParamType["str | int | datetime"]):
-    """earliest, latest, an index, a moment, or how long ago."""
+class TopicPosition(click.ParamType["str | int | datetime"]):
+    """earliest, latest, an index, a time, or how long ago."""
 
-    name = "place"
+    name = "position"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -46,17 +46,17 @@ class Place(click.ParamType["str | int | datetime"]):
             found = 0.0
         if not isinstance(found, datetime):
             self.fail(
-                f"{value!r} is no place; write earliest, latest, 42, 1h (ago) or 2026-11-21T08:00", param, ctx
+                f"{value!r} is not a position; write earliest, latest, 42, 1h (ago) or 2026-11-21T08:00", param, ctx
             )  # fmt: skip
         return found
 
 
-PLACE = Place()
+POSITION = TopicPosition()
 name_argument = click.argument("name", metavar="TOPIC")
-group_option = option("-g", "--group", metavar="NAME", required=True, help="Whose position.")
+group_option = option("-g", "--group", metavar="NAME", required=True, help="Group of readers.")
 layout_option = option(
     "--layout", type=click.Choice(["jobq", "redismq"]), default="jobq", show_default=True,
-    help="redismq: as its programs keep topics.",
+    help="Layout of the keys: jobq's own, or that of redismq programs.",
 )  # fmt: skip
 #: Of the listings of groups, what is left out first on a narrow terminal.
 GROUP_DROPS = ("skipped", "expired", "out_of_range", "handed_out", "last", "settled")
@@ -145,28 +145,39 @@ def topic() -> None:
 )
 @name_argument
 @click.argument("contents", metavar="[CONTENT]...", nargs=-1)
-@option("--file", type=click.File("rb"), help="A message a line; - is stdin.")
-@option("-k", "--key", help="What compaction keeps the newest message of.")
-@option("--header", "headers", multiple=True, metavar="NAME=TEXT", help="Repeat for more.")
-@option("--tombstone", is_flag=True, help="Delete --key: a message without content.")
 @option(
-    "--ttl", type=DURATION, help="With redismq: how long the messages live.  [default: for ever]"
+    "--file", type=click.File("rb"), help="Append each line of FILE; - is stdin.", metavar="FILE"
+)
+@option("-k", "--key", help="Key; compaction keeps the newest message of each.")
+@option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=TEXT",
+    help="Header of the messages; repeatable.",
+)
+@option("--tombstone", is_flag=True, help="Append a message without content, which deletes --key.")
+@option(
+    "--ttl",
+    type=DURATION,
+    help="With --layout redismq: lifetime of the messages.  [default: for ever]",
 )
 @layout_option
 def append(
     session: Session, name: str, contents: tuple[str, ...], file: IO[bytes] | None, layout: str,
     ttl: float | None, **given: Any,
 ) -> None:  # fmt: skip
-    """Add messages to TOPIC; prints their indexes. All of one call, or of each 1,000 lines, or none."""
+    """Append messages to a topic, and print their indexes.
+
+    The server appends all messages of a call or none; of a file, all of each 1,000 lines or none.
+    """
     if (bool(contents) + (file is not None) + given["tombstone"]) != 1:
-        raise ConfigError(
-            "give messages as CONTENT..., by --file or as --tombstone, one of the three"
-        )
+        raise ConfigError("give messages in one way: CONTENT..., --file or --tombstone")
     plain = (line.rstrip(b"\n") for line in file) if file else (text.encode() for text in contents)
     indexes: list[int] = []
     if layout == "redismq":
         if given["key"] is not None or given["headers"] or given["tombstone"]:
-            raise ConfigError("redismq's layout has neither keys nor headers; leave them out")
+            raise ConfigError("redismq's layout has no keys, headers or tombstones; leave them out")
 
         indexes = RedismqTopic(name, session.client, ttl=ttl).append_many(plain)
     elif ttl is not None:
@@ -207,25 +218,33 @@ def _told(indexes: list[int]) -> str:
 @group_option
 @limit_option(100, 1000)
 @option(
-    "--block", type=DURATION, default="0s", show_default=True, help="Wait so long for the first."
+    "--block",
+    type=DURATION,
+    default="0s",
+    show_default=True,
+    help="Wait this long for the first message.",
 )
 @option(
-    "--start", type=PLACE, default="earliest", show_default=True, help="Where a new group begins."
+    "--start",
+    type=POSITION,
+    default="earliest",
+    show_default=True,
+    help="Where a new group begins: earliest, latest, an index, 1h (ago) or a time.",
 )
-@option("--follow", is_flag=True, help="Go on until Ctrl-C.")
-@option("--keep", is_flag=True, help="Commit nothing: they come again.")
+@option("--follow", is_flag=True, help="Print new messages until Ctrl-C.")
+@option("--keep", is_flag=True, help="Don't commit: the group gets the messages again.")
 @layout_option
 def poll(
     session: Session, name: str, group: str, limit: int, block: float, start: Any, follow: bool, keep: bool,
     layout: str,
 ) -> int:  # fmt: skip
-    """Print the next messages of TOPIC for a group, and commit them once they are printed.
+    """Print the next messages for a group, and commit them once they are printed.
 
-    Index, time, key and content, parted by tabs. Exit code 1: there were none.
+    A line has index, time, key and content, separated by tabs. Exit code 1: there is no new message.
     """
     if follow and keep:
-        raise ConfigError("--keep hands the same messages out again, so --follow would never get on; "
-                          "leave one out, or look with jobq topic read")  # fmt: skip
+        raise ConfigError("--keep hands out the same messages again, so --follow would not advance; "
+                          "leave one out, or use jobq topic read")  # fmt: skip
     if layout == "redismq":
         if keep or start != "earliest":
             raise ConfigError("redismq's layout keeps no leases and begins at the first message; "
@@ -280,24 +299,27 @@ def _print_batch(session: Session, batch: TopicBatch, settle: Callable[[], objec
 @option(
     "--since",
     "start",
-    type=PLACE,
+    type=POSITION,
     default="earliest",
     show_default=True,
-    help="An index, 1h (ago), a moment.",
+    help="First message: an index, 1h (ago) or a time.",
 )
 @option(
     "--until",
     "end",
-    type=PLACE,
-    help="The last index; or a time, which is left out.  [default: latest]",
+    type=POSITION,
+    help="Last message: an index, or a time that it is before.  [default: latest]",
 )
 @limit_option(None)
 @layout_option
 def read(session: Session, name: str, start: Any, end: Any, limit: int | None, layout: str) -> int:
-    """Print a stretch of TOPIC; nobody's position moves. Exit code 1: there is nothing, or it was dropped."""
+    """Print a range of a topic without moving any group.
+
+    Exit code 1: the range has no message, or they were dropped.
+    """
     if layout == "redismq":
         if isinstance(start, datetime) or isinstance(end, datetime) or start == "latest":
-            raise ConfigError("redismq's layout keeps no times; give indexes")
+            raise ConfigError("redismq's layout stores no times; give indexes")
         first = 1 if start == "earliest" else start
         found = redismq_of(session, name).read(first, None if end == "latest" else end)
     else:
@@ -320,7 +342,7 @@ TOPICS = Listing(
 
 @command("list", group=topic, examples="jobq topic list\njobq topic list --json")
 def list_(session: Session) -> None:
-    """Show the topics there are, in jobq's layout."""
+    """List topics in jobq's layout."""
     names = topic_names(session.client)
     session.strange("topic", strange_topic_names(session.client))
     rows = []
@@ -340,7 +362,7 @@ POLICIES = ("earliest", "latest", "error")
 )
 @name_argument
 def groups(session: Session, name: str) -> None:
-    """Show the groups of TOPIC: where each is, what it holds, whether it is paused."""
+    """List the groups of a topic: position, leased messages, whether it is paused."""
     topic = topic_of(session, name)
     rows = []
     for one in group_names(session, topic):
@@ -366,19 +388,22 @@ def groups(session: Session, name: str) -> None:
 @group_option
 @option(
     "--start",
-    type=PLACE,
+    type=POSITION,
     default="earliest",
     show_default=True,
-    help="earliest, latest, an index, 1h (ago), a moment.",
+    help="earliest, latest, an index, 1h (ago) or a time.",
 )
 @option("--out-of-range", type=click.Choice(POLICIES), default="earliest", show_default=True,
-        help="Where to go on when the next message was dropped.")  # fmt: skip
+        help="Where to continue if the next message was dropped.")  # fmt: skip
 def subscribe(session: Session, name: str, group: str, start: Any, out_of_range: str) -> int:
-    """Make a group of TOPIC. Exit code 1: it is there already, and stays where it is."""
+    """Make a group.
+
+    Exit code 1: the group exists already; its position is unchanged.
+    """
     made = topic_of(session, name).group(group).subscribe(start, out_of_range=out_of_range)
     session.say(
         {"topic": name, "group": group, "made": made},
-        f"{group}: {'made' if made else 'is there already'}",
+        f"{group}: {'made' if made else 'exists already'}",
     )
     return exits.OK if made else exits.NO
 
@@ -388,7 +413,10 @@ def subscribe(session: Session, name: str, group: str, start: Any, out_of_range:
 @group_option
 @layout_option
 def unsubscribe(session: Session, name: str, group: str, layout: str) -> int:
-    """Forget a group of TOPIC: reading for it again replays what is there. Exit code 1: there was none."""
+    """Delete a group. A new group of the same name reads the topic from its start.
+
+    Exit code 1: there is no such group.
+    """
     if layout == "redismq":
         redismq_of(session, name).reader(group).unsubscribe()
         gone = True
@@ -398,7 +426,7 @@ def unsubscribe(session: Session, name: str, group: str, layout: str) -> int:
         gone = topic_of(session, name).forget_group(os.fsencode(group))
     session.say(
         {"topic": name, "group": group, "forgotten": gone},
-        f"{group}: {'forgotten' if gone else 'no such group'}",
+        f"{group}: {'deleted' if gone else 'no such group'}",
     )
     return exits.OK if gone else exits.NO
 
@@ -417,16 +445,19 @@ def unsubscribe(session: Session, name: str, group: str, layout: str) -> int:
 @option(
     "--to",
     "place",
-    type=PLACE,
+    type=POSITION,
     required=True,
-    help="earliest, latest, an index, 1h (ago), a moment.",
+    help="earliest, latest, an index, 1h (ago) or a time.",
 )
 @layout_option
 def seek(session: Session, name: str, group: str, place: Any, layout: str) -> None:
-    """Move a group of TOPIC. What its readers hold they can't commit any more."""
+    """Move a group to another position.
+
+    Its readers can no longer commit the messages that they have leased.
+    """
     if layout == "redismq":
         if isinstance(place, datetime):
-            raise ConfigError("redismq's layout keeps no times; give earliest, latest or an index")
+            raise ConfigError("redismq's layout stores no times; give earliest, latest or an index")
         following = redismq_of(session, name).reader(group).seek(place)
     else:
         following = topic_of(session, name).group(group).seek(place)
@@ -443,7 +474,10 @@ def seek(session: Session, name: str, group: str, place: Any, layout: str) -> No
 @limit_option(10, 1000)
 @layout_option
 def peek(session: Session, name: str, group: str, limit: int, layout: str) -> int:
-    """Look at what a group of TOPIC gets next; nothing moves. Exit code 1: there is nothing new."""
+    """Print the next messages of a group without moving it.
+
+    Exit code 1: there is no new message.
+    """
     if layout == "redismq":
         topic = redismq_of(session, name)
         found = list(islice(topic.read(topic.reader(group).lag().settled + 1), limit))
@@ -460,7 +494,7 @@ def peek(session: Session, name: str, group: str, limit: int, layout: str) -> in
 @name_argument
 @group_option
 def pause(session: Session, name: str, group: str) -> None:
-    """Hand a group of TOPIC nothing until resume. It still commits what it holds."""
+    """Hand a group no message until it is resumed. It can still commit what it has leased."""
     topic_of(session, name).group(group).pause()
     session.say({"topic": name, "group": group, "paused": True}, f"{group}: paused")
 
@@ -469,7 +503,7 @@ def pause(session: Session, name: str, group: str) -> None:
 @name_argument
 @group_option
 def resume(session: Session, name: str, group: str) -> None:
-    """End a pause of a group of TOPIC."""
+    """End a pause of a group."""
     topic_of(session, name).group(group).resume()
     session.say({"topic": name, "group": group, "paused": False}, f"{group}: resumed")
 
@@ -481,7 +515,7 @@ def resume(session: Session, name: str, group: str) -> None:
 )
 @name_argument
 def describe(session: Session, name: str) -> None:
-    """Show what TOPIC holds, what it keeps, and who reads it."""
+    """Show what a topic holds, what it keeps, and its groups."""
     topic = topic_of(session, name)
     group_names(session, topic)
     facts = topic.describe()
@@ -513,12 +547,12 @@ def describe(session: Session, name: str) -> None:
     """,
 )
 @name_argument
-@option("-g", "--group", metavar="NAME", help="Of one group only.  [default: all there are]")
+@option("-g", "--group", metavar="NAME", help="Show one group.  [default: all]")
 @layout_option
 def lag(session: Session, name: str, group: str | None, layout: str) -> None:
-    """Show how far behind the groups of TOPIC are: messages not settled, and the age of the oldest.
+    """Show how far behind groups are: messages not committed, and the age of the oldest.
 
-    Where compaction left holes, or messages of redismq expired, the number is an upper bound.
+    After compaction, or when messages of redismq expired, the number is an upper bound.
     """
     if layout == "redismq":
         found = [(group, redismq_of(session, name).reader(group).lag())] if group else []
@@ -549,13 +583,13 @@ def lag(session: Session, name: str, group: str | None, layout: str) -> None:
     """,
 )
 @name_argument
-@option("--max-age", type=DURATION, help="Keep messages so long; 0 for ever.")
-@option("--max-count", type=click.IntRange(0), help="Keep so many; 0 all.")
-@option("--max-bytes", type=click.IntRange(0), help="Keep about so many bytes; 0 all.")
-@option("--apply", is_flag=True, help="Drop now what is over: else that comes with the appends.")
-@option("--before", type=click.IntRange(1), help="Drop all below this index now.")
+@option("--max-age", type=DURATION, help="Keep messages this long; 0 for ever.")
+@option("--max-count", type=click.IntRange(0), help="Keep this many messages; 0 all.")
+@option("--max-bytes", type=click.IntRange(0), help="Keep about this many bytes; 0 all.")
+@option("--apply", is_flag=True, help="Drop messages over the limits now, not at the next appends.")
+@option("--before", type=click.IntRange(1), help="Drop all messages below this index now.")
 def retention(session: Session, name: str, apply: bool, before: int | None, **limits: Any) -> None:
-    """Show or set what TOPIC keeps. What isn't given stays as it is."""
+    """Show or set what a topic keeps. Limits that are not given stay the same."""
     topic = topic_of(session, name)
     changes = any(value is not None for value in limits.values())
     now = topic.set_limits(**limits) if changes else topic.limits()
@@ -579,14 +613,15 @@ def retention(session: Session, name: str, apply: bool, before: int | None, **li
 )
 @name_argument
 @click.argument("switch", type=click.Choice(["on", "off"]), required=False)
-@option(
-    "--tombstones", type=DURATION, help="How long the deletion of a key is kept.  [default: 1d]"
-)
-@option("--run", is_flag=True, help="Compact now: else that comes with the appends.")
+@option("--tombstones", type=DURATION, help="How long tombstones are kept.  [default: 1d]")
+@option("--run", is_flag=True, help="Compact now, not at the next appends.")
 def compaction(
     session: Session, name: str, switch: str | None, tombstones: float | None, run: bool
 ) -> None:
-    """Show or set whether TOPIC keeps only the newest message of each key. Messages without a key all stay."""
+    """Show or set whether a topic keeps only the newest message of each key.
+
+    Messages without a key are all kept.
+    """
     topic = topic_of(session, name)
     if switch or tombstones is not None:
         topic.set_limits(compact=switch == "on" if switch else None, tombstones=tombstones)
@@ -609,10 +644,10 @@ def compaction(
 @yes_option
 @layout_option
 def delete(session: Session, name: str, yes: bool, layout: str) -> int:
-    """Drop TOPIC for good, with its groups. With redismq's layout, groups keep their positions."""
+    """Delete a topic with its groups. With redismq's layout, groups keep their positions."""
     written = os.fsencode(name)
     if layout == "jobq" and not is_name("topic", written):
-        session.confirmed(f"Take {name} off the list of topics?", yes)
+        session.confirmed(f"Remove {name} from the list of topics?", yes)
 
         listed = written in strange_topic_names(session.client)
         forget_topic(session.client, written)
@@ -621,7 +656,7 @@ def delete(session: Session, name: str, yes: bool, layout: str) -> int:
             return exits.NO
     else:
         topic = redismq_of(session, name) if layout == "redismq" else topic_of(session, name)
-        session.confirmed(f"Drop topic {name} with all its messages?", yes)
+        session.confirmed(f"Delete topic {name} with all its messages?", yes)
         topic.delete()
     session.say({"topic": name, "deleted": True}, f"{name}: deleted")
     return exits.OK

@@ -1,4 +1,4 @@
-"""Options of `jobq worker` that take in what Ruby pushed, and what they come to."""
+"""`jobq worker`: run jobs, also those of Sidekiq and Resque."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from jobq.worker.feeder import Source
 
 _OPTIONS = (
     option("--sidekiq", multiple=True, metavar="QUEUES",
-           help="Take in Sidekiq's jobs of these queues, [namespace:]queue; each goes to the queue of its name."),
+           help="Take jobs from these Sidekiq queues, [namespace:]queue, to the jobq queues of the same names."),
     option("--resque", multiple=True, metavar="QUEUES",
-           help="The same for Resque; its namespace is resque unless given."),
+           help="Take jobs from these Resque queues; the default namespace is resque."),
     option("--ruby-job", multiple=True, metavar="CLASS=JOB",
-           help="Run this Ruby class by that job; else by the one of the same name."),
-    option("--ruby-url", metavar="URL", help="Server of the Ruby lists.  [default: the worker's own]"),
+           help="Run this Ruby class as JOB.  [default: the job of the same name]"),
+    option("--ruby-url", metavar="URL", help="URL of the server with the Ruby queues.  [default: --url]"),
     option("--ruby-backlog", type=click.IntRange(1, 1_000_000), default=1000, show_default=True,
-           help="Hold at most so many ready messages of a queue; about a second's work where that is less."),
+           help="Take no more jobs while a queue has this many ready messages, or a second of work."),
     option("--ruby-dead", is_flag=True,
-           help="Show what died in Sidekiq's dead set, Resque's failed list, too."),
+           help="Also add dead jobs to Sidekiq's dead set or Resque's failed list."),
 )  # fmt: skip
 
 
@@ -54,14 +54,12 @@ def intake_options(function: Function) -> Function:
 
 
 def intake_of(session: Session, given: dict[str, Any]) -> FromRuby | None:
-    """Take the options out of `given`, and see that the worker's queues hold those that are fed."""
+    """Take the Ruby options out of `given`, and add the queues that they fill to the worker's queues."""
     sidekiq, resque, jobs = (given.pop(name) for name in ("sidekiq", "resque", "ruby_job"))
     url, backlog, dead = (given.pop(f"ruby_{name}") for name in ("url", "backlog", "dead"))
     if not sidekiq and not resque:
         if jobs or url or dead:
-            raise ConfigError(
-                "--ruby-… is about what is taken in; name queues with --sidekiq or --resque"
-            )
+            raise ConfigError("--ruby-… needs queues to take jobs from; add --sidekiq or --resque")
         return None
 
     ruby_queues = parse_queue_names("sidekiq", sidekiq) + parse_queue_names("resque", resque)
@@ -103,7 +101,7 @@ EXAMPLES = """
 def setting(
     name: str, text: str, type: Any = None, default: str | None = None, **more: Any
 ) -> Callable[[Function], Function]:
-    """An option that is left to WorkerSettings when it isn't given."""
+    """Declare an option whose default is in WorkerSettings."""
     shown = default if default is not None else DEFAULTS[name.replace("-", "_")]
     return option(f"--{name}", type=type, help=text, show_default=str(shown), **more)
 
@@ -115,30 +113,36 @@ def setting(
     show_default="those that the imported jobs declare",
 )
 @option("--strict", is_flag=True, help="Drain queues in the order given.")
-@setting("processes", "Children.", int, "one per processor")
-@setting("concurrency", "Async jobs at once in a child.", int)
-@setting("lease", "How long a lock lasts unless renewed.", DURATION, "15s")
-@setting("burst", "Leave when there is nothing to do.", is_flag=True, default="stay")
-@setting("crash-limit", "Crashes that make a message dead.", int)
-@setting("prefetch", "Most messages a child takes at once.", int)
-@setting("prefetch-time", "How much work a child takes at once.", DURATION, "50ms")
-@setting("max-jobs", "Replace a child after so many jobs.", int, "never")
-@setting("max-age", "Replace a child after this time.", DURATION, "never")
-@setting("max-memory", "Replace a child over so many MB.", int, "never")
-@setting("shutdown-timeout", "How long TERM waits for running jobs.", DURATION, "30s")
-@setting("unknown-for", "Retry messages whose job isn't known here for so long.", DURATION, "15m")
-@setting("unknown-wait", "Wait at most this long between two such retries.", DURATION, "1m")
+@setting("processes", "Number of processes that run jobs.", int, "one per processor")
+@setting("concurrency", "Async jobs at once in a process.", int)
+@setting(
+    "lease", "How long a message stays locked unless its worker renews the lease.", DURATION, "15s"
+)
+@setting("burst", "Exit when the queues are empty.", is_flag=True, default="keep running")
+@setting("crash-limit", "Crashes after which a message is dead.", int)
+@setting("prefetch", "Most messages that a process fetches at once.", int)
+@setting("prefetch-time", "How much work a process fetches at once.", DURATION, "50ms")
+@setting("max-jobs", "Replace a process after this many jobs.", int, "never")
+@setting("max-age", "Replace a process after this time.", DURATION, "never")
+@setting("max-memory", "Replace a process that uses more MB than this.", int, "never")
+@setting("shutdown-timeout", "How long running jobs may continue after TERM.", DURATION, "30s")
+@setting("unknown-for", "How long to retry messages whose job is not known here.", DURATION, "15m")
+@setting("unknown-wait", "Longest wait between two such retries.", DURATION, "1m")
 @intake_options
-@option("--name", help="Shown in events and logs.  [default: host and process id]")
+@option("--name", help="Name in events and logs.  [default: host and process id]")
 @option(
-    "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="Least level."
+    "--log-level",
+    type=click.Choice(LEVELS),
+    default="info",
+    show_default=True,
+    help="Lowest level that is logged.",
 )
 @option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="Log lines.",
+    help="Format of log lines.",
 )
 def worker(
     session: Session, modules: tuple[str, ...], log_level: str, log_format: str, **given: Any
@@ -172,7 +176,7 @@ def worker(
 
 
 def settings_of(given: dict[str, Any]) -> WorkerSettings:
-    """Options as settings; those not given keep their defaults."""
+    """Return options as settings; those not given keep their defaults."""
     prefetch_time = given.pop("prefetch_time")
     lease, age, patience = given.pop("lease"), given.pop("max_age"), given.pop("shutdown_timeout")
     queues, memory = given.pop("queues"), given.pop("max_memory")

@@ -172,5 +172,5 @@ def test_enqueue_takes_every_option_of_a_call(cli: Any, client: Any) -> None:
 
 def test_enqueue_has_a_flag_for_each_option_of_a_call() -> None:
     flags = {one.name for one in enqueue.params}
-    named = {"lease": "lock", "client": "url"}
+    named = {"client": "url"}
     assert {named.get(name, name) for name in Options.__annotations__} <= flags

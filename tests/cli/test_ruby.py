@@ -45,9 +45,9 @@ def test_push_adds_a_resque_job(cli, redis):
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
-    [(["HardWorker"], "give one of --sidekiq QUEUE and --resque QUEUE"),
-     (["HardWorker", "--sidekiq", "a", "--resque", "b"], "give one of"),
-     (["HardWorker", "--resque", "low", "--delay", "5s"], "Resque knows no --delay"),
+    [(["HardWorker"], "give --sidekiq QUEUE or --resque QUEUE"),
+     (["HardWorker", "--sidekiq", "a", "--resque", "b"], "no queue is named"),
+     (["HardWorker", "--resque", "low", "--delay", "5s"], "Resque has no --delay"),
      (["HardWorker", "--sidekiq", "low", "a=1"], "no keyword arguments: a"),
      (["hard_worker", "--sidekiq", "low"], "names no Ruby class")],
 )  # fmt: skip
@@ -135,7 +135,7 @@ def test_workers_shows_those_with_a_sign_of_life(cli, redis):
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
-    [(["--ruby-job", "A=b"], "name queues with --sidekiq or --resque"),
+    [(["--ruby-job", "A=b"], "add --sidekiq or --resque"),
      (["--sidekiq", "{a}"], "can't be used"), (["--sidekiq", "a", "--ruby-job", "A"], "maps no name"),
      (["--sidekiq", "a", "--ruby-job", "A=no.such"], "A=no.such: no job 'no.such' here")],
 )  # fmt: skip
