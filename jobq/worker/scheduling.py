@@ -80,8 +80,8 @@ class QueueTurns:
 
     def _richest(self) -> int | None:
         there = [i for i in self._awake if i not in self._dry]
-        if not there:
-            return None
+        if len(there) < 2:
+            return there[0] if there else None
         for i in there:
             self._credit[i] += self._weights[i]
         best = max(there, key=lambda i: self._credit[i])
