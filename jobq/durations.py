@@ -11,6 +11,7 @@ from typing import SupportsFloat
 
 Duration = float | timedelta | str
 
+DAY_MS = 86_400_000
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _WRITTEN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*")
 #: The three shapes of an HTTP date all hold a time of day; nothing else that is accepted does.

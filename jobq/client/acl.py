@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from jobq.client.scripts import Script
 
-#: Words in the scripts that look like commands, and are options of some or part of a key.
+#: Words in the scripts that look like commands, but are options of commands or parts of keys.
 OPTIONS = frozenset(
     (
         "ALL", "BYSCORE", "COUNT", "LIMIT", "MAXLEN", "MINID", "PX", "QUEUE", "QUEUES", "REV", "STREAM", "WITHSCORES",
@@ -20,13 +20,13 @@ OPTIONS = frozenset(
 _WORD = re.compile(r"'([A-Z]{2,})'")
 _COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 _SPECIAL = re.compile(r"([*?\[\]\\])")
-#: Logging in, asking a Cluster who serves what, waiting for replicas; nothing that reads or ends others.
-#: CLIENT TRACKING would tell the name of every key of the server, and SELECT reaches other databases.
+#: Logging in, asking a Cluster which node serves what, waiting for replicas; nothing that reads or closes the
+#: connections of others. CLIENT TRACKING would reveal the name of every key, and SELECT reaches other databases.
 CONNECTION = (
     "+@connection", "-@admin", "-@dangerous", "-client|tracking", "-client|caching", "-select", "+wait",
     "+cluster|slots",
 )  # fmt: skip
-#: What calls a function; of those that write nothing.
+#: Commands that call a function; those of a user that writes nothing.
 CALLS, READING = ("fcall", "fcall_ro"), ("fcall_ro",)
 
 
@@ -39,7 +39,7 @@ def commands(script: Script) -> set[str]:
 def allowed_for(
     called: Iterable[Script], own: Iterable[str] = (), calls: Iterable[str] = CALLS
 ) -> list[str]:
-    """The words that allow nothing but `calls`, what these scripts send, and what jobq sends itself."""
+    """The words that allow `calls`, the commands of these scripts, and those that jobq sends itself: nothing else."""
     needed = set(own).union(*map(commands, called))
     return ["-@all", *CONNECTION, *_allowed((*calls, *sorted(needed)))]
 
@@ -54,5 +54,5 @@ def selector(key: str, names: Sequence[str]) -> list[str]:
 
 
 def literal(text: str) -> str:
-    """A pattern that only this text matches."""
+    """A pattern that matches only this text."""
     return _SPECIAL.sub(r"\\\1", text)

@@ -1,4 +1,4 @@
-"""URLs of servers, read: what kind of deployment, where it is, and how to connect to it.
+"""Read URLs of servers: what kind of deployment, where it is, and how to connect to it.
 
 ``redis://user:password@host:6379/0``, ``rediss://`` (TLS), ``unix:///path/redis.sock?db=0``,
 ``redis+sentinel://host1:26379,host2:26379/service/0``, ``redis+cluster://host1:7000,host2:7001``; the last
@@ -31,7 +31,7 @@ _PORTS = {"single": 6379, "sentinel": 26379, "cluster": 6379}
 
 
 class Address(NamedTuple):
-    """`plain` is the URL that redis-py understands, without hosts where the kind finds them itself."""
+    """`plain` is a URL that redis-py understands; for a Sentinel or a Cluster, its hosts are in `hosts`."""
 
     kind: str
     plain: str
@@ -43,7 +43,7 @@ class Address(NamedTuple):
 
 
 def parse(url: str) -> Address:
-    """Read a URL; ConfigError names what can't be read, without its password."""
+    """Read a URL. Raises ConfigError, which never shows the password."""
     parts = _split(url)
     kind, scheme, query = _kind(url, parts)
     if scheme == "unix":
@@ -56,7 +56,7 @@ def parse(url: str) -> Address:
         path = f"/{db}" if db else ""
         if not service:
             raise ConfigError(
-                f"url {masked(url)!r} names no service; write redis+sentinel://host:26379/mymaster"
+                f"url {masked(url)!r} has no service; write redis+sentinel://host:26379/mymaster"
             )
     elif len(found) > 1 and kind == "single":
         raise ConfigError(f"url {masked(url)!r} names several hosts; write redis+cluster://…")
@@ -70,10 +70,10 @@ def _split(url: str) -> SplitResult:
         parts = urlsplit(url)
     except ValueError:
         parts = None
-    # A path of a socket may hold an @; anywhere else, the password ends where nobody meant it to end.
+    # The path of a socket may hold an @. Anywhere else, an @ there means that the password ended too early.
     a_path = parts is not None and parts.scheme == "unix" and not parts.netloc
     if parts is None or ("@" in parts.path + parts.query + parts.fragment and not a_path):
-        # Not `from`: what Python says of it quotes the password.
+        # Not `from error`: Python's error quotes the password.
         raise ConfigError(
             f"url {masked(url)!r} can't be read; in user and password, write / as %2F, ? as %3F, # as %23, "
             "[ as %5B, ] as %5D and @ as %40"
@@ -84,7 +84,7 @@ def _split(url: str) -> SplitResult:
 def _kind(url: str, parts: SplitResult) -> tuple[str, str, str]:
     if parts.scheme not in _KINDS:
         known = ", ".join(f"{name}://" for name in _KINDS)
-        raise ConfigError(f"url {masked(url)!r} begins with none of {known}")
+        raise ConfigError(f"url {masked(url)!r} must begin with one of {known}")
     kind, scheme = _KINDS[parts.scheme]
     options = dict(parse_qsl(parts.query))
     if options.pop("cluster", "").lower() in ("true", "1", "yes"):
@@ -115,5 +115,5 @@ def _host(url: str, text: str, port: int) -> Host:
     if not colon or text.endswith("]"):
         host, number = text, str(port)
     if not number.isdigit() or not 0 < int(number) < 65536:
-        raise ConfigError(f"url {masked(url)!r} has no port of 1 to 65535")
+        raise ConfigError(f"url {masked(url)!r} has a port that is not a number from 1 to 65535")
     return host.strip("[]") or "localhost", int(number)

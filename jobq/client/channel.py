@@ -1,6 +1,6 @@
-"""Listening to a pub/sub channel, to end a wait early. Whoever waits must also look by himself.
+"""Listen to a pub/sub channel, to end a wait early. The waiting side must poll too.
 
-A message published while nobody is connected is lost, so a wait may always end for no reason, or late.
+A message that is published while the connection is down is lost, so a wait may end late, or for no reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jobq.errors import UnavailableError
 
 
 class Channel:
-    """One channel; connected when it is first waited on. A server that forbids it is only slower."""
+    """One channel; it connects at the first wait. Where the server forbids it, waits just end later."""
 
     def __init__(self, client: Client, name: str) -> None:
         self._client = client
@@ -32,7 +32,7 @@ class Channel:
         self.close()
 
     def open(self) -> int | None:
-        """Begin to listen; the file that becomes readable, None where there is nothing to listen to."""
+        """Begin to listen; return the file that becomes readable, None when there is no connection."""
         if self._connection is None and not self._forbidden:
             try:
                 self._connection = self._client.open_connection(self._name)
@@ -47,11 +47,11 @@ class Channel:
 
     @property
     def open_file(self) -> int | None:
-        """What becomes readable when something is published, without connecting for it."""
+        """The file that becomes readable when something is published; None before the first wait."""
         return None if self._connection is None else self._client.fileno(self._connection)
 
     def wait(self, seconds: float, others: Iterable[int] = ()) -> bool:
-        """Sleep until something is published or one of `others` is readable; whether one of those is."""
+        """Sleep until something is published or a file of `others` is readable; return whether one of those is."""
         others = list(others)
         file = self.open()
         if file is None and not others:
@@ -66,7 +66,7 @@ class Channel:
         return any(one in others for one in ready)
 
     def drain(self) -> None:
-        """Read what was published; many wakes are one."""
+        """Read everything that was published."""
         try:
             while self._connection is not None and self._connection.can_read(0):
                 self._connection.read_response()
@@ -74,7 +74,7 @@ class Channel:
             self.close()
 
     def close(self) -> None:
-        """Listen no more, until it is waited on again."""
+        """Stop listening, until the next wait."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.disconnect()

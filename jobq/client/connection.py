@@ -51,7 +51,7 @@ _KEYLESS = frozenset(
 )  # fmt: skip
 #: One command as the bytes to send.
 packed = cast("Callable[[Command], bytes]", hiredis.pack_command)
-#: A try that is made is given so much time, however little is left.
+#: The time of a try at least, however little is left.
 LEAST_WAIT_S = 0.05
 
 
@@ -180,10 +180,10 @@ class Client:
                 return reply
 
     def open_connection(self, key: str, *, blocking: bool = True) -> Connection:
-        """A connection of the caller's own to the node that serves `key`, for blocking commands.
+        """A separate connection to the node that serves `key`, for blocking commands.
 
-        blocking: its reads never time out; else they do as usual, for who reads only what has begun to
-        come. The caller disconnects it.
+        blocking: its reads never time out. Without it they do as usual, for a caller that reads only once a reply
+        arrives. The caller disconnects it.
         """
         deadline, pause = time.monotonic() + self.patience_s, 0.0
         while True:
@@ -206,16 +206,16 @@ class Client:
         return map(self.topology.open, self.topology.nodes())
 
     def shares_node(self, key: str, other: str) -> bool:
-        """Whether the same server served both when last that was known; nobody is asked."""
+        """Whether one server last served both keys, as far as this process knows."""
         home = self.topology.last_home(key)
         return home is not None and home == self.topology.last_home(other)
 
     def look_again(self) -> None:
-        """Ask anew where to call: who answers may be a master that was replaced and doesn't know."""
+        """Look up the node again at the next call: this one may be a master that was replaced."""
         self.topology.forget()
 
     def fileno(self, connection: Connection) -> int:
-        """What `select` takes for an open connection."""
+        """The file descriptor of an open connection, for `select`."""
         sock = connection._sock
         if sock is None:
             raise UnavailableError("the connection was closed")
@@ -227,16 +227,16 @@ class Client:
         return self.outage.nmessages if self.outage else 0
 
     def flush(self, within_s: float | None = None) -> None:
-        """Wait until the outage buffer is empty, as long as the client's patience; else UnavailableError.
+        """Wait until the outage buffer is empty, for as long as the client's patience. Raises UnavailableError.
 
-        Also UnavailableError, with their mids, when the outcome of some became unknown since the last flush, because an
-        outage lasted longer than a call may be repeated. Processes that end by themselves do this at exit.
+        It also raises UnavailableError, with their mids, when the outcome of some has become unknown since the last
+        flush, because an outage lasted longer than a call may be repeated. Processes that exit normally flush.
         """
         if self.outage:
             self.outage.flush(within_s)
 
     def close(self) -> None:
-        """Close what is open; the next call opens anew."""
+        """Close all connections; the next call opens new ones."""
         if self.outage:
             self.outage.close()
         idle, self._idle = self._idle, {}
@@ -245,7 +245,7 @@ class Client:
                 connection.disconnect()
 
     def abandon(self) -> None:
-        """In a forked child: close the parent's sockets here without a word to the server."""
+        """In a forked child: close the parent's sockets here, and send nothing to the server."""
         if self.outage:
             self.outage.forget()
         self.close()  # redis-py doesn't shut down a socket that another process opened

@@ -1,7 +1,7 @@
-"""The scripts as one library of server functions: who calls them needs no right to bring code.
+"""The scripts as one library of server functions, for users that may not load code.
 
-The library is named after its text, `jobq_<hash>`, and its functions after it, `jobq_<hash>_<script>`: versions
-of jobq find each their own, also side by side while a deploy is under way. Scripts of other protocols have
+The library is named after its text, `jobq_<hash>`, and its functions after the library, `jobq_<hash>_<script>`. So each
+version of jobq finds its own, side by side while a deployment is under way. Scripts of other protocols have
 their area before their name.
 """
 
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from redis import exceptions as refused
 from redis.connection import Connection
 
+from jobq.client.numbered_calls import is_missing_function
 from jobq.client.scripts import Script, folder, load
 from jobq.errors import ScriptError, UnavailableError
 
@@ -33,7 +34,7 @@ class Nodes(Protocol):
 
 
 class Library(NamedTuple):
-    """What `FUNCTION LOAD` takes; `commands` is how a script is called, by its sha."""
+    """A library for `FUNCTION LOAD`. `commands`: sha of a script -> the first two words of a call."""
 
     name: str
     source: bytes
@@ -42,13 +43,13 @@ class Library(NamedTuple):
 
 @cache
 def scripts() -> tuple[Script, ...]:
-    """Every script that is called by itself."""
+    """Every script; fragments are not."""
     paths = sorted(folder().glob("*/[!_]*.lua"))
     return tuple(load(path.parent.name, path.stem) for path in paths)
 
 
 def flags(script: Script) -> list[str]:
-    """What the script's first line declares: `no-writes`, `allow-oom`."""
+    """The flags in the script's first line: `no-writes`, `allow-oom`."""
     found = _HEADER.match(script.text)
     return (found[1] or "").split(",") if found and found[1] else []
 
@@ -72,7 +73,7 @@ def area_library(area: str) -> Library:
 
 
 def made(name: str, functions: Mapping[str, Script]) -> Library:
-    """A library of scripts under names of its own."""
+    """A library of these functions: name -> script."""
     parts = [f"#!lua name={name}\n", *(_function(*one) for one in functions.items())]
     commands = {
         script.sha: ("FCALL_RO" if _READING in flags(script) else "FCALL", word)
@@ -97,7 +98,7 @@ def called_by_sha(script: Script) -> tuple[str, str]:
 
 
 def load_library(client: Nodes, wanted: Library | None = None) -> int:
-    """Bring a library to every node that serves keys, in place of one of its name; how many there are."""
+    """Load a library on every node that serves keys, in place of one with its name; return how many nodes."""
     return len(_on_each(client, "LOAD", "REPLACE", (wanted or library()).source))
 
 
@@ -110,18 +111,18 @@ def other_libraries(client: Nodes) -> list[str]:
 
 
 def drop_library(client: Nodes, name: str) -> None:
-    """Take one library away, wherever it is."""
+    """Delete one library on every node."""
     try:
         _on_each(client, "DELETE", name)
     except ScriptError as error:
-        if "not found" not in str(error).lower():
+        if not is_missing_function(error.__cause__):
             raise
 
 
 def check_library(client: Nodes, wanted: Library | None = None) -> None:
-    """ScriptError unless every node has this version's library, byte for byte.
+    """Raise ScriptError unless every node has this version's library, byte for byte.
 
-    Where this user may not look, nothing is said: a call of what isn't there says so by itself.
+    A user without the right to list libraries passes: a call of a missing function raises by itself.
     """
     wanted = wanted or library()
     own = wanted.name.startswith(PREFIX)
@@ -129,7 +130,7 @@ def check_library(client: Nodes, wanted: Library | None = None) -> None:
     try:
         replies = _on_each(client, "LIST", "LIBRARYNAME", wanted.name, "WITHCODE")
     except ScriptError as error:
-        if "permission" in str(error):
+        if isinstance(error.__cause__, refused.NoPermissionError):
             return
         raise
     for reply in replies:
@@ -137,8 +138,8 @@ def check_library(client: Nodes, wanted: Library | None = None) -> None:
             raise ScriptError(f"function library {wanted.name} is missing; {remedy}")
         if _fields(reply[0])[b"library_code"] != wanted.source:
             raise ScriptError(
-                f"function library {wanted.name} isn't what its name says: somebody swapped it"
-                f"{', or another version of jobq brought its own' * (not own)}; find out who, then {remedy}"
+                f"function library {wanted.name} has other code than its name says: it was replaced"
+                f"{', or another version of jobq loaded it' * (not own)}; find out by whom, then {remedy}"
             )
 
 

@@ -345,14 +345,17 @@ def refusal(error: Exception, command: Command, script: Script | None) -> Except
     if isinstance(error, PASSING) or error_code(error) == "BUSY":
         return None
     named = f"script {script.name}" if script else " ".join(map(str, command[:2]))
-    remedy = "; run jobq functions load" * is_missing_function(error)
     text = _PLACE_IN_SCRIPT.sub("", str(error))
+    remedy = "; run jobq functions load" * is_missing_function(error)
     return ScriptError(f"the server refused {named}: {text}{remedy}")
 
 
-def is_missing_function(error: BaseException) -> bool:
-    """Whether FCALL found no such function. The server gives this error no code of its own."""
-    return str(error).startswith(("Function not found", "ERR Function not found"))
+def is_missing_function(error: BaseException | None) -> bool:
+    """Whether FCALL found no such function, or FUNCTION DELETE no such library.
+
+    Servers give these errors the code ERR alone, which redis-py strips.
+    """
+    return str(error).removeprefix("ERR ") in ("Function not found", "Library not found")
 
 
 def reply_lost(error: BaseException) -> UnavailableError:

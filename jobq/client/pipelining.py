@@ -20,9 +20,9 @@ from jobq.client.numbered_calls import (
 )
 from jobq.errors import JobqError
 
-#: So many at most are sent before the first reply is read.
+#: Calls that are sent at most before the first reply is read.
 IN_FLIGHT = 1_000
-#: So many are written at a time.
+#: Calls that are written at a time.
 AT_ONCE = 100
 _OPEN = object()
 
@@ -36,8 +36,8 @@ class PipelinedCalls:
     def run(self, calls: Sequence[ScriptCall[Any]]) -> list[Any]:
         """Result or exception of each, in their order.
 
-        Their effects come in that order too, but for what the server wouldn't take for now (BUSY): that is sent again.
-        All keys must be served by one node. Raises nothing itself but what ends the process.
+        They take effect in that order too, except for calls that a busy server refuses, which are sent again.
+        One node must serve all keys. Errors of calls are results; none is raised.
         """
         outcomes: list[Any] = []
         for first in range(0, len(calls), IN_FLIGHT):
@@ -56,7 +56,7 @@ class PipelinedCalls:
 
 
 class _Pipeline:
-    """Replies so far. An exchange of the client's: tried anew while that can help, with what is left."""
+    """The replies so far. The client repeats `exchange` while that can help; it sends the calls without a reply."""
 
     def __init__(self, client: Client, calls: Sequence[ScriptCall[Any]]) -> None:
         self._client = client
@@ -65,7 +65,7 @@ class _Pipeline:
         self.replies: list[Any] = [_OPEN] * len(calls)
 
     def end(self, error: JobqError) -> None:
-        """Whatever has no reply failed by this."""
+        """Give this error to every call without a reply."""
         self.replies = [error if reply is _OPEN else reply for reply in self.replies]
 
     def exchange(self, connection: Connection, _: Any, asking: bool = False) -> None:
@@ -89,7 +89,7 @@ class _Pipeline:
 
     def _send(self, connection: Connection, left: list[int], asking: bool) -> None:
         commands: list[tuple[Any, ...]] = []
-        # With its text, the first call of each: a missing script would be overtaken by those behind it.
+        # The first call of each script carries its text: calls behind it would overtake a missing script.
         by_sha = self._client.settings.functions or not (self._missing or len(left) > 1)
         brought: set[str] = set()
         for number in left:
@@ -100,7 +100,7 @@ class _Pipeline:
                 brought.add(script.sha)
             commands += [("ASKING",)] * asking
             commands.append(words)
-        # The server begins with the first while the others are still being packed.
+        # The server starts on the first ones while the others are being packed.
         for first in range(0, len(commands), AT_ONCE):
             part = commands[first : first + AT_ONCE]
             # A health check amid the pipelined commands would take the first call's reply for its own.
@@ -124,7 +124,7 @@ class _Pipeline:
             self.replies[number] = reply
 
     def _refused(self, number: int, error: Exception) -> Exception | None:
-        """The error, if the same call may be taken later: it wasn't now."""
+        """The error, if the server may accept the same call later; None once it is the call's result."""
         if is_full_for_now(error):
             return error
         final = refusal(error, (), self._calls[number].script)

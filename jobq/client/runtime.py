@@ -30,6 +30,9 @@ class Runtime:
         self.honest_servers: dict[str, bool] = {}
         #: The outage buffers, so that the process empties them when it ends.
         self.buffers: weakref.WeakSet[Any] = weakref.WeakSet()
+        #: Announces the start of the embedded server; None: a warning does, once.
+        self.announce: Callable[[str], object] | None = None
+        self.warned_of_embedded = False
         self.listed: dict[tuple[int, str, str, str], float] = {}
 
     def forked(self) -> None:

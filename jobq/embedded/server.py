@@ -1,7 +1,7 @@
-"""A Valkey of the project's own: started or joined where no URL is set.
+"""The embedded server: a Valkey of the project, started or joined where no URL is set.
 
-Any number of processes share it. Its data outlive it (an append-only file), it outlives its starter, and it
-ends once nobody has been connected for `embedded_idle_s`. It listens on a unix socket only.
+Any number of processes share it. Its data outlive it (an append-only file), and it outlives the process that started
+it. It stops when no client has been connected for `embedded_idle_s`. It listens on a unix socket only.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jobq.client.runtime import runtime
 from jobq.config import ServerSettings, embedded_from_env
-from jobq.embedded.place import (
-    Place,
+from jobq.embedded.files import (
+    ServerFiles,
     check,
     data_folder,
+    files_of,
     is_own_socket,
     opened,
-    place,
     prepare,
 )
 from jobq.embedded.process import (
@@ -37,14 +38,14 @@ from jobq.embedded.process import (
 from jobq.errors import EmbeddedError
 
 logger = logging.getLogger("jobq.server")
-#: How long a server that lives but answers nowhere may take to answer or to end.
+#: How long a server that runs but does not answer may take to answer or to stop.
 SILENT_S = 10.0
-#: pytest sets them for the tests and for all processes that they start.
+#: pytest sets these for the tests and for all processes that they start.
 _PYTEST = frozenset(("PYTEST_VERSION", "PYTEST_CURRENT_TEST"))
 
 
 class EmbeddedStatus(NamedTuple):
-    """One look at it. The figures are 0 when it doesn't run."""
+    """Whether it runs, and its figures, which are 0 when it doesn't."""
 
     running: bool
     data: str
@@ -57,51 +58,45 @@ class EmbeddedStatus(NamedTuple):
 
 
 def start_or_join(settings: ServerSettings) -> str:
-    """The URL of the running server, started if need be. EmbeddedError says what is missing or wrong.
+    """Return the URL of the running server, and start it if need be. Raises EmbeddedError.
 
-    The first time in a process is a warning, unless the settings ask for it or the command line says it:
-    whoever forgot JOBQ_URL must not look for the messages elsewhere.
+    The first time in a process is logged as a warning, so that a forgotten JOBQ_URL is noticed: unless the settings
+    ask for the embedded server, or the command line announces it.
     """
     asked = _allowed(settings)
-    where = _where(settings)
-    prepare(where)
-    with locked(where.lock):
-        socket = _settled(where)
+    files = _where(settings)
+    prepare(files)
+    with locked(files.lock):
+        socket = _settled(files)
         if socket is None:
-            socket, word = _started(where), "started an"
+            socket, word = _started(files), "started an"
         else:
             word = "joined the"
-        _watch(where, socket, settings.embedded_idle_s)
-    _announce(f"{word} embedded server at {socket}; data in {where.data}", asked)
+        _watch(files, socket, settings.embedded_idle_s)
+    _announce(f"{word} embedded server at {socket}; data in {files.data}", asked)
     return f"unix://{socket}"
 
 
 def announced_by(say: Callable[[str], object] | None) -> None:
-    """Who says it instead of the warning: the command line. None: nobody."""
-    global _say
-    _say = say
-
-
-_say: Callable[[str], object] | None = None
-_warned = False
+    """Have `say` announce the server instead of a warning, as the command line does; None: nothing announces it."""
+    runtime.announce = say
 
 
 def _announce(text: str, asked: bool) -> None:
-    global _warned
-    loud = not (asked or _say or _warned)
+    loud = not (asked or runtime.announce or runtime.warned_of_embedded)
     if loud:
-        _warned = True
+        runtime.warned_of_embedded = True
         text += (
             ". JOBQ_URL isn't set: set it for another server, or JOBQ_EMBEDDED=1 to use this one without a "
             "warning, or 0 to forbid it"
         )
     logger.log(logging.WARNING if loud else logging.INFO, "%s", text)
-    if _say:
-        _say(text)
+    if runtime.announce:
+        runtime.announce(text)
 
 
 def _allowed(settings: ServerSettings) -> bool:
-    """Whether it was asked for; EmbeddedError where it is forbidden, or under pytest not asked for."""
+    """Whether the settings ask for it. Raises EmbeddedError where it is forbidden, or under pytest not asked for."""
     by_variable = embedded_from_env()
     if by_variable is False or settings.embedded is False:
         said = "JOBQ_EMBEDDED=0 forbids" if by_variable is False else "the settings forbid"
@@ -119,39 +114,39 @@ def _allowed(settings: ServerSettings) -> bool:
 
 
 def status(settings: ServerSettings) -> EmbeddedStatus:
-    """Whether it runs, and what it says of itself."""
-    where = _where(settings)
-    check(where)
-    socket = running(where)
+    """Whether it runs, and its figures."""
+    files = _where(settings)
+    check(files)
+    socket = running(files)
     if socket is None:
-        return EmbeddedStatus(False, str(where.data))
+        return EmbeddedStatus(False, str(files.data))
     with client_of(socket) as client:
         info: dict[str, Any] = client.info()
     return EmbeddedStatus(
-        True, str(where.data), str(socket), info["process_id"],
+        True, str(files.data), str(socket), info["process_id"],
         str(info.get("valkey_version", info["redis_version"])), info["connected_clients"] - 1,
         info["used_memory"], info["uptime_in_seconds"],
     )  # fmt: skip
 
 
 def stop(settings: ServerSettings) -> bool:
-    """End it and wait until it is gone; whether there was one. Its data stay."""
-    where = _where(settings)
-    check(where)
-    if not where.data.is_dir():
+    """Stop it and wait until it is gone; whether it ran. Its data stay."""
+    files = _where(settings)
+    check(files)
+    if not files.data.is_dir():
         return False
-    with locked(where.lock):
-        socket = _settled(where)
+    with locked(files.lock):
+        socket = _settled(files)
         if socket is not None:
-            shut_down(socket, where.server_lock)
+            shut_down(socket, files.server_lock)
     return socket is not None
 
 
-def running(where: Place) -> Path | None:
+def running(files: ServerFiles) -> Path | None:
     """The socket of a server that works on these data, wherever it listens."""
-    for socket in dict.fromkeys([*_noted(where.known_socket), where.socket]):
-        # Whoever else listens could claim to work on these data.
-        if is_own_socket(socket) and answers(socket, where.data):
+    for socket in dict.fromkeys([*_noted(files.known_socket), files.socket]):
+        # Another user's server could claim to work on these data.
+        if is_own_socket(socket) and answers(socket, files.data):
             return socket
     return None
 
@@ -164,35 +159,35 @@ def _noted(known: Path) -> list[Path]:
         return []
 
 
-def _where(settings: ServerSettings) -> Place:
-    return place(data_folder(settings.data_dir, Path.cwd()))
+def _where(settings: ServerSettings) -> ServerFiles:
+    return files_of(data_folder(settings.data_dir, Path.cwd()))
 
 
-def _settled(where: Place) -> Path | None:
-    """Like running(), but None is certain: two servers on one append-only file would spoil it."""
+def _settled(files: ServerFiles) -> Path | None:
+    """As `running`, but None is certain: two servers would spoil one append-only file."""
     deadline = time.monotonic() + SILENT_S
-    while (socket := running(where)) is None and held(where.server_lock):
+    while (socket := running(files)) is None and held(files.server_lock):
         if time.monotonic() > deadline:
-            pid = where.pid_file.read_text().strip() if where.pid_file.is_file() else "unknown"
+            pid = files.pid_file.read_text().strip() if files.pid_file.is_file() else "unknown"
             raise EmbeddedError(
-                f"a server, process {pid}, works on {where.data} but can't be reached: its socket was "
+                f"a server, process {pid}, works on {files.data} but can't be reached: its socket was "
                 "removed, or it runs in another container; end it, or set JOBQ_DATA or JOBQ_URL"
             )
         time.sleep(0.02)
     return socket
 
 
-def _started(where: Place) -> Path:
-    if folder_of(where.socket) == "":
-        # Its data folder was removed and made anew: what it would still be told, nobody would find again.
-        shut_down(where.socket, where.server_lock)
-    launch(where)
-    return where.socket
+def _started(files: ServerFiles) -> Path:
+    if folder_of(files.socket) == "":
+        # Its data folder was removed and made again: nobody would find what is written to it from now on.
+        shut_down(files.socket, files.server_lock)
+    launch(files)
+    return files.socket
 
 
-def _watch(where: Place, socket: Path, idle_s: float) -> None:
-    """See that somebody ends it when it is idle: a process of its own, since every starter may leave."""
-    if held(where.watch_lock):
+def _watch(files: ServerFiles, socket: Path, idle_s: float) -> None:
+    """Start the process that stops the server when it is idle; every process that uses the server may end before."""
+    if held(files.watch_lock):
         return
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
@@ -201,10 +196,10 @@ def _watch(where: Place, socket: Path, idle_s: float) -> None:
         "-P",
         "-m",
         "jobq.embedded.watch",
-        str(where.data),
+        str(files.data),
         str(socket),
     ]
     subprocess.run(
         [*command, str(idle_s)], check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, cwd=where.data, env={**os.environ, "PYTHONPATH": path},
+        stderr=subprocess.DEVNULL, cwd=files.data, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip

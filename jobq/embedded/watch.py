@@ -1,6 +1,6 @@
-"""`python -m jobq.embedded.watch DATA SOCKET IDLE_S`: ends an embedded server that nobody uses.
+"""`python -m jobq.embedded.watch DATA SOCKET IDLE_S`: stop an embedded server that no client uses.
 
-Returns at once; the watching goes on in a process without parent or terminal, until the server is gone.
+It returns at once and goes on in a process without parent or terminal, until the server is gone.
 """
 
 from __future__ import annotations
@@ -12,22 +12,24 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from jobq.embedded.place import Place, opened
+from redis.exceptions import RedisError, TimeoutError
+
+from jobq.embedded.files import ServerFiles, opened
 from jobq.embedded.process import client_of, folder_of, locked, same, shut_down
 from jobq.embedded.server import running
 from jobq.errors import EmbeddedError
 
-LOOK_EVERY_S = 15.0
+POLL_EVERY_S = 15.0
 
 
 class Use(NamedTuple):
-    """One look at the server, by a connection of its own: clients there now, and connections ever made."""
+    """The server's clients now, and its connections ever made. Each poll opens a connection too."""
 
     now: int
     ever: int
 
     def since(self, before: Use) -> bool:
-        """Whether somebody is there, or came and went between the looks."""
+        """Whether a client is connected, or was between the two polls."""
         return self.now > 1 or self.ever != before.ever + 1
 
 
@@ -35,9 +37,9 @@ BUSY = Use(2, 0)
 
 
 def main(data: str, socket: str, idle_s: str) -> None:
-    """Watch, unless somebody does."""
-    where, limit_s = Place(Path(data), Path(socket)), float(idle_s)
-    mine = opened(where.watch_lock, os.O_RDWR | os.O_CREAT)
+    """Watch, unless another process does."""
+    files, limit_s = ServerFiles(Path(data), Path(socket)), float(idle_s)
+    mine = opened(files.watch_lock, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -45,36 +47,34 @@ def main(data: str, socket: str, idle_s: str) -> None:
     if os.fork():
         os._exit(0)
     os.setsid()
-    watch(where, mine, limit_s)
+    watch(files, mine, limit_s)
 
 
-def watch(where: Place, mine: int, limit_s: float) -> None:
-    """Look now and then; return when the server has gone, by itself or at this watcher's request."""
+def watch(files: ServerFiles, mine: int, limit_s: float) -> None:
+    """Poll the server; return when it has stopped, by itself or because this process stopped it."""
     last, used_at = BUSY, time.monotonic()
     while os.fstat(mine).st_nlink:
-        use = _look(where)
+        use = _poll(files)
         if use is None:
-            socket = _gone(where, mine)
+            socket = _gone(files, mine)
             if socket is None:
                 return
-            where, use = where._replace(socket=socket), BUSY
+            files, use = files._replace(socket=socket), BUSY
         if use.since(last):
             used_at = time.monotonic()
-        elif time.monotonic() - used_at >= limit_s and _ended(where, mine, use):
+        elif time.monotonic() - used_at >= limit_s and _ended(files, mine, use):
             return
         last = use
-        time.sleep(min(LOOK_EVERY_S, max(0.05, limit_s / 4)))
-    if folder_of(where.socket) == "":
-        # Its data folder was removed: what it is told from now on, nobody would find again.
-        shut_down(where.socket, where.server_lock)
+        time.sleep(min(POLL_EVERY_S, max(0.05, limit_s / 4)))
+    if folder_of(files.socket) == "":
+        # Its data folder was removed: nobody would find what is written to it from now on.
+        shut_down(files.socket, files.server_lock)
 
 
-def _look(where: Place) -> Use | None:
-    """None: no server, or not one on these data."""
-    from redis.exceptions import RedisError, TimeoutError
-
+def _poll(files: ServerFiles) -> Use | None:
+    """The server's use; None when none answers, or one on other data."""
     try:
-        with client_of(where.socket) as client:
+        with client_of(files.socket) as client:
             folder = client.config_get("dir")["dir"]
             clients, stats = client.info("clients"), client.info("stats")
     except TimeoutError:
@@ -82,30 +82,30 @@ def _look(where: Place) -> Use | None:
     except RedisError:
         return None
     use = Use(int(clients["connected_clients"]), int(stats["total_connections_received"]))
-    return use if same(folder, where.data) else None
+    return use if same(folder, files.data) else None
 
 
-def _gone(where: Place, mine: int) -> Path | None:
-    """The socket of a server that was started in its place meanwhile. None: let go of the watch."""
+def _gone(files: ServerFiles, mine: int) -> Path | None:
+    """The socket of a server that was started again; None when there is none, and the watch is over."""
     try:
-        with locked(where.lock):
-            socket = running(where)
+        with locked(files.lock):
+            socket = running(files)
             if socket is None:
-                # Still under the lock: whoever starts the next must find no watcher that is leaving.
+                # Still under the lock: a process that starts the next server must find no watcher that is about to end.
                 os.close(mine)
             return socket
     except EmbeddedError:
-        return where.socket
+        return files.socket
 
 
-def _ended(where: Place, mine: int, last: Use) -> bool:
-    """Under the lock that starters take: nobody joins a server that is about to leave."""
+def _ended(files: ServerFiles, mine: int, last: Use) -> bool:
+    """Stop the server, under the lock that starting takes: no process joins a server that is about to stop."""
     try:
-        with locked(where.lock):
-            use = _look(where)
+        with locked(files.lock):
+            use = _poll(files)
             if use is None or use.since(last):
                 return False
-            shut_down(where.socket, where.server_lock)
+            shut_down(files.socket, files.server_lock)
             os.close(mine)
     except EmbeddedError:
         return False

@@ -1,4 +1,4 @@
-"""What people and dashboards ask of a queue: look, cancel, pause, collect, revive, clear."""
+"""The calls of people and dashboards: counts, pages of messages, pause, collect, revive, clear, checks."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from jobq.queue.types import (
 
 #: Most messages in a page.
 PAGE = 1_000
-#: Of those that follow one another: each holds the server up for a few milliseconds at most.
+#: Messages in each of several pages: one page occupies the server for a few milliseconds at most.
 SHORT_PAGE = 250
-#: That the Lua of a server counts to without rounding.
+#: The largest whole number that Lua holds without rounding.
 MAX_NUMBER = 2**53
 
 
@@ -41,7 +41,7 @@ class Admin:
         self.prefix = keys.prefix(client.namespace, name)
 
     def counts(self) -> Counts:
-        """How many messages are where, in O(1)."""
+        """The number of messages in each state, in O(1)."""
         *numbers, paused, quarantined = self.scripts["counts"].run()
         return Counts._make([*numbers, bool(paused), quarantined])
 
@@ -61,7 +61,7 @@ class Admin:
         return Page(entries, offset + looked_at if looked_at else None)
 
     def pause(self) -> None:
-        """Hand nothing out until resume; running jobs go on."""
+        """Hand out no messages until `resume`; running jobs go on."""
         self.scripts["pause"].run()
 
     def resume(self) -> None:
@@ -81,14 +81,14 @@ class Admin:
     def upkeep(
         self, limit: int = 100, *, crash_limit: int = CRASH_LIMIT, now: int | None = None
     ) -> Upkeep:
-        """As `collect`; what is left, the quarantine too."""
+        """As `collect`; return what is left, with the quarantine."""
         values = {"now": moment(now), "crash_limit": crash_limit, "limit": limit}
         return Upkeep(*self.scripts["collect"].run(values)[1:])
 
     def dead(self, offset: int = 0, limit: int = 100, *, mid: str = "") -> list[DeadMessage]:
-        """One page of the dead, newest first: at most 1,000, and about 256 KiB, so perhaps fewer than asked for.
+        """One page of the dead, newest first: at most 1,000, and about 256 KiB, so perhaps fewer than `limit`.
 
-        With `mid` the newest of that one only. `attempts` is -1 for an entry whose record is damaged.
+        With `mid`, only the newest dead message of that mid. `attempts` is -1 for an entry whose record is damaged.
         """
         _check_page(offset, limit)
         reply = self.scripts["dead"].run({"mid": mid, "offset": offset, "limit": limit})
@@ -97,7 +97,7 @@ class Admin:
     def every_dead(self, offset: int = 0) -> Iterator[DeadMessage]:
         """All the dead from `offset` on, newest first, page by page.
 
-        Where others come or go in the meantime, one may be met twice or not at all.
+        When the set changes in the meantime, one message may come twice or not at all.
         """
         while page := self.dead(offset, SHORT_PAGE):
             yield from page
@@ -125,14 +125,14 @@ class Admin:
         return words
 
     def purge(self, *dead_ids: str) -> int:
-        """Forget dead messages; how many there were."""
+        """Delete dead messages; return how many there were."""
         words: list[bytes] = []
         for first in range(0, len(dead_ids), PER_CALL):
             words += self.scripts["purge"].run({}, dead_ids[first : first + PER_CALL])
         return words.count(b"purged")
 
     def clear(self, *, caller: Caller | None = None, now: int | None = None) -> int:
-        """Drop every live message; running ones can't finish any more. The dead stay."""
+        """Delete every live message; attempts that run can't finish any more. Dead messages stay."""
         return int(self._call("clear", caller, now)[1])
 
     def _call(
@@ -146,17 +146,17 @@ class Admin:
         return reply
 
     def fsck(self) -> list[Violation]:
-        """What doesn't hold of the invariants; nothing is mended. Bounded calls, safe while in use."""
+        """The violated invariants; nothing is repaired. Calls are bounded, so it is safe while the queue is in use."""
         return fsck(self)
 
     def events_level(self, level: str = "") -> str:
-        """Set how much the event stream records ('off', 'attempts', 'all'), or ask."""
+        """Set how much the event stream records ('off', 'attempts', 'all'); return the level."""
         if level and level not in LEVELS:
             raise ConfigError(f"event level {level!r} is unknown; take one of {', '.join(LEVELS)}")
         return text_of(self.scripts["level"].run({"wanted": level, "length": ""})[0])
 
     def events_maxlen(self, length: int | None = None) -> int:
-        """Set about how many events the stream keeps, or ask. Fewer than it has: they go as others come."""
+        """Set about how many events the stream keeps; return the number. Surplus events go as new ones come."""
         least, most = MAXLENS
         if length is not None and not least <= length <= most:
             raise ConfigError(f"maxlen={length!r} is out of range; take {least:,} to {most:,}")
@@ -167,7 +167,7 @@ class Admin:
         if number is None:
             raise ScriptError(
                 f"queue {self.name!r} keeps {text_of(kept)!r} as the length of its event stream, "
-                "which is no number; set one"
+                "which is not a number; set one"
             )
         return number
 
@@ -188,7 +188,7 @@ def _dead_message(row: Sequence[bytes]) -> DeadMessage:
 
 
 def _number(word: bytes) -> int | None:
-    """A number as the scripts write it; None for what is something else, whoever wrote it there."""
+    """A number as the scripts write it; None for anything else."""
     try:
         found = float(word)
     except ValueError:

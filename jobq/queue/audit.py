@@ -1,8 +1,8 @@
 """What became of the messages of a time range, by the event stream of a live queue.
 
-Needs the event level `all`, since only there each enqueue is an event. The stream lies on the server that it
-tells about: what a failover or a power cut takes together with its events, an audit doesn't miss. The ledger
-of `jobq chaos` does.
+Needs the event level `all`, since only there each enqueue is an event. The stream is on the audited server: an audit
+doesn't notice messages that a failover or a power cut lost together with their events. `jobq chaos` does, by a ledger
+outside the server.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ READ = 1_000
 #: Nothing can be appended to a stream after an entry with this id.
 LAST = b"18446744073709551615-18446744073709551615"
 Position = tuple[int, int]
-#: The kinds that tell of one message.
+#: The kinds of events about one message.
 _OF_ONE = ENDINGS | GOES_ON | {"enqueued", "revived", "superseded"}
-#: What `status` says of a message that the queue still holds and will run.
+#: Statuses of a message that the queue still holds and will run.
 LIVE = frozenset(
     ("queued", "queued-with-backoff", "locked", "locked-with-requeue", "done-with-requeue")
 )
@@ -37,12 +37,12 @@ LIVE = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Audited:
-    """One queue's answer. accepted = finished + superseded + live + lost.
+    """The result of one queue. accepted = finished + superseded + live + lost.
 
     finished: done, dead, cancelled or cleared. duplicates: ran, or may have run, once more since a worker
-    died or a lease was lost. superseded: newer content came in its place. earlier: endings of messages
-    accepted before the range. unreadable: records of events of which a column can't be read; what kind and mid
-    they tell counts. clock_jumps: how often the server's clock was set back, so that times come twice.
+    died or a lease was lost. superseded: newer content replaced it. earlier: endings of messages
+    accepted before the range. unreadable: records of events with a column that can't be read; their kind and
+    mid count. clock_jumps: how often the server's clock was set back, so that times come twice.
     """
 
     queue: str
@@ -61,9 +61,9 @@ class Audited:
 
 
 class Audit:
-    """Reads one queue's stream from `since_ms` on, the start of its records at level all without.
+    """Reads one queue's stream from `since_ms` on; by default from where its level became all.
 
-    What is accepted up to `until_ms` counts, whenever it ended. Times are the server's, epoch ms. following:
+    Messages accepted up to `until_ms` count, whenever they ended. Times are the server's, epoch ms. following:
     from now on, whatever the clock was before.
     """
 
@@ -97,7 +97,7 @@ class Audit:
         self._unreadable = self._clock_jumps = 0
 
     def read(self) -> None:
-        """What was written since the last time. Raises ConfigError where entries were trimmed unread."""
+        """Read what was written since the last call. Raises ConfigError when entries were trimmed unread."""
         for event in self._entries():
             if event.kind == "clock_jump" and self._is_in_range(event):
                 self._clock_jumps += 1
@@ -105,15 +105,15 @@ class Audit:
             self._tally.take(event.finished_at, event)
 
     def result(self) -> Audited:
-        """Judge what was read, once more read to its end, beside what the queue holds now."""
+        """Read to the end of the stream and compare with what the queue holds now."""
         self.read()
         gone = self._gone(self._tally.open())
-        self.read()  # some ended between the two looks
+        self.read()  # some ended between the two reads
         still = set(self._tally.open())
         gone = self._gone(mid for mid in gone if mid in still)
         if _all_since(self._queue) != self._all_since:
             raise ConfigError(
-                f"queue {self._queue.name!r}: the event level was changed meanwhile; audit again"
+                f"queue {self._queue.name!r}: the event level was changed during the audit; audit again"
             )
         until_ms = server_ms(self._queue) if self.until_ms is None else self.until_ms
         span = {"since_ms": self.since_ms, "until_ms": until_ms}
@@ -124,7 +124,7 @@ class Audit:
         return self.until_ms is None or event.finished_at <= self.until_ms
 
     def _gone(self, mids: Iterable[str]) -> list[str]:
-        """Those that the queue doesn't hold, or holds in no place from which a worker would ever take them."""
+        """Those that the queue doesn't hold, or holds in no place that workers take messages from."""
         mids = list(mids)
         held = [mid for mid in mids if self._queue.status(mid).word in LIVE]
         found = set(mids).difference(held) | unplaced(self._queue, held)
@@ -146,7 +146,7 @@ class Audit:
                 return
 
     def _event(self, at_ms: int, fields: list[bytes]) -> Event | None:
-        """None for what can't be read. One bad column must not hide that a message has ended."""
+        """The event of an entry; None when it can't be read. One bad column must not hide that a message has ended."""
         try:
             event: Event | None = decode(fields[1], fields[0])
         except BadRecordError:
@@ -157,7 +157,7 @@ class Audit:
         return event if event and _is_of_a_mid(event) else None
 
     def _facts(self) -> dict[bytes, Any]:
-        """What XINFO says of the stream; nothing where there is none."""
+        """XINFO of the stream; empty when there is no stream."""
         client = self._queue.client
         if not client.command("EXISTS", self._key):
             return {}
@@ -190,7 +190,7 @@ class Audit:
 
 
 def _is_of_a_mid(event: Event | None) -> bool:
-    """Whether an event names a message that can be, if it is about one."""
+    """Whether an event about a message has a mid that can exist."""
     if event is None or event.kind not in _OF_ONE:
         return True
     try:
@@ -211,8 +211,8 @@ def _all_since(queue: Queue) -> int:
         )
     if not since.isdigit() or int(since) > LIMITS["finished_at"]:
         raise ConfigError(
-            f"queue {queue.name!r}: somebody wrote {text_of(since)!r:.60} where the queue keeps since when its event "
-            f"level is 'all'; jobq events level off, then all, --queues {queue.name}, and audit from then on"
+            f"queue {queue.name!r}: meta field all_since is {text_of(since)!r:.60}, which is not the time from which the "
+            f"event level is 'all'; jobq events level off, then all, --queues {queue.name}, and audit from then on"
         )
     return int(since)
 

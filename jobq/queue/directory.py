@@ -1,4 +1,4 @@
-"""Which queues and workers there are: two keys outside every slot, written in calls of their own."""
+"""The lists of queues and workers: two keys outside the slots of queues, written in separate calls."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ from jobq.client.numbered_calls import PASSING
 from jobq.client.runtime import runtime
 from jobq.queue import keys
 
-#: Of topics and of other protocols, keys have other names or none of these.
+#: Keys of topics and of other protocols have other names.
 _OF_A_QUEUE = re.compile(rb":\{([^{}]+)\}:(?:messages|dead|meta|events)$")
-PER_CALL = 500
-#: By so much a worker's clock may be behind the server's.
+NAMES_PER_CALL = 500
+#: A worker's clock may be behind the server's by this.
 CLOCKS_MS = 30_000
-#: How often a process lists a queue that it enqueues to: somebody may have lost the name, or forgotten the queue.
+#: How often a process lists a queue that it enqueues to: the list may have lost the name.
 LIST_EVERY_S = 60.0
 
 
 def register_queues(client: Client, names: Sequence[str]) -> None:
-    """Make them known again, should somebody have lost them."""
-    for first in range(0, len(names), PER_CALL):
-        client.command("SADD", keys.queue_names(client.namespace), *names[first : first + PER_CALL])
+    """List these queues, in case the list has lost them."""
+    for first in range(0, len(names), NAMES_PER_CALL):
+        client.command(
+            "SADD", keys.queue_names(client.namespace), *names[first : first + NAMES_PER_CALL]
+        )
 
 
 def register_queue(client: Client, name: str) -> float:
@@ -44,19 +46,19 @@ def register_queue(client: Client, name: str) -> float:
 
 
 def queue_names(client: Client) -> list[str]:
-    """The names of all queues ever used here, sorted. What can't be a queue's name is left out."""
+    """The names of all queues that were ever used, sorted; entries that can't be names are left out."""
     return sorted(name.decode() for name in _listed(client) if _is_name(name))
 
 
 def strange_queue_names(client: Client) -> list[bytes]:
-    """What somebody put among the names of queues and can't be one, sorted."""
+    """Entries in the list of queues that can't be names, sorted."""
     return sorted(name for name in _listed(client) if not _is_name(name))
 
 
 def queue_names_by_keys(client: Client) -> list[str]:
-    """The names of queues by the keys of all nodes that answer, sorted: for when the list of names is out of reach.
+    """The names of queues found in the keys of all nodes that answer, sorted: for when the list is out of reach.
 
-    Reads the names of all keys there are, a bounded part at a time.
+    Scans all keys, a bounded number at a time.
     """
     pattern = keys.key(f"{client.namespace}:{{*}}:", "*")
     found: set[bytes] = set()
@@ -83,22 +85,22 @@ def _is_name(name: bytes) -> bool:
 
 
 def forget_queue(client: Client, name: str | bytes) -> None:
-    """List `name` no longer; its keys stay."""
+    """Take `name` off the list; its keys stay."""
     client.command("SREM", keys.queue_names(client.namespace), name)
 
 
 def put_worker(client: Client, name: str, facts: dict[str, Any]) -> None:
-    """A worker's sign of life; `facts` is JSON data with `seen_at`, epoch ms."""
+    """Store a worker's heartbeat; `facts` is JSON data with `seen_at`, epoch ms."""
     client.command("HSET", keys.workers(client.namespace), name, json.dumps(facts))
 
 
 def forget_worker(client: Client, name: str) -> None:
-    """A worker has left."""
+    """Remove a worker that has stopped."""
     client.command("HDEL", keys.workers(client.namespace), name)
 
 
 def served(client: Client) -> dict[str, int]:
-    """Queue -> how many living workers serve it. One counts as living until three leases after its last sign."""
+    """Queue -> the number of workers that serve it. A worker counts until three leases after its last heartbeat."""
     now_ms = int(client.command("TIME")[0]) * 1000
     found: Counter[str] = Counter()
     for facts in workers(client).values():
@@ -113,7 +115,7 @@ def served(client: Client) -> dict[str, int]:
 
 
 def workers(client: Client) -> dict[str, dict[str, Any]]:
-    """Every worker's last sign of life, also of those that died without leaving; damaged entries are left out."""
+    """Every worker's last heartbeat, also of those that were killed; damaged entries are left out."""
     reply = client.command("HGETALL", keys.workers(client.namespace))
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
     found = {}
@@ -121,7 +123,7 @@ def workers(client: Client) -> dict[str, dict[str, Any]]:
         try:
             read = json.loads(facts)
         except (ValueError, RecursionError):
-            continue  # written by somebody else
+            continue  # not written by jobq
         if isinstance(read, dict):
             found[name.decode("utf-8", "backslashreplace")] = read
     return found

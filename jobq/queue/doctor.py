@@ -32,9 +32,9 @@ SETTINGS = (
 #: Marks of Redis 7.0: functions, and scripts that declare flags.
 FLOOR = ("fcall", "evalsha_ro")
 BLOCKING = ("blpop", "blmove")
-#: A queue that needn't exist: rights are asked for keys of its shape.
+#: A queue that needn't exist: rights are checked for keys of its form.
 PROBE = "doctor"
-#: Names tried until one is in a slot of the node asked.
+#: Names tried until one is in a slot of the node.
 PROBES = 10_000
 Level = Literal["ok", "warn", "fail"]
 GIB = 1024**3
@@ -46,7 +46,7 @@ FIXED: dict[str, dict[tuple[int, int], int]] = {
 
 
 class Finding(NamedTuple):
-    """One thing looked at. `remedy` is '' when all is well; `node` where it isn't true of every node asked."""
+    """The result of one check. `remedy` is '' when all is well; `node` names the nodes when it isn't true of all."""
 
     check: str
     level: Level
@@ -102,7 +102,7 @@ class Answerer(Protocol):
 
 
 class Node:
-    """One node, asked itself: what it doesn't serve isn't looked for elsewhere."""
+    """One node. A key that it doesn't serve isn't looked for elsewhere."""
 
     def __init__(self, client: Client, place: Hashable, *, is_replica: bool = False) -> None:
         self.url, self.namespace, self.is_replica = client.url, client.namespace, is_replica
@@ -128,7 +128,7 @@ class Node:
         except NoScriptError:
             self.command("SCRIPT", "LOAD", script.source)
         except (*PASSING, ResponseError):
-            pass  # to be asked again is harmless, and makes an error of jobq's
+            pass  # repeating it is harmless, and raises an error of jobq
         return self.command(*words)
 
     def serves(self, key: str) -> bool:
@@ -145,22 +145,22 @@ def findings(client: Client) -> list[Finding]:
 
     Of replicas that a Sentinel or a Cluster may promote, what would matter after a failover.
     """
-    client.command("PING")  # nobody there, or a wrong password: an error that says so
+    client.command("PING")  # raises when no server answers, or the password is wrong
     if client.is_cluster:
         primaries = [_facts_of(Node(client, place)) for place in client.topology.nodes()]
     elif isinstance(client.topology, Sentinel):
         primaries = [_facts_of(Node(client, client.topology.locate("")))]
     else:
-        return judge(facts(client))
+        return diagnose(facts(client))
     replicas = [
         _facts_of(Node(client, place, is_replica=True))
         for place in dict.fromkeys(place for found in primaries for place in _replicas(found))
     ]
-    return judge_all([*primaries, *replicas])
+    return diagnose_all([*primaries, *replicas])
 
 
 def _facts_of(node: Node) -> Facts:
-    """What one node says of itself; that it is away."""
+    """The facts of one node, or that it doesn't answer."""
     try:
         found = facts(node)
     except UnavailableError as error:
@@ -172,7 +172,7 @@ def _facts_of(node: Node) -> Facts:
 
 
 def _replicas(found: Facts) -> Iterator[tuple[str, int]]:
-    """Where the replicas are that a primary tells of."""
+    """The addresses of the replicas that a primary reports."""
     for name, line in found.info.items():
         if re.fullmatch(r"slave\d+", name):
             parts = dict(part.split("=", 1) for part in line.split(",") if "=" in part)
@@ -181,7 +181,7 @@ def _replicas(found: Facts) -> Iterator[tuple[str, int]]:
 
 
 def facts(client: Answerer) -> Facts:
-    """What the server says of itself. A part that it refuses to show is noted as unknown."""
+    """The facts of a server. A part that it refuses to show is noted as unknown."""
     found = Facts(url=client.url, namespace=client.namespace, durability=client.durability)
     _try(found, "info", lambda: found.info.update(_info(client)))
     _try(found, "settings", lambda: found.settings.update(_settings(client)))
@@ -218,7 +218,7 @@ def _missing(client: Answerer) -> list[str]:
 
 
 def _refused(client: Answerer) -> dict[str, list[str]]:
-    """By key, since rights may end at a pattern: one of a queue, and the two outside every slot."""
+    """The refused commands by key, since rights may end at a pattern: a queue's key, and the two outside every slot."""
     space = client.namespace
     serves = client.serves if isinstance(client, Node) else lambda key: True
     probes = (
@@ -249,7 +249,7 @@ def _timed(client: Answerer, *command: str) -> tuple[float, Any]:
 
 
 def _skew(client: Answerer) -> float:
-    """Server's clock minus ours, ms, taken at the middle of the quickest of a few round trips."""
+    """The server's clock minus this host's, ms, at the middle of the quickest of a few round trips."""
     best: tuple[float, float] | None = None
     for _ in range(5):
         took_ms, (seconds, micros) = _timed(client, "TIME")
@@ -262,8 +262,8 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def judge(facts: Facts) -> list[Finding]:
-    """Every finding, in the order a person wants to read them."""
+def diagnose(facts: Facts) -> list[Finding]:
+    """All findings about one server, the important ones first."""
     if facts.away:
         remedy = "start it, or fail over to a replica; the queues of its slots stand still"
         if facts.is_replica:
@@ -274,15 +274,15 @@ def judge(facts: Facts) -> list[Finding]:
     return [finding for check in checks for finding in check(facts)]
 
 
-def judge_all(nodes: Sequence[Facts]) -> list[Finding]:
-    """The findings of several nodes by check; one that holds for every node is there once, without their names."""
+def diagnose_all(nodes: Sequence[Facts]) -> list[Finding]:
+    """The findings about several nodes by check. One that holds for every node comes once, without their names."""
     found: dict[Finding, list[str]] = {}
     for facts in nodes:
-        for finding in judge(facts):
+        for finding in diagnose(facts):
             found.setdefault(finding, []).append(facts.node)
     order = {name: place for place, name in enumerate(dict.fromkeys(f.check for f in found))}
     asked = {
-        check: [facts.node for facts in nodes if any(f.check == check for f in judge(facts))]
+        check: [facts.node for facts in nodes if any(f.check == check for f in diagnose(facts))]
         for check in order
     }
     return [
@@ -292,7 +292,7 @@ def judge_all(nodes: Sequence[Facts]) -> list[Finding]:
 
 
 def version(facts: Facts) -> Iterator[Finding]:
-    """Redis 7.0 / Valkey 7.2 or newer, told by what it can do, since forks number as they like."""
+    """Redis 7.0, Valkey 7.2 or newer, by the commands it has, since forks number versions differently."""
     kind = "Valkey" if "valkey_version" in facts.info else "Redis"
     number = (
         facts.info.get("valkey_version") or facts.info.get("redis_version") or "of unknown version"
@@ -313,7 +313,7 @@ def version(facts: Facts) -> Iterator[Finding]:
 
 
 def patched(facts: Facts) -> Iterator[Finding]:
-    """Whoever may run Lua can use faults of its engine, so their fixes matter; CVE-2025-49844 above all."""
+    """A user that may run Lua can exploit faults of its engine: above all CVE-2025-49844."""
     kind = "Valkey" if "valkey_version" in facts.info else "Redis"
     number = facts.info.get("valkey_version") or facts.info.get("redis_version") or ""
     parts = [int(part) for part in re.findall(r"\d+", number)[:3]]
@@ -335,7 +335,7 @@ def patched(facts: Facts) -> Iterator[Finding]:
 
 
 def eviction(facts: Facts) -> Iterator[Finding]:
-    """Anything but noeviction drops keys behind jobq's back as soon as there is a limit."""
+    """Any policy but noeviction deletes keys of jobq once there is a memory limit."""
     policy = facts.info.get("maxmemory_policy") or facts.settings.get("maxmemory-policy")
     if not policy:
         yield Finding("eviction", "warn", "unknown: " + _why(facts, "info"), ASK_ADMIN)
@@ -367,7 +367,7 @@ def memory(facts: Facts) -> Iterator[Finding]:
     if share < 0.8:
         yield Finding("memory", "ok", value)
     else:
-        remedy = "add memory or workers, or clear what nobody needs; at the limit every enqueue is refused"
+        remedy = "add memory or workers, or clear queues that are not needed; at the limit every enqueue is refused"
         yield Finding("memory", "fail" if limit and share >= 1 else "warn", value, remedy)
 
 
@@ -405,12 +405,12 @@ def _append_only(fsync: str | None) -> Finding:
         "always": "nothing that was answered is lost",
         "everysec": "a power cut loses up to 1-2 s",
     }
-    told = f", appendfsync {fsync}: {losses.get(fsync, '')}" if fsync else "; appendfsync unknown"
-    return Finding("persistence", "ok", f"append-only file{told}")
+    rest = f", appendfsync {fsync}: {losses.get(fsync, '')}" if fsync else "; appendfsync unknown"
+    return Finding("persistence", "ok", f"append-only file{rest}")
 
 
 def replicas(facts: Facts) -> Iterator[Finding]:
-    """Who else has the data."""
+    """The replicas."""
     if facts.info.get("role") == "slave":
         yield Finding(
             "replicas",
@@ -431,10 +431,10 @@ def replicas(facts: Facts) -> Iterator[Finding]:
         )
     elif followers:
         needed = facts.settings.get("min-replicas-to-write", "0")
-        told = (
+        rest = (
             f"; writes need {needed}" if needed != "0" else "; a failover may lose the last writes"
         )
-        yield Finding("replicas", "ok", f"{len(followers)} online{told}")
+        yield Finding("replicas", "ok", f"{len(followers)} online{rest}")
     elif "role" in facts.info:
         yield Finding("replicas", "ok", "none")
 
@@ -459,7 +459,7 @@ def _lag(line: str) -> int:
 
 
 def clock(facts: Facts) -> Iterator[Finding]:
-    """Scripts use the server's clock; a producer's own counts for at= and for waiting times."""
+    """Scripts use the server's clock; at= and waiting times use the producer's."""
     value = f"this host is {abs(facts.skew_ms):,.0f} ms {'behind' if facts.skew_ms > 0 else 'ahead of'} the server"
     if abs(facts.skew_ms) < 1000:
         yield Finding("clock", "ok", value)
@@ -468,7 +468,7 @@ def clock(facts: Facts) -> Iterator[Finding]:
 
 
 def coverage(facts: Facts) -> Iterator[Finding]:
-    """Whether the nodes of a Cluster go on without a shard that is gone."""
+    """Whether the other nodes of a Cluster keep working when a shard is gone."""
     setting = facts.settings.get("cluster-require-full-coverage")
     if facts.info.get("cluster_enabled") != "1" or setting is None:
         return
@@ -482,7 +482,7 @@ def coverage(facts: Facts) -> Iterator[Finding]:
 
 
 def latency(facts: Facts) -> Iterator[Finding]:
-    """A round trip: every enqueue waits one."""
+    """The time of a round trip, which every enqueue takes."""
     if not facts.pings_ms:
         return
     middle, worst = median(facts.pings_ms), max(facts.pings_ms)
@@ -492,7 +492,7 @@ def latency(facts: Facts) -> Iterator[Finding]:
 
 
 def rights(facts: Facts) -> Iterator[Finding]:
-    """Scripts run with the rights of whoever calls them."""
+    """A script runs with the rights of its caller."""
     user = f"user {facts.user}" if facts.user else "this user"
     grant = f"ACL SETUSER {facts.user or '…'} ~{facts.namespace}:* "
     lacks = {key: names for key, names in facts.refused.items() if names}
@@ -500,15 +500,15 @@ def rights(facts: Facts) -> Iterator[Finding]:
         value = f"{user} may not run scripts: {facts.unknown['rights']}"
         yield Finding("rights", "fail", value, grant + "+evalsha +script|load")
     elif lacks:
-        told = "; ".join(f"{', '.join(names)} on {key}" for key, names in lacks.items())
+        rest = "; ".join(f"{', '.join(names)} on {key}" for key, names in lacks.items())
         commands = sorted({f"+{name.lower()}" for names in lacks.values() for name in names})
-        yield Finding("rights", "fail", f"{user} may not send {told}", grant + " ".join(commands))
+        yield Finding("rights", "fail", f"{user} may not send {rest}", grant + " ".join(commands))
     else:
         yield Finding("rights", "ok", f"{user} may send all that the engine sends")
 
 
 def exposure(facts: Facts) -> Iterator[Finding]:
-    """Whoever can write to the server can make workers run any registered job with any arguments."""
+    """A user that can write to the server can make workers run any registered job with any arguments."""
     scheme, _, rest = facts.url.partition("://")
     credentials, _, place = rest.partition("/")[0].rpartition("@")
     hosts = [re.sub(r":\d*$", "", part).strip("[]") for part in place.split(",")]
@@ -550,5 +550,5 @@ CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     version, patched, eviction, memory, persistence, replicas, coverage, connections, clock, latency, rights,
     exposure,
 )  # fmt: skip
-#: A replica runs no scripts, and says itself that it is one.
+#: A replica runs no scripts, and reports its role.
 OF_PRIMARIES = (replicas, rights, exposure)

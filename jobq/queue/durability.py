@@ -1,11 +1,11 @@
-"""What makes an enqueue durable before it returns: a disk that has it, or replicas that do.
+"""Make an enqueue durable before it returns: on a disk, or on replicas.
 
-`memory`: the server has it; the script's reply says so. `disk`: the server answers only after fsync
-(appendfsync always), or tells by WAITAOF when it did; Valkey 8.1 says so under everysec before it did
-(Redis mended it in 7.4.3), so a probe decides who is believed. `replicas=n`: WAIT.
+`memory`: the server has it, as the script's reply says. `disk`: the server answers only after fsync
+(appendfsync always), or WAITAOF reports the fsync. Under everysec, WAITAOF of Valkey 8.1 answers too early
+(Redis fixed that in 7.4.3), so a probe decides whether it can be believed. `replicas=n`: WAIT.
 
-WAIT and WAITAOF speak of the last write of the connection they come on: so they follow the script on its
-connection, behind a write of their own, as a script that only replays its reply writes nothing.
+WAIT and WAITAOF refer to the last write of their connection. So they follow the script on its connection, behind
+another write, since a script that only replays its reply writes nothing.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from jobq.client.runtime import runtime
 from jobq.config import parse_durability
 from jobq.errors import ConfigError, NotDurableError
 
-#: How long the write that WAIT speaks of lasts.
+#: Lifetime of the write that WAIT refers to.
 MARK_MS = 1_000
-#: Two fsyncs of an honest everysec lie a second apart; a liar confirms within a turn of its event loop.
+#: Under everysec, two fsyncs are a second apart. A server that confirms sooner did not wait for one.
 HONEST_S = 0.5
 PROBES = 3
 PROBE_MS = 3_000
 
-#: Connections whose server was found to answer after fsync (True), or to be worth asking (False).
+#: Connections whose server answers after fsync (True), or whose WAITAOF can be believed (False).
 _after_fsync: weakref.WeakKeyDictionary[Connection, bool] = weakref.WeakKeyDictionary()
 
 
 class Confirmation:
-    """One enqueue's: `exchange` makes the script's call and confirms it on the same connection."""
+    """The confirmation of one enqueue: `exchange` calls the script and confirms it on the same connection."""
 
     def __init__(self, level: str, client: Client, call_key: str) -> None:
         self._level = level
@@ -53,7 +53,7 @@ class Confirmation:
     def exchange(
         self, connection: Connection, command: tuple[Argument, ...], asking: bool = False
     ) -> Any:
-        """One exchange for Client.run."""
+        """One exchange for Client.perform."""
         if self._word == "memory":
             return exchange(connection, command, asking)
         waits = self._word == "replicas" or not _answers_after_fsync(connection, self._namespace)
@@ -64,16 +64,16 @@ class Confirmation:
 
     @property
     def missing(self) -> str:
-        """What the last exchange lacked, '' when it was confirmed."""
+        """Why the last exchange was not confirmed; '' when it was."""
         return self._missing
 
     def check(self, mids: Sequence[str]) -> None:
-        """Raises NotDurableError when the last exchange wasn't confirmed."""
+        """Raise NotDurableError when the last exchange was not confirmed."""
         if self._missing:
             self._client.look_again()
-            told = mids[0] if len(mids) == 1 else f"{mids[0]} and {len(mids) - 1} more"
+            named = mids[0] if len(mids) == 1 else f"{mids[0]} and {len(mids) - 1} more"
             raise NotDurableError(
-                f"{told}: accepted, but not durable as durability={self._level!r} asks: "
+                f"{named}: accepted, but not durable as durability={self._level!r} asks: "
                 f"{self._missing}; enqueue again under the same mid",
                 mids,
             )
@@ -91,7 +91,7 @@ class Confirmation:
             reply = _exchange_all(connection, commands)[-1]
         except refused.ResponseError as error:
             if isinstance(error, PASSING):
-                # Not of the script, which took effect: an error of its own would say that it didn't.
+                # The script took effect. Its error would say that it didn't, so this is a lost connection.
                 connection.disconnect()
                 raise refused.ConnectionError(f"the server refused {verb}: {error}") from error
             self._missing = f"the server refused {verb}: {error}"
@@ -107,7 +107,7 @@ class Confirmation:
 
 
 def _exchange_all(connection: Connection, commands: Sequence[Sequence[Argument]]) -> list[Any]:
-    """Several commands in one round trip; the first error once all replies are read."""
+    """Send several commands in one round trip; raise the first error once all replies are read."""
     replies: list[Any] = []
     try:
         connection.send_packed_command(connection.pack_commands(commands))
@@ -126,7 +126,7 @@ def _exchange_all(connection: Connection, commands: Sequence[Sequence[Argument]]
 
 
 def _answers_after_fsync(connection: Connection, namespace: str) -> bool:
-    """Once per connection: True when a reply means fsync, False when WAITAOF tells; else ConfigError."""
+    """Whether a reply means fsync; False when WAITAOF reports it. Raises ConfigError when neither is certain."""
     known = _after_fsync.get(connection)
     if known is None:
         try:
@@ -149,7 +149,7 @@ def _looked_up(connection: Connection, namespace: str) -> bool:
         )
     if appendfsync == "always":
         return True
-    if appendfsync == "everysec" and _tells_the_truth(connection, namespace):
+    if appendfsync == "everysec" and _is_waitaof_honest(connection, namespace):
         return False
     raise ConfigError(
         f"durability='disk' needs appendfsync always: with {appendfsync} this server answers before "
@@ -169,16 +169,16 @@ def _setting(connection: Connection, name: str) -> str:
     return str(reply[1].decode()) if reply else "unknown"
 
 
-def _tells_the_truth(connection: Connection, namespace: str) -> bool:
-    told = exchange(connection, ("INFO", "server")).decode()
-    [run_id] = [line[7:] for line in told.splitlines() if line.startswith("run_id:")]
+def _is_waitaof_honest(connection: Connection, namespace: str) -> bool:
+    info = exchange(connection, ("INFO", "server")).decode()
+    [run_id] = [line[7:] for line in info.splitlines() if line.startswith("run_id:")]
     if run_id not in runtime.honest_servers:
         runtime.honest_servers[run_id] = _probed(connection, namespace)
     return runtime.honest_servers[run_id]
 
 
 def _probed(connection: Connection, namespace: str) -> bool:
-    """Whether each confirmation but the first waited for an fsync of its own."""
+    """Whether each confirmation but the first waited for another fsync."""
     probe = f"{checked_name('namespace', namespace)}:probe:{secrets.token_urlsafe(12)}"
     within_ms = min(PROBE_MS, round(800 * (connection.socket_timeout or math.inf)))
     for number in range(PROBES):

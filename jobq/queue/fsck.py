@@ -1,7 +1,7 @@
-"""Check a queue against its invariants, a bounded part at a time, while it runs; and repair what doesn't hold.
+"""Check the invariants of a queue while it is in use, a bounded part at a time; repair violations.
 
-Messages move between calls. A mid that seems to be in two places, or in none, is therefore looked at again
-before it is reported. A check holds the mids of the whole queue in memory.
+Messages move between calls. So a mid that seems to be in two places, or in none, is checked again before it is
+reported. A check holds the mids of the whole queue in memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jobq.client.numbered_calls import BoundScripts
 from jobq.queue import keys
 from jobq.queue.types import Violation, text_of
 
-#: Mids looked at in one call, which takes the server well under a millisecond.
+#: Mids of one call, which takes the server well under a millisecond.
 LIMIT = 200
 PLACES = ("ready", "circle", "due")
 SIDES = (
@@ -27,9 +27,9 @@ PARTS = (
     "totals", *PLACES, "done", *SIDES, "left_ready", "left_circle", "messages", "dead", "dead_messages",
     "last_dead", "quarantine",
 )  # fmt: skip
-#: Suspects that are asked about one by one; each such question reads whole lists.
+#: Suspects that are checked one by one; each check reads whole lists.
 MOST_SUSPECTS = 1_000
-#: So many are asked about one by one without a walk through the queue.
+#: This many are checked one by one without a walk through the queue.
 FEW = 10
 #: Mids of one repair: each takes the server a walk through ready and the circle.
 PER_REPAIR = 10
@@ -39,6 +39,10 @@ TWICE = "in more than one place"
 QUARANTINED = "quarantined: not a mid"
 _DEAD_ENTRIES = ("dead without content", "dead: content of another shape", "content of no dead")
 _EVENTS = "events: their ids are used up"
+#: Rules whose violations are removed.
+_REMOVED = (*_DEAD_ENTRIES, QUARANTINED)
+#: Replies of the repair script that are not the name of a place.
+_DONE = frozenset(("forgotten", "quarantined"))
 
 
 class CheckedQueue(Protocol):
@@ -50,13 +54,13 @@ class CheckedQueue(Protocol):
 
 
 def fsck(queue: CheckedQueue, *, limit: int = LIMIT) -> list[Violation]:
-    """Every violation found in one pass; nothing is changed."""
+    """Return every violation found in one pass; nothing is changed."""
     return [violation for step in steps(queue, limit=limit) for violation in step]
 
 
 def steps(queue: CheckedQueue, *, limit: int = LIMIT) -> Iterator[list[Violation]]:
     """The same pass, one call at a time: for progress bars."""
-    types = _look(queue, "types", 0, limit).violations
+    types = _checked(queue, "types", 0, limit).violations
     yield types
     if types:
         return  # every script refuses such a queue, this one too
@@ -83,7 +87,7 @@ def steps(queue: CheckedQueue, *, limit: int = LIMIT) -> Iterator[list[Violation
 
 
 def unplaced(queue: CheckedQueue, mids: Iterable[str], *, limit: int = LIMIT) -> set[str]:
-    """Of these mids those that have content and are in no place, so that nobody will ever run them."""
+    """Of these mids, those with content that are in no place, so that no worker will ever run them."""
     suspects = {mid.encode() for mid in mids}
     if len(suspects) > FEW:
         suspects = _unseen(queue, suspects, limit)
@@ -91,56 +95,51 @@ def unplaced(queue: CheckedQueue, mids: Iterable[str], *, limit: int = LIMIT) ->
 
 
 def repair(queue: CheckedQueue, violations: Sequence[Violation]) -> Iterator[tuple[Violation, str]]:
-    """Repair what a check found; each violation with what was done about it.
+    """Repair what a check found; yield each violation with what was done about it.
 
     Bytes that can't be a mid, and entries among the dead that hold no dead message, are removed. A key of
     another type is renamed to `<prefix>damaged:<name>:<epoch ms>`.
     """
+    for violation in violations:
+        if done := _set_aside(queue, violation):
+            yield violation, done
+    if any(violation.rule.startswith(WRONG_TYPE) for violation in violations):
+        return  # the next check shows what else is damaged
+    script = queue.scripts["repair"]
     mids = list(dict.fromkeys(v.raw for v in violations if v.raw and v.rule not in _REMOVED))
     words: dict[bytes, str] = {}
-    for violation in violations:
-        if violation.rule.startswith(WRONG_TYPE) or violation.rule == _EVENTS:
-            yield violation, _moved_aside(queue, violation.mid or "events")
-        elif violation.rule in _DEAD_ENTRIES:
-            queue.scripts["purge"].run({}, [violation.raw])
-            yield violation, "removed"
-        elif violation.rule == QUARANTINED:
-            key = keys.key(queue.prefix, "quarantine")
-            queue.client.command("HDEL", key, violation.raw)
-            yield violation, "removed"
-    if any(violation.rule.startswith(WRONG_TYPE) for violation in violations):
-        return  # what else doesn't hold shows in the next check
     for start in range(0, len(mids), PER_REPAIR):
         batch = mids[start : start + PER_REPAIR]
-        words |= zip(
-            batch, map(text_of, queue.scripts["repair"].run({"now": ""}, batch)), strict=True
-        )
+        words |= zip(batch, map(text_of, script.run({"now": ""}, batch)), strict=True)
     if not mids:
-        queue.scripts["repair"].run({"now": ""})  # the totals alone
+        script.run({"now": ""})  # the totals alone
     for violation in violations:
         if violation.raw in words:
-            yield violation, _said(words[violation.raw])
+            word = words[violation.raw]
+            yield violation, word if word in _DONE else f"moved to {word}"
         elif not violation.raw and violation.rule != _EVENTS:
             yield violation, "counted again"
 
 
-_REMOVED = (*_DEAD_ENTRIES, QUARANTINED)
-
-
-def _said(word: str) -> str:
-    return word if word in ("forgotten", "quarantined") else f"moved to {word}"
-
-
-def _moved_aside(queue: CheckedQueue, name: str) -> str:
-    key = keys.key(queue.prefix, name)
-    aside = f"{queue.prefix}damaged:{name}:{time.time_ns() // 1_000_000}"
-    queue.client.command("RENAME", key, aside)
-    return f"renamed to {aside}"
+def _set_aside(queue: CheckedQueue, violation: Violation) -> str:
+    """Repair a violation that needs no script of its own; return what was done, '' for the others."""
+    if violation.rule.startswith(WRONG_TYPE) or violation.rule == _EVENTS:
+        name = violation.mid or "events"
+        aside = f"{queue.prefix}damaged:{name}:{time.time_ns() // 1_000_000}"
+        queue.client.command("RENAME", keys.key(queue.prefix, name), aside)
+        return f"renamed to {aside}"
+    if violation.rule in _DEAD_ENTRIES:
+        queue.scripts["purge"].run({}, [violation.raw])
+        return "removed"
+    if violation.rule == QUARANTINED:
+        queue.client.command("HDEL", keys.key(queue.prefix, "quarantine"), violation.raw)
+        return "removed"
+    return ""
 
 
 @dataclass
 class _Page:
-    """What one call tells."""
+    """The reply of one call."""
 
     following: bytes
     mids: list[bytes] = field(default_factory=list)
@@ -148,7 +147,7 @@ class _Page:
     violations: list[Violation] = field(default_factory=list)
 
 
-def _look(queue: CheckedQueue, part: str, cursor: bytes | int, limit: int) -> _Page:
+def _checked(queue: CheckedQueue, part: str, cursor: bytes | int, limit: int) -> _Page:
     values = {"part": part, "cursor": cursor, "limit": limit}
     following, nmids, nnotes, _, *rest = queue.scripts["fsck"].run(values)
     bad: list[Any] = rest[nmids + nnotes :]
@@ -162,7 +161,7 @@ def _look(queue: CheckedQueue, part: str, cursor: bytes | int, limit: int) -> _P
 def _pages(queue: CheckedQueue, part: str, limit: int) -> Iterator[_Page]:
     cursor: bytes | int = 0
     while True:
-        page = _look(queue, part, cursor, limit)
+        page = _checked(queue, part, cursor, limit)
         yield page
         if page.following == b"0":
             return
@@ -200,7 +199,7 @@ def _confirmed(
     found: list[Violation] = []
     for asked, mid in enumerate(sorted(suspects)):
         if asked < MOST_SUSPECTS or not found:
-            found += _look(queue, question, mid, limit).violations
+            found += _checked(queue, question, mid, limit).violations
         else:
             found.append(Violation(found[-1].rule, text_of(mid), mid))
     return found

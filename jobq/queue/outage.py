@@ -1,10 +1,9 @@
-"""What a producer enqueues while the server is away: kept in memory, in order, and sent when it is back.
+"""Keep what a producer enqueues while the server is away in memory, in order, and send it when it is back.
 
-Off unless a bound is set. What waits here is lost with its process, so it is told apart: its action is
-`buffered`. Each call keeps its mids, its caller and its number, so the one that broke off unknown is sent
-again without harm, while the server surely has its record. After that its outcome is unknown: it isn't sent
-any more, the log and the next `flush` name its mids. Calls that were never sent wait on. While anything waits,
-all that follows waits behind it.
+Off unless a bound is set. Messages that wait here are lost with their process; their action is `buffered`. Each call
+keeps its mids, its caller and its number. So a call whose outcome is unknown is sent again without harm, while the
+server surely has its record. After that it isn't sent any more: the log and the next `flush` name its mids. Calls that
+were never sent keep waiting. While anything waits, all that follows waits behind it.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from jobq.queue.types import Enqueued
 logger = logging.getLogger("jobq")
 
 MAX_BYTES = 64 * 1024 * 1024
-#: How long a call is tried before it waits here: lost connections are opened anew meanwhile.
+#: How long a call is tried before it waits here; lost connections are opened again in that time.
 FIRST_TRY_S = 0.2
-#: Who asked for a buffer would rather wait than lose what is in it.
+#: A producer with a buffer rather waits at its end than lose what is in it.
 FLUSH_S = 10.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.25
-#: What passes, or what somebody can mend at the server while messages wait.
+#: Errors that pass, or that a person can repair at the server while messages wait.
 _WAITED_FOR = (UnavailableError, ServerFullError, NotDurableError, ConfigError)
-#: So many mids whose outcome is unknown are kept until a flush names them; the log names all.
+#: Mids of unknown outcome that are kept until a flush names them; the log names all.
 MOST_UNKNOWN = 10_000
 
 
@@ -98,7 +97,7 @@ class OutageBuffer:
         runtime.buffers.add(self)
 
     def forget(self) -> None:
-        """In a forked child: what waits is the parent's to send."""
+        """In a forked child: the parent sends what waits."""
         self._changed = threading.Condition()
         self._waiting: deque[_Call] = deque()
         self._queues: dict[str, Sender] = {}
@@ -127,28 +126,29 @@ class OutageBuffer:
         except UnavailableError as error:
             with self._changed:
                 if not self._fits(call):
-                    raise  # it may have arrived, so it isn't refused as the others are
+                    raise  # it may have arrived, so BufferFullError would be wrong
                 self._trouble = str(error)
                 self._keep(call)
             return call.buffered()
 
     def flush(self, within_s: float | None = None) -> None:
-        """Wait until nothing waits, by default as long as the client's patience and 10 s; else UnavailableError.
+        """Wait until the buffer is empty, by default for the client's patience, but at least 10 s.
 
-        So too, with their mids, when the outcome of some has become unknown since the last flush.
+        Raises UnavailableError when it isn't by then, and, with their mids, when the outcome of some messages has
+        become unknown since the last flush.
         """
         within_s = max(self._patience_s, FLUSH_S) if within_s is None else within_s
         with self._changed:
             if not self._changed.wait_for(lambda: not self._waiting, within_s):
                 raise UnavailableError(
-                    f"{self.nmessages} enqueued are in this process's memory alone after {within_s:g} s: "
+                    f"{self.nmessages} enqueued are still only in this process's memory after {within_s:g} s: "
                     f"{self._trouble}"
                 )
             unknown, self._unknown = self._unknown, deque(maxlen=MOST_UNKNOWN)
         if unknown:
             raise UnavailableError(
                 f"whether {_named(unknown)} arrived before an outage is unknown, since it lasted too long to send "
-                "them again; look where they are, or enqueue them again if a second run does no harm",
+                "them again; check their status, or enqueue them again if a second run does no harm",
                 tuple(unknown),
             )
 
@@ -211,15 +211,15 @@ class OutageBuffer:
                 return False
             self._give_up(call)
         except Exception:
-            # It would be refused for ever, and all behind it would wait for ever.
-            told = ", ".join(call.mids)
+            # The server would refuse it for ever, and all behind it would wait.
+            named = ", ".join(call.mids)
             logger.exception(
-                "lost: %s for queue %s, refused after an outage", told, call.queue.name
+                "lost: %s for queue %s, refused after an outage", named, call.queue.name
             )
         return True
 
     def _give_up(self, call: _Call) -> None:
-        """The server may have forgotten that it knows this call: sent again, it might run twice."""
+        """The server may have dropped the record of this call: sent again, it might run twice."""
         if call.accepted:
             logger.error(
                 "accepted, and not confirmed to be durable: %s for queue %s: %s",
@@ -258,7 +258,7 @@ class _Call:
         self._number = self._caller.number
 
     def send(self) -> list[Enqueued]:
-        """Under the same number as before; a delay counts from when it was asked for."""
+        """Send the call under its number; a delay counts from the first enqueue."""
         values, delay_ms = self._values, self._values["delay_ms"]
         if isinstance(delay_ms, int):
             passed_ms = round((time.monotonic() - self._made) * 1000)
@@ -275,7 +275,7 @@ class _Call:
         return done
 
     def buffered(self) -> list[Enqueued]:
-        """What the producer is told meanwhile."""
+        """The producer's result until the call is sent."""
         return [Enqueued(mid, "buffered") for mid in self.mids]
 
 
@@ -284,7 +284,7 @@ def _at_exit() -> None:
         try:
             buffer.flush()
         except UnavailableError as error:
-            if buffer.nmessages:  # what is unknown was logged as it became so
+            if buffer.nmessages:  # messages of unknown outcome were logged before
                 logger.error("lost with this process: %s", error)
 
 

@@ -24,8 +24,8 @@ from jobq.client.numbered_calls import (
     Tries,
     moment,
 )
-from jobq.config import duration_s
-from jobq.durations import Duration
+from jobq.config import HARD_MAX_CONTENT, duration_s
+from jobq.durations import DAY_MS, Duration
 from jobq.errors import CodecError, ConfigError, ScriptError, UnavailableError
 from jobq.queue import keys
 from jobq.queue.admin import Admin
@@ -35,9 +35,7 @@ from jobq.queue.mids import checked_mid, new_mid
 from jobq.queue.outage import attach_buffer
 from jobq.queue.types import (
     CRASH_LIMIT,
-    DAY_MS,
     LEASE_S,
-    MAX_CONTENT,
     PER_CALL,
     Action,
     DequeueAhead,
@@ -124,7 +122,7 @@ class Queue:
     ) -> Enqueued:
         """Accept one message; for the options see enqueue_many."""
         mid = new_mid() if mid is None else checked_mid(mid)
-        if len(content) > MAX_CONTENT:
+        if len(content) > HARD_MAX_CONTENT:
             raise _too_long(mid, content)
         values = enqueue_values(**options) if options else _NO_OPTIONS
         client = self.client
@@ -434,7 +432,7 @@ def _rows(batch: Sequence[tuple[str | None, bytes]]) -> tuple[list[Argument], li
     mids: list[str] = []
     for given, content in batch:
         mid = new_mid() if given is None else checked_mid(given)
-        if len(content) > MAX_CONTENT:
+        if len(content) > HARD_MAX_CONTENT:
             raise _too_long(mid, content)
         mids.append(mid)
         rows += (mid, content)
@@ -443,7 +441,7 @@ def _rows(batch: Sequence[tuple[str | None, bytes]]) -> tuple[list[Argument], li
 
 def _too_long(mid: str, content: bytes) -> CodecError:
     return CodecError(
-        f"content of {len(content)} bytes for {mid!r} is over {MAX_CONTENT}; "
+        f"content of {len(content)} bytes for {mid!r} is over {HARD_MAX_CONTENT}; "
         "store it elsewhere and enqueue a reference"
     )
 

@@ -11,12 +11,9 @@ Action = Literal["added", "updated", "requeued", "exists", "buffered"]
 OutcomeWord = Literal["done", "retry", "dead", "crashed", "snooze", "release", "unknown"]
 Place = Literal["ready", "due", "circle"]
 
-#: Bytes of one message's content at most.
-MAX_CONTENT = 1024 * 1024
 #: Messages of one call of the queue's scripts: the server serves nobody else meanwhile; 1,000 take two milliseconds.
 PER_CALL = 250
 LEASE_S = 15.0
-DAY_MS = 86_400_000
 #: Crashes that make a message dead.
 CRASH_LIMIT = 3
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from jobq.client.numbered_calls import Caller, Values, moment
 from jobq.config import duration_s
+from jobq.durations import DAY_MS
 from jobq.errors import ConfigError, JobqError, LeaseLostError, OutOfRangeError
 from jobq.protocols.kit.facade import AsyncFacade, BlockingFacade, awaited, stepwise
 from jobq.protocols.kit.steps import Ask, Steps
@@ -25,7 +26,6 @@ from jobq.topics.waiting import LogWaiter
 
 Commit = Literal["manual", "auto", "read"]
 MOST = 1_000
-DAY_MS = 86_400_000
 #: A pause, a seek and a group made anew don't wake who waits for messages.
 LOOK_EVERY_S = 1.0
 LONGEST_WAIT_S = 3600.0

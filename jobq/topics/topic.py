@@ -12,6 +12,7 @@ from jobq.client.connection import Client
 from jobq.client.names import is_name
 from jobq.client.numbered_calls import BYTES_PER_CALL, Argument, moment
 from jobq.config import duration_s
+from jobq.durations import DAY_MS
 from jobq.errors import ConfigError, NotDurableError, ScriptError
 from jobq.protocols.kit.facade import AsyncFacade, awaited, wrapping
 from jobq.queue.durability import Confirmation
@@ -33,7 +34,6 @@ from jobq.topics.ranges import read
 from jobq.topics.reader import AsyncReader, Commit, Reader
 
 PER_CALL = 1_000
-DAY_MS = 86_400_000
 #: Messages looked at in one step of a compaction.
 STEP = 500
 #: Messages that a detached read on an event loop takes from its thread at a time.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.queue.doctor import Facts, Finding, judge
+from jobq.queue.doctor import Facts, Finding, diagnose
 
 SOUND = {
     "redis_version": "7.0.15", "maxmemory_policy": "noeviction", "used_memory": "1000000", "maxmemory": "0",
@@ -25,7 +25,7 @@ def found(check: str, **changed: object) -> Finding:
         "settings": {"appendfsync": "everysec", "save": ""},
         "pings_ms": [0.1] * 100,
     }
-    findings = judge(Facts(**{"url": "unix:///tmp/x", **facts, **parts}))  # type: ignore[arg-type]
+    findings = diagnose(Facts(**{"url": "unix:///tmp/x", **facts, **parts}))  # type: ignore[arg-type]
     return next(finding for finding in findings if finding.check == check)
 
 
@@ -33,7 +33,7 @@ def test_sound_server_has_nothing_but_ok() -> None:
     facts = Facts(
         url="redis://localhost", info=SOUND, settings={"appendfsync": "everysec"}, pings_ms=[0.1]
     )
-    assert [finding for finding in judge(facts) if finding.level != "ok"] == []
+    assert [finding for finding in diagnose(facts) if finding.level != "ok"] == []
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_persistence_says_what_a_crash_loses(
 
 def test_persistence_fails_when_the_last_write_did() -> None:
     facts = Facts(info={**SOUND, "aof_last_write_status": "err"})
-    assert ("persistence", "fail") in [(f.check, f.level) for f in judge(facts)]
+    assert ("persistence", "fail") in [(f.check, f.level) for f in diagnose(facts)]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_durability_by_replicas_wants_one_more_of_them(
 ) -> None:
     info = {f"slave{n}": "ip=h,port=1,state=online,lag=0" for n in range(online)}
     info["slave9"] = "ip=h,port=1,state=wait_bgsave,lag=0"
-    found = judge(Facts(info={"role": "master", **info}, durability=durability))
+    found = diagnose(Facts(info={"role": "master", **info}, durability=durability))
     told = [finding for finding in found if finding.check == "durability"]
     assert [finding.level for finding in told] == ([level] if level else [])
     if level:

@@ -34,8 +34,8 @@ def test_url_is_read(url, kind, plain, hosts, service):
     ("url", "says"),
     [
         ("http://h", "redis[+]sentinel://"),
-        ("localhost:6379", "begins with none of"),
-        ("redis+sentinel://:secret@h", "names no service"),
+        ("localhost:6379", "must begin with one of"),
+        ("redis+sentinel://:secret@h", "has no service"),
         ("redis://a,b", "redis[+]cluster"),
         ("redis://h:port", "port of 1 to 65535"),
         ("redis://h:99999", "port of 1 to 65535"),

@@ -21,7 +21,7 @@ from redis import Redis
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.embedded import server as embedded
-from jobq.embedded.place import data_folder, place
+from jobq.embedded.files import data_folder, files_of
 from jobq.embedded.process import held
 from jobq.errors import EmbeddedError
 from jobq.queue.queue import Queue
@@ -229,9 +229,9 @@ def test_socket_is_refused_when_its_path_is_too_long(runtime, tmp_path, monkeypa
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770])
 def test_runtime_folder_that_others_can_write_to_holds_no_socket(runtime, tmp_path, mode):
-    assert place(tmp_path).socket.parent == runtime / "jobq"
+    assert files_of(tmp_path).socket.parent == runtime / "jobq"
     runtime.chmod(mode)
-    assert place(tmp_path).socket.parent == Path(tempfile.gettempdir(), f"jobq-{os.geteuid()}")
+    assert files_of(tmp_path).socket.parent == Path(tempfile.gettempdir(), f"jobq-{os.geteuid()}")
 
 
 def test_start_is_refused_when_a_server_on_these_data_lost_its_socket(settings, monkeypatch):
@@ -301,7 +301,7 @@ def test_start_heals_when_pid_file_and_noted_socket_are_stale(settings, tmp_path
 def test_server_is_watched_when_it_was_started_as_the_last_one_ended(settings):
     soon = replace(settings, embedded_idle_s=3)
     embedded.start_or_join(soon)
-    where = place(Path(soon.data_dir))
+    where = files_of(Path(soon.data_dir))
     until(lambda: not held(where.server_lock))
     embedded.start_or_join(soon)
     pid = embedded.status(soon).pid
@@ -320,7 +320,7 @@ def test_server_stays_when_clients_come_and_go_between_two_looks(settings):
 def test_another_watcher_comes_when_the_first_was_killed(settings):
     soon = replace(settings, embedded_idle_s=3)
     embedded.start_or_join(settings)
-    watch_lock = place(Path(settings.data_dir)).watch_lock
+    watch_lock = files_of(Path(settings.data_dir)).watch_lock
     [watcher] = [
         process
         for process in psutil.process_iter(["cmdline"])

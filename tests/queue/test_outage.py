@@ -122,7 +122,9 @@ def test_overflow_is_an_error_and_accepts_nothing(stoppable, make):
     assert [one.action for one in queue.enqueue_many([b"v"] * 2)] == ["buffered"] * 2
     with pytest.raises(BufferFullError, match=r"was not accepted.*5 may"):
         queue.enqueue(b"v")
-    with pytest.raises(UnavailableError, match="5 enqueued are in this process's memory alone"):
+    with pytest.raises(
+        UnavailableError, match="5 enqueued are still only in this process's memory"
+    ):
         client.flush(0.01)
     stoppable.start()
     client.flush(60)

@@ -8,10 +8,10 @@ import time
 import pytest
 
 from jobq.cli import main
+from jobq.config import HARD_MAX_CONTENT
 from jobq.errors import CodecError, ConfigError, JobqError, ScriptError
 from jobq.jobs.codec import HARD_LIMIT, LIMIT, MAX_DEPTH, MAX_NAME, decode, encode
 from jobq.queue.queue import Queue
-from jobq.queue.types import MAX_CONTENT
 
 BOMBS = {
     "deep lists": b'{"job":"x","args":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
@@ -60,7 +60,7 @@ def test_call_over_the_limit_never_leaves_the_producer():
 
 def test_queue_refuses_what_is_too_long_whole(queue, redis):
     with pytest.raises(JobqError):
-        queue.enqueue_many([("a", b"{}"), ("b", b"x" * (MAX_CONTENT + 1))])
+        queue.enqueue_many([("a", b"{}"), ("b", b"x" * (HARD_MAX_CONTENT + 1))])
     for mid in ("m" * 129, "", "a\nb", "a\x1fb"):
         with pytest.raises(ConfigError):
             queue.enqueue(b"{}", mid=mid)
@@ -71,8 +71,8 @@ def test_queue_refuses_what_is_too_long_whole(queue, redis):
 
 
 def test_script_refuses_what_a_client_let_through(queue, redis, monkeypatch):
-    monkeypatch.setattr("jobq.queue.queue.MAX_CONTENT", 64 * MAX_CONTENT)
-    for size in (MAX_CONTENT + 1, 16 * MAX_CONTENT):
+    monkeypatch.setattr("jobq.queue.queue.HARD_MAX_CONTENT", 64 * HARD_MAX_CONTENT)
+    for size in (HARD_MAX_CONTENT + 1, 16 * HARD_MAX_CONTENT):
         with pytest.raises(JobqError, match="a content must be 1 MiB at most"):
             queue.enqueue_many([b"{}", b"x" * size])
     assert redis.hlen("jobq:{low}:messages") == 0

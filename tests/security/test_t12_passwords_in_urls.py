@@ -23,7 +23,7 @@ from jobq.config import CodecSettings, ServerSettings
 from jobq.errors import ConfigError, JobqError, UnavailableError, masked, masked_text
 from jobq.jobs.failure import reason, summary
 from jobq.observe.log import JsonFormatter, TextFormatter
-from jobq.queue.doctor import facts, judge
+from jobq.queue.doctor import diagnose, facts
 
 #: What is checked here is the same on each server.
 pytestmark = pytest.mark.one_server
@@ -155,7 +155,7 @@ def test_doctor_says_no_password(client, redis, server):
     found = facts(with_one)
     with_one.close()
     assert found.user == "tester"
-    assert "cret-piece" not in repr(found) + repr(judge(found))
+    assert "cret-piece" not in repr(found) + repr(diagnose(found))
 
 
 @pytest.mark.parametrize(

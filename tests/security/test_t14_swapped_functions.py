@@ -90,7 +90,7 @@ def test_check_tells_missing_and_swapped_libraries(by_functions, client, redis, 
     assert main(["functions", "check", "--url", client.url]) == 0
     swap(redis)
     assert main(["functions", "check", "--url", client.url]) == 4
-    assert "swapped" in capsys.readouterr().err
+    assert "was replaced" in capsys.readouterr().err
     functions.load_library(client)
     functions.check_library(client)
     functions.check_library(by_functions)  # who may not look has nothing to say
@@ -107,7 +107,7 @@ def test_worker_refuses_to_start_on_a_swapped_library(client, redis, swapped, tm
         env={**os.environ, "PYTHONPATH": str(ROOT), "JOBQ_URL": client.url, "JOBQ_FUNCTIONS": "1"},
         cwd=tmp_path, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
-    assert ("swapped" in ran.stderr) == swapped
+    assert ("was replaced" in ran.stderr) == swapped
     assert ran.returncode == (4 if swapped else 0), ran.stderr
     redis.function_flush()
 

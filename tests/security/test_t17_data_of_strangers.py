@@ -16,7 +16,7 @@ import pytest
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.embedded import server as embedded
-from jobq.embedded.place import is_own_socket
+from jobq.embedded.files import is_own_socket
 from jobq.errors import EmbeddedError
 from jobq.queue.queue import Queue
 from tests.conftest import answering, binary, start
@@ -112,10 +112,10 @@ def test_link_among_the_data_is_refused_and_what_it_leads_to_is_left_alone(
     ours = tmp_path / "ours"
     ours.write_text("kept")
     (data / name).symlink_to(ours)
-    assert_refused_at_start(settings, f"{name} is no plain file")
+    assert_refused_at_start(settings, f"{name} is not a plain file")
     # And one that leads nowhere yet.
     ours.unlink()
-    assert_refused_at_start(settings, f"{name} is no plain file")
+    assert_refused_at_start(settings, f"{name} is not a plain file")
     assert not ours.exists()
 
 
@@ -220,6 +220,6 @@ def test_socket_folder_that_others_can_reach_is_refused(
 def test_pipe_among_the_data_holds_nobody_up(settings: ServerSettings, data: Path) -> None:
     data.mkdir(mode=0o700)
     os.mkfifo(data / "lock")
-    with pytest.raises(EmbeddedError, match="lock is no plain file"):
+    with pytest.raises(EmbeddedError, match="lock is not a plain file"):
         embedded.start_or_join(settings)
     subprocess.run(["rm", "-r", str(data)], check=True)

@@ -16,7 +16,7 @@ import pytest
 
 from jobq import trust
 from jobq.cli import project
-from jobq.embedded.place import data_folder
+from jobq.embedded.files import data_folder
 from tests.security.strangers import ROOT, STRANGER, given_away, needs_root, ran, run_as
 
 EVIL = """

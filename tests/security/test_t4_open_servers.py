@@ -8,13 +8,13 @@ from jobq.cli import main
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.errors import JobqError
-from jobq.queue.doctor import Facts, judge
+from jobq.queue.doctor import Facts, diagnose
 
 CANARY = "canary-7Hq"
 
 
 def exposure(url: str):
-    return next(one for one in judge(Facts(url=url, pings_ms=[0.1])) if one.check == "exposure")
+    return next(one for one in diagnose(Facts(url=url, pings_ms=[0.1])) if one.check == "exposure")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from jobq.config import ServerSettings
 from jobq.errors import JobqError, ScriptError
 from jobq.jobs.registry import Registry, job
 from jobq.queue import roles as rights
-from jobq.queue.doctor import Facts, judge
+from jobq.queue.doctor import Facts, diagnose
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 
@@ -281,7 +281,9 @@ def test_scripts_answer_errors_in_words_of_their_own_and_search_by_no_pattern():
 )  # fmt: skip
 def test_doctor_tells_of_versions_without_the_fixes(kind, number, level):
     info = {"redis_version": "7.2.4"} if kind == "valkey" and number else {}
-    found = judge(Facts(url="unix:///s", info={**info, f"{kind}_version": number}, pings_ms=[0.1]))
+    found = diagnose(
+        Facts(url="unix:///s", info={**info, f"{kind}_version": number}, pings_ms=[0.1])
+    )
     patched = [one for one in found if one.check == "patched"]
     assert [one.level for one in patched] == ([level] if level else [])
     assert level != "warn" or "update to" in patched[0].remedy

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 from jobq.client.connection import Client
-
-DAY_MS = 86_400_000
+from jobq.durations import DAY_MS
 
 
 def clocks(client: Client) -> tuple[int, int]:

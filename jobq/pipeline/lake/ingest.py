@@ -21,11 +21,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jobq.client.connection import Client
+from jobq.durations import DAY_MS
 from jobq.errors import JobqError, ScriptError
 from jobq.pipeline import offsets
 from jobq.pipeline.decode import BadEntry, TimeBounds
 from jobq.pipeline.lake import dead_messages, quarantine
-from jobq.pipeline.lake.clock import DAY_MS, clocks
+from jobq.pipeline.lake.clock import clocks
 from jobq.pipeline.lake.commit import (
     OVERTAKEN,
     CommitConflictError,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from jobq.client.names import checked_name
 from jobq.config import ServerSettings, duration_s
+from jobq.durations import DAY_MS
 from jobq.errors import ConfigError
 from jobq.jobs.registry import checked_job_name
 from jobq.pipeline.options import PLACE, SparkOptions, unknown
@@ -48,7 +49,7 @@ class WriteSettings:
     kwargs_columns: tuple[str, ...] = ()
     load_id: str = ""
     when: str = ""
-    dedupe_ms: int = 86_400_000
+    dedupe_ms: int = DAY_MS
     batch: int = 500
 
     def __repr__(self) -> str:

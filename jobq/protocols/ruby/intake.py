@@ -18,6 +18,7 @@ from itertools import groupby
 from typing import TypeVar
 
 from jobq.client.connection import Client, connect
+from jobq.config import HARD_MAX_CONTENT
 from jobq.errors import CodecError, JobqError
 from jobq.jobs.signing import opened, seal_of
 from jobq.protocols.ruby.claims import LIMIT, Claim, Claims
@@ -32,7 +33,6 @@ from jobq.protocols.ruby.retries import RubyJobCounts
 from jobq.protocols.ruby.scheduled import promote
 from jobq.protocols.ruby.settings import FedWorker, IntakeSettings
 from jobq.queue.queue import Queue
-from jobq.queue.types import MAX_CONTENT
 
 logger = logging.getLogger("jobq")
 IDLE_S = 2.0
@@ -129,8 +129,8 @@ class QueueIntake:
         if self._seal is not None:
             # With a nonce: a job that comes again byte for byte isn't a call that somebody put back.
             content = self._seal.close_call(self.queue.name, mid, content)
-        if len(content) > MAX_CONTENT:
-            raise CodecError(f"it takes {len(content):,} bytes of the {MAX_CONTENT:,} allowed")
+        if len(content) > HARD_MAX_CONTENT:
+            raise CodecError(f"it takes {len(content):,} bytes of the {HARD_MAX_CONTENT:,} allowed")
         return content
 
 

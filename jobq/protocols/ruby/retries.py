@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from jobq.client.connection import Client
+from jobq.durations import DAY_MS
 from jobq.errors import JobAborted, JobqError, Outcome
 from jobq.jobs.context import Context
 from jobq.jobs.retry import LONGEST_S, Decision
@@ -25,7 +26,6 @@ from jobq.protocols.ruby.key_names import System
 
 logger = logging.getLogger("jobq")
 _CELLS, _WORDS = 4096, 4
-_DAY_MS = 86_400_000
 _MOST_COUNT = 10_000
 
 
@@ -108,7 +108,7 @@ class RubyRetries:
             return known
         now = round(time.time() * 1000)
         key = f"{self._client.namespace}:first-failure:{context.generation}"
-        kept_ms = round(window_s * 1000) + _DAY_MS
+        kept_ms = round(window_s * 1000) + DAY_MS
         try:
             self._client.command("SET", key, now, "NX", "PX", kept_ms)
             return int(self._client.command("GET", key) or now)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from jobq.durations import DAY_MS
 from jobq.errors import ConfigError
 from jobq.jobs.registry import checked_job_name
 from jobq.protocols.ruby.key_names import RubyQueueName, System, parse_queue_name
@@ -32,7 +33,7 @@ class IntakeSettings:
             raise ConfigError("an intake needs a Ruby queue; give --sidekiq or --resque")
         if not 1 <= self.backlog <= 1_000_000:
             raise ConfigError(f"backlog={self.backlog!r} is out of range; take 1 to 1,000,000")
-        if not 1_000 <= self.lease_ms <= 86_400_000:
+        if not 1_000 <= self.lease_ms <= DAY_MS:
             raise ConfigError(f"lease_ms={self.lease_ms!r} is out of range; take 1 s to a day")
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from jobq.durations import DAY_MS
 from jobq.errors import LakeError, UnavailableError
 from jobq.pipeline import offsets
 from jobq.pipeline.decode import TimeBounds
 from jobq.pipeline.lake import inspection, partitions, upkeep
-from jobq.pipeline.lake.clock import DAY_MS
 from jobq.pipeline.lake.commit import CommitConflictError, state_of
 from jobq.pipeline.lake.ingest import Ingest, IngestOptions
 from jobq.pipeline.lake.partitions import PartitionRunner

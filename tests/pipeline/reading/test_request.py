@@ -42,7 +42,7 @@ def test_load_refuses_what_it_does_not_know(source, options, message):
         ({"maxRowsPerTrigger": "5"}, "isn't for reads"),
         ({"view": "queues", "since": "2026-01-01"}, "isn't for view 'queues' but for events, dead, topic"),
         ({"topics": "orders"}, "isn't for view 'events' but for topic"),
-        ({"url": "redis//x"}, "begins with none of"),
+        ({"url": "redis//x"}, "must begin with one of"),
         ({"namespace": "a b"}, "namespace"),
     ],
 )  # fmt: skip

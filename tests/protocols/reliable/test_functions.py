@@ -38,7 +38,7 @@ def test_missing_and_swapped_library_is_told_with_its_remedy(client, redis, caps
     assert "is missing; run jobq functions load --library reliable" in capsys.readouterr().err
     redis.function_load(area_library("reliable").source.replace(b"'RPUSH'", b"'LPUSH'"))
     assert main(words) == 4
-    assert "somebody swapped it, or another version" in capsys.readouterr().err
+    assert "it was replaced, or another version" in capsys.readouterr().err
 
 
 def test_prune_of_other_versions_leaves_the_library(client, redis):

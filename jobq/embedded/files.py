@@ -1,4 +1,4 @@
-"""Where the embedded server of a project keeps its data and its socket."""
+"""The files of a project's embedded server: its data, its socket, its locks, and who may reach them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMES = {
 logger = logging.getLogger("jobq.server")
 
 
-class Place(NamedTuple):
+class ServerFiles(NamedTuple):
     """Files of one embedded server. `socket` is where a new one would listen."""
 
     data: Path
@@ -30,17 +30,17 @@ class Place(NamedTuple):
 
     @property
     def lock(self) -> Path:
-        """Held while somebody looks for the server, starts it or ends it."""
+        """Held while a process looks for the server, starts it or stops it."""
         return self.data / "lock"
 
     @property
     def server_lock(self) -> Path:
-        """Held by the server as long as it lives."""
+        """Held by the server while it runs."""
         return self.data / "server.lock"
 
     @property
     def watch_lock(self) -> Path:
-        """Held by the watcher as long as it lives."""
+        """Held by the watcher while it runs."""
         return self.data / "watch.lock"
 
     @property
@@ -55,14 +55,14 @@ class Place(NamedTuple):
 
     @property
     def known_socket(self) -> Path:
-        """Holds the socket of the server that was started last: others may be told of another runtime folder."""
+        """Holds the socket of the server that was started last: others may use another runtime folder."""
         return self.data / "socket"
 
 
 def data_folder(given: str | None, working: Path) -> Path:
     """`given`, else `.jobq` beside the nearest pyproject.toml that is trusted, else in the working folder.
 
-    Links are followed on the way there. The folder itself must be none: another user could have made it.
+    Links are followed on the way there. The folder itself must not be a link: another user could have made it.
     """
     if given:
         path = Path(os.path.abspath(Path(given).expanduser()))
@@ -75,14 +75,14 @@ def data_folder(given: str | None, working: Path) -> Path:
     return (found.path.parent.resolve() if found else working) / FOLDER
 
 
-def place(data: Path) -> Place:
-    """The place of a data folder; makes nothing."""
+def files_of(data: Path) -> ServerFiles:
+    """The files of the server of a data folder; makes nothing."""
     name = hashlib.sha256(os.fsencode(data)).hexdigest()[:16]
-    return Place(data, runtime_folder() / f"{name}.sock")
+    return ServerFiles(data, runtime_folder() / f"{name}.sock")
 
 
 def runtime_folder() -> Path:
-    """A folder for sockets: short, since a socket's path has little room, and the user's own."""
+    """A folder for sockets that belongs to the user. Its path is short, since a socket's path has little room."""
     given = os.environ.get("XDG_RUNTIME_DIR")
     if given and os.path.isabs(given) and len(os.fsencode(given)) < 60 and _is_runtime(given):
         return Path(given, "jobq")
@@ -90,7 +90,7 @@ def runtime_folder() -> Path:
 
 
 def _is_runtime(folder: str) -> bool:
-    """Whether it is yours, as it must be. After `su` it may be that of another user, who could swap what is in it."""
+    """Whether the folder is yours. After `su` the variable may name another user's, who could replace what is in it."""
     try:
         found = os.stat(folder)
     except OSError:
@@ -99,64 +99,64 @@ def _is_runtime(folder: str) -> bool:
     return yours and os.access(folder, os.W_OK)
 
 
-def prepare(place: Place) -> None:
+def prepare(files: ServerFiles) -> None:
     """Make the folders. EmbeddedError when they can't be, or when others could reach into them."""
-    if len(os.fsencode(place.socket)) > SOCKET_BYTES:
+    if len(os.fsencode(files.socket)) > SOCKET_BYTES:
         raise EmbeddedError(
-            f"{place.socket} is too long for a socket, more than {SOCKET_BYTES} bytes; set XDG_RUNTIME_DIR "
+            f"{files.socket} is too long for a socket, more than {SOCKET_BYTES} bytes; set XDG_RUNTIME_DIR "
             "to a folder with a shorter path"
         )
     try:
-        place.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _make_private(place.data)
-        check(place)
-        place.socket.parent.mkdir(mode=0o700, exist_ok=True)
-        ignore = place.data / ".gitignore"
+        files.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_private(files.data)
+        check(files)
+        files.socket.parent.mkdir(mode=0o700, exist_ok=True)
+        ignore = files.data / ".gitignore"
         if not ignore.exists():
             write(ignore, b"*\n")
     except OSError as error:
         raise EmbeddedError(
-            f"no place for the embedded server's data and socket: {error}; set JOBQ_DATA to a folder "
+            f"can't make the folders of the embedded server's data and socket: {error}; set JOBQ_DATA to a folder "
             "that can be written, or JOBQ_URL to a server"
         ) from error
-    if not _is_private(place.socket.parent):
+    if not _is_private(files.socket.parent):
         raise EmbeddedError(
-            f"{place.socket.parent} isn't a folder that only you can use; remove it, or set XDG_RUNTIME_DIR"
+            f"{files.socket.parent} isn't a folder that only you can use; remove it, or set XDG_RUNTIME_DIR"
         )
 
 
-def check(place: Place) -> None:
-    """EmbeddedError for data that somebody else owns or can reach, and for files that are links."""
+def check(files: ServerFiles) -> None:
+    """Raise EmbeddedError for data that another user owns or can reach, and for files that are links."""
     try:
-        found = place.data.lstat()
+        found = files.data.lstat()
     except FileNotFoundError:
         return
     fault = ""
     if stat.S_ISLNK(found.st_mode):
         fault = "is a symbolic link; name the folder that it leads to in JOBQ_DATA"
     elif not stat.S_ISDIR(found.st_mode):
-        fault = "is no folder; remove it"
+        fault = "is not a folder; remove it"
     elif found.st_uid != os.geteuid():
         fault = (
             f"belongs to {user_name(found.st_uid)}, not to you; set JOBQ_DATA to a folder of yours"
         )
     elif found.st_mode & 0o022:
         fault = "can be written by others; remove it, or name another in JOBQ_DATA"
-    elif found.st_mode & 0o077 and _entries(place.data):
-        # Of a folder that jobq made, others see nothing. A copy or a checkout may hold anybody's messages.
-        fault = f"is not empty, and others can read it; if all in it is yours, run chmod 700 {place.data}"
+    elif found.st_mode & 0o077 and _entries(files.data):
+        # Others see nothing of a folder that jobq made. A copy or a checkout may hold messages of anyone.
+        fault = f"is not empty, and others can read it; if all in it is yours, run chmod 700 {files.data}"
     if fault:
-        raise EmbeddedError(f"{place.data} {fault}, or set JOBQ_URL to a server")
-    for path in _entries(place.data):
+        raise EmbeddedError(f"{files.data} {fault}, or set JOBQ_URL to a server")
+    for path in _entries(files.data):
         entry = path.lstat()
         plain = stat.S_ISREG(entry.st_mode) or stat.S_ISDIR(entry.st_mode)
         if not plain or entry.st_uid != os.geteuid():
-            what = "is no plain file" if not plain else f"belongs to {user_name(entry.st_uid)}"
+            what = "is not a plain file" if not plain else f"belongs to {user_name(entry.st_uid)}"
             raise EmbeddedError(f"{path} {what}; the server would write to it: remove it")
 
 
 def is_own_socket(path: Path) -> bool:
-    """Whether it is a socket of yours in a folder that only you can use: then you listen there."""
+    """Whether it is a socket of yours in a folder that only you can use, so that nobody else listens there."""
     try:
         found = path.lstat()
     except OSError:
@@ -166,7 +166,7 @@ def is_own_socket(path: Path) -> bool:
 
 
 def opened(path: Path, flags: int) -> int:
-    """Open a file of the embedded server's: never what a link leads to, and for you alone."""
+    """Open a file of the embedded server: never what a link leads to, and readable by you alone."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
@@ -177,13 +177,13 @@ def write(path: Path, content: bytes) -> None:
 
 
 def _make_private(folder: Path) -> None:
-    """An empty folder of yours that others can read becomes yours alone."""
+    """Close an empty folder of yours to others who can read it."""
     descriptor = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         itself = os.open(folder.name, flags, dir_fd=descriptor)
     except OSError:
-        return  # check() says what it is
+        return  # check() reports it
     finally:
         os.close(descriptor)
     try:
@@ -206,7 +206,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def _entries(data: Path) -> list[Path]:
-    """What the server and jobq write to among the data."""
+    """The files among the data that the server and jobq write to."""
     found = [
         path for path in data.iterdir() if path.name in _NAMES or path.name.startswith("temp-")
     ]
