@@ -211,8 +211,8 @@ def _all_since(queue: Queue) -> int:
         )
     if not since.isdigit() or int(since) > LIMITS["finished_at"]:
         raise ConfigError(
-            f"queue {queue.name!r}: meta field all_since is {text_of(since)!r:.60}, which is not the time from which the "
-            f"event level is 'all'; jobq events level off, then all, --queues {queue.name}, and audit from then on"
+            f"queue {queue.name!r}: meta field all_since is {text_of(since)!r:.60}, which is not a time; "
+            f"jobq events level off, then all, --queues {queue.name}, and audit from then on"
         )
     return int(since)
 
