@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from jobq.client.connection import connect
+from jobq.client.runtime import runtime
 from jobq.config import ServerSettings, settings_from_env
-from jobq.embedded import server as embedded
 from jobq.errors import ConfigError, EmbeddedError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,4 +150,4 @@ def test_server_is_found_again_in_silence_when_it_was_gone(ran: Run) -> None:
     ended = ran("-c", again)
     assert ended.returncode == 0, ended.stderr
     assert len(ended.stderr.splitlines()) == 1
-    assert embedded._say is None or callable(embedded._say)
+    assert runtime.announce is None or callable(runtime.announce)

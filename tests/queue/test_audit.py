@@ -138,7 +138,7 @@ def test_level_must_be_all_since_before_the_range(queue, recorded):
         running.result()
     time.sleep(0.003)
     queue.admin.events_level("all")
-    with pytest.raises(ConfigError, match="changed meanwhile"):
+    with pytest.raises(ConfigError, match="changed during the audit"):
         running.result()
 
 

@@ -13,6 +13,7 @@ import pytest
 from jobq.cli import main
 from jobq.client import functions
 from jobq.client.connection import connect
+from jobq.client.numbered_calls import CallState
 from jobq.client.scripts import folder
 from jobq.config import ServerSettings
 from jobq.errors import ScriptError
@@ -75,7 +76,7 @@ def test_user_with_fcall_alone_does_all_that_a_queue_does(by_functions, client, 
     for command in (("EVAL", "return 1", 0), ("SCRIPT", "LOAD", "return 1"), ("SCRIPT", "FLUSH"),
                     ("FUNCTION", "LOAD", "REPLACE", functions.library().source), ("FUNCTION", "FLUSH")):  # fmt: skip
         with pytest.raises(ScriptError, match="permission"):
-            by_functions._repeat("", command)
+            by_functions.perform("", CallState(by_functions, command))
 
 
 def test_missing_library_is_told_with_its_remedy(by_functions):
