@@ -64,29 +64,29 @@ class TopicCalls:
         return reply
 
     def register(self) -> None:
-        """Make the topic known to those who list topics: once per process."""
+        """Add the topic to the list of topics, once per process."""
         known = (os.getpid(), self.client.url, self.client.namespace, self.name)
         if known not in _registered:
             self.client.command("SADD", keys.topic_names(self.client.namespace), self.name)
             _registered.add(known)
 
     def forget(self) -> None:
-        """Register with the next append again: the name went when the topic was deleted, here or elsewhere."""
+        """Register with the next append again: deleting the topic removed its name."""
         _registered.discard((os.getpid(), self.client.url, self.client.namespace, self.name))
 
 
 def topic_names(client: Client) -> list[str]:
-    """The names of all topics ever used here, sorted. What can't be a topic's name is left out."""
+    """Return the names of all topics, sorted, without entries that can't be a topic's name."""
     return sorted(name.decode() for name in _listed(client) if is_name("topic", name))
 
 
 def strange_topic_names(client: Client) -> list[bytes]:
-    """What somebody put among the names of topics and can't be one, sorted."""
+    """Return entries of the list of topics that can't be a topic's name, sorted."""
     return sorted(name for name in _listed(client) if not is_name("topic", name))
 
 
 def forget_topic(client: Client, name: str | bytes) -> None:
-    """List `name` no longer; its keys stay."""
+    """Remove `name` from the list; its keys stay."""
     client.command("SREM", keys.topic_names(client.namespace), name)
 
 

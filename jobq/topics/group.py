@@ -1,4 +1,4 @@
-"""A group of readers: one position in a topic, moved by whoever reads for it."""
+"""A group of readers shares one position in a topic; each reader of the group moves it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLICIES = ("earliest", "latest", "error")
 
 
 class TopicGroup:
-    """The group `name` of a topic: what isn't reading. Takes the topic's name, or the topic itself."""
+    """The group `name` of a topic, to inspect and control it. Takes the topic's name, or the topic itself."""
 
     def __init__(self, topic: str | TopicCalls, name: str, client: Client | None = None) -> None:
         self.topic = topic if isinstance(topic, TopicCalls) else TopicCalls(topic, client)
@@ -34,7 +34,7 @@ class TopicGroup:
         out_of_range: str = "earliest",
         now: int | None = None,
     ) -> bool:
-        """Make the group, at a place; False when it is there already, and stays where it is.
+        """Create the group at a position; return False when it exists already, which leaves its position alone.
 
         start: 'earliest', 'latest', an index or a datetime. out_of_range: where it goes on when retention
         has dropped its next message, or the topic was lost: 'earliest', 'latest', or 'error' (OutOfRangeError).
@@ -53,18 +53,18 @@ class TopicGroup:
         return bool(reply[0] == b"made")
 
     def unsubscribe(self) -> bool:
-        """Forget the group; subscribing again begins anew. False when there was none."""
+        """Delete the group; return False when there was none."""
         return bool(self._run("unsubscribe", {"name": self.name})[0])
 
     def seek(self, place: Position, *, now: int | None = None) -> int:
-        """Move the group; the index that comes next. Readers can't commit what they hold any more."""
+        """Move the group; return the next index. Readers can no longer commit what they hold."""
         reply = self._run("seek", {"now": moment(now), **position_of(place)})
         self._check(reply)
         self._check_place(reply, place)
         return int(reply[1]) + 1
 
     def pause(self) -> None:
-        """Hand nothing out until resume."""
+        """Hand out no messages until resume."""
         self._check(self._run("steer", {"paused": "1", "out_of_range": ""}))
 
     def resume(self) -> None:
@@ -72,16 +72,16 @@ class TopicGroup:
         self._check(self._run("steer", {"paused": "0", "out_of_range": ""}))
 
     def set_out_of_range(self, policy: str) -> None:
-        """Change what subscribe said."""
+        """Change the policy that subscribe set."""
         self._check(self._run("steer", {"paused": "", "out_of_range": _check_policy(policy)}))
 
     def peek(self, count: int = 10) -> list[TopicMessage]:
-        """New messages that the group gets next, without those of ended leases; nothing moves."""
+        """Return new messages that the group gets next, without those of ended leases; nothing moves."""
         lag = self.lag()
         return list(islice(read(self.topic, lag.handed_out + 1, None, "earliest"), count))
 
     def lag(self, *, exact: bool = False, now: int | None = None) -> Lag:
-        """How far behind the group is, in messages and in time.
+        """Return how far behind the group is, in messages and in time.
 
         exact: count the messages that are there, by reading them; else where compaction left holes the
         difference of indexes is an upper bound.

@@ -66,9 +66,9 @@ _OWN = ("unlink", "xrange", "xread")
 
 
 def rights(namespace: str = "jobq", topics: Sequence[str] = ()) -> list[str]:
-    """The words after a user's name, passwords apart: to append, read and steer `topics`, or all of them.
+    """Return the words after a user's name, without passwords: to append to, read and control `topics`, or all topics.
 
-    Only jobq's layout: redismq's keys have no prefix that could be told from anybody else's.
+    Only jobq's layout: redismq's keys have no prefix that tells them apart from other keys.
     """
     called = (
         script

@@ -1,4 +1,4 @@
-"""Values that go in and out of a topic. All frozen; times are epoch ms by the server's clock."""
+"""Values that topics take and return. All are frozen; times are epoch ms by the server's clock."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 
 from jobq.errors import CodecError, ConfigError
 
-#: Content, key and headers may each have so many bytes.
+#: Content, key and headers may each have this many bytes.
 LONGEST = 1024 * 1024
 Position = str | int | datetime
 
 
 class Record(NamedTuple):
-    """What append takes. `content` None deletes the key, once the topic is compacted."""
+    """A message to append. `content=None` deletes the key when the topic is compacted."""
 
     content: bytes | None
     key: str | None = None
@@ -24,7 +24,7 @@ class Record(NamedTuple):
 
 
 class TopicMessage(msgspec.Struct, frozen=True, gc=False):
-    """One message of a topic. Its index is its own for ever; `at` is when it was appended."""
+    """One message of a topic. Its index never changes; `at` is when it was appended."""
 
     index: int
     at: int
@@ -34,7 +34,7 @@ class TopicMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class TopicBatch(NamedTuple):
-    """What a poll gave: messages with indexes from `first` to `last`, and the proof that they are held.
+    """The result of a poll: messages with indexes from `first` to `last`, and the proof that they are held.
 
     `deliveries` counts how often they were handed out, this time too. `lease_at`: the end of the lease.
     `skipped`: indexes passed over because retention had dropped them unread.
@@ -61,7 +61,7 @@ class Lag(NamedTuple):
     """How far behind a group is.
 
     `messages`: after `settled`, an upper bound where compaction left holes. `age_ms`: of the oldest one.
-    `held`: stretches that readers hold, `expired` of them with an ended lease. `skipped`: dropped unread.
+    `held`: batches that readers hold; `expired`: those whose lease has ended. `skipped`: dropped unread.
     """
 
     settled: int
@@ -126,9 +126,9 @@ def encoded(record: Record | bytes) -> list[str | bytes]:
 
 
 def _check(record: object) -> None:
-    """ConfigError for what a caller without a type checker may hand over."""
+    """Raise ConfigError for what a caller without a type checker may pass."""
     if not isinstance(record, Record):
-        raise ConfigError(f"{record!r:.60} is no message; give bytes or a Record")
+        raise ConfigError(f"{record!r:.60} is not a message; give bytes or a Record")
     if not isinstance(record.content, bytes | None) or not isinstance(record.key, str | None):
         raise ConfigError(f"{record!r:.100}: content must be bytes or None, the key text or None")
 
@@ -161,7 +161,7 @@ def _decoded_headers(headers: bytes) -> dict[str, str]:
             return {str(name): str(value) for name, value in found.items()}
     except (msgspec.DecodeError, RecursionError):
         pass
-    # Somebody else's notion of headers is shown, never an end to reading.
+    # Headers that another program wrote differently must not stop a reader.
     return {"": headers.decode("utf-8", "replace")}
 
 

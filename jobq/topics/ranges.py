@@ -1,7 +1,7 @@
-"""Detached reading: stretches of a topic by index, without a group.
+"""Read ranges of a topic by index, without a group.
 
 A page comes by XRANGE straight from the log. It is whole when its indexes follow one another from the one
-asked for; else a script looks, which knows of compaction and of what retention dropped. Where the topic has messages so
+expected; otherwise a script reads it, which handles compaction and retention. Where the topic has messages so
 long that a page by XRANGE could hold the server up, each page comes from the script, which counts bytes.
 """
 
@@ -47,7 +47,7 @@ def _end(binding: TopicCalls, end: Position | None, last: int) -> int:
         return last
     if isinstance(end, int) and not isinstance(end, bool):
         return end
-    raise ConfigError(f"end={end!r} is no end of a stretch; take an index, a datetime or None")
+    raise ConfigError(f"end={end!r} is not an end of a range; take an index, a datetime or None")
 
 
 def _messages(

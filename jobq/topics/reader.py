@@ -1,4 +1,4 @@
-"""A reader of a group: polls, works, commits. At least once: what isn't committed comes again."""
+"""`Reader` and `AsyncReader` poll messages for a group and commit them; what isn't committed comes again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jobq.topics.waiting import LogWaiter
 
 Commit = Literal["manual", "auto", "read"]
 MOST = 1_000
-#: A pause, a seek and a group made anew don't wake who waits for messages.
+#: A pause, a seek and a group that is created again don't wake waiting readers.
 LOOK_EVERY_S = 1.0
 LONGEST_WAIT_S = 3600.0
 log = logging.getLogger("jobq.topic")
@@ -62,7 +62,7 @@ class Reader(BlockingFacade):
         self._lease_ms = checked_lease(lease) if commit != "read" else 0
         self._caller, self._pid = Caller(), os.getpid()
         self._held: TopicBatch | None = None
-        #: With commit='read': settled and not seen by anybody yet.
+        #: With commit='read': settled, and not returned by a poll yet.
         self._unseen: list[TopicMessage] = []
         #: In a `for`: the message being worked on, and the one done before it.
         self._open: TopicMessage | None = None
@@ -77,9 +77,9 @@ class Reader(BlockingFacade):
     def poll(
         self, count: int = 100, block: float | timedelta = 0, *, now: int | None = None
     ) -> Steps[TopicBatch]:
-        """The next messages, up to `count` and about 4 MiB; an empty batch when there are none.
+        """Return the next messages, up to `count` and about 4 MiB; an empty batch when there are none.
 
-        block: wait up to so long for the first. Messages whose lease has ended come before new ones.
+        block: how long to wait for the first one. Messages whose lease has ended come before new ones.
         Raises OutOfRangeError when the next message was dropped and the group's rule is 'error'.
         """
         if not 1 <= count <= MOST:
@@ -101,10 +101,10 @@ class Reader(BlockingFacade):
                 return TopicBatch([])
 
     def commit(self, done: TopicBatch | TopicMessage | None = None) -> int:
-        """Settle a batch, the one polled last unless told; the index up to which the group is done.
+        """Settle a batch, by default the one polled last; return the index up to which the group is done.
 
         With a message of the batch polled last: up to that one, and the rest stays held. Raises LeaseLostError when
-        they are somebody else's by now, or the group was moved: they come again, or another did them.
+        another reader has them now, or the group was moved: they come again, or another reader handled them.
         """
         self._check_process()
         batch, through = self._held, None
@@ -134,11 +134,11 @@ class Reader(BlockingFacade):
         *,
         now: int | None = None,
     ) -> None:
-        """Renew the lease of a batch, the one polled last unless told. Raises LeaseLostError as commit does."""
+        """Renew the lease of a batch, by default the one polled last. Raises LeaseLostError as commit does."""
         self._extend(batch, self._lease_ms if lease is None else checked_lease(lease), now)
 
     def release(self, batch: TopicBatch | None = None) -> None:
-        """Give back what isn't committed of a batch: any reader of the group gets it at once."""
+        """Give back the uncommitted messages of a batch: any reader of the group gets them at once."""
         self._extend(batch, 0, None)
         if batch is None or self._holds(batch):
             self._held = None
@@ -151,10 +151,10 @@ class Reader(BlockingFacade):
             self._unseen = [*batch.messages, *self._unseen]
 
     def __iter__(self) -> Iterator[TopicMessage]:
-        """Messages one by one, waiting for them, until interrupt. Between two the lease is renewed if need be.
+        """Yield messages one by one, waiting for them, until interrupt. The lease is renewed between messages.
 
         With commit='auto' a batch is committed when its last message is done, which is when the next one is
-        asked for; what an exception or a break leaves undone is given back when the reader closes.
+        asked for; closing the reader gives back what an exception or a break left unhandled.
         """
         while True:
             batch = self.poll(block=LONGEST_WAIT_S)
@@ -172,15 +172,15 @@ class Reader(BlockingFacade):
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was, and not taken back."""
+        """Whether it was interrupted."""
         return self._wait.ended
 
     def go_on(self) -> None:
-        """Take an interrupt back."""
+        """Undo an interrupt."""
         self._wait.go_on()
 
     def begin(self, batch: TopicBatch, message: TopicMessage) -> bool:
-        """What iteration does before each message; False when the batch is another reader's by now."""
+        """Prepare for a message of an iteration; return False when another reader has the batch now."""
         now = time.monotonic()
         if self._open is None:
             self._renewed = now
@@ -195,7 +195,7 @@ class Reader(BlockingFacade):
         return True
 
     def finish(self) -> None:
-        """What iteration does after the last message of a batch."""
+        """End the iteration of a batch."""
         self._done, self._open = self._open, None
 
     def close(self) -> None:
@@ -228,7 +228,7 @@ class Reader(BlockingFacade):
     def _check_process(self) -> None:
         if self._pid != os.getpid():
             raise ConfigError(
-                f"{self!r} was made before this process was forked; each process makes readers of its own"
+                f"{self!r} was made before this process was forked; make a reader in each process"
             )
 
     def _holds(self, batch: TopicBatch) -> bool:
@@ -343,5 +343,5 @@ def checked_lease(lease: float | timedelta) -> int:
     """Milliseconds, or ConfigError."""
     lease_ms = round(duration_s(lease) * 1000)
     if not 1 <= lease_ms <= DAY_MS:
-        raise ConfigError(f"lease={lease!r} is no lease; take 1 ms to a day")
+        raise ConfigError(f"lease={lease!r} is out of range; take 1 ms to a day")
     return lease_ms

@@ -7,9 +7,9 @@
 <topic>:call:<caller>          ours, PX 10 min: number and reply of a caller's last call
 =============================  ====================================================================
 
-As there, a position moves as messages are read: at most once. No prefix, no times, no keys or headers.
-A script must be told its keys, and the next index isn't known before: calls bring the keys of a stretch and are
-made again where others were faster.
+As in redismq, a position moves as messages are read: at most once. There is no prefix, and no times, keys or headers.
+A script must declare its keys, and the next index isn't known before the call. So calls bring the keys of a range of
+indexes, and are repeated when other clients were faster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PER_CALL = 1_000
 #: Indexes of one page: the first, and the most; about PAGE_BYTES by the pages before.
 FIRST_PAGE, PER_PAGE, PAGE_BYTES = 16, 200, 262_144
 LONGEST_INDEX = 15
-#: How many indexes others may take between a look at the counter and the call.
+#: How many indexes others may take between reading the counter and the call.
 SPARE = 64
 #: Holes passed over in one call, and where there were none just now: each costs the call a key's name.
 STRETCH, NEAR = 1_000, 16
@@ -37,7 +37,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.25
 
 
 class RedismqTopic:
-    """The topic `name` in redismq's layout. ttl: how long a message lives; None, as there, for ever."""
+    """The topic `name` in redismq's layout. ttl: how long a message is kept; None, as in redismq, for ever."""
 
     def __init__(
         self, name: str, client: Client | None = None, *, ttl: float | timedelta | None = None
@@ -58,11 +58,11 @@ class RedismqTopic:
         return f"{type(self).__name__}({self.name!r})"
 
     def append(self, content: bytes) -> int:
-        """Add one message; its index."""
+        """Append one message; return its index."""
         return self.append_many([content])[0]
 
     def append_many(self, contents: Iterable[bytes]) -> list[int]:
-        """Add messages, up to 1,000 in a round trip, each round trip whole or not at all; their indexes."""
+        """Append messages; return their indexes. A round trip appends up to 1,000, all of them or none."""
         indexes: list[int] = []
         for some in _batches(contents):
             first, last = self._append(some)
@@ -70,7 +70,7 @@ class RedismqTopic:
         return indexes
 
     def reader(self, group: str, *, out_of_range: str = "earliest") -> RedismqReader:
-        """Read for `group`, beside any number of other readers of it."""
+        """Return a reader for `group`; a group may have any number of readers."""
         return RedismqReader(self, group, out_of_range)
 
     def read(self, start: int = 1, end: int | None = None) -> Iterator[TopicMessage]:
@@ -92,11 +92,11 @@ class RedismqTopic:
         return self.index_at(self.counter_key)
 
     def index_at(self, key: str) -> int:
-        """The index kept there, 0 for none. Raises ScriptError where somebody wrote what is none."""
+        """Return the index kept there, 0 for none. Raises ScriptError for a value that is not an index."""
         found = self.client.command("GET", key)
         if found and not (found.isdigit() and len(found) <= LONGEST_INDEX):
             raise ScriptError(
-                f"{key} holds {found[:40]!r}, which is no index; SET it to one, or delete the topic or "
+                f"{key} holds {found[:40]!r}, which is not an index; SET it to one, or delete the topic or "
                 "unsubscribe the group that it belongs to"
             )
         return int(found or 0)
@@ -104,7 +104,7 @@ class RedismqTopic:
     def delete(self) -> None:
         """Drop the messages and the counter. Positions of groups stay: unsubscribe them.
 
-        Where the counter is none any more nobody knows how many messages there are: they stay.
+        When the counter is damaged the number of messages is unknown, and they stay.
         """
         try:
             last = self.last()
@@ -170,7 +170,7 @@ class RedismqReader:
         return f"{type(self).__name__}({self.topic.name!r}, {self.group!r})"
 
     def poll(self, count: int = 100, block: float | timedelta = 0) -> TopicBatch:
-        """The next messages, up to `count`. block: wait so long for the first, by looking again and again."""
+        """Return the next messages, up to `count`. block: how long to wait for the first one, by polling."""
         if not 1 <= count <= PER_CALL:
             raise ConfigError(f"count={count!r}: take 1 to {PER_CALL:,} messages at a time")
         deadline, pause = time.monotonic() + duration_s(block), FIRST_PAUSE_S
@@ -195,7 +195,9 @@ class RedismqReader:
             return 1
         following = last + 1 if place == "latest" else place
         if not isinstance(following, int) or isinstance(place, bool):
-            raise ConfigError(f"{place!r} is no place here; take 'earliest', 'latest' or an index")
+            raise ConfigError(
+                f"{place!r} is not a position here; take 'earliest', 'latest' or an index"
+            )
         if not 1 <= following <= last + 1:
             raise self._out(following, last)
         self.topic.client.command("SET", self.position_key, following - 1)
@@ -218,7 +220,7 @@ class RedismqReader:
         return f"{self.topic.name}:{self.group}:nextIndex"
 
     def _ask(self, count: int) -> tuple[TopicBatch, bool]:
-        """What one call gives, and whether there is more to look through at once."""
+        """Return what one call gives, and whether to call again at once."""
         while True:
             word, position, last, *rest = self.topic.call(
                 self._scripts["redismq_poll"],
@@ -249,7 +251,7 @@ def _batches(contents: Iterable[bytes]) -> Iterator[list[bytes]]:
     size = 0
     for content in contents:
         if not isinstance(content, bytes):
-            raise ConfigError(f"{content!r:.60} is no message; give bytes")
+            raise ConfigError(f"{content!r:.60} is not a message; give bytes")
         some.append(content)
         size += len(content)
         if len(some) == PER_CALL or size >= BYTES_PER_CALL:
@@ -273,5 +275,5 @@ def checked_name(kind: str, name: str) -> str:
 def _milliseconds(ttl: float | timedelta) -> int:
     milliseconds = round(duration_s(ttl) * 1000)
     if milliseconds < 1:
-        raise ConfigError(f"ttl={ttl!r} is no life; take 1 ms or more, or None")
+        raise ConfigError(f"ttl={ttl!r} is out of range; take 1 ms or more, or None")
     return milliseconds

@@ -34,7 +34,7 @@ from jobq.topics.ranges import read
 from jobq.topics.reader import AsyncReader, Commit, Reader
 
 PER_CALL = 1_000
-#: Messages looked at in one step of a compaction.
+#: Messages that one step of a compaction reads.
 STEP = 500
 #: Messages that a detached read on an event loop takes from its thread at a time.
 PAGE = 500
@@ -63,7 +63,7 @@ class Topic:
         durability: str | None = None,
         now: int | None = None,
     ) -> int:
-        """Add one message; its index. content=None deletes the key, once compaction comes by."""
+        """Append one message; return its index. content=None deletes the key at the next compaction."""
         record = Record(content, key, headers)
         return self._append(encoded(record), durability, now).first
 
@@ -74,7 +74,7 @@ class Topic:
         durability: str | None = None,
         now: int | None = None,
     ) -> list[int]:
-        """Add messages, up to 1,000 in a round trip, each round trip whole or not at all; their indexes.
+        """Append messages; return their indexes. A round trip appends up to 1,000, all of them or none.
 
         The indexes of one round trip are consecutive. durability: memory, disk or replicas=n instead of
         the client's. Raises ConfigError or CodecError for a bad message before its round trip, ServerFullError when
@@ -96,13 +96,13 @@ class Topic:
         lease: float | timedelta = 30,
         out_of_range: str = "earliest",
     ) -> Reader:
-        """Read for `group`, beside any number of other readers of it; see Reader."""
+        """Return a reader for `group`; a group may have any number of readers. See Reader."""
         return Reader(
             self._binding, group, commit=commit, start=start, lease=lease, out_of_range=out_of_range
         )
 
     def group(self, name: str) -> TopicGroup:
-        """The group of that name, to steer and to look at; it needn't exist."""
+        """Return the group of that name, to inspect and control it; it need not exist."""
         return TopicGroup(self._binding, name)
 
     def read(
@@ -112,38 +112,38 @@ class Topic:
         *,
         out_of_range: str = "error",
     ) -> Iterator[TopicMessage]:
-        """Messages from `start` to `end`, both included, for nobody in particular: no position moves.
+        """Yield messages from `start` to `end`, both included. No group's position moves.
 
         end: None for the last message there is now; a datetime excludes what was appended then or later.
-        Raises OutOfRangeError when retention has dropped messages of that stretch, also on the way;
+        Raises OutOfRangeError when retention has dropped messages of that range, also while reading;
         out_of_range='earliest' goes on with the first that is there.
         """
         return read(self._binding, start, end, out_of_range)
 
     def get(self, index: int) -> TopicMessage | None:
-        """The message of that index; None when it was dropped or isn't there yet."""
+        """Return the message of that index; None when it was dropped or doesn't exist yet."""
         found = list(read(self._binding, index, index, "earliest"))
         return found[0] if found else None
 
     def find(self, at: datetime | float) -> int:
-        """The lowest index appended at that time or later; one after the last when there is none."""
+        """Return the lowest index appended at that time or later; the last index + 1 when there is none."""
         return int(self._binding.run("find", {"time": moment_of(at)})[0])
 
     def groups(self) -> list[str]:
-        """Names of the groups, sorted."""
+        """Return the names of the groups, sorted."""
         return self.describe().groups
 
     def strange_groups(self) -> list[bytes]:
-        """What somebody put among the names of groups and can't be one, sorted."""
+        """Return entries of the list of groups that can't be a group's name, sorted."""
         listed = self.client.command("SMEMBERS", self._binding.key("groups"))
         return sorted(name for name in listed if not is_name("group", name))
 
     def forget_group(self, name: bytes) -> bool:
-        """Take off the list what can't be a group's name; whether it was there."""
+        """Remove an entry that can't be a group's name from the list; return whether it was there."""
         return bool(self.client.command("SREM", self._binding.key("groups"), name))
 
     def describe(self, *, now: int | None = None) -> Description:
-        """What the topic holds, and its limits."""
+        """Return what the topic holds, and its limits."""
         reply = self._binding.run("describe", {"now": moment(now)})
         first, last, messages, nbytes, oldest_at, newest_at, base_to, phase, age, count, size = (
             reply[:11]
@@ -163,11 +163,11 @@ class Topic:
         compact: bool | None = None,
         tombstones: float | timedelta | None = None,
     ) -> Retention:
-        """Change what is kept: None leaves a limit as it is, 0 takes it away; the limits there are now.
+        """Change how long messages are kept; return the limits. None leaves a limit as it is, 0 removes it.
 
-        Limits are applied a little with every append, and whole by `trim`. compact: of each key only the
+        Every append applies the limits to a few messages; `trim` applies them to all. compact: of each key only the
         newest message is kept, and all without a key; it goes with max_age, not with the other two.
-        tombstones: how long a compaction keeps the deletion of a key, a day unless said otherwise.
+        tombstones: how long a compaction keeps the deletion of a key, a day by default.
         """
         if tombstones is None and compact and not self.limits().tombstone_ms:
             tombstones = DAY_MS / 1000
@@ -186,11 +186,11 @@ class Topic:
         return self.limits()
 
     def limits(self) -> Retention:
-        """What is kept."""
+        """Return the limits."""
         return self.describe().limits
 
     def trim(self, before: int | None = None, *, now: int | None = None) -> int:
-        """Drop what the limits no longer allow, or all below an index; the first index kept."""
+        """Drop what the limits no longer allow, or all below an index; return the first index kept."""
         while True:
             values = {"now": moment(now), "before": "" if before is None else before}
             first, more = self._binding.run("trim", values)
@@ -198,7 +198,7 @@ class Topic:
                 return int(first)
 
     def compact(self, *, now: int | None = None) -> int:
-        """Compact up to the last message there is now; the index it reached. Safe while in use."""
+        """Compact up to the current last message; return the index reached. Safe while the topic is in use."""
         values = {"now": moment(now), "limit": STEP}
         under_way, reached = self._binding.run("compact", {**values, "begin": 1})
         while under_way:
@@ -206,7 +206,7 @@ class Topic:
         return int(reached)
 
     def delete(self) -> None:
-        """Drop the topic with its groups, whatever its keys are. Who appends to it afterwards begins anew at 1."""
+        """Delete the topic with its groups, whatever types its keys have. A later append starts at index 1 again."""
         prefix = self._binding.prefix
         try:
             listed = self.client.command("SMEMBERS", self._binding.key("groups"))

@@ -1,7 +1,6 @@
-"""Waiting until something is appended: XREAD on a connection of its own, from the index seen last.
+"""Wait until something is appended: XREAD on a separate connection, from the last index seen.
 
-What it reads is thrown away: the poll that follows decides who gets it. So a wake-up that is lost, or one too
-many, costs time and nothing else.
+What it reads is discarded: the following poll hands messages out. So a lost or surplus wake-up costs nothing but time.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class LogWaiter:
         self._ended = threading.Event()
 
     def steps(self, after: int, seconds: float) -> Steps[None]:
-        """Return when the log has a message after that index, after so many seconds, or for no reason.
+        """Return when the log has a message after that index, when the time is over, or for no reason.
 
         Raises UnavailableError when no connection can be opened.
         """

@@ -52,7 +52,7 @@ def test_append_many_of_nothing_changes_nothing(topic, redis):
         (Record(b"x" * (LONGEST + 1)), CodecError, "1,048,577"),
         (Record(b"", "k" * (LONGEST + 1)), CodecError, "over"),
         (Record(None), ConfigError, "key"),
-        ("text", ConfigError, "'text' is no message"),
+        ("text", ConfigError, "'text' is not a message"),
         (Record("text"), ConfigError, "must be bytes"),  # type: ignore[arg-type]
         (Record(b"", b"key"), ConfigError, "the key text"),  # type: ignore[arg-type]
         (Record(b"", headers={"n": 1}), CodecError, "'n': 1"),  # type: ignore[dict-item]

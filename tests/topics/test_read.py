@@ -105,7 +105,7 @@ def test_place_that_is_none_is_refused(topic, place):
 
 
 def test_end_that_is_none_is_refused(topic):
-    with pytest.raises(ConfigError, match="no end"):
+    with pytest.raises(ConfigError, match="not an end"):
         topic.read(1, "earliest")
 
 

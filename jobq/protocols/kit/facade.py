@@ -65,7 +65,7 @@ class AsyncFacade(Generic[B]):
         return await adrive(steps, self._request, self._settling)
 
     async def _request(self, request: ScriptCall[T]) -> T:
-        """Make one request: here in a thread of its own."""
+        """Make one request: here in a thread."""
         blocking: Any = self.blocking
         return await asyncio.to_thread(blocking.client.ask, request)
 

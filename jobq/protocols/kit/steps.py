@@ -34,7 +34,7 @@ class Ask(NamedTuple, Generic[T]):
 
 
 class Nap(NamedTuple):
-    """Sleep for so many seconds, or until one of the files is readable; those that are get sent back."""
+    """Sleep for a time, or until one of the files is readable; the readable ones are sent back."""
 
     seconds: float
     files: tuple[int, ...] = ()

@@ -72,5 +72,5 @@ class ReliableCalls:
 def at_least(name: str, value: int, least: int) -> int:
     """`value` itself if it is a whole number of so much or more, else ConfigError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name}={value!r} is no whole number of {least} or more")
+        raise ConfigError(f"{name}={value!r} is not a whole number of {least} or more")
     return value

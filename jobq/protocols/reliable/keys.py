@@ -1,6 +1,6 @@
 """Names of a queue's keys: `reliable:{mails}:undelivered`, or `reliable:{shop}mails:undelivered`.
 
-A name that has a hash tag of its own keeps it, so that a Cluster can serve several queues in one pop.
+A name with a hash tag keeps it, so that a Cluster can serve several queues in one pop.
 
 =============  ==========================================================================
 undelivered    list, ids that wait, the next one first
@@ -8,7 +8,7 @@ tickets        list, the ids of those that no blocked client was promised; what 
 delivered      sorted set, id by its last delivery, epoch ms; fractions keep the order within one ms
 messages       hash, id -> content, wherever the message is
 unacked        hash, id -> deliveries that ended without an acknowledgement, where there were any
-tokens         hash, id -> who holds it, where the holder gave a token
+tokens         hash, id -> token of its holder, if the holder gave one
 dead           sorted set, id by its death, of those that were delivered too often
 meta           hash: last_id, issued_at (of tickets), skew (see _look.lua), max_deliveries
 call:<caller>  string, PX 10 min: number and answer of that caller's last call
@@ -96,7 +96,7 @@ _OWN = ("blpop", "llen")
 
 
 def rights(ns: str = "reliable", queues: Sequence[str] = ()) -> list[str]:
-    """The words after a user's name, passwords apart: to use `queues` in every way, or all of the namespace."""
+    """Return the words after a user's name, without passwords: for all uses of `queues`, or of the namespace."""
     called = (script for script in scripts() if script.area == "reliable")
     patterns = [literal(prefix(ns, queue)) for queue in queues] or [
         f"{literal(checked_space(ns))}:"

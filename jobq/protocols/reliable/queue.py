@@ -32,7 +32,7 @@ class ReliableQueue(BlockingFacade):
     """Queues of messages that stay until they are acknowledged; each is delivered at least once.
 
     key: a queue's name, as in the module; the Redis keys behind it begin with `ns`. Threads may share one.
-    Every method that says `now` goes by that epoch ms instead of the server's clock.
+    `now`, in epoch ms, replaces the server's clock: for tests.
     """
 
     def __init__(self, client: Client | None = None, ns: str = "reliable") -> None:
@@ -43,7 +43,7 @@ class ReliableQueue(BlockingFacade):
         return f"ReliableQueue(ns={self.ns!r})"
 
     def push(self, key: str, *items: str | bytes, now: int | None = None) -> list[str]:
-        """Append items, all or none; their ids, each greater than all that the queue gave before."""
+        """Append items, all or none; return their ids, each greater than all earlier ids of the queue."""
         contents = [_content(item) for item in items]
         if not contents:
             raise ConfigError(f"push to {key!r} has no item; give one or more")
@@ -59,12 +59,12 @@ class ReliableQueue(BlockingFacade):
         recover_ms: int | None = None,
         now: int | None = None,
     ) -> Steps[list[Popped] | None]:
-        """Up to count messages, of the first key as many as it has, then of the next.
+        """Return up to count messages: those of the first key, then those of the next.
 
-        block: wait for so many ms, 0 = not at all, negative = for ever; None when the time is over. Who waits
-        longest is served first, from the one queue that something was pushed to. token: who holds them, for
-        ack, nack and extend. recover_ms: of each key take first what was delivered so long ago and not
-        acknowledged; whoever waits gets that too.
+        block: how many ms to wait, 0 = don't, negative = for ever; None when the time is over. The client that has
+        waited longest is served first, from the one queue that something was pushed to. token: names the holder
+        for ack, nack and extend. recover_ms: first take messages of each key that were delivered that long ago and
+        not acknowledged; waiting clients get those too.
         """
         names = _names(keys)
         at_least("count", count, 0)
@@ -88,16 +88,16 @@ class ReliableQueue(BlockingFacade):
         return (yield from BlockingPop(self._calls, pop, undo, names, block, recover_ms).steps())
 
     def ack(self, key: str, *ids: str, token: str = "", now: int | None = None) -> list[str] | None:
-        """Forget delivered messages; the ids that were forgotten, None when there is no such queue.
+        """Remove delivered messages; return the removed ids, None when the queue doesn't exist.
 
-        An id that isn't among them was acknowledged before, or, with a token, is somebody else's by now.
+        An id that is missing was acknowledged before or, with a token, has another holder now.
         """
         return self._of_ids("ack", key, ids, *_token(token), now=now)
 
     def nack(
         self, key: str, *ids: str, token: str = "", front: bool = False, now: int | None = None
     ) -> list[str] | None:
-        """Give delivered messages back, behind all that wait or to the front; as ack answers.
+        """Give delivered messages back, to the end of the queue or the front; returns what ack does.
 
         One that was delivered as often as the queue's max_deliveries is dead instead.
         """
@@ -107,13 +107,13 @@ class ReliableQueue(BlockingFacade):
     def release(
         self, key: str, *ids: str, token: str = "", now: int | None = None
     ) -> list[str] | None:
-        """Give messages back to the front that nobody began to handle: their delivery doesn't count."""
+        """Give messages back to the front unhandled: their delivery doesn't count."""
         return self._of_ids("nack", key, ids, *_token(token), "FRONT", "RELEASE", now=now)
 
     def extend(
         self, key: str, *ids: str, token: str = "", now: int | None = None
     ) -> list[str] | None:
-        """Have messages count as delivered now, so that nobody recovers them yet; as ack answers."""
+        """Count messages as delivered now, so that they aren't recovered yet; returns what ack does."""
         return self._of_ids("extend", key, ids, *_token(token), now=now)
 
     @stepwise
@@ -127,10 +127,10 @@ class ReliableQueue(BlockingFacade):
         token: str = "",
         now: int | None = None,
     ) -> Steps[list[Recovered] | None]:
-        """Up to count messages that were delivered `elapsed` ms ago or more and not acknowledged.
+        """Return up to count messages that were delivered `elapsed` ms ago or earlier and not acknowledged.
 
-        They count as delivered once more, now; the others' turn comes first next time. None when there is no
-        such queue. block: wait for one, as pop does.
+        They count as delivered once more, now; the next call takes the others first. None when the queue
+        doesn't exist. block: wait for one, as pop does.
         """
         names = [checked_key(key)]
         at_least("count", count, 0)
@@ -170,7 +170,7 @@ class ReliableQueue(BlockingFacade):
     def dead(
         self, key: str, start: int = 0, count: int = 100, *, now: int | None = None
     ) -> list[DeadItem]:
-        """Messages that were delivered too often, the first to die first. Raises EmptyKeyError."""
+        """Return messages that were delivered too often, the oldest dead first. Raises EmptyKeyError."""
         rows = self._inspect(key, start, count, ["DEAD"], now)
         return [DeadItem(text_of(id), *rest) for id, *rest in rows]
 
@@ -178,7 +178,7 @@ class ReliableQueue(BlockingFacade):
         self, key: str, start: int, count: int, place: list[str], now: int | None
     ) -> list[Any]:
         if isinstance(start, bool) or not isinstance(start, int):
-            raise ConfigError(f"start={start!r} is no whole number")
+            raise ConfigError(f"start={start!r} is not a whole number")
         at_least("count", count, 1)
         found: list[Any] = []
         while count > 0:
@@ -198,37 +198,37 @@ class ReliableQueue(BlockingFacade):
         return found
 
     def revive(self, key: str, *ids: str, now: int | None = None) -> list[str] | None:
-        """Have dead messages wait again as if never delivered; the ids that were dead."""
+        """Put dead messages back as if never delivered; return the ids that were dead."""
         return self._of_ids("revive", key, ids, now=now)
 
     def purge(self, key: str, *ids: str, now: int | None = None) -> list[str] | None:
-        """Forget dead messages; the ids that were dead."""
+        """Remove dead messages; return the ids that were dead."""
         return self._of_ids("purge", key, ids, now=now)
 
     def info(self, key: str) -> Info:
-        """How many messages are where. Raises EmptyKeyError."""
+        """Return the queue's counts. Raises EmptyKeyError."""
         rows = self._calls.ask("info", [checked_key(key)], "ALL")
         facts = dict(zip(rows[::2], rows[1::2], strict=True))
         facts[b"last_id"] = text_of(facts[b"last_id"])
         return Info(**{name: facts[name.encode()] for name in Info._fields})
 
     def length(self, key: str) -> int:
-        """How many messages wait; 0 where there is no such queue."""
+        """Return how many messages wait; 0 when the queue doesn't exist."""
         name = [checked_key(key)]
         return int(self._calls.client.command("LLEN", self._calls.places(name)[0]))
 
     def configure(self, key: str, *, max_deliveries: int) -> None:
-        """After how many deliveries without an acknowledgement a message is dead; 0 = never."""
+        """Set after how many deliveries without an acknowledgement a message is dead; 0 = never."""
         most = at_least("max_deliveries", max_deliveries, 0)
         self._calls.ask("configure", [checked_key(key)], most)
 
     def clear(self, key: str) -> int | None:
-        """Forget all messages; how many. The queue stays, its ids go on from the last one."""
+        """Remove all messages; return how many. The queue stays; its ids continue after the last one."""
         cleared: int | None = self._calls.change("clear", [checked_key(key)])
         return cleared
 
     def delete(self, key: str) -> int | None:
-        """Forget a queue whole; how many messages it had, None when there is no such queue."""
+        """Delete a queue; return how many messages it had, None when the queue doesn't exist."""
         deleted: int | None = self._calls.change("clear", [checked_key(key)], "QUEUE")
         return deleted
 
@@ -241,7 +241,7 @@ class ReliableQueue(BlockingFacade):
         for id in ids:
             if not isinstance(id, str) or len(id) > 40 or not _ID.fullmatch(id):
                 shown = repr(id)[:60]
-                raise ConfigError(f"id {shown} is none; ids look like 1601155608777-1")
+                raise ConfigError(f"id {shown} is not an id; ids look like 1601155608777-1")
         reply = self._calls.change(verb, names, *words, *ids, now=now)
         return None if reply is None else _texts(reply)
 
@@ -255,7 +255,7 @@ class ReliableQueue(BlockingFacade):
 class AsyncReliableQueue(AsyncFacade[ReliableQueue]):
     """The methods of ReliableQueue as coroutines. Calls run in threads; any number of waits on the event loop.
 
-    A pop or recover that is cancelled gives back what it got: nobody has to wait until it is recovered.
+    A pop or recover that is cancelled gives back what it got, so that it needn't be recovered.
     """
 
     def __init__(self, client: Client | None = None, ns: str = "reliable") -> None:
@@ -291,7 +291,7 @@ def _content(item: str | bytes) -> bytes:
         try:
             return item.encode()
         except UnicodeEncodeError:
-            raise ConfigError(f"item {item!r} is no text; give its bytes") from None
+            raise ConfigError(f"item {item!r} is not valid text; give its bytes") from None
     if not isinstance(item, bytes):
         raise ConfigError(f"item {item!r} is neither text nor bytes")
     return item
@@ -303,7 +303,9 @@ def _token(token: str) -> tuple[str, ...]:
 
 def _checked_block(block: int) -> None:
     if isinstance(block, bool) or not isinstance(block, int):
-        raise ConfigError(f"block={block!r} is no whole number of ms; 0 doesn't wait, -1 for ever")
+        raise ConfigError(
+            f"block={block!r} is not a whole number of ms; 0 doesn't wait, -1 waits for ever"
+        )
 
 
 def _texts(reply: Sequence[bytes]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What calls answer: tuples of the module's shapes, typed, with what it doesn't tell beside them."""
+"""What calls return: typed tuples in the module's shapes, with attributes for what the module doesn't return."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 def text_of(written: bytes) -> str:
-    """A name or an id; what somebody else wrote there may be no text."""
+    """Decode a name or an id; other programs may have written any bytes."""
     return written.decode("utf-8", "backslashreplace")
 
 
@@ -51,7 +51,7 @@ class Recovered(_Recovered):
 
 
 class WaitingItem(NamedTuple):
-    """A message that nobody has, as inspect shows it."""
+    """A message that waits, as inspect returns it."""
 
     id: str
     content: bytes

@@ -1,7 +1,7 @@
 """Blocking pop and blocking recover, as steps (see `protocols.kit.steps`).
 
-A client that waits to pop stands in line for a ticket: a blocking pop of the server, which serves who blocked first.
-A ticket is no message: a client that dies with one loses nothing, and the scripts issue another.
+A client that waits to pop waits for a ticket, by a blocking pop. The server serves the client that blocked first.
+A ticket is not a message: when a client crashes with one, nothing is lost, and the scripts issue another.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class UnknownMethodError(JobqError):
-    """The method isn't one of RSMQ's."""
+    """RSMQ has no such method."""
 
 
 class Bridge:
@@ -94,7 +94,7 @@ class Bridge:
             return None, error
         if not isinstance(call, dict):
             return None, ValueError(
-                f'{line!r:.60} is no call; write {{"n":1,"method":…,"options":{{…}}}}'
+                f'{line!r:.60} is not a call; write {{"n":1,"method":…,"options":{{…}}}}'
             )
         n, method = call.get("n"), str(call.get("method")).removesuffix("Async")
         if method == "quit":
@@ -154,7 +154,7 @@ def _decoded(line: bytes) -> Any:
 
 
 def _no_constant(word: str) -> None:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def _encoded(answer: dict[str, Any]) -> bytes:
@@ -170,7 +170,7 @@ def _text(options: Options, item: str) -> str:
     value = options.get(item)
     if javascript.is_falsy(value):
         return ""
-    # An empty list is no missing parameter, but a text of no lawful format.
+    # RSMQ reports an empty list as an invalid format, not as a missing parameter.
     return javascript.text(value) or "\0"
 
 

@@ -53,7 +53,7 @@ def existing_name(value: Any) -> str:
 
 
 def can_name(name: str) -> bool:
-    """Whether a queue may be called so; anybody can put any bytes on the list of queues."""
+    """Whether a queue can have this name; the list of queues may hold any bytes."""
     return name != RESERVED and _FOREIGN_NAME.fullmatch(name) is not None
 
 
@@ -63,7 +63,7 @@ def is_regular_name(value: Any) -> bool:
 
 
 def message_id(value: Any) -> str:
-    """An id that a message may have; some clients make ids that Node refuses, and anybody can write any bytes."""
+    """An id that a message may have; some clients make ids that Node refuses, and stored ids may be any bytes."""
     if not value:
         raise MissingParameterError("id")
     if not isinstance(value, str) or not 0 < len(bytes_of(value)) <= _LONGEST_ID:
@@ -127,7 +127,7 @@ def body(message: Any) -> bytes:
 
 
 def random_parts(count: int) -> list[bytes]:
-    """The random ends of so many ids, each given once."""
+    """Return the random ends of `count` ids, each only once."""
     try:
         return [_drawn.pop() for _ in range(count)]
     except IndexError:

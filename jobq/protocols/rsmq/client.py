@@ -222,8 +222,7 @@ class AsyncRsmq(AsyncFacade[Rsmq]):
     """The methods of Rsmq as coroutines, for one event loop.
 
     Requests are collected while a round trip is under way and make the next one together, in their order.
-    A coroutine that is cancelled meanwhile doesn't take its request back: what it received stays hidden until
-    its vt runs out.
+    Cancelling a coroutine doesn't cancel its request: what it received stays hidden until its vt ends.
     """
 
     def __init__(

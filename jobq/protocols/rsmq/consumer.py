@@ -35,7 +35,7 @@ from jobq.protocols.kit.steps import Steps, ask
 from jobq.protocols.rsmq import checks, steps
 from jobq.protocols.rsmq.errors import QueueExistsError
 from jobq.protocols.rsmq.messages import DELAY_S, VT_S, Attributes, RsmqMessage
-from jobq.protocols.rsmq.requests import Requests, told
+from jobq.protocols.rsmq.requests import Requests, outcome_words
 
 logger = logging.getLogger("jobq.rsmq")
 #: Longest wait of one poll; stop ends it.
@@ -45,7 +45,7 @@ RENEWALS = 3
 
 
 class Consumed(NamedTuple):
-    """What a consumer did: handled and deleted, failed, given up, received by somebody else meanwhile."""
+    """How many messages were handled and deleted, failed, became dead letters, or were received by another client."""
 
     done: int = 0
     failed: int = 0
@@ -69,7 +69,7 @@ class Consuming:
     """How to consume.
 
     vt: seconds a message is hidden, renewed while its handler runs; the queue's without it. concurrency: how
-    many handlers run at a time. max_receives: a message that was received so often and is still there goes to
+    many handlers run at a time. max_receives: a message that was received this often and not deleted goes to
     the dead-letter queue `dead_letter`, by default `<queue>-dead`, which is made when it is missing. retry_after:
     seconds until a failed message is visible again; without it its vt runs out. burst: end when nothing
     is visible.
@@ -149,7 +149,7 @@ class Consuming:
         try:
             return whole_s(min(duration_s(after), checks.LONGEST_S))
         except (ValueError, TypeError, OverflowError, JobqError) as refused:
-            # One handler's mistake is no reason to end the loop.
+            # One handler's mistake must not end the loop.
             logger.warning("queue %s: after=%r is ignored: %s", self.qname, after, refused)
             return None
 
@@ -293,7 +293,7 @@ class BaseConsumer:
                 return (yield from ask(request))[0]
             except UnavailableError:
                 pass
-        return (yield from ask(told(request)))[0] != "stale"
+        return (yield from ask(outcome_words(request)))[0] != "stale"
 
     def _lost(self, message: RsmqMessage) -> str:
         logger.warning(
@@ -320,7 +320,7 @@ class BaseConsumer:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Stop at the first signal; the second one acts as if nobody listened."""
+        """Stop at the first signal; the second one acts as usual."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -347,7 +347,7 @@ class Consumer(BaseConsumer):
 
     A handler that raises leaves its message in the queue; `Retry(after=…)` says when it comes back, `Dead(…)`
     sends it to the dead-letter queue. `stop()`, from any thread, or SIGTERM or SIGINT in the main thread lets
-    running handlers end and takes no more; a second signal acts as if nobody had listened.
+    running handlers end and takes no more; a second signal acts as usual.
     """
 
     def __init__(
@@ -357,7 +357,7 @@ class Consumer(BaseConsumer):
         self._rsmq, self._handler = rsmq, handler
 
     def run(self) -> Consumed:
-        """Consume until stopped. Raises QueueNotFoundError, also when the queue is deleted meanwhile."""
+        """Consume until stopped. Raises QueueNotFoundError, also when the queue is deleted later."""
         vt = self._rsmq.perform(self._begin())
         with (
             self._signals(),
@@ -421,7 +421,7 @@ class Consumer(BaseConsumer):
         self._rsmq.perform(self._settle(message, self._handled(held, message)))
 
     def _handled(self, held: VisibilityRenewer, message: RsmqMessage) -> Settlement:
-        """Call the handler, the message kept hidden meanwhile."""
+        """Call the handler, and keep the message hidden while it runs."""
         held.add(message)
         if self.options.is_worn_out(message):
             held.let_go(message)
@@ -459,7 +459,7 @@ class AsyncConsumer(BaseConsumer):
         self._lock = asyncio.Lock()
 
     async def run(self) -> Consumed:
-        """Consume until stopped. Raises QueueNotFoundError, also when the queue is deleted meanwhile."""
+        """Consume until stopped. Raises QueueNotFoundError, also when the queue is deleted later."""
         vt = await self._rsmq.perform(self._begin())
         with self._signals(), self._rsmq.blocking.channel(self._qname) as channel:
             beat = asyncio.create_task(self._beat(vt))
@@ -491,7 +491,7 @@ class AsyncConsumer(BaseConsumer):
                 one.cancel()
             raise
         finally:
-            # What runs may end, also when the queue is gone.
+            # Running handlers may end, also when the queue was deleted.
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _handle(self, message: RsmqMessage) -> None:
@@ -499,7 +499,7 @@ class AsyncConsumer(BaseConsumer):
         await self._rsmq.perform(self._settle(message, settlement))
 
     async def _handled(self, message: RsmqMessage) -> Settlement:
-        """Await the handler, the message kept hidden meanwhile."""
+        """Await the handler, and keep the message hidden while it runs."""
         if self.options.is_worn_out(message):
             await self._let_go(message)
             return self.options.worn_out(message)
@@ -559,7 +559,7 @@ class VisibilityRenewer:
             self._messages.pop(message.id, None)
 
     def renew(self) -> None:
-        """Hide all of them for another `vt` seconds; forget those that somebody else received meanwhile."""
+        """Hide all of them for another `vt` seconds; forget those that another client has received."""
         with self._lock:
             requests = self._rsmq.requests
             self._rsmq.perform(renewal(requests, self._qname, self._messages, self._vt))
@@ -572,7 +572,7 @@ class VisibilityRenewer:
 def renewal(
     requests: Requests, qname: str, messages: dict[str, RsmqMessage], vt: int
 ) -> Steps[None]:
-    """Hide messages for another `vt` seconds; take those out that somebody else received meanwhile."""
+    """Hide messages for another `vt` seconds; remove those that another client has received."""
     held = list(messages.values())
     try:
         kept = yield from steps.each(held, lambda some: requests.visibility(qname, some, vt))

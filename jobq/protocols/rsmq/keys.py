@@ -61,9 +61,9 @@ _OWN = ("subscribe",)
 
 
 def rights(ns: str = "rsmq", queues: Sequence[str] = ()) -> list[str]:
-    """The words after a user's name, passwords apart: to use `queues` in every way, or all of the namespace.
+    """Return the words after a user's name, without passwords: to use `queues` in every way, or all of the namespace.
 
-    Who may make or delete one queue may write the list of all names: it is among the keys of those calls.
+    A user who may create or delete one queue may write the list of all names, since those calls declare its key.
     """
     keys = Keys(ns)
     called = (script for script in scripts() if script.area == "rsmq")

@@ -1,4 +1,4 @@
-"""What RSMQ tells: messages and attributes, read from whatever client wrote them."""
+"""Messages and attributes, as any client of RSMQ may have written them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobq.protocols.rsmq.checks import ANY_SIZE, MOST_SIZE, is_regular_id, text_
 
 VT_S, DELAY_S = 30, 0
 _MILLISECONDS_FROM = 1e11
-#: What is never visible has the score of infinity, which is no int.
+#: What is never visible has the score of infinity, which is not an int.
 LATEST_MS = 1 << 53
 
 
@@ -30,7 +30,7 @@ class RsmqMessage(msgspec.Struct, frozen=True):
 
     @property
     def sent(self) -> float | None:
-        """When it was sent, epoch ms to the microsecond; None where the id doesn't tell."""
+        """When it was sent, epoch ms to the microsecond; None when the id doesn't contain it."""
         if not is_regular_id(self.id) or ":" in self.id[:10]:
             return None
         return int(self.id[:10], 36) / 1000
@@ -52,7 +52,7 @@ class RsmqMessage(msgspec.Struct, frozen=True):
 
 
 class Peeked(RsmqMessage, frozen=True):
-    """A message looked at; `visible_at` in epoch ms, in the past if anybody may receive it now."""
+    """A message that peek returned; `visible_at` in epoch ms, in the past if it can be received now."""
 
     visible_at: int
 
@@ -86,14 +86,14 @@ class RsmqCounts(NamedTuple):
 
 
 class Received(NamedTuple):
-    """What one look found; without messages, when the next becomes visible, None if none waits."""
+    """What a receive returned; without messages, when the next one becomes visible, None if none is hidden."""
 
     messages: list[RsmqMessage]
     next_s: float | None = None
 
 
 class PeekedPage(NamedTuple):
-    """What one look showed of the ids that it passed; the others have no body."""
+    """A page of peek: how many ids it passed, and the messages among them that have a body."""
 
     passed: int
     messages: list[Peeked]
@@ -135,7 +135,7 @@ def read_attributes(reply: list[Any], *, as_node: bool = False) -> Attributes:
 
 
 def too_long(size: int, maxsize: int) -> bool:
-    """Whether a queue refuses a message of so many bytes."""
+    """Whether a queue refuses a message of that size."""
     return maxsize != ANY_SIZE and size > maxsize
 
 
@@ -157,9 +157,9 @@ def _text(value: bytes) -> str:
     return value.decode("utf-8", "replace")
 
 
-def _whole(text: str, otherwise: int) -> int:
+def _whole(text: str, default: int) -> int:
     found = whole(text)
-    return otherwise if found is None else found
+    return default if found is None else found
 
 
 def _score(value: bytes) -> int:

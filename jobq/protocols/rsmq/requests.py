@@ -76,7 +76,7 @@ class Requests:
         return self._call("remove", name, {"name": name}, read, repeatable=False)
 
     def _unlisted(self, qname: Any) -> ScriptCall[int]:
-        """What can't be a queue's name leaves the list, where somebody put it."""
+        """Remove an entry that can't be a queue's name from the list of queues."""
         written = checks.bytes_of(qname) if isinstance(qname, str) else b""
         if not written:
             raise InvalidFormatError("qname")
@@ -255,7 +255,7 @@ class Requests:
         return ScriptCall(*bound("rsmq", script_name, key, values, rest), read, repeatable)
 
 
-def told(request: ScriptCall[list[bool]]) -> ScriptCall[list[str]]:
+def outcome_words(request: ScriptCall[list[bool]]) -> ScriptCall[list[str]]:
     """The same request with the server's words: 'deleted' or 'moved', 'absent', 'stale'."""
 
     def words(reply: list[Any]) -> list[str]:
@@ -307,10 +307,10 @@ def _refuse_irregular_name(name: str) -> None:
 
 
 def _changed(word: str, held: Sequence[MessageRef]) -> Callable[[list[Any]], list[bool]]:
-    told = word.encode()
+    expected = word.encode()
 
     def read(reply: list[Any]) -> list[bool]:
-        changed = [one == told for one in reply[1:]]
+        changed = [one == expected for one in reply[1:]]
         if False in changed:
             _refuse_irregular([one for one, done in zip(held, changed, strict=True) if not done])
         return changed
@@ -319,7 +319,7 @@ def _changed(word: str, held: Sequence[MessageRef]) -> Callable[[list[Any]], lis
 
 
 def _refuse_irregular(held: Sequence[MessageRef]) -> None:
-    """Ids of other shapes are fine where there is such a message, and for who once received it."""
+    """Ids of other shapes are accepted for messages that exist, and with a receipt."""
     if not all(receipt is not None or checks.is_regular_id(id_) for id_, receipt in held):
         raise InvalidFormatError("id")
 

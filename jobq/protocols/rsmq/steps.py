@@ -108,7 +108,7 @@ def await_messages(
 
 
 class Pauses:
-    """How long a waiting poll sleeps before it asks again, within so many seconds.
+    """How long a waiting poll sleeps before it asks again, within a number of seconds.
 
     A publish ends the sleep. It may never come: from a sender without realtime, through a lost connection, for a
     delayed message. So a sleep is never longer than until the next hidden message becomes visible, and grows to
@@ -157,7 +157,7 @@ def next_messages(
 
 
 def purge(requests: Requests, qname: str) -> Steps[int]:
-    """Remove as many messages as there are now; those that are sent meanwhile may stay."""
+    """Remove as many messages as there are now; those sent during the call may stay."""
     left, removed = (yield from ask(requests.describe(qname))).msgs, 0
     while left > 0:
         gone = yield from ask(requests.purge(qname))
@@ -180,7 +180,7 @@ def peek(
 
 
 def redrive(requests: Requests, qname: str, target: str, limit: int | None) -> Steps[int]:
-    """Move what is visible in one queue to another; what others receive meanwhile stays with them."""
+    """Move what is visible in one queue to another; what other clients receive during the call is left to them."""
     yield from ask(requests.describe(target))
     there = yield from ask(requests.describe(qname))
     unseen = there.msgs - there.hiddenmsgs

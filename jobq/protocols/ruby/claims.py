@@ -1,8 +1,8 @@
-"""Taking jobs off a Ruby list so that none is lost and none is taken twice, whatever dies in between.
+"""Take jobs off a Ruby list so that none is lost and none is taken twice, whichever process crashes in between.
 
-A claim moves jobs from the list into a list of its own, in one step and in one slot. Their messages are enqueued
-as one numbered call whose caller is the claim's id, so repeating it changes nothing, whoever repeats it. Then
-the claim is settled. One that isn't within its lease is taken over and gone through again.
+A claim moves jobs from the list into a separate list, in one step and in one slot. Their messages are enqueued
+as one numbered call whose caller is the claim's id, so repeating it changes nothing. Then the
+claim is settled. A claim that isn't settled within its lease is taken over and delivered again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Claims:
         self._last_call = self._beside(f"call:{self._caller.id}")
 
     def take(self, limit: int = LIMIT) -> Claim:
-        """Claim up to `limit` jobs of the list, of some MiB together; perhaps none."""
+        """Claim up to `limit` jobs of the list, of some MiB together; the claim may be empty."""
         claim_id = secrets.token_urlsafe(12)
         values: Values = {
             "now": "", "claim": claim_id, "number": self._caller.next(), "lease_ms": self.lease_ms,
@@ -76,7 +76,7 @@ class Claims:
     ) -> None:
         """Enqueue what was made of a claim's jobs, once, and settle the claim.
 
-        Nothing that lives is replaced: when_taken(index) has to see to the content whose mid lives already.
+        No live message is replaced: when_taken(index) handles the content whose mid is in use already.
         """
         caller = Caller()
         caller.id = claim.claim_id

@@ -24,12 +24,12 @@ from jobq.protocols.ruby.key_names import RubyQueueName, System
 from jobq.protocols.ruby.retries import RubyJobCounts
 from jobq.protocols.ruby.settings import FedWorker
 
-#: (queue, mid) -> content, None if it is gone.
+#: (queue, mid) -> content, None if it no longer exists.
 Content = Callable[[str, str], bytes | None]
 
 
 logger = logging.getLogger("jobq")
-#: Sidekiq forgets a process after so long, so this is several beats.
+#: After this long without a heartbeat Sidekiq drops a process; several heartbeats fit in.
 LIFE_S = 60
 STATS_S = 5 * 365 * 86_400
 SIGNALS = {b"TSTP": signal.SIGTSTP, b"TERM": signal.SIGTERM, b"TTIN": signal.SIGTTIN}
@@ -69,7 +69,7 @@ class SidekiqEntry:
         self._shown: dict[str, set[str]] = {}
 
     def beat(self, content: Content) -> None:
-        """A sign of life, and what the dashboard asks of the worker."""
+        """Send a heartbeat, and do what the dashboard asks of the worker."""
         command, key = self._client.command, self._ruby_queue.key(self.identity)
         running = self._fed_worker.running()
         asked_at = time.perf_counter()
@@ -92,7 +92,7 @@ class SidekiqEntry:
             os.kill(self._fed_worker.supervisor, SIGNALS[asked])
 
     def leave(self) -> None:
-        """Strike the entry out."""
+        """Remove the entry."""
         key = self._ruby_queue.key(self.identity)
         self._add_stats()
         self._client.command("SREM", self._ruby_queue.key("processes"), self.identity)
@@ -114,7 +114,7 @@ class SidekiqEntry:
             }
             fields += (f"{process}.{mid}", _write(noted))
             names.add(f"{process}.{mid}")
-        # What still runs is never gone in between: somebody may look just then.
+        # A running job is never missing in between: a dashboard may read the hash just then.
         shown = self._shown.get(key, set())
         if fields:
             self._shown[key] = shown | names  # to be taken out again, also if the rest fails
@@ -125,7 +125,7 @@ class SidekiqEntry:
         self._shown[key] = names
 
     def _add_stats(self) -> None:
-        """Each is a call of its own and no script: a reply that is lost may count a beat's jobs twice."""
+        """Each is a separate command, not a script: a lost reply may count the jobs of a heartbeat twice."""
         ran, failed = self._counts.totals(self._ruby_queue.system)
         today = time.strftime("%Y-%m-%d", time.gmtime())
         counts = {"processed": ran - self._counted[0], "failed": failed - self._counted[1]}
@@ -156,14 +156,14 @@ class ResqueEntry:
         )
         queues = ",".join(ruby_queue.queue for ruby_queue in ruby_queues)
         # No host of Ruby's: a Resque worker that starts there would take one whose process isn't Ruby's for dead,
-        # strike it out, and list what it runs as failed.
+        # remove it, and list what it runs as failed.
         self.identity = f"{socket.gethostname()}/jobq:{fed_worker.supervisor}:{queues}"
         self._key = self._ruby_queue.key(f"worker:{self.identity}")
         self._started = time.strftime("%Y-%m-%d %H:%M:%S +0000", time.gmtime())
         self._counted = counts.totals(self._ruby_queue.system)
 
     def beat(self, content: Content) -> None:
-        """A sign of life, and of the jobs that run the one that has run longest."""
+        """Send a heartbeat, and show the job that has run longest."""
         command = self._client.command
         seconds = int(command("TIME")[0])
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
@@ -179,7 +179,7 @@ class ResqueEntry:
         self._add_stats()
 
     def leave(self) -> None:
-        """Strike the entry out."""
+        """Remove the entry."""
         self._add_stats()
         self._client.command("SREM", self._ruby_queue.key("workers"), self.identity)
         self._client.command("HDEL", self._ruby_queue.key("workers:heartbeat"), self.identity)
@@ -231,7 +231,7 @@ class RubyWorker(NamedTuple):
 
 
 def sidekiq_processes(client: Client, namespace: str = "") -> Iterator[RubyWorker]:
-    """Sidekiq's processes that gave a sign of life within a minute."""
+    """Yield Sidekiq's processes that sent a heartbeat within a minute."""
     ruby_queue = RubyQueueName("sidekiq", namespace, "")
     for identity in sorted(client.command("SMEMBERS", ruby_queue.key("processes"))):
         name = identity.decode("utf-8", "backslashreplace")
@@ -243,12 +243,12 @@ def sidekiq_processes(client: Client, namespace: str = "") -> Iterator[RubyWorke
             queues = facts.get("queues") or []
             yield RubyWorker("sidekiq", name, [str(one) for one in queues], int(busy or 0))
         except (CodecError, AttributeError, TypeError, ValueError):
-            # Somebody else's entry, that no Sidekiq wrote.
+            # An entry that another program wrote.
             continue
 
 
 def resque_workers(client: Client, namespace: str = "resque") -> Iterator[RubyWorker]:
-    """Resque's workers that are registered."""
+    """Yield Resque's registered workers."""
     ruby_queue = RubyQueueName("resque", namespace, "")
     for identity in sorted(client.command("SMEMBERS", ruby_queue.key("workers"))):
         name = identity.decode("utf-8", "backslashreplace")

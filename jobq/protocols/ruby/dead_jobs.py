@@ -1,4 +1,4 @@
-"""Jobs that are given up, where Ruby keeps such: Sidekiq's dead set, Resque's failed list.
+"""Dead jobs that came from Ruby, shown where Ruby keeps such: Sidekiq's dead set, Resque's failed list.
 
 Sidekiq's web interface and API show them there and can retry them.
 """
@@ -43,7 +43,7 @@ _write = msgspec.json.Encoder().encode
 def show_dead(
     client: Client, ruby_queue: RubyQueueName, fields: dict[str, Any], died: DeadMessage
 ) -> bool:
-    """Show a dead message to Ruby; False for a Sidekiq job that wants no grave (`dead: false`, `retry: false`)."""
+    """Show a dead message to Ruby; return False for a Sidekiq job that forbids it (`dead: false`, `retry: false`)."""
     kind, _, text = died.reason.partition("\n")[0].partition(": ")
     if not text:
         kind, text = "jobq", kind
@@ -60,7 +60,7 @@ def show_dead(
 
 
 def add_dead(client: Client, namespace: str, job: bytes, at: float | None = None) -> None:
-    """Put a job into Sidekiq's dead set as it is; the set forgets as Sidekiq's does."""
+    """Put a job into Sidekiq's dead set unchanged, and trim the set as Sidekiq does."""
     at = at or time.time()
     dead = RubyQueueName("sidekiq", namespace, "").key("dead")
     client.command("ZADD", dead, repr(at), job)
@@ -69,9 +69,9 @@ def add_dead(client: Client, namespace: str, job: bytes, at: float | None = None
 
 
 def refuse(client: Client, ruby_queue: RubyQueueName, raw: bytes, why: str, once: str) -> None:
-    """Keep a job that no queue of jobq can hold where Ruby keeps what it gave up."""
+    """Put a job that no queue of jobq can hold among Ruby's dead jobs."""
     logger.error(
-        "a job of %s can't be taken in: %s; it is kept with what Ruby gave up", ruby_queue, why
+        "a job of %s can't be taken in: %s; it is kept among Ruby's dead jobs", ruby_queue, why
     )
     _show_refused(client, ruby_queue, raw, why, once, once, time.time())
 
@@ -193,7 +193,7 @@ def _resque_time(seconds: float) -> str:
 
 logger = logging.getLogger("jobq")
 PAGE = 100
-#: Through the pages, until what comes and goes in between leaves none unread.
+#: How often to read the pages again while messages come and go between them.
 PASSES = 20
 
 
@@ -207,7 +207,7 @@ class DeadJobs:
         return ", ".join(queue.name for queue in self._queues)
 
     def fill(self) -> int:
-        """Show what died since the last time; how many."""
+        """Show the messages that died since the last time; return how many."""
         return sum(self._fill(queue) for queue in self._queues)
 
     def _fill(self, queue: Queue) -> int:
@@ -229,8 +229,8 @@ class DeadJobs:
     def _died_since(self, queue: Queue, until: int, shown: Sequence[str]) -> list[DeadMessage]:
         """The dead from the moment `until` on but for those shown, each once.
 
-        Others add to the dead and take away in between, which moves the pages. So their ids are asked for first,
-        and the pages are gone through until none of these is left unread.
+        Other clients add and remove dead messages between two pages, which shifts the pages. So their ids are read
+        first, and the pages are read again until all of these were seen.
         """
         wanted = self._ids(queue, until) - set(shown)
         found: dict[str, DeadMessage] = {}

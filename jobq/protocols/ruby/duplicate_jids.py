@@ -1,8 +1,8 @@
-"""A job whose jid a message of its queue has already: one with it, its next run, or a message of its own.
+"""A job whose jid is already the mid of a message in its queue: the same call, its next run, or a separate message.
 
-Nothing that waits is ever replaced: between a look at it and a write, others may have put another job there. An
-intake that dies after that look, and before its claim is settled, leaves the decision to the next one, which may
-run a job again that was found to be one with another.
+A waiting message is never replaced: between reading it and a write, other processes may have put another job there. If
+an intake crashes after that read and before its claim is settled, the next intake decides. It may then run a job
+again that was found to be the same as another.
 """
 
 from __future__ import annotations

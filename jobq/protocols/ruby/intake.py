@@ -64,7 +64,7 @@ class QueueIntake:
         self._rescue_at = 0.0
 
     def carry(self, greedy: bool) -> int:
-        """Take and deliver once; how many jobs. greedy: as many as there are, whatever the backlog."""
+        """Take and deliver once; return how many jobs. greedy: take all there are, whatever the backlog."""
         moved = self._carry_owed()
         ready, room = (0, LIMIT) if greedy else self._room()
         if room:
@@ -74,7 +74,7 @@ class QueueIntake:
         return moved
 
     def _carry_owed(self) -> int:
-        """What an earlier round couldn't deliver; else, now and then, what another intake left."""
+        """Deliver what an earlier round couldn't, or from time to time what another intake left."""
         if self._owed is None and time.monotonic() >= self._rescue_at:
             self._rescue_at = time.monotonic() + self.settings.lease_ms / 3000
             self._owed = self.claims.rescue()
@@ -95,7 +95,7 @@ class QueueIntake:
         return moved
 
     def _room(self) -> tuple[int, int]:
-        """How many messages are ready, and how many jobs to take."""
+        """Return how many messages are ready, and how many jobs to take."""
         counts = self.queue.admin.counts()
         room = 0 if counts.paused else self._window.room(counts.ready, time.monotonic())
         self.full = not room
@@ -125,9 +125,9 @@ class QueueIntake:
         self.claims.deliver(claim, contents, self.queue, settle)
 
     def _sealed(self, mid: str, content: bytes) -> bytes:
-        """What is enqueued. Raises CodecError for what no queue takes."""
+        """Return the content to enqueue. Raises CodecError for what no queue accepts."""
         if self._seal is not None:
-            # With a nonce: a job that comes again byte for byte isn't a call that somebody put back.
+            # With a nonce: a job that is pushed again byte for byte is not a replayed call.
             content = self._seal.close_call(self.queue.name, mid, content)
         if len(content) > HARD_MAX_CONTENT:
             raise CodecError(f"it takes {len(content):,} bytes of the {HARD_MAX_CONTENT:,} allowed")
@@ -171,7 +171,7 @@ class Intake:
         self._complain_at: dict[str, float] = {}
 
     def run(self) -> None:
-        """Until the worker stops, or, in a burst, until there is nothing left."""
+        """Run until the worker stops or, in a burst, until nothing is left."""
         try:
             while not self._fed_worker.stopping() and not self._round():
                 pass
@@ -179,7 +179,7 @@ class Intake:
             self._leave()
 
     def _leave(self) -> None:
-        """Show Ruby the last of it. The worker's children are gone by now."""
+        """Report to Ruby one last time. The worker's children have ended by now."""
         self._sleep.close()
         try:
             for dead_jobs in self._dead_jobs:
@@ -187,10 +187,12 @@ class Intake:
             for presence in self._presences:
                 presence.leave()
         except JobqError as error:
-            logger.warning("Ruby's dashboards list this worker for a while yet: %s", error)
+            logger.warning(
+                "Ruby's dashboards keep listing this worker for up to a minute: %s", error
+            )
 
     def _round(self) -> bool:
-        """One turn; whether a burst is over."""
+        """Do one round; return whether a burst is over."""
         self._troubled = False
         self._look_after()
         if self._fed_worker.quiet():
@@ -213,7 +215,7 @@ class Intake:
         return False
 
     def _promote(self) -> float:
-        """See to what is due, though not in every one of the quick rounds; how long there is time for a rest."""
+        """Move what is due, though not in every quick round; return how many seconds until the next time."""
         now = time.monotonic()
         if now >= self._promote_at:
             wait_s = IDLE_S
@@ -232,23 +234,23 @@ class Intake:
             self._sleep.wait(max(0.01, min(following_s, until_beat_s)), [self._fed_worker.woken])
             self._fed_worker.drain()
 
-    def _attempt(self, what: str, do: Callable[[], T], otherwise: T) -> T:
-        """What fails for one queue is tried again in a later round, and holds no other up."""
+    def _attempt(self, what: str, do: Callable[[], T], default: T) -> T:
+        """Try; what fails for one queue is tried again in a later round, and doesn't delay the others."""
         try:
             return do()
         except Exception as error:
             self._troubled = True
             if time.monotonic() >= self._complain_at.get(what, 0.0):
                 self._complain_at[what] = time.monotonic() + COMPLAIN_S
-                # Where it is no error of the server's or of settings, somebody has to see where it comes from.
+                # An error that is neither the server's nor one of settings is a bug: log where it comes from.
                 unforeseen = None if isinstance(error, JobqError) else error
                 logger.warning(
                     "%s: nothing is taken in for now: %s", what, error, exc_info=unforeseen
                 )
-            return otherwise
+            return default
 
     def _all_done(self) -> bool:
-        """Whether what was taken in has also run: a burst ends with what Ruby is shown of it."""
+        """Return whether all jobs that were taken in have run: a burst ends after Ruby was shown the results."""
         counts = [queue.admin.counts() for queue in self._queues.values()]
         if self._fed_worker.running() or any(count.ready and not count.paused for count in counts):
             self._pause(PAUSE_S)
@@ -267,7 +269,7 @@ class Intake:
                 self._attempt("the heartbeat", partial(presence.beat, self._content), None)
 
     def _content(self, queue: str, mid: str) -> bytes | None:
-        """What a running message holds; None for one that has just ended, or that can't be opened."""
+        """Return the content of a running message; None if it has just ended or can't be opened."""
         found = self._queues.get(queue)
         if found is None:
             return None
@@ -289,7 +291,7 @@ def run_intake(
     counts: RubyJobCounts,
     fed_worker: FedWorker,
 ) -> None:
-    """The life of an intake, in a process of its own: for `jobq worker`, which says when to stop."""
+    """Run an intake until the worker stops. `jobq worker` starts it in a separate process."""
     own = replace(client.settings, url=client.url, outage_buffer=0, patience_s=PATIENCE_S)
     clients = [
         connect(settings=replace(own, url=url)) for url in (client.url, ruby_url or client.url)
@@ -306,5 +308,5 @@ def _side(ruby_queue: RubyQueueName) -> tuple[str, str]:
 def source(
     client: Client, ruby_url: str | None, settings: IntakeSettings, counts: RubyJobCounts
 ) -> partial[None]:
-    """What `jobq worker` runs beside its children."""
+    """Return what `jobq worker` runs in a separate process."""
     return partial(run_intake, client, ruby_url, settings, counts)

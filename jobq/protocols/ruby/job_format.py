@@ -2,7 +2,7 @@
 
 A Sidekiq job's jid becomes the mid. Its other fields travel in the header `ruby-fields`, so that what comes of
 the job can be shown to Ruby again; its tags in `ruby-tags`, as JSON. What no call can be made of becomes a
-refusal, never a message of its own bytes: they might read as a call of jobq's that Ruby may not make.
+refusal, never a message with the job's bytes: they might decode as a call of jobq's that Ruby may not make.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ class Arrival(NamedTuple):
 
 
 def read_job(
-    ruby_queue: RubyQueueName, raw: bytes, otherwise: str, names: Mapping[str, str]
+    ruby_queue: RubyQueueName, raw: bytes, default_mid: str, names: Mapping[str, str]
 ) -> Arrival:
-    """The message in `raw`, whatever that is. otherwise: its mid if it has no jid. names: Ruby's -> the job's."""
-    mid = otherwise
+    """The message in `raw`, whatever that is. default_mid: its mid if it has no jid. names: Ruby's -> the job's."""
+    mid = default_mid
     try:
         fields = read_fields(raw)
-        mid = _mid(fields.get("jid"), otherwise)
+        mid = _mid(fields.get("jid"), default_mid)
         if fields.get("class") == UNREADABLE:
             raw = _shown_before(fields.get("args"))
             fields = read_fields(raw)
         return Arrival(mid, _message(ruby_queue, fields, names))
     except (CodecError, ConfigError) as error:
         fault = str(error)
-    except Exception as error:  # it must not cost the jobs beside it their run
+    except Exception as error:  # one bad job must not stop the others
         fault = f"it can't be read: {error!r:.200}"
     return Arrival(mid, refusal(fault, raw, {ORIGIN: _named(ruby_queue)}), fault)
 
@@ -185,9 +185,9 @@ def call_of(content: bytes) -> bytes:
     return _write((envelope.job, envelope.args, envelope.kwargs))
 
 
-def _mid(jid: object, otherwise: str) -> str:
+def _mid(jid: object, default_mid: str) -> str:
     usable = isinstance(jid, str) and 0 < len(jid) <= 128 and jid.isprintable()
-    return str(jid) if usable else otherwise
+    return str(jid) if usable else default_mid
 
 
 def _enqueued_at(fields: Mapping[str, Any]) -> int:

@@ -10,7 +10,7 @@ given up               zset `dead`, by epoch seconds                    list `re
 workers                set `processes`, hash per process                set `resque:workers`
 =====================  ===============================================  ================================
 
-An intake's own keys stand in the slot of the list that it empties: `jobq:intake:{queue:low}:claims`.
+An intake's keys are in the slot of the list that it empties: `jobq:intake:{queue:low}:claims`.
 """
 
 from __future__ import annotations
@@ -70,6 +70,6 @@ def parse_queue_name(system: System, text: str) -> RubyQueueName:
 
 
 def beside(key: str, namespace: str, name: str) -> str:
-    """A key of ours in the slot of `key`: `beside("queue:low", "jobq", "claims")`."""
+    """Return a key of jobq's in the slot of `key`: `beside("queue:low", "jobq", "claims")`."""
     tagged = key if _TAG.search(key) else f"{{{key}}}"
     return f"{namespace}:intake:{tagged}:{name}"

@@ -71,7 +71,7 @@ class ListWaiter:
 def push(client: Client, ruby_queue: RubyQueueName, jobs: Sequence[bytes], once: str = "") -> bool:
     """Make jobs the newest of their queue, in their order; False if that was done before.
 
-    once: names this push for ten minutes, so that whoever repeats it adds nothing.
+    once: names this push for ten minutes, so that a repetition adds nothing.
     """
     client.command("SADD", ruby_queue.key("queues"), ruby_queue.queue)
     return append(client, ruby_queue.list_key, ruby_queue.newest, jobs, once)

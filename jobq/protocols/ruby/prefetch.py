@@ -24,14 +24,14 @@ class PrefetchWindow:
 
     def room(self, ready: int, now: float) -> int:
         """How many jobs to take while `ready` of them wait to run."""
-        gone = self._held - ready
-        if gone >= self._step():
-            self._fit((now - self._taken_at) * self.size / gone)
+        ended = self._held - ready
+        if ended >= self._step():
+            self._fit((now - self._taken_at) * self.size / ended)
         room = self.size - ready
         return min(LIMIT, room) if room >= self._step() else 0
 
     def took(self, ready: int, asked: int, got: int, now: float) -> None:
-        """After a take. One that got fewer than it asked for says nothing of how fast they run."""
+        """Note a take. One that got fewer than it asked for doesn't show how fast jobs run."""
         self._held = ready + got if got == asked else 0
         self._taken_at = now
 

@@ -49,7 +49,7 @@ class SidekiqOptions(TypedDict, total=False):
 
 
 class RubyQueue:
-    """What both have in common: a list, and looking at it."""
+    """What both have in common: a list, and reading it."""
 
     system: System
 
@@ -188,7 +188,9 @@ def checked_class(name: str) -> str:
 def checked_args(args: Sequence[Any]) -> list[Any]:
     """Positional arguments, or ConfigError for anything else, such as text."""
     if not isinstance(args, list | tuple):
-        raise ConfigError(f"args={args!r:.80} is no list of arguments; for one give [x]")
+        raise ConfigError(
+            f"args={args!r:.80} is not a list of arguments; for one argument give [x]"
+        )
     return list(args)
 
 

@@ -33,7 +33,7 @@ class RubyJobCounts:
     """How many Ruby jobs ran and failed, counted by children in memory made before they were forked."""
 
     def __init__(self) -> None:
-        # Words of each child's own, so that none waits for another, or for one that died.
+        # Each child has words of shared memory that no other child writes, so that none waits for another.
         self._words = memoryview(mmap.mmap(-1, 8 * _WORDS * _CELLS)).cast("q")
 
     def add(self, system: System, failed: bool) -> None:
@@ -114,7 +114,7 @@ class RubyRetries:
             return int(self._client.command("GET", key) or now)
         except JobqError as unknown:
             # The job's own error is what counts; it is tried once more than it might be.
-            logger.warning("%s failed (%r), and when it first did can't be told: %s",
+            logger.warning("%s failed (%r), and when it first failed is unknown: %s",
                            context.mid, error, unknown)  # fmt: skip
             return now
 

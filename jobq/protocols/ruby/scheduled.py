@@ -1,7 +1,7 @@
-"""What Sidekiq schedules and retries later: moved to its list when due, by the server's clock.
+"""Sidekiq's scheduled jobs and retries: each moves to its list when it is due, by the server's clock.
 
-As Sidekiq's own poller does it, for all queues; but in one step, so that a crash loses nothing, and jobs that
-can't be read go to its dead set instead of nowhere.
+Sidekiq's poller does the same, for all queues. Here it is one step, so that a crash loses nothing, and jobs that
+can't be read go to the dead set instead of being lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIMIT = 100
 
 
 def promote(client: Client, namespace: str) -> float:
-    """Move up to 100 due jobs of each set; in how many seconds to ask again, 0 = at once, inf = no hurry."""
+    """Move up to 100 due jobs of each set; return after how many seconds to call again, inf if none waits."""
     wait_s = float("inf")
     for name in SETS:
         waiting = RubyQueueName("sidekiq", namespace, "").key(name)
@@ -62,7 +62,7 @@ def _promote(client: Client, namespace: str, waiting: str, job: bytes, due_at: b
             namespace,
             waiting,
             job,
-            f"the key {ruby_queue.list_key} of its queue is no list",
+            f"the key {ruby_queue.list_key} of its queue is not a list",
         )
 
 
@@ -98,7 +98,7 @@ def _move(
         client.run(*bound("ruby", "promote", keys.__getitem__, values))
         return
     # Set and list are in two slots, so it is in both for a moment; marked, so that it gets there once. The same
-    # job scheduled anew is due at another time.
+    # job scheduled again is due at another time.
     mark = blake2b(b"%b %b %b" % (waiting.encode(), due_at, job), digest_size=12).hexdigest()
     push(client, ruby_queue, [pushed], once=mark)
     client.command("ZREM", waiting, job)

@@ -1,4 +1,4 @@
-"""What an intake is told, checked where it is made."""
+"""The settings of an intake, and what it sees of the worker that it feeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class IntakeSettings:
     """Which Ruby queues to empty, and how.
 
     ruby_queues: the queues; each goes to the jobq queue of its name. names: a Ruby class's name -> the job's. backlog:
-    at most so many messages are ready in the jobq queue; about a second's work where that is less. ruby_dead: show
+    the most messages that are ready in the jobq queue; fewer where a second's work is less. ruby_dead: show
     dead messages in Sidekiq's dead set, Resque's failed list, too. lease_ms: when others take over what an intake
     has taken and not delivered.
     """
@@ -58,7 +58,7 @@ def parse_names(texts: Iterable[str]) -> dict[str, str]:
 
 
 class FedWorker(Protocol):
-    """Given by the worker; `woken` becomes readable when something of it changes."""
+    """The worker that an intake feeds; `woken` becomes readable when its state changes."""
 
     @property
     def name(self) -> str:
@@ -67,7 +67,7 @@ class FedWorker(Protocol):
 
     @property
     def burst(self) -> bool:
-        """Whether to leave once there is nothing left to take in."""
+        """Whether to exit once there is nothing left to take in."""
         ...
 
     @property
@@ -86,7 +86,7 @@ class FedWorker(Protocol):
         ...
 
     def stopping(self) -> bool:
-        """Whether to leave now."""
+        """Whether to exit now."""
         ...
 
     def quiet(self) -> bool:

@@ -73,7 +73,7 @@ def test_ack_of_garbage_changes_nothing_even_beside_a_good_id(rq, fcall, facts, 
     before = facts()
     with pytest.raises(redis_py.ResponseError, match="ids, which look like"):
         fcall("ack", ["q"], id, garbage.format(id))
-    with pytest.raises(ConfigError, match="is none"):
+    with pytest.raises(ConfigError, match="is not an id"):
         rq.ack("q", id, garbage.format(id))
     assert facts() == before
 
@@ -241,7 +241,7 @@ def test_push_takes_text_and_bytes_alone(rq, item):
 
 
 def test_push_refuses_half_a_surrogate_pair_whole(rq):
-    with pytest.raises(ConfigError, match="is no text"):
+    with pytest.raises(ConfigError, match="is not valid text"):
         rq.push("q", "good", "\ud800")
     assert rq.length("q") == 0
 

@@ -90,7 +90,7 @@ def test_job_whose_queue_is_no_list_keeps_none_that_is_due_later_from_being_move
     promote(client, "")
     assert redis.lrange("queue:default", 0, -1) == [job]
     [shown] = map(json.loads, redis.zrange("dead", 0, -1))
-    assert shown["error_message"] == "the key queue:broken of its queue is no list"
+    assert shown["error_message"] == "the key queue:broken of its queue is not a list"
     assert not redis.exists("schedule")
 
 

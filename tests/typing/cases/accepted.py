@@ -22,6 +22,8 @@ from jobq import (
     job,
 )
 from jobq.protocols import rsmq
+from jobq.protocols.reliable import AsyncReliableQueue, PendingItem, Popped
+from jobq.topics import AsyncTopic, Retention, TopicBatch
 
 
 @job
@@ -101,6 +103,14 @@ async def handle(message: rsmq.RsmqMessage) -> None: ...
 async def main() -> None:
     assert_type(await rsmq.AsyncRsmq("redis://").pop_message("q"), rsmq.RsmqMessage | None)
     assert_type(await rsmq.AsyncRsmq().consume("q", handle, concurrency=9), rsmq.Consumed)
+    assert_type(await rsmq.AsyncRsmq().send_messages("q", ["a"], delay=3), list[str])
+    orders = AsyncTopic("orders")
+    assert_type(await orders.append(b"x", key="k"), int)
+    assert_type(await orders.set_limits(max_age=60), Retention)
+    assert_type(await orders.reader("g", commit="auto").poll(10, block=5), TopicBatch)
+    assert_type(await orders.group("g").subscribe(), bool)
+    assert_type(await AsyncReliableQueue().pop(1, 0, "q", token="t"), list[Popped] | None)
+    assert_type(await AsyncReliableQueue().pending("q", 0, 9), list[PendingItem])
     assert_type(await bare.aenqueue(1), Receipt[int])
     assert_type(await (await fetch.options(mid="u").aenqueue("u")).aresult(5), bytes)
     assert_type(await fetch("u"), bytes)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import jobq
 from jobq import Receipt, job
+from jobq.protocols.reliable import AsyncReliableQueue
 from jobq.protocols.rsmq import AsyncRsmq, Rsmq
+from jobq.topics import AsyncTopic
 
 
 @job(queue="low")
@@ -41,3 +43,7 @@ jobq.bogus  # E
 Rsmq().send_message("q", 5)  # E
 Rsmq().consume("q", print, max_receive=3)  # E
 AsyncRsmq().consume("q", lambda message: 5)  # E
+AsyncRsmq().send_message("q", 5)  # E
+AsyncTopic("orders").append("text")  # E
+AsyncTopic("orders").reader("g", commit="never")  # E
+AsyncReliableQueue().pop("q")  # E
