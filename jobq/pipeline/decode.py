@@ -217,7 +217,7 @@ def _one_by_one(
 def _id_of(entry_id: bytes) -> dict[str, int]:
     at, _, sequence = entry_id.partition(b"-")
     if not (at.isdigit() and sequence.isdigit()):
-        raise BadRecordError(f"{entry_id[:40]!r} is no id of a stream's entry")
+        raise BadRecordError(f"{entry_id[:40]!r} is not the id of a stream's entry")
     if int(at) > LIMITS["finished_at"] or int(sequence) > LIMITS["attempt"]:
         raise BadRecordError(f"the entry's id {entry_id.decode()} is past what a time can be")
     return {"entry_at": int(at), "entry_seq": int(sequence)}

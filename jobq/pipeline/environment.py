@@ -42,7 +42,7 @@ def heap_bytes(text: str) -> int:
     """Return the bytes of `1g`, `1536m` or `2048`, which are MiB as in Spark."""
     found = _SIZE.fullmatch(text.strip().lower())
     if not found:
-        raise ConfigError(f"memory={text!r} is no size; write 1g or 1536m")
+        raise ConfigError(f"memory={text!r} is not a size; write 1g or 1536m")
     return int(found[1]) * _UNITS[found[2]]
 
 

@@ -10,11 +10,13 @@ All functions are pure except those that take a client.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jobq.client.connection import Client
 from jobq.client.scripts import load
+from jobq.durations import DAY_MS
 from jobq.errors import ConfigError, ScriptError
 from jobq.queue import keys
 from jobq.topics.calls import TopicCalls
@@ -281,7 +283,7 @@ def loaded(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"offsets {text!r:.200} are no JSON: {error}") from error
+        raise ConfigError(f"offsets {text!r:.200} are not JSON: {error}") from error
 
 
 def from_plain(data: Any) -> dict[str, LogOffset]:
@@ -300,3 +302,15 @@ def from_plain(data: Any) -> dict[str, LogOffset]:
 def _checked_id(entry_id: Any) -> str:
     parsed_id(entry_id)
     return str(entry_id)
+
+
+def clocks(client: Client) -> tuple[int, int]:
+    """Return the time by the server's clock and this machine's: the earlier and the later, epoch ms."""
+    seconds, _ = client.command("TIME")
+    both = (int(seconds) * 1000, time.time_ns() // 1_000_000)
+    return min(both), max(both)
+
+
+def latest_time(client: Client) -> int:
+    """Return the latest time that something in the past can have: a day after now, epoch ms."""
+    return clocks(client)[1] + DAY_MS

@@ -87,7 +87,7 @@ def parsed_moment(what: str, text: str) -> datetime:
         at = datetime.fromisoformat(text)
         return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise ConfigError(f"{what}={text!r} is no time; write 2026-11-01T00:00Z") from error
+        raise ConfigError(f"{what}={text!r} is not a time; write 2026-11-01T00:00Z") from error
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:

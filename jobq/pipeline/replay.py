@@ -133,8 +133,8 @@ def replay(
 def _checked(begun: int, first: int) -> int:
     if first < begun:
         raise PipelineError(
-            f"this replay began with message {begun}, and what is asked for with {first}: it goes on where it was, "
-            "so the older ones would be left out; give them a replay of their own by --id, with an --until"
+            f"this replay began with message {begun}, the range begins with message {first}: it goes on where it was "
+            "and would skip the older ones; replay those under another --id, with an --until"
         )
     return begun
 
@@ -149,8 +149,8 @@ def archived_messages(rows: Iterable[dict[str, Any]]) -> Iterator[ArchivedMessag
         )  # fmt: skip
         if one.index <= last:
             raise LakeError(
-                f"topic {row['topic']!r} has index {one.index} after {last}: it was deleted and begun anew; "
-                "replay its lives one by one, by --since and --until"
+                f"topic {row['topic']!r} has index {one.index} after {last}: it was deleted and recreated; "
+                "replay the old and the new one separately, with --since and --until"
             )
         last = one.index
         yield one
@@ -424,8 +424,8 @@ class TopicReplay:
         """
         if not self._taken():
             raise PipelineError(
-                f"another replay of {self._source!r} took over topic {self.name!r} while this one stood still; "
-                "start it again to go on behind what is there"
+                f"another replay of {self._source!r} took over topic {self.name!r} while this one was paused; "
+                "start it again to go on after what is there"
             )
         args: list[str | bytes] = []
         todo = [one for one in batch if not self._is_copy(one)]
@@ -439,7 +439,7 @@ class TopicReplay:
         except LeaseLostError as error:
             raise PipelineError(
                 f"topic {self.name!r} has what this replay sends already, by another one under its name; "
-                "start it again to go on behind that"
+                "start it again to go on after that"
             ) from error
         return len(todo)
 

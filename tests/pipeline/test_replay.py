@@ -347,7 +347,7 @@ def test_dry_run_tells_what_there_is_and_what_is_missing(valkey_client, ingest, 
         (("--dead",), "give --queue NAME"),
         (("--topic", "t", "--to-topic", "x", "--job", "j"), "--job 'j' goes with --to-queue"),
         (("--topic", "t", "--to-topic", "x", "--until", "2h"), "isn't after --since"),
-        (("--topic", "t", "--to-topic", "x", "--since", "soon"), "'soon' is no time"),
+        (("--topic", "t", "--to-topic", "x", "--since", "soon"), "'soon' is not a time"),
     ],
 )
 def test_wrong_command_lines_are_told(jobq, lake, args, says):
@@ -360,12 +360,12 @@ def test_wrong_command_lines_are_told(jobq, lake, args, says):
 def test_folder_that_is_no_lake_is_told(jobq):
     code, _, err = jobq("lake", "replay", "--topic", "t", *SINCE, "--to-topic", "x")
     assert code == 1
-    assert "is no lake" in err
+    assert "is not a lake" in err
 
 
 def test_topic_that_was_begun_anew_is_refused():
     row = {"topic": "t", "index": 1, "at": 0, "key": None, "content": b"", "headers": None}
-    with pytest.raises(LakeError, match="deleted and begun anew"):
+    with pytest.raises(LakeError, match="deleted and recreated"):
         list(archived_messages([{**row, "index": 2}, row]))
 
 

@@ -65,7 +65,7 @@ def test_heap_is_read_as_spark_reads_it(text, mib):
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("400m", "too small"), ("511m", "too small"), ("lots", "no size"), ("1.5g", "no size")],
+    [("400m", "too small"), ("511m", "too small"), ("lots", "not a size"), ("1.5g", "not a size")],
 )
 def test_heap_is_refused_when_too_small_or_no_size(text, told):
     with pytest.raises(ConfigError, match=told):

@@ -144,7 +144,7 @@ def commit_files(
                 if state
                 else f"another process works on {store.uri}; nothing was changed, run this again"
             ) from error
-    with lake_errors(store, "it is committed, but may not outlast a power cut"):
+    with lake_errors(store, "it is committed, but a power cut may lose it"):
         delta.update_incremental()
         _settle(store, delta)
 

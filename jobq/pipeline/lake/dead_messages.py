@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from jobq.client.connection import Client
 from jobq.errors import JobqError
-from jobq.pipeline.lake.clock import latest
 from jobq.pipeline.lake.commit import (
     CommitConflictError,
     IngestState,
@@ -27,7 +26,7 @@ from jobq.pipeline.lake.commit import (
 from jobq.pipeline.lake.files import DataFile, DataFileWriter, live_files, rows_of_files
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.tables import DEAD
-from jobq.pipeline.offsets import LogOffset
+from jobq.pipeline.offsets import LogOffset, latest_time
 from jobq.pipeline.reading.live import QueueRows, dead_batches
 from jobq.pipeline.reading.request import ReadRequest
 from jobq.pipeline.schema import DEAD_COLUMNS
@@ -49,7 +48,7 @@ def keep_dead(
     """
     delta = lake.table(DEAD.name)
     state = state_of(delta, DEAD.app)
-    upto, newest = latest(client), dict[str, int]()
+    upto, newest = latest_time(client), dict[str, int]()
     for queue in queues:
         with tolerating(f"dead of queue {queue}"):
             at = _newest_death(client, queue, upto)
@@ -99,7 +98,7 @@ def _commit_dead(
         state = state_of(now, DEAD.app)
         if state.batch != before.batch:
             raise CommitConflictError(
-                f"another ingest keeps the dead in {lake.store.uri}, and came first"
+                f"another ingest stored dead messages in {lake.store.uri} first"
             )
         after = state.following(places, sum(file.rows for file in files), {})
         commit_files(lake, DEAD.name, now, [file.action() for file in files], after)

@@ -26,7 +26,6 @@ from jobq.errors import JobqError, ScriptError
 from jobq.pipeline import offsets
 from jobq.pipeline.decode import BadEntry, TimeBounds
 from jobq.pipeline.lake import dead_messages, quarantine
-from jobq.pipeline.lake.clock import clocks
 from jobq.pipeline.lake.commit import (
     OVERTAKEN,
     CommitConflictError,
@@ -48,7 +47,7 @@ from jobq.pipeline.lake.partitions import (
 )
 from jobq.pipeline.lake.store import LakeStore, remove_files
 from jobq.pipeline.lake.tables import EVENTS, TOPICS, LakeTable
-from jobq.pipeline.offsets import LogOffset, LogRange, LogTail, ReadPlan
+from jobq.pipeline.offsets import LogOffset, LogRange, LogTail, ReadPlan, clocks
 from jobq.queue.directory import queue_names
 from jobq.topics import keys as topic_keys
 from jobq.topics.calls import topic_names

@@ -47,7 +47,7 @@ class Lake:
         lake = cls(_store_at(path, storage_options))
         if not lake._is_marked():
             raise LakeError(
-                f"{lake.store.uri} is no lake; `jobq lake ingest --lake {lake.store.uri}` makes one"
+                f"{lake.store.uri} is not a lake; `jobq lake ingest --lake {lake.store.uri}` makes one"
             )
         return lake
 
@@ -141,7 +141,7 @@ class Lake:
                 return
             if others:
                 raise LakeError(
-                    f"{self.store.uri} is no lake and not empty (it has {others[0]}); "
+                    f"{self.store.uri} is not a lake and not empty (it has {others[0]}); "
                     "give a folder of its own"
                 )
             write_file(self.store, MARKER, json.dumps({"version": VERSION}).encode())

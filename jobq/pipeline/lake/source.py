@@ -38,7 +38,7 @@ def reader(options: Mapping[str, str]) -> DataSourceReader:
     try:
         storage = json.loads(text) if text else {}
     except json.JSONDecodeError as error:
-        raise ConfigError(f"storageOptions is no JSON: {error}") from error
+        raise ConfigError(f"storageOptions is not JSON: {error}") from error
     lake, table = Lake.open(given.text("path") or None, storage), _table(given)
     return LakeReader(
         lake.below(table.name), table.name, time_span(given.text("since"), given.text("until"))

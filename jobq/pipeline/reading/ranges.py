@@ -159,7 +159,7 @@ def _one(name: str, value: Any, now: LogTail) -> LogOffset:
     place = offsets.from_plain({name: value})[name]
     if "-" not in now.id and not place.id.isdecimal():
         raise ConfigError(
-            f"offset {place.id!r} of topic {name!r} is no index; write a whole number, "
+            f"offset {place.id!r} of topic {name!r} is not an index; write a whole number, "
             '"earliest" or "latest"'
         )
     return place

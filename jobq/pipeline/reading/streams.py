@@ -102,8 +102,8 @@ def report_remade(request: ReadRequest, name: str) -> None:
     """Raise or log that the stream was deleted or recreated."""
     _tell(
         request,
-        f"{request.view} of {name!r}: the stream was deleted or made anew meanwhile, and how many it had "
-        "unread can't be known; failOnDataLoss=false goes on with what there is",
+        f"{request.view} of {name!r}: the stream was deleted or recreated, and the number of lost entries "
+        "can't be determined; failOnDataLoss=false goes on with what there is",
     )
 
 
@@ -127,7 +127,7 @@ def _loss(view: str, name: str, lost: int) -> str:
 
 def _refuse(request: ReadRequest, name: str, bad: list[BadEntry]) -> None:
     first = bad[0]
-    text = f"queue {name!r}: entry {first.id.decode()} is no event record: {first.reason}"
+    text = f"queue {name!r}: entry {first.id.decode()} is not an event record: {first.reason}"
     if request.mode == "FAILFAST":
         raise BadRecordError(
             f"{text}; mode=PERMISSIVE keeps such entries, DROPMALFORMED drops them"

@@ -54,7 +54,7 @@ class ReportQuery:
         zone_of(self.zone)
         for name, value in (("--objective", self.objective), ("--confidence", self.confidence)):
             if not 0 < value < 1:
-                raise ConfigError(f"{name} {value:g} is no share; write one like 0.99")
+                raise ConfigError(f"{name} {value:g} is not a share; write one like 0.99")
         if self.target_s < 0:
             raise ConfigError(f"--target-wait {self.target_s:g} s is below 0; write one like 30s")
         if self.at and not self.since < self.at < self.until:
@@ -94,7 +94,7 @@ def zone_of(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
         raise ConfigError(
-            f"--zone {name!r} is no time zone; write one like Europe/Berlin"
+            f"--zone {name!r} is not a time zone; write one like Europe/Berlin"
         ) from error
 
 
@@ -105,7 +105,7 @@ def moment(text: str, now: datetime, zone: str = "UTC") -> datetime:
         return _instant(text, now, its_zone)
     except (ConfigError, OverflowError) as error:
         raise ConfigError(
-            f"{text!r} is no time; write 2026-11-21T08:00Z, or 7d for so long ago"
+            f"{text!r} is not a time; write 2026-11-21T08:00Z, or 7d for so long ago"
         ) from error
 
 

@@ -56,7 +56,7 @@ def storage() -> Iterator[dict[str, str]]:
 def test_lake_in_a_bucket_does_what_one_in_a_folder_does(
     spark, storage, valkey_client, write, monkeypatch
 ):
-    with pytest.raises(LakeError, match="is no lake"):
+    with pytest.raises(LakeError, match="is not a lake"):
         Lake.open("s3://history/jobq", storage)
     lake = Lake.create("s3://history/jobq", storage)
     work, other = (Ingest(lake, valkey_client, PartitionRunner("never")) for _ in range(2))

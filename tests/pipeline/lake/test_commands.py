@@ -106,8 +106,8 @@ def test_loss_is_told_on_stderr(line, write, valkey_client):
         (("ingest", "--once", "--every", "1s"), "give one"),
         (("ingest", "--every", "1ms"), "too often"),
         (("ingest", "--storage-option", "AWS_REGION"), "write KEY=VALUE"),
-        (("mark", "v1", "--at", "yesterday"), "is no time"),
-        (("mark", "v1", "--at", "9999-12-31T23:59-14:00"), "is no time"),
+        (("mark", "v1", "--at", "yesterday"), "is not a time"),
+        (("mark", "v1", "--at", "9999-12-31T23:59-14:00"), "is not a time"),
         (("ingest", "--lake", ""), "give --lake PATH or set JOBQ_LAKE"),
     ],
 )

@@ -30,7 +30,7 @@ def test_url_of_a_folder_is_read_as_one(tmp_path):
 
 def test_folder_of_somebody_else_is_left_alone(tmp_path):
     (tmp_path / "photo.jpg").touch()
-    with pytest.raises(LakeError, match=r"is no lake and not empty \(it has photo.jpg\)"):
+    with pytest.raises(LakeError, match=r"is not a lake and not empty \(it has photo.jpg\)"):
         Lake.create(str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["photo.jpg"]
 

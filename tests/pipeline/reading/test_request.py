@@ -32,8 +32,8 @@ def test_load_refuses_what_it_does_not_know(source, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"since": "yesterday"}, "since='yesterday' is no time"),
-        ({"until": "2026-13-01"}, "is no time"),
+        ({"since": "yesterday"}, "since='yesterday' is not a time"),
+        ({"until": "2026-13-01"}, "is not a time"),
         ({"partitions": "many"}, "partitions='many' is out of range"),
         ({"partitions": "-1"}, "out of range"),
         ({"failOnDataLoss": "maybe"}, "take true or false"),

@@ -228,12 +228,12 @@ def test_stream_made_anew_is_told_and_read_from_its_beginning(query, events, val
         one.batch()
     valkey_redis.delete(KEY)
     events("low", 4, start=20)
-    with pytest.raises(DataLossError, match="deleted or made anew"):
+    with pytest.raises(DataLossError, match="deleted or recreated"):
         ones[0].batch()
     assert mids(ones[1].batch()) == [f"m{i}" for i in range(20, 24)]
     events("low", 1, start=24)
     assert mids(ones[1].batch()) == ["m24"]
-    assert caplog.text.count("made anew") == 1
+    assert caplog.text.count("deleted or recreated") == 1
 
 
 def test_pieces_of_a_batch_have_equal_numbers_of_events(query, events, valkey_redis):
@@ -313,7 +313,7 @@ def test_topic_made_anew_is_read_from_its_beginning_when_told_to_go_on(query, to
         assert len(one.batch()) == 5
     topic.delete()
     topic.append_many([b"w"] * 2)
-    with pytest.raises(DataLossError, match="made anew"):
+    with pytest.raises(DataLossError, match="deleted or recreated"):
         ones[0].batch()
     assert [row["content"] for row in ones[1].batch()] == [b"w", b"w"]
-    assert "made anew" in caplog.text
+    assert "deleted or recreated" in caplog.text

@@ -70,7 +70,9 @@ def test_span_and_offsets_choose_messages(load, topic):
 @pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
 def test_offset_of_an_event_is_refused_for_a_topic(load, topic, option, given):
     topic.append_many([b"v"] * 9)
-    with pytest.raises(ConfigError, match=r"offset '5-0?' of topic 'orders' is no index; write a"):
+    with pytest.raises(
+        ConfigError, match=r"offset '5-0?' of topic 'orders' is not an index; write a"
+    ):
         load(view="topic", **{option: f'{{"orders": {given}}}'})
 
 

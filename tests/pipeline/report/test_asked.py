@@ -42,7 +42,7 @@ def test_moment_is_so_long_ago_or_an_instant():
     "text", ["yesterday", "", "1y", "2026-13-01", "9" * 30 + "d", "9999-12-31T23:59-14:00"]
 )
 def test_moment_says_how_to_write_one(text):
-    with pytest.raises(ConfigError, match="is no time; write"):
+    with pytest.raises(ConfigError, match="is not a time; write"):
         moment(text, NOON)
 
 
