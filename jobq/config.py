@@ -1,4 +1,4 @@
-"""Settings: frozen, validated where they are made, read from the environment in one function."""
+"""Settings. They are frozen and validated when created; one function reads them from the environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobq.durations import Duration, seconds_of
 from jobq.errors import ConfigError, masked
 from jobq.variables import warn
 
-#: How long a call is tried by default: by a program that may have a person waiting, and by one that stays.
+#: How long a call is retried by default: in programs where a person may wait, and in long-running ones.
 PATIENCE_S, STAYING_PATIENCE_S = 2.0, 10.0
 VALID_S, LONGEST_VALID_S = 7 * 86_400.0, 366 * 86_400.0
 #: Bytes of one call, by default and at most.
@@ -25,7 +25,7 @@ _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,40}")
 
 
 def duration_s(value: Duration) -> float:
-    """Seconds: `duration_s("5m") == 300`; units ms, s, m, h, d, none for seconds. ConfigError for nonsense."""
+    """Seconds: `duration_s("5m") == 300`; units ms, s, m, h, d, none for seconds. ConfigError if it can't be read."""
     try:
         return seconds_of(value)
     except ValueError as error:
@@ -41,7 +41,7 @@ def parse_queues(text: str) -> tuple[tuple[str, int], ...]:
             name, weight = part, "1"
         if not weight.isdigit() or not 1 <= int(weight) <= 1000:
             raise ConfigError(
-                f"queue {part!r} has no weight of 1 to 1000 after the colon; write name or name:6"
+                f"the weight of queue {part!r} must be 1 to 1000; write name or name:6"
             )
         if name in (known for known, _ in queues):
             raise ConfigError(
@@ -61,7 +61,7 @@ def parse_durability(text: str) -> tuple[str, int]:
     if word == "replicas" and number.isdecimal() and 1 <= int(number) <= 100:
         return word, int(number)
     raise ConfigError(
-        f"durability={text!r} is no level; take memory, disk or replicas=1 (to replicas=100; "
+        f"durability={text!r} is unknown; use memory, disk or replicas=1 (to replicas=100; "
         "run one replica more than that)"
     )
 
@@ -81,7 +81,7 @@ def _at_least(name: str, value: float | None, least: float) -> None:
 
 def _whole(name: str, text: str) -> int:
     if not text.isdecimal():
-        raise ConfigError(f"{name}={text!r} is no number; take 0 or more")
+        raise ConfigError(f"{name}={text!r} is not a number; use 0 or more")
     return int(text)
 
 
@@ -109,11 +109,11 @@ CodecMode = Literal["sign", "encrypt"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CodecSettings:
-    """How calls are sealed, so that nobody without a key can forge them (sign) or read them (encrypt).
+    """How calls are sealed, so that only holders of a key can create them (sign) or read them (encrypt).
 
-    keys: ids with secrets of 32 bytes or more; the first seals, all open. accept_plain: run calls without
-    a seal too, while producers are being changed over. valid_s: how long after it is due a sealed call may run;
-    workers remember for as long which calls are done, so that none of them runs again.
+    keys: ids with secrets of 32 bytes or more; the first seals, all open. accept_plain: also run calls without a
+    seal, while producers migrate. valid_s: how long after it is due a sealed call may run. Workers remember finished
+    calls for that long, so that none of them runs again.
     """
 
     keys: tuple[tuple[str, bytes], ...] = field(repr=False)
@@ -123,7 +123,7 @@ class CodecSettings:
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(CodecMode):
-            raise ConfigError(f"codec {self.mode!r} is none; take sign or encrypt")
+            raise ConfigError(f"unknown codec {self.mode!r}; use sign or encrypt")
         if not 1 <= self.valid_s <= LONGEST_VALID_S:
             raise ConfigError(
                 f"a sealed call can't be valid for {self.valid_s:g} s; take 1 s to 366 days"
@@ -136,7 +136,7 @@ class CodecSettings:
             if len(secret) < 32:
                 raise ConfigError(f"codec key {key_id} has {len(secret)} bytes; take 32 or more")
         if len(dict(self.keys)) < len(self.keys):
-            raise ConfigError("two codec keys have one id; give each its own")
+            raise ConfigError("two codec keys have the same id; give each a different one")
         if self.mode == "encrypt" and find_spec("cryptography") is None:
             raise ConfigError(f"codec encrypt needs cryptography: {extras.install('crypto')}")
 
@@ -145,12 +145,12 @@ class CodecSettings:
 class ServerSettings:
     """How to reach the server.
 
-    url: None = the embedded server. embedded: False forbids that, True asks for it; None = it is used with a
-    warning, but not under pytest. patience_s: how long one call is tried, over lost connections and a silent
-    server; its first try has socket_timeout_s even so.
+    url: None = the embedded server. embedded: False forbids it, True selects it; None = it is used with a
+    warning, but not under pytest. patience_s: how long one call is retried over lost connections and a silent
+    server; its first try may take socket_timeout_s even so.
     data_dir: where the embedded server keeps its data; None = `.jobq` beside the nearest pyproject.toml.
-    codec: how calls that go there are sealed; None = not at all. functions: call scripts as functions that
-    `jobq functions load` brought there.
+    codec: how calls are sealed; None = not at all. functions: call scripts as the functions that
+    `jobq functions load` loaded.
     durability: what must hold before an enqueue returns: memory, disk, replicas=n (run n + 1). durable_within_s: how
     long it may take to hold, at most four fifths of socket_timeout_s. outage_buffer: how many messages
     wait in memory while the server is away; 0 = none, enqueue raises UnavailableError. max_content: the largest

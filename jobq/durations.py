@@ -1,4 +1,4 @@
-"""Durations as people write them, in seconds. ValueError says what can't be read."""
+"""Durations as people write them, converted to seconds. ValueError for text that can't be read."""
 
 from __future__ import annotations
 
@@ -55,4 +55,4 @@ def wait_of(value: object, clock: Callable[[], float] = time.time) -> float:
 
 
 def _refused(value: object, remedy: str) -> ValueError:
-    return ValueError(f"{value!r:.200} is no duration; write {remedy}")
+    return ValueError(f"{value!r:.200} is not a duration; write {remedy}")

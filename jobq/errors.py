@@ -48,7 +48,7 @@ from urllib.parse import unquote
 
 from jobq.durations import Duration, wait_of
 
-#: To the next blank or quotation mark, without what ends a sentence or a bracket.
+#: Up to the next space or quotation mark, without punctuation at the end of a sentence or bracket.
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:[^\s'\"]*[^\s'\",;:.)\]>}])?")
 _QUERY_KEY = re.compile(r"[?&;]([^=&?;]*)=")
 _SECRET_KEY = re.compile(r"pass|secret|token", re.IGNORECASE)
@@ -56,9 +56,9 @@ _HOSTS = re.compile(r"(?:(?:\[[0-9A-Fa-f:.]*\]|[^:,]*)(?::\d{1,5})?(?:,|$))*")
 
 
 def masked(url: str) -> str:
-    """A URL as jobq shows it: without user and password, and without what follows a key like `password`.
+    """A URL as jobq shows it: without user and password, and without the value of a key like `password`.
 
-    Masked is all before the last `@`, and all behind such a key, since a password may hold `/ : @ # ? &`.
+    This masks everything before the last `@` and after such a key, since a password may contain `/ : @ # ? &`.
     """
     for key in _QUERY_KEY.finditer(url):
         if _SECRET_KEY.search(unquote(key[1])):
@@ -70,13 +70,13 @@ def masked(url: str) -> str:
         before, _, rest = (rest if colon else url).rpartition("@")
         rest = "***@" + rest if before or not colon else "@" + rest
     elif not _HOSTS.fullmatch(re.split("[/?#]", rest)[0]):
-        # What follows a colon and is no port: a password whose host was forgotten.
+        # Text after a colon that isn't a port: a password without a host.
         rest = rest.partition(":")[0] + ":***"
     return f"{scheme}://{rest}" if colon else rest
 
 
 def masked_text(text: str) -> str:
-    """A text in which every URL is masked."""
+    """The text with every URL in it masked."""
     return _IN_TEXT.sub(lambda found: masked(found[0]), text) if "://" in text else text
 
 
@@ -94,8 +94,8 @@ class ConfigError(JobqError):
 class UnavailableError(JobqError):
     """The server could not be reached in time; whether the call took effect is unknown.
 
-    `mids` are the messages of an enqueue whose outcome is unknown. Look where they are (`Queue.status`), or
-    enqueue them again under the same mids if a second run does no harm.
+    `mids` are the messages of an enqueue whose outcome is unknown. Check `Queue.status`, or enqueue
+    them again under the same mids if a second run does no harm.
     """
 
     def __init__(self, message: str | None = None, mids: Sequence[str] = ()) -> None:
@@ -104,14 +104,14 @@ class UnavailableError(JobqError):
 
 
 class ServerFullError(JobqError):
-    """The server refused the call whole: memory or disk is full, or too few replicas follow it."""
+    """The server refused the call and changed nothing: memory or disk is full, or too few replicas are connected."""
 
 
 class NotDurableError(JobqError):
-    """The messages were accepted, but what their durability asks for wasn't confirmed.
+    """The messages were accepted, but their durability wasn't confirmed.
 
     They may run, and a failover or a power cut now may lose them. Enqueueing them again under the same
-    mids is safe: what is still there is confirmed, what was lost is added.
+    mids is safe: messages that are still there are confirmed, lost ones are added.
     """
 
     def __init__(self, message: str | None = None, mids: Sequence[str] = ()) -> None:
@@ -125,11 +125,11 @@ class NotDurableError(JobqError):
 
 
 class BufferFullError(JobqError):
-    """The server is away and the outage buffer holds all it may; the message was not accepted."""
+    """The server is away and the outage buffer is full; the message was not accepted."""
 
 
 class ScriptError(JobqError):
-    """The server refused a script, or a script answered what this version doesn't know."""
+    """The server refused a script, or a script's reply is unknown to this version."""
 
 
 class EmbeddedError(JobqError):
@@ -153,7 +153,7 @@ class NoCurrentJobError(JobqError):
 
 
 class LeaseLostError(JobqError):
-    """This attempt's lock was taken over or cancelled; its result would be refused."""
+    """This attempt's lease was taken over or cancelled; its result would be refused."""
 
 
 class ResultNotStoredError(JobqError):
@@ -169,17 +169,17 @@ class JobFailedError(JobqError):
 
 
 class EmptyKeyError(JobqError):
-    """EMPTYKEY: nothing was ever pushed there."""
+    """EMPTYKEY: nothing was ever pushed to this key."""
 
 
 class GroupNotFoundError(JobqError):
-    """The topic has no group of this name; subscribe makes one."""
+    """The topic has no group of this name; subscribe creates one."""
 
 
 class OutOfRangeError(JobqError):
     """No message of this topic has that index: it was dropped, or isn't there yet.
 
-    `position` is the index asked for; `first` and `last` are what the topic has.
+    `position` is the requested index; `first` and `last` are the range that the topic has.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class JavaNotFoundError(PipelineError):
 
 
 class LakeError(PipelineError):
-    """The lake can't be used: it isn't one, a later version wrote it, or its disk is full."""
+    """The lake can't be used: it isn't a lake, a later version wrote it, or its disk is full."""
 
 
 class DataLossError(PipelineError):
@@ -222,7 +222,7 @@ class Outcome(Exception):
 
 
 class Retry(Outcome):
-    """Try again after `after`, or by the job's policy when None. Costs an attempt.
+    """Retry after `after`, or by the job's policy if None. Costs an attempt.
 
     after: seconds, a timedelta, text like "10m", or an HTTP date as `Retry-After` has it; kept in seconds.
     ConfigError for anything else.
@@ -234,7 +234,7 @@ class Retry(Outcome):
 
 
 class Dead(Outcome):
-    """Give up now: the message goes to the dead, with this reason."""
+    """Give up now: the message is dead, with this reason."""
 
     def __init__(self, reason: str = "given up by the job") -> None:
         self.reason = str(reason)
@@ -242,7 +242,7 @@ class Dead(Outcome):
 
 
 class Snooze(Outcome):
-    """Run again after `after`, given as in Retry; costs no attempt."""
+    """Run again after `after`, given as in Retry. Costs no attempt."""
 
     def __init__(self, after: Duration) -> None:
         super().__init__("snoozed")
@@ -254,7 +254,7 @@ class JobTimeout(BaseException):
 
 
 class JobAborted(BaseException):
-    """The attempt must stop now: its lock is lost, it was cancelled, or the worker must leave."""
+    """The attempt must stop now: its lease is lost, it was cancelled, or the worker is shutting down."""
 
 
 def _wait_s(after: Duration) -> float:

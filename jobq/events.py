@@ -24,7 +24,7 @@ LEVELS = ("off", "attempts", "all")
 MAXLEN = 100_000
 MAXLENS = (100, 10**9)
 
-#: What happened. The script that makes the change writes the event.
+#: What happened. The script that makes a change writes its event.
 KINDS = (
     "enqueued", "done", "retry", "dead", "crashed", "snoozed",
     "recovered", "cancelled", "revived", "cleared", "superseded", "clock_jump",
@@ -172,6 +172,6 @@ def _checked(name: str, text: str) -> str | int:
     # Python's int() takes more than digits, and without a bound any length of them.
     if not (text.isascii() and text.isdigit()) or len(text) > 20 or int(text) > limit:
         raise BadRecordError(
-            f"{name} {text[:40]!r} of an event record is no number of 0 to {limit:,}"
+            f"{name} {text[:40]!r} of an event record must be a number of 0 to {limit:,}"
         )
     return int(text)

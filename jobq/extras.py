@@ -1,4 +1,4 @@
-"""What to say where an optional package is missing."""
+"""How to install an optional package that is missing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import shlex
 
 
 def install(extra: str) -> str:
-    """`pip install cryptography>=50`: the packages of one of jobq's extras, by their own names.
+    """`pip install cryptography>=50`: the packages of one of jobq's extras, by their names.
 
-    jobq itself isn't named: what an index has under that name needn't be this jobq.
+    It doesn't name jobq: a package index may have another project of that name.
     """
     from importlib.metadata import PackageNotFoundError, requires
 
@@ -18,12 +18,12 @@ def install(extra: str) -> str:
     except PackageNotFoundError:
         lines = []
     parts = (line.partition(";") for line in lines)
-    names = [name.strip() for name, _, marker in parts if _asked(marker, extra)]
+    names = [name.strip() for name, _, marker in parts if _belongs(marker, extra)]
     if not names:
         return f"install the packages of the extra {extra!r} in jobq's pyproject.toml"
     return f"pip install {' '.join(map(shlex.quote, names))}"
 
 
-def _asked(marker: str, extra: str) -> bool:
+def _belongs(marker: str, extra: str) -> bool:
     elsewhere = "platform_machine" in marker and f"'{platform.machine()}'" not in marker
     return f"extra == '{extra}'" in marker and not elsewhere

@@ -1,6 +1,6 @@
-"""Whose files jobq takes settings and code from: yours and root's, in folders where nobody else can write.
+"""Decides which files jobq reads settings and code from: yours and root's, in folders that nobody else can write to.
 
-A file of somebody else changes nothing: it is passed over, and a sentence says why.
+jobq ignores other files and says why.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PROJECT = "pyproject.toml"
 #: Names the file to read, whoever owns it.
 NAMED_BY = "JOBQ_PYPROJECT"
 _SECTION = re.compile(rb"\btool\s*\.\s*[\"']?jobq\b")
-_LOOK_BYTES = 1 << 20
+_SCAN_BYTES = 1 << 20
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
@@ -31,20 +31,20 @@ class Project(NamedTuple):
 
 
 class Search(NamedTuple):
-    """The pyproject.toml that counts, and why others with a [tool.jobq] were not read."""
+    """The pyproject.toml to read, and why others with a [tool.jobq] are ignored."""
 
     found: Project | None
     refused: list[str]
 
 
 class UntrustedFileError(JobqError):
-    """Somebody else owns it or can write to it; the text says who."""
+    """Another user owns the file or can write to it; the text says who."""
 
 
 def project(working: Path) -> Search:
     """The nearest pyproject.toml at or above `working` that is trusted, up to your home or the mount.
 
-    The file that JOBQ_PYPROJECT names counts as it is. Raises OSError for a trusted file that can't be read.
+    The file that JOBQ_PYPROJECT names is read without these checks. Raises OSError if a trusted file can't be read.
     """
     named = os.environ.get(NAMED_BY)
     if named:
@@ -70,9 +70,9 @@ def project(working: Path) -> Search:
 
 
 def fault(found: os.stat_result, *, has_acl: bool = False) -> str:
-    """Why a file or folder isn't to be trusted: who owns it or can write to it. Empty: it is.
+    """Why a file or folder isn't trusted: who owns it or can write to it. Empty if it is trusted.
 
-    A sticky folder counts as writable: others can't replace a file there, but they can put one.
+    A sticky folder counts as writable: others can't replace a file there, but they can add one.
     """
     if found.st_uid not in (os.geteuid(), 0):
         return f"belongs to {user_name(found.st_uid)}, not to you or root"
@@ -84,13 +84,13 @@ def fault(found: os.stat_result, *, has_acl: bool = False) -> str:
 
 
 def folder_fault(folder: Path, top: Path) -> str:
-    """Why what is run from `folder`, at or below `top`, could be somebody else's; empty: it couldn't."""
+    """Why code in `folder`, at or below `top`, could be another user's; empty if it couldn't."""
     for each in (folder, *folder.parents):
-        # Of a link, its owner says where it leads.
+        # The owner of a link decides where it leads.
         found, leads = each.stat(), each.lstat().st_uid
         if not stat.S_ISDIR(found.st_mode):
-            return f"{each} is no folder"
-        # Groups are left to the user's umask: the folder is the user's own choice.
+            return f"{each} is not a folder"
+        # Group permissions are the user's umask; the user chose this folder.
         owned = {found.st_uid, leads} <= {os.geteuid(), 0}
         if not owned or found.st_mode & stat.S_IWOTH:
             return f"{each} {fault(found) or f'is a link of {user_name(leads)}'}"
@@ -100,7 +100,7 @@ def folder_fault(folder: Path, top: Path) -> str:
 
 
 def writable_by_all(folder: Path) -> bool:
-    """Whether everybody can put files there, as in a temporary folder."""
+    """Whether every user can add files there, as in a temporary folder."""
     try:
         return bool(folder.stat().st_mode & stat.S_IWOTH)
     except OSError:
@@ -108,7 +108,7 @@ def writable_by_all(folder: Path) -> bool:
 
 
 def _trusted_text(folder: Path) -> bytes | None:
-    """None: there is no such file. What is looked at and what is read are the same, also if somebody renames."""
+    """The text, or None if there is no such file. Descriptors make sure that the checked file is the one read."""
     try:
         place = _opened(folder)
     except OSError:
@@ -134,7 +134,7 @@ def _opened(folder: Path) -> int:
     try:
         return os.open(folder, os.O_RDONLY | flags)
     except PermissionError:
-        # One may be passed through that can't be listed.
+        # A folder may be searchable but not readable.
         return os.open(folder, getattr(os, "O_PATH", os.O_RDONLY) | flags)
 
 
@@ -143,7 +143,7 @@ def _fault_of(descriptor: int) -> str:
 
 
 def _has_acl(descriptor: int) -> bool:
-    """Where rights of single users are set, the group's bits say what they may at most."""
+    """With an ACL, the group's bits are the most that single users may do."""
     try:
         return "system.posix_acl_access" in os.listxattr(descriptor)
     except (AttributeError, OSError):
@@ -151,7 +151,7 @@ def _has_acl(descriptor: int) -> bool:
 
 
 def _boundary(folder: Path, mounts: set[str]) -> str:
-    """Why nothing above this folder is read; empty: it isn't where the search ends."""
+    """Why the search stops at this folder; empty if it goes on."""
     home = os.path.realpath(os.path.expanduser("~"))
     if str(folder) == home:
         return f"it is above your home, {folder}"
@@ -161,31 +161,31 @@ def _boundary(folder: Path, mounts: set[str]) -> str:
 
 
 def _mounts() -> set[str]:
-    """Where something is mounted, by Linux: also a folder bound elsewhere within one file system."""
+    """Linux's mount points, including folders bound elsewhere within one file system."""
     try:
         with open("/proc/self/mountinfo", "rb") as file:
             points = [line.split()[4] for line in file]
     except (OSError, IndexError):
         return set()
-    # A blank, a line feed or a backslash in a name is an octal number there.
+    # Spaces, line feeds and backslashes in names are written as octal numbers there.
     return {
         os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8)]), point)) for point in points
     }
 
 
 def _has_section(path: Path) -> bool:
-    """Whether a file that isn't read seems to have a [tool.jobq]: else nobody misses it."""
+    """Whether an ignored file seems to have a [tool.jobq]; otherwise nobody needs to know."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         return False
     with open(descriptor, "rb") as file:
         regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-        return regular and bool(_SECTION.search(file.read(_LOOK_BYTES)))
+        return regular and bool(_SECTION.search(file.read(_SCAN_BYTES)))
 
 
 def _own_group(gid: int) -> bool:
-    """Whether only you are in a group, as in those that systems make for each user, or only root is."""
+    """Whether you are the only member of a group, as in the groups that systems create per user, or root is."""
     try:
         group, you = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
     except KeyError:
@@ -195,7 +195,7 @@ def _own_group(gid: int) -> bool:
 
 
 def user_name(uid: int) -> str:
-    """Who that is, with the number."""
+    """The user's name and number."""
     try:
         return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
     except KeyError:

@@ -1,4 +1,4 @@
-"""Variables of the environment that jobq knows; of any other JOBQ_… a sentence says so, with the nearest name."""
+"""The environment variables that jobq knows. Any other JOBQ_… is reported, with the nearest known name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _said: set[str] = set()
 
 
 def warn(environ: Mapping[str, str]) -> None:
-    """A warning for each name that nothing reads, once per process. Options are checked by their commands."""
+    """Log a warning for each name that nothing reads, once per process. Commands check their own options."""
     prefixes = tuple(f"{PREFIX}{command.upper()}_" for command in (*COMMANDS, *FORMER_COMMANDS))
     names = [name for name in environ if not name.startswith(prefixes)]
     for sentence in unknown(names, KNOWN):
@@ -44,7 +44,7 @@ def warn(environ: Mapping[str, str]) -> None:
 
 
 def unknown(names: Iterable[str], known: Collection[str]) -> list[str]:
-    """A sentence for each JOBQ_… that is none of the known, unless this process has had it."""
+    """A sentence for each unknown JOBQ_…, unless this process has reported it."""
     found = {
         name for name in names if name.startswith(PREFIX) and name not in {*known, *INNER, *_said}
     }
@@ -55,7 +55,7 @@ def unknown(names: Iterable[str], known: Collection[str]) -> list[str]:
 def _sentence(name: str, known: Collection[str]) -> str:
     from difflib import get_close_matches
 
-    # Without what all have in common, which would make any two of them alike.
+    # Without the common prefix, which would make any two names similar.
     rests = {each.removeprefix(PREFIX): each for each in known}
     near = get_close_matches(name.removeprefix(PREFIX), rests, n=1)
     remedy = (

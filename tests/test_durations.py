@@ -37,7 +37,7 @@ def test_every_form_of_a_duration_is_seconds(value: Any, seconds: float):
      "Sun, 06 Nov 1994 08:49:37 +9999"],
 )  # fmt: skip
 def test_nonsense_is_refused(value: Any):
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="is not a duration"):
         wait_of(value)
 
 

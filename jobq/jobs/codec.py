@@ -47,7 +47,7 @@ class UnknownVersionError(CodecError):
 
 
 class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one message changes of its job's declaration; durations in seconds."""
+    """Options of the job that one message overrides; durations in seconds."""
 
     retries: _Retries | UnsetType = UNSET
     timeout: _Seconds | UnsetType | None = UNSET
@@ -56,9 +56,9 @@ class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One call. `enqueued_at` is epoch ms by the producer's clock, 0 when it didn't say.
+    """One call. `enqueued_at` is epoch ms by the producer's clock, 0 if unknown.
 
-    `not_after`: epoch ms from when on a sealed call isn't run any more, 0 = never. `nonce` makes equal calls differ.
+    `not_after`: epoch ms after which a sealed call doesn't run, 0 = no limit. `nonce` makes equal calls differ.
     """
 
     job: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
@@ -77,7 +77,7 @@ class _Version(msgspec.Struct):
 
 
 class Refusal(NamedTuple):
-    """Why it can't be run, the bytes that were pushed, and texts that travel along."""
+    """Why no job can run it, the bytes that were pushed, and headers."""
 
     why: str
     raw: bytes
@@ -107,7 +107,7 @@ def encode(
     options: Overrides | None = None,
     limit: int = LIMIT,
 ) -> bytes:
-    """The bytes of one call; CodecError names the argument that can't be carried, and the remedy."""
+    """The bytes of one call; CodecError names the argument that JSON can't carry, and the remedy."""
     kwargs = dict(kwargs) if kwargs else {}
     for index, value in enumerate(args):
         check(value, f"argument {index + 1} of {job}")
@@ -120,7 +120,7 @@ def encode(
         content = _write(envelope)
     except (ValueError, TypeError) as error:  # lone surrogates
         raise CodecError(
-            f"a text in the call of {job} is no UTF-8 ({error}); replace lone surrogates"
+            f"a text in the call of {job} is not valid UTF-8 ({error}); replace lone surrogates"
         ) from error
     if len(content) > min(limit, HARD_LIMIT):
         checked_size(content, f"the call of {job}", limit)
@@ -148,7 +148,7 @@ def decode(content: bytes) -> Envelope:
         raise UnknownVersionError(
             f"content is of envelope version {envelope.v}, this jobq reads {VERSION}; upgrade it"
         )
-    # No deeper than it has opening brackets: only suspects are walked.
+    # It can't be deeper than it has opening brackets, so most contents needn't be walked.
     suspect = content.count(b"[") + content.count(b"{") > MAX_DEPTH
     if suspect and max(depth(envelope.args), depth(envelope.kwargs)) > MAX_DEPTH + 1:
         raise CodecError(f"content nests deeper than {MAX_DEPTH} levels")
@@ -156,7 +156,7 @@ def decode(content: bytes) -> Envelope:
 
 
 def decode_any(content: bytes) -> Any:
-    """Any JSON value; only CodecError escapes."""
+    """Any JSON value; raises nothing but CodecError."""
     try:
         return _read_any(content)
     except RecursionError as error:
@@ -166,13 +166,13 @@ def decode_any(content: bytes) -> Any:
 
 
 def encode_plain(value: Any, what: str) -> bytes:
-    """A value as JSON, by the same rules as an argument; `what` names it in the CodecError."""
+    """A value as JSON, by the rules for arguments; `what` names it in a CodecError."""
     check(value, what)
     try:
         return _write(value)
     except (ValueError, TypeError) as error:
         raise CodecError(
-            f"a text in {what} is no UTF-8 ({error}); replace lone surrogates"
+            f"a text in {what} is not valid UTF-8 ({error}); replace lone surrogates"
         ) from error
 
 
@@ -187,11 +187,11 @@ def _explained(content: bytes, error: Exception) -> CodecError:
         )
     refused = read_refusal(content)
     why = refused.why[:MOST_WHY] if refused else str(error) or type(error).__name__
-    return CodecError(f"content is no call of a job: {why}")
+    return CodecError(f"content is not a call of a job: {why}")
 
 
 def refusal(why: str, raw: bytes, headers: Mapping[str, str]) -> bytes:
-    """The content of a message that is dead as soon as a worker gets it."""
+    """The content of a message that is dead as soon as a worker receives it."""
     why = why.encode("utf-8", "backslashreplace").decode()
     try:
         return _write(_Refused(why, raw=raw.decode(), headers=dict(headers)))
@@ -200,7 +200,7 @@ def refusal(why: str, raw: bytes, headers: Mapping[str, str]) -> bytes:
 
 
 def read_refusal(content: bytes) -> Refusal | None:
-    """What is in `content`; None where it is something else."""
+    """The refusal in `content`; None if it is something else."""
     try:
         found = _read_refused(content)
     except (ValueError, RecursionError, OverflowError, MemoryError):
@@ -249,13 +249,13 @@ _OTHERWISE = (
 
 
 def check(value: Any, where: str) -> None:
-    """CodecError unless `value` survives JSON; `where` says in it which argument this is."""
+    """CodecError unless `value` survives JSON; `where` names the argument."""
     if type(value) not in _AS_THEY_ARE:
         _check(value, where, [], 1)
 
 
 def depth(value: Any, limit: int = MAX_DEPTH + 1) -> int:
-    """How deep lists and dicts nest in decoded JSON; stops counting beyond `limit`."""
+    """The nesting depth of decoded JSON; stops counting beyond `limit`."""
     deepest, level = 0, [value]
     while level and deepest <= limit:
         containers = [item for item in level if type(item) is list or type(item) is dict]

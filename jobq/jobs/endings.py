@@ -29,10 +29,10 @@ MOST_NAMES = 1_000
 
 @dataclass(frozen=True)
 class UnknownJobs:
-    """How long messages whose job isn't known here are tried again, in seconds.
+    """How long messages whose job isn't registered here are retried, in seconds.
 
     Each wait is twice as long as the one before, from 1 s to `longest_wait_s`. Once the waits add up to `for_s`,
-    the message is dead. None of that counts as an attempt of the job.
+    the message is dead. These retries don't count as attempts of the job.
     """
 
     longest_wait_s: float = 60.0
@@ -156,18 +156,18 @@ class Unrunnable:
         why: str,
         headers: Mapping[str, str] | None = None,
     ) -> Ending:
-        """For a job or an envelope that a newer deploy may know: tried again for a while, then dead."""
+        """For a job or an envelope that a newer release may know: retried for a while, then dead."""
         record = self._record(message, name, "jobq.errors.JobNotFoundError", headers or {})
         wait_s = self._rules.wait_s(message.unknowns)
         if wait_s is None:
             return self._dead(queue, message, why, record)
-        # One line per job, not per message: a deploy may leave thousands of them.
+        # One line per job, not per message: a release may leave thousands of messages.
         level = logging.DEBUG if (queue, name) in self._seen else logging.WARNING
         if len(self._seen) < MOST_NAMES:
             self._seen.add((queue, name))
         failure_log.log(
             level,
-            "%s of queue %s: %s Its messages are tried again for %g s, by workers that know it",
+            "%s of queue %s: %s Workers that know it can run its messages for the next %g s",
             message.mid, queue, clean(why), self._rules.for_s,
         )  # fmt: skip
         return Ending(
@@ -176,7 +176,7 @@ class Unrunnable:
         )  # fmt: skip
 
     def broken(self, queue: str, message: Message, error: Exception) -> Ending:
-        """Where reading it fails as it never should, a log handler included: tried again for a while, then dead."""
+        """For an unexpected error while reading the message: retried for a while, then dead."""
         why = f"reading it failed: {summary(error)}"
         record = self._record(message, "", class_name(error), {})
         with suppress(Exception):

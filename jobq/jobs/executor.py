@@ -1,8 +1,8 @@
-"""One message -> one outcome, without a server: what a worker's child calls for each message.
+"""Run one message to one outcome, without a server. A worker's child calls this for each message.
 
-`resolve` then `run` or `arun`. They raise only what must stop the child's work on this message without
-an outcome: KeyboardInterrupt, JobAborted, and in `arun` the cancellation of the asyncio task that runs
-it. Everything else that a job raises, SystemExit included, is a failure that ends by the job's rules.
+`resolve` comes first, then `run` or `arun`. They raise only what must stop the child's work on this message without an
+outcome: KeyboardInterrupt, JobAborted and, in `arun`, the cancellation of the asyncio task. Everything else that a job
+raises, SystemExit included, is a failure, and the job's rules decide about it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from jobq.queue.types import Ending, Message
 #: Peak memory only ever grows, so it isn't measured after each of a thousand short jobs.
 RSS_EVERY = 64
 LONG_US = 5_000
-#: Bytes of a progress that is sealed: with its seal it fits into the 1,000 that the server keeps.
+#: Bytes of a progress text before it is sealed: with its seal it fits the 1,000 bytes that the server keeps.
 PROGRESS_ROOM = 600
 
 Asked = Callable[[], bool]
@@ -56,7 +56,7 @@ class Meter:
 def _metered(
     coroutine: Coroutine[Any, Any, Any], meter: Meter, home: Home
 ) -> Generator[Any, Any, Any]:
-    """Await `coroutine`, adding to `meter` what its own steps cost. A process forked in a step ends with it."""
+    """Await `coroutine` and add its CPU time to `meter`. A process forked in a step ends with that step."""
     step: Any = coroutine.send
     pid = home.pid
     value: Any = None
@@ -87,8 +87,8 @@ class Executor:
 
     soft_timeout(seconds): a context manager that raises JobTimeout inside a sync job that takes longer.
     lease_deadline(): when the lease of what runs ends, in seconds of CLOCK_BOOTTIME.
-    worker: the name that events carry. seal: what calls must be sealed with, None = not at all.
-    unknown_jobs: how long messages of jobs that aren't registered are tried again.
+    worker: the name in events. seal: what calls must be sealed with; None = they aren't sealed.
+    unknown_jobs: how long messages of unregistered jobs are retried.
     """
 
     def __init__(
@@ -112,15 +112,15 @@ class Executor:
         self._inner = registry.middleware
         self._outer = self._inner.outer or Middlewares()
         self._outer.add_imported()
-        #: Where jobs run: what they fork never gets out of `run` or `arun`.
+        #: The process where jobs run. Processes that they fork never leave `run` or `arun`.
         self.home = Home()
         self._rss_kib = 0
         self._runs = 0
 
     def resolve(self, queue: str, message: Message) -> Call | Ending:
-        """The call in a message; or its ending, when it can't be read or names no job of this process.
+        """The call in a message, or its ending if it can't be read or names a job that isn't registered here.
 
-        Total: nothing that a message holds raises here.
+        No message makes this raise.
         """
         try:
             content = message.content
@@ -147,7 +147,7 @@ class Executor:
                 envelope.kwargs,
                 envelope.headers,
                 envelope.enqueued_at,
-                # Producers of earlier versions say no not_after, and read plain results only.
+                # Producers of earlier versions send no not_after and read unsealed results only.
                 self._seal is not None and envelope.not_after > 0,
             )
         except Exception as error:
@@ -170,7 +170,7 @@ class Executor:
     def run(self, call: Call, told_to_stop: Asked | None = None) -> Ending:
         """Run a sync job to its outcome.
 
-        told_to_stop(): whether the worker has asked it to. A JobAborted that it didn't ask for is a failure.
+        told_to_stop(): whether the worker asked the job to stop. Any other JobAborted is a failure.
         """
         report = self._reporting(call) if call.sealed else self._report
         context = Context(call, report, self._lease_deadline, self.worker)
@@ -202,7 +202,7 @@ class Executor:
     async def arun(self, call: Call, told_to_stop: Asked | None = None) -> Ending:
         """Run an async job to its outcome, as one of many on this thread's event loop.
 
-        told_to_stop(): as in `run`, for cancellation too: a job that cancels itself has failed.
+        told_to_stop(): as in `run`, and for cancellation: a job that cancels itself has failed.
         """
         report = self._reporting(call) if call.sealed else self._report
         context = Context(call, report, self._lease_deadline, self.worker)
@@ -234,12 +234,12 @@ class Executor:
             with self._soft_timeout(job.timeout):
                 value = self._called(call)
         if job.stores_result:
-            # Here too, so that middleware sees a result that can't be stored as the failure it is.
+            # Also here, so that middleware sees the failure if the result can't be stored.
             encode_result(value, job.name)
         return value
 
     def _called(self, call: Call) -> Any:
-        """Within middleware, which is not to see what the job forks."""
+        """Call the function. Processes that it forks end here, outside the middleware."""
         try:
             value = call.job.function(*call.args, **call.kwargs)
         except BaseException as error:
@@ -299,7 +299,7 @@ class Executor:
         return ending
 
     def _sealed(self, call: Call, ending: Ending) -> Ending:
-        """The ending, with what it says of the job's values sealed where calls are."""
+        """The ending, its result and reason sealed if the call was."""
         if self._seal is None or not call.sealed:
             return ending
         where = (call.queue, ending.mid)
@@ -341,7 +341,7 @@ def _cancelled_from_outside(error: BaseException, told_to_stop: Asked | None) ->
     except RuntimeError:
         current = None
     if isinstance(error, GeneratorExit):
-        # Outside any step the coroutine is being closed; inside one the job raised it itself.
+        # Outside a step the coroutine is being closed; inside one the job raised it.
         return current is None
     if not isinstance(error, asyncio.CancelledError):
         return False

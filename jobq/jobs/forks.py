@@ -1,4 +1,4 @@
-"""Processes that user code forks. Each ends where it would leave that code: what follows is its parent's to do."""
+"""Processes that user code forks. Each ends where it would return to jobq, since the rest is its parent's work."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from jobq.errors import JobqError
 
 
 class ForkedProcessError(JobqError, RuntimeError):
-    """A process that an async job forked can't await: the event loop is its parent's; end it with os._exit."""
+    """A process that an async job forked can't await, because the event loop is its parent's; end it with os._exit."""
 
 
 class Home:
-    """The process that this was made in."""
+    """The process that created this object."""
 
     __slots__ = ("pid",)
 
@@ -23,20 +23,20 @@ class Home:
         self.pid = os.getpid()
 
     def only(self, error: BaseException | None = None) -> None:
-        """Return in this process; in one that was forked from it end as a program does, with `error` if it has one.
+        """Return in this process. In a process forked from it, end as a program does, with `error` if given.
 
-        Pids are compared, since libraries fork without Python knowing.
+        This compares process ids, since libraries fork without Python's knowledge.
         """
         if os.getpid() != self.pid:
             leave(error)
 
 
 def leave(error: BaseException | None = None) -> NoReturn:
-    """End this process at once, with nothing but its output written."""
+    """End this process at once. Only its output is flushed."""
     code = 0 if error is None else 1
     try:
         if isinstance(error, SystemExit):
-            code = _asked(error.code)
+            code = _exit_status(error.code)
         elif error is not None:
             traceback.print_exception(error)
     finally:
@@ -55,8 +55,8 @@ def flush() -> None:
             pass  # closed, or never there
 
 
-def _asked(code: object) -> int:
-    """What sys.exit(code) comes to."""
+def _exit_status(code: object) -> int:
+    """The exit status for sys.exit(code)."""
     if code is None:
         return 0
     if isinstance(code, int):

@@ -36,7 +36,7 @@ _TO_QUEUE = ("delay", "at", "can_update", "can_requeue", "dedupe", "lease", "dur
 
 
 class Args(Generic[P]):
-    """The arguments of one call, for Job.enqueue_many; made by Job.args."""
+    """The arguments of one call, for Job.enqueue_many. Job.args makes them."""
 
     __slots__ = ("args", "job", "kwargs")
 
@@ -48,9 +48,9 @@ class Args(Generic[P]):
 
 
 class Outgoing:
-    """Up to 250 calls of one job on their way to one queue; middleware may change all but the job.
+    """Up to 250 calls of one job that are about to be enqueued. Middleware may change everything but the job.
 
-    `headers` go with each of them. With `mid` there is one call. `size` is their bytes, once encoded.
+    `headers` go with each call. `mid` is set for a single call only. `size` is the encoded size in bytes.
     """
 
     __slots__ = ("calls", "headers", "job", "mid", "queue", "size")
@@ -99,10 +99,7 @@ class Outgoing:
 
 
 class Job(Generic[P, R]):
-    """A registered function with its options.
-
-    R is what its result is: for an async function what it returns when awaited.
-    """
+    """A function with its options. R is the type of its result; of an async function, what it returns when awaited."""
 
     def __init__(
         self,
@@ -289,13 +286,13 @@ class AsyncJob(Job[P, R]):
 
 
 def _contradict(settings: Mapping[str, Any]) -> bool:
-    """Whether the hard timeout ends the job before its timeout can."""
+    """Whether the hard timeout comes before the timeout."""
     timeout, hard_timeout = settings.get("timeout"), settings.get("hard_timeout")
     return bool(timeout and hard_timeout and hard_timeout <= timeout)
 
 
 def _positional(signature: inspect.Signature) -> tuple[int, int]:
-    """How many plain positional arguments surely fit, at least and at most; none where at least is more."""
+    """The least and most positional arguments that surely fit. None fit if the least is more than the most."""
     parameters = list(signature.parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in parameters if p.default is p.empty]

@@ -22,7 +22,7 @@ T = TypeVar("T")
 class Registry:
     """Jobs by name, with middleware for them alone inside `around`, the middleware of the process.
 
-    Everything that a process shares about jobs hangs on one of these: `Registry(Middlewares())` is a fresh world.
+    This is all the state that jobs share in a process. `Registry(Middlewares())` shares nothing with the default one.
     """
 
     def __init__(self, around: Middlewares = everywhere) -> None:
@@ -31,7 +31,7 @@ class Registry:
         self.find = self._jobs.get
 
     def add(self, job: Job[..., Any]) -> None:
-        """Register; the same function again, as after a reload, replaces what it was."""
+        """Register a job. The same function again, as after a reload, replaces the earlier one."""
         known = self._jobs.get(job.name)
         if known is not None and _origin(known.function) != _origin(job.function):
             raise JobAlreadyRegisteredError(
@@ -166,5 +166,5 @@ def _check_function(function: Any) -> None:
         raise ConfigError(f"@job on {function!r}: put it on a function")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError(
-            f"@job on the generator {function!r}: nobody would draw from it; return a list"
+            f"@job on the generator {function!r}: jobq wouldn't consume it; return a list"
         )

@@ -51,7 +51,7 @@ def decode_result(content: bytes, job: str, mid: str) -> Any:
         return stored["ok"]
     if isinstance(stored, dict) and "error" in stored:
         raise JobFailedError(f"{job} {mid} is dead: {stored['error']}")
-    raise CodecError(f"what is stored as the result of {job} {mid} is none")
+    raise CodecError(f"what is stored as the result of {job} {mid} is not a result")
 
 
 class Receipt(Generic[R]):

@@ -106,11 +106,11 @@ def exponential(
 ) -> Exponential:
     """The default: up to 5, 15, 45 … seconds, never over an hour.
 
-    Full jitter spreads retries evenly over that span, so that what failed together doesn't come back
+    Full jitter spreads retries evenly over that span, so that messages that failed together aren't retried
     together. `random` returns 0 ≤ x < 1.
     """
     if not factor >= 1 or math.isinf(factor):
-        raise ConfigError(f"exponential factor={factor!r} would shrink or leap; take 1 or more")
+        raise ConfigError(f"exponential factor={factor!r} is out of range; take 1 or more")
     if jitter not in ("full", "none"):
         raise ConfigError(f"exponential jitter={jitter!r} is unknown; take 'full' or 'none'")
     return Exponential(
@@ -128,7 +128,7 @@ def listed(waits: Sequence[Duration]) -> Listed:
 
 
 def wait_s(policy: Policy, failures: int, error: BaseException) -> float | None:
-    """What `policy` says, in seconds from 0 to ten years; None: give up. ConfigError for nonsense."""
+    """The wait by `policy` in seconds, 0 to ten years; None: give up. ConfigError for an invalid answer."""
     answer = policy(failures, error)
     if answer is None:
         return None
@@ -153,12 +153,12 @@ def _positive(name: str, value: Duration) -> float:
     return seconds
 
 
-#: Of a job that declares none.
+#: For jobs that declare none.
 DEFAULT_POLICY = exponential()
 
 
 class Decision(NamedTuple):
-    """`why` says in words what decided, for the reason of a dead message."""
+    """How an attempt ends. `why` explains it in the reason of a dead message."""
 
     outcome: AfterError
     after_s: float = 0.0
@@ -167,7 +167,7 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """A job's say over its failures."""
+    """The rules that a job declares for its failures."""
 
     retries: int = DEFAULT_RETRIES
     policy: Policy = DEFAULT_POLICY
@@ -175,7 +175,7 @@ class Rules:
     dead_on: ErrorFilter | None = None
 
     def decide(self, failures: int, error: BaseException) -> Decision:
-        """`failures` counts this one; crashes and snoozes aren't failures."""
+        """How the attempt ends that raised `error`; `failures` includes it."""
         if isinstance(error, Snooze):
             return Decision("snooze", bounded_s(error.after))
         if isinstance(error, Dead):
@@ -192,7 +192,7 @@ class Rules:
         return self._by_policy(failures, error)
 
     def by_count(self, failures: int, error: BaseException) -> Decision:
-        """Where `decide` fails: retries alone decide, with the default waits. Runs no code of the job."""
+        """The decision when `decide` raises: `retries` and the default policy. Runs none of the job's code."""
         if failures > self.retries:
             return Decision("dead", why=f"attempt {failures} of {self.retries + 1}")
         return Decision("retry", DEFAULT_POLICY(failures, error))
@@ -207,7 +207,7 @@ class Rules:
 
 
 def checked(decision: Decision) -> Decision:
-    """`decision`, which middleware may have made, with a bounded wait; ConfigError or ValueError for nonsense."""
+    """`decision`, which may come from middleware, with a bounded wait; ConfigError or ValueError if it is invalid."""
     if decision.outcome not in get_args(AfterError):
         raise ConfigError(f"outcome {decision.outcome!r:.40} is unknown; use retry, dead or snooze")
     return Decision(decision.outcome, bounded_s(wait_of(decision.after_s)), str(decision.why))

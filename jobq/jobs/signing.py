@@ -1,9 +1,8 @@
-"""Under seal: calls, results, progress and reasons, signed with HMAC-SHA-256 or encrypted with AES-256-GCM, each
-for one queue and mid, and for one purpose.
+"""Sign (HMAC-SHA-256) or encrypt (AES-256-GCM) calls, results, progress and reasons, each for one queue, mid, purpose.
 
 Signed: ``jobq-s1 <key id> <64 hex digits>`` LF, then the call as it is. Encrypted: ``jobq-e1 <key id>`` LF, 12
 bytes of salt, 12 of nonce, then AES-GCM's text with its tag (docs/guides/security.md). A seal is checked before
-anything of the call is read. Whatever the bytes are, only CodecError escapes from opening them.
+anything of the call is read. Opening raises nothing but CodecError, whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from jobq.errors import CodecError
 from jobq.jobs.codec import HARD_LIMIT, checked_size
 from jobq.jobs.queues import ClientLike
 
-#: What is sealed; each has keys of its own, so that a call never passes for a result, or the other way round.
+#: What is sealed. Each purpose has separate keys, so that a call never passes for a result.
 Purpose = Literal["call", "result", "progress", "reason"]
 SIGNED, ENCRYPTED = b"jobq-s1", b"jobq-e1"
 #: How both begin.
@@ -35,14 +34,14 @@ _LONGEST_HEADER = 128
 
 
 class Seal:
-    """Seals with the first key of a ring and opens with any of it."""
+    """Seals with the first key of a ring and opens with any of them."""
 
     def __init__(self, settings: CodecSettings, purpose: Purpose = "call") -> None:
         self.settings = settings
         self._accept_plain = settings.accept_plain
         self._encrypts = settings.mode == "encrypt"
         self._first = settings.keys[0][0].encode()
-        # A key of its own for each way and purpose, so that one never helps against the other.
+        # Separate keys for each mode and purpose, so that one never helps against another.
         what = b"" if purpose == "call" else b", " + purpose.encode()
         self._signing = {i.encode(): _derived(secret, SIGNED + what) for i, secret in settings.keys}
         self._hiding = {
@@ -53,11 +52,11 @@ class Seal:
         return f"Seal({self._first.decode()}, {'encrypt' if self._encrypts else 'sign'})"
 
     def of(self, purpose: Purpose) -> Seal:
-        """The seal of the same keys for something else."""
+        """The seal of the same keys for another purpose."""
         return _seal(self.settings, purpose)
 
     def close_call(self, queue: str, mid: str, call: bytes, due_ms: float = 0) -> bytes:
-        """An encoded call sealed for `queue` and `mid`; nowhere else it opens.
+        """An encoded call sealed for `queue` and `mid`; it opens nowhere else.
 
         It may run until `valid_s` after it is due, by default now.
         """
@@ -71,7 +70,7 @@ class Seal:
     def close(self, queue: str, mid: str, content: bytes, like: bytes = b"") -> bytes:
         """Any bytes sealed for `queue` and `mid`; at most ROOM more than they were.
 
-        like: a call. What is about it is sealed with its key, since who sealed the call has that one.
+        like: a call. What belongs to it is sealed with the call's key, which its producer has.
         """
         key_id = _key_id(like)
         if key_id not in self._signing:
@@ -79,7 +78,7 @@ class Seal:
         return (self._hidden if self._encrypts else self._signed)(queue, mid, content, key_id)
 
     def close_text(self, queue: str, mid: str, text: str, like: bytes = b"") -> str:
-        """The same of a text, as a text."""
+        """`close` for a text; returns a text."""
         sealed = self.close(queue, mid, text.encode(), like)
         if not self._encrypts:
             return sealed.decode()
@@ -87,7 +86,7 @@ class Seal:
         return f"{header.decode()}\n{b64encode(body).decode()}"
 
     def open_text(self, queue: str, mid: str, text: str) -> str:
-        """What close_text was given; as `open`."""
+        """The text that close_text sealed; raises as `open` does."""
         content = text.encode("utf-8", "replace")
         if content.startswith(ENCRYPTED):
             header, _, body = content.partition(b"\n")
@@ -98,7 +97,7 @@ class Seal:
         return self.open(queue, mid, content).decode()
 
     def open(self, queue: str, mid: str, content: bytes) -> bytes:
-        """What was sealed in `content`; CodecError says why it isn't trusted, without quoting it."""
+        """The bytes that were sealed; CodecError says why `content` isn't trusted, without quoting it."""
         if len(content) > HARD_LIMIT + ROOM:
             raise CodecError(
                 f"content of {len(content):,} bytes is over the limit of {HARD_LIMIT:,}"
@@ -156,22 +155,22 @@ def _seal(settings: CodecSettings, purpose: Purpose) -> Seal:
 
 
 def seal_for(settings: CodecSettings | None) -> Seal | None:
-    """The one Seal of these settings for calls; None for none."""
+    """The Seal of these settings for calls; None without settings."""
     return _seal(settings, "call") if settings else None
 
 
 def seal_of(client: ClientLike) -> Seal | None:
-    """How calls are sealed that go to this client's server."""
+    """The seal for calls to this client's server."""
     return seal_for(client.settings.codec)
 
 
 def is_sealed(content: bytes) -> bool:
-    """Whether it claims to be."""
+    """Whether the content has the mark of a seal."""
     return content.startswith(MARK)
 
 
 def opened(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes:
-    """What is in `content`, whose seal was checked if seals are in use; else CodecError."""
+    """The content without its seal, once that was checked; CodecError otherwise."""
     if seal is not None:
         return seal.open(queue, mid, content)
     if is_sealed(content):
@@ -180,9 +179,9 @@ def opened(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes:
 
 
 def shown_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: str) -> str:
-    """A progress or reason, for people: opened, or why it can't be.
+    """A progress or reason for people: opened, or why it can't be.
 
-    One without a seal is jobq's own, of a worker that died say, or somebody's who has no key.
+    jobq writes some without a seal, for example after a worker died; so does anyone without a key.
     """
     if not text.startswith(MARK.decode()):
         return text
@@ -195,7 +194,7 @@ def shown_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: 
 
 
 def unverified(content: bytes) -> bytes:
-    """The call below a signature, for people to look at: nothing was checked."""
+    """The call below a signature, for display only: nothing was checked."""
     return content.partition(b"\n")[2] if content.startswith(SIGNED) else content
 
 
@@ -218,13 +217,13 @@ def _key_id(sealed: bytes) -> bytes:
 
 
 def _bound(mark: bytes, key_id: bytes, queue: str, mid: str) -> bytes:
-    """What a seal holds for, each part with its length before it, so that none runs into the next."""
+    """What a seal is valid for: each part with its length before it, so that parts can't be shifted."""
     parts = (mark, key_id, queue.encode("utf-8", "replace"), mid.encode("utf-8", "replace"))
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
 def _cipher(key: bytes, random: bytes) -> Any:
-    # A key per message from 96 random bits, beside a nonce of 96: no number of messages wears a key out.
+    # A key per message from 96 random bits, and a nonce of 96 bits: no number of messages exhausts a key.
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError as error:

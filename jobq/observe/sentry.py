@@ -1,12 +1,13 @@
-"""Errors and traces to Sentry: a middleware, and what a child does at its start and end.
+"""Report errors and traces to Sentry: a middleware, and what a child does at its start and end.
 
-Active where the program has initialised sentry_sdk itself, and in a worker's children when SENTRY_DSN is
-set (extra `sentry`). The trace of whoever enqueued goes on in the job. Arguments are never sent, nor are local
-variables, which hold arguments, unless the program asks for them.
+This is active if the program has initialised sentry_sdk, and in a worker's children if SENTRY_DSN is set (extra
+`sentry`). The producer's trace continues in the job. Arguments are never sent. Local variables, which hold arguments,
+are sent only if the program enables that.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -27,9 +28,9 @@ _ON_PURPOSE = (Dead, Snooze, JobAborted, KeyboardInterrupt, GeneratorExit)
 class SentryMiddleware:
     """Spans around enqueue and run, and an event per message that ends dead by an error.
 
-    capture_retries: an event per failed attempt instead. propagate_traces=False: a job starts a trace of
-    its own. local_variables: send those of stack frames where the SDK's `include_local_variables` says so too;
-    without it no event of an attempt has any, since they hold the job's arguments.
+    capture_retries: an event per failed attempt instead. propagate_traces=False: a job starts a
+    new trace. local_variables: send those of stack frames if the SDK's `include_local_variables` is set too;
+    otherwise no event of an attempt has any, since they hold the job's arguments.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class SentryMiddleware:
     def enqueue(
         self, outgoing: Outgoing, next: Callable[[Outgoing], list[Receipt[Any]]]
     ) -> list[Receipt[Any]]:
-        """A queue.publish span, and the trace's headers on the messages."""
+        """A queue.publish span, and the headers of the trace on the messages."""
         if not is_active():
             return next(outgoing)
         from jobq.observe import sentry_spans
@@ -60,7 +61,7 @@ class SentryMiddleware:
         return receipts
 
     def run(self, context: Context, next: Callable[[], Any]) -> Any:
-        """One attempt of a sync job in a scope and a transaction of its own."""
+        """One attempt of a sync job in a separate scope and transaction."""
         if not is_active():
             return next()
         with self._attempt(context):
@@ -114,7 +115,7 @@ class SentryMiddleware:
             sentry_sdk.capture_event(event, hint=hint)
 
 
-#: What joins the middleware of every job once sentry_sdk is imported.
+#: Joins the middleware of every job once sentry_sdk is imported.
 middleware = SentryMiddleware()
 
 
@@ -127,7 +128,7 @@ def is_active() -> bool:
 def start(environ: Mapping[str, str] | None = None) -> bool:
     """In a child, before its first job: initialise the SDK if SENTRY_DSN says so; whether it is active.
 
-    SENTRY_DSN and its siblings belong to the SDK, which reads them itself.
+    The SDK reads SENTRY_DSN and its other variables.
     """
     dsn = (os.environ if environ is None else environ).get("SENTRY_DSN")
     if not dsn and not is_active():
@@ -146,7 +147,7 @@ def start(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def finish(timeout: float = FLUSH_S) -> None:
-    """In a child, before it exits: send what is still waiting."""
+    """In a child, before it exits: send pending events."""
     if is_active():
         sys.modules["sentry_sdk"].flush(timeout=timeout)
 
@@ -154,7 +155,7 @@ def finish(timeout: float = FLUSH_S) -> None:
 def _attach() -> None:
     from sentry_sdk.integrations.logging import ignore_logger
 
-    # Failures are reported here, with their trace; their log lines would be the same event again.
+    # The middleware reports failures with their trace; their log lines would duplicate the event.
     ignore_logger("jobq.job")
     if not any(isinstance(layer, SentryMiddleware) for layer in everywhere.layers):
         everywhere.add(middleware)
@@ -164,8 +165,8 @@ def _renew_transport() -> None:
     import sentry_sdk
     from sentry_sdk.transport import make_transport
 
-    # What the parent hadn't sent at the fork is the parent's to send; a copy of its queue would send it
-    # twice, and wait in vain for a thread that only the parent has.
+    # The parent sends what was pending at the fork. A copy of its queue would send it twice, and would wait
+    # for a thread that only the parent has.
     client = sentry_sdk.get_client()
     client.transport = make_transport(client.options)
 
@@ -205,8 +206,6 @@ def _on_purpose(error: BaseException) -> bool:
 
 
 def _warn_of_missing_sdk() -> None:
-    import logging
-
     logging.getLogger("jobq.observe").warning(
         "SENTRY_DSN is set, but sentry_sdk is not installed: %s", extras.install("sentry")
     )

@@ -1,4 +1,4 @@
-"""The spans that Sentry's Queues page reads, in both of the SDK's ways of tracing.
+"""The spans that Sentry's Queues page reads, for both tracing modes of the SDK.
 
 Names are those of Sentry's queue conventions: queue.publish where a message is enqueued, queue.process
 where it runs, each with messaging.message.id, messaging.destination.name and messaging.system.
@@ -30,13 +30,13 @@ Ended = Callable[[str], None]
 
 
 def trace_headers() -> dict[str, str]:
-    """`sentry-trace` and `baggage` of what is going on here."""
+    """`sentry-trace` and `baggage` of the current trace."""
     return dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers())
 
 
 @contextmanager
 def publishing(outgoing: Outgoing) -> Iterator[Published]:
-    """A span around enqueue, where there is one to put it into."""
+    """A span around enqueue, if there is a parent span."""
     if _streams():
         parent: Any = _traces().get_current_span()
     else:
@@ -98,7 +98,7 @@ def _process_figures(context: Context) -> dict[str, Any]:
 
 
 def _traces() -> Any:
-    """Of newer SDKs only, and not part of their public face yet."""
+    """In newer SDKs only, and not part of their public API yet."""
     from importlib import import_module
 
     return import_module("sentry_sdk.traces")

@@ -63,7 +63,7 @@ def test_wait_is_the_same_in_every_form():
 @pytest.mark.parametrize("after", ["soon", "", float("nan"), True, [5], b"5", "12:00:00", 10**400])
 def test_nonsense_is_refused_when_it_is_made(after: Any):
     for kind in (Retry, Snooze):
-        with pytest.raises(ConfigError, match="is no duration"):
+        with pytest.raises(ConfigError, match="is not a duration"):
             kind(after)
 
 
