@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 import os
 import signal
 import sys
@@ -22,10 +21,8 @@ Handler = Callable[[int, FrameType | None], object]
 
 def _fast_getsignal() -> Callable[[int], Any]:
     """Return getsignal without the enum that signal.getsignal makes of each answer, at thirty times the cost."""
-    try:
-        return importlib.import_module("_signal").getsignal  # type: ignore[no-any-return]
-    except ImportError:
-        return signal.getsignal
+    c_module: Any = sys.modules.get("_signal", signal)
+    return c_module.getsignal  # type: ignore[no-any-return]
 
 
 #: Called after each job.

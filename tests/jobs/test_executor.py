@@ -139,7 +139,7 @@ def test_policy_that_breaks_does_not_cost_the_message_its_ending(
 def test_unreadable_content_is_dead_at_once(run: Run):
     ended = run(b"\x80rubbish")
     assert (ended.outcome, ended.token) == ("dead", "caller.1.0")
-    assert "no call of a job" in ended.reason
+    assert "not a call of a job" in ended.reason
     assert event_of(ended).error == "jobq.errors.CodecError"
 
 
