@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jobq.client.connection import Client
-from jobq.client.scripts import load
+from jobq.client.numbered_calls import BoundScripts
 from jobq.durations import DAY_MS
 from jobq.errors import ConfigError, ScriptError
 from jobq.queue import keys
@@ -218,10 +218,13 @@ def counted_offset(
 
     `n` includes entries trimmed meanwhile: it is the number of entries ever added up to that id.
     """
-    script, place, left = load("pipeline", "walk"), start, limit
+    script = BoundScripts(client, "pipeline", "", lambda _: key, key)["walk"]
+    place, left = start, limit
     while True:
         step = min(STEP, left) if limit else STEP
-        added, length, walked, last_id = client.run(script, [key], [place.id, upto, step])
+        added, length, walked, last_id = script.run(
+            {"after": place.id, "upto": upto, "count": step}
+        )
         if not walked:
             return place
         place = LogOffset(last_id.decode(), max(place.n, added - length) + walked)

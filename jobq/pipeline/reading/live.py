@@ -13,12 +13,11 @@ import msgspec
 import pyarrow as pa
 
 from jobq.client.connection import Client
-from jobq.client.scripts import load
 from jobq.events import LIMITS
 from jobq.pipeline import offsets
 from jobq.pipeline.reading.request import ReadRequest
 from jobq.queue import keys
-from jobq.queue.queue import Queue
+from jobq.queue.queue import Queue, queue_scripts
 
 PAGE = 500
 FIRST_PAGE, PAGE_BYTES = 16, 262_144
@@ -108,15 +107,16 @@ def message_batches(
     request: ReadRequest, shelf: QueueRows, client: Client
 ) -> Iterator[pa.RecordBatch]:
     """Yield one queue's live messages, each mid once."""
-    script = load("pipeline", "messages")
-    names = [keys.key(keys.prefix(client.namespace, shelf.name), key) for key in script.keys]
+    script = queue_scripts(client, "pipeline", shelf.name)["messages"]
     whole = "1" if request.wants("content", "job", "enqueued_at") else ""
     seen: set[bytes] = set()
     cursor: bytes | str = "0"
     # With contents, pages of about 256 KiB: estimated from the page before.
     count = FIRST_PAGE if whole else PAGE
     while True:
-        cursor, *lists = client.run(script, names, [cursor, count, whole, ""])
+        cursor, *lists = script.run(
+            {"cursor": cursor, "count": count, "contents_too": whole, "now": ""}
+        )
         if whole and lists[0]:
             count = max(1, min(PAGE, PAGE_BYTES * len(lists[0]) // (1 + sum(map(len, lists[-1])))))
         rows = []
@@ -139,11 +139,10 @@ def dead_batches(
     request: ReadRequest, shelf: QueueRows, client: Client
 ) -> Iterator[pa.RecordBatch]:
     """Yield one queue's dead messages, oldest first."""
-    script = load("pipeline", "dead")
-    names = [keys.key(keys.prefix(client.namespace, shelf.name), key) for key in script.keys]
+    script = queue_scripts(client, "pipeline", shelf.name)["dead"]
     score, last_id = shelf.since, b""
     while True:
-        page = client.run(script, names, [score, last_id, shelf.upto, PAGE])
+        page = script.run({"score": score, "id": last_id, "upto": shelf.upto, "count": PAGE})
         rows = [_dead_row(shelf.name, *row) for row in zip(page[::3], page[1::3], page[2::3])]
         if rows:
             yield batch_of(request, rows)
