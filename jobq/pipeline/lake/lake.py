@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -168,8 +169,6 @@ def _store_at(path: str | None, options: Mapping[str, str] | None) -> LakeStore:
 
 def importable() -> str | None:
     """Return the name of a package that the lake needs and that isn't installed; None if all are."""
-    from importlib.util import find_spec
-
     return next((name for name in ("deltalake", "pyarrow") if find_spec(name) is None), None)
 
 

@@ -74,15 +74,15 @@ def read(
     until: Moment = None,
 ) -> DataFrame:
     """Return a table's rows as a DataFrame, as `jobq.pipeline.lake.read` describes."""
-    delta, asked = lake.table(table), time_span(since, until)
+    delta, span = lake.table(table), time_span(since, until)
     known = TABLES[table]
     if lake.store.is_local:
-        files = live_files(delta, asked.first_day, asked.last_day)
+        files = live_files(delta, span.first_day, span.last_day)
         paths = [os.path.join(lake.below(table).uri, one.path) for one in files]
         rows = _viewed(known, _parquet(spark, lake, known, paths))
     else:
-        rows = _from_bucket(spark, lake, table, asked)
-    return _within(rows, known, asked)
+        rows = _from_bucket(spark, lake, table, span)
+    return _within(rows, known, span)
 
 
 def view(table: LakeTable) -> Columns:
@@ -109,24 +109,24 @@ def _viewed(table: LakeTable, rows: DataFrame) -> DataFrame:
     return near.selectExpr(*columns, "dt")
 
 
-def _from_bucket(spark: SparkSession, lake: Lake, table: str, asked: TimeSpan) -> DataFrame:
+def _from_bucket(spark: SparkSession, lake: Lake, table: str, span: TimeSpan) -> DataFrame:
     reader = spark.read.format("jobq_lake").option("path", lake.store.uri).option("table", table)
     if lake.store.options:
         reader = reader.option("storageOptions", json.dumps(dict(lake.store.options)))
-    for name, value in asked._asdict().items():
+    for name, value in span._asdict().items():
         if value is not None:
             reader = reader.option(name, value.isoformat())
     return reader.load()
 
 
-def _within(rows: DataFrame, table: LakeTable, asked: TimeSpan) -> DataFrame:
+def _within(rows: DataFrame, table: LakeTable, span: TimeSpan) -> DataFrame:
     from pyspark.sql import functions as f
 
     at = f.col(table.day_of)
-    if asked.since is not None:
-        rows = rows.where(at >= f.lit(asked.since))
-    if asked.until is not None:
-        rows = rows.where(at < f.lit(asked.until))
+    if span.since is not None:
+        rows = rows.where(at >= f.lit(span.since))
+    if span.until is not None:
+        rows = rows.where(at < f.lit(span.until))
     return rows
 
 
@@ -149,7 +149,7 @@ class ArchiveSummary(NamedTuple):
 
 @dataclass(frozen=True)
 class ArchivedRows:
-    """The rows of `table` where `column` is `name`, within the span `asked`, ordered by day, then by `order`.
+    """The rows of `table` where `column` is `name`, within `span`, ordered by day, then by `order`.
 
     Without Spark they are a snapshot: the rows that the table had at the first read.
     """
@@ -159,7 +159,7 @@ class ArchivedRows:
     column: str
     name: str
     order: tuple[str, ...]
-    asked: TimeSpan
+    span: TimeSpan
 
     @property
     def at(self) -> str:
@@ -169,7 +169,7 @@ class ArchivedRows:
     @cached_property
     def days(self) -> list[list[LiveFile]]:
         """The files that may have such rows, grouped by day."""
-        files = live_files(self.lake.table(self.table), self.asked.first_day, self.asked.last_day)
+        files = live_files(self.lake.table(self.table), self.span.first_day, self.span.last_day)
         return list(files_by_day(files).values())
 
     def is_big(self, when: UseSpark) -> bool:
@@ -221,16 +221,16 @@ class ArchivedRows:
     def _chosen(self, rows: pa.Table) -> pa.Table:
         chosen = pc.equal(rows[self.column], pa.scalar(self.name))
         at = rows[self.at]
-        if self.asked.since is not None:
-            chosen = pc.and_(chosen, pc.greater_equal(at, pa.scalar(self.asked.since, at.type)))
-        if self.asked.until is not None:
-            chosen = pc.and_(chosen, pc.less(at, pa.scalar(self.asked.until, at.type)))
+        if self.span.since is not None:
+            chosen = pc.and_(chosen, pc.greater_equal(at, pa.scalar(self.span.since, at.type)))
+        if self.span.until is not None:
+            chosen = pc.and_(chosen, pc.less(at, pa.scalar(self.span.until, at.type)))
         return rows.filter(chosen)
 
     def _frame(self, spark: SparkSession) -> DataFrame:
         from pyspark.sql import functions as f
 
-        rows = read(spark, self.lake, self.table, self.asked.since, self.asked.until)
+        rows = read(spark, self.lake, self.table, self.span.since, self.span.until)
         rows = rows.where(f.col(self.column) == self.name)
         times = [c.name for c in TABLES[self.table].columns if c.type == "timestamp"]
         for name in times:

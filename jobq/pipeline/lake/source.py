@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -63,9 +64,9 @@ class Files(InputPartition):
 class LakeReader(DataSourceReader):
     """Reads files in the executors. The list of files is fixed when the DataFrame is made."""
 
-    def __init__(self, store: LakeStore, table: str, asked: TimeSpan) -> None:
-        self._store, self._name, self._asked = store, table, asked
-        self._files = live_files(_delta(store), asked.first_day, asked.last_day)
+    def __init__(self, store: LakeStore, table: str, span: TimeSpan) -> None:
+        self._store, self._name, self._span = store, table, span
+        self._files = live_files(_delta(store), span.first_day, span.last_day)
 
     def partitions(self) -> list[InputPartition]:
         """Group the files into partitions."""
@@ -88,8 +89,6 @@ class LakeReader(DataSourceReader):
 
 
 def _viewed(table: LakeTable, rows: pa.Table, day: str) -> pa.Table:
-    from datetime import date
-
     import pyarrow as pa
 
     found = from_lake(rows) if table is EVENTS else rows

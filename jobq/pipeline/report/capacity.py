@@ -159,7 +159,7 @@ ROOM = 0.8
 
 
 def sized(
-    spark: SparkSession, asked: ReportQuery, rows: Sequence[Row]
+    spark: SparkSession, query: ReportQuery, rows: Sequence[Row]
 ) -> tuple[list[Row], list[str]]:
     """Return a row per simulated pool, and notes."""
     names, trace = tracked(rows)
@@ -168,17 +168,17 @@ def sized(
             "The busiest hour was cut off by the limit on its arrivals; raise --trace-rows."
         ]
     found = load(trace)
-    weights = weighed(asked, names, trace)
+    weights = weighed(query, names, trace)
 
     def judged(tries: Iterable[Try]) -> dict[Try, Waits]:
-        return swept(spark, trace, weights, list(tries), round(asked.target_s * 1e6))
+        return swept(spark, trace, weights, list(tries), round(query.target_s * 1e6))
 
-    results = searched(asked, weights, max(1, math.ceil(found.offered)), judged)
+    results = searched(query, weights, max(1, math.ceil(found.offered)), judged)
     told = [
-        _row(asked, names, found, key, one)
+        _row(query, names, found, key, one)
         for key, one in sorted(results.items(), key=lambda item: (item[0][1], item[0][0]))
     ]
-    return told, _notes(asked, trace, found, told, len(rows))
+    return told, _notes(query, trace, found, told, len(rows))
 
 
 def tracked(rows: Sequence[Row]) -> tuple[tuple[str, ...], Trace]:
@@ -193,7 +193,7 @@ def tracked(rows: Sequence[Row]) -> tuple[tuple[str, ...], Trace]:
     )
 
 
-def weighed(asked: ReportQuery, names: tuple[str, ...], trace: Trace) -> dict[str, tuple[int, ...]]:
+def weighed(query: ReportQuery, names: tuple[str, ...], trace: Trace) -> dict[str, tuple[int, ...]]:
     """Return the weights to try, by their names in the report: equal, by load, and those of --weights."""
     if len(names) < 2:
         return {"one queue": (1,)}
@@ -202,29 +202,29 @@ def weighed(asked: ReportQuery, names: tuple[str, ...], trace: Trace) -> dict[st
         busy[queue] += run
     most = max(busy) or 1
     by_load = tuple(max(1, round(10 * one / most)) for one in busy)
-    return {"equal": (1,) * len(names), "by load": by_load, **pools(asked, names)}
+    return {"equal": (1,) * len(names), "by load": by_load, **pools(query, names)}
 
 
 def searched(
-    asked: ReportQuery,
+    query: ReportQuery,
     weights: Mapping[str, Sequence[int]],
     least: int,
     judged: Callable[[Iterable[Try]], dict[Try, Waits]],
 ) -> dict[Try, Waits]:
     """Try a few counts, then counts between them until the least that holds is known."""
-    counts = asked.workers or tuple(least + more for more in BEYOND)
+    counts = query.workers or tuple(least + more for more in BEYOND)
     results = judged((name, count) for name in weights for count in counts)
-    if asked.workers:
+    if query.workers:
         return results
-    while between := [(name, n) for name in weights for n in _between(asked, name, results)]:
+    while between := [(name, n) for name in weights for n in _between(query, name, results)]:
         results |= judged(between)
     return results
 
 
-def _between(asked: ReportQuery, name: str, results: Mapping[Try, Waits]) -> range:
+def _between(query: ReportQuery, name: str, results: Mapping[Try, Waits]) -> range:
     """Return the counts to try next: between the first that holds and the one below it."""
     counts = sorted(count for weights, count in results if weights == name)
-    holds = next((n for n in counts if _holds(asked, results[name, n])), counts[0])
+    holds = next((n for n in counts if _holds(query, results[name, n])), counts[0])
     fails = max((n for n in counts if n < holds), default=holds - 1)
     return range(fails + 1, holds, math.ceil((holds - fails) / FINE))
 
@@ -247,11 +247,11 @@ def swept(
     return dict(done)
 
 
-def _holds(asked: ReportQuery, one: Waits) -> bool:
-    return all(share is None or share >= asked.objective for share in one.by_queue)
+def _holds(query: ReportQuery, one: Waits) -> bool:
+    return all(share is None or share >= query.objective for share in one.by_queue)
 
 
-def _row(asked: ReportQuery, names: Sequence[str], found: Load, tried: Try, one: Waits) -> Row:
+def _row(query: ReportQuery, names: Sequence[str], found: Load, tried: Try, one: Waits) -> Row:
     shares = [
         (share, name) for share, name in zip(one.by_queue, names, strict=False) if share is not None
     ]
@@ -262,27 +262,27 @@ def _row(asked: ReportQuery, names: Sequence[str], found: Load, tried: Try, one:
         "formula_us": formula if math.isfinite(formula) else None,
         "mean_us": one.mean, "p95_us": one.p95, "p99_us": one.p99,
         "within": one.within, "worst_queue": queue, "worst_within": worst,
-        "meets": "yes" if _holds(asked, one) else "no",
+        "meets": "yes" if _holds(query, one) else "no",
     }  # fmt: skip
 
 
 def _notes(
-    asked: ReportQuery, trace: Trace, found: Load, told: Sequence[Row], rows: int
+    query: ReportQuery, trace: Trace, found: Load, told: Sequence[Row], rows: int
 ) -> list[str]:
     room, busy = max(1, math.ceil(found.offered / ROOM)), max(1, math.ceil(found.offered))
-    fits = (n for n in range(busy, busy + 1000) if formula_wait(found, n) <= asked.target_s * 1e6)
+    fits = (n for n in range(busy, busy + 1000) if formula_wait(found, n) <= query.target_s * 1e6)
     notes = [
         f"Busiest hour: {sum(trace.counted):,} attempts. By Little's law {found.offered:.2f} workers are busy on "
         f"average, and {room:,} would be busy for less than {100 * ROOM:.0f} % of it. By the formula a mean wait of "
-        f"{asked.target_s:g} s takes {next(fits, 'more than a thousand')}."
+        f"{query.target_s:g} s takes {next(fits, 'more than a thousand')}."
     ]
     for weights in dict.fromkeys(row["weights"] for row in told):
         rows_of = [row for row in told if row["weights"] == weights and row["meets"] == "yes"]
         need = f"{rows_of[0]['workers']:,}" if rows_of else "more than were tried"
         notes.append(
-            f"By simulation, weights {weights}: for {100 * asked.objective:.4g} % of each queue's messages to start "
-            f"within {asked.target_s:g} s it takes {need}."
+            f"By simulation, weights {weights}: for {100 * query.objective:.4g} % of each queue's messages to start "
+            f"within {query.target_s:g} s it takes {need}."
         )
-    if rows >= asked.trace_rows:
+    if rows >= query.trace_rows:
         notes.append(f"Only the first {rows:,} arrivals were taken; --trace-rows takes more.")
     return notes

@@ -60,12 +60,12 @@ _SHOWN: Mapping[str, Callable[[Any], str]] = {
 }  # fmt: skip
 
 
-def shown(value: Any, column: ReportColumn, asked: ReportQuery) -> str:
+def shown(value: Any, column: ReportColumn, query: ReportQuery) -> str:
     """Format one cell."""
     if value is None:
         return NOTHING
     if isinstance(value, datetime):
-        return value.astimezone(zone_of(asked.zone)).strftime("%Y-%m-%d %H:%M")
+        return value.astimezone(zone_of(query.zone)).strftime("%Y-%m-%d %H:%M")
     if column.name == "change" and value > 0:
         return "+" + _SHOWN["share"](value)
     return _SHOWN[column.unit](value)
@@ -76,16 +76,16 @@ def is_number(column: ReportColumn) -> bool:
     return column.unit not in ("text", "time", "weekday")
 
 
-def cells(result: ReportResult, asked: ReportQuery) -> Iterable[Sequence[str]]:
+def cells(result: ReportResult, query: ReportQuery) -> Iterable[Sequence[str]]:
     """Format every row."""
     columns = result.report.columns
-    return ([shown(row[column.name], column, asked) for column in columns] for row in result.rows)
+    return ([shown(row[column.name], column, query) for column in columns] for row in result.rows)
 
 
-def document(results: Sequence[ReportResult], asked: ReportQuery) -> str:
+def document(results: Sequence[ReportResult], query: ReportQuery) -> str:
     """Return JSON in ASCII, times in ISO 8601, UTC. Several reports are a list."""
     whole: dict[str, Any] = {
-        "since": iso(asked.since), "until": iso(asked.until), "queues": list(asked.queues)
+        "since": iso(query.since), "until": iso(query.until), "queues": list(query.queues)
     }  # fmt: skip
     told = [
         {"report": one.report.name, "notes": list(one.notes), "more": one.more,

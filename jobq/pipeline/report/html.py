@@ -36,7 +36,7 @@ class SummaryCard(NamedTuple):
     links: Sequence[tuple[str, str]]
 
 
-def cards(results: Sequence[ReportResult], asked: ReportQuery) -> list[SummaryCard]:
+def cards(results: Sequence[ReportResult], query: ReportQuery) -> list[SummaryCard]:
     """Return the cards that the results can fill."""
     found = {one.report.name: one for one in results}
     made: tuple[
@@ -46,7 +46,7 @@ def cards(results: Sequence[ReportResult], asked: ReportQuery) -> list[SummaryCa
         ({"errors", "retries", "dead"}, _fails),
         ({"slo", "backlog"}, _late),
     )
-    return [card(found, asked) for names, card in made if names <= set(found)]
+    return [card(found, query) for names, card in made if names <= set(found)]
 
 
 def counted(n: int, one: str) -> str:
@@ -54,12 +54,12 @@ def counted(n: int, one: str) -> str:
     return f"{n:,} {one if n == 1 else one + 's'}"
 
 
-def _slower(found: Mapping[str, ReportResult], asked: ReportQuery) -> SummaryCard:
+def _slower(found: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCard:
     rows, unusual = found["regressions"].rows, found["anomalies"].rows
     worse = [row for row in rows if row["verdict"] == SLOWER]
     judged = sum(row["verdict"] != TOO_FEW for row in rows)
     lines = [
-        f"{row['job']} {shown(row['change'], _CHANGE, asked)}: {duration(row['before_us'])} to "
+        f"{row['job']} {shown(row['change'], _CHANGE, query)}: {duration(row['before_us'])} to "
         f"{duration(row['after_us'])}"
         for row in worse[:TOLD]
     ]
@@ -74,7 +74,7 @@ def _slower(found: Mapping[str, ReportResult], asked: ReportQuery) -> SummaryCar
     return SummaryCard("What got slower", answer, bool(worse) if judged else None, lines, links)
 
 
-def _fails(found: Mapping[str, ReportResult], asked: ReportQuery) -> SummaryCard:
+def _fails(found: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCard:
     rows = found["retries"].rows
     attempts, dead = sum(row["attempts"] for row in rows), sum(row["dead"] for row in rows)
     failed = attempts - sum(row["done"] for row in rows)
@@ -84,7 +84,7 @@ def _fails(found: Mapping[str, ReportResult], asked: ReportQuery) -> SummaryCard
         lines.append(f"{counted(dead, 'message')} died")
     answer = "Nothing failed"
     if failed:
-        share = shown(failed / attempts, _SHARE, asked)
+        share = shown(failed / attempts, _SHARE, query)
         answer = f"{share} of {counted(attempts, 'attempt')} failed"
     links = (("errors", "Errors"), ("dead", "Dead letters"), ("retries", "Retries"))
     return SummaryCard("What fails", answer, bool(failed), lines, links)
@@ -98,19 +98,19 @@ def _culprit(row: Mapping[str, Any]) -> str:
     return f"{error}{' in ' + jobs[0] + many if jobs else ''}"
 
 
-def _late(found: Mapping[str, ReportResult], asked: ReportQuery) -> SummaryCard:
+def _late(found: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCard:
     rows, backlog = found["slo"].rows, found["backlog"].rows
     burning = [row for row in rows if row["burn"] > 1]
-    target = f"within {asked.target_s:g} s"
+    target = f"within {query.target_s:g} s"
     lines = [
-        f"{row['queue']}: {shown(row['within'], _SHARE, asked)} {target}, burn {decimal(row['burn'])}"
+        f"{row['queue']}: {shown(row['within'], _SHARE, query)} {target}, burn {decimal(row['burn'])}"
         for row in burning[:TOLD]
     ]
     last = max((row["at"] for row in backlog), default=None)
     waiting = sum(row["waiting"] for row in backlog if row["at"] == last)
     if waiting:
         lines.append(f"{counted(waiting, 'message')} waited at the end")
-    goal = f"{100 * asked.objective:.4g} % {target}"
+    goal = f"{100 * query.objective:.4g} % {target}"
     answer = (
         f"{counted(len(rows), 'queue')} in time ({goal})" if rows else "No start tells its wait"
     )
@@ -129,45 +129,45 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-
 
 def page(
     results: Sequence[ReportResult],
-    asked: ReportQuery,
+    query: ReportQuery,
     seen: EventsSeen,
     now: datetime | None = None,
 ) -> str:
     """Return the whole document."""
     style = (files("jobq.pipeline") / "report" / "page.css").read_text(encoding="utf-8")
     single = results[0].report.title if len(results) == 1 else ""
-    title = f"{single or 'Jobs'}, {_when(asked.since, asked)} to {_when(asked.until, asked)}"
+    title = f"{single or 'Jobs'}, {_when(query.since, query)} to {_when(query.until, query)}"
     return "".join((
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="referrer" content="no-referrer">',
         f"<title>{text(title)}</title><style>{style}</style></head><body>",
-        _header(single, asked, seen), _summary(results, asked), _links(results), "<main>",
-        *(_section(one, asked) for one in results), "</main>",
-        f"<footer><p>Made by jobq {__version__} at {_when(now or datetime.now(UTC), asked)} ",
-        f"({text(asked.zone)}).</p></footer>",
+        _header(single, query, seen), _summary(results, query), _links(results), "<main>",
+        *(_section(one, query) for one in results), "</main>",
+        f"<footer><p>Made by jobq {__version__} at {_when(now or datetime.now(UTC), query)} ",
+        f"({text(query.zone)}).</p></footer>",
         "</body></html>\n",
     ))  # fmt: skip
 
 
-def _when(at: datetime, asked: ReportQuery) -> str:
-    return at.astimezone(zone_of(asked.zone)).strftime("%Y-%m-%d %H:%M")
+def _when(at: datetime, query: ReportQuery) -> str:
+    return at.astimezone(zone_of(query.zone)).strftime("%Y-%m-%d %H:%M")
 
 
-def _header(single: str, asked: ReportQuery, seen: EventsSeen) -> str:
+def _header(single: str, query: ReportQuery, seen: EventsSeen) -> str:
     queues = ", ".join(seen.queues[:8]) + (
         f" and {len(seen.queues) - 8} more" if len(seen.queues) > 8 else ""
     )
     return (
         f"<header><h1>{text(single or 'What the jobs did')}</h1>"
-        f'<p class="soft">{_when(asked.since, asked)} to {_when(asked.until, asked)} ({text(asked.zone)}), '
+        f'<p class="soft">{_when(query.since, query)} to {_when(query.until, query)} ({text(query.zone)}), '
         f"{seen.events:,} events of {text(queues)}</p>"
     )
 
 
-def _summary(results: Sequence[ReportResult], asked: ReportQuery) -> str:
-    made = cards(results, asked)
+def _summary(results: Sequence[ReportResult], query: ReportQuery) -> str:
+    made = cards(results, query)
     return f'<div class="cards">{"".join(map(_card, made))}</div>' if made else ""
 
 
@@ -191,24 +191,24 @@ def _links(results: Sequence[ReportResult]) -> str:
     return f'<nav aria-label="Reports"><ul>{items}</ul></nav></header>'
 
 
-def _section(result: ReportResult, asked: ReportQuery) -> str:
+def _section(result: ReportResult, query: ReportQuery) -> str:
     report = result.report
     notes = "".join(f'<p class="note">{text(note)}</p>' for note in result.notes)
     head = f'<section id="{report.name}"><h2>{text(report.title)}</h2>'
     head += f'<p class="soft">{text(report.question)}</p>'
     if not result.rows:
         return f'{head}{notes}<p class="none">{text(report.empty)}</p></section>'
-    drawn = plot(result, asked)
+    drawn = plot(result, query)
     figure = ""
     if drawn:
         figure = f"<figure><figcaption>{text(report.chart.caption)}</figcaption>{drawn}</figure>"
     return (
         f'{head}<div class="beside{"" if figure else " alone"}">{figure}<div>{notes}'
-        f'<p class="beware">{text(report.beware)}</p></div></div>{_table(result, asked)}</section>'
+        f'<p class="beware">{text(report.beware)}</p></div></div>{_table(result, query)}</section>'
     )
 
 
-def _table(result: ReportResult, asked: ReportQuery) -> str:
+def _table(result: ReportResult, query: ReportQuery) -> str:
     columns = result.report.columns
     rows, late = result.rows, result.report.chart.kind == "lines"
     if late:
@@ -220,7 +220,7 @@ def _table(result: ReportResult, asked: ReportQuery) -> str:
     )
     body = "".join(
         f'<tr{" class=later" if i >= PRINTED else ""}>'
-        + "".join(_cell(row[column.name], column, asked) for column in columns) + "</tr>"
+        + "".join(_cell(row[column.name], column, query) for column in columns) + "</tr>"
         for i, row in enumerate(rows)
     )  # fmt: skip
     note = _left(result, len(result.rows) - len(rows), "earlier" if late else "further")
@@ -241,8 +241,8 @@ def _side(column: ReportColumn) -> str:
     return ' class="n"' if is_number(column) else ""
 
 
-def _cell(value: object, column: ReportColumn, asked: ReportQuery) -> str:
-    said = shown(value, column, asked)
+def _cell(value: object, column: ReportColumn, query: ReportQuery) -> str:
+    said = shown(value, column, query)
     written, kind = text(said), _side(column)
     if column.name in _LONG and len(said) > 24:
         kind = ' class="long"'

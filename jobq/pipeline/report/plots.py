@@ -36,13 +36,13 @@ def text(value: object) -> str:
     return escape(escaped(str(value)), quote=True)
 
 
-def plot(result: ReportResult, asked: ReportQuery) -> str:
+def plot(result: ReportResult, query: ReportQuery) -> str:
     """Return the report's chart with its legend; empty if there is nothing to draw."""
     chart = result.report.chart
     rows = [row for row in result.rows if row[chart.y] is not None]
     if not rows:
         return ""
-    return {"bars": _bars, "lines": _lines, "heat": _heat}[chart.kind](result, chart, rows, asked)
+    return {"bars": _bars, "lines": _lines, "heat": _heat}[chart.kind](result, chart, rows, query)
 
 
 def _framed(result: ReportResult, height: float, says: str, parts: Sequence[str]) -> str:
@@ -69,7 +69,7 @@ def _label(parts: Mapping[str, str], most: int = 52) -> str:
     return " · ".join(told[name] for name in parts)
 
 
-def _bars(result: ReportResult, chart: Chart, rows: Sequence[Any], asked: ReportQuery) -> str:
+def _bars(result: ReportResult, chart: Chart, rows: Sequence[Any], query: ReportQuery) -> str:
     most = rows if chart.ordered else sorted(rows, key=lambda row: -abs(row[chart.y]))
     most, column = most[:BARS], result.report.column(chart.y)
     values = [row[chart.y] for row in most]
@@ -77,8 +77,8 @@ def _bars(result: ReportResult, chart: Chart, rows: Sequence[Any], asked: Report
     scale = (WIDTH - 76) / (high - low)
     parts = []
     for i, row in enumerate(most):
-        label = {x: shown(row[x], result.report.column(x), asked) for x in chart.x}
-        value = shown(row[chart.y], column, asked)
+        label = {x: shown(row[x], result.report.column(x), query) for x in chart.x}
+        value = shown(row[chart.y], column, query)
         parts.append(
             _bar(i * STEP, label, value, row[chart.y] * scale, -low * scale, _strength(row))
         )
@@ -118,7 +118,7 @@ def _strength(row: Mapping[str, Any]) -> str:
     return f"bar {row['verdict']}" if row["verdict"] in (SLOWER, FASTER) else "bar quiet"
 
 
-def _lines(result: ReportResult, chart: Chart, rows: Sequence[Any], asked: ReportQuery) -> str:
+def _lines(result: ReportResult, chart: Chart, rows: Sequence[Any], query: ReportQuery) -> str:
     series, column = _series(chart, rows), result.report.column(chart.y)
     times = sorted({row[chart.x[0]] for row in rows})
     top = _ceiling(max(max(points.values()) for _, points in series))
@@ -131,7 +131,7 @@ def _lines(result: ReportResult, chart: Chart, rows: Sequence[Any], asked: Repor
     def y_of(value: float) -> float:
         return TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / top)
 
-    parts = _grid(column, top, y_of, asked) + _times(times, x_of, asked)
+    parts = _grid(column, top, y_of, query) + _times(times, x_of, query)
     for i, (name, points) in enumerate(series):
         path = [f"{x_of(at):.1f},{y_of(value):.1f}" for at, value in sorted(points.items())]
         # A line of one point would be invisible.
@@ -167,12 +167,12 @@ def _series(chart: Chart, rows: Sequence[Any]) -> list[tuple[str, dict[datetime,
 
 
 def _grid(
-    column: ReportColumn, top: float, y_of: Callable[[float], float], asked: ReportQuery
+    column: ReportColumn, top: float, y_of: Callable[[float], float], query: ReportQuery
 ) -> list[str]:
     lines = []
     for i in range(5):
         value = top * i / 4
-        label = f"{value:,.0f}" if column.unit == "count" else shown(value, column, asked)
+        label = f"{value:,.0f}" if column.unit == "count" else shown(value, column, query)
         lines.append(
             f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y_of(value):.1f}" y2="{y_of(value):.1f}"/>'
             f'<text class="tick end" x="{LEFT - 6}" y="{y_of(value) + 4:.1f}">{text(label)}</text>'
@@ -181,15 +181,15 @@ def _grid(
 
 
 def _times(
-    times: Sequence[datetime], x_of: Callable[[datetime], float], asked: ReportQuery
+    times: Sequence[datetime], x_of: Callable[[datetime], float], query: ReportQuery
 ) -> list[str]:
     """Return ticks at the beginnings of days, hours or the like; the first moment if there are none."""
     span = (times[-1] - times[0]).total_seconds()
     days = math.ceil(span / TICKS / 86_400)
     step = next((step for step in TICK_STEPS if span / step <= TICKS), days * 86_400)
     parts = []
-    for at in _rounds(times[0], times[-1], step, zone_of(asked.zone)) or times[:1]:
-        local, x = at.astimezone(zone_of(asked.zone)), x_of(at)
+    for at in _rounds(times[0], times[-1], step, zone_of(query.zone)) or times[:1]:
+        local, x = at.astimezone(zone_of(query.zone)), x_of(at)
         label = local.strftime("%H:%M" if local.hour or local.minute or step < 3600 else "%d %b")
         # A label that is partly outside would be cut off.
         side = "start" if x < LEFT + 16 else "end" if x > WIDTH - RIGHT - 16 else "middle"
@@ -235,7 +235,7 @@ def _ceiling(value: float) -> float:
     return float(next(n * power for n in (1, 2, 4, 8, 10) if n * power >= value))
 
 
-def _heat(result: ReportResult, chart: Chart, rows: Sequence[Any], asked: ReportQuery) -> str:
+def _heat(result: ReportResult, chart: Chart, rows: Sequence[Any], query: ReportQuery) -> str:
     column, size, left = result.report.column(chart.y), 14.5, 36
     most = max(row[chart.y] for row in rows) or 1
     known = {(row[chart.x[0]], row[chart.x[1]]): row[chart.y] for row in rows}
@@ -248,13 +248,13 @@ def _heat(result: ReportResult, chart: Chart, rows: Sequence[Any], asked: Report
             parts.append(
                 f'<rect class="cell" x="{left + hour * (size + 0.6):.1f}" y="{day * 22}" width="{size}" height="20" '
                 f'rx="2" fill-opacity="{opacity:.2f}"><title>{name} {hour:02}:00: '
-                f"{text(shown(value, column, asked))}</title></rect>"
+                f"{text(shown(value, column, query))}</title></rect>"
             )
     for hour in range(0, 24, 6):
         parts.append(
             f'<text class="tick" x="{left + hour * (size + 0.6):.1f}" y="{7 * 22 + 14}">{hour:02}:00</text>'
         )
-    darkest = shown(most, column, asked)
-    says = f"{column.heading} by weekday and hour, {asked.zone}; darkest: {darkest}; {FIGURES}"
+    darkest = shown(most, column, query)
+    says = f"{column.heading} by weekday and hour, {query.zone}; darkest: {darkest}; {FIGURES}"
     scale = f'<text class="tick end" x="{WIDTH}" y="{7 * 22 + 30}">darkest: {text(darkest)}</text>'
     return _framed(result, 7 * 22 + 36, says, [*parts, scale])

@@ -126,10 +126,10 @@ def marked(name: str, marks: Mapping[str, datetime]) -> datetime:
     return marks[name]
 
 
-def pools(asked: ReportQuery, queues: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+def pools(query: ReportQuery, queues: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """Return the weights of --weights, one per queue; unnamed queues have 1."""
     found = {}
-    for text in asked.weights:
+    for text in query.weights:
         given = dict(parse_queues(text))
         for name in given:
             if name not in queues:

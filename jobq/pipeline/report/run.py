@@ -57,17 +57,17 @@ class EventsSeen(NamedTuple):
 
 
 @contextmanager
-def events_view(spark: SparkSession, read: EventSource, asked: ReportQuery) -> Iterator[EventsSeen]:
+def events_view(spark: SparkSession, read: EventSource, query: ReportQuery) -> Iterator[EventsSeen]:
     """Register the temporary view `events` for the length of the context: the events of the query's range and queues.
 
     Beside READ_COLUMNS it has `first_wait_ms`: how long a message waited for its first run. It is null for every other
     event, and for a run after a snooze, which costs no attempt.
     """
-    chosen = _chosen(read.between(asked.since, asked.until), asked)
+    chosen = _chosen(read.between(query.since, query.until), query)
     seen, snoozed = _looked_over(chosen)
-    _check_queues(read, asked, seen)
+    _check_queues(read, query, seen)
     if not seen.events:
-        raise PipelineError(_nothing(read, asked))
+        raise PipelineError(_nothing(read, query))
     events = _with_first_wait(chosen, snoozed)
     if read.dear:
         events = events.cache()
@@ -83,12 +83,12 @@ def events_view(spark: SparkSession, read: EventSource, asked: ReportQuery) -> I
             events.unpersist()
 
 
-def _chosen(source: DataFrame, asked: ReportQuery) -> DataFrame:
+def _chosen(source: DataFrame, query: ReportQuery) -> DataFrame:
     from pyspark.sql import functions as f
 
     at = f.col("finished_at")
-    found = source.where((at >= f.lit(asked.since)) & (at < f.lit(asked.until)))
-    return found.where(f.col("queue").isin(*asked.queues)) if asked.queues else found
+    found = source.where((at >= f.lit(query.since)) & (at < f.lit(query.until)))
+    return found.where(f.col("queue").isin(*query.queues)) if query.queues else found
 
 
 def _looked_over(chosen: DataFrame) -> tuple[EventsSeen, bool]:
@@ -124,8 +124,8 @@ def _with_first_wait(chosen: DataFrame, snoozed: bool) -> DataFrame:
     return events.select(*READ_COLUMNS, first.alias("first_wait_ms"))
 
 
-def _check_queues(read: EventSource, asked: ReportQuery, seen: EventsSeen) -> None:
-    missing = [name for name in asked.queues if name not in seen.queues]
+def _check_queues(read: EventSource, query: ReportQuery, seen: EventsSeen) -> None:
+    missing = [name for name in query.queues if name not in seen.queues]
     if missing:
         found = read.between(None, None).select("queue").distinct().toArrow().to_pylist()
         known = sorted(row["queue"] for row in found)
@@ -134,7 +134,7 @@ def _check_queues(read: EventSource, asked: ReportQuery, seen: EventsSeen) -> No
                 raise ConfigError(unknown("queue", name, known))
 
 
-def _nothing(read: EventSource, asked: ReportQuery) -> str:
+def _nothing(read: EventSource, query: ReportQuery) -> str:
     from pyspark.sql import functions as f
 
     at = f.col("finished_at")
@@ -144,8 +144,8 @@ def _nothing(read: EventSource, asked: ReportQuery) -> str:
         .toArrow()
         .to_pylist()
     )
-    of = f" of {', '.join(asked.queues)}" if asked.queues else ""
-    none = f"no events{of} between {iso(asked.since)} and {iso(asked.until)}"
+    of = f" of {', '.join(query.queues)}" if query.queues else ""
+    none = f"no events{of} between {iso(query.since)} and {iso(query.until)}"
     if row["first"] is None:
         return f"{none}: nothing was recorded yet"
     return f"{none}; there are some from {iso(row['first'])} to {iso(row['last'])}: widen --since and --until"
@@ -164,38 +164,38 @@ class ReportResult:
     more: bool = False
 
 
-def frame(spark: SparkSession, report: Report, asked: ReportQuery) -> DataFrame:
+def frame(spark: SparkSession, report: Report, query: ReportQuery) -> DataFrame:
     """Return the statement's DataFrame, not yet computed."""
-    args = {name: asked.values[name] for name in report.parameters}
+    args = {name: query.values[name] for name in report.parameters}
     return spark.sql(report.sql, args)
 
 
-def run(spark: SparkSession, report: Report, asked: ReportQuery) -> ReportResult:
+def run(spark: SparkSession, report: Report, query: ReportQuery) -> ReportResult:
     """Compute the report."""
-    answer = frame(spark, report, asked)
+    answer = frame(spark, report, query)
     # A time line or the input of the Python part must be complete.
     whole = bool(report.raw) or report.chart.kind == "lines"
-    limit = 0 if whole else asked.limit
+    limit = 0 if whole else query.limit
     rows = (answer.limit(limit + 1) if limit else answer).toArrow().to_pylist()
     if rows and report.name in _GOES_ON:
-        return _GOES_ON[report.name](spark, report, asked, rows)
+        return _GOES_ON[report.name](spark, report, query, rows)
     more = bool(limit) and len(rows) > limit
     return ReportResult(report, rows[:limit] if more else rows, more=more)
 
 
-def judge(report: Report, asked: ReportQuery, rows: Sequence[Row]) -> ReportResult:
+def judge(report: Report, query: ReportQuery, rows: Sequence[Row]) -> ReportResult:
     """Return each job's verdict, the worst first."""
     enough = [row for row in rows if min(row["n_before"], row["n_after"]) >= LEAST]
-    judged = [_judged(row, asked) for row in rows]
+    judged = [_judged(row, query) for row in rows]
     judged.sort(key=lambda row: (_ORDER[row["verdict"]], -abs(row["change"] or 0), row["job"]))
-    name = asked.at_name or "the middle of the range, as no mark lies in it"
+    name = query.at_name or "the middle of the range, as no mark lies in it"
     notes = [
-        f"Before and after {iso(asked.compared_at)} ({name}), {len(enough):,} of {len(rows):,} jobs with {LEAST} "
-        f"runs or more on both sides. The intervals hold together at {100 * asked.confidence:.4g} %; slower or faster "
-        f"means by more than {100 * asked.min_change:.4g} %."
+        f"Before and after {iso(query.compared_at)} ({name}), {len(enough):,} of {len(rows):,} jobs with {LEAST} "
+        f"runs or more on both sides. The intervals hold together at {100 * query.confidence:.4g} %; slower or faster "
+        f"means by more than {100 * query.min_change:.4g} %."
     ]
-    if len(judged) > asked.limit > 0:
-        return ReportResult(report, judged[: asked.limit], notes, more=True)
+    if len(judged) > query.limit > 0:
+        return ReportResult(report, judged[: query.limit], notes, more=True)
     return ReportResult(report, judged, notes)
 
 
@@ -203,7 +203,7 @@ SLOWER, FASTER, SAME, TOO_FEW = "slower", "faster", "no change shown", "not enou
 _ORDER = {SLOWER: 0, FASTER: 1, SAME: 2, TOO_FEW: 3}
 
 
-def _judged(row: Row, asked: ReportQuery) -> Row:
+def _judged(row: Row, query: ReportQuery) -> Row:
     told = {name: row[name] for name in ("job", "before_us", "after_us", "n_before", "n_after")}
     judged: Row = {**told, "verdict": TOO_FEW, "change": None, "low_us": None, "high_us": None}
     if row["before_us"] and row["after_us"] is not None:
@@ -216,22 +216,22 @@ def _judged(row: Row, asked: ReportQuery) -> Row:
             for side in ("before", "after")
         )
     )
-    least = asked.min_change * row["before_us"]
+    least = query.min_change * row["before_us"]
     verdict = SLOWER if found.low > least else FASTER if found.high < -least else SAME
     return judged | {"verdict": verdict, "low_us": found.low, "high_us": found.high}
 
 
 def _capacity(
-    spark: SparkSession, report: Report, asked: ReportQuery, rows: list[Row]
+    spark: SparkSession, report: Report, query: ReportQuery, rows: list[Row]
 ) -> ReportResult:
 
-    found, notes = sized(spark, asked, rows)
+    found, notes = sized(spark, query, rows)
     return ReportResult(report, found, notes)
 
 
 _GOES_ON: Mapping[str, Callable[[SparkSession, Report, ReportQuery, list[Row]], ReportResult]] = {
     registry.CAPACITY.name: _capacity,
-    registry.REGRESSIONS.name: lambda _, report, asked, rows: judge(report, asked, rows),
+    registry.REGRESSIONS.name: lambda _, report, query, rows: judge(report, query, rows),
 }
 
 
@@ -239,15 +239,15 @@ def answers(
     spark: SparkSession,
     read: EventSource,
     reports: Sequence[Report],
-    asked: ReportQuery,
+    query: ReportQuery,
     began: Callable[[Report], object] = lambda _: None,
 ) -> tuple[list[ReportResult], EventsSeen]:
     """Run each report; return the answers and what the range has. Call `began` before each report."""
     results = []
-    with events_view(spark, read, asked) as seen:
+    with events_view(spark, read, query) as seen:
         for report in reports:
             began(report)
-            results.append(run(spark, report, asked))
+            results.append(run(spark, report, query))
     return results, seen
 
 

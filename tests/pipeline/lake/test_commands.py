@@ -104,8 +104,8 @@ def test_loss_is_told_on_stderr(line, write, valkey_client):
     ("args", "told"),
     [
         (("ingest", "--once", "--every", "1s"), "give one"),
-        (("ingest", "--every", "1ms"), "too often"),
-        (("ingest", "--storage-option", "AWS_REGION"), "write KEY=VALUE"),
+        (("ingest", "--every", "1ms"), "too short; use 100ms or more"),
+        (("ingest", "--storage-option", "AWS_REGION"), "write --storage-option NAME=TEXT"),
         (("mark", "v1", "--at", "yesterday"), "is not a time"),
         (("mark", "v1", "--at", "9999-12-31T23:59-14:00"), "is not a time"),
         (("ingest", "--lake", ""), "give --lake PATH or set JOBQ_LAKE"),
