@@ -23,9 +23,9 @@ left-circle        set, mids whose copy in mid-circle is stale
 dead               sorted set, `mid#generation` by time of death
 dead-messages      hash, `mid#generation` -> attempts, crashes, options, reason, content
 last-dead          hash, mid -> its newest `mid#generation` among the dead
-quarantine         hash, bytes that stood in a place and are no mid -> their content
-eoq-backoff?       string, PX: until when callers needn't ask
-ndry-runs          string, PX: asks in a row that found nothing
+quarantine         hash, bytes that were found in a place and can't be a mid -> their content
+eoq-backoff?       string, PX: until when callers needn't poll
+ndry-runs          string, PX: polls in a row that found nothing
 wake               list of at most one marker, which ends one child's idle wait
 meta               hash: paused, events, maxlen, floor, fence, max_lease, max_content, deduped, all_since
 call:<caller>      string, PX 10 min: number and short reply of that caller's last call; with a `~` behind,

@@ -165,7 +165,7 @@ class Queue:
     ) -> list[Enqueued]:
         """enqueue_many of up to 250 as the one next call of `caller`, however long they are.
 
-        Whoever repeats that call, under the same number, repeats all of it.
+        A repetition of that call, under the same number, repeats all of it.
         """
         if len(contents) > PER_CALL:
             raise ConfigError(
@@ -200,7 +200,7 @@ class Queue:
         state = script.numbered(
             caller, _wanted(limit, lease, crash_limit, None), tries=tries, fenced=True
         )
-        # Behind the wait it may arrive without anybody here knowing.
+        # Behind the wait it may arrive at any moment.
         state.sending()
 
         def read(reply: Any) -> Dequeued:
@@ -222,10 +222,10 @@ class Queue:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> Finished:
-        """End up to 1,000 attempts and, if asked, dequeue in the same round trip.
+        """End up to 1,000 attempts and, with `dequeue`, take messages in the same round trip.
 
-        An ending whose token was superseded is answered 'stale' and changes nothing; 'unknown' where an outage lasted
-        so long that a lost call of these endings may have been accepted.
+        The reply 'stale' means that the token was superseded; such an ending changes nothing. 'unknown': an outage
+        lasted so long that a lost call of these endings may have been accepted.
         """
         if not (0 <= dequeue <= MOST and len(endings) <= MOST):
             raise _out_of_range(dequeue if len(endings) <= MOST else len(endings), 0)
@@ -414,7 +414,7 @@ def enqueue_values(
 ) -> Values:
     """The options of an enqueue as the arguments of its script."""
     if delay is not None and at is not None:
-        raise ConfigError(f"delay={delay!r} and at={at!r} say two things; give one")
+        raise ConfigError(f"delay={delay!r} and at={at!r} contradict each other; give one")
     return {
         "now": moment(now),
         "delay_ms": _milliseconds("delay", delay),

@@ -11,7 +11,7 @@ Action = Literal["added", "updated", "requeued", "exists", "buffered"]
 OutcomeWord = Literal["done", "retry", "dead", "crashed", "snooze", "release", "unknown"]
 Place = Literal["ready", "due", "circle"]
 
-#: Messages of one call of the queue's scripts: the server serves nobody else meanwhile; 1,000 take two milliseconds.
+#: Messages of one call. The server serves no other client during it; 1,000 messages take two milliseconds.
 PER_CALL = 250
 LEASE_S = 15.0
 #: Crashes that make a message dead.
@@ -24,9 +24,9 @@ def text_of(value: bytes) -> str:
 
 
 class Enqueued(NamedTuple):
-    """What became of one enqueue; `reason` is the status of the mid that exists already.
+    """What became of one enqueue. `reason`: the status of a mid that exists already.
 
-    `buffered`: in this process's memory, by the client's outage buffer, and not yet at the server.
+    `buffered`: the client's outage buffer keeps it in this process's memory; it is not at the server yet.
     """
 
     mid: str
@@ -51,14 +51,14 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     unknowns: int = 0
 
     def __repr__(self) -> str:
-        # Tools that report errors print what stands in stack frames: the content is for the job alone.
+        # Tools that report errors print values of stack frames; the content is for the job alone.
         return f"<Message {self.mid!r}, attempt {self.attempt}, {len(self.content)} bytes>"
 
 
 class Dequeued(NamedTuple):
-    """What a dequeue gave. With no messages: wait on the wake key for `sleep_ms`, 0 = ask again.
+    """The reply of a dequeue. With no messages: wait on the wake key for `sleep_ms`, 0 = ask again.
 
-    `due_ms`: until the earliest delayed message; 0 = none, or another caller was told.
+    `due_ms`: until the earliest delayed message; 0 = none, or another caller knows.
     """
 
     messages: list[Message]
