@@ -24,14 +24,14 @@ def text_of(value: bytes) -> str:
 
 
 class Enqueued(NamedTuple):
-    """What became of one enqueue. `reason`: the status of a mid that exists already.
+    """What became of one enqueue. `existing_status`: the status of a mid that exists already.
 
     `buffered`: the client's outage buffer keeps it in this process's memory; it is not at the server yet.
     """
 
     mid: str
     action: Action
-    reason: str = ""
+    existing_status: str = ""
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):

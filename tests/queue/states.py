@@ -83,7 +83,7 @@ STATUSES: dict[str, Callable[[Any], Held]] = {
 def _enqueue(**options: Any) -> Callable[[Held], str]:
     def call(held: Held) -> str:
         done = held.queue.enqueue(b"3", mid="m", now=NOW, **options)
-        return f"{done.action} {done.reason}".strip()
+        return f"{done.action} {done.existing_status}".strip()
 
     return call
 

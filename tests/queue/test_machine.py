@@ -64,7 +64,7 @@ class Machine(RuleBasedStateMachine):
             mid, content, None if delay is None else delay * 1000, update, requeue,
             None if dedupe is None else dedupe * 1000,
         )  # fmt: skip
-        assert (done.action, done.reason) == expected
+        assert (done.action, done.existing_status) == expected
 
     def upkeep(self) -> None:
         """Until nothing is left to do: what one call does is bounded."""
