@@ -76,7 +76,7 @@ class AsyncRunner(Runner):
         if self._alone or (loner is not None and self._runs.get(loner.slot) is loner):
             return 0
         nfree, most = child.slots.nfree, child.settings.concurrency
-        nused = COUNT - nfree - child.nparked
+        nused = COUNT - nfree - child.queues.nparked
         return min(nfree + freed, most - nused + freed, most - len(self._runs))
 
     def drive(self) -> None:
@@ -127,7 +127,7 @@ class AsyncRunner(Runner):
             await self._changed.wait()
 
     def _report_later(self) -> None:
-        wait_s = self._child.report_wait_s()
+        wait_s = self._child.queues.report_wait_s()
         if wait_s is not None and self._report_alarm is None:
             self._report_alarm = asyncio.get_running_loop().call_later(wait_s, self._report_now)
 
@@ -147,7 +147,7 @@ class AsyncRunner(Runner):
                 if child.slots.start(slot):
                     self._ended(index, slot, call)
                 else:
-                    child.give_back(index, (slot,))
+                    child.queues.give_back(index, (slot,))
             elif message.ncrashes and self._runs:
                 self._alone = (index, slot, call)
             else:
@@ -168,7 +168,7 @@ class AsyncRunner(Runner):
         del self._runs[run.slot]
         child, message = self._child, run.call.message
         if run.cancelled():
-            child.release(run.index, [Lease(message.mid, message.token)])
+            child.queues.release(run.index, [Lease(message.mid, message.token)])
             child.slots.free((run.slot,))
             self._changed.set()
             return
@@ -181,7 +181,7 @@ class AsyncRunner(Runner):
         )
 
     def _ended(self, index: int, slot: int, ending: Ending) -> None:
-        self._child.ended(index, slot, ending)
+        self._child.queues.ended(index, slot, ending)
         self._child.slots.count_finished(1)
         self._changed.set()
 
@@ -193,7 +193,7 @@ class AsyncRunner(Runner):
                 self._fenced(self._report_before_sync)
             # Only now: while a sync job holds the loop up, what waits behind it may be taken back.
             if not child.slots.start(slot, kill_after_s(call.job)):
-                child.give_back(index, (slot,))
+                child.queues.give_back(index, (slot,))
             elif call.job.is_async:
                 ending = await child.executor.arun(call, lambda: bool(run.why) or self._failing)
             else:
@@ -278,7 +278,7 @@ class AsyncRunner(Runner):
                 run.stop("hurry")
         if self._alone and hurried:
             (index, slot, _), self._alone = self._alone, None
-            child.give_back(index, (slot,))
+            child.queues.give_back(index, (slot,))
         if child.asleep and (child.slots.asks(Control.QUIET) or child.leaving()):
             self._wake_up(())
             child.return_wakes()

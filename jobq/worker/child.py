@@ -11,39 +11,27 @@ import os
 import select
 from collections.abc import Callable, Sequence
 from enum import Enum
-from functools import partial
-from itertools import count
-from time import monotonic_ns
 from typing import NamedTuple, Protocol
-
-from msgspec import structs
 
 from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
-from jobq.client.numbered_calls import Caller
 from jobq.config import WorkerSettings
-from jobq.errors import JobAborted, JobqError, ServerFullError, UnavailableError
+from jobq.errors import JobAborted, ServerFullError, UnavailableError
 from jobq.jobs.context import Call
 from jobq.jobs.endings import UnknownJobs
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
 from jobq.jobs.signing import seal_of
-from jobq.queue.queue import Queue
-from jobq.queue.types import DequeueAhead, Dequeued, Ending, Finished, Lease, Message
+from jobq.queue.types import DequeueAhead, Dequeued, Ending, Lease, Message
 from jobq.worker import exit_codes, logger
-from jobq.worker.done_calls import DoneCalls
+from jobq.worker.child_queues import ChildQueues
 from jobq.worker.polling import Polling
 from jobq.worker.queue_client import (
-    ChildClients,
     NotReportedError,
-    QueueCaller,
-    QueueClient,
-    log_refused,
-    same_node,
 )
-from jobq.worker.queue_health import BROKEN, QueueHealth
+from jobq.worker.queue_health import QueueHealth
 from jobq.worker.recycle import Recycling
-from jobq.worker.shared_state import Control, Phase, SharedSlots, lease_and_margin, lease_deadline
+from jobq.worker.shared_state import Control, Phase, SharedSlots, lease_and_margin
 from jobq.worker.signals import Signals
 from jobq.worker.timers import Timers
 
@@ -109,56 +97,19 @@ class Runner(Protocol):
         """Called in a process that a job forked from this one."""
 
 
-class Outbox:
-    """Endings of one queue that the server doesn't know yet."""
-
-    __slots__ = ("ended",)
-
-    def __init__(self) -> None:
-        #: Slot, ending, and when the run ended (monotonic_ns).
-        self.ended: list[tuple[int, Ending, int]] = []
-
-    def endings(self) -> list[Ending]:
-        """Return the endings, with their age if the oldest is a millisecond or more."""
-        now = monotonic_ns()
-        if now - self.ended[0][2] < 1_000_000:
-            return [ending for _, ending, _ in self.ended]
-        return [
-            structs.replace(ending, age_ms=(now - at) // 1_000_000) for _, ending, at in self.ended
-        ]
-
-    def drop(self, number: int) -> list[int]:
-        """Forget the first `number` endings; return their slots."""
-        slots = [slot for slot, _, _ in self.ended[:number]]
-        del self.ended[:number]
-        return slots
-
-
 class Child:
     """One process of the pool."""
 
     def __init__(self, context: ChildContext) -> None:
         plan = context.plan
         self.context, self.settings, self.slots = context, plan.settings, context.slots
-        self._health = plan.health
-        self._reporting = False
-        clients = ChildClients(plan.client, self.settings, self._may_give_up)
-        names = [name for name, _ in self.settings.queues]
-        self._queues = [Queue(name, clients.patient) for name in names]
-        self._hasty_queues = [Queue(name, clients.hasty) for name in names]
-        self._hasty_ns = clients.hasty_ns
-        self._clients = self._queue_clients()
-        # Those whose report must be repeated.
-        self._unreported: list[QueueClient] = []
-        self._outboxes = [Outbox() for _ in names]
-        # Slots of ended messages whose report waits: no room for others, and none of what runs.
-        self.nparked = 0
-        self.polling = Polling(self.settings, clients.patient, self._queues, self._health)
+        self.queues = ChildQueues(
+            self.settings, plan.client, plan.health, self.slots, self._before_call
+        )
+        self.polling = Polling(self.settings, self.queues.client, self.queues.queues, plan.health)
         self.recycling = Recycling(self.settings)
         self.timers = Timers(2 * self.settings.prefetch_s, self._look_around)
-        self.executor = self._executor({name: Queue(name, clients.progress) for name in names})
-        seal = seal_of(plan.client)
-        self._done_calls = None if seal is None else DoneCalls(clients.hasty, seal)
+        self.executor = self._executor()
         self.margin_ns = lease_and_margin(self.settings.lease_s)[1]
         self.exit_code = exit_codes.OK
         self.draining = False
@@ -173,25 +124,13 @@ class Child:
         self._aborted_at = 0
         self._told_to_stop = lambda: bool(self.abort)
 
-    def _queue_clients(self) -> list[QueueClient]:
-        caller_id, numbers = Caller().id, count(1)
-        self.slots.caller = caller_id
-        clients = []
-        for index, queue in enumerate(self._queues):
-            caller = QueueCaller(self.slots.reply_arrived, caller_id, numbers)
-            client = QueueClient(index, queue, caller, self._health, self.settings)
-            client.on_replies = partial(self._on_replies, index)
-            client.neighbours = partial(same_node, self._queues, index)
-            clients.append(client)
-        return clients
-
-    def _executor(self, by_name: dict[str, Queue]) -> Executor:
+    def _executor(self) -> Executor:
         plan = self.context.plan
         return Executor(
             plan.registry,
             worker=self.settings.name,
             soft_timeout=self.timers.soft_timeout,
-            report_progress=lambda queue, *progress: by_name[queue].progress(*progress),
+            report_progress=self.queues.progress,
             lease_deadline=lambda: self.slots.deadline() / 1e9,
             seal=seal_of(plan.client),
             unknown_jobs=UnknownJobs(self.settings.unknown_wait_s, self.settings.unknown_for_s),
@@ -213,15 +152,15 @@ class Child:
 
     def turn(self) -> Next:
         """Report what ended, take as many messages as there is room for, and return what to do next."""
-        self.report(take=True)
+        self._report(take=True)
         self.runner.reported()
         self.take_ahead()
-        if self._has_endings:
+        if self.queues.has_endings:
             return Next.TURN
         if self.leaving() and not self.is_busy:
             return Next.END
         if self.asleep or not self.may_take():
-            self.repeat_reports()
+            self.queues.repeat_reports()
             return Next.WAIT
         if self._take():
             return Next.TURN
@@ -230,13 +169,9 @@ class Child:
         return Next.SLEEP
 
     @property
-    def _has_endings(self) -> bool:
-        return any(outbox.ended for outbox in self._outboxes)
-
-    @property
     def is_busy(self) -> bool:
         """Whether anything runs or isn't reported."""
-        return self.runner.is_running or self._has_endings
+        return self.runner.is_running or self.queues.has_endings
 
     def leaving(self) -> bool:
         """Whether to end once nothing is held."""
@@ -245,10 +180,6 @@ class Child:
 
     def _told_to_leave(self) -> bool:
         return self.slots.asks(Control.DRAIN | Control.HURRY)
-
-    def _may_give_up(self) -> bool:
-        # A child that is to leave waits for a lost server only to report what it ran.
-        return self._told_to_leave() and not self._reporting
 
     def may_take(self) -> bool:
         """Whether to ask for messages."""
@@ -262,7 +193,7 @@ class Child:
             self.polling.look_for_wakes()
         while (index := self.polling.next()) is not None:
             limit = self._limited(self.runner.room(index))
-            if self._accept(index, *self._dequeue(index, limit)) or not self.may_take():
+            if self._accept(index, *self.queues.dequeue(index, limit)) or not self.may_take():
                 return True
         return False
 
@@ -282,172 +213,65 @@ class Child:
     def resolve(self, slot: int, index: int, message: Message) -> Call | Ending:
         """Decode a message; a death in here is charged to it."""
         self.slots.reading(slot)
-        name = self._queues[index].name
-        if self._done_calls is not None and self._done_calls.holds(message):
+        name = self.settings.queues[index][0]
+        if self.queues.was_done(message):
             why = "this sealed call was done already and has been put back"
             return self.executor.refuse(name, message, why)
         return self.executor.resolve(name, message)
-
-    # Calls to the server.
 
     def _before_call(self) -> None:
         """Before each call, end processes that a job forked, and undo what a job did to signals."""
         self.executor.home.only()
         self.context.signals.restore()
 
-    def _dequeue(self, index: int, limit: int) -> tuple[Dequeued, int]:
-        self._before_call()
-        client = self._clients[index]
-        dequeued, deadline = client.dequeue(limit)
-        if not deadline:
-            self._note(client)
-        self._check_done(index, dequeued)
-        return dequeued, deadline
-
-    def _finish(
-        self, index: int, endings: Sequence[Ending], limit: int
-    ) -> tuple[Dequeued | None, int]:
-        self._before_call()
-        self._reporting = True
-        try:
-            dequeued, deadline = self._clients[index].finish(endings, limit)
-        except NotReportedError:
-            self._note(self._clients[index])
-            raise
-        finally:
-            self._reporting = False
-        if dequeued is not None:
-            self._check_done(index, dequeued)
-        return dequeued, deadline
-
-    def release(self, index: int, leases: Sequence[Lease]) -> bool:
-        """Give back messages that weren't started; False if that happens later."""
-        self.executor.home.only()
-        done = not leases or self._clients[index].release(leases)
-        if not done:
-            self._note(self._clients[index])
-        return done
-
-    def _check_done(self, index: int, dequeued: Dequeued) -> None:
-        if self._done_calls is not None and dequeued.messages:
-            self._done_calls.look(self._queues[index].name, dequeued.messages)
-
-    def _on_replies(self, index: int, endings: Sequence[Ending], finished: Finished) -> None:
-        log_refused(endings, finished)
-        if self._done_calls is not None:
-            self._done_calls.note(self._queues[index].name, endings, finished.replies)
-
-    def _note(self, client: QueueClient) -> None:
-        if client.has_report and client not in self._unreported:
-            self._unreported.append(client)
-
-    # Reports.
-
-    def ended(self, index: int, slot: int, ending: Ending) -> bool:
-        """Keep an ending for the next report; whether that can wait until other jobs have run.
-
-        Only what is plainly done can: the supervisor reports it if this child dies.
-        """
-        plain = ending.outcome == "done" and ending.result is None
-        self.slots.ended(slot, plain)
-        self._outboxes[index].ended.append((slot, ending, monotonic_ns()))
-        return plain
+    # What ended.
 
     def stopped(self, index: int, slot: int, call: Call, why: object) -> None:
         """Free the slot of a job that was stopped: its lock is lost, or it is given back."""
         message = call.message
         logger.warning("%s %s stopped: %s", call.job.name, message.mid, why)
         if why == "hurry":
-            self.release(index, [Lease(message.mid, message.token)])
+            self.queues.release(index, [Lease(message.mid, message.token)])
         self.slots.free((slot,))
 
-    def give_back(self, index: int, slots: Sequence[int]) -> None:
-        """Give back what wasn't started of these."""
-        unstarted, leases = self.slots.withdraw(slots)
-        if self.release(index, leases):
-            self.slots.free(unstarted)
-        else:
-            self._park(index, unstarted)
-
-    def _park(self, index: int, slots: Sequence[int]) -> None:
-        """Hold these until the queue was told, so that leases are renewed and a death is cleaned up."""
-        self.nparked += len(slots)
-        self._clients[index].when_reported(partial(self._unpark, slots))
-
-    def _unpark(self, slots: Sequence[int]) -> None:
-        self.nparked -= len(slots)
-        self.slots.free(slots)
-
-    def report(self, take: bool = False) -> bool:
-        """Report what ended; whether each queue was told.
-
-        take: take more with it where the next turn is the same queue's.
-        """
-        told = True
-        for index, outbox in enumerate(self._outboxes):
-            if outbox.ended:
-                told = self._report_queue(index, outbox, take) and told
-        return told
+    def report(self) -> bool:
+        """Report what ended; whether each queue was told."""
+        return self._report(take=False)
 
     def report_unsafe(self) -> None:
-        """Report if an ending can't be reported by the supervisor, should this child die."""
-        if any(not _is_plain(one) for outbox in self._outboxes for _, one, _ in outbox.ended):
+        """Report if the supervisor couldn't, should this child die."""
+        if self.queues.has_unsafe_endings():
             self.report()
 
-    def _report_queue(self, index: int, outbox: Outbox, take: bool) -> bool:
-        limit, number = 0, len(outbox.ended)
-        if take and not self.asleep and self._may_take_with(index, number):
-            limit = self._limited(self.runner.room(index, number))
-        try:
-            dequeued, deadline = self._finish(index, outbox.endings(), limit)
-        except NotReportedError:
-            self._park(index, outbox.drop(number))
-            return False
-        self.slots.free(outbox.drop(number))
-        if dequeued is not None:
-            self._accept(index, dequeued, deadline)
-        return True
+    def _report(self, take: bool) -> bool:
+        """take: take more with it where the next turn is the same queue's."""
+        told = True
+        for index, number in self.queues.nended().items():
+            limit = self._limit_with(index, number) if take and not self.asleep else 0
+            try:
+                dequeued, deadline = self.queues.report(index, limit)
+            except NotReportedError:
+                told = False
+                continue
+            if dequeued is not None:
+                self._accept(index, dequeued, deadline)
+        return told
 
-    def _may_take_with(self, index: int, freed: int) -> bool:
+    def _limit_with(self, index: int, freed: int) -> int:
+        """How many messages to take with a report that frees so many slots."""
         if self.leaving() or self.slots.asks(Control.QUIET):
-            return False
-        return self.runner.room(index, freed) > 0 and self.polling.stays(index)
-
-    def repeat_reports(self) -> None:
-        """Tell each queue what waits to be reported, where it may be asked now.
-
-        Nothing is taken now, so what a repeated call hands out is given back.
-        """
-        for client in self._unreported:
-            if client.has_report and self._health.may_ask(client.index):
-                try:
-                    handed, _ = client.report()
-                except NotReportedError:
-                    continue
-                if handed is not None:
-                    self.slots.reading_done()
-                    client.release([Lease(one.mid, one.token) for one in handed.messages])
-        self._unreported = [client for client in self._unreported if client.has_report]
-
-    def report_wait_s(self) -> float | None:
-        """Until a queue that must be told something may be asked again; None if there is none."""
-        waits = [self._health.wait_ms(client.index) for client in self._unreported]
-        return min(waits) / 1000 if waits else None
+            return 0
+        room = self.runner.room(index, freed)
+        return self._limited(room) if room > 0 and self.polling.stays(index) else 0
 
     def _settle(self) -> None:
         """Before leaving, wait for the servers that don't know yet how runs ended here."""
-        self.repeat_reports()
-        while not self.slots.asks(Control.HURRY) and any(
-            client.has_endings and self._health.state(client.index) != BROKEN
-            for client in self._unreported
-        ):
+        self.queues.repeat_reports()
+        while not self.slots.asks(Control.HURRY) and self.queues.must_wait():
             self.rest()
-            self.repeat_reports()
-        if self._unreported:
+            self.queues.repeat_reports()
+        if self.queues.log_unreported():
             # What it holds, and what a lost call may have handed out, is the supervisor's to give back.
-            logger.warning(
-                "left with %d queues that couldn't be told what ran", len(self._unreported)
-            )
             self.exit_code = exit_codes.FENCED
 
     # Waits.
@@ -458,15 +282,12 @@ class Child:
         Only with a single queue, and for waits that are short compared with a lease, which counts from now.
         """
         settings = self.settings
-        if self.is_busy or len(self._queues) > 1 or nap_s * 3 > settings.lease_s:
+        if self.is_busy or len(settings.queues) > 1 or nap_s * 3 > settings.lease_s:
             return None
-        if self._health.any_trouble:
+        if self.context.plan.health.any_trouble:
             return None
         asked_at = boot_ns()
-        ahead = self._queues[0].dequeue_ahead(
-            self._limited(self.runner.room(0)), lease=settings.lease_s,
-            crash_limit=settings.crash_limit, caller=self._clients[0].caller,
-        )  # fmt: skip
+        ahead = self.queues.dequeue_ahead(self._limited(self.runner.room(0)))
         self._ahead = (ahead, asked_at)
         return ahead.command
 
@@ -477,13 +298,11 @@ class Child:
         (ahead, asked_at), self._ahead = self._ahead, None
         self.polling.next()
         reply, self.polling.waiter.reply = self.polling.waiter.reply, None
-        dequeued = self._clients[0].answer(ahead, reply, asked_at)
-        self._check_done(0, dequeued)
-        deadline = lease_deadline(asked_at, self.settings.lease_s)
+        dequeued, deadline = self.queues.answer(ahead, reply, asked_at)
         if self.may_take():
             self._accept(0, dequeued, deadline)
         else:
-            self.give_back(0, self.slots.publish(0, dequeued.messages, deadline))
+            self.queues.give_back(0, self.slots.publish(0, dequeued.messages, deadline))
 
     def sleep(self) -> None:
         """Wait until a message is ready, a signal comes or the supervisor is gone."""
@@ -503,13 +322,13 @@ class Child:
         context = self.context
         self.slots.phase = Phase.IDLE
         files = [context.plan.alive_read, context.signalled]
-        select.select(files, [], [], self.report_wait_s())
+        select.select(files, [], [], self.queues.report_wait_s())
         self.drain_signals()
         self.slots.phase = Phase.WORKING
 
     def return_wakes(self) -> None:
         """When this child stops waiting, return the markers that it may have taken."""
-        self.polling.return_wakes(self._hasty_queues)
+        self.polling.return_wakes(self.queues.hasty)
 
     def drain_signals(self) -> None:
         """Empty the pipe that signals fill; end at once when the supervisor is gone."""
@@ -558,30 +377,15 @@ class Child:
         """
         self.check_parent()
         self._fence_sync()
-        if self._has_endings:
+        if self.queues.has_endings:
             self.timers.in_job = False  # nothing may be raised halfway through
             try:
-                self._report_amid()
+                self.queues.report_amid()
             finally:
                 self.timers.in_job = True
             self._fence_sync()
             self.on_control()
         return self.next_look_s()
-
-    def _report_amid(self) -> None:
-        """Report if the server answers soon and the lease allows it."""
-        for index, outbox in enumerate(self._outboxes):
-            if not outbox.ended or self.polling.in_trouble(index):
-                continue
-            if self.slots.deadline() - boot_ns() <= self._hasty_ns:
-                return
-            endings, queue = outbox.endings(), self._hasty_queues[index]
-            try:
-                finished = queue.finish(endings, crash_limit=self.settings.crash_limit)
-            except JobqError:
-                return  # the loop tries again, with all patience
-            self._on_replies(index, endings, finished)
-            self.slots.free(outbox.drop(len(endings)))
 
     # The fence.
 
@@ -615,7 +419,3 @@ class Child:
         """End at once when the supervisor is gone."""
         if os.getppid() != self.context.parent:
             os._exit(exit_codes.FENCED)
-
-
-def _is_plain(ending: Ending) -> bool:
-    return ending.outcome == "done" and ending.result is None

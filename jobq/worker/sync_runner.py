@@ -57,14 +57,14 @@ class SyncRunner(Runner):
                 if child.draining or child.slots.is_expired(slot):
                     break
                 continue
-            waits = child.ended(index, slot, ending) or nran == len(messages)
+            waits = child.queues.ended(index, slot, ending) or nran == len(messages)
             if not (waits or child.report()):
                 break
         child.slots.count_finished(nran)
         self._sizes[index].ran(max(1, nran), monotonic() - began)
         if nran < len(messages):
             child.report()
-            child.give_back(index, slots)
+            child.queues.give_back(index, slots)
 
     def _run(self, index: int, slot: int, call: Call) -> Ending | None:
         """Run a started message; None if it was stopped."""

@@ -1,0 +1,274 @@
+"""The queues of one child: take messages, report how they ended, give back what wasn't started.
+
+A message keeps its slot in the shared memory until its queue was told. So its lease is renewed, and a death of this
+child is cleaned up, while a report waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
+from time import monotonic_ns
+
+from msgspec import structs
+
+from jobq.client.clock import boot_ns
+from jobq.client.connection import Client
+from jobq.client.numbered_calls import Caller
+from jobq.config import WorkerSettings
+from jobq.errors import JobqError
+from jobq.jobs.signing import seal_of
+from jobq.queue.queue import Queue
+from jobq.queue.types import DequeueAhead, Dequeued, Ending, Finished, Lease, Message
+from jobq.worker import logger
+from jobq.worker.done_calls import DoneCalls
+from jobq.worker.queue_client import (
+    ChildClients,
+    NotReportedError,
+    QueueCaller,
+    QueueClient,
+    log_refused,
+    same_node,
+)
+from jobq.worker.queue_health import BROKEN, QueueHealth
+from jobq.worker.shared_state import Control, SharedSlots, lease_deadline
+
+#: A message that ended: its slot, how, and when (monotonic_ns).
+Ended = tuple[int, Ending, int]
+
+
+class ChildQueues:
+    """Queues are given by index, in the order of the settings.
+
+    before_call: called before each call to a queue's server.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        client: Client,
+        health: QueueHealth,
+        slots: SharedSlots,
+        before_call: Callable[[], None],
+    ) -> None:
+        self._settings, self._health, self._slots = settings, health, slots
+        self._before_call = before_call
+        self._reporting = False
+        clients = ChildClients(client, settings, self._may_give_up)
+        names = [name for name, _ in settings.queues]
+        self.client = clients.patient
+        self.queues = [Queue(name, clients.patient) for name in names]
+        #: For calls while a job runs, and the longest that one may take.
+        self.hasty = [Queue(name, clients.hasty) for name in names]
+        self._hasty_ns = clients.hasty_ns
+        self._progress = {name: Queue(name, clients.progress) for name in names}
+        caller_id, numbers = Caller().id, count(1)
+        slots.caller = caller_id
+        self._clients = []
+        for index, queue in enumerate(self.queues):
+            caller = QueueCaller(slots.reply_arrived, caller_id, numbers)
+            one = QueueClient(index, queue, caller, health, settings)
+            one.on_replies = partial(self._on_replies, index)
+            one.neighbours = partial(same_node, self.queues, index)
+            self._clients.append(one)
+        seal = seal_of(client)
+        self._done_calls = None if seal is None else DoneCalls(clients.hasty, seal)
+        # Endings that the server doesn't know yet, by queue.
+        self._outboxes: dict[int, list[Ended]] = {}
+        # Clients whose report must be repeated.
+        self._unreported: list[QueueClient] = []
+        #: Number of slots of messages whose report must be repeated: they don't run.
+        self.nparked = 0
+
+    def _may_give_up(self) -> bool:
+        # A child that is to leave waits for a lost server only to report what it ran.
+        return self._slots.asks(Control.DRAIN | Control.HURRY) and not self._reporting
+
+    # Take.
+
+    def dequeue(self, index: int, limit: int) -> tuple[Dequeued, int]:
+        """Return what the queue hands out and its lease deadline; nothing, and 0, if the queue is in trouble."""
+        self._before_call()
+        client = self._clients[index]
+        dequeued, deadline = client.dequeue(limit)
+        if not deadline:
+            self._note(client)
+        self._look_up(index, dequeued)
+        return dequeued, deadline
+
+    def dequeue_ahead(self, limit: int) -> DequeueAhead:
+        """Return a dequeue of the only queue, to be sent behind the wait for a message."""
+        return self.queues[0].dequeue_ahead(
+            limit, lease=self._settings.lease_s, crash_limit=self._settings.crash_limit,
+            caller=self._clients[0].caller,
+        )  # fmt: skip
+
+    def answer(self, ahead: DequeueAhead, reply: object, asked_at: int) -> tuple[Dequeued, int]:
+        """Return what that dequeue handed out and its lease deadline. reply: None if it was lost."""
+        dequeued = self._clients[0].answer(ahead, reply, asked_at)
+        self._look_up(0, dequeued)
+        return dequeued, lease_deadline(asked_at, self._settings.lease_s)
+
+    def _look_up(self, index: int, dequeued: Dequeued) -> None:
+        if self._done_calls is not None and dequeued.messages:
+            self._done_calls.look(self.queues[index].name, dequeued.messages)
+
+    def was_done(self, message: Message) -> bool:
+        """Whether this sealed call was done before it was handed out."""
+        return self._done_calls is not None and self._done_calls.holds(message)
+
+    # Report.
+
+    def ended(self, index: int, slot: int, ending: Ending) -> bool:
+        """Keep an ending for the next report; whether that can wait until other jobs have run.
+
+        Only what is plainly done can: the supervisor reports it if this child dies.
+        """
+        plain = ending.outcome == "done" and ending.result is None
+        self._slots.ended(slot, plain)
+        one = (slot, ending, monotonic_ns())
+        outbox = self._outboxes.get(index)
+        if outbox is None:
+            self._outboxes[index] = [one]
+        else:
+            outbox.append(one)
+        return plain
+
+    @property
+    def has_endings(self) -> bool:
+        """Whether an ending isn't reported."""
+        return bool(self._outboxes)
+
+    def has_unsafe_endings(self) -> bool:
+        """Whether there is an ending that the supervisor couldn't report, should this child die."""
+        endings = [ending for outbox in self._outboxes.values() for _, ending, _ in outbox]
+        return any(ending.outcome != "done" or ending.result is not None for ending in endings)
+
+    def nended(self) -> dict[int, int]:
+        """Return the number of endings that aren't reported, by queue."""
+        return {index: len(outbox) for index, outbox in self._outboxes.items()}
+
+    def report(self, index: int, limit: int = 0) -> tuple[Dequeued | None, int]:
+        """Report the endings of a queue, and dequeue up to `limit` messages with it. Raises NotReportedError."""
+        outbox = self._outboxes.get(index)
+        if outbox is None:
+            return None, 0
+        self._before_call()
+        self._reporting = True
+        try:
+            dequeued, deadline = self._clients[index].finish(_aged(outbox), limit)
+        except NotReportedError:
+            self._note(self._clients[index])
+            self._park(index, self._drop(index))
+            raise
+        finally:
+            self._reporting = False
+        self._slots.free(self._drop(index))
+        if dequeued is not None:
+            self._look_up(index, dequeued)
+        return dequeued, deadline
+
+    def report_amid(self) -> None:
+        """While a job runs, report if the servers answer soon and the lease allows it."""
+        for index in list(self._outboxes):
+            if self._health.any_trouble and self._health.state(index):
+                continue
+            if self._slots.deadline() - boot_ns() <= self._hasty_ns:
+                return
+            endings = _aged(self._outboxes[index])
+            try:
+                finished = self.hasty[index].finish(endings, crash_limit=self._settings.crash_limit)
+            except JobqError:
+                return  # the loop tries again, with all patience
+            self._on_replies(index, endings, finished)
+            self._slots.free(self._drop(index))
+
+    def _drop(self, index: int) -> list[int]:
+        return [slot for slot, _, _ in self._outboxes.pop(index)]
+
+    def _on_replies(self, index: int, endings: Sequence[Ending], finished: Finished) -> None:
+        log_refused(endings, finished)
+        if self._done_calls is not None:
+            self._done_calls.note(self.queues[index].name, endings, finished.replies)
+
+    def progress(self, queue: str, mid: str, token: str, text: str) -> bool:
+        """Report the progress of a running job."""
+        return self._progress[queue].progress(mid, token, text)
+
+    # Give back.
+
+    def release(self, index: int, leases: Sequence[Lease]) -> bool:
+        """Give back messages that weren't started; False if that happens later."""
+        self._before_call()
+        done = not leases or self._clients[index].release(leases)
+        if not done:
+            self._note(self._clients[index])
+        return done
+
+    def give_back(self, index: int, slots: Sequence[int]) -> None:
+        """Give back what wasn't started of these."""
+        unstarted, leases = self._slots.withdraw(slots)
+        if self.release(index, leases):
+            self._slots.free(unstarted)
+        else:
+            self._park(index, unstarted)
+
+    def _park(self, index: int, slots: Sequence[int]) -> None:
+        """Hold these until the queue was told, so that leases are renewed and a death is cleaned up."""
+        self.nparked += len(slots)
+        self._clients[index].when_reported(partial(self._unpark, slots))
+
+    def _unpark(self, slots: Sequence[int]) -> None:
+        self.nparked -= len(slots)
+        self._slots.free(slots)
+
+    # Repeat.
+
+    def _note(self, client: QueueClient) -> None:
+        if client.has_report and client not in self._unreported:
+            self._unreported.append(client)
+
+    def repeat_reports(self) -> None:
+        """Tell each queue what waits to be reported, where it may be asked now.
+
+        Nothing is taken now, so what a repeated call hands out is given back.
+        """
+        for client in self._unreported:
+            if client.has_report and self._health.may_ask(client.index):
+                try:
+                    handed, _ = client.report()
+                except NotReportedError:
+                    continue
+                if handed is not None:
+                    self._slots.reading_done()
+                    client.release([Lease(one.mid, one.token) for one in handed.messages])
+        self._unreported = [client for client in self._unreported if client.has_report]
+
+    def report_wait_s(self) -> float | None:
+        """Until a queue that must be told something may be asked again; None if there is none."""
+        waits = [self._health.wait_ms(client.index) for client in self._unreported]
+        return min(waits) / 1000 if waits else None
+
+    def must_wait(self) -> bool:
+        """Whether a server doesn't know yet how runs ended here, and may still be told."""
+        return any(
+            client.has_endings and self._health.state(client.index) != BROKEN
+            for client in self._unreported
+        )
+
+    def log_unreported(self) -> bool:
+        """Log what couldn't be reported; whether there is anything."""
+        if self._unreported:
+            logger.warning(
+                "left with %d queues that couldn't be told what ran", len(self._unreported)
+            )
+        return bool(self._unreported)
+
+
+def _aged(outbox: list[Ended]) -> list[Ending]:
+    """Return the endings, with their age if the oldest is a millisecond or more."""
+    now = monotonic_ns()
+    if now - outbox[0][2] < 1_000_000:
+        return [ending for _, ending, _ in outbox]
+    return [structs.replace(ending, age_ms=(now - at) // 1_000_000) for _, ending, at in outbox]
