@@ -7,13 +7,13 @@ import pytest
 from tests.lifecycle.conftest import until
 
 
-@pytest.mark.parametrize("lock_ms", [1, 3_600_000])
-def test_message_with_locks_of_its_own_runs_once(queue, start, send, ledger, lock_ms):
+@pytest.mark.parametrize("lease", ["1ms", "1h"])
+def test_message_with_locks_of_its_own_runs_once(queue, start, send, ledger, lease):
     start("--processes", "2", "--lease", "2s")
-    send("gated", "a", lock_ms=lock_ms)
+    send("gated", "a", lease=lease)
     until(lambda: ledger.lines("start"))
     first = queue.status("a").lock_at
-    if lock_ms == 1:
+    if lease == "1ms":
         until(lambda: queue.status("a").lock_at > first + 3_000)
     ledger.gate("a").touch()
     until(lambda: queue.status("a").word != "locked")
