@@ -105,7 +105,7 @@ class AsyncRunner(Runner):
             try:
                 await self._turn()
             except asyncio.CancelledError:
-                # By a job that cancels all tasks of its loop: nobody else does, while this goes on.
+                # By a job that cancels all tasks of its loop: nothing else does while this runs.
                 if self._failing:
                     raise
                 _uncancel()
@@ -209,7 +209,7 @@ class AsyncRunner(Runner):
         self._changed.set()
 
     def _report_before_sync(self) -> None:
-        """Before a sync job, which may kill this child: report endings that nobody else could report then."""
+        """Before a sync job, which may kill this child: report endings that the supervisor couldn't report then."""
         try:
             self._child.report_unsafe()
         except JobqError:
@@ -304,7 +304,7 @@ class AsyncRunner(Runner):
             self._child.fence(self._stop_expired)
 
     def _fenced(self, ask: Callable[[], Answer]) -> Answer:
-        """While the server is silent the loop stands still: no job whose lease is over then may go one step on."""
+        """Call the server, then the fence if that took long: no job may continue past its lease."""
         asked_at = boot_ns()
         answer = ask()
         if boot_ns() - asked_at > self._child.margin_ns:

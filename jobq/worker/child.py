@@ -85,7 +85,7 @@ class Runner(Protocol):
         """Call `turn`, and wait as it says, until the end."""
 
     def room(self, index: int, freed: int = 0) -> int:
-        """How many messages to ask this queue for, once so many slots are free again."""
+        """Return how many messages to ask this queue for, once `freed` more slots are free."""
 
     def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
         """Run these messages of one queue, or begin to."""
@@ -113,7 +113,7 @@ class Child:
         self.margin_ns = lease_and_margin(self.settings.lease_s)[1]
         self.exit_code = exit_codes.OK
         self.draining = False
-        # Whether a wait for a message goes on while other things happen.
+        # Whether it waits for a message while jobs run or may start.
         self.asleep = False
         # A dequeue behind the wait for a message, and the lease deadline of what it hands out.
         self._ahead: tuple[DequeueAhead, int] | None = None
@@ -122,7 +122,7 @@ class Child:
         # Why what runs is stopped: "lost", "hurry", or "" while it isn't.
         self.abort = ""
         self._aborted_at = 0
-        self._told_to_stop = lambda: bool(self.abort)
+        self._is_stopping = lambda: bool(self.abort)
 
     def _executor(self) -> Executor:
         plan = self.context.plan
@@ -139,14 +139,14 @@ class Child:
     # The loop.
 
     def run(self, runner: Runner) -> None:
-        """Take and run messages until told to leave."""
+        """Take and run messages until the supervisor asks it to leave."""
         self.runner = runner
         try:
             runner.drive()
             self._settle()
             self.return_wakes()
         except (UnavailableError, ServerFullError) as error:
-            if not self._told_to_leave():
+            if not self._must_leave():
                 raise
             logger.warning("left while the server doesn't answer: %s", error)
 
@@ -175,10 +175,10 @@ class Child:
 
     def leaving(self) -> bool:
         """Whether to end once nothing is held."""
-        self.draining = self.draining or self._told_to_leave()
+        self.draining = self.draining or self._must_leave()
         return self.draining or self.recycling.due(self.slots.nfinished)
 
-    def _told_to_leave(self) -> bool:
+    def _must_leave(self) -> bool:
         return self.slots.asks(Control.DRAIN | Control.HURRY)
 
     def may_take(self) -> bool:
@@ -235,7 +235,7 @@ class Child:
         self.slots.free((slot,))
 
     def report(self) -> bool:
-        """Report what ended; whether each queue was told."""
+        """Report what ended; whether every report arrived."""
         return self._report(take=False)
 
     def report_unsafe(self) -> None:
@@ -258,7 +258,7 @@ class Child:
         return told
 
     def _limit_with(self, index: int, freed: int) -> int:
-        """How many messages to take with a report that frees so many slots."""
+        """How many messages to take with a report that frees `freed` slots."""
         if self.leaving() or self.slots.asks(Control.QUIET):
             return 0
         room = self.runner.room(index, freed)
@@ -277,7 +277,7 @@ class Child:
     # Waits.
 
     def ask_ahead(self, nap_s: float) -> tuple[str | bytes | int, ...] | None:
-        """The dequeue to send behind the wait for a message.
+        """Return the dequeue to send behind the wait for a message.
 
         Only with a single queue, and for waits that are short compared with a lease, which counts from now.
         """
@@ -339,7 +339,7 @@ class Child:
         if signalled in readable:
             os.read(signalled, 4096)
 
-    # A sync job in the main thread, and what goes on beside it.
+    # A sync job in the main thread, and the checks while it runs.
 
     def run_sync(self, slot: int, call: Call) -> Ending:
         """Run a job in this thread. Raises JobAborted if it was stopped."""
@@ -349,15 +349,15 @@ class Child:
         try:
             timers.in_job = True
             if call.job.is_async:  # registered after this child had started
-                return asyncio.run(self.executor.arun(call, self._told_to_stop))
-            return self.executor.run(call, self._told_to_stop)
+                return asyncio.run(self.executor.arun(call, self._is_stopping))
+            return self.executor.run(call, self._is_stopping)
         finally:
             timers.job_over()
             self._sync_slot = None
 
     def on_control(self) -> None:
         """Called in a signal handler, after the supervisor has asked for something or a lock was lost."""
-        if self._told_to_leave():
+        if self._must_leave():
             self.draining = True
         if not self.timers.in_job or self._sync_slot is None:
             return
@@ -380,7 +380,7 @@ class Child:
         if self.queues.has_endings:
             self.timers.in_job = False  # nothing may be raised halfway through
             try:
-                self.queues.report_amid()
+                self.queues.report_during_job()
             finally:
                 self.timers.in_job = True
             self._fence_sync()
@@ -393,7 +393,7 @@ class Child:
         self.fence(lambda: self._raise_abort("lost", "its lease could not be renewed in time"))
 
     def fence(self, stop: Callable[[], None]) -> None:
-        """Call `stop` when a lease deadline has passed; end the process if a job then goes on for too long."""
+        """Call `stop` when a lease deadline has passed; end the process if a job doesn't stop soon after."""
         now = boot_ns()
         if now < self.slots.deadline():
             self._aborted_at = 0
@@ -407,7 +407,7 @@ class Child:
             os._exit(exit_codes.FENCED)
 
     def next_look_s(self) -> float:
-        """Until what runs must be looked at again: at the earliest deadline or before."""
+        """Return the seconds until the next check of what runs: at the earliest deadline or before."""
         left_s = (self.slots.deadline() - boot_ns()) / 1e9
         return max(0.01, min(left_s, self.settings.lease_s / 6))
 

@@ -1,7 +1,7 @@
 """The queues of one child: take messages, report how they ended, give back what wasn't started.
 
-A message keeps its slot in the shared memory until its queue was told. So its lease is renewed, and a death of this
-child is cleaned up, while a report waits.
+A message keeps its slot in the shared memory until its report has reached the queue. So its lease is renewed, and a
+death of this child is cleaned up, while a report waits.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class ChildQueues:
             self._look_up(index, dequeued)
         return dequeued, deadline
 
-    def report_amid(self) -> None:
+    def report_during_job(self) -> None:
         """While a job runs, report if the servers answer soon and the lease allows it."""
         for index in list(self._outboxes):
             if self._health.any_trouble and self._health.state(index):
@@ -215,7 +215,7 @@ class ChildQueues:
             self._park(index, unstarted)
 
     def _park(self, index: int, slots: Sequence[int]) -> None:
-        """Hold these until the queue was told, so that leases are renewed and a death is cleaned up."""
+        """Hold these until the report arrived, so that leases are renewed and a death is cleaned up."""
         self.nparked += len(slots)
         self._clients[index].when_reported(partial(self._unpark, slots))
 
@@ -246,12 +246,12 @@ class ChildQueues:
         self._unreported = [client for client in self._unreported if client.has_report]
 
     def report_wait_s(self) -> float | None:
-        """Until a queue that must be told something may be asked again; None if there is none."""
+        """Return the seconds until a waiting report may be repeated; None if no report waits."""
         waits = [self._health.wait_ms(client.index) for client in self._unreported]
         return min(waits) / 1000 if waits else None
 
     def must_wait(self) -> bool:
-        """Whether a server doesn't know yet how runs ended here, and may still be told."""
+        """Whether a server doesn't know yet how runs ended here, and may still answer."""
         return any(
             client.has_endings and self._health.state(client.index) != BROKEN
             for client in self._unreported
@@ -261,7 +261,7 @@ class ChildQueues:
         """Log what couldn't be reported; whether there is anything."""
         if self._unreported:
             logger.warning(
-                "left with %d queues that couldn't be told what ran", len(self._unreported)
+                "left with reports for %d queues that could not be delivered", len(self._unreported)
             )
         return bool(self._unreported)
 

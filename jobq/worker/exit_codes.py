@@ -1,4 +1,4 @@
-"""Exit codes of `jobq worker`, besides those of every command."""
+"""Exit codes of `jobq worker`, in addition to those of every command."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Leases:
             self._queues[index].release(leases[start : start + PER_CALL])
 
     def enforce(self, member: PoolMember) -> None:
-        """Kill a child for a hard timeout, or for a lease that ended while the job goes on."""
+        """Kill a child for a hard timeout, or for a lease that ended while the job still runs."""
         if member.killed_for:
             return
         now = boot_ns()
@@ -108,5 +108,5 @@ class Leases:
             # First seen now: after a pause of the whole worker the child gets its chance to stop itself.
             member.late_since = now
         elif now - member.late_since > 2 * self._margin_ns:
-            logger.error("child %d is killed: its leases ended and its job goes on", member.pid)
+            logger.error("child %d is killed: its leases ended and its job still runs", member.pid)
             member.kill("lease")

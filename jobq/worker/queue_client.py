@@ -34,7 +34,7 @@ ANSWER_S, REDIRECTED_S = 1.0, 0.1
 
 
 class NotReportedError(JobqError):
-    """The queue couldn't be told; the report waits in its QueueClient."""
+    """The report didn't reach the queue; it waits in its QueueClient."""
 
 
 class ReportRefusedError(NotReportedError):
@@ -54,7 +54,7 @@ class ChildClients:
         server = replace(given.settings, url=given.url)
         self.patient = connect(settings=replace(server, patience_s=NO_LIMIT_S))
         if self.patient.is_cluster:
-            # The queues of the other nodes wait meanwhile.
+            # The queues of the other nodes wait while this one is asked.
             timeout_s = min(server.socket_timeout_s, ANSWER_S)
             self.patient = connect(
                 settings=replace(server, patience_s=REDIRECTED_S, socket_timeout_s=timeout_s)

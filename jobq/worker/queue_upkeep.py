@@ -39,7 +39,7 @@ class QueueUpkeep:
         self._not_before: dict[int, int] = {}
         self._quarantined: dict[int, int] = {}
         # When to ask which queue; at first all. Queues that are not here have no work to do.
-        self._owed = dict.fromkeys(range(len(queues)), 0)
+        self._due = dict.fromkeys(range(len(queues)), 0)
         self._asked_at: dict[int, int] = {}
         size = 1 if queues[0].client.is_cluster else PER_COMMAND
         self._parts = [
@@ -83,39 +83,39 @@ class QueueUpkeep:
         """
         now = boot_ns()
         for index in self._health.touched():
-            self._owe(index, now)
-        if self._owed and min(self._owed.values()) <= now:
-            owing = sorted((at, index) for index, at in self._owed.items() if at <= now)
-            for _, index in owing[:PER_LOOK]:
+            self._schedule(index, now)
+        if self._due and min(self._due.values()) <= now:
+            due = sorted((at, index) for index, at in self._due.items() if at <= now)
+            for _, index in due[:PER_LOOK]:
                 if not self.ask(index, partial(self._collect, index)):
-                    self._owed[index] = max(now + EVERY_NS, self._not_before.get(index, 0))
+                    self._due[index] = max(now + EVERY_NS, self._not_before.get(index, 0))
         if now >= self._sweep_at:
             self._sweep(now)
 
     def next_s(self) -> float:
         """Return the seconds until a queue must be asked."""
-        at = min(self._owed.values(), default=self._sweep_at)
+        at = min(self._due.values(), default=self._sweep_at)
         return max(0.001, (min(at, self._sweep_at) - boot_ns()) / 1e9)
 
     def collect(self) -> None:
         """Before leaving, collect done messages where there may be any."""
         for index in self._health.touched():
-            self._owed[index] = 0
-        for index in list(self._owed):
+            self._due[index] = 0
+        for index in list(self._due):
             self.ask(index, partial(self._collect, index, 1_000))
 
-    def _owe(self, index: int, at: int) -> None:
+    def _schedule(self, index: int, at: int) -> None:
         at = max(at, self._asked_at.get(index, 0) + EVERY_NS)
-        self._owed[index] = min(at, self._owed.get(index, at))
+        self._due[index] = min(at, self._due.get(index, at))
 
     def _collect(self, index: int, limit: int = 100) -> None:
         self._asked_at[index] = now = boot_ns()
         left = self._queues[index].admin.upkeep(limit, crash_limit=self._settings.crash_limit)
-        self._owed.pop(index, None)
+        self._due.pop(index, None)
         if left.circle:
-            self._owe(index, now)
+            self._schedule(index, now)
         elif left.due_ms:
-            self._owe(index, now + left.due_ms * 1_000_000)
+            self._schedule(index, now + left.due_ms * 1_000_000)
         more = left.quarantined - self._quarantined.get(index, 0)
         self._quarantined[index] = left.quarantined
         if more > 0:
@@ -130,7 +130,7 @@ class QueueUpkeep:
         part = self._parts[self._next_part]
         self._next_part = (self._next_part + 1) % len(self._parts)
         self._sweep_at = now + max(SWEEP_PART_NS, SWEEP_NS // len(self._parts))
-        self._find([index for index in part if index not in self._owed], now)
+        self._find([index for index in part if index not in self._due], now)
 
     def _find(self, indexes: Sequence[int], now: int) -> None:
         """Schedule the queues that hold anything. One command only says whether any of them does."""
@@ -146,7 +146,7 @@ class QueueUpkeep:
         if not self.ask(indexes[0], lambda: found.append(exist())) or not found[0]:
             return
         if len(indexes) == 1:
-            self._owe(indexes[0], now)
+            self._schedule(indexes[0], now)
             return
         self._find(indexes[: len(indexes) // 2], now)
         self._find(indexes[len(indexes) // 2 :], now)

@@ -3,7 +3,7 @@
 The child writes it. The supervisor reads it to renew leases, takes back messages that weren't started, and after
 the child's exit ends what it held. A lock guards every change on which both must agree. The supervisor only ever
 tries the lock, and doesn't need it once the child is gone: a child that dies or is stopped while it holds the lock
-blocks nobody.
+doesn't block the supervisor.
 
 Layout: words of 8 bytes, a byte per slot for its state, a byte per slot for a lost lock, then a record per slot with
 the queue's index, lengths, token and mid. Only this module knows it.
@@ -141,7 +141,7 @@ class SharedSlots:
         return bool(self._words[_CONTROL] & control)
 
     def ask(self, control: int) -> None:
-        """Ask the child for this, besides what it was asked before."""
+        """Ask the child for this, in addition to earlier requests."""
         self._words[_CONTROL] |= control
 
     def deadline(self) -> int:

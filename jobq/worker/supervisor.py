@@ -46,10 +46,10 @@ class Supervisor:
         self.plan, self.settings, self._woken = plan, settings, woken
         given = plan.client.settings
         patience_s = min(PATIENCE_S, settings.lease_s / 6)
-        # While it waits for an answer, nobody enforces timeouts.
+        # While it waits for an answer, timeouts are not enforced.
         timeout_s = min(given.socket_timeout_s, max(LEAST_TIMEOUT_S, settings.lease_s / 6))
         if plan.client.is_cluster:
-            # The leases of the other nodes wait meanwhile.
+            # The leases of the other nodes wait while this one is asked.
             patience_s, timeout_s = min(patience_s, REDIRECTED_S), min(timeout_s, ANSWER_S)
         server = replace(
             given, url=plan.client.url, patience_s=patience_s, socket_timeout_s=timeout_s

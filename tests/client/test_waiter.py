@@ -125,8 +125,8 @@ def test_call_is_made_by_itself_when_the_server_lost_its_scripts(
 class Breaking(Proxy):
     """Of what is longer than a KB only the first KB arrives; the connection stays open."""
 
-    def pass_on(self, sink: socket.socket, data: bytes, way: str) -> None:
-        super().pass_on(sink, data[:1024] if way == DOWN else data, way)
+    def forward(self, sink: socket.socket, data: bytes, way: str) -> None:
+        super().forward(sink, data[:1024] if way == DOWN else data, way)
 
 
 def test_call_is_made_by_itself_when_its_reply_breaks_off_and_nothing_is_closed(
