@@ -31,7 +31,7 @@ processes = 4
 jobq reads a pyproject.toml only if you or root own the file and its folder, and nobody else can write to either. A folder that
 everybody can write to, such as `/tmp`, is never trusted. Nothing above your home or above a mount point is read. A file with a
 `[tool.jobq]` that isn't read changes nothing, and stderr says why. `JOBQ_PYPROJECT=/srv/app/pyproject.toml` names the file to read,
-whoever owns it. `--import` takes no module from a working folder that everybody can write to.
+with any owner. `--import` takes no module from a working folder that everybody can write to.
 
 Further variables: `JOBQ_PATIENCE` (how long a call is repeated while the server is away or silent: 10s in these commands, 2s in programs;
 one that may have arrived: 5 minutes at most), `JOBQ_EMBEDDED` (0 forbids the

@@ -72,7 +72,7 @@ class Proxy:
             pair.reset()
 
     def hold(self, ways: Sequence[str] = BOTH) -> None:
-        """Deliver nothing until `release`; what is sent meanwhile arrives then."""
+        """Deliver nothing until `release`; what is sent until then arrives late."""
         for way in ways:
             self._open[way].clear()
 

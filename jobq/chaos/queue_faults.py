@@ -102,7 +102,7 @@ def listing(setup: RoundSetup, base: str) -> None:
 
 
 DAMAGES: tuple[Damage, ...] = (no_text, settings_of_queue, long_mid, dead_without_record, listing)
-#: Messages of the damaged queue, which run meanwhile.
+#: Messages of the damaged queue, which run while it is damaged.
 NJOBS, JOB_S = 4, 0.1
 
 

@@ -32,7 +32,7 @@ class Verdict(NamedTuple):
     refused: ends that were reported too late. recoveries: how many interrupted runs were followed by another, after
     recovery_… seconds. overrun: how long a run continued at most after its lease. rate: messages finished per second.
     share: of the rate of the baseline, or of before the fault. late: how late this machine woke a thread at worst.
-    audited: what the server's own events say.
+    audited: what the events say.
     """
 
     attempts: int

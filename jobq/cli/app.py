@@ -1,4 +1,4 @@
-"""The `jobq` command: its verbs, each loaded when called, and how any of them ends."""
+"""The `jobq` command: its commands, each loaded when called, and how every one ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobq.cli import exits, output, settings
 from jobq.cli.options import SHARED_DEFAULTS, LazyGroup, Verb
 from jobq.errors import JobqError, masked_text
 
-#: What shells set that ask for completions.
+#: Set by shells that ask for completions.
 COMPLETION = "_JOBQ_COMPLETE"
 SECTIONS = {
     "Every day": {
@@ -71,7 +71,7 @@ COMMANDS = tuple(name for verbs in SECTIONS.values() for name in verbs)
 
 
 class Verbs(LazyGroup):
-    """All there are; help ends with the exit codes, too."""
+    """All commands; the help also lists the exit codes."""
 
     sections = SECTIONS
     examples = """
@@ -96,9 +96,9 @@ class Verbs(LazyGroup):
 def app(ctx: click.Context) -> None:
     """jobq: background jobs on Redis or Valkey, each run at least once.
 
-    Every option can be set by its variable, named in the help, and in [tool.jobq] of the nearest
-    pyproject.toml; a flag wins over a variable, a variable over the file. The file and its folder must be
-    yours or root's, and nobody else may be able to write to them; JOBQ_PYPROJECT names another.
+    The help of a command names a variable for each option. [tool.jobq] of the nearest pyproject.toml sets
+    options, too. A flag wins over a variable, a variable over the file. Only you or root may own the file and its
+    folder and be able to write to them. JOBQ_PYPROJECT names another file.
     """
     ctx.color = output.wants_color()
     found, refused = settings.nearest(Path.cwd())
@@ -111,10 +111,10 @@ def app(ctx: click.Context) -> None:
 
 
 def run(args: Sequence[str] | None = None) -> int:
-    """Run one command line; every way it can end becomes an exit code."""
+    """Run one command line; return its exit code, however it ends."""
     output.open_standard_streams()
     code = _ended(args)
-    # Python would fail at exit, and loudly, where the last lines find nobody who reads them.
+    # Python would fail at exit with a traceback if nobody reads the last lines.
     gone = output.silence_closed_pipes()
     return exits.PIPE_CLOSED if gone and code == exits.OK else code
 
@@ -127,7 +127,7 @@ def _ended(args: Sequence[str] | None) -> int:
         _complain(f"jobq: {output.escaped(str(error))}")
         return exits.code_of(error)
     except click.ClickException as error:
-        # Some quote an argument, which may be a URL that lacks its --url.
+        # Some quote an argument, which may be a URL with a password.
         shown = io.StringIO()
         error.show(shown)
         _complain(shown.getvalue())
@@ -147,7 +147,7 @@ def _ended(args: Sequence[str] | None) -> int:
 
 
 def _invoked(args: Sequence[str] | None) -> object:
-    """click's own `main` makes 1 of a closed pipe, which is an answer of ours."""
+    """Run click without its `main`, which would exit with 1 for a closed pipe."""
     if COMPLETION in os.environ:
         return app.main(args, prog_name="jobq", standalone_mode=False)
     words = sys.argv[1:] if args is None else list(args)

@@ -27,7 +27,7 @@ from jobq.topics.calls import forget_topic, strange_topic_names
 #: A time of the command line, by the clock of a queue's server.
 Moment = Callable[[Queue], int | None]
 
-#: A key of another type hides what it held, so that a repair may uncover more.
+#: A key of another type hides what it held, so a repair may uncover more violations.
 REPAIRS = 3
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -70,7 +70,7 @@ def doctor(session: Session, strict: bool) -> int:
 
 
 def _unserved(session: Session) -> Iterator[Finding]:
-    """Queues with ready messages and no worker."""
+    """Yield a warning for each queue with ready messages and no worker."""
     with session.tolerating("workers", "list of"):
         workers = served(session.client)
         counted = session.from_each(None, lambda queue: [(queue.name, queue.admin.counts())])
@@ -83,7 +83,7 @@ def _unserved(session: Session) -> Iterator[Finding]:
 
 
 def show(session: Session, finding: Finding) -> None:
-    """One finding: a JSON line, or its level and what was found, with the remedy below."""
+    """Print one finding: a JSON line, or its level and text, with the remedy below."""
     if session.as_json:
         session.say(finding._asdict(), "")
         return
@@ -116,15 +116,15 @@ def fsck(session: Session, queues: str | None, repairs: bool, yes: bool) -> int:
     entries without a message, and renames keys of the wrong type. Exit code 1: a violation is left.
     """
     left = 0 if queues else _names(session, repairs, yes)
-    judged = session.from_each(
-        queues, lambda queue: [_judged(session, queue, repairs, yes)], strange=False
+    counts = session.from_each(
+        queues, lambda queue: [_check_queue(session, queue, repairs, yes)], strange=False
     )
-    left += sum(judged)
+    left += sum(counts)
     return exits.NO if left else exits.OK
 
 
 def _names(session: Session, repairs: bool, yes: bool) -> int:
-    """How many names in the lists of queues and topics can't be one, and were left there."""
+    """Return how many invalid names are left in the lists of queues and topics."""
     return sum(
         _strange(session, kind, listed, forget if repairs else None, yes)
         for kind, listed, forget in (
@@ -143,7 +143,7 @@ def _strange(
     except (UnavailableError, ScriptError) as error:
         if kind == "topic" and (session.client.is_cluster or isinstance(error, ScriptError)):
             session.problem("the list of topics", error)
-        return 0  # that of queues is told where they are listed
+        return 0  # the error is reported where the queues are listed
     rule = f"not a {kind}'s name"
     shown = [name.decode("utf-8", "backslashreplace") for name in names]
     for text in shown:
@@ -158,9 +158,9 @@ def _strange(
     return 0
 
 
-def _judged(session: Session, queue: Queue, repairs: bool, yes: bool) -> int:
-    """How many don't hold, after the repair if there is one."""
-    violations = _checked(session, queue)
+def _check_queue(session: Session, queue: Queue, repairs: bool, yes: bool) -> int:
+    """Return how many violations are left, after the repair if there is one."""
+    violations = _violations(session, queue)
     for violation in violations:
         record = {"queue": queue.name, "rule": violation.rule, "mid": violation.mid}
         session.say(record, f"{queue.name}: {violation.rule}: {violation.mid}")
@@ -173,26 +173,26 @@ def _judged(session: Session, queue: Queue, repairs: bool, yes: bool) -> int:
 
 
 def _repaired(session: Session, queue: Queue, violations: list[Violation]) -> int:
-    """How many don't hold after all. What a repair uncovers is repaired too."""
+    """Repair, also what a repair uncovers; return how many violations are left."""
     for _ in range(REPAIRS):
         for violation, done in repair(queue, violations):
             record = {
                 "queue": queue.name, "rule": violation.rule, "mid": violation.mid, "repair": done
             }  # fmt: skip
             session.say(record, f"{queue.name}: {violation.rule}: {violation.mid}: {done}")
-        violations = _checked(session, queue)
+        violations = _violations(session, queue)
         if not violations:
             break
     return len(violations)
 
 
-def _checked(session: Session, queue: Queue) -> list[Violation]:
+def _violations(session: Session, queue: Queue) -> list[Violation]:
 
     found: list[Violation] = []
     try:
         length = len(PARTS) + sum(queue.admin.counts()[:-1]) // 500
     except ScriptError:
-        length = len(PARTS)  # a key of another type, which the check itself names
+        length = len(PARTS)  # a key of another type, which the check reports
     with output.progress(length, f"fsck {queue.name}", quiet=session.as_json) as bar:
         for violations in steps(queue):
             found += violations
@@ -201,7 +201,7 @@ def _checked(session: Session, queue: Queue) -> list[Violation]:
 
 
 READ_EVERY_S = 0.5
-TOLD_MIDS = 20
+SHOWN_MIDS = 20
 
 
 @command(
@@ -233,7 +233,7 @@ def audit(
 ) -> int:
     """Check that no message of a time range was lost, by the queues' events.
 
-    Needs 'jobq events level all' before the range starts. Workers may run meanwhile. Exit code 1: a message is
+    Needs 'jobq events level all' before the range starts. Workers may keep running. Exit code 1: a message is
     lost. Exit code 2: the events of a queue are incomplete; the other queues are audited all the same.
     """
     if following is not None and (since or until):
@@ -256,7 +256,7 @@ def audit(
 
 @contextmanager
 def _tolerating_audit(session: Session, queue: Queue) -> Iterator[None]:
-    """As the session's own; events that don't tell are a problem of their queue alone, too."""
+    """Like session.tolerating; incomplete events are a problem of their queue alone, too."""
     try:
         with session.tolerating(queue.name):
             yield
@@ -273,7 +273,7 @@ def _begun(queue: Queue, since: Moment, until: Moment, following: float | None) 
 
 
 def _moment_of(text: str | None) -> Moment:
-    """What it stands for by the clock of a queue's server, epoch ms."""
+    """Return what the text means by the clock of a queue's server, in epoch ms."""
     if text is None:
         return lambda queue: None
     try:
@@ -297,8 +297,8 @@ def _follow(session: Session, found: list[tuple[Queue, Audit]], seconds: float) 
 
 
 def show_audit(session: Session, result: Audited, more: Mapping[str, int] | None = None) -> None:
-    """One queue's answer; `more`: further figures by what they count."""
-    told = (
+    """Print the result of one queue; `more`: further counts by what they count."""
+    text = (
         f"{result.queue}: {result.accepted:,} accepted, {result.finished:,} finished, "
         f"{result.duplicates:,} duplicates, {result.lost:,} lost"
     )
@@ -307,14 +307,14 @@ def show_audit(session: Session, result: Audited, more: Mapping[str, int] | None
         "finished of earlier ones": result.earlier, "unreadable records": result.unreadable,
     }  # fmt: skip
     rest = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-    session.say(asdict(result), f"{told} ({rest})" if rest else told)
+    session.say(asdict(result), f"{text} ({rest})" if rest else text)
     if result.clock_jumps:
         session.note(
             f"{result.queue}: the server's clock was set back in the range (clock_jump events: "
-            f"{result.clock_jumps:,}), so some times came twice; what --since and --until leave out is not exact"
+            f"{result.clock_jumps:,}), so some times occur twice; --since and --until are not exact"
         )
     if not session.as_json:
-        for mid in result.lost_mids[:TOLD_MIDS]:
+        for mid in result.lost_mids[:SHOWN_MIDS]:
             session.say({}, f"  lost: {mid}")
-        if len(result.lost_mids) > TOLD_MIDS:
-            click.echo(f"  and {len(result.lost_mids) - TOLD_MIDS:,} more; --json names all")
+        if len(result.lost_mids) > SHOWN_MIDS:
+            click.echo(f"  and {len(result.lost_mids) - SHOWN_MIDS:,} more; --json names all")

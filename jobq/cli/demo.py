@@ -1,4 +1,4 @@
-"""`jobq demo`: run the census example as it lies beside or in the package."""
+"""`jobq demo`: run the census example of the package."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def demo(
     for name, given in (("--files", files), ("--rows", rows), ("--page", page)):
         arguments += [name, str(given)] if given is not None else []
     path = str(script(PIPELINE if pipeline else SCRIPT))
-    # In this process's place: whoever ends it ends the demo, which ends its worker.
+    # Replace this process, so that a signal to it ends the demo, which ends its worker.
     os.execve(sys.executable, [sys.executable, path, *arguments], environment(session))
 
 
 def script(path: Path = SCRIPT) -> Path:
-    """The example inside the installed package, or beside it in a checkout."""
+    """Return the example in the installed package, or beside it in a checkout."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package, package.parent):
         if (folder / path).is_file():
@@ -75,9 +75,9 @@ def script(path: Path = SCRIPT) -> Path:
 
 
 def environment(session: Session) -> dict[str, str]:
-    """This one, with the server that the command line names; the package on its path."""
+    """Return this environment with the server of the command line, and the package on the path."""
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
     named = {"JOBQ_URL": session.url} if session.url else {}
-    # The demo says itself which server it uses.
+    # The demo prints itself which server it uses.
     return {"JOBQ_EMBEDDED": "1", **os.environ, **named, "PYTHONPATH": path}

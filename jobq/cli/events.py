@@ -14,7 +14,7 @@ from jobq.errors import BadRecordError
 from jobq.events import ATTEMPTS, LEVELS, MAXLENS, Event, decode
 from jobq.queue.queue import Queue
 
-LOOK_EVERY_S = 0.25
+POLL_EVERY_S = 0.25
 PAGE = 1_000
 
 
@@ -38,7 +38,7 @@ def events() -> None:
 @queues_option
 def level(session: Session, level: str | None, queues: str | None) -> None:
     """Show or set how much queues record: off, attempts, or all (enqueues too)."""
-    # Set for all before a word is said: a reader that goes away leaves none behind.
+    # Set all before printing, so that a reader that goes away leaves none unset.
     levels = list(
         session.from_each(queues, lambda q: [(q.name, q.admin.events_level(level or ""))])
     )
@@ -83,7 +83,7 @@ def tail(session: Session, limit: int, follow: bool, queues: str | None) -> int:
         _show(session, entry)
     try:
         while follow:
-            output.pause(LOOK_EVERY_S)
+            output.pause(POLL_EVERY_S)
             for entry in sorted(_read(session, streams, _Stream.following)):
                 _show(session, entry)
     except KeyboardInterrupt:
@@ -94,7 +94,7 @@ def tail(session: Session, limit: int, follow: bool, queues: str | None) -> int:
 
 
 class _Entry(NamedTuple):
-    """What sorts as it was written."""
+    """An entry; entries sort in the order in which they were written."""
 
     at: int
     sequence: int
@@ -103,7 +103,7 @@ class _Entry(NamedTuple):
 
 
 class _Stream:
-    """One queue's events, and how far they were read."""
+    """The events of one queue, and how far they were read."""
 
     def __init__(self, queue: Queue) -> None:
         self.name, self._command = queue.name, queue.client.command
@@ -111,12 +111,12 @@ class _Stream:
         self._after = "0-0"
 
     def newest(self, count: int) -> list[_Entry]:
-        """The last ones; at least one is looked at, to know where to go on."""
+        """Return the last entries. Reads at least one, to know where `following` begins."""
         reply = self._command("XREVRANGE", self._key, "+", "-", "COUNT", max(1, count))
         return self._read(reply[::-1])[:count]
 
     def following(self) -> Iterator[_Entry]:
-        """What came since."""
+        """Yield what was written since."""
         while True:
             reply = self._command("XRANGE", self._key, f"({self._after}", "+", "COUNT", PAGE)
             yield from self._read(reply)
@@ -148,14 +148,14 @@ def _show(session: Session, entry: _Entry) -> None:
         event = decode(entry.fields[1], entry.fields[0])
     except BadRecordError as error:
         raw = b"\x1f".join(entry.fields).decode("utf-8", "backslashreplace")
-        told = f"{at}  {entry.queue}  no record: {error}"
-        session.say({**head, "bad": str(error), "fields": raw}, told)
+        text = f"{at}  {entry.queue}  not a record: {error}"
+        session.say({**head, "bad": str(error), "fields": raw}, text)
         return
     columns = {name: getattr(event, name) for name in event.__struct_fields__}
-    session.say(head | columns, f"{at}  {entry.queue}  {' '.join(_told(event))}")
+    session.say(head | columns, f"{at}  {entry.queue}  {' '.join(_described(event))}")
 
 
-def _told(event: Event) -> Iterator[str]:
+def _described(event: Event) -> Iterator[str]:
     yield event.kind
     yield from (text for text in (event.job, event.mid) if text)
     if event.kind in ATTEMPTS and event.attempt:

@@ -1,4 +1,4 @@
-"""Exit codes: what a script may rely on."""
+"""Exit codes, which scripts may rely on."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ INTERRUPTED = 130
 PIPE_CLOSED = 141
 
 MEANINGS = {
-    OK: "done",
-    NO: "the answer is no: unknown mid, not confirmed, a check failed",
+    OK: "success",
+    NO: "the answer is no: unknown mid, not confirmed, check failed",
     USAGE: "wrong option, argument or setting",
-    UNAVAILABLE: "no server: unreachable, or the embedded one can't start",
+    UNAVAILABLE: "no server: it is unreachable, or the embedded server can't start",
     REFUSED: "the server refused: memory full, too few replicas, or a script failed",
-    BAD_CALL: "no such job here, or a call that JSON can't carry",
+    BAD_CALL: "no such job here, or a call that cannot be encoded as JSON",
     **of_worker.MEANINGS,
-    FAILED: "a fault in jobq or in your code; the traceback is on stderr",
+    FAILED: "an error in jobq or in your code; the traceback is on stderr",
     INTERRUPTED: "interrupted",
-    PIPE_CLOSED: "whoever read the output stopped reading",
+    PIPE_CLOSED: "the reader of the output stopped reading",
 }
 
 _BY_CLASS: tuple[tuple[type[errors.JobqError], int], ...] = (

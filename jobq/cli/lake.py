@@ -39,7 +39,7 @@ _storage = option(
 
 
 def lake_options(function: Function, needed: str = "required") -> Function:
-    """--lake and --storage-option; `needed` tells when --lake is."""
+    """Add --lake and --storage-option; `needed` says when --lake is required."""
     lake = option(
         "--lake", "path", metavar="PATH", shared=("JOBQ_LAKE",),
         help=f"The lake: a folder, or s3://bucket/folder.  [{needed}]",
@@ -48,7 +48,7 @@ def lake_options(function: Function, needed: str = "required") -> Function:
 
 
 def opened(path: str | None, storage: Sequence[str], *, create: bool = False) -> Lake:
-    """The lake that the options name."""
+    """Open the lake that the options name."""
     from jobq.pipeline.lake.lake import Lake
 
     make: Callable[..., Lake] = Lake.create if create else Lake.open
@@ -163,20 +163,20 @@ def _ingest(
 
 
 def _note_batch(session: Session, batch: IngestBatch) -> None:
-    """What can't wait for the end of the round."""
+    """Print what is known before the end of the round."""
     for queue, number in batch.lost.items():
         session.note(
             f"{batch.table} of {queue}: {number:,} entries were dropped before they were read; "
             "ingest more often, or keep more"
         )
     for queue in batch.remade:
-        session.note(f"{batch.table} of {queue}: deleted or made anew since; read from its begin")
+        session.note(f"{batch.table} of {queue}: deleted or made again since; read from its start")
     if batch.bad:
         session.note(
-            f"{batch.bad:,} entries are no event records; they are in the table quarantine"
+            f"{batch.bad:,} entries are not event records; they are in the table quarantine"
         )
     if batch.more:
-        session.note(f"{batch.table}: {batch.rows:,} rows committed, and there are more")
+        session.note(f"{batch.table}: {batch.rows:,} rows committed; there are more")
 
 
 def _say_round(session: Session, work: Ingest, found: IngestRound, *, quiet: bool) -> None:
@@ -257,7 +257,7 @@ def compact(
 ) -> None:  # fmt: skip
     """Sort and join each day's files, so that reading is fast and the lake is smaller.
 
-    Run it once a day. Reading continues meanwhile. An ingest into a folder waits while a day is compacted or the
+    Run it once a day. Reading continues. An ingest into a folder waits while a day is compacted or the
     rollups are made. 'jobq lake vacuum' deletes the files that were replaced.
     """
     from jobq.pipeline.lake import upkeep
@@ -269,7 +269,7 @@ def compact(
         turns = RepeatedLock(lake, wait_s=wait, enough=ending)
         try:
             done = upkeep.compact(
-                lake, target=target_mb << 20, on_compacted=lambda one: _told(session, one), enough=ending,
+                lake, target=target_mb << 20, on_compacted=lambda one: _say_compacted(session, one), enough=ending,
                 alone=turns,
             )  # fmt: skip
             if not done:
@@ -300,10 +300,10 @@ def _roll_up(session: Session, lake: Lake, master: str | None) -> None:
     finally:
         runner.close()
     for name, rows in made.items():
-        session.say({"table": name, "rows": rows}, f"{name}: {rows:,} rows made anew")
+        session.say({"table": name, "rows": rows}, f"{name}: {rows:,} rows written")
 
 
-def _told(session: Session, one: Compacted) -> None:
+def _say_compacted(session: Session, one: Compacted) -> None:
     session.say(
         one._asdict(),
         f"{one.table} {one.dt}: {one.rows:,} rows, {one.files_before:,} files to {one.files:,}, "
@@ -390,7 +390,7 @@ def mark(
     session.say({"name": name, "at": done.isoformat()}, f"{name} at {done.isoformat()}")
 
 
-TOLD_EVERY_S = 5.0
+NOTE_EVERY_S = 5.0
 
 
 @command(
@@ -509,14 +509,14 @@ def _asked_span(since: str, until: str | None) -> TimeSpan:
 
 
 class _Reading:
-    """Who reads the lake; a session is made when it is needed, and ended with this."""
+    """Reads the lake, by a Spark session that is started when needed and stopped by `close`."""
 
     def __init__(self, when: Any, master: str | None) -> None:
         self._when, self._master = when, master
         self._spark: SparkSession | None = None
 
     def of(self, archive: ArchivedRows) -> Callable[[], SparkSession] | None:
-        """What makes the session that reads it; None: this process reads."""
+        """Return what starts the session; None if this process reads."""
         return self._made if archive.is_big(self._when) else None
 
     def _made(self) -> SparkSession:
@@ -526,7 +526,7 @@ class _Reading:
         return self._spark
 
     def close(self) -> None:
-        """End it."""
+        """Stop the session."""
         if self._spark is not None:
             self._spark.stop()
 
@@ -628,15 +628,15 @@ def _say_replayed(session: Session, where: dict[str, Any], done: Replayed, what:
 
 
 def _progress(session: Session, total: int) -> Callable[[int], None]:
-    told_at = time.monotonic()
+    noted_at = time.monotonic()
 
-    def tell(sent: int) -> None:
-        nonlocal told_at
-        if time.monotonic() - told_at >= TOLD_EVERY_S:
-            told_at = time.monotonic()
+    def note(sent: int) -> None:
+        nonlocal noted_at
+        if time.monotonic() - noted_at >= NOTE_EVERY_S:
+            noted_at = time.monotonic()
             session.note(f"{sent:,} of {total:,} sent")
 
-    return tell
+    return note
 
 
 @command(
@@ -690,7 +690,7 @@ def audit(
         for note in result.notes:
             click.echo(f"jobq: {result.queue}: {note}", err=True)
     if not results:
-        session.note("the lake has no queue with enqueues on record; jobq events level all")
+        session.note("the lake has no queue with enqueues on record; run 'jobq events level all'")
         return exits.USAGE
     if any(result.lost for result in results):
         return exits.NO

@@ -18,7 +18,7 @@ from jobq.queue.queue import Queue
 
 
 def content_facts(content: bytes, wanted: bool) -> dict[str, Any]:
-    """`job`, and if `wanted` the `content` as text; `content_base64` too where it is none."""
+    """Return `job`, and if `wanted` the `content` as text; `content_base64` too if it is not UTF-8."""
     facts: dict[str, Any] = {"job": job_name(content)}
     if wanted:
         text = facts["content"] = content.decode("utf-8", "backslashreplace")
@@ -28,7 +28,7 @@ def content_facts(content: bytes, wanted: bool) -> dict[str, Any]:
 
 
 def job_name(content: bytes) -> str:
-    """The job that an envelope names, '' for bytes that are none or are encrypted; no seal is checked."""
+    """Return the job that an envelope names, '' for other or encrypted bytes. No signature is checked."""
     try:
         envelope = msgspec.json.decode(unverified(content))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -64,8 +64,8 @@ def _sentence(record: dict[str, Any]) -> str:
     facts = {key: value for key, value in (record | times).items() if value}
     if record["status"] == UNKNOWN:
         return f"{record['mid']}: nil, no queue knows it: never enqueued, or over"
-    told = [f"{key.replace('_', ' ')} {facts[key]}" for key in list(facts)[1:] if key != "status"]
-    return "  ".join([f"{record['mid']}: {record['status']}", *told])
+    shown = [f"{key.replace('_', ' ')} {facts[key]}" for key in list(facts)[1:] if key != "status"]
+    return "  ".join([f"{record['mid']}: {record['status']}", *shown])
 
 
 def _statuses(session: Session, mid: str, names: str | None) -> Iterator[dict[str, Any]]:

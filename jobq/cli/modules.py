@@ -16,10 +16,10 @@ from jobq.errors import ConfigError
 
 
 def load(modules: Iterable[str]) -> None:
-    """Import them. The working folder is on the path, and the folder of the nearest pyproject.toml.
+    """Import modules. The working folder and the folder of the nearest pyproject.toml are on the path.
 
-    A working folder that everybody can write to isn't: files there could pose as any module. ConfigError
-    where there is no such module; what goes wrong inside one comes through as it is.
+    A working folder that every user can write to is not, because files there could replace any module.
+    ConfigError if there is no such module. Errors inside a module pass through.
     """
     modules = list(modules)
     left_out = _extend_path()
@@ -29,7 +29,7 @@ def load(modules: Iterable[str]) -> None:
         try:
             import_module(name)
         except ModuleNotFoundError as error:
-            # Only when it's this module, or a package it is in, that is missing, and not one it imports.
+            # Only if this module or its package is missing, not one that it imports.
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise
             raise ConfigError(
@@ -38,13 +38,13 @@ def load(modules: Iterable[str]) -> None:
 
 
 def module_of(job: str) -> list[str]:
-    """The module that a job's name begins with, if there is one: `app.jobs` of app.jobs.resize.
+    """Return the module that a job's name begins with, if there is one: `app.jobs` of app.jobs.resize.
 
-    Nobody asked for it by name, so it is none that somebody else may have put into the working folder.
+    The user did not name the module, so one that another user may have put into the working folder is left out.
     """
     _extend_path()
     top, _, rest = job.partition(".")
-    if not rest or _of_a_stranger(top):
+    if not rest or _may_be_foreign(top):
         return []
     name = job.rpartition(".")[0]
     while name:
@@ -52,13 +52,13 @@ def module_of(job: str) -> list[str]:
             if find_spec(name):
                 return [name]
         except (ImportError, ValueError, AttributeError):
-            pass  # no such package, or one that is no package
+            pass  # no such package, or a module that has no submodules
         name = name.rpartition(".")[0]
     return []
 
 
-def _of_a_stranger(top: str) -> bool:
-    """Whether this module would come from the working folder, and somebody else could have put it there."""
+def _may_be_foreign(top: str) -> bool:
+    """Return whether the module is in the working folder, and another user could have put it there."""
     here = Path.cwd()
     fault = trust.fault(here.stat())
     if not fault:
@@ -78,7 +78,7 @@ def _of_a_stranger(top: str) -> bool:
 
 
 def _extend_path() -> str:
-    """Why the working folder was left out; empty: it wasn't."""
+    """Extend sys.path; return why the working folder was left out, '' if it was not."""
     here = Path.cwd()
     found = settings.nearest(here).found
     folders = [found.path.parent] if found else []

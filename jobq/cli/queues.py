@@ -74,19 +74,19 @@ def queues(
         for look in range(times) if times else count():
             if look:
                 output.pause(every)
-            # On a screen of its own, what stderr would get stands below the table, as long as it is so.
-            told = StringIO()
-            with redirect_stderr(told) if live else nullcontext():
+            # On the second screen, messages for stderr stand below the table while they apply.
+            problems = StringIO()
+            with redirect_stderr(problems) if live else nullcontext():
                 shown = lines(session, list(rows(session, queues)))
             if live:
-                _draw([*shown, *told.getvalue().splitlines()])
+                _draw([*shown, *problems.getvalue().splitlines()])
                 session.problems.clear()
             else:
                 _print(shown)
 
 
 def rows(session: Session, names: str | None) -> Iterator[dict[str, Any]]:
-    """One record per queue that can be read."""
+    """Yield one record for each queue that can be read."""
     served = _served(session)
 
     def row(queue: Queue) -> Iterator[dict[str, Any]]:
@@ -107,7 +107,7 @@ def lines(session: Session, found: list[dict[str, Any]]) -> Iterable[str]:
 
 
 def _served(session: Session) -> dict[str, int] | None:
-    """By how many workers each queue is served; None where that can't be read."""
+    """Return how many workers serve each queue; None if that can't be read."""
     with session.tolerating("workers", "list of"):
         return served(session.client)
     return None
@@ -126,7 +126,7 @@ def _print(shown: Iterable[str]) -> None:
 
 
 def _draw(shown: Iterable[str]) -> None:
-    """Over what is there, in one write, line by line to its end: nothing flickers."""
+    """Draw over the screen in one write, clearing each line, so that nothing flickers."""
     heading = f"{time.strftime('%H:%M:%S')}  jobq queues, Ctrl-C ends"
     fitting = [heading, "", *shown][: shutil.get_terminal_size().lines - 1]
     click.echo("\x1b[H" + "\x1b[K\n".join(fitting) + "\x1b[J", nl=False, color=True)
@@ -134,7 +134,7 @@ def _draw(shown: Iterable[str]) -> None:
 
 @contextmanager
 def _screen() -> Iterator[None]:
-    """The terminal's second screen, which leaves the first as it was."""
+    """Use the terminal's second screen, which leaves the first unchanged."""
     click.echo("\x1b[?1049h\x1b[?25l", nl=False, color=True)
     try:
         yield
@@ -277,9 +277,9 @@ def clear(session: Session, names: tuple[str, ...], yes: bool) -> int:
     used = _used(session, names)
     queues = session.queues(used) if used else []
     live = {queue.name: queue.admin.counts().messages for queue in queues}
-    told = ", ".join(f"{count:,} of {name}" for name, count in live.items())
+    shown = ", ".join(f"{count:,} of {name}" for name, count in live.items())
     if queues:
-        session.confirmed(f"Delete all messages except the dead ({told})?", yes)
+        session.confirmed(f"Delete all messages except the dead ({shown})?", yes)
     with output.progress(len(queues), "clearing", quiet=session.as_json) as bar:
         dropped = []
         for queue in queues:
@@ -312,7 +312,7 @@ def forget(session: Session, names: tuple[str, ...]) -> int:
         if counts.messages or counts.dead or counts.quarantined:
             why = f"it holds {counts.messages:,} messages, {counts.dead:,} dead, {counts.quarantined:,} in quarantine"
         elif queue.name in workers:
-            why = "a worker serves it, and would list it again"
+            why = "a worker serves it and would list it again"
         else:
             session.client.command("UNLINK", key(queue.prefix, "events"))
             forget_queue(session.client, queue.name)

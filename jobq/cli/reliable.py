@@ -371,7 +371,7 @@ def _escaped(byte: int) -> str:
 
 
 def content_record(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields for JSON: `content` as text, and `content_base64` too where it is none."""
+    """Return fields for JSON: `content` as text, and `content_base64` too if it is not UTF-8."""
     content: bytes = fields["content"]
     text = content.decode("utf-8", "backslashreplace")
     record = {**fields, "content": text}

@@ -1,4 +1,4 @@
-"""What the commands of `jobq rsmq` share: the namespace, and how failures are told."""
+"""`jobq rsmq`: the commands of rsmqctl for RSMQ's queues, and more."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ id_option = option("-i", "--message-id", required=True, metavar="ID", help="Id o
 
 
 def opened(session: Session, ns: str, realtime: bool = False) -> Rsmq:
-    """RSMQ on the server named by --url, -r, the environment, in this order."""
+    """Return RSMQ on the server that --url, -r or the environment names, in this order."""
     ctx = click.get_current_context()
     given = ctx.meta.get(REDIS_URL)
     if given and ctx.get_parameter_source("url") is not ParameterSource.COMMANDLINE:
@@ -51,8 +51,8 @@ def opened(session: Session, ns: str, realtime: bool = False) -> Rsmq:
 
 
 @contextmanager
-def telling(failed: str) -> Iterator[None]:
-    """An error of RSMQ's ends the command with code 1: `failed` says what, `{reason}` in it why."""
+def reported(failed: str) -> Iterator[None]:
+    """End the command with code 1 on an error of RSMQ; `failed` says what failed."""
     try:
         yield
     except RsmqError as error:
@@ -136,7 +136,7 @@ def list_(session: Session, ns: str) -> None:
 
     Names on the list that cannot be valid are reported on stderr.
     """
-    with telling("Failed to list the queues"):
+    with reported("Failed to list the queues"):
         names = opened(session, ns).list_queues()
     click.echo(output.json_text([name for name in names if can_name(name)]))
     for name in names:
@@ -184,7 +184,7 @@ def create(session: Session, name: str, vt: int, delay: int, maxsize: int, ns: s
 
     Exit code 1: the queue exists already.
     """
-    with telling(f"Failed to create queue: {name}"):
+    with reported(f"Failed to create queue: {name}"):
         opened(session, ns).create_queue(name, vt, delay, maxsize)
     _say(session, name, "created")
 
@@ -194,7 +194,7 @@ def create(session: Session, name: str, vt: int, delay: int, maxsize: int, ns: s
 @ns_option
 def describe(session: Session, name: str, ns: str) -> None:
     """Print settings, totals and counts of a queue as JSON."""
-    with telling(f"Failed to describe queue: {name}"):
+    with reported(f"Failed to describe queue: {name}"):
         attributes = opened(session, ns).get_queue_attributes(name)
     click.echo(output.json_line(attributes.as_dict()))
 
@@ -217,7 +217,7 @@ def describe(session: Session, name: str, ns: str) -> None:
 @ns_option
 def set_(session: Session, name: str, ns: str, **settings: Any) -> None:
     """Change settings of a queue, and print what describe prints."""
-    with telling(f"Failed to set attributes of queue: {name}"):
+    with reported(f"Failed to set attributes of queue: {name}"):
         attributes = opened(session, ns).set_queue_attributes(name, **settings)
     click.echo(output.json_line(attributes.as_dict()))
 
@@ -227,7 +227,7 @@ def set_(session: Session, name: str, ns: str, **settings: Any) -> None:
 @ns_option
 def delete_queue(session: Session, name: str, ns: str) -> None:
     """Delete a queue with all its messages."""
-    with telling(f"Failed to delete queue: {name}"):
+    with reported(f"Failed to delete queue: {name}"):
         opened(session, ns).delete_queue(name)
     _say(session, name, "deleted")
 
@@ -239,7 +239,7 @@ def delete_queue(session: Session, name: str, ns: str) -> None:
 def clear(session: Session, name: str, ns: str, yes: bool) -> None:
     """Delete all messages of a queue, hidden ones too; the queue stays."""
     session.confirmed(f"Delete all messages of {name}?", yes)
-    with telling(f"Failed to clear queue: {name}"):
+    with reported(f"Failed to clear queue: {name}"):
         gone = opened(session, ns).purge(name)
     session.say({"queue": name, "purged": gone}, f"{name}: {gone:,} messages deleted")
 
@@ -249,10 +249,10 @@ def clear(session: Session, name: str, ns: str, yes: bool) -> None:
 @ns_option
 def repair(session: Session, name: str, ns: str) -> None:
     """Remove what crashed clients left: ids without a body, fields of deleted messages."""
-    with telling(f"Failed to repair queue: {name}"):
-        healed = opened(session, ns).heal(name)
-    text = f"{name}: {healed.phantoms:,} ids without a body, {healed.fields:,} fields without a message"
-    session.say({"queue": name, **healed._asdict()}, text)
+    with reported(f"Failed to repair queue: {name}"):
+        removed = opened(session, ns).heal(name)
+    text = f"{name}: {removed.phantoms:,} ids without a body, {removed.fields:,} fields without a message"
+    session.say({"queue": name, **removed._asdict()}, text)
 
 
 @command(
@@ -269,7 +269,7 @@ def repair(session: Session, name: str, ns: str) -> None:
 @ns_option
 def redrive(session: Session, name: str, target: str, limit: int | None, ns: str) -> None:
     """Move visible messages to another queue, for example from a dead-letter queue back."""
-    with telling(f"Failed to redrive from {name} to {target}"):
+    with reported(f"Failed to redrive from {name} to {target}"):
         moved = opened(session, ns).redrive(name, target, limit)
     session.say(
         {"queue": name, "to": target, "moved": moved},
@@ -321,7 +321,8 @@ def send(
     if (text is None) is not stdin:
         raise ConfigError("a message comes from -m or from --stdin; give one of them")
     rsmq = opened(session, how["ns"], how["realtime"])
-    with telling(f"Failed to send message: {'from stdin' if text is None else text}"):
+    what = "from stdin" if text is None else text
+    with reported(f"Failed to send message: {what}"):
         if text is None:
             lines = [line.rstrip(b"\r\n") for line in sys.stdin.buffer]
             ids = rsmq.send_messages(name, lines, delay)
@@ -355,7 +356,7 @@ def receive(session: Session, name: str, vt: int | None, wait: float, ns: str) -
 
     `ts` is when it was first received, in ms since 1970.
     """
-    with telling(f"Failed to receive from queue: {name}"):
+    with reported(f"Failed to receive from queue: {name}"):
         _show(session, name, opened(session, ns).receive_message(name, vt, wait=wait))
 
 
@@ -364,7 +365,7 @@ def receive(session: Session, name: str, vt: int | None, wait: float, ns: str) -
 @ns_option
 def pop(session: Session, name: str, ns: str) -> None:
     """Receive the first visible message and delete it at once."""
-    with telling(f"Failed to pop from queue: {name}"):
+    with reported(f"Failed to pop from queue: {name}"):
         _show(session, name, opened(session, ns).pop_message(name))
 
 
@@ -382,7 +383,7 @@ def delete_message(session: Session, name: str, message_id: str, ns: str) -> Non
     Exit code 1: there is no message of this id.
     """
     failed = f"Failed to delete message ID: {message_id}"
-    with telling(failed):
+    with reported(failed):
         if not opened(session, ns).delete_message(name, message_id):
             fail(failed)
     if session.as_json:
@@ -410,11 +411,11 @@ def delete_message(session: Session, name: str, message_id: str, ns: str) -> Non
 def visibility(session: Session, name: str, message_id: str, vt: int, ns: str) -> None:
     """Set when a message becomes visible again."""
     failed = f"Failed to change visibility timeout for message ID: {message_id}"
-    with telling(failed):
+    with reported(failed):
         if not opened(session, ns).change_message_visibility(name, message_id, vt):
             fail(failed)
-    told = f"Message ID: {message_id} visibility timeout set to {vt}s"
-    session.say({"queue": name, "id": message_id, "vt": vt}, told)
+    text = f"Message ID: {message_id} visibility timeout set to {vt}s"
+    session.say({"queue": name, "id": message_id, "vt": vt}, text)
 
 
 @command(
@@ -435,7 +436,7 @@ def visibility(session: Session, name: str, message_id: str, vt: int, ns: str) -
 @ns_option
 def peek(session: Session, name: str, place: str, offset: int, limit: int, ns: str) -> None:
     """List messages without receiving them, one JSON object a line, the next message first."""
-    with telling(f"Failed to peek into queue: {name}"):
+    with reported(f"Failed to peek into queue: {name}"):
         found = opened(session, ns).peek(name, place, offset, limit)
     for one in found:
         click.echo(output.json_line({**_record(session, one), "visible_at": one.visible_at}))

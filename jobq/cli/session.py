@@ -1,4 +1,4 @@
-"""What one command works with: the server it was pointed at and how it prints."""
+"""What a command works with: the server, and how it prints. Declares commands with the options of all."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from jobq.queue.queue import Queue
 T = TypeVar("T")
 NO_QUEUE = "no queue was ever used here; run 'jobq enqueue JOB', or check --url and --namespace"
 embedded_log = logging.getLogger("jobq.server")
-#: The client's patience with a Cluster once a queue's node didn't answer within the whole of it.
+#: How long to try other queues of a Cluster after a node did not answer within the full time.
 NEXT_PATIENCE_S = 1.0
 
 
 @dataclass(frozen=True)
 class Session:
-    """One command line. `namespace` and `url`: None = as the environment says, else the default.
+    """One command line.
 
-    changes: it changes one thing after the other; then whoever stops reading doesn't end it half done.
-    problems: by what can't be read, a queue mostly, the error of it.
+    url, namespace: None = those of the environment, else the defaults. changes: the command changes several things,
+    and must finish even if the reader of its output goes away. problems: the error of each thing that can't be
+    read, mostly a queue.
     """
 
     url: str | None = field(repr=False)
@@ -45,7 +46,7 @@ class Session:
     problems: dict[str, JobqError] = field(default_factory=dict, compare=False)
     #: The remarks for a person so far.
     notes: list[str] = field(default_factory=list, compare=False)
-    #: The lines at which a reader was found to be gone.
+    #: The lines that no reader received.
     unread: list[str] = field(default_factory=list, compare=False)
 
     @cached_property
@@ -55,29 +56,29 @@ class Session:
         url, namespace = self.url or settings.url, self.namespace or settings.namespace
         if not url:
             embedded.announced_by(self._note_start)
-        # A command that says it enqueued has done so.
+        # No outage buffer: when a command prints that it enqueued, it has.
         return replace(settings, url=url, namespace=namespace, outage_buffer=0)
 
     def _note_start(self, text: str) -> None:
-        # A worker's log has it, too.
+        # A worker logs the start itself.
         if text.startswith("started") and not embedded_log.isEnabledFor(logging.INFO):
             self.note(f"{text}; set JOBQ_URL for another")
 
     @cached_property
     def client(self) -> Client:
-        """The connection, made when first asked for."""
+        """The connection, made at first use."""
         return connect(settings=self.settings)
 
     def shown(self, purpose: Purpose, queue: str, mid: str, text: str) -> str:
-        """A progress or a reason, opened where it is sealed."""
+        """Return a progress or a reason, decrypted if it is encrypted."""
         return shown_text(seal_for(self.settings.codec), purpose, queue, mid, text)
 
     def queue(self, name: str) -> Queue:
-        """The queue `name`."""
+        """Return the queue `name`."""
         return Queue(name, self.client)
 
     def queues(self, names: str | Iterable[str] | None) -> list[Queue]:
-        """The queues named, all that were ever used without any."""
+        """Return the named queues, or all queues if none is named."""
         if isinstance(names, str):
             names = [name for name, _ in parse_queues(names)]
         return [self.queue(name) for name in names or queue_names(self.client)]
@@ -89,13 +90,13 @@ class Session:
         *,
         strange: bool = True,
     ) -> Iterator[T]:
-        """What `read` gives of each queue, queue by queue; one that can't be read costs the others nothing."""
+        """Yield what `read` returns for each queue. A queue that can't be read is a problem, and the others go on."""
         for queue in self.readable(names, strange=strange):
             with self.tolerating(queue.name):
                 yield from read(queue)
 
     def readable(self, names: str | Iterable[str] | None, *, strange: bool = True) -> list[Queue]:
-        """The same as `queues`; names out of reach, and if `strange` what can't be a queue's name, are problems."""
+        """Like `queues`; a list that can't be read, and if `strange` invalid names on it, are problems."""
         if names:
             return self.queues(names)
         try:
@@ -106,7 +107,7 @@ class Session:
                 self.note(NO_QUEUE)
             return found
         except (UnavailableError, ScriptError) as error:
-            # Of one server that is away, no more can be read; a list of another type has keys beside it.
+            # If the only server is away, nothing can be read. If the list is damaged, the keys still name the queues.
             lost = isinstance(error, UnavailableError) and not self.client.is_cluster
             by_keys = [] if lost else queue_names_by_keys(self.client)
             if not by_keys:
@@ -115,19 +116,19 @@ class Session:
             return [self.queue(name) for name in by_keys]
 
     def strange(self, kind: str, names: Iterable[bytes]) -> None:
-        """Make a problem of each name in a list that can't be one."""
+        """Make a problem of each invalid name of a list."""
         for name in names:
-            told = f"can't be a {kind}'s name; jobq check fsck --repair removes it"
-            self.problem(f"{name!r} in the list of {kind}s", JobqError(told))
+            text = f"can't be a {kind}'s name; jobq check fsck --repair removes it"
+            self.problem(f"{name!r} in the list of {kind}s", JobqError(text))
 
     @contextmanager
     def tolerating(self, name: str, kind: str = "queue") -> Iterator[None]:
-        """Make what the server refuses, or a Cluster's node that is away, a problem of this queue alone."""
+        """Make what the server refuses, or a missing node of a Cluster, a problem of this queue alone."""
         try:
             yield
         except ScriptError as error:
             damaged = error_code(error.__cause__) == "WRONGTYPE" and kind == "queue"
-            remedy = f"; jobq check fsck --queues {name} names the damage" if damaged else ""
+            remedy = f"; jobq check fsck --queues {name} shows the damage" if damaged else ""
             self.problem(f"{kind} {name}", ScriptError(f"{error}{remedy}"))
         except UnavailableError as error:
             if not self.client.is_cluster:
@@ -135,24 +136,24 @@ class Session:
             self.problem(f"{kind} {name}", error)
 
     def problem(self, what: str, error: JobqError) -> None:
-        """One line on stderr, once, and an exit code that isn't 0."""
+        """Print one line on stderr, once, and end with an exit code other than 0."""
         if what not in self.problems:
             self._echo(f"jobq: {output.escaped(what)}: {output.escaped(str(error))}", err=True)
         self.problems[what] = error
         if isinstance(error, UnavailableError):
-            # Other queues of that node cost as long again.
+            # Other queues of that node would take as long again.
             patience_s = min(NEXT_PATIENCE_S, self.client.settings.patience_s)
             self.client.settings = replace(self.client.settings, patience_s=patience_s)
 
     def code(self, answer: object) -> object:
-        """How the command ends: as `answer` says, unless there was a problem."""
+        """Return the exit code: `answer`, unless there was a problem."""
         codes = [exits.code_of(error) for error in self.problems.values()]
         if codes or not self.unread:
             return codes[0] if codes else answer
         return answer or exits.PIPE_CLOSED
 
     def only(self, names: str | None, place: str) -> Queue:
-        """The one queue that a command works on."""
+        """Return the one queue that a command works on."""
         queues = self.queues(names) if names else []
         if len(queues) != 1:
             raise ConfigError(
@@ -161,11 +162,11 @@ class Session:
         return queues[0]
 
     def say(self, record: dict[str, Any], text: str) -> None:
-        """One fact: a JSON line, or `text` with what it quotes made harmless."""
+        """Print one fact: a JSON line, or the escaped `text`."""
         self._echo(output.json_line(record) if self.as_json else output.escaped(text))
 
     def say_all(self, records: Iterable[dict[str, Any]], listing: output.Listing) -> None:
-        """Many facts: a JSON line each, or a table."""
+        """Print many facts: a JSON line each, or a table."""
         left = iter(records)
         first = next(left, None)
         if first is not None:
@@ -184,7 +185,7 @@ class Session:
             self.unread.append(line)
 
     def lines(self, records: Iterable[dict[str, Any]], listing: output.Listing) -> Iterable[str]:
-        """What say_all prints."""
+        """Return the lines that say_all prints."""
         if self.as_json:
             return map(output.json_line, records)
         columns = listing.columns
@@ -192,13 +193,13 @@ class Session:
         return output.table(list(columns), rows, drops=listing.drops, width=output.terminal_width())
 
     def note(self, text: str) -> None:
-        """A remark for a person, on stderr; none with --json."""
+        """Print a remark for a person on stderr; not with --json."""
         self.notes.append(text)
         if not self.as_json:
             self._echo(output.escaped(text), err=True)
 
     def confirmed(self, question: str, yes: bool) -> None:
-        """Go on only with --yes or after a person agrees."""
+        """Continue only with --yes or after a person confirms."""
         if not yes:
             click.confirm(output.escaped(question), abort=True, err=True)
 

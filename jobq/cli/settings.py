@@ -18,7 +18,7 @@ SHARED = {"url": "url", "namespace": "namespace", "queues": "queues", "imports":
 
 
 def nearest(folder: Path) -> trust.Search:
-    """The pyproject.toml of `folder` or of the nearest folder above it, and why others aren't read."""
+    """Return the pyproject.toml of `folder` or of the nearest folder above it, and why others are not read."""
     try:
         return trust.project(folder)
     except OSError as error:
@@ -26,19 +26,19 @@ def nearest(folder: Path) -> trust.Search:
 
 
 def read(found: trust.Project) -> dict[str, Any]:
-    """Its [tool.jobq], {} without one."""
+    """Return its [tool.jobq], {} if it has none."""
     try:
         parsed = tomllib.loads(found.text.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{found.path} can't be read: {error}; mend it, or work from another folder"
+            f"{found.path} can't be read: {error}; fix it, or work in another folder"
         ) from error
     section = parsed.get("tool", {}).get("jobq", {})
     return _renewed(section) if isinstance(section, dict) else {}
 
 
 def _renewed(section: dict[str, Any]) -> dict[str, Any]:
-    """The same with tables and keys that have old names under their new ones."""
+    """Move tables and keys with old names to their new names."""
     for old, new in RENAMED.items():
         *path, last = _keys(old)
         table: Any = section
@@ -60,7 +60,7 @@ def _keys(path: str) -> list[str]:
 
 
 def checked(section: dict[str, Any], commands: Collection[str], path: Path) -> dict[str, Any]:
-    """The same section; ConfigError for a key that nothing reads."""
+    """Return the same section; ConfigError for a key that nothing reads."""
     unknown = sorted(set(section) - set(SHARED) - set(commands))
     if unknown:
         raise ConfigError(
@@ -75,12 +75,12 @@ def checked(section: dict[str, Any], commands: Collection[str], path: Path) -> d
 
 
 def shared_defaults(section: dict[str, Any]) -> dict[str, Any]:
-    """Option -> default, for every command that has the option."""
+    """Return option -> default, for every command that has the option."""
     return {SHARED[key]: _plain(key, value) for key, value in section.items() if key in SHARED}
 
 
 def command_defaults(section: dict[str, Any]) -> dict[str, Any]:
-    """Command -> option -> default, as click takes it; groups hold their commands."""
+    """Return command -> option -> default, as click takes it; groups hold their commands."""
     return {key: _renamed(value) for key, value in section.items() if isinstance(value, dict)}
 
 
@@ -100,7 +100,7 @@ def _renamed(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def unknown(app: click.Group, environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each JOBQ_… that no setting and no option reads.
+    """Return a sentence for each JOBQ_… that no setting and no option reads.
 
     Loads only the commands that variables are named after, and all of them to suggest a name for an unknown one.
     """
@@ -115,7 +115,7 @@ def unknown(app: click.Group, environ: Mapping[str, str]) -> list[str]:
 
 
 def options(app: click.Group) -> Iterator[str]:
-    """The variables of every option there is."""
+    """Yield the variables of every option."""
     with click.Context(app, info_name="jobq", auto_envvar_prefix="JOBQ") as context:
         yield from _of(app, context)
 

@@ -186,7 +186,7 @@ def append(
         indexes = topic_of(session, name).append_many(_records(plain, **given))
     ends = {"first": indexes[0], "last": indexes[-1]} if indexes else {}
     record = {"topic": name, "appended": len(indexes), **ends}
-    session.say(record, f"{name}: {_told(indexes)}")
+    session.say(record, f"{name}: {_described(indexes)}")
 
 
 def _records(
@@ -198,7 +198,7 @@ def _records(
         yield Record(content, key, found)
 
 
-def _told(indexes: list[int]) -> str:
+def _described(indexes: list[int]) -> str:
     if len(indexes) < 2:
         return f"index {indexes[0]}" if indexes else "nothing to append"
     return f"{len(indexes):,} messages, index {indexes[0]} to {indexes[-1]}"
