@@ -20,6 +20,11 @@ def bound(
     rest: arguments behind those that have names.
     """
     script = load(area, name)
+    return script, tuple([key(one) for one in script.keys]), ordered(script, values, rest)
+
+
+def ordered(script: Script, values: Values, rest: Sequence[Argument] = ()) -> tuple[Argument, ...]:
+    """The arguments in the order of the script."""
     if len(values) != script.nargs:
         raise script.misnamed(values)
-    return script, tuple([key(one) for one in script.keys]), (*script.order(values), *rest)
+    return (*script.order(values), *rest)

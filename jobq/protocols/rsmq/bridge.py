@@ -23,7 +23,7 @@ from jobq.protocols.rsmq import javascript
 from jobq.protocols.rsmq.checks import MOST_SIZE
 from jobq.protocols.rsmq.errors import RsmqError
 from jobq.protocols.rsmq.messages import DELAY_S, VT_S, Attributes, RsmqMessage
-from jobq.protocols.rsmq.requests import Requests
+from jobq.protocols.rsmq.requests import Requests, then
 
 READ_BYTES = 1 << 20
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -45,16 +45,16 @@ class Bridge:
             "createQueue": self._create_queue,
             "listQueues": lambda _: calls.list_queues(),
             "deleteQueue": lambda o: calls.remove(_text(o, "qname")),
-            "getQueueAttributes": lambda o: _shown(
+            "getQueueAttributes": lambda o: then(
                 calls.describe(_text(o, "qname"), as_node=True), Attributes.as_dict
             ),
             "setQueueAttributes": self._set_queue_attributes,
             "sendMessage": self._send_message,
-            "receiveMessage": lambda o: _shown(
+            "receiveMessage": lambda o: then(
                 calls.receive(_text(o, "qname"), 1, o.get("vt")), lambda found: _first(found[0])
             ),
-            "popMessage": lambda o: _shown(calls.pop(_text(o, "qname"), 1), _first),
-            "deleteMessage": lambda o: _shown(
+            "popMessage": lambda o: then(calls.pop(_text(o, "qname"), 1), _first),
+            "deleteMessage": lambda o: then(
                 calls.delete(_text(o, "qname"), [(_text(o, "id"), None)]), _one
             ),
             "changeMessageVisibility": self._change_message_visibility,
@@ -116,19 +116,19 @@ class Bridge:
     def _set_queue_attributes(self, o: Options) -> ScriptCall[Any]:
         settings = (o.get(item) for item in ("vt", "delay", "maxsize"))
         request = self._requests.set(_text(o, "qname"), *settings, as_node=True)
-        return _shown(request, Attributes.as_dict)
+        return then(request, Attributes.as_dict)
 
     def _send_message(self, o: Options) -> ScriptCall[Any]:
         message = o.get("message")
         if isinstance(message, str):
             message = _SURROGATE.sub("\ufffd", message)
         request = self._requests.send(_text(o, "qname"), [message], o.get("delay"))
-        return _shown(request, lambda ids: ids[0])
+        return then(request, lambda ids: ids[0])
 
     def _change_message_visibility(self, o: Options) -> ScriptCall[Any]:
         held = [(_text(o, "id"), None)]
         request = self._requests.visibility(_text(o, "qname"), held, o.get("vt"))
-        return _shown(request, _one)
+        return then(request, _one)
 
 
 def _lines(source: int) -> Iterator[list[bytes]]:
@@ -172,12 +172,6 @@ def _text(options: Options, item: str) -> str:
         return ""
     # RSMQ reports an empty list as an invalid format, not as a missing parameter.
     return javascript.text(value) or "\0"
-
-
-def _shown(request: ScriptCall[T], show: Callable[[T], Any]) -> ScriptCall[Any]:
-    """The same request, with a result as Node's client gives it."""
-    read = request.read
-    return request._replace(read=lambda reply: show(read(reply)))
 
 
 def _first(found: list[RsmqMessage]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from jobq.client.connection import Client, connect, default_client
 from jobq.client.numbered_calls import ScriptCall
 from jobq.client.pipelining import IN_FLIGHT, PipelinedCalls
 from jobq.protocols.kit.facade import AsyncFacade, BlockingFacade, awaited, stepwise
-from jobq.protocols.kit.steps import Steps, ask
+from jobq.protocols.kit.steps import Steps
 from jobq.protocols.rsmq import steps
 from jobq.protocols.rsmq.checks import MOST_SIZE
 from jobq.protocols.rsmq.consumer import AsyncConsumer, Consumed, ConsumeOptions, Consumer
@@ -26,7 +26,7 @@ from jobq.protocols.rsmq.messages import (
     RsmqCounts,
     RsmqMessage,
 )
-from jobq.protocols.rsmq.requests import MessageRef, Requests
+from jobq.protocols.rsmq.requests import MessageRef, Requests, first, then
 
 T = TypeVar("T")
 Text = str | bytes
@@ -96,9 +96,9 @@ class Rsmq(BlockingFacade):
         return steps.counts(self.requests, qname)
 
     @stepwise
-    def send_message(self, qname: str, message: Text, delay: int | None = None) -> Steps[str]:
+    def send_message(self, qname: str, message: Text, delay: int | None = None) -> ScriptCall[str]:
         """Send a message; return its id. delay: seconds until it is visible, instead of the queue's."""
-        return _only(self.requests.send(qname, [message], delay))
+        return then(self.requests.send(qname, [message], delay), first)
 
     @stepwise
     def send_messages(
@@ -130,14 +130,16 @@ class Rsmq(BlockingFacade):
         return steps.receive(self.requests, self.channel, qname, limit, vt, wait)
 
     @stepwise
-    def pop_message(self, qname: str) -> Steps[RsmqMessage | None]:
+    def pop_message(self, qname: str) -> ScriptCall[RsmqMessage | None]:
         """Remove and return the first visible message: a process that crashes now has lost it."""
-        return _first(ask(self.requests.pop(qname, 1)))
+        return then(self.requests.pop(qname, 1), lambda found: found[0] if found else None)
 
     @stepwise
-    def delete_message(self, qname: str, id: str, *, receipt: int | None = None) -> Steps[bool]:
+    def delete_message(
+        self, qname: str, id: str, *, receipt: int | None = None
+    ) -> ScriptCall[bool]:
         """Return whether it was there. receipt: a message's, to delete it only if nobody received it since."""
-        return _only(self.requests.delete(qname, [(id, receipt)]))
+        return then(self.requests.delete(qname, [(id, receipt)]), first)
 
     @stepwise
     def delete_messages(
@@ -160,9 +162,9 @@ class Rsmq(BlockingFacade):
     @stepwise
     def change_message_visibility(
         self, qname: str, id: str, vt: int, *, receipt: int | None = None
-    ) -> Steps[bool]:
+    ) -> ScriptCall[bool]:
         """Make a message visible `vt` seconds from now; return whether it was there. receipt: see delete_message."""
-        return _only(self.requests.visibility(qname, [(id, receipt)], vt))
+        return then(self.requests.visibility(qname, [(id, receipt)], vt), first)
 
     @stepwise
     def change_messages_visibility(
@@ -307,11 +309,6 @@ def _resolve(future: asyncio.Future[Any], outcome: Any) -> None:
         future.set_exception(outcome)
     else:
         future.set_result(outcome)
-
-
-def _only(request: ScriptCall[list[T]]) -> Steps[T]:
-    """The one result of a request that is for one message."""
-    return (yield from ask(request))[0]
 
 
 def _first(found: Steps[list[RsmqMessage]]) -> Steps[RsmqMessage | None]:

@@ -7,12 +7,13 @@ server said that the queue exists.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from jobq.client.numbered_calls import Argument, ScriptCall, Values
+from jobq.client.scripts import Script, load
 from jobq.errors import ConfigError
-from jobq.protocols.kit.scripts import bound
+from jobq.protocols.kit.scripts import ordered
 from jobq.protocols.rsmq import checks
 from jobq.protocols.rsmq.errors import (
     InvalidFormatError,
@@ -35,6 +36,7 @@ from jobq.protocols.rsmq.messages import (
 )
 
 T = TypeVar("T")
+R = TypeVar("R")
 #: Most messages of one call.
 PER_CALL = 1_000
 PLACES = ("visible", "hidden", "all")
@@ -52,6 +54,7 @@ class Requests:
         self.keys = keys
         self.realtime = realtime
         self._clock = clock
+        self._bind = lru_cache(1024)(self._keys_of)
 
     def create(self, qname: str, vt: Any, delay: Any, maxsize: Any) -> ScriptCall[int]:
         name = checks.queue_name(qname)
@@ -251,8 +254,23 @@ class Requests:
         repeatable: bool = True,
     ) -> ScriptCall[T]:
         """A call with the keys that its script binds. target: the other queue of a move."""
-        key = partial(self.keys.named, queue=queue, target=target)
-        return ScriptCall(*bound("rsmq", script_name, key, values, rest), read, repeatable)
+        script, keys = self._bind(script_name, queue, target)
+        return ScriptCall(script, keys, ordered(script, values, rest), read, repeatable)
+
+    def _keys_of(self, script_name: str, queue: str, target: str) -> tuple[Script, tuple[str, ...]]:
+        script = load("rsmq", script_name)
+        return script, tuple(self.keys.named(key, queue, target) for key in script.keys)
+
+
+def then(request: ScriptCall[T], make: Callable[[T], R]) -> ScriptCall[R]:
+    """The same request, with what `make` makes of its result."""
+    script, keys, args, read, repeatable = request
+    return ScriptCall(script, keys, args, lambda reply: make(read(reply)), repeatable)
+
+
+def first(found: Sequence[T]) -> T:
+    """The one result of a request for one message."""
+    return found[0]
 
 
 def outcome_words(request: ScriptCall[list[bool]]) -> ScriptCall[list[str]]:

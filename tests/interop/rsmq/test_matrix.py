@@ -121,8 +121,8 @@ def test_realtime(pair, client, redis, monkeypatch):
     publishes = one.name != "py"
     if other.name == "jobq":
         if publishes:  # then nothing but the publish can end the wait in time
-            monkeypatch.setattr("jobq.protocols.rsmq.waiting.FIRST_S", 100)
-            monkeypatch.setattr("jobq.protocols.rsmq.waiting.LONGEST_S", 100)
+            monkeypatch.setattr("jobq.protocols.rsmq.steps.FIRST_S", 100)
+            monkeypatch.setattr("jobq.protocols.rsmq.steps.LONGEST_S", 100)
         found: list[Any] = []
         poll = threading.Thread(
             target=lambda: found.append(Rsmq(client).receive_message("q", wait=100))

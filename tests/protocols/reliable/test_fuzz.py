@@ -95,7 +95,7 @@ def test_damage_of_a_queue_s_keys_is_told_and_removed_by_its_verbs(good, rq, red
         redis.rpush(start + name, "somebody else's")
     assert main(["reliable", "info", "q", "--url", client.url]) == 4
     assert len(capsys.readouterr().err.splitlines()) <= 2
-    assert main(["reliable", "clear", "q", "--queue", "--yes", "--url", client.url]) == 0
+    assert main(["reliable", "delete", "q", "--yes", "--url", client.url]) == 0
     assert not [key for key in redis.keys(f"{start}*") if b":call:" not in key]
 
 

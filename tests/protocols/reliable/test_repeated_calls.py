@@ -29,6 +29,18 @@ def lose(monkeypatch):
     assert not left
 
 
+def before_repetition(monkeypatch, do):
+    """Between a lost reply and the repeated call."""
+    prepare = connection.Client._prepare
+
+    def prepared(client, following, node, error):
+        if isinstance(error, refused.ConnectionError):
+            do()
+        return prepare(client, following, node, error)
+
+    monkeypatch.setattr(connection.Client, "_prepare", prepared)
+
+
 def test_push_is_not_doubled(rq, lose):
     lose()
     ids = rq.push("q", "a", "b")
@@ -49,9 +61,7 @@ def test_pop_answers_the_same_messages(rq, lose):
 
 def test_pop_of_nothing_stays_nothing_when_a_push_came_between(rq, lose, redis, monkeypatch):
     number = []
-    monkeypatch.setattr(
-        connection, "_wait", lambda pause, deadline: number or number.append(rq.push("q", "a"))
-    )
+    before_repetition(monkeypatch, lambda: number or number.append(rq.push("q", "a")))
     lose()
     assert rq.pop(1, 0, "q") == []
     assert len(number) == 1
@@ -116,9 +126,7 @@ def test_call_that_was_overtaken_by_the_next_is_refused_and_changes_nothing(clie
 def test_what_was_pushed_since_is_not_cleared_too(rq, lose, monkeypatch, verb):
     rq.push("q", "a", "b")
     since = []
-    monkeypatch.setattr(
-        connection, "_wait", lambda pause, deadline: since or since.append(rq.push("q", "since"))
-    )
+    before_repetition(monkeypatch, lambda: since or since.append(rq.push("q", "since")))
     lose()
     assert getattr(rq, verb)("q") == 2
     assert len(since) == 1 and rq.length("q") == 1
