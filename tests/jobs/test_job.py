@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobq.config import WorkerSettings
+from jobq.client.connection import connect
+from jobq.config import ServerSettings, WorkerSettings, settings_from_env
 from jobq.errors import (
     CodecError,
     ConfigError,
@@ -221,3 +224,34 @@ def test_worker_settings_refuse_what_cannot_be():
     ):  # fmt: skip
         with pytest.raises(ConfigError):
             WorkerSettings(**wrong)
+
+
+def test_largest_call_is_a_setting(registry, client):
+    small = connect(settings=replace(client.settings, max_content=200))
+
+    @job(registry=registry)
+    def show(text: str) -> None: ...
+
+    show.options(client=small).enqueue("x" * 10)
+    with pytest.raises(CodecError, match="of the 200 allowed"):
+        show.options(client=small).enqueue("x" * 200)
+    assert settings_from_env({"JOBQ_MAX_CONTENT": "200"}).max_content == 200
+    for wrong in (0, 1024 * 1024 + 1):
+        with pytest.raises(ConfigError, match="max_content"):
+            ServerSettings(max_content=wrong)
+
+
+def test_lease_of_a_message_and_the_wait_for_its_result_are_durations(add, work, queue):
+    receipt = add.options(lease="1m").enqueue(1)
+    [message] = queue.dequeue(lease="1s").messages
+    assert message.lock_at - time.time() * 1000 > 50_000
+    queue.release([(message.mid, message.token)])
+    work()
+    assert receipt.result(timeout="5s") == 2
+
+
+def test_duplicate_says_the_status_of_the_message_that_exists(add):
+    add.options(mid="m").enqueue(1)
+    receipt = add.options(mid="m").enqueue(1)
+    assert (receipt.action, receipt.existing_status) == ("exists", "queued")
+    assert repr(receipt) == "Receipt(mid='m', action='exists', existing_status='queued')"

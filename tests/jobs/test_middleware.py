@@ -1,4 +1,4 @@
-"""The onion around enqueue and run."""
+"""The layers around enqueue and run."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_first_added_is_outermost_and_the_registry_lies_within(
     ]
 
 
-def test_async_jobs_pass_the_same_onion(registry: Registry, message: Callable[..., Message]):
+def test_async_jobs_pass_the_same_layers(registry: Registry, message: Callable[..., Message]):
     notes: list[str] = []
     middleware.add(Noting("a", notes))
 
@@ -172,3 +172,11 @@ def test_awaited_middleware_joins_once_its_module_is_imported(monkeypatch: pytes
     middleware.everywhere.add_imported()
     middleware.everywhere.add_imported()
     assert middleware.everywhere.layers == (provider.middleware,)
+
+
+def test_registry_with_middlewares_of_its_own_shares_nothing():
+    notes: list[str] = []
+    middleware.add(Noting("all", notes))
+    apart = Registry(middleware.Middlewares())
+    assert Registry().middleware.all_layers() == middleware.everywhere.layers != ()
+    assert apart.middleware.all_layers() == ()
