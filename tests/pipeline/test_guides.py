@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from tests import tools
-from tests.docs.pages import DEADLINE_S, ROOT, Shell, type_page
+from tests.docs import pages
+from tests.docs.pages import ROOT, Shell, type_page
+from tests.pipeline.conftest import LIMIT_S
 
 FOLDER = ROOT / "docs" / "guides" / "spark"
 #: What isn't run, by how it begins.
@@ -20,9 +22,10 @@ NOT_RUN = {
 
 
 @pytest.fixture
-def shell(valkey_client: Any, valkey: Any, tmp_path: Path) -> Iterator[Shell]:
+def shell(valkey_client: Any, valkey: Any, tmp_path: Path, monkeypatch: Any) -> Iterator[Shell]:
     """A terminal in an empty folder, for one server and two cores."""
     tools.library("pyspark")
+    monkeypatch.setattr(pages, "DEADLINE_S", LIMIT_S / 2)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     # Rollups are left to `compact`: each would start Spark once more.
@@ -38,4 +41,4 @@ def shell(valkey_client: Any, valkey: Any, tmp_path: Path) -> Iterator[Shell]:
 def test_guide_runs_as_typed(page: str, shell: Shell) -> None:
     type_page(shell, (FOLDER / page).read_text(), lambda text: text.startswith(tuple(NOT_RUN)))
     for process in shell.jobs:
-        assert process.wait(DEADLINE_S) == 0, shell.output()
+        assert process.wait(pages.DEADLINE_S) == 0, shell.output()
