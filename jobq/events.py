@@ -140,7 +140,7 @@ def columns_of(value: bytes, version: bytes = SCHEMA.encode()) -> dict[str, str 
 
 
 def decode(value: bytes, version: bytes = SCHEMA.encode()) -> Event:
-    """Read one entry; missing columns take their defaults. BadRecordError for what is no record."""
+    """Read one entry; missing columns take their defaults. BadRecordError for what is not a record."""
     found = {"mid": ""} | columns_of(value, version)
     enqueued = found.get("enqueued_at")
     if isinstance(enqueued, int) and enqueued < ABSOLUTE:

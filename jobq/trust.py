@@ -16,7 +16,7 @@ from typing import NamedTuple
 from jobq.errors import JobqError
 
 PROJECT = "pyproject.toml"
-#: Names the file to read, whoever owns it.
+#: Names the file to read, regardless of its owner.
 NAMED_BY = "JOBQ_PYPROJECT"
 _SECTION = re.compile(rb"\btool\s*\.\s*[\"']?jobq\b")
 _SCAN_BYTES = 1 << 20

@@ -1,4 +1,4 @@
-"""The record of an event: what is written is what is read, and what is no record is told."""
+"""The record of an event: what is written is what is read, and what is not a record is told."""
 
 from __future__ import annotations
 

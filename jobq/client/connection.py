@@ -206,7 +206,7 @@ class Client:
         return map(self.topology.open, self.topology.nodes())
 
     def shares_node(self, key: str, other: str) -> bool:
-        """Whether one server last served both keys, as far as this process knows."""
+        """Whether one server last served both keys, by what this process knows."""
         home = self.topology.last_home(key)
         return home is not None and home == self.topology.last_home(other)
 
@@ -227,7 +227,7 @@ class Client:
         return self.outage.nmessages if self.outage else 0
 
     def flush(self, within_s: float | None = None) -> None:
-        """Wait until the outage buffer is empty, for as long as the client's patience. Raises UnavailableError.
+        """Wait until the outage buffer is empty, for the client's patience. Raises UnavailableError.
 
         It also raises UnavailableError, with their mids, when the outcome of some has become unknown since the last
         flush, because an outage lasted longer than a call may be repeated. Processes that exit normally flush.

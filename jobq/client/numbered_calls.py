@@ -4,7 +4,7 @@ A caller numbers its calls and has one in flight. The scripts keep its last numb
 number and refuse a lower one. So a client may send a call again when the reply was lost: while the server surely
 has that record, and no longer.
 
-Who uses this:
+Users:
 
 - A protocol makes one `BoundScripts` per name: it knows the keys of that name, and gives arguments by the names
   that the script binds. `scripts["append"].call(caller, {"now": ""}, rest)` makes a numbered call,
@@ -52,14 +52,14 @@ T = TypeVar("T")
 
 #: How long a server keeps the record of a caller's last call: the PX of `last_call` in lua/.
 RECORD_S = 600.0
-#: A call is repeated for so long after it may first have reached the server. The other half of the record's
+#: How long a call is repeated after it may first have reached the server. The other half of the record's
 #: life is for a repetition that is late on its way.
 REPEAT_S = RECORD_S / 2
 #: Content of one call, about: nobody else is served while the server handles it.
 BYTES_PER_CALL = 4 * 1024 * 1024
 #: A reply that asks for the same call again: there was more to do than one call may.
 AGAIN = b"again"
-#: SCRIPT LOADs of one call: somebody may flush the scripts between two commands.
+#: SCRIPT LOADs of one call: scripts may be flushed between two commands.
 LOADS = 10
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
 

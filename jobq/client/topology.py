@@ -52,7 +52,7 @@ class Topology(Protocol):
         ...
 
     def last_home(self, key: str) -> Hashable | None:
-        """The node that last served `key`, as far as this process knows."""
+        """The node that last served `key`, by what this process knows."""
         ...
 
     def open(self, node: Hashable, *, blocking: bool = False) -> Connection:

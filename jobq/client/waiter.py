@@ -22,7 +22,7 @@ from jobq.errors import JobqError, ScriptError, UnavailableError
 
 #: Code of the error that ends a blocking command on a failover, or by CLIENT UNBLOCK.
 UNBLOCKED = "UNBLOCKED"
-#: Added to the server's own timeout: a connection that died silently never answers.
+#: Added to the server's timeout: a connection that died silently never answers.
 GRACE_S = 2.0
 
 
@@ -187,7 +187,7 @@ class WakeWaiter:
                 self._drop(number)
                 self.silent.append((self._groups[number][0], asked_at))
             except JobqError:
-                self._may_unblock = False  # this user may not: wait for the server's own timeout
+                self._may_unblock = False  # this user may not: wait for the server's timeout
         return given_up
 
     def end(self, ready: Iterable[int]) -> bool:

@@ -152,7 +152,7 @@ class Context:
         return self._lease_deadline() - time.clock_gettime(_CLOCK)
 
     def lease_valid(self) -> bool:
-        """Whether this attempt may still take effect, as far as this process knows."""
+        """Whether this attempt may still take effect, by what this process knows."""
         return self._held and self.lease_left > 0
 
     def progress(self, fraction: float, note: str = "") -> bool:

@@ -67,7 +67,7 @@ def clean(text: str) -> str:
 
 
 def one_column(name: str) -> str:
-    """A name that somebody wrote, as an event's column: a separator in it would shift those behind it."""
+    """A name from outside as a column of an event: a separator in it would shift those behind it."""
     return clean(name).replace("\n", " ").replace("\t", " ")[:200]
 
 

@@ -48,7 +48,7 @@ class Options(TypedDict, total=False):
 
 #: What travels with a message when `.options(...)` changes it.
 TRAVELLING = ("retries", "timeout", "hard_timeout", "result_ttl")
-#: What `@job(...)` takes besides.
+#: What `@job(...)` also takes.
 _ONLY_DECLARED = frozenset(("name", "retry", "retry_on", "dead_on", "registry"))
 
 

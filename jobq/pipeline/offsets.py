@@ -216,7 +216,7 @@ def counted_offset(
 ) -> LogOffset:
     """Return the offset of the entry `limit` entries after `start`, or of the last one up to `upto`.
 
-    `n` includes entries trimmed meanwhile: it is the number of entries ever added up to that id.
+    `n` includes trimmed entries: it is the number of entries ever added up to that id.
     """
     script = BoundScripts(client, "pipeline", "", lambda _: key, key)["walk"]
     place, left = start, limit

@@ -6,7 +6,7 @@ The target keeps under that name how far the replay is:
 - A topic in the call that appends. The call is numbered by the index of its last message, under a caller named after
   the replay. The script appends and records that number together, and refuses an older one.
 - A queue after each call. Only the call between two records can be repeated. Its mids are made of topic and index, so
-  the queue refuses those that live or are deduped, and the replay skips those that died meanwhile.
+  the queue refuses those that live or are deduped, and the replay skips those that became dead since then.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def archived_messages(rows: Iterable[dict[str, Any]]) -> Iterator[ArchivedMessag
 
 
 def note_key(queue: Queue, source: str, name: str) -> str:
-    """Return the key for how far the replay `name` of the topic `source` is; source '': of the queue's own dead."""
+    """Return the key for how far the replay `name` of the topic `source` is; source '': of dead messages."""
     digest = hashlib.blake2b(f"{source}\x1f{name}".encode(), digest_size=12).hexdigest()
     return f"{queue.prefix}replay:{digest}"
 

@@ -32,7 +32,7 @@ call:<caller>      string, PX 10 min: number and short reply of that caller's la
                    PX 1 s: the write that a durable enqueue waits for
 result:<mid>       list of one, TTL: a result
 events             stream, one entry per state change worth history
-replay:<hash>      PX as long as a replay from a lake is remembered: string, its last and first index, or
+replay:<hash>      PX, while a replay from a lake is remembered: string, its last and first index, or
                    set, `mid#generation` of the dead that were put back
 =================  =======================================================================
 """

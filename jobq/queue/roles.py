@@ -63,7 +63,7 @@ def rights(role: str, namespace: str = "jobq", queues: Sequence[str] = ()) -> li
         verbs = (f"+function|{verb}" for verb in ("load", "list", "delete"))
         return ["-@all", *CONNECTION, *verbs]
     if role not in ROLES:
-        raise ConfigError(f"role {role!r} is none; take one of {', '.join((*ROLES, DEPLOYER))}")
+        raise ConfigError(f"unknown role {role!r}; use one of {', '.join((*ROLES, DEPLOYER))}")
     asked = ROLES[role]
     called = (load("queue", name) for name in asked.scripts)
     mark = "%R~" if asked.reads else "~"

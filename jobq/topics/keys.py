@@ -8,7 +8,7 @@ newest             hash, key -> newest index, while a compaction is under way
 marks              sorted set, index by the bytes appended before it, one per 64 KiB
 meta               hash: last, last_at, first, base_to, bytes, limits, how far a compaction is
 groups             set, names of the groups
-call:<caller>      string, PX 10 min: number and reply of that caller's last call; a replay's as long as it is
+call:<caller>      string, PX 10 min: number and reply of that caller's last call; a replay's for the time it is
                    remembered, with `.first` behind its first index, with `.lock` its right to be the only one
 =================  =======================================================================
 

@@ -15,7 +15,7 @@ from jobq.errors import ConfigError, OutOfRangeError
 from jobq.topics.calls import TopicCalls
 from jobq.topics.messages import LONGEST, Position, TopicMessage, decoded, moment_of, position_of
 
-#: The first page; the following are made as long as PAGE_BYTES lets them be.
+#: The first page; the following are as large as PAGE_BYTES allows.
 FIRST_PAGE = 64
 LONGEST_PAGE = 5_000
 PAGE_BYTES = 256 * 1024

@@ -53,7 +53,7 @@ class SlotState(IntEnum):
     """How far a message is.
 
     REPORTING: it ended, and the server must know before anything else runs. ENDED: it ended plainly, the supervisor
-    can report it. TAKEN: whoever took it gives it back.
+    can report it. TAKEN: the process that took it gives it back.
     """
 
     FREE = 0

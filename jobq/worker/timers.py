@@ -29,7 +29,7 @@ class Timers:
         self.armed = False
         self._first_s = first_s
         self._look_around = look_around
-        # A single object, so that a handler that a job has set can be told apart.
+        # A single object, so that a handler that a job has set can be distinguished.
         self._handler = self._alarm
         self._due_at = 0.0
         self._soft_at = 0

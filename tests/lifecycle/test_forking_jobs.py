@@ -1,4 +1,4 @@
-"""A job forks: whatever the forked process does, it is no second worker."""
+"""A job forks: whatever the forked process does, it is not a second worker."""
 
 from __future__ import annotations
 

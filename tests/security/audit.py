@@ -1,7 +1,7 @@
 """`python -m tests.security.audit`: known faults of what is installed here, and of the lowest versions that
 pyproject.toml admits, by pip-audit, for `make check`.
 
-Exit code 1: one is known, unless JOBQ_AUDIT=report. A network without advisories is no fault of the code:
+Exit code 1: one is known, unless JOBQ_AUDIT=report. A network without advisories is not a fault of the code:
 it says "not run". Exit code 2: pip-audit isn't installed, whatever JOBQ_AUDIT says.
 """
 

@@ -121,7 +121,7 @@ def commit_files(
     Raises CommitConflictError if another commit of the same app came first, or if both remove files. List the files to
     remove from this same `delta`. Without a state the commit repeats the last batch's metadata, so that it is found
     quickly. expired: rows that this commit drops for their age, all of days before `before`; such a commit conflicts
-    with a batch that came meanwhile.
+    with a batch that was committed in between.
     """
     from deltalake import CommitProperties
     from deltalake.exceptions import CommitFailedError

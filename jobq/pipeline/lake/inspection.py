@@ -147,7 +147,7 @@ def _unique(store: LakeStore, table: LakeTable, files: Sequence[LiveFile]) -> It
     for day, some in files_by_day(files).items():
         try:
             rows = pa.concat_tables(rows_of_files(store, some, keys))
-        except Exception:  # noqa: S112 - a file that can't be read was told already
+        except Exception:  # noqa: S112 - a file that can't be read is reported already
             continue
         counted = rows.num_rows - rows.group_by(keys).aggregate([]).num_rows
         doubled += counted

@@ -7,7 +7,7 @@ Small ranges share a partition. The id of the millionth entry is unknown, so a l
 part of an id. A part that turns out larger than its limit ends early; the parts after it then don't count.
 
 Starting a JVM costs more than reading some hundred thousand events. So a session is started when the backlog is
-large, and kept for as long as the ingest runs.
+large, and kept while the ingest runs.
 """
 
 from __future__ import annotations

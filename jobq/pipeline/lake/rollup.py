@@ -63,7 +63,7 @@ LOOK_BACK_DAYS = 7
 #: Events with the time at which their message was enqueued: their own, else the newest earlier one of the message's
 #: other events. Partitioned by mid first: a sort compares first bytes, and those of queue names are mostly equal.
 LIVES = """
-SELECT * EXCEPT (lives), to_date(coalesce(life_at, finished_at)) AS born FROM (
+SELECT * EXCEPT (lives), to_date(coalesce(life_at, finished_at)) AS enqueued_day FROM (
   SELECT *, coalesce(enqueued_at, array_max(filter(lives, at -> at <= finished_at))) AS life_at FROM (
     SELECT *, collect_set(enqueued_at) OVER (PARTITION BY mid, queue) AS lives
     FROM lake_events WHERE mid IS NOT NULL
@@ -82,7 +82,7 @@ _NEWEST = (
 
 JOB_RUNS_SQL = f"""
 WITH runs AS (
-  SELECT born, queue, mid, life_at,
+  SELECT enqueued_day, queue, mid, life_at,
     max(xxhash64(job)) FILTER (WHERE job IS NOT NULL) AS job_hash,
     min(finished_at) AS first_event, max(finished_at) AS last_at, min(started_at) AS started_at,
     {_NEWEST} AS newest,
@@ -91,7 +91,7 @@ WITH runs AS (
     count_if(kind = 'done') AS done, {_total("run_us")} AS run_us, {_total("cpu_us")} AS cpu_us,
     max(rss_kib) AS rss_kib,
     count(*) AS nevents
-  FROM lake_lives GROUP BY born, queue, mid, life_at
+  FROM lake_lives GROUP BY enqueued_day, queue, mid, life_at
 ),
 jobs AS (SELECT DISTINCT job, xxhash64(job) AS job_hash FROM lake_events WHERE job IS NOT NULL)
 SELECT queue, mid, jobs.job, life_at AS enqueued_at, coalesce(life_at, first_event) AS first_at, started_at, last_at,
@@ -99,7 +99,7 @@ SELECT queue, mid, jobs.job, life_at AS enqueued_at, coalesce(life_at, first_eve
   attempts, retries, ncrashes, done,
   CASE WHEN started_at IS NOT NULL AND life_at IS NOT NULL
     THEN greatest(0L, unix_millis(started_at) - unix_millis(life_at)) END AS wait_ms,
-  run_us, cpu_us, rss_kib, nevents, born AS dt
+  run_us, cpu_us, rss_kib, nevents, enqueued_day AS dt
 FROM runs LEFT JOIN jobs ON runs.job_hash = jobs.job_hash
 """  # noqa: S608  # nosec B608
 
@@ -154,15 +154,17 @@ def _runs(lake: Lake, spark: SparkSession) -> int:
     if not days:
         return 0
     _lives(lake, spark, min(days))
-    touched = spark.table("lake_lives").where(_in("dt", days)).select("born").distinct()
-    born = sorted(row["born"].isoformat() for row in touched.collect())
-    if not born:
+    touched = spark.table("lake_lives").where(_in("dt", days)).select("enqueued_day").distinct()
+    enqueued_day = sorted(row["enqueued_day"].isoformat() for row in touched.collect())
+    if not enqueued_day:
         return _replace(lake, JOB_RUNS, None, [], days)
-    _lives(lake, spark, min(born[0], min(days)))
-    spark.table("lake_lives").where(_in("born", born)).createOrReplaceTempView("lake_lives")
-    rows = _with_older(lake, spark, spark.sql(JOB_RUNS_SQL), born)
+    _lives(lake, spark, min(enqueued_day[0], min(days)))
+    spark.table("lake_lives").where(_in("enqueued_day", enqueued_day)).createOrReplaceTempView(
+        "lake_lives"
+    )
+    rows = _with_older(lake, spark, spark.sql(JOB_RUNS_SQL), enqueued_day)
     rows = rows.repartition("dt").sortWithinPartitions("dt", *JOB_RUNS.sort)
-    return _replace(lake, JOB_RUNS, rows, born, days)
+    return _replace(lake, JOB_RUNS, rows, enqueued_day, days)
 
 
 def _lives(lake: Lake, spark: SparkSession, since: str) -> None:
@@ -171,11 +173,13 @@ def _lives(lake: Lake, spark: SparkSession, since: str) -> None:
     spark.sql(LIVES).createOrReplaceTempView("lake_lives")
 
 
-def _with_older(lake: Lake, spark: SparkSession, rows: DataFrame, born: list[str]) -> DataFrame:
+def _with_older(
+    lake: Lake, spark: SparkSession, rows: DataFrame, enqueued_day: list[str]
+) -> DataFrame:
     """Add the rows of messages of days whose events have expired."""
     days, made = _counts(lake), _made_of(lake, JOB_RUNS)
     oldest = min(days, default="")
-    gone = [day for day in born if day < oldest or days.get(day, 0) < made.get(day, 0)]
+    gone = [day for day in enqueued_day if day < oldest or days.get(day, 0) < made.get(day, 0)]
     if not gone:
         return rows
     from pyspark.sql import functions as f

@@ -34,7 +34,7 @@ QUARANTINE_COLUMNS: Columns = (
     Column("entry_id", "string", "The entry's id in the stream; with the queue unique."),
     Column("version", "string", "Name of the entry's first field, the record's version."),
     Column("content", "binary", "The bytes of the record, as they were."),
-    Column("reason", "string", "Why it is no record."),
+    Column("reason", "string", "Why it is not a record."),
     Column("seen_at", "timestamp", "When it was ingested."),
 )
 JOB_RUN_COLUMNS: Columns = (
@@ -79,7 +79,7 @@ ROLLUP_COLUMNS: Columns = (
     Column("wait_ms_sketch", "binary", "KLL sketch of wait_ms, k = 2000; null without one."),
 )  # fmt: skip
 MARK_COLUMNS: Columns = (
-    Column("name", "string", "What was deployed, or whatever else is to be told before and after."),
+    Column("name", "string", "What was deployed, or another event that divides before from after."),
     Column("at", "timestamp", "When."),
 )
 

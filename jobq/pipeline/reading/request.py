@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-CORRUPT = Column("_corrupt_record", "binary", "What the entry holds that is no record; else null.")
+CORRUPT = Column(
+    "_corrupt_record", "binary", "What the entry holds that is not a record; else null."
+)
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 #: Options of a read, by view.
 _BASIC = (*PLACE, "view", "columns", "partitions")

@@ -57,7 +57,7 @@ def counted(n: int, one: str) -> str:
 def _slower(found: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCard:
     rows, unusual = found["regressions"].rows, found["anomalies"].rows
     worse = [row for row in rows if row["verdict"] == SLOWER]
-    judged = sum(row["verdict"] != TOO_FEW for row in rows)
+    evaluated = sum(row["verdict"] != TOO_FEW for row in rows)
     lines = [
         f"{row['job']} {shown(row['change'], _CHANGE, query)}: {duration(row['before_us'])} to "
         f"{duration(row['after_us'])}"
@@ -67,11 +67,11 @@ def _slower(found: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCar
         jobs = len({row["job"] for row in unusual})
         lines.append(f"{counted(len(unusual), 'unusual hour')} of {counted(jobs, 'job')}")
     answer = "Not enough data to compare"
-    if judged:
-        of = counted(len(worse), "job") if worse else f"None of {counted(judged, 'job')}"
+    if evaluated:
+        of = counted(len(worse), "job") if worse else f"None of {counted(evaluated, 'job')}"
         answer = f"{of} got slower"
     links = (("regressions", "Regressions"), ("anomalies", "Anomalies"))
-    return SummaryCard("What got slower", answer, bool(worse) if judged else None, lines, links)
+    return SummaryCard("What got slower", answer, bool(worse) if evaluated else None, lines, links)
 
 
 def _fails(found: Mapping[str, ReportResult], query: ReportQuery) -> SummaryCard:
@@ -172,12 +172,12 @@ def _summary(results: Sequence[ReportResult], query: ReportQuery) -> str:
 
 
 def _card(card: SummaryCard) -> str:
-    mood = {True: " bad", False: " well", None: ""}[card.bad]
+    style = {True: " bad", False: " well", None: ""}[card.bad]
     # A figure and its unit stay together.
     lines = "".join(f"<li>{text(line).replace(' %', '&nbsp;%')}</li>" for line in card.lines)
     links = ", ".join(f'<a href="#{name}">{text(title)}</a>' for name, title in card.links)
     return (
-        f'<div class="card{mood}"><h3>{text(card.heading)}</h3><strong>{text(card.answer)}</strong>'
+        f'<div class="card{style}"><h3>{text(card.heading)}</h3><strong>{text(card.answer)}</strong>'
         + (f"<ul>{lines}</ul>" if lines else "") + f"<p>{links}</p></div>"
     )  # fmt: skip
 

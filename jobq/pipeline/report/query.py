@@ -105,7 +105,7 @@ def moment(text: str, now: datetime, zone: str = "UTC") -> datetime:
         return _instant(text, now, its_zone)
     except (ConfigError, OverflowError) as error:
         raise ConfigError(
-            f"{text!r} is not a time; write 2026-11-21T08:00Z, or 7d for so long ago"
+            f"{text!r} is not a time; write 2026-11-21T08:00Z, or 7d for seven days ago"
         ) from error
 
 

@@ -110,7 +110,7 @@ THROUGHPUT = Report(
     "throughput", "Throughput", "How many attempts end, and how?",
     (_AT, _QUEUE, _DONE, ReportColumn("failed", "failed", "count"), _DEAD,
      ReportColumn("done_per_s", "done per s", "decimal")),
-    "Failed are attempts that are tried again: retries, crashes, expired locks. The first and the last stretch may "
+    "Failed are attempts that are tried again: retries, crashes, expired locks. The first and the last interval may "
     "be cut by the range.",
     "No attempt ended in the range.",
     parameters=_GRID, chart=Chart("lines", ("at",), "done_per_s", "Attempts done per second", "queue"),
@@ -151,7 +151,7 @@ BACKLOG = Report(
      ReportColumn("most", "most at once", "count"), ReportColumn("waiting", "waiting at the end", "count"),
      ReportColumn("basis", "known from")),
     "At event level all from the enqueues; else from the messages that started, so those that never did are missing "
-    "and the last stretches read too low. Delayed messages wait, too; retries don't count.",
+    "and the last values are too low. Delayed messages wait, too; retries don't count.",
     "No message was enqueued or started in the range.",
     parameters=("since", *_GRID), chart=Chart("lines", ("at",), "most", "Most messages that waited at once", "queue"),
 )  # fmt: skip
@@ -206,7 +206,7 @@ ANOMALIES = Report(
      ReportColumn("median_us", "usual p95", "us"), ReportColumn("times", "times", "times"),
      ReportColumn("score", "score", "decimal")),
     "The hour's p95 against the job's median hour, in robust standard deviations; over 3.5 is listed. Jobs with too "
-    "few hours or runs aren't judged, and what is slow in most hours is usual.",
+    "few hours or runs are left out, and what is slow in most hours is usual.",
     "No hour stood out among the jobs with enough hours and runs.",
     parameters=("min_runs", "min_hours", "min_score"),
     chart=Chart("bars", ("job", "hour"), "score", "Score of the hour"),

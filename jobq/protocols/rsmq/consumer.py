@@ -583,6 +583,6 @@ def renewal(
         if not ours:
             del messages[message.id]
             logger.warning(
-                "queue %s: message %s was received or deleted by somebody else while its handler ran",
+                "queue %s: message %s was received or deleted by another consumer while its handler ran",
                 qname, message.id,
             )  # fmt: skip

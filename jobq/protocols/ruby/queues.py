@@ -225,7 +225,7 @@ def _sidekiq_fields(options: SidekiqOptions) -> tuple[float | None, dict[str, An
 def _retry(wanted: object) -> bool | int:
     if isinstance(wanted, bool) or (isinstance(wanted, int) and wanted >= 0):
         return wanted
-    raise ConfigError(f"retry={wanted!r} says not how often; give True, False or a number")
+    raise ConfigError(f"retry={wanted!r} does not say how often; give True, False or a number")
 
 
 def _batches(arguments: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:

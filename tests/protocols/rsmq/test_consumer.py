@@ -26,7 +26,7 @@ from jobq.protocols.rsmq import (
 from jobq.protocols.rsmq.consumer import VisibilityRenewer
 
 ROOT = Path(__file__).resolve().parents[3]
-#: What is made is no nonsense, but it may become so.
+#: What is made is not a nonsense, but it may become so.
 NOT_A_WAIT = Retry()
 NOT_A_WAIT.after = float("nan")
 
