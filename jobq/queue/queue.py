@@ -144,7 +144,7 @@ class Queue:
 
         delay (seconds or timedelta) or at (datetime with a zone, or epoch seconds): not before then.
         can_update: newer content replaces what waits under the same mid. can_requeue: newer content runs
-        after the current run. dedupe: refuse the mid for so long after it is done; otherwise only until
+        after the current run. dedupe: how long to refuse the mid after it is done; without it only until
         it is collected. lease: the least length of this message's leases. durability: memory, disk or replicas=n
         instead of the client's. Raises ConfigError or CodecError for a bad mid, option or size, ServerFullError when
         the server takes no writes (memory or disk full, replicas missing), NotDurableError for the messages of

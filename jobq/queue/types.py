@@ -84,7 +84,7 @@ class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How an attempt ended.
 
     `unknown`: this worker has no such job; like snooze and release that costs no attempt. `backoff`: not
-    before then, but for done a dedupe backoff, None = the message's own. `reason`: for dead and crashed.
+    before then, but for done a dedupe backoff, None = that of the message. `reason`: for dead and crashed.
     `age_ms`: how long ago the run ended.
     """
 

@@ -330,7 +330,7 @@ def log_refused(endings: Sequence[Ending], finished: Finished) -> None:
 
 
 def same_node(queues: Sequence[Queue], index: int) -> list[int]:
-    """Return the queues on the same node as this one, as far as is known, including this one."""
+    """Return the queues that are known to be on the same node as this one, including this one."""
     key, client = queues[index].wake_key, queues[index].client
     return [
         other
