@@ -84,7 +84,7 @@ def table(
     """Aligned lines: numbers and the columns `figures` to the right, everything else to the left and escaped.
 
     If lines would be longer than `width`, the columns `drops` are left out, first to last, then the widest text
-    column is cut. Widths are measured for a batch of rows at a time, so that a million rows need no memory.
+    columns are cut. Widths are measured for a batch of rows at a time, so that a million rows need no memory.
     """
     left = iter(rows)
     widths = [width_of(heading) for heading in headings]
@@ -123,10 +123,12 @@ def _length(kept: Sequence[int], widths: Sequence[int]) -> int:
 
 
 def _narrow(widths: list[int], texts: Sequence[int], over: int) -> None:
-    """Take `over` columns from the widest of the text columns, but leave it readable."""
-    if over > 0 and texts:
-        widest = max(texts, key=lambda i: widths[i])
-        widths[widest] = max(LEAST_WIDTH, widths[widest] - over)
+    """Take `over` columns from the text columns, always from the widest, but leave each readable."""
+    for _ in range(over):
+        widest = max(texts, key=lambda i: widths[i], default=None)
+        if widest is None or widths[widest] <= LEAST_WIDTH:
+            return
+        widths[widest] -= 1
 
 
 def _cell(value: object) -> tuple[str, bool]:

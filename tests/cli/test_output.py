@@ -60,6 +60,12 @@ def test_table_cuts_the_widest_text_when_no_column_is_left_to_leave_out() -> Non
     assert lines[1].endswith("y…") and lines[2].endswith("東…")
 
 
+def test_table_cuts_as_many_texts_as_it_must() -> None:
+    lines = list(output.table(["mid", "job", "n"], [["m" * 60, "j" * 50, 7]], width=60))
+    assert all(output.width_of(line) <= 60 for line in lines)
+    assert lines[1].endswith("7") and lines[1].count("…") == 2
+
+
 def test_no_color_wins_over_force_color() -> None:
     assert output.wants_color({"NO_COLOR": "1", "FORCE_COLOR": "1"}) is False
     assert output.wants_color({"FORCE_COLOR": "1"}) is True
