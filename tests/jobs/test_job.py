@@ -235,6 +235,7 @@ def test_largest_call_is_a_setting(registry, client):
     show.options(client=small).enqueue("x" * 10)
     with pytest.raises(CodecError, match="of the 200 allowed"):
         show.options(client=small).enqueue("x" * 200)
+    small.close()
     assert settings_from_env({"JOBQ_MAX_CONTENT": "200"}).max_content == 200
     for wrong in (0, 1024 * 1024 + 1):
         with pytest.raises(ConfigError, match="max_content"):
