@@ -88,7 +88,7 @@ def fill(url: str, lake: str) -> dict[str, object]:
     deliver.options(mid="far", at=FAR).enqueue("far")
     deliver.options(mid="updated").enqueue("old")
     deliver.options(mid="updated", can_update=True).enqueue("new")
-    deliver.options(mid="long-lock", lock_ms=10_000).enqueue("long-lock")
+    deliver.options(mid="long-lock", lease=10).enqueue("long-lock")
     deliver.options(mid="cancelled").enqueue("cancelled")
     letters.cancel("cancelled")
     deliver.options(mid="paused", queue="paused").enqueue("paused")
@@ -147,7 +147,7 @@ def held_and_ended(letters: Queue, deliver: Any) -> dict[str, str]:
     ]
     for name in names:
         deliver.options(mid=name).enqueue(name)
-    held = {m.mid: m for m in letters.dequeue(100, lease_ms=1_000).messages}
+    held = {m.mid: m for m in letters.dequeue(100, lease=1).messages}
     outcomes = {
         "done-0": "done", "done-1": "done", "done-2": "done", "retried": "retry", "snoozed": "snooze",
         "dead": "dead",
@@ -155,7 +155,7 @@ def held_and_ended(letters: Queue, deliver: Any) -> dict[str, str]:
     endings = [
         Ending(
             mid=mid, token=held[mid].token, outcome=outcome,
-            backoff_ms=1_000 if outcome in ("retry", "snooze") else None,
+            backoff=1 if outcome in ("retry", "snooze") else None,
         )
         for mid, outcome in outcomes.items()
     ]  # fmt: skip
