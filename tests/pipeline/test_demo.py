@@ -118,4 +118,4 @@ def test_options_of_the_pipeline_are_refused_without_it(option):
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "add --pipeline" in done.stderr
+    assert "need --pipeline" in done.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, ScriptError
 from jobq.pipeline import offsets
 from jobq.pipeline.offsets import LogOffset, LogRange, LogTail
 from jobq.topics.topic import Topic
@@ -24,6 +24,16 @@ def filled(redis, upto, start=1):
 
 def test_tail_of_a_stream_that_is_not_there_has_nothing(client):
     assert offsets.events_tail(client, KEY) == LogTail(KEY, "0-0", 0, 0, "0-0")
+
+
+def test_missing_key_is_told_from_one_of_another_type(client, redis):
+    with pytest.raises(ScriptError) as missing:
+        client.command("XINFO", "STREAM", KEY, routed_by=KEY)
+    redis.set(KEY, "text")
+    with pytest.raises(ScriptError) as wrong:
+        client.command("XINFO", "STREAM", KEY, routed_by=KEY)
+    assert offsets.is_missing_key(missing.value)
+    assert not offsets.is_missing_key(wrong.value)
 
 
 def test_tail_counts_every_entry_when_some_were_trimmed(client, redis):

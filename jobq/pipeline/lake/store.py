@@ -120,9 +120,17 @@ def lake_errors(store: LakeStore, became: str = "") -> Iterator[None]:
 
 def _described(store: LakeStore, error: Exception, became: str) -> str:
     text = " ".join(str(error).split())
-    if getattr(error, "errno", None) in _FULL or any(
-        f"os error {number}" in text or f"errno {number}]" in text.lower() for number in _FULL
-    ):
+    if is_disk_full(error):
         became = became or "nothing of this batch was committed"
         return f"no room left for the lake at {store.uri}: {text}; {became}"
     return f"the lake at {store.uri} can't be used: {text}" + (became and f"; {became}")
+
+
+def is_disk_full(error: Exception) -> bool:
+    """Return whether a write failed because the disk or a quota is full, or the file too large.
+
+    Errors of deltalake and pyarrow often have the number in their text alone.
+    """
+    text = str(error).lower()
+    in_text = any(f"os error {number}" in text or f"errno {number}]" in text for number in _FULL)
+    return in_text or getattr(error, "errno", None) in _FULL

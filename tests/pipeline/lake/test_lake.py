@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from jobq.errors import ConfigError, LakeError
 from jobq.pipeline.lake.lake import LOCK_FILE, Lake, locked
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_lake_is_made_in_a_new_or_empty_folder_and_opened_again(tmp_path):
@@ -78,3 +83,28 @@ def test_lock_is_refused_while_another_has_it_and_free_afterwards(lake):
         locked(lake).__enter__()
     with locked(lake):
         pass
+
+
+FULL = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))
+import pyarrow as pa, pyarrow.fs as fs
+from deltalake import write_deltalake
+from jobq.pipeline.lake.store import is_disk_full
+def by_arrow():
+    with fs.LocalFileSystem().open_output_stream(sys.argv[1] + "/file") as stream:
+        stream.write(bytes(10_000))
+def by_deltalake():
+    write_deltalake(sys.argv[1] + "/table", pa.table({"text": [str(n) * 9 for n in range(9_999)]}))
+for write in (by_arrow, by_deltalake):
+    try:
+        write()
+    except Exception as error:
+        print(is_disk_full(error), is_disk_full(OSError("another")))
+"""
+
+
+def test_full_disk_is_told_from_other_errors_of_arrow_and_deltalake(tmp_path):
+    command = [sys.executable, "-c", FULL, str(tmp_path)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert told.split() == ["True", "False"] * 2
