@@ -1,4 +1,4 @@
-"""The state of this process that belongs to no single client. Tests replace it with a new one."""
+"""The state of this process that belongs to no single client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobq.errors import ConfigError
 
 
 class Runtime:
-    """Process-wide state.
+    """Process-wide state. Tests `renew` it.
 
     start_server: returns the URL of a server for settings without one; the package jobq sets it.
     clients: every client, so that a forked child can close the sockets of its parent. default: the client that
@@ -26,6 +26,8 @@ class Runtime:
         self.default: Any = None
         self.lock = threading.Lock()
         self.may_buffer = True
+        #: Connections whose server answers after fsync (True), or whose WAITAOF can be believed (False).
+        self.after_fsync: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         #: By run id of the server: whether its WAITAOF can be believed. A restart is asked again.
         self.honest_servers: dict[str, bool] = {}
         #: The outage buffers, so that the process empties them when it ends.
@@ -34,6 +36,10 @@ class Runtime:
         self.announce: Callable[[str], object] | None = None
         self.warned_of_embedded = False
         self.listed: dict[tuple[int, str, str, str], float] = {}
+
+    def renew(self) -> None:
+        """Forget everything, as a new process; keep how to start a server."""
+        vars(self).update(vars(Runtime()) | {"start_server": self.start_server})
 
     def forked(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""

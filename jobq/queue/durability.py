@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import secrets
 import time
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,9 +32,6 @@ MARK_MS = 1_000
 HONEST_S = 0.5
 PROBES = 3
 PROBE_MS = 3_000
-
-#: Connections whose server answers after fsync (True), or whose WAITAOF can be believed (False).
-_after_fsync: weakref.WeakKeyDictionary[Connection, bool] = weakref.WeakKeyDictionary()
 
 
 class Confirmation:
@@ -127,10 +123,10 @@ def _exchange_all(connection: Connection, commands: Sequence[Sequence[Argument]]
 
 def _answers_after_fsync(connection: Connection, namespace: str) -> bool:
     """Whether a reply means fsync; False when WAITAOF reports it. Raises ConfigError when neither is certain."""
-    known = _after_fsync.get(connection)
+    known = runtime.after_fsync.get(connection)
     if known is None:
         try:
-            known = _after_fsync[connection] = _looked_up(connection, namespace)
+            known = runtime.after_fsync[connection] = _looked_up(connection, namespace)
         except (ConfigError, refused.ResponseError):
             connection.disconnect()
             raise

@@ -12,6 +12,7 @@ import pytest
 from jobq.cli.session import Session
 from jobq.client.connection import connect, default_client, set_default_client
 from jobq.client.numbered_calls import Caller
+from jobq.client.runtime import runtime
 from jobq.client.scripts import load
 from jobq.config import ServerSettings, settings_from_env
 from jobq.errors import ConfigError, ScriptError, ServerFullError, UnavailableError
@@ -224,6 +225,17 @@ def test_default_client_is_made_once_from_the_environment(server, redis, monkeyp
     assert Queue("low").client is made
     made.close()
     set_default_client(None)
+
+
+def test_renewed_runtime_is_that_of_a_new_process(client):
+    before = dict(vars(runtime))
+    try:
+        set_default_client(client)
+        runtime.renew()
+        assert runtime.default is None and client not in runtime.clients
+        assert runtime.start_server is before["start_server"]
+    finally:
+        vars(runtime).update(before)
 
 
 def test_scripts_of_the_engine_run_on_what_the_server_has(client):
