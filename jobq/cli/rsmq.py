@@ -250,7 +250,7 @@ def clear(session: Session, name: str, ns: str, yes: bool) -> None:
 def repair(session: Session, name: str, ns: str) -> None:
     """Remove what crashed clients left: ids without a body, fields of deleted messages."""
     with reported(f"Failed to repair queue: {name}"):
-        removed = opened(session, ns).heal(name)
+        removed = opened(session, ns).repair(name)
     text = f"{name}: {removed.phantoms:,} ids without a body, {removed.fields:,} fields without a message"
     session.say({"queue": name, **removed._asdict()}, text)
 

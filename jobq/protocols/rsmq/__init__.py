@@ -28,11 +28,11 @@ from jobq.protocols.rsmq.errors import (
     QueueNotFoundError,
     RsmqError,
 )
-from jobq.protocols.rsmq.messages import Attributes, Healed, Peeked, RsmqCounts, RsmqMessage
+from jobq.protocols.rsmq.messages import Attributes, Peeked, Repaired, RsmqCounts, RsmqMessage
 
 __all__ = [
-    "AsyncConsumer", "AsyncRsmq", "Attributes", "Consumed", "Consumer", "Healed", "InvalidFormatError",
+    "AsyncConsumer", "AsyncRsmq", "Attributes", "Consumed", "Consumer", "InvalidFormatError",
     "InvalidValueError", "MessageNotStringError", "MessageTooLongError", "MissingParameterError",
-    "NoAttributeSuppliedError", "Peeked", "QueueExistsError", "QueueNotFoundError", "Rsmq", "RsmqCounts",
-    "RsmqError", "RsmqMessage",
+    "NoAttributeSuppliedError", "Peeked", "QueueExistsError", "QueueNotFoundError", "Repaired", "Rsmq",
+    "RsmqCounts", "RsmqError", "RsmqMessage",
 ]  # fmt: skip

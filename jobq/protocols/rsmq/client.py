@@ -21,8 +21,8 @@ from jobq.protocols.rsmq.messages import (
     DELAY_S,
     VT_S,
     Attributes,
-    Healed,
     Peeked,
+    Repaired,
     RsmqCounts,
     RsmqMessage,
 )
@@ -198,9 +198,9 @@ class Rsmq(BlockingFacade):
         return steps.redrive(self.requests, qname, target, limit)
 
     @stepwise
-    def heal(self, qname: str) -> Steps[Healed]:
+    def repair(self, qname: str) -> Steps[Repaired]:
         """Remove what crashed clients left: ids without a body, fields of deleted messages; list the queue."""
-        return steps.heal(self.requests, qname)
+        return steps.repair(self.requests, qname)
 
     def consume(
         self,
@@ -260,7 +260,7 @@ class AsyncRsmq(AsyncFacade[Rsmq]):
     purge = awaited(Rsmq.purge)
     move_messages = awaited(Rsmq.move_messages)
     redrive = awaited(Rsmq.redrive)
-    heal = awaited(Rsmq.heal)
+    repair = awaited(Rsmq.repair)
 
     async def consume(
         self,

@@ -99,7 +99,7 @@ class PeekedPage(NamedTuple):
     messages: list[Peeked]
 
 
-class Healed(NamedTuple):
+class Repaired(NamedTuple):
     """What was removed: ids without a body, and fields without a message."""
 
     phantoms: int

@@ -26,9 +26,9 @@ from jobq.protocols.rsmq.errors import (
 from jobq.protocols.rsmq.keys import Keys
 from jobq.protocols.rsmq.messages import (
     Attributes,
-    Healed,
     PeekedPage,
     Received,
+    Repaired,
     RsmqMessage,
     read_attributes,
     read_messages,
@@ -206,16 +206,16 @@ class Requests:
         rest = _pairs(held)
         return self._call("move", name, values, read, rest=rest, target=to, repeatable=False)
 
-    def heal(
+    def repair(
         self, qname: str, cursors: tuple[str, str]
-    ) -> ScriptCall[tuple[tuple[str, str], Healed]]:
+    ) -> ScriptCall[tuple[tuple[str, str], Repaired]]:
         name = checks.existing_name(qname)
         ids_cursor, fields_cursor = cursors
         values: Values = {
             "now": self._now(), "name": name, "ids_cursor": ids_cursor, "fields_cursor": fields_cursor,
             "limit": PER_CALL,
         }  # fmt: skip
-        return self._call("heal", name, values, _existing(name, _healed))
+        return self._call("repair", name, values, _existing(name, _repaired))
 
     def _if_there(self, name: str, error: RsmqError) -> ScriptCall[Any]:
         """Raise `error` unless there is no such queue, which is reported first."""
@@ -375,6 +375,6 @@ def _next(reply: list[Any]) -> tuple[list[bool], Received]:
     return deleted, _received(reply)
 
 
-def _healed(reply: list[Any]) -> tuple[tuple[str, str], Healed]:
+def _repaired(reply: list[Any]) -> tuple[tuple[str, str], Repaired]:
     _, ids, fields, *counts = reply
-    return (ids.decode(), fields.decode()), Healed(*counts)
+    return (ids.decode(), fields.decode()), Repaired(*counts)

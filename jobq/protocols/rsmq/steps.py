@@ -13,9 +13,9 @@ from jobq.protocols.kit.steps import Ask, Nap, Steps, ask
 from jobq.protocols.rsmq.checks import body
 from jobq.protocols.rsmq.errors import MessageTooLongError
 from jobq.protocols.rsmq.messages import (
-    Healed,
     Peeked,
     Received,
+    Repaired,
     RsmqCounts,
     RsmqMessage,
     too_long,
@@ -199,10 +199,10 @@ def redrive(requests: Requests, qname: str, target: str, limit: int | None) -> S
     return moved
 
 
-def heal(requests: Requests, qname: str) -> Steps[Healed]:
+def repair(requests: Requests, qname: str) -> Steps[Repaired]:
     """Go through the whole queue."""
     cursors, phantoms, fields = ("0", "0"), 0, 0
     while any(cursors):
-        cursors, removed = yield from ask(requests.heal(qname, cursors))
+        cursors, removed = yield from ask(requests.repair(qname, cursors))
         phantoms, fields = phantoms + removed.phantoms, fields + removed.fields
-    return Healed(phantoms, fields)
+    return Repaired(phantoms, fields)

@@ -14,11 +14,11 @@ from jobq.protocols.rsmq import (
     AsyncConsumer,
     AsyncRsmq,
     Consumed,
-    Healed,
     InvalidFormatError,
     MessageTooLongError,
     MissingParameterError,
     QueueNotFoundError,
+    Repaired,
     Rsmq,
     RsmqMessage,
 )
@@ -69,7 +69,7 @@ def test_every_async_call_does_what_the_plain_one_does(rsmq, plain):
         assert await rsmq.redrive("n", "q") == 1
         assert await rsmq.delete_messages("n", [b]) == [False]
         assert await rsmq.purge("q") == 2
-        assert await rsmq.heal("n") == Healed(0, 0)
+        assert await rsmq.repair("n") == Repaired(0, 0)
         assert await rsmq.delete_queue("n") == 1
 
     asyncio.run(calls())
@@ -123,7 +123,7 @@ def test_name_that_is_no_text_leaves_the_others_calls_alone(rsmq):
 
 def test_wait_that_is_none_is_refused_before_anything_is_received(rsmq, plain):
     plain.send_message("q", "x")
-    with pytest.raises(ConfigError, match="no duration"):
+    with pytest.raises(ConfigError, match="not a duration"):
         asyncio.run(rsmq.receive_message("q", wait="soon"))
     assert plain.counts("q") == (1, 0)
 

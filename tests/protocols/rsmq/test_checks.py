@@ -160,6 +160,6 @@ def test_place_and_offset_of_peek_are_checked(rsmq, q):
 def test_wait_that_is_none_is_refused_before_anything_is_received(rsmq, q, stored):
     rsmq.send_message(q, "x")
     before = stored()
-    with pytest.raises(ConfigError, match="no duration"):
+    with pytest.raises(ConfigError, match="not a duration"):
         rsmq.receive_message(q, wait="soon")
     assert stored() == before

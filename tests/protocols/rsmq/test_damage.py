@@ -1,4 +1,4 @@
-"""What crashed and other clients leave behind is healed or read for what it means; nothing is lost."""
+"""What crashed and other clients leave behind is repaired or read for what it means; nothing is lost."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 from jobq.client.connection import connect
 from jobq.errors import ScriptError
 from jobq.protocols.rsmq import (
-    Healed,
     InvalidFormatError,
     QueueExistsError,
     QueueNotFoundError,
+    Repaired,
     Rsmq,
 )
 from jobq.protocols.rsmq.messages import epoch_s
@@ -198,7 +198,7 @@ def test_heal_removes_phantoms_and_what_deleted_messages_left(rsmq, q, redis, cl
     leaked = {f"{number:032}": "body" for number in range(2_500)} | {f"{PHANTOM}:rc": "1"}
     redis.hset("rsmq:q:Q", mapping={**leaked, "Z" * 22: "go deletes no bodies"})
     redis.srem("rsmq:QUEUES", q)
-    assert rsmq.heal(q) == Healed(phantoms=2, fields=2_502)
+    assert rsmq.repair(q) == Repaired(phantoms=2, fields=2_502)
     assert stored() == before
     assert rsmq.peek(q, "all")[0].id == kept
 
@@ -206,13 +206,13 @@ def test_heal_removes_phantoms_and_what_deleted_messages_left(rsmq, q, redis, cl
 def test_heal_leaves_fields_alone_that_it_does_not_know(rsmq, q, redis, stored):
     redis.hset("rsmq:q:Q", "createdby", "ersin")
     before = stored()
-    assert rsmq.heal(q) == Healed(0, 0)
+    assert rsmq.repair(q) == Repaired(0, 0)
     assert stored() == before
 
 
 def test_heal_of_an_unknown_queue_lists_nothing(rsmq, stored):
     with pytest.raises(QueueNotFoundError):
-        rsmq.heal("q")
+        rsmq.repair("q")
     assert stored() == {}
 
 
@@ -259,7 +259,7 @@ def test_message_under_the_name_of_a_setting_takes_no_setting_with_it(rsmq, q, r
     names = ["vt", "delay", "maxsize", "totalsent"]
     for call in (
         lambda: rsmq.pop_message(q), lambda: rsmq.receive_message(q), lambda: rsmq.purge(q),
-        lambda: [rsmq.delete_message(q, name) for name in names], lambda: rsmq.heal(q),
+        lambda: [rsmq.delete_message(q, name) for name in names], lambda: rsmq.repair(q),
         lambda: rsmq.move_messages(q, "to", [(name, None) for name in names]), lambda: rsmq.peek(q),
     ):  # fmt: skip
         redis.delete("rsmq:to", "rsmq:to:Q")

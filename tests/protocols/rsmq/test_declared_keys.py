@@ -35,7 +35,7 @@ def every_call(rsmq: Rsmq) -> None:
     rsmq.next_messages("q", [b])
     rsmq.set_queue_attributes("q", vt=1, delay=0, maxsize=-1)
     rsmq.peek("q", "all")
-    rsmq.heal("q")
+    rsmq.repair("q")
     rsmq.list_queues()
     with pytest.raises(InvalidFormatError):
         rsmq.delete_queue("not:listed")

@@ -32,7 +32,7 @@ def good(rsmq: Rsmq, redis: Any) -> dict[str, Call]:
         "create": Call(("rsmq:new", "rsmq:new:Q", "rsmq:QUEUES"), (now, "new", 30, 0, 65536), (0, 2, 3, 4)),
         "delete": Call(own, done, (1, 3)),
         "describe": Call(own, (now,), (0,)),
-        "heal": Call(listed, (now, "q", "0", "0", 100), (0, 2, 3, 4)),
+        "repair": Call(listed, (now, "q", "0", "0", 100), (0, 2, 3, 4)),
         "list": Call(("rsmq:QUEUES",)),
         "unlist": Call(("rsmq:QUEUES",), ("q",)),
         "move": Call((*own, "rsmq:to", "rsmq:to:Q"), (now, "rsmq:rt:to", *done), (0, 3, 5)),

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-heal: one step of a walk over a queue that removes what crashed clients left: ids without a body, fields of
+repair: one step of a walk over a queue that removes what crashed clients left: ids without a body, fields of
 messages that are gone. It lists the queue again if it wasn't.
 
 KEYS
