@@ -346,7 +346,7 @@ def test_dry_run_tells_what_there_is_and_what_is_missing(valkey_client, ingest, 
         (("--topic", "t", "--to-topic", "x", "--to-queue", "y"), "no target; give"),
         (("--dead",), "give --queue NAME"),
         (("--topic", "t", "--to-topic", "x", "--job", "j"), "--job 'j' goes with --to-queue"),
-        (("--topic", "t", "--to-topic", "x", "--until", "2h"), "isn't after --since"),
+        (("--topic", "t", "--to-topic", "x", "--until", "2h"), "is not after --since"),
         (("--topic", "t", "--to-topic", "x", "--since", "soon"), "'soon' is not a time"),
     ],
 )

@@ -244,7 +244,7 @@ def test_every_word_taken_for_a_command_is_one(redis):
 
 def test_bad_roles_are_refused(capsys):
     assert main(["acl", "root"]) == 2
-    with pytest.raises(JobqError, match="take one of producer"):
+    with pytest.raises(JobqError, match="use one of producer"):
         rights.rights("root")
     assert main(["acl", "--json", "deployer"]) == 0
     assert '"+function|load"' in capsys.readouterr().out

@@ -167,7 +167,7 @@ def test_capacity_simulates_what_was_asked_for(report):
         (("slo", "--objective", "1"), 2, "--objective 1 is not a share"),
         (("capacity", "--weights", "low:2,hihg:1"), 2, "queue 'hihg' is unknown"),
         (("capacity", "--workers", "0-4"), 2, "below 1"),
-        (("wait", "--zone", "Mars"), 2, "no time zone"),
+        (("wait", "--zone", "Mars"), 2, "is not a time zone"),
         (("wait", "--html", "-o", "no/where.html"), 2, "can't be written"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
