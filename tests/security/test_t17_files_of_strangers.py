@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from jobq import trust
-from jobq.cli import project
+from jobq.cli import settings
 from jobq.embedded.files import data_folder
 from tests.security.strangers import ROOT, STRANGER, given_away, needs_root, ran, run_as
 
@@ -62,7 +62,7 @@ def reachable(home: Path) -> Iterator[Path]:
 
 def refusal(folder: Path) -> str:
     """The one sentence on the file that isn't read."""
-    found, refused = project.nearest(folder)
+    found, refused = settings.nearest(folder)
     assert found is None
     [reason] = refused
     return reason
@@ -86,8 +86,10 @@ def test_file_of_root_is_read_and_that_of_another_user_is_not_when_you_are_not_r
     reachable: Path,
 ) -> None:
     trap, home = trapped(reachable), str(reachable)
-    imports = "from pathlib import Path; from jobq.cli import project"
-    code = "found, refused = project.nearest(Path.cwd()); print(found and str(found.path), refused)"
+    imports = "from pathlib import Path; from jobq.cli import settings"
+    code = (
+        "found, refused = settings.nearest(Path.cwd()); print(found and str(found.path), refused)"
+    )
     said = run_as(STRANGER, imports, code, cwd=trap / "mine", HOME=home)
     assert said.stdout == f"{trap}/pyproject.toml []\n", said.stderr
     given_away(trap, STRANGER + 1)
@@ -102,11 +104,11 @@ def test_link_of_yours_to_a_file_of_a_stranger_is_refused(trap: Path, tmp_path: 
     given_away(theirs)
     (trap / "pyproject.toml").unlink()
     (trap / "pyproject.toml").symlink_to(theirs)
-    found, refused = project.nearest(trap / "mine")
+    found, refused = settings.nearest(trap / "mine")
     assert (found, refused) == (None, [])
     theirs.unlink()
     theirs.write_text(EVIL)
-    assert project.nearest(trap / "mine").found
+    assert settings.nearest(trap / "mine").found
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o757])
@@ -131,23 +133,23 @@ def test_file_of_yours_is_refused_when_others_can_write_to_it(
 @needs_root
 def test_folder_is_refused_when_a_group_with_others_can_write_to_it(trap: Path) -> None:
     trap.chmod(0o775)
-    assert project.nearest(trap).found  # root's own group has nobody else
+    assert settings.nearest(trap).found  # root's own group has nobody else
     os.chown(trap, 0, STRANGER)
     assert f"its folder can be written by the group with gid {STRANGER}" in refusal(trap)
     trap.chmod(0o755)
-    assert project.nearest(trap).found
+    assert settings.nearest(trap).found
 
 
 def test_file_without_a_section_is_passed_over_in_silence(trap: Path) -> None:
     (trap / "pyproject.toml").write_text("[project]\nname = 'x'\ndependencies = ['jobq']\n")
     trap.chmod(0o777)
-    assert project.nearest(trap / "mine") == (None, [])
+    assert settings.nearest(trap / "mine") == (None, [])
 
 
 def test_file_further_up_is_read_when_a_nearer_one_is_refused(trap: Path, tmp_path: Path) -> None:
     trap.chmod(0o777)
     (tmp_path / "pyproject.toml").write_text("[tool.jobq]\nqueues = 'low'\n")
-    found, refused = project.nearest(trap / "mine")
+    found, refused = settings.nearest(trap / "mine")
     assert found and found.path == tmp_path / "pyproject.toml"
     assert len(refused) == 1
 
@@ -158,7 +160,7 @@ def test_nothing_above_your_home_is_read(trap: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HOME", str(home))
     assert f"it is above your home, {home}" in refusal(home / "app")
     (home / "pyproject.toml").touch()
-    found = project.nearest(home / "app").found
+    found = settings.nearest(home / "app").found
     assert found and found.path == home / "pyproject.toml"
 
 
@@ -170,8 +172,8 @@ def test_nothing_above_a_mount_is_read(trap: Path, kind: str, name: str) -> None
     mount = trap / name
     mount.mkdir(exist_ok=True)
     code = (
-        "from pathlib import Path; from jobq.cli import project;"
-        "found, refused = project.nearest(Path.cwd()); print(found, *refused)"
+        "from pathlib import Path; from jobq.cli import settings;"
+        "found, refused = settings.nearest(Path.cwd()); print(found, *refused)"
     )
     # In a name space of its own, so that nothing stays mounted.
     script = f'mount {kind} "$1" && mkdir -p "$1/app" && cd "$1/app" && exec "$2" -c "$3"'
@@ -188,7 +190,7 @@ def test_nothing_above_a_mount_is_read(trap: Path, kind: str, name: str) -> None
 def test_pipe_in_place_of_the_file_holds_nobody_up(trap: Path) -> None:
     (trap / "pyproject.toml").unlink()
     os.mkfifo(trap / "pyproject.toml")
-    assert project.nearest(trap / "mine") == (None, [])
+    assert settings.nearest(trap / "mine") == (None, [])
 
 
 def test_file_that_a_variable_names_is_read_whoever_can_write_to_it(
@@ -196,8 +198,8 @@ def test_file_that_a_variable_names_is_read_whoever_can_write_to_it(
 ) -> None:
     trap.chmod(0o777)
     monkeypatch.setenv("JOBQ_PYPROJECT", str(trap / "pyproject.toml"))
-    found = project.nearest(trap / "mine").found
-    assert found and project.read(found)["imports"] == ["evil"]
+    found = settings.nearest(trap / "mine").found
+    assert found and settings.read(found)["imports"] == ["evil"]
 
 
 def test_data_do_not_go_beside_a_file_that_is_refused(trap: Path) -> None:
