@@ -140,5 +140,5 @@ def test_each_row_runs_once_while_tasks_are_killed_and_workers_drain(
     assert runs == {f"row{n}": 1 for n in range(NROWS)}
     part = Queue("part", valkey_client)
     assert "failed:" in done.stdout
-    assert 0 < part.counts().ready < NROWS
+    assert 0 < part.admin.counts().ready < NROWS
     assert part.admin.fsck() == low.admin.fsck() == []
