@@ -16,8 +16,8 @@ from jobq.cli.options import Option
 PAGE = Path(__file__).with_name("reference") / "cli.md"
 OPENING = """# Command line
 
-`jobq`, also `python -m jobq`. An option takes the first of: its flag, its variables in the order given here, its key in
-`[tool.jobq]` or `[tool.jobq.<command>]` of the nearest pyproject.toml, its default. Durations: `500ms`, `30s`, `5m`, `1h`, `2d`.
+The command is `jobq`, or `python -m jobq`. The value of an option comes from its flag, else from its variables in the order given here, else from its key in
+`[tool.jobq]` or `[tool.jobq.<command>]` of the nearest pyproject.toml, else it is the default. Durations: `500ms`, `30s`, `5m`, `1h`, `2d`.
 
 ```toml
 [tool.jobq]
@@ -33,12 +33,20 @@ everybody can write to, such as `/tmp`, is never trusted. Nothing above your hom
 `[tool.jobq]` that isn't read changes nothing, and stderr says why. `JOBQ_PYPROJECT=/srv/app/pyproject.toml` names the file to read,
 with any owner. `--import` takes no module from a working folder that everybody can write to.
 
-Further variables: `JOBQ_PATIENCE` (how long a call is repeated while the server is away or silent: 10s in these commands, 2s in programs;
-one that may have arrived: 5 minutes at most), `JOBQ_EMBEDDED` (0 forbids the
-embedded server, 1 uses it without a warning and under pytest), `JOBQ_DATA` (where the embedded server
-keeps its data), `JOBQ_EMBEDDED_IDLE` (after how long without clients it ends, 10m), `JOBQ_FUNCTIONS=1` (call functions that
-`jobq functions load` brought), `JOBQ_CODEC`, `JOBQ_CODEC_KEYS`, `JOBQ_CODEC_VALID` and `JOBQ_CODEC_ACCEPT_PLAIN` (signed and encrypted calls, [security](../guides/security.md)), `JOBQ_DURABILITY`,
-`JOBQ_DURABLE_WITHIN` and `JOBQ_OUTAGE_BUFFER` ([what must hold before an enqueue returns](../guides/durability.md)), `JOBQ_MAX_CONTENT` (the largest call, in bytes), `NO_COLOR`.
+These variables have no option:
+
+| variable | meaning |
+|---|---|
+| `JOBQ_PATIENCE` | how long a call is repeated while the server is away or silent: 10s in these commands, 2s in programs; a call that may have arrived, 5 minutes at most |
+| `JOBQ_EMBEDDED` | 0 forbids the embedded server; 1 uses it without a warning and under pytest |
+| `JOBQ_DATA` | where the embedded server keeps its data |
+| `JOBQ_EMBEDDED_IDLE` | how long the embedded server runs without clients, 10m |
+| `JOBQ_FUNCTIONS` | 1 calls the functions that `jobq functions load` loaded |
+| `JOBQ_CODEC`, `JOBQ_CODEC_KEYS`, `JOBQ_CODEC_VALID`, `JOBQ_CODEC_ACCEPT_PLAIN` | [signed and encrypted calls](../guides/security.md) |
+| `JOBQ_DURABILITY`, `JOBQ_DURABLE_WITHIN` | [what must hold before an enqueue returns](../guides/durability.md) |
+| `JOBQ_OUTAGE_BUFFER` | messages that may wait in memory [while Redis is down](../guides/redis-is-down.md#the-outage-buffer) |
+| `JOBQ_MAX_CONTENT` | the largest call, in bytes |
+| `NO_COLOR` | no colours |
 
 A `JOBQ_…` variable that jobq doesn't read is reported with the nearest name that it reads.
 """

@@ -213,7 +213,11 @@ def type_page(shell: Shell, text: str, skipped: Callable[[str], bool]) -> None:
         if block.is_output:
             for pattern in block.patterns:
                 shell.await_output(pattern)
-        elif block.language == "text" or (not block.is_commands and skipped(block.text)):
+        elif (
+            block.language[:1] == "{"
+            or block.language == "text"
+            or (not block.is_commands and skipped(block.text))
+        ):
             continue
         elif block.service:
             type_command(shell, block.service)

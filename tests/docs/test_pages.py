@@ -38,12 +38,12 @@ ELSEWHERE = {
 }
 GUIDES = sorted(
     str(path.relative_to(ROOT))
-    for path in (ROOT / "docs").glob("*/**/*.md")
+    for path in (ROOT / "docs").rglob("*.md")
     if "_build" not in path.parts
     and str(path.relative_to(ROOT)) not in ELSEWHERE
     and any(block.is_run for block in blocks(path.read_text()))
 )
-PAGES = ["README.md", *READMES, "docs/tutorial.md", *GUIDES]
+PAGES = ["README.md", *READMES, *GUIDES]
 
 SPARK = "Spark takes 1.1 GB; tests/pipeline runs it, and examples/spark in test_examples.py there"
 INSTALLS = "the network; tests/packaging installs jobq"
@@ -55,6 +55,7 @@ NOT_RUN = {
     ("README.md", "make pipeline"): SPARK,
     ("README.md", "make test"): "the whole suite",
     ("README.md", 'pip install "path/to/jobq[embedded]"'): INSTALLS,
+    ("docs/index.md", "pip install"): INSTALLS,
     ("docs/reference/chaos.md", "jobq chaos"): CHAOS,
     ("docs/reference/chaos.md", "make chaos"): CHAOS,
     ("docs/guides/security.md", "jobq acl | valkey-cli"): ACL,
