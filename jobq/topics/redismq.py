@@ -23,9 +23,9 @@ from jobq.client.connection import Client, default_client
 from jobq.client.numbered_calls import BYTES_PER_CALL, BoundScript, BoundScripts, Callers, Values
 from jobq.config import duration_s
 from jobq.errors import ConfigError, OutOfRangeError, ScriptError
+from jobq.protocols.kit.scripts import PER_CALL
 from jobq.topics.messages import Lag, TopicBatch, TopicMessage
 
-PER_CALL = 1_000
 #: Indexes of one page: the first, and the most; about PAGE_BYTES by the pages before.
 FIRST_PAGE, PER_PAGE, PAGE_BYTES = 16, 200, 262_144
 LONGEST_INDEX = 15

@@ -15,6 +15,7 @@ from jobq.config import duration_s
 from jobq.durations import DAY_MS
 from jobq.errors import ConfigError, NotDurableError, ScriptError
 from jobq.protocols.kit.facade import AsyncFacade, awaited, wrapping
+from jobq.protocols.kit.scripts import PER_CALL
 from jobq.queue.durability import Confirmation
 from jobq.topics import keys
 from jobq.topics.calls import TopicCalls
@@ -33,7 +34,6 @@ from jobq.topics.messages import (
 from jobq.topics.ranges import read
 from jobq.topics.reader import AsyncReader, Commit, Reader
 
-PER_CALL = 1_000
 #: Messages that one step of a compaction reads.
 STEP = 500
 #: Messages that a detached read on an event loop takes from its thread at a time.

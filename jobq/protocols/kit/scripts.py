@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from jobq.client.numbered_calls import Argument, Values
 from jobq.client.scripts import Script, load
 
+#: Most messages of one call, in every protocol but jobq's own queues.
+PER_CALL = 1_000
+
 
 def bound(
     area: str,

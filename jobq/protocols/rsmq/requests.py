@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from jobq.client.numbered_calls import Argument, ScriptCall, Values
 from jobq.client.scripts import Script, load
 from jobq.errors import ConfigError
-from jobq.protocols.kit.scripts import ordered
+from jobq.protocols.kit.scripts import PER_CALL, ordered
 from jobq.protocols.rsmq import checks
 from jobq.protocols.rsmq.errors import (
     InvalidFormatError,
@@ -37,8 +37,6 @@ from jobq.protocols.rsmq.messages import (
 
 T = TypeVar("T")
 R = TypeVar("R")
-#: Most messages of one call.
-PER_CALL = 1_000
 PLACES = ("visible", "hidden", "all")
 
 #: A message's id, and its receipt where only its last receiver may change it.

@@ -9,6 +9,7 @@ from datetime import timedelta
 from jobq.client.channel import Channel
 from jobq.client.numbered_calls import BYTES_PER_CALL, ScriptCall
 from jobq.config import duration_s
+from jobq.protocols.kit.scripts import PER_CALL
 from jobq.protocols.kit.steps import Ask, Nap, Steps, ask
 from jobq.protocols.rsmq.checks import body
 from jobq.protocols.rsmq.errors import MessageTooLongError
@@ -20,7 +21,7 @@ from jobq.protocols.rsmq.messages import (
     RsmqMessage,
     too_long,
 )
-from jobq.protocols.rsmq.requests import PER_CALL, MessageRef, Requests
+from jobq.protocols.rsmq.requests import MessageRef, Requests
 
 #: Pauses between polls where nobody publishes: the first, and the longest that they grow to.
 FIRST_S, LONGEST_S = 0.02, 1.0

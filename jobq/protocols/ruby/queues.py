@@ -23,10 +23,10 @@ from jobq.durations import Duration
 from jobq.errors import ConfigError
 from jobq.jobs.codec import encode_plain
 from jobq.jobs.options import checked_options
+from jobq.protocols.kit.scripts import PER_CALL
 from jobq.protocols.ruby.key_names import RubyQueueName, System, parse_queue_name
 from jobq.protocols.ruby.lists import push
 
-PER_CALL = 1_000
 SidekiqVersion = Literal[6, 7, 8]
 
 
