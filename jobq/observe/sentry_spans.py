@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import sentry_sdk
@@ -99,8 +100,6 @@ def _process_figures(context: Context) -> dict[str, Any]:
 
 def _traces() -> Any:
     """In newer SDKs only, and not part of their public API yet."""
-    from importlib import import_module
-
     return import_module("sentry_sdk.traces")
 
 
