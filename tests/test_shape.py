@@ -36,7 +36,6 @@ LATE = {
     ("jobs/queues.py", "redis.exceptions"): "as jobq.client.connection",
     ("jobs/results.py", "asyncio"): "as in jobs/job.py",
     ("observe/sentry.py", "jobq.observe.sentry_spans"): "it needs sentry_sdk",
-    ("observe/sentry_spans.py", "importlib"): "it needs sentry_sdk",
     ("pipeline/lake/__init__.py", "jobq.pipeline.lake.reading"): "it needs deltalake; names load at first use",
     ("pipeline/source.py", "jobq.pipeline.reading.readers"): "executors import the source without the readers",
     ("pipeline/source.py", "pyspark_jobq"): "the module imports this one",
