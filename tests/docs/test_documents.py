@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import subprocess
@@ -112,3 +113,12 @@ def test_architecture_and_contributing_name_files_that_are_there():
         named = re.findall(r"`((?:jobq|lua|tests|docs|examples|bench)/[\w/.]*)`", text)
         assert named
         assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_api_page_names_what_is_there():
+    text = (ROOT / "docs" / "reference" / "api.md").read_text()
+    for name in re.findall(r"^\.\. auto(?:class|function):: (\S+)", text, re.MULTILINE):
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute), name
+    for name in re.findall(r"^\.\. automodule:: (\S+)", text, re.MULTILINE):
+        importlib.import_module(name)
