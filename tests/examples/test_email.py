@@ -103,7 +103,7 @@ def test_refused_address_is_dead_at_once_with_its_reason(client, mailbox, worker
     mailbox.refused.add("nobody@example.org")
     send_welcome.enqueue("nobody@example.org", "Nobody")
     queue = Queue("low", client)
-    [dead] = until(queue.dead)
+    [dead] = until(queue.admin.dead)
     assert "refused for good: 550 no such user" in dead.reason
     assert dead.attempts == 1
 
