@@ -126,7 +126,7 @@ def test_nothing_gives_a_batch_without_rows():
     [
         (b"253402300800000-0", "past what a time can be"),
         (b"1-2147483648", "past what a time can be"),
-        (b"soon", "no id of a stream's entry"),
+        (b"soon", "not the id of a stream's entry"),
     ],
 )
 def test_id_that_is_no_time_is_bad(text, reason):

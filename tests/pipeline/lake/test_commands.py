@@ -268,7 +268,7 @@ def test_others_get_at_the_lake_between_two_days_of_a_compaction(line, write, la
             found.append(one.dt)
 
     monkeypatch.setattr(upkeep, "_sorted_parts", alone)
-    monkeypatch.setattr("jobq.cli.lake._told", between)
+    monkeypatch.setattr("jobq.cli.lake._say_compacted", between)
     assert line("compact", "--no-rollups", "--wait", "0s")[0] == 0
     assert len(found) == 2
 
@@ -288,7 +288,7 @@ def test_compaction_that_waits_for_its_next_day_ends_when_the_end_is_said(
 
     with ExitStack() as other:
         monkeypatch.setattr(
-            "jobq.cli.lake._told", lambda session, one: other.enter_context(locked(lake))
+            "jobq.cli.lake._say_compacted", lambda session, one: other.enter_context(locked(lake))
         )
         monkeypatch.setattr(
             "jobq.pipeline.lake.lake.time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep)

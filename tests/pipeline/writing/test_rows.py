@@ -179,7 +179,7 @@ def test_bad_value_is_refused_with_its_row(columns, row, options, said):
         ({"a": "string"}, {"commit": "atomic"}, "option commit='atomic' was removed; leave it out"),
         ({"a": "string"}, {"batch": "0"}, "batch='0' is out of range"),
         ({"a": "string"}, {"batch": "5000"}, "batch=5000 is out of range; take 1 to 1000"),
-        ({"a": "string"}, {"dedupeFor": "soon"}, "no duration"),
+        ({"a": "string"}, {"dedupeFor": "soon"}, "not a duration"),
         ({"a": "string"}, {"queue": "{a}"}, "queue '{a}' can't be used"),
         ({"a": "string"}, {"idColumn": "a", "loadId": "x"}, "say two things"),
     ],
