@@ -123,8 +123,16 @@ class AsyncClient:
         return following.load
 
 
+def ensure_open(connection: AbstractConnection) -> None:
+    """A connection that was closed while it was idle fails here, before anything is sent on it."""
+    reader, writer = connection._reader, connection._writer
+    if reader is None or reader.at_eof() or writer is None or writer.transport.is_closing():
+        raise refused.ConnectionError("the server closed the connection while it was idle")
+
+
 async def exchange(connection: AbstractConnection, command: Command, asking: bool = False) -> Any:
     """One command and its reply."""
+    ensure_open(connection)
     if asking:
         await connection.send_command("ASKING")
         await connection.read_response()
@@ -136,9 +144,7 @@ async def exchange_once(
     connection: AbstractConnection, command: Command, asking: bool = False
 ) -> Any:
     """An exchange that is not repeated after its command was sent whole and no reply came."""
-    reader = connection._reader
-    if reader is None or reader.at_eof():
-        raise refused.ConnectionError("the server closed the connection while it was idle")
+    ensure_open(connection)
     if asking:
         await connection.send_command("ASKING")
         await connection.read_response()
