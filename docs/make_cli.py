@@ -56,7 +56,8 @@ def page() -> str:
     """The whole page."""
     parts = [OPENING, "## Exit codes\n", "| code | meaning |\n|---|---|"]
     parts += [f"| {code} | {meaning} |" for code, meaning in sorted(exits.MEANINGS.items())]
-    with click.Context(app, info_name="jobq", auto_envvar_prefix="JOBQ") as context:
+    # Commands keep the help option that their first context asks for: it must be the one of the command line.
+    with click.Context(app, info_name="jobq", **app.context_settings) as context:
         for name in COMMANDS:
             command = app.get_command(context, name)  # type: ignore[attr-defined]
             parts += _described(command, name, context)
