@@ -40,7 +40,7 @@ SHARDS = ("own", "shards")
 SOON = (Bound("recovery_p99", 1.0),)
 AFTER_LEASE = (Bound("recovery_max", SHORT_S + 2.0),)
 #: A process stops this long before its lease ends; it may overrun by no more.
-FENCED = (Bound("overrun", lease_and_margin(round(SHORT_S * 1000))[1] / 1e9),)
+FENCED = (Bound("overrun", lease_and_margin(SHORT_S)[1] / 1e9),)
 UNDISTURBED = (Bound("share", 0.9, least=True),)
 CROWDED = (Bound("share", 0.7, least=True),)
 

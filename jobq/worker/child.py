@@ -80,12 +80,14 @@ class Runner(Protocol):
     @property
     def is_running(self) -> bool:
         """Whether a message runs, or waits until it may run alone."""
+        ...
 
     def drive(self) -> None:
         """Call `turn`, and wait as it says, until the end."""
 
     def room(self, index: int, freed: int = 0) -> int:
         """Return how many messages to ask this queue for, once `freed` more slots are free."""
+        ...
 
     def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
         """Run these messages of one queue, or begin to."""

@@ -65,7 +65,7 @@ def clocked(folder: Path, request: pytest.FixtureRequest) -> Iterator[Clocked]:
 
 def step(setup: RoundSetup) -> None:
     """To an hour ahead, then to an hour behind, and so on."""
-    place, queue = setup.place, Queue(QUEUE, setup.client)
+    place, queue = setup.server, Queue(QUEUE, setup.client)
     assert isinstance(place, Clocked)
     before, told = place.seconds, jumps(queue)
     with setup.injected("clock-step", cuts=True):

@@ -140,7 +140,7 @@ def test_nothing_that_was_enqueued_at_disk_is_lost_in_a_power_cut(powered, folde
 
 def cut(setup: RoundSetup) -> None:
     """When an acknowledged message waits that isn't synced."""
-    place, queue = setup.place, Queue(QUEUE, setup.client)
+    place, queue = setup.server, Queue(QUEUE, setup.client)
     assert isinstance(place, Powered)
     queue.admin.pause()
     with setup.injected("power-cut", cuts=True):

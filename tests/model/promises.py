@@ -32,7 +32,7 @@ I17  a call made again changes and answers alike   model/working.py: I17 {last.s
 I18  work of a call is bounded                     model/machine.py: I18 {name} sent
 I18  and takes its share of what waits, no more    model/working.py: I18 {gone} promoted at once
 I19  every key touched is declared                 model/machine.py: I19 {name}
-I19  under the one hash tag                        queue/test_declared_keys.py: key_slot
+I19  under the one hash tag                        confined.py: key_slot
 I20  no batches yet; the counters there are: I14   model/lua/invariants.lua: I14 deduped counts
 L1   one fair worker empties it, from every state  model/drain.py: I13 it never drains
 L1   accepted, not superseded: done or dead        model/drain.py: accepted, never run

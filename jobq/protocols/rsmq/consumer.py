@@ -266,16 +266,16 @@ class BaseConsumer:
 
     def _settled(self, message: RsmqMessage, settlement: Settlement, again: bool) -> Steps[str]:
         """The word that it is counted under."""
-        receipt, requests = (message.id, message.receipt), self._requests
+        receipt, calls = (message.id, message.receipt), self._requests
         if settlement.verb == "delete":
-            ours = yield from self._once_more(requests.delete(self._qname, [receipt]), again)
+            ours = yield from self._once_more(calls.delete(self._qname, [receipt]), again)
             return "done" if ours else self._lost(message)
         if settlement.verb == "dead":
             yield from self._make_dead_queue()
             logger.error(
                 "queue %s: message %s is dead: %s", self._qname, message.id, settlement.reason
             )
-            move = requests.move(self._qname, self.options.dead_queue, [receipt])
+            move = calls.move(self._qname, self.options.dead_queue, [receipt])
             ours = yield from self._once_more(move, again)
             return "dead" if ours else self._lost(message)
         if settlement.after_s is not None:
