@@ -111,13 +111,13 @@ class _Opening:
         raise NotImplementedError
 
 
-class Single(_Opening):
-    """One server. `find` gives its URL, again after every `forget`."""
+class _OneNode(_Opening):
+    """One node serves every key. It is found at first use, and again after every `forget`."""
 
-    def __init__(self, settings: ServerSettings, find: Callable[[], str]) -> None:
-        super().__init__(settings)
-        self._find = find
-        self.node: Hashable | None = None
+    node: Hashable | None = None
+
+    def _find(self) -> Hashable:
+        raise NotImplementedError
 
     def locate(self, key: str) -> Hashable:
         if self.node is None:
@@ -130,9 +130,6 @@ class Single(_Opening):
     def known(self, key: str) -> Hashable | None:
         return self.node
 
-    def _url(self, node: Hashable) -> str:
-        return str(node)
-
     def last_home(self, key: str) -> Hashable | None:
         return ""
 
@@ -140,35 +137,31 @@ class Single(_Opening):
         self.node = None
 
 
-class Sentinel(_Opening):
+class Single(_OneNode):
+    """One server, whose URL `url` gives."""
+
+    def __init__(self, settings: ServerSettings, url: Callable[[], str]) -> None:
+        super().__init__(settings)
+        self._server_url = url
+
+    def _find(self) -> str:
+        return self._server_url()
+
+    def _url(self, node: Hashable) -> str:
+        return str(node)
+
+
+class Sentinel(_OneNode):
     """The master that a quorum of Sentinels reports."""
 
     def __init__(self, settings: ServerSettings, address: Address) -> None:
         super().__init__(settings)
         self._address = address
-        self.node: Hashable | None = None
-
-    def locate(self, key: str) -> Hashable:
-        if self.node is None:
-            self.node = self._ask()
-        return self.node
-
-    def nodes(self) -> list[Hashable]:
-        return [self.locate("")]
-
-    def known(self, key: str) -> Hashable | None:
-        return self.node
 
     def _url(self, node: Hashable) -> str:
         return self._address.plain
 
-    def last_home(self, key: str) -> Hashable | None:
-        return ""
-
-    def forget(self, silent: Hashable | None = None) -> None:
-        self.node = None
-
-    def _ask(self) -> Host:
+    def _find(self) -> Host:
         asked = redis_sentinel.Sentinel(
             self._address.hosts, sentinel_kwargs={"socket_timeout": self.timeout_s, "protocol": 2}
         )
