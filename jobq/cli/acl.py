@@ -22,22 +22,18 @@ _OF_OTHERS = ("rsmq", "reliable")
 
 @command(
     "acl",
-    examples="""
-        jobq acl
-        jobq acl producer --user shop --queues low,high
-        jobq acl worker | valkey-cli
-        jobq acl topic --user shop --queues orders
-        jobq acl rsmq --user shop --queues mails
-        jobq acl pipeline --user spark
-        jobq acl --file | tee users.acl
-    """,
+    "",
+    "producer --user shop --queues low,high",
+    "worker | valkey-cli",
+    "topic --user shop --queues orders",
+    "rsmq --user shop --queues mails",
+    "pipeline --user spark",
+    "--file | tee users.acl",
 )
 @click.argument("role", type=click.Choice((*ROLES, *MORE)), required=False)
-@option("--user", metavar="NAME", help="Name of the user.  [default: jobq_ and the role]")
-@option(
-    "--ns", metavar="NAME", help="First part of the keys of rsmq or reliable.  [default: that word]"
-)
-@option("--file", "as_file", is_flag=True, help="Print lines of an ACL file.")
+@option("--user NAME", "Name of the user.  [default: jobq_ and the role]")
+@option("--ns NAME", "First part of the keys of rsmq or reliable.  [default: that word]")
+@option("--file", "as_file", "Print lines of an ACL file.")
 @queues_option
 def acl(
     session: Session, role: str | None, user: str | None, ns: str | None, as_file: bool,

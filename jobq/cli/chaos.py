@@ -27,31 +27,32 @@ from jobq.cli.session import Session, command
 from jobq.config import parse_durability
 from jobq.errors import ConfigError
 
-EXAMPLES = """
-    jobq chaos
-    jobq chaos --fault child-kill --fault lost-reply --jobs 20000
-    jobq chaos --url redis://staging --seed 7
-    jobq chaos --durability disk --fault server-restart
-"""
 #: Options of a server that jobq starts, so that it can confirm `disk`.
 ALWAYS = ("--appendfsync", "always")
 
 
-@command("chaos", examples=EXAMPLES)
-@option("--fault", "names", type=click.Choice(list(FAULTS)), multiple=True,
-        help="Only this fault; repeatable.  [default: all that the server allows]")  # fmt: skip
-@option(
-    "--jobs", type=click.IntRange(10), default=2000, show_default=True, help="Jobs of each round."
+@command(
+    "chaos",
+    "",
+    "--fault child-kill --fault lost-reply --jobs 20000",
+    "--url redis://staging --seed 7",
+    "--durability disk --fault server-restart",
 )
-@option("--seed", type=int, help="Repeat the faults of an earlier run.  [default: random]")
 @option(
-    "--server",
-    metavar="PROGRAM",
-    default="",
-    help="Program of the server to start.  [default: Valkey]",
+    "--fault",
+    "names",
+    "Only this fault; repeatable.  [default: all that the server allows]",
+    type=click.Choice(list(FAULTS)),
+    multiple=True,
 )
-@option("--durability", metavar="LEVEL", default="memory", show_default=True,
-        help="Durability of enqueues: memory, disk, or replicas=N with N + 1 replicas.")  # fmt: skip
+@option("--jobs", "Jobs of each round.", type=click.IntRange(10), default=2000)
+@option("--seed", "Repeat the faults of an earlier run.  [default: random]", type=int)
+@option("--server PROGRAM", "Program of the server to start.  [default: Valkey]", default="")
+@option(
+    "--durability LEVEL",
+    "Durability of enqueues: memory, disk, or replicas=N with N + 1 replicas.",
+    default="memory",
+)
 def chaos(
     session: Session, names: tuple[str, ...], jobs: int, seed: int | None, server: str,
     durability: str,

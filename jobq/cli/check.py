@@ -11,7 +11,7 @@ from datetime import datetime
 import click
 
 from jobq.cli import exits, output
-from jobq.cli.options import DURATION, group, option, queues_option, yes_option
+from jobq.cli.options import group, option, queues_option, yes_option
 from jobq.cli.session import Session, command
 from jobq.client.connection import Client
 from jobq.config import duration_s
@@ -32,28 +32,19 @@ REPAIRS = 3
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-@group(
-    "check",
-    examples="""
-        jobq check doctor
-        jobq check fsck --queues low
-        jobq check audit --since 1h
-    """,
-)
+@group("check", "doctor", "fsck --queues low", "audit --since 1h")
 def check() -> None:
     """Check the server, the queues' structure, or that nothing was lost."""
 
 
 @command(
     "doctor",
+    "",
+    "--url rediss://app:secret@queue.example:6379 --strict",
+    "--json | jq 'select(.level != \"ok\")'",
     group=check,
-    examples="""
-        jobq check doctor
-        jobq check doctor --url rediss://app:secret@queue.example:6379 --strict
-        jobq check doctor --json | jq 'select(.level != "ok")'
-    """,
 )
-@option("--strict", is_flag=True, help="Warnings count as failures.")
+@option("--strict", "Warnings count as failures.")
 def doctor(session: Session, strict: bool) -> int:
     """Check the server: its settings, and what would be lost in which failure.
 
@@ -96,18 +87,9 @@ def show(session: Session, finding: Finding) -> None:
         click.echo(f"{'':19}→ {output.escaped(finding.remedy)}")
 
 
-@command(
-    "fsck",
-    group=check,
-    changes=True,
-    examples="""
-        jobq check fsck
-        jobq check fsck --queues low,high --json
-        jobq check fsck --queues low --repair
-    """,
-)
+@command("fsck", "", "--queues low,high --json", "--queues low --repair", group=check, changes=True)
 @queues_option
-@option("--repair", "repairs", is_flag=True, help="Repair the violations.")
+@option("--repair", "repairs", "Repair the violations.")
 @yes_option
 def fsck(session: Session, queues: str | None, repairs: bool, yes: bool) -> int:
     """Check the structure of queues while they are in use.
@@ -206,24 +188,19 @@ SHOWN_MIDS = 20
 
 @command(
     "audit",
+    "--queues low --since 1h",
+    "--since 2026-11-21T07:00:00Z --until 2026-11-21T08:00:00Z --json",
+    "--queues high,low --for 10m",
     group=check,
-    examples="""
-        jobq check audit --queues low --since 1h
-        jobq check audit --since 2026-11-21T07:00:00Z --until 2026-11-21T08:00:00Z --json
-        jobq check audit --queues high,low --for 10m
-    """,
 )
 @queues_option
+@option("--since WHEN", "Enqueued since: 1h (ago), or a time with a zone.  [default: all recorded]")
+@option("--until WHEN", "Enqueued until.  [default: now]")
 @option(
-    "--since",
-    metavar="WHEN",
-    help="Enqueued since: 1h (ago), or a time with a zone.  [default: all recorded]",
+    "--for DURATION",
+    "following",
+    "Audit from now on for this long, and read events before they are trimmed.",
 )
-@option("--until", metavar="WHEN", help="Enqueued until.  [default: now]")
-@option(
-    "--for", "following", type=DURATION, metavar="DURATION",
-    help="Audit from now on for this long, and read events before they are trimmed.",
-)  # fmt: skip
 def audit(
     session: Session,
     queues: str | None,

@@ -13,7 +13,6 @@ import click
 from jobq.cli import exits, output
 from jobq.cli.messages import content_facts, job_name
 from jobq.cli.options import (
-    DURATION,
     group,
     limit_option,
     offset_option,
@@ -38,10 +37,8 @@ DEAD = Listing(
 )  # fmt: skip
 
 older_option = option(
-    "--older-than",
-    type=DURATION,
-    metavar="DURATION",
-    help="With --all or --where: only messages that have been dead for this long.",
+    "--older-than DURATION",
+    "With --all or --where: only messages that have been dead for this long.",
 )
 
 
@@ -53,14 +50,11 @@ class Conditions(click.types.StringParamType):
 
 
 where_option = option(
-    "--where", "conditions", type=Conditions(), multiple=True, metavar="FIELD=PATTERN",
-    help="Only messages whose reason, job or mid matches; * stands for any text, and a reason is matched by its "
-    "first line. Repeatable: all must match.",
+    "--where FIELD=PATTERN", "conditions", "Only messages whose reason, job or mid matches; * stands for any text, and "
+    "a reason is matched by its first line. Repeatable: all must match.", type=Conditions(), multiple=True
 )  # fmt: skip
 ids_argument = click.argument("ids", metavar="[ID...]", nargs=-1)
-all_option = option(
-    "--all", "everything", is_flag=True, help="All dead messages of the one queue in --queues."
-)
+all_option = option("--all", "everything", "All dead messages of the one queue in --queues.")
 
 
 class Where:
@@ -90,10 +84,7 @@ class Where:
         return all(pattern.fullmatch(field(message)) for field, pattern in self._asked)
 
 
-@group(
-    "dead",
-    examples="jobq dead list\njobq dead show resize:a.jpg\njobq dead revive --all --queues low",
-)
+@group("dead", "list", "show resize:a.jpg", "revive --all --queues low")
 def dead() -> None:
     """List, revive and purge messages that are out of attempts.
 
@@ -101,11 +92,11 @@ def dead() -> None:
     """
 
 
-@command("list", group=dead, examples="jobq dead list\njobq dead list --queues low --all --json")
+@command("list", "", "--queues low --all --json", group=dead)
 @queues_option
 @offset_option
 @limit_option(100, 1000)
-@option("--all", "everything", is_flag=True, help="Show all from --offset on.")
+@option("--all", "everything", "Show all from --offset on.")
 @where_option
 def list_(
     session: Session, queues: str | None, offset: int, limit: int, everything: bool,
@@ -132,11 +123,7 @@ def list_(
         session.note(line)
 
 
-@command(
-    "show",
-    group=dead,
-    examples="jobq dead show resize:a.jpg\njobq dead show resize:a.jpg --json | jq -r .content",
-)
+@command("show", "resize:a.jpg", "resize:a.jpg --json | jq -r .content", group=dead)
 @click.argument("dead_id", metavar="ID")
 @queues_option
 def show(session: Session, dead_id: str, queues: str | None) -> int:
@@ -157,13 +144,11 @@ def show(session: Session, dead_id: str, queues: str | None) -> int:
 
 @command(
     "revive",
+    "resize:a.jpg",
+    "--all --queues low",
+    "--where 'reason=no job *' --where 'job=app.mail.*'",
     group=dead,
     changes=True,
-    examples="""
-        jobq dead revive resize:a.jpg
-        jobq dead revive --all --queues low
-        jobq dead revive --where 'reason=no job *' --where 'job=app.mail.*'
-    """,
 )
 @ids_argument
 @all_option
@@ -182,10 +167,7 @@ def revive(session: Session, ids: tuple[str, ...], queues: str | None, **which: 
 
 
 @command(
-    "purge",
-    group=dead,
-    changes=True,
-    examples="jobq dead purge resize:a.jpg\njobq dead purge --all --queues low --older-than 7d --yes",
+    "purge", "resize:a.jpg", "--all --queues low --older-than 7d --yes", group=dead, changes=True
 )
 @ids_argument
 @all_option

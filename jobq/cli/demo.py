@@ -17,35 +17,15 @@ FOLDER = Path("examples", "stdlib_census")
 SCRIPT, PIPELINE = FOLDER / "demo.py", FOLDER / "pipeline.py"
 
 
-@command(
-    "demo",
-    examples="""
-        jobq demo
-        jobq demo --files 500 --processes 4
-        jobq demo --pipeline
-    """,
-)
+@command("demo", "", "--files 500 --processes 4", "--pipeline")
 @option(
-    "--files", type=click.IntRange(10),
-    help="Number of files.  [default: all; with --pipeline 4000]",
-)  # fmt: skip
-@option(
-    "--processes",
-    type=click.IntRange(1),
-    default=2,
-    show_default=True,
-    help="Number of worker processes.",
+    "--files", "Number of files.  [default: all; with --pipeline 4000]", type=click.IntRange(10)
 )
-@option("--keep", is_flag=True, help="Keep the folder and the keys.")
-@option(
-    "--pipeline", is_flag=True, help="Also use a lake, DataFrames and reports; needs jobq[spark]."
-)
-@option(
-    "--rows", type=click.IntRange(1), help="With --pipeline: rows to enqueue.  [default: 100000]"
-)
-@option(
-    "--page", metavar="FILE", help="With --pipeline: file of the report.  [default: jobq-demo.html]"
-)
+@option("--processes", "Number of worker processes.", type=click.IntRange(1), default=2)
+@option("--keep", "Keep the folder and the keys.")
+@option("--pipeline", "Also use a lake, DataFrames and reports; needs jobq[spark].")
+@option("--rows", "With --pipeline: rows to enqueue.  [default: 100000]", type=click.IntRange(1))
+@option("--page FILE", "With --pipeline: file of the report.  [default: jobq-demo.html]")
 def demo(
     session: Session, files: int | None, processes: int, keep: bool, pipeline: bool,
     rows: int | None, page: str | None,

@@ -14,7 +14,7 @@ import click
 from jobq.cli import output
 from jobq.cli.arguments import Given, from_json, from_lines, from_words, moment_of, pairs_of
 from jobq.cli.modules import load, module_of
-from jobq.cli.options import DURATION, Function, import_option, option
+from jobq.cli.options import Function, import_option, option
 from jobq.cli.session import Session, command
 from jobq.errors import ConfigError, JobqError
 from jobq.jobs.job import Job
@@ -22,33 +22,34 @@ from jobq.jobs.registry import Registry, default_registry, job
 from jobq.jobs.results import Receipt
 from jobq.queue.types import PER_CALL
 
-EXAMPLES = """
-    jobq enqueue app.jobs.resize a.jpg width=200
-    jobq enqueue app.jobs.resize a.jpg width=200 --queue low --delay 5m --mid resize:a.jpg
-    jobq enqueue app.jobs.resize a.jpg --retries 0 --timeout 30s --header tenant=acme
-    jobq enqueue app.jobs.resize --args-json '["a=b.jpg", -5]'
-    jobq enqueue app.jobs.resize --import app.jobs -- -5
-    jobq enqueue app.jobs.resize --file calls.jsonl --json
-"""
-
-
 _OPTIONS = (
-    option("-q", "--queue", metavar="NAME", shared=("JOBQ_QUEUE",), help="Queue.  [default: the job's, else default]"),
-    option("--mid", help="The message's id. A second message with the id of a live one is refused."),
-    option("--delay", type=DURATION, help="Run no earlier than this long from now."),
-    option("--at", metavar="TIME",
-           help="Run no earlier than 2026-11-21T08:00 (this host's zone, or +01:00), or epoch seconds."),
-    option("--can-update", is_flag=True, help="Replace the content of a waiting message with the same mid."),
-    option("--can-requeue", is_flag=True, help="If the mid is running, run the new content after it."),
-    option("--dedupe", type=DURATION, help="Refuse the mid for this long after the message is done."),
-    option("--lease", type=DURATION, help="Least length of the message's lease.  [default: the worker's]"),
-    option("--durability", metavar="LEVEL", help="Wait until the server confirms memory, disk or replicas=N."),
-    option("--header", "headers", multiple=True, metavar="NAME=TEXT", help="Header of the message; repeatable."),
-    option("--retries", type=int, metavar="N", help="Retries after a failure.  [default: the job's]"),
-    option("--timeout", type=DURATION, help="Raise JobTimeout in the job after this long.  [default: the job's]"),
-    option("--hard-timeout", type=DURATION, help="Kill the process of the job after this long.  [default: the job's]"),
-    option("--result-ttl", type=DURATION, help="Keep the result for this long.  [default: the job's]"),
-)  # fmt: skip
+    option(
+        "-q, --queue NAME", "Queue.  [default: the job's, else default]", shared=("JOBQ_QUEUE",)
+    ),
+    option(
+        "--mid TEXT", "The message's id. A second message with the id of a live one is refused."
+    ),
+    option("--delay DURATION", "Run no earlier than this long from now."),
+    option(
+        "--at TIME",
+        "Run no earlier than 2026-11-21T08:00 (this host's zone, or +01:00), or epoch seconds.",
+    ),
+    option("--can-update", "Replace the content of a waiting message with the same mid."),
+    option("--can-requeue", "If the mid is running, run the new content after it."),
+    option("--dedupe DURATION", "Refuse the mid for this long after the message is done."),
+    option("--lease DURATION", "Least length of the message's lease.  [default: the worker's]"),
+    option("--durability LEVEL", "Wait until the server confirms memory, disk or replicas=N."),
+    option("--header NAME=TEXT", "headers", "Header of the message; repeatable.", multiple=True),
+    option("--retries N", "Retries after a failure.  [default: the job's]", type=int),
+    option(
+        "--timeout DURATION", "Raise JobTimeout in the job after this long.  [default: the job's]"
+    ),
+    option(
+        "--hard-timeout DURATION",
+        "Kill the process of the job after this long.  [default: the job's]",
+    ),
+    option("--result-ttl DURATION", "Keep the result for this long.  [default: the job's]"),
+)
 
 
 def _call_options(function: Function) -> Function:
@@ -56,14 +57,24 @@ def _call_options(function: Function) -> Function:
     return reduce(lambda inner, decorate: decorate(inner), reversed(_OPTIONS), function)
 
 
-@command("enqueue", changes=True, examples=EXAMPLES)
+@command(
+    "enqueue",
+    "app.jobs.resize a.jpg width=200",
+    "app.jobs.resize a.jpg width=200 --queue low --delay 5m --mid resize:a.jpg",
+    "app.jobs.resize a.jpg --retries 0 --timeout 30s --header tenant=acme",
+    "app.jobs.resize --args-json '[\"a=b.jpg\", -5]'",
+    "app.jobs.resize --import app.jobs -- -5",
+    "app.jobs.resize --file calls.jsonl --json",
+    changes=True,
+)
 @click.argument("job")
 @click.argument("words", metavar="[ARG|NAME=ARG]...", nargs=-1)
+@option("--args-json ARRAY", "Positional arguments as a JSON array, before the ARGs.")
 @option(
-    "--args-json", metavar="ARRAY", help="Positional arguments as a JSON array, before the ARGs."
+    "--file FILE",
+    'Read a call a line: [args...] or {"args", "kwargs", "mid"}; - is stdin.',
+    type=click.File("rb"),
 )
-@option("--file", type=click.File("rb"), metavar="FILE",
-        help='Read a call a line: [args...] or {"args", "kwargs", "mid"}; - is stdin.')  # fmt: skip
 @import_option
 @_call_options
 def enqueue(

@@ -18,14 +18,7 @@ POLL_EVERY_S = 0.25
 PAGE = 1_000
 
 
-@group(
-    "events",
-    examples="""
-    jobq events tail --follow
-    jobq events level all --queues low
-    jobq events maxlen 1000000 --queues low
-""",
-)
+@group("events", "tail --follow", "level all --queues low", "maxlen 1000000 --queues low")
 def events() -> None:
     """Show what queues recorded, and set how much they record.
 
@@ -33,7 +26,7 @@ def events() -> None:
     """
 
 
-@command("level", group=events, examples="jobq events level\njobq events level all --queues low")
+@command("level", "", "all --queues low", group=events)
 @click.argument("level", type=click.Choice(LEVELS), required=False)
 @queues_option
 def level(session: Session, level: str | None, queues: str | None) -> None:
@@ -46,9 +39,7 @@ def level(session: Session, level: str | None, queues: str | None) -> None:
         session.say({"queue": name, "level": now}, f"{name}: {now}")
 
 
-@command(
-    "maxlen", group=events, examples="jobq events maxlen\njobq events maxlen 1000000 --queues low"
-)
+@command("maxlen", "", "1000000 --queues low", group=events)
 @click.argument("length", type=click.IntRange(*MAXLENS), required=False)
 @queues_option
 def maxlen(session: Session, length: int | None, queues: str | None) -> None:
@@ -58,17 +49,9 @@ def maxlen(session: Session, length: int | None, queues: str | None) -> None:
         session.say({"queue": name, "maxlen": now}, f"{name}: {now:,}")
 
 
-@command(
-    "tail",
-    group=events,
-    examples="""
-        jobq events tail
-        jobq events tail -n 100 --queues low --json
-        jobq events tail --follow
-    """,
-)
+@command("tail", "", "-n 100 --queues low --json", "--follow", group=events)
 @limit_option(20, PAGE)
-@option("--follow", is_flag=True, help="Print new events until Ctrl-C.")
+@option("--follow", "Print new events until Ctrl-C.")
 @queues_option
 def tail(session: Session, limit: int, follow: bool, queues: str | None) -> int:
     """Print the newest events, oldest first.

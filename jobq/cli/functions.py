@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import click
-
 from jobq.cli import exits
 from jobq.cli.options import group, option
 from jobq.cli.session import Session, command
@@ -18,7 +16,7 @@ from jobq.client.functions import (
 )
 
 
-@group("functions", examples="jobq functions load\njobq functions check")
+@group("functions", "load", "check")
 def functions() -> None:
     """Load the scripts into the server as functions.
 
@@ -27,10 +25,11 @@ def functions() -> None:
 
 
 library_option = option(
-    "--library", "chosen", type=click.Choice(["engine", "reliable", "topic", "all"]), default="engine",
-    show_default=True,
-    help="engine: jobq's own scripts. The others: reliable_push, topic_append …, for any client.",
-)  # fmt: skip
+    "--library engine|reliable|topic|all",
+    "chosen",
+    "engine: jobq's own scripts. The others: reliable_push, topic_append …, for any client.",
+    default="engine",
+)
 
 
 def _libraries(chosen: str) -> list[Library]:
@@ -42,15 +41,13 @@ def _libraries(chosen: str) -> list[Library]:
 
 @command(
     "load",
+    "",
+    "--library reliable",
+    "--url redis://jobq_deployer:secret@queue.example --prune",
     group=functions,
-    examples="""
-        jobq functions load
-        jobq functions load --library reliable
-        jobq functions load --url redis://jobq_deployer:secret@queue.example --prune
-    """,
 )
 @library_option
-@option("--prune", is_flag=True, help="Also delete the libraries of other versions of jobq.")
+@option("--prune", "Also delete the libraries of other versions of jobq.")
 def load(session: Session, chosen: str, prune: bool) -> None:
     """Load this version's libraries into the server, or each node of a Cluster. Harmless to repeat.
 
@@ -67,11 +64,7 @@ def load(session: Session, chosen: str, prune: bool) -> None:
         session.say({"library": name, "dropped": True}, f"{name}: dropped")
 
 
-@command(
-    "check",
-    group=functions,
-    examples="jobq functions check\njobq functions check --library reliable",
-)
+@command("check", "", "--library reliable", group=functions)
 @library_option
 def check(session: Session, chosen: str) -> int:
     """Compare the server's libraries with this version's scripts.

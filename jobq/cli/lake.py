@@ -12,7 +12,7 @@ import click
 from jobq.cli import exits, output
 from jobq.cli.arguments import pairs_of
 from jobq.cli.check import show_audit
-from jobq.cli.options import DURATION, Function, group, option, queues_option, yes_option
+from jobq.cli.options import Function, group, option, queues_option, yes_option
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
 from jobq.cli.spark import master_option, memory_option
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from jobq.pipeline.replay import Replayed, ReplayTarget
 
 _storage = option(
-    "--storage-option", "storage", metavar="KEY=VALUE", multiple=True,
-    help="How to reach a bucket, such as AWS_ENDPOINT_URL=…; repeatable. AWS_… variables are read, too.",
-)  # fmt: skip
+    "--storage-option KEY=VALUE",
+    "storage",
+    "How to reach a bucket, such as AWS_ENDPOINT_URL=…; repeatable. AWS_… variables are read, too.",
+    multiple=True,
+)
 
 
 def lake_options(function: Function, needed: str = "required") -> Function:
     """Add --lake and --storage-option; `needed` says when --lake is required."""
-    lake = option(
-        "--lake", "path", metavar="PATH", shared=("JOBQ_LAKE",),
-        help=f"The lake: a folder, or s3://bucket/folder.  [{needed}]",
-    )  # fmt: skip
+    text = f"The lake: a folder, or s3://bucket/folder.  [{needed}]"
+    lake = option("--lake PATH", "path", text, shared=("JOBQ_LAKE",))
     return lake(_storage(function))
 
 
@@ -57,13 +57,11 @@ def opened(path: str | None, storage: Sequence[str], *, create: bool = False) ->
 
 @group(
     "lake",
+    "ingest --lake ./lake --once",
+    "ingest --lake s3://history/jobq --every 30s --trim",
+    "stats --lake ./lake",
+    "compact --lake ./lake",
     removed={"drain": "'jobq lake drain' was removed; run 'jobq worker --burst' on each machine"},
-    examples="""
-        jobq lake ingest --lake ./lake --once
-        jobq lake ingest --lake s3://history/jobq --every 30s --trim
-        jobq lake stats --lake ./lake
-        jobq lake compact --lake ./lake
-    """,
 )
 def lake() -> None:
     """Keep events, topics and dead messages in a lake.
@@ -74,40 +72,36 @@ def lake() -> None:
 
 @command(
     "ingest",
+    "--lake ./lake --once",
+    "--lake ./lake --every 30s --trim",
+    "--lake s3://history/jobq --once --storage-option AWS_REGION=eu-central-1",
+    "--once --spark always --master spark://host:7077",
     group=lake,
-    examples="""
-        jobq lake ingest --lake ./lake --once
-        jobq lake ingest --lake ./lake --every 30s --trim
-        jobq lake ingest --lake s3://history/jobq --once --storage-option AWS_REGION=eu-central-1
-        jobq lake ingest --once --spark always --master spark://host:7077
-    """,
 )
 @lake_options
-@option("--once", is_flag=True, help="Read what there is, then exit.  [default, without --every]")
-@option("--every", type=DURATION, metavar="DURATION", help="Read at this interval until TERM.")
+@option("--once", "Read what there is, then exit.  [default, without --every]")
+@option("--every DURATION", "Read at this interval until TERM.")
 @option(
-    "--max-rows", type=click.IntRange(1), default=1_000_000, show_default=True,
-    help="About how many entries to commit at once.",
-)  # fmt: skip
-@option("--trim", is_flag=True, help="Delete events from their streams once they are committed.")
+    "--max-rows",
+    "About how many entries to commit at once.",
+    type=click.IntRange(1),
+    default=1_000_000,
+)
+@option("--trim", "Delete events from their streams once they are committed.")
 @option(
-    "--spark", "when", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
-    help="Whether Spark reads: auto starts it for a backlog of a million entries.",
-)  # fmt: skip
+    "--spark auto|always|never",
+    "when",
+    "Whether Spark reads: auto starts it for a backlog of a million entries.",
+    default="auto",
+)
 @master_option
 @option(
-    "--rollup", type=DURATION, default="1h", show_default=True,
-    help="Update job_runs and rollup_hourly at most at this interval; 0: only compact does.",
-)  # fmt: skip
-@option(
-    "--wait", type=DURATION, default="0s", show_default=True,
-    help="Wait this long for another ingest or maintenance to end.",
-)  # fmt: skip
-@option(
-    "--adopt",
-    is_flag=True,
-    help="Rebuild lost offsets from the rows; see docs/guides/spark/ingest.md.",
+    "--rollup DURATION",
+    "Update job_runs and rollup_hourly at most at this interval; 0: only compact does.",
+    default="1h",
 )
+@option("--wait DURATION", "Wait this long for another ingest or maintenance to end.", default="0s")
+@option("--adopt", "Rebuild lost offsets from the rows; see docs/guides/spark/ingest.md.")
 @queues_option
 def ingest(
     session: Session, path: str | None, storage: tuple[str, ...], once: bool, every: float | None,
@@ -190,16 +184,13 @@ def _say_round(session: Session, work: Ingest, found: IngestRound, *, quiet: boo
 
 
 wait_option = option(
-    "--wait", type=DURATION, default="1m", show_default=True,
-    help="Wait this long for an ingest or other maintenance to end.",
-)  # fmt: skip
-
-
-@command(
-    "stats", group=lake, examples="jobq lake stats --lake ./lake\njobq lake stats --backlog --json"
+    "--wait DURATION", "Wait this long for an ingest or other maintenance to end.", default="1m"
 )
+
+
+@command("stats", "--lake ./lake", "--backlog --json", group=lake)
 @lake_options
-@option("--backlog", is_flag=True, help="Also show how much is not read yet.")
+@option("--backlog", "Also show how much is not read yet.")
 def stats(session: Session, path: str | None, storage: tuple[str, ...], backlog: bool) -> None:
     """Show rows, bytes and days of every table, and with --backlog how far it is behind each queue."""
     from jobq.pipeline.lake import inspection
@@ -220,7 +211,7 @@ def stats(session: Session, path: str | None, storage: tuple[str, ...], backlog:
         session.say_all(behind, Listing(columns, empty="no backlog: no queue has events or topics"))
 
 
-@command("check", group=lake, examples="jobq lake check --lake ./lake\njobq lake check --json")
+@command("check", "--lake ./lake", "--json", group=lake)
 @lake_options
 def check(session: Session, path: str | None, storage: tuple[str, ...]) -> int:
     """Read every file and check it: rows as committed, no row twice, offsets only forward.
@@ -239,16 +230,10 @@ def check(session: Session, path: str | None, storage: tuple[str, ...]) -> int:
     return exits.NO if bad else exits.OK
 
 
-@command(
-    "compact",
-    group=lake,
-    examples="jobq lake compact --lake ./lake\njobq lake compact --rollups --json",
-)
+@command("compact", "--lake ./lake", "--rollups --json", group=lake)
 @lake_options
-@option(
-    "--target-mb", type=click.IntRange(1), default=128, show_default=True, help="Size of a file."
-)
-@option("--rollups/--no-rollups", default=True, help="Also update job_runs and rollup_hourly.")
+@option("--target-mb", "Size of a file.", type=click.IntRange(1), default=128)
+@option("--rollups/--no-rollups", "Also update job_runs and rollup_hourly.", default=True)
 @master_option
 @wait_option
 def compact(
@@ -311,19 +296,9 @@ def _say_compacted(session: Session, one: Compacted) -> None:
     )
 
 
-@command(
-    "vacuum",
-    group=lake,
-    examples="jobq lake vacuum --lake ./lake\njobq lake vacuum --older-than 1d",
-)
+@command("vacuum", "--lake ./lake", "--older-than 1d", group=lake)
 @lake_options
-@option(
-    "--older-than",
-    type=DURATION,
-    default="7d",
-    show_default=True,
-    help="Delete files not needed for this long.",
-)
+@option("--older-than DURATION", "Delete files not needed for this long.", default="7d")
 @wait_option
 def vacuum(
     session: Session, path: str | None, storage: tuple[str, ...], older_than: float, wait: float
@@ -338,19 +313,16 @@ def vacuum(
             session.say({"table": table, "files": files}, f"{table}: {files:,} files deleted")
 
 
-@command("expire", group=lake, examples="jobq lake expire --lake ./lake --older-than 90d --yes")
+@command("expire", "--lake ./lake --older-than 90d --yes", group=lake)
 @lake_options
+@option("--older-than DURATION", "Drop days older than this.", default="90d")
 @option(
-    "--older-than",
-    type=DURATION,
-    default="90d",
-    show_default=True,
-    help="Drop days older than this.",
+    "--table events|topics|dead|quarantine",
+    "tables",
+    "Table; repeatable.",
+    multiple=True,
+    default=("events",),
 )
-@option(
-    "--table", "tables", multiple=True, default=("events",), show_default=True,
-    type=click.Choice(["events", "topics", "dead", "quarantine"]), help="Table; repeatable.",
-)  # fmt: skip
 @yes_option
 @wait_option
 def expire(
@@ -371,14 +343,10 @@ def expire(
             session.say(one._asdict(), text)
 
 
-@command(
-    "mark",
-    group=lake,
-    examples="jobq lake mark v2.4.0\njobq lake mark v2.4.0 --at 2026-11-20T14:05Z",
-)
+@command("mark", "v2.4.0", "v2.4.0 --at 2026-11-20T14:05Z", group=lake)
 @click.argument("name")
 @lake_options
-@option("--at", metavar="TIME", help="Time in ISO 8601, UTC if it has no zone.  [default: now]")
+@option("--at TIME", "Time in ISO 8601, UTC if it has no zone.  [default: now]")
 def mark(
     session: Session, name: str, path: str | None, storage: tuple[str, ...], at: str | None
 ) -> None:
@@ -395,69 +363,50 @@ NOTE_EVERY_S = 5.0
 
 @command(
     "replay",
+    "--topic orders --since 2026-11-01T00:00Z --until 2026-11-08T00:00Z --to-topic orders-again",
+    "--topic orders --since 7d --to-queue low --job app.jobs.bill --as json",
+    "--topic orders --since 7d --to-queue low --dry-run",
+    "--dead --queue low --since 2d",
     group=lake,
-    examples="""
-        jobq lake replay --topic orders --since 2026-11-01T00:00Z --until 2026-11-08T00:00Z --to-topic orders-again
-        jobq lake replay --topic orders --since 7d --to-queue low --job app.jobs.bill --as json
-        jobq lake replay --topic orders --since 7d --to-queue low --dry-run
-        jobq lake replay --dead --queue low --since 2d
-    """,
 )
 @lake_options
-@option("--topic", metavar="NAME", help="Replay messages of this topic.")
-@option("--dead", is_flag=True, help="Replay dead messages of --queue.")
-@option("--queue", metavar="NAME", help="With --dead: the queue.")
+@option("--topic NAME", "Replay messages of this topic.")
+@option("--dead", "Replay dead messages of --queue.")
+@option("--queue NAME", "With --dead: the queue.")
+@option("--since WHEN", "Messages appended or dead since: 7d (ago) or a time.", required=True)
+@option("--until WHEN", "Messages before this time.  [default: now]")
+@option("--to-topic NAME", "Append to this topic, in order.")
+@option("--to-queue NAME", "Enqueue to this queue.")
+@option("--job NAME", "With --to-queue: call this job.  [default: enqueue contents as they are]")
 @option(
-    "--since",
-    required=True,
-    metavar="WHEN",
-    help="Messages appended or dead since: 7d (ago) or a time.",
+    "--as text|json|base64",
+    "shape",
+    "With --job: how the content becomes its one argument.",
+    default="text",
 )
-@option("--until", metavar="WHEN", help="Messages before this time.  [default: now]")
-@option("--to-topic", metavar="NAME", help="Append to this topic, in order.")
-@option("--to-queue", metavar="NAME", help="Enqueue to this queue.")
 @option(
-    "--job",
-    metavar="NAME",
-    help="With --to-queue: call this job.  [default: enqueue contents as they are]",
-)
-@option("--as", "shape", type=click.Choice(["text", "json", "base64"]), default="text", show_default=True,
-        help="With --job: how the content becomes its one argument.")  # fmt: skip
-@option(
-    "--id",
+    "--id NAME",
     "name",
-    metavar="NAME",
+    "Name of this replay; a new name sends again what was sent before.",
     default="",
-    help="Name of this replay; a new name sends again what was sent before.",
+)
+@option("--plain", "With --to-topic: add no headers about the origin of a message.")
+@option(
+    "--rate N", "Send at most N messages a second.", type=click.FloatRange(min=0, min_open=True)
 )
 @option(
-    "--plain",
-    is_flag=True,
-    help="With --to-topic: add no headers about the origin of a message.",
-)
-@option(
-    "--rate",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="N",
-    help="Send at most N messages a second.",
-)
-@option(
-    "--dedupe-for",
-    type=DURATION,
+    "--dedupe-for DURATION",
+    "To queues: refuse a message for this long after it is done.",
     default="1d",
-    show_default=True,
-    help="To queues: refuse a message for this long after it is done.",
 )
+@option("--remember DURATION", "How long to remember what was sent.", default="30d")
+@option("--dry-run", "Show what there is, and send nothing.")
 @option(
-    "--remember",
-    type=DURATION,
-    default="30d",
-    show_default=True,
-    help="How long to remember what was sent.",
+    "--spark auto|always|never",
+    "when",
+    "Whether Spark reads: auto starts it for days over 256 MB.",
+    default="auto",
 )
-@option("--dry-run", is_flag=True, help="Show what there is, and send nothing.")
-@option("--spark", "when", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
-        help="Whether Spark reads: auto starts it for days over 256 MB.")  # fmt: skip
 @master_option
 def replay(
     session: Session, path: str | None, storage: tuple[str, ...], topic: str | None, dead: bool,
@@ -641,34 +590,17 @@ def _progress(session: Session, total: int) -> Callable[[int], None]:
 
 @command(
     "audit",
+    "--lake ./lake --since 30d",
+    "--since 2026-10-01T00:00Z --until 2026-11-01T00:00Z --queues low --format json",
+    "--since 1d --ask",
     group=lake,
-    examples="""
-        jobq lake audit --lake ./lake --since 30d
-        jobq lake audit --since 2026-10-01T00:00Z --until 2026-11-01T00:00Z --queues low --format json
-        jobq lake audit --since 1d --ask
-    """,
 )
 @lake_options
 @queues_option
-@option(
-    "--since",
-    metavar="WHEN",
-    help="Enqueued since: 30d (ago) or a time.  [default: all recorded]",
-)
-@option("--until", metavar="WHEN", help="Enqueued until.  [default: all]")
-@option(
-    "--ask",
-    is_flag=True,
-    help="Ask the server about open messages: they are live or lost.",
-)
-@option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Output format.",
-)
+@option("--since WHEN", "Enqueued since: 30d (ago) or a time.  [default: all recorded]")
+@option("--until WHEN", "Enqueued until.  [default: all]")
+@option("--ask", "Ask the server about open messages: they are live or lost.")
+@option("--format table|json", "form", "Output format.", default="table")
 @master_option
 @memory_option
 def audit(

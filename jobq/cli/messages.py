@@ -40,9 +40,7 @@ def job_name(content: bytes) -> str:
 UNKNOWN = "nil"
 
 
-@command(
-    "status", examples="jobq status resize:a.jpg\njobq status resize:a.jpg --queues low --json"
-)
+@command("status", "resize:a.jpg", "resize:a.jpg --queues low --json")
 @click.argument("mid")
 @queues_option
 def status(session: Session, mid: str, queues: str | None) -> int:
@@ -77,11 +75,7 @@ def _statuses(session: Session, mid: str, names: str | None) -> Iterator[dict[st
     yield from session.from_each(names, one)
 
 
-@command(
-    "cancel",
-    changes=True,
-    examples="jobq cancel resize:a.jpg\njobq cancel resize:a.jpg resize:b.jpg --queues low --json",
-)
+@command("cancel", "resize:a.jpg", "resize:a.jpg resize:b.jpg --queues low --json", changes=True)
 @click.argument("mids", metavar="MID...", nargs=-1, required=True)
 @queues_option
 def cancel(session: Session, mids: tuple[str, ...], queues: str | None) -> int:

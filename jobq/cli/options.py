@@ -7,7 +7,7 @@ many commands share, [tool.jobq] of the nearest pyproject.toml, its default.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -102,7 +102,15 @@ class Option(click.Option):
 class WithExamples(click.Command):
     """A command or group whose help ends with examples."""
 
+    path: str = ""
     examples: str = ""
+
+    def place_in(self, group: Group | None, examples: Sequence[str]) -> None:
+        """Add the command to its group. Each example is what follows `jobq GROUP COMMAND`."""
+        self.path = f"{group.path if group else 'jobq'} {self.name}"
+        self.examples = "\n".join(f"{self.path} {example}".rstrip() for example in examples)
+        if group is not None:
+            group.add_command(self)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_epilog(ctx, formatter)
@@ -230,9 +238,27 @@ class Names(click.types.StringParamType):
 DURATION = Duration()
 
 
-def option(*names: str, **attrs: Any) -> Callable[[Function], Function]:
-    """click.option that makes an Option of this module."""
-    return click.option(*names, cls=Option, **attrs)
+def option(names: str, *words: str, **attrs: Any) -> Callable[[Function], Function]:
+    """Declare an Option: `option("-n, --name QUEUE", "Name of the queue.")`.
+
+    names: as the help shows them. An option without a metavar or a type is a flag. The metavar DURATION is that type,
+    and low|high is a choice.
+    words: the parameter's name if it isn't the long flag's, and the help, which ends with the default.
+    """
+    *flags, last = names.split(", ")
+    last, _, metavar = last.partition(" ")
+    *parameter, text = words
+    if metavar == "DURATION":
+        attrs["type"] = DURATION
+    elif "|" in metavar:
+        attrs["type"] = click.Choice(metavar.split("|"))
+    elif metavar:
+        attrs["metavar"] = metavar
+    elif attrs.get("type") is None:
+        attrs["is_flag"] = True
+    if attrs.get("default", "") != "" and "[default" not in text and not attrs.get("is_flag"):
+        attrs.setdefault("show_default", True)
+    return click.option(*flags, last, *parameter, cls=Option, help=text, **attrs)
 
 
 def _joined(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> str | None:
@@ -241,52 +267,46 @@ def _joined(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
 
 def queues_option_of(text: str, **attrs: Any) -> Callable[[Function], Function]:
     """--queues low,high, or -q low -q high; the command gets one comma-separated text, or None."""
-    return option(
-        "-q", "--queues", type=Names(), multiple=True, callback=_joined, metavar="NAMES",
-        shared=("JOBQ_QUEUES",), help=text, **attrs,
-    )  # fmt: skip
+    attrs |= {"type": Names(), "multiple": True, "callback": _joined, "shared": ("JOBQ_QUEUES",)}
+    return option("-q, --queues NAMES", text, **attrs)
 
 
 def limit_option(
     default: int | None, most: int | None = None, *, short: bool = True
 ) -> Callable[[Function], Function]:
     """-n, --limit: how many to show at most. `short`: whether -n is free for it."""
+    names, kind = "-n, " * short + "--limit N", click.IntRange(0 if most is None else 1, most)
     shown = "all" if default is None else True
-    return option(
-        *(["-n"] if short else []), "--limit", type=click.IntRange(0 if most is None else 1, most),
-        default=default, show_default=shown, metavar="N", help="Show at most N.",
-    )  # fmt: skip
+    return option(names, "Show at most N.", type=kind, default=default, show_default=shown)
 
 
 queues_option = queues_option_of("Queues, comma-separated; repeatable.  [default: all there are]")
-offset_option = option(
-    "--offset", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Skip the first N."
-)  # fmt: skip
+offset_option = option("--offset N", "Skip the first N.", type=click.IntRange(0), default=0)
 import_option = option(
-    "--import", "modules", type=Modules(), multiple=True, metavar="MODULE", shared=("JOBQ_IMPORT",),
-    help="Import this module of jobs, also from the working folder; repeatable.",
+    "--import MODULE", "modules", "Import this module of jobs, also from the working folder; repeatable.",
+    type=Modules(), multiple=True, shared=("JOBQ_IMPORT",)
 )  # fmt: skip
-yes_option = option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+yes_option = option("-y, --yes", "Don't ask for confirmation.")
 
 server_options = (
-    option("--url", metavar="URL", shared=("JOBQ_URL", "REDIS_URL"),
-           help="URL of the server.  [default: an embedded server]"),
-    option("--namespace", metavar="NAME", shared=("JOBQ_NAMESPACE",),
-           help="First part of every key of jobq.  [default: jobq]"),
-    option("--json", "as_json", is_flag=True, shared=("JOBQ_JSON",), help="Print JSON, one document a line."),
+    option("--url URL", "URL of the server.  [default: an embedded server]", shared=("JOBQ_URL", "REDIS_URL")),
+    option("--namespace NAME", "First part of every key of jobq.  [default: jobq]", shared=("JOBQ_NAMESPACE",)),
+    option("--json", "as_json", "Print JSON, one document a line.", shared=("JOBQ_JSON",)),
 )  # fmt: skip
 
 
 def group(
-    name: str, *, examples: str, parent: click.Group | None = None, removed: dict[str, str] | None = None
-) -> Callable[[Function], Group]:  # fmt: skip
-    """Declare a group of verbs, in `parent` if it is given. removed: old verb -> what to say about it."""
+    name: str, *examples: str, parent: Group | None = None, removed: dict[str, str] | None = None
+) -> Callable[[Function], Group]:
+    """Declare a group of verbs, in `parent` if it is given; examples without the command itself.
+
+    removed: old verb -> what to say about it.
+    """
 
     def declare(function: Function) -> Group:
         made = click.group(name, cls=Group)(function)
-        made.examples, made.removed = examples, removed or {}
-        if parent is not None:
-            parent.add_command(made)
+        made.place_in(parent, examples)
+        made.removed = removed or {}
         return made
 
     return declare

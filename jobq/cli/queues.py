@@ -17,7 +17,6 @@ import click
 from jobq.cli import exits, output
 from jobq.cli.messages import content_facts
 from jobq.cli.options import (
-    DURATION,
     group,
     limit_option,
     offset_option,
@@ -41,21 +40,15 @@ QUEUES = Listing(
 )
 #: Place -> what its messages are called.
 PLACES = {"ready": "ready", "due": "delayed", "circle": "running"}
-EXAMPLES = """
-    jobq queues
-    jobq queues --watch
-    jobq queues --queues low,high --json
-    jobq queues --watch --every 5s --json | jq .ready
-"""
 
 
-@command("queues", examples=EXAMPLES)
-@queues_option
-@option("-w", "--watch", is_flag=True, help="Repeat until Ctrl-C.")
-@option("--every", type=DURATION, default="1s", show_default=True, help="With --watch: how often.")
-@option(
-    "--times", type=click.IntRange(1), help="With --watch: how many times.  [default: until Ctrl-C]"
+@command(
+    "queues", "", "--watch", "--queues low,high --json", "--watch --every 5s --json | jq .ready"
 )
+@queues_option
+@option("-w, --watch", "Repeat until Ctrl-C.")
+@option("--every DURATION", "With --watch: how often.", default="1s")
+@option("--times", "With --watch: how many times.  [default: until Ctrl-C]", type=click.IntRange(1))
 def queues(
     session: Session, queues: str | None, watch: bool, every: float, times: int | None
 ) -> None:
@@ -147,7 +140,7 @@ def _screen() -> Iterator[None]:
 names_argument = click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
 
 
-@command("pause", examples="jobq pause low\njobq pause low high --json")
+@command("pause", "low", "low high --json")
 @names_argument
 def pause(session: Session, names: tuple[str, ...]) -> int:
     """Hand out no message of a queue until it is resumed.
@@ -157,7 +150,7 @@ def pause(session: Session, names: tuple[str, ...]) -> int:
     return _set(session, names, lambda queue: queue.admin.pause(), {"paused": True}, "paused")
 
 
-@command("resume", examples="jobq resume low")
+@command("resume", "low")
 @names_argument
 def resume(session: Session, names: tuple[str, ...]) -> int:
     """End a pause.
@@ -200,7 +193,7 @@ def _used(session: Session, names: tuple[str, ...]) -> list[str]:
     return [name for name in names if name in known]
 
 
-@group("queue", examples="jobq queue peek --queues low\njobq queue clear low")
+@group("queue", "peek --queues low", "clear low")
 def queue() -> None:
     """Look into a queue, empty it, take it off the list."""
 
@@ -216,20 +209,21 @@ class _Wanted(NamedTuple):
 
 @command(
     "peek",
+    "--queues low",
+    "--queues low --place due --all --json",
+    "--queues low --content",
     group=queue,
-    examples="""
-        jobq queue peek --queues low
-        jobq queue peek --queues low --place due --all --json
-        jobq queue peek --queues low --content
-    """,
 )
 @queues_option
-@option("--place", type=click.Choice(["ready", "due", "circle"]), default="ready", show_default=True,
-        help="ready: can run now; due: delayed; circle: handed out.")  # fmt: skip
+@option(
+    "--place ready|due|circle",
+    "ready: can run now; due: delayed; circle: handed out.",
+    default="ready",
+)
 @offset_option
 @limit_option(100, 1000)
-@option("--all", "everything", is_flag=True, help="Show all from --offset on.")
-@option("--content", is_flag=True, help="Show the contents too. They may hold secrets.")
+@option("--all", "everything", "Show all from --offset on.")
+@option("--content", "Show the contents too. They may hold secrets.")
 def peek(
     session: Session, queues: str | None, place: Place, offset: int, limit: int, everything: bool,
     content: bool,
@@ -266,7 +260,7 @@ def _record(session: Session, queue: str, wanted: _Wanted, entry: Entry) -> dict
     return record
 
 
-@command("clear", group=queue, examples="jobq queue clear low\njobq queue clear low --yes --json")
+@command("clear", "low", "low --yes --json", group=queue)
 @names_argument
 @yes_option
 def clear(session: Session, names: tuple[str, ...], yes: bool) -> int:
@@ -290,12 +284,7 @@ def clear(session: Session, names: tuple[str, ...], yes: bool) -> int:
     return exits.OK if len(used) == len(names) else exits.NO
 
 
-@command(
-    "forget",
-    group=queue,
-    changes=True,
-    examples="jobq queue forget low\njobq queue forget low --json",
-)
+@command("forget", "low", "low --json", group=queue, changes=True)
 @names_argument
 def forget(session: Session, names: tuple[str, ...]) -> int:
     """Take a queue that is no longer used off the list, and delete its events.

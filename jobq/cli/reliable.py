@@ -19,20 +19,17 @@ from jobq.protocols.reliable import ReliableQueue
 key_argument = click.argument("key")
 ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 ns_option = option(
-    "--ns", default="reliable", show_default=True, shared=("JOBQ_RELIABLE_NS",), metavar="NAME",
-    help="First part of the keys.",
-)  # fmt: skip
-token_option = option("--token", default="", help="Token of the holder; other tokens are refused.")
+    "--ns NAME", "First part of the keys.", default="reliable", shared=("JOBQ_RELIABLE_NS",)
+)
+token_option = option("--token TEXT", "Token of the holder; other tokens are refused.", default="")
 
 
 @group(
     "reliable",
-    examples="""
-    jobq reliable push mails a@b.example c@d.example
-    jobq reliable pop COUNT 10 BLOCK 5000 mails
-    jobq reliable ack mails 1601155608777-1
-    jobq reliable recover mails 10 60000
-""",
+    "push mails a@b.example c@d.example",
+    "pop COUNT 10 BLOCK 5000 mails",
+    "ack mails 1601155608777-1",
+    "recover mails 10 60000",
 )
 def reliable() -> None:
     """Use RELIABLEQ queues, as the RedisRQ module does.
@@ -69,11 +66,7 @@ def _plain(reply: Any) -> Any:
     return content_record(fields)
 
 
-@command(
-    "push",
-    group=reliable,
-    examples="jobq reliable push mails a@b.example\njobq reliable push mails -- -5",
-)
+@command("push", "mails a@b.example", "mails -- -5", group=reliable)
 @key_argument
 @click.argument("elements", metavar="ELEMENT...", nargs=-1, required=True)
 @ns_option
@@ -85,19 +78,21 @@ def push(session: Session, key: str, elements: tuple[str, ...], ns: str) -> int:
 
 @command(
     "pop",
+    "mails",
+    "COUNT 10 BLOCK 5000 high low",
+    "BLOCK -1 mails --token worker-7 --recover 60000",
     group=reliable,
-    examples="""
-        jobq reliable pop mails
-        jobq reliable pop COUNT 10 BLOCK 5000 high low
-        jobq reliable pop BLOCK -1 mails --token worker-7 --recover 60000
-    """,
     takes_negatives=True,
 )
 @click.argument("words", metavar="[COUNT n] [BLOCK ms] KEY...", nargs=-1, required=True)
 @token_option
-@option("--recover", "recover_ms", type=click.IntRange(0), metavar="MS",
-        help="First hand out messages delivered this long ago and not acknowledged.")  # fmt: skip
-@option("--deliveries", is_flag=True, help="Print the number of deliveries as a fourth item.")
+@option(
+    "--recover MS",
+    "recover_ms",
+    "First hand out messages delivered this long ago and not acknowledged.",
+    type=click.IntRange(0),
+)
+@option("--deliveries", "Print the number of deliveries as a fourth item.")
 @ns_option
 def pop(
     session: Session, words: tuple[str, ...], token: str, recover_ms: int | None, deliveries: bool,
@@ -140,7 +135,7 @@ def _refuse_options(words: Sequence[str]) -> None:
             raise click.NoSuchOption(word)
 
 
-@command("ack", group=reliable, examples="jobq reliable ack mails 1601155608777-1 1601155608777-2")
+@command("ack", "mails 1601155608777-1 1601155608777-2", group=reliable)
 @key_argument
 @ids_argument
 @token_option
@@ -150,22 +145,18 @@ def ack(session: Session, key: str, ids: tuple[str, ...], token: str, ns: str) -
     return _answer(session, lambda: _queue(session, ns).ack(key, *ids, token=token))
 
 
-@command("nack", group=reliable, examples="jobq reliable nack mails 1601155608777-1 --front")
+@command("nack", "mails 1601155608777-1 --front", group=reliable)
 @key_argument
 @ids_argument
 @token_option
-@option("--front", is_flag=True, help="Put them before the waiting messages, not behind.")
+@option("--front", "Put them before the waiting messages, not behind.")
 @ns_option
 def nack(session: Session, key: str, ids: tuple[str, ...], token: str, front: bool, ns: str) -> int:
     """Return delivered messages to the queue. A message with too many deliveries is dead."""
     return _answer(session, lambda: _queue(session, ns).nack(key, *ids, token=token, front=front))
 
 
-@command(
-    "release",
-    group=reliable,
-    examples="jobq reliable release mails 1601155608777-1 --token worker-7",
-)
+@command("release", "mails 1601155608777-1 --token worker-7", group=reliable)
 @key_argument
 @ids_argument
 @token_option
@@ -175,9 +166,7 @@ def release(session: Session, key: str, ids: tuple[str, ...], token: str, ns: st
     return _answer(session, lambda: _queue(session, ns).release(key, *ids, token=token))
 
 
-@command(
-    "extend", group=reliable, examples="jobq reliable extend mails 1601155608777-1 --token worker-7"
-)
+@command("extend", "mails 1601155608777-1 --token worker-7", group=reliable)
 @key_argument
 @ids_argument
 @token_option
@@ -187,23 +176,15 @@ def extend(session: Session, key: str, ids: tuple[str, ...], token: str, ns: str
     return _answer(session, lambda: _queue(session, ns).extend(key, *ids, token=token))
 
 
-@command("recover", group=reliable, takes_negatives=True, examples="""
-    jobq reliable recover mails 10 60000
-    jobq reliable recover mails 1 60000 --block -1
-""")  # fmt: skip
+@command(
+    "recover", "mails 10 60000", "mails 1 60000 --block -1", group=reliable, takes_negatives=True
+)
 @key_argument
 @click.argument("count", type=click.IntRange(0))
 @click.argument("elapsed", type=click.IntRange(0))
-@option(
-    "--block",
-    type=int,
-    default=0,
-    show_default=True,
-    metavar="MS",
-    help="Wait this long for a message; -1: for ever.",
-)
+@option("--block MS", "Wait this long for a message; -1: for ever.", type=int, default=0)
 @token_option
-@option("--deliveries", is_flag=True, help="Print the number of deliveries as a third item.")
+@option("--deliveries", "Print the number of deliveries as a third item.")
 @ns_option
 def recover(
     session: Session, key: str, count: int, elapsed: int, block: int, token: str, deliveries: bool,
@@ -221,12 +202,10 @@ def recover(
 
 @command(
     "inspect",
+    "mails 0 10",
+    "mails -2 2",
+    "mails PENDING 0 10",
     group=reliable,
-    examples="""
-        jobq reliable inspect mails 0 10
-        jobq reliable inspect mails -2 2
-        jobq reliable inspect mails PENDING 0 10
-    """,
     takes_negatives=True,
 )
 @key_argument
@@ -253,11 +232,9 @@ def inspect(session: Session, key: str, words: tuple[str, ...], ns: str) -> int:
     return _answer(session, lambda: queue.inspect(key, start, count))
 
 
-@command(
-    "info", group=reliable, examples="jobq reliable info mails\njobq reliable info mails --all"
-)
+@command("info", "mails", "mails --all", group=reliable)
 @key_argument
-@option("--all", "everything", is_flag=True, help="Print more than the module does.")
+@option("--all", "everything", "Print more than the module does.")
 @ns_option
 def info(session: Session, key: str, everything: bool, ns: str) -> int:
     """Count the waiting and the delivered messages."""
@@ -270,7 +247,7 @@ def info(session: Session, key: str, everything: bool, ns: str) -> int:
     return _answer(session, call)
 
 
-@command("length", group=reliable, examples="jobq reliable length mails")
+@command("length", "mails", group=reliable)
 @key_argument
 @ns_option
 def length(session: Session, key: str, ns: str) -> int:
@@ -278,10 +255,14 @@ def length(session: Session, key: str, ns: str) -> int:
     return _answer(session, lambda: _queue(session, ns).length(key))
 
 
-@command("configure", group=reliable, examples="jobq reliable configure mails --max-deliveries 5")
+@command("configure", "mails --max-deliveries 5", group=reliable)
 @key_argument
-@option("--max-deliveries", type=click.IntRange(0), required=True, metavar="N",
-        help="Deliveries without an acknowledgement after which a message is dead; 0: never.")  # fmt: skip
+@option(
+    "--max-deliveries N",
+    "Deliveries without an acknowledgement after which a message is dead; 0: never.",
+    type=click.IntRange(0),
+    required=True,
+)
 @ns_option
 def configure(session: Session, key: str, max_deliveries: int, ns: str) -> None:
     """Set how often a message of KEY may be delivered."""
@@ -289,7 +270,7 @@ def configure(session: Session, key: str, max_deliveries: int, ns: str) -> None:
     session.say({"key": key, "max_deliveries": max_deliveries}, "OK")
 
 
-@command("revive", group=reliable, examples="jobq reliable revive mails 1601155608777-1")
+@command("revive", "mails 1601155608777-1", group=reliable)
 @key_argument
 @ids_argument
 @ns_option
@@ -298,7 +279,7 @@ def revive(session: Session, key: str, ids: tuple[str, ...], ns: str) -> int:
     return _answer(session, lambda: _queue(session, ns).revive(key, *ids))
 
 
-@command("purge", group=reliable, examples="jobq reliable purge mails 1601155608777-1")
+@command("purge", "mails 1601155608777-1", group=reliable)
 @key_argument
 @ids_argument
 @ns_option
@@ -307,9 +288,7 @@ def purge(session: Session, key: str, ids: tuple[str, ...], ns: str) -> int:
     return _answer(session, lambda: _queue(session, ns).purge(key, *ids))
 
 
-@command(
-    "clear", group=reliable, examples="jobq reliable clear mails\njobq reliable clear mails --yes"
-)
+@command("clear", "mails", "mails --yes", group=reliable)
 @key_argument
 @yes_option
 @ns_option
@@ -319,11 +298,7 @@ def clear(session: Session, key: str, yes: bool, ns: str) -> int:
     return _answer(session, lambda: _queue(session, ns).clear(key))
 
 
-@command(
-    "delete",
-    group=reliable,
-    examples="jobq reliable delete mails\njobq reliable delete mails --yes",
-)
+@command("delete", "mails", "mails --yes", group=reliable)
 @key_argument
 @yes_option
 @ns_option

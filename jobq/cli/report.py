@@ -15,7 +15,7 @@ import click
 
 from jobq.cli import output
 from jobq.cli.lake import lake_options, opened
-from jobq.cli.options import DURATION, option, queues_option
+from jobq.cli.options import option, queues_option
 from jobq.cli.session import Session, command
 from jobq.cli.spark import master_option, memory_option
 from jobq.config import parse_queues, settings_from_env
@@ -30,47 +30,61 @@ if TYPE_CHECKING:
 PAGE = "jobq-report.html"
 
 
-# fmt: off
 @command(
     "report",
-    examples="""
-        jobq report all --html --lake ./lake --since 7d
-        jobq report wait --queues low --since 2026-11-20T00:00Z --until 2026-11-21T00:00Z
-        jobq report regressions --mark v2.4 --since 3d
-        jobq report capacity --target-wait 10s --weights high:6,low:1
-        jobq report errors --live --since 1h --format json
-    """,
+    "all --html --lake ./lake --since 7d",
+    "wait --queues low --since 2026-11-20T00:00Z --until 2026-11-21T00:00Z",
+    "regressions --mark v2.4 --since 3d",
+    "capacity --target-wait 10s --weights high:6,low:1",
+    "errors --live --since 1h --format json",
 )
 @click.argument("name", metavar="NAME")
 @partial(lake_options, needed="required without --live")
-@option("--live", is_flag=True, help="Read the server's event streams, not a lake.")
-@option("--since", default="7d", metavar="WHEN", help="Since: 7d (ago) or a time.  [default: 7d]")
-@option("--until", metavar="WHEN", help="Until.  [default: now]")
+@option("--live", "Read the server's event streams, not a lake.")
+@option("--since WHEN", "Since: 7d (ago) or a time.  [default: 7d]", default="7d")
+@option("--until WHEN", "Until.  [default: now]")
 @queues_option
+@option("--format table|json|csv|html", "form", "Output format.  [default: table]", default="table")
+@option("--html", "The same as --format html.")
+@option("-o, --output FILE", "target", f"File to write.  [default: stdout, or {PAGE} for a page]")
+@option("--mark NAME", "Regressions around this mark.  [default: the last in the range]")
+@option("--at WHEN", "Regressions around this time.")
 @option(
-    "--format", "form", type=click.Choice(["table", "json", "csv", "html"]), default="table",
-    help="Output format.  [default: table]",
+    "--zone NAME",
+    "Time zone of times without one, and of the output.  [default: UTC]",
+    default="UTC",
 )
-@option("--html", is_flag=True, help="The same as --format html.")
-@option("-o", "--output", "target", metavar="FILE", help=f"File to write.  [default: stdout, or {PAGE} for a page]")
-@option("--mark", metavar="NAME", help="Regressions around this mark.  [default: the last in the range]")
-@option("--at", metavar="WHEN", help="Regressions around this time.")
-@option("--zone", default="UTC", metavar="NAME",
-        help="Time zone of times without one, and of the output.  [default: UTC]")
-@option("--target-wait", "target_s", type=DURATION, default="30s", metavar="DURATION",
-        help="Time within which messages should start.  [default: 30s]")
-@option("--objective", type=float, default=0.99, metavar="SHARE",
-        help="Share of messages that should.  [default: 0.99]")
-@option("--workers", metavar="LIST",
-        help="Capacity: counts of workers to try, 4,8,12 or 1-16.  [default: until the target is met]")
-@option("--weights", multiple=True, metavar="WEIGHTS", help="Capacity: weights to try, high:6,low:1; repeatable.")
-@option("--trace-rows", type=click.IntRange(1), default=200_000, metavar="N",
-        help="Capacity: most arrivals to simulate.  [default: 200000]")
-@option("--limit", type=click.IntRange(0), default=1000, metavar="N",
-        help="Show at most N rows, 0 for all.  [default: 1000]")
+@option(
+    "--target-wait DURATION",
+    "target_s",
+    "Time within which messages should start.  [default: 30s]",
+    default="30s",
+)
+@option(
+    "--objective SHARE", "Share of messages that should.  [default: 0.99]", type=float, default=0.99
+)
+@option(
+    "--workers LIST",
+    "Capacity: counts of workers to try, 4,8,12 or 1-16.  [default: until the target is met]",
+)
+@option("--weights WEIGHTS", "Capacity: weights to try, high:6,low:1; repeatable.", multiple=True)
+@option(
+    "--trace-rows N",
+    "Capacity: most arrivals to simulate.  [default: 200000]",
+    type=click.IntRange(1),
+    default=200_000,
+)
+@option(
+    "--limit N",
+    "Show at most N rows, 0 for all.  [default: 1000]",
+    type=click.IntRange(0),
+    default=1000,
+)
 @memory_option
 @master_option
-def report(session: Session, name: str, form: str, html: bool, target: str | None, **given: Any) -> None:
+def report(
+    session: Session, name: str, form: str, html: bool, target: str | None, **given: Any
+) -> None:
     """Answer questions from history.
 
     The reports say what waits, runs, fails and costs, what got slower, and how many workers are needed.
@@ -90,7 +104,6 @@ def report(session: Session, name: str, form: str, html: bool, target: str | Non
     target = target or (PAGE if form == "html" else "-")
     width = output.terminal_width() if target == "-" else None
     _write(_said(form, results, asked, seen, width), target, session)
-# fmt: on
 
 
 def _asked(given: dict[str, Any], lake: Lake | None) -> ReportQuery:

@@ -13,7 +13,6 @@ from click.core import ParameterSource
 
 from jobq.cli import exits, output
 from jobq.cli.options import (
-    DURATION,
     Option,
     group,
     limit_option,
@@ -31,14 +30,14 @@ from jobq.protocols.rsmq.errors import QueueExistsError, QueueNotFoundError, Rsm
 REDIS_URL, VERBOSE = "jobq.rsmq.redis_url", "jobq.rsmq.verbose"
 
 ns_option = option(
-    "--ns", default="rsmq", show_default=True, shared=("JOBQ_RSMQ_NS",),
-    help="First part of RSMQ's keys; on a Cluster '{rsmq}'.",
-)  # fmt: skip
-realtime_option = option(
-    "--realtime", is_flag=True, shared=("JOBQ_RSMQ_REALTIME",), help="Publish after every send."
+    "--ns TEXT",
+    "First part of RSMQ's keys; on a Cluster '{rsmq}'.",
+    default="rsmq",
+    shared=("JOBQ_RSMQ_NS",),
 )
-name_option = option("-n", "--name", required=True, metavar="QUEUE", help="Name of the queue.")
-id_option = option("-i", "--message-id", required=True, metavar="ID", help="Id of the message.")
+realtime_option = option("--realtime", "Publish after every send.", shared=("JOBQ_RSMQ_REALTIME",))
+name_option = option("-n, --name QUEUE", "Name of the queue.", required=True)
+id_option = option("-i, --message-id ID", "Id of the message.", required=True)
 
 
 def opened(session: Session, ns: str, realtime: bool = False) -> Rsmq:
@@ -76,11 +75,9 @@ def fail(text: str, error: RsmqError | None = None) -> None:
 
 @group(
     "rsmq",
-    examples="""
-    jobq rsmq queue create -n mails
-    jobq rsmq message send -n mails -m "Hello, World"
-    jobq rsmq message receive -n mails
-""",
+    "queue create -n mails",
+    'message send -n mails -m "Hello, World"',
+    "message receive -n mails",
 )
 @click.option(
     "-r",
@@ -103,14 +100,7 @@ def rsmq(ctx: click.Context, redis_url: str | None, verbose: bool) -> None:
     ctx.meta[REDIS_URL], ctx.meta[VERBOSE] = redis_url, verbose
 
 
-@command(
-    "bridge",
-    group=rsmq,
-    examples="""
-        jobq rsmq bridge --realtime
-        jobq rsmq bridge < calls.jsonl
-    """,
-)
+@command("bridge", "--realtime", "< calls.jsonl", group=rsmq)
 @ns_option
 @realtime_option
 def bridge(session: Session, ns: str, realtime: bool) -> None:
@@ -124,12 +114,12 @@ def bridge(session: Session, ns: str, realtime: bool) -> None:
     Bridge(rsmq.client, rsmq.requests).serve(sys.stdin.fileno(), sys.stdout.fileno())
 
 
-@group("queue", parent=rsmq, examples="jobq rsmq queue list\njobq rsmq queue create -n mails -t 60")
+@group("queue", "list", "create -n mails -t 60", parent=rsmq)
 def queue() -> None:
     """Make, show, change and delete queues."""
 
 
-@command("list", group=queue, examples="jobq rsmq queue list\njobq rsmq queue list --ns '{rsmq}'")
+@command("list", "", "--ns '{rsmq}'", group=queue)
 @ns_option
 def list_(session: Session, ns: str) -> None:
     """Print the names of the queues as a JSON array.
@@ -147,36 +137,19 @@ def list_(session: Session, ns: str) -> None:
             click.echo(output.escaped(text), err=True)
 
 
-@command("create", group=queue, examples="jobq rsmq queue create -n mails -t 60 -d 5 -m -1")
+@command("create", "-n mails -t 60 -d 5 -m -1", group=queue)
 @name_option
 @option(
-    "-t",
-    "--visibility-timeout",
+    "-t, --visibility-timeout SECONDS",
     "vt",
+    "How long a received message is hidden.",
     key="vt",
     type=int,
     default=30,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long a received message is hidden.",
 )
+@option("-d, --delay SECONDS", "How long a sent message is hidden.", type=int, default=0)
 @option(
-    "-d",
-    "--delay",
-    type=int,
-    default=0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long a sent message is hidden.",
-)
-@option(
-    "-m",
-    "--maxsize",
-    type=int,
-    default=65535,
-    show_default=True,
-    metavar="BYTES",
-    help="Longest message, 1024 to 65536; -1 for any.",
+    "-m, --maxsize BYTES", "Longest message, 1024 to 65536; -1 for any.", type=int, default=65535
 )
 @ns_option
 def create(session: Session, name: str, vt: int, delay: int, maxsize: int, ns: str) -> None:
@@ -189,7 +162,7 @@ def create(session: Session, name: str, vt: int, delay: int, maxsize: int, ns: s
     _say(session, name, "created")
 
 
-@command("describe", group=queue, examples="jobq rsmq queue describe -n mails")
+@command("describe", "-n mails", group=queue)
 @name_option
 @ns_option
 def describe(session: Session, name: str, ns: str) -> None:
@@ -199,21 +172,17 @@ def describe(session: Session, name: str, ns: str) -> None:
     click.echo(output.json_line(attributes.as_dict()))
 
 
-@command("set", group=queue, examples="jobq rsmq queue set -n mails -t 120")
+@command("set", "-n mails -t 120", group=queue)
 @name_option
 @option(
-    "-t",
-    "--visibility-timeout",
+    "-t, --visibility-timeout SECONDS",
     "vt",
+    "How long a received message is hidden.",
     key="vt",
     type=int,
-    metavar="SECONDS",
-    help="How long a received message is hidden.",
 )
-@option("-d", "--delay", type=int, metavar="SECONDS", help="How long a sent message is hidden.")
-@option(
-    "-m", "--maxsize", type=int, metavar="BYTES", help="Longest message, 1024 to 65536; -1 for any."
-)
+@option("-d, --delay SECONDS", "How long a sent message is hidden.", type=int)
+@option("-m, --maxsize BYTES", "Longest message, 1024 to 65536; -1 for any.", type=int)
 @ns_option
 def set_(session: Session, name: str, ns: str, **settings: Any) -> None:
     """Change settings of a queue, and print what describe prints."""
@@ -222,7 +191,7 @@ def set_(session: Session, name: str, ns: str, **settings: Any) -> None:
     click.echo(output.json_line(attributes.as_dict()))
 
 
-@command("delete", group=queue, examples="jobq rsmq queue delete -n mails")
+@command("delete", "-n mails", group=queue)
 @name_option
 @ns_option
 def delete_queue(session: Session, name: str, ns: str) -> None:
@@ -232,7 +201,7 @@ def delete_queue(session: Session, name: str, ns: str) -> None:
     _say(session, name, "deleted")
 
 
-@command("clear", group=queue, examples="jobq rsmq queue clear -n mails --yes")
+@command("clear", "-n mails --yes", group=queue)
 @name_option
 @ns_option
 @yes_option
@@ -244,7 +213,7 @@ def clear(session: Session, name: str, ns: str, yes: bool) -> None:
     session.say({"queue": name, "purged": gone}, f"{name}: {gone:,} messages deleted")
 
 
-@command("repair", group=queue, examples="jobq rsmq queue repair -n mails")
+@command("repair", "-n mails", group=queue)
 @name_option
 @ns_option
 def repair(session: Session, name: str, ns: str) -> None:
@@ -255,17 +224,10 @@ def repair(session: Session, name: str, ns: str) -> None:
     session.say({"queue": name, **removed._asdict()}, text)
 
 
-@command(
-    "redrive",
-    group=queue,
-    examples="""
-        jobq rsmq queue redrive -n mails-dead --to mails
-        jobq rsmq queue redrive -n mails-dead --to mails --limit 1
-    """,
-)
+@command("redrive", "-n mails-dead --to mails", "-n mails-dead --to mails --limit 1", group=queue)
 @name_option
-@option("--to", "target", required=True, metavar="QUEUE", help="Queue to move them to.")
-@option("--limit", type=click.IntRange(1), metavar="N", help="Move at most N.  [default: all]")
+@option("--to QUEUE", "target", "Queue to move them to.", required=True)
+@option("--limit N", "Move at most N.  [default: all]", type=click.IntRange(1))
 @ns_option
 def redrive(session: Session, name: str, target: str, limit: int | None, ns: str) -> None:
     """Move visible messages to another queue, for example from a dead-letter queue back."""
@@ -282,36 +244,18 @@ def _say(session: Session, name: str, action: str) -> None:
         session.say({"queue": name, "action": action}, "")
 
 
-@group(
-    "message",
-    parent=rsmq,
-    examples="""
-    jobq rsmq message send -n mails -m "Hello, World"
-    jobq rsmq message receive -n mails -t 60
-""",
-)
+@group("message", 'send -n mails -m "Hello, World"', "receive -n mails -t 60", parent=rsmq)
 def message() -> None:
     """Send, receive, show and delete messages."""
 
 
 @command(
-    "send",
-    group=message,
-    examples="""
-        jobq rsmq message send -n mails -m 'Hello, World' -d 60
-        jobq rsmq message send -n mails --stdin < calls.jsonl
-    """,
+    "send", "-n mails -m 'Hello, World' -d 60", "-n mails --stdin < calls.jsonl", group=message
 )
 @name_option
-@option("-m", "--message", "text", metavar="TEXT", help="The message.")
-@option("--stdin", is_flag=True, help="Send each line of stdin as a message.")
-@option(
-    "-d",
-    "--delay",
-    type=int,
-    metavar="SECONDS",
-    help="How long the message is hidden.  [default: the queue's]",
-)
+@option("-m, --message TEXT", "text", "The message.")
+@option("--stdin", "Send each line of stdin as a message.")
+@option("-d, --delay SECONDS", "How long the message is hidden.  [default: the queue's]", type=int)
 @realtime_option
 @ns_option
 def send(
@@ -332,24 +276,16 @@ def send(
         session.say({"queue": name, "id": id_}, id_)
 
 
-@command(
-    "receive",
-    group=message,
-    examples="jobq rsmq message receive -n mails\njobq rsmq message receive -n mails -t 0 --wait 20s",
-)
+@command("receive", "-n mails", "-n mails -t 0 --wait 20s", group=message)
 @name_option
 @option(
-    "-t",
-    "--visibility-timeout",
+    "-t, --visibility-timeout SECONDS",
     "vt",
+    "How long the message is hidden, 0 allowed.  [default: the queue's]",
     key="vt",
     type=int,
-    metavar="SECONDS",
-    help="How long the message is hidden, 0 allowed.  [default: the queue's]",
 )
-@option(
-    "--wait", type=DURATION, default=0, metavar="DURATION", help="Wait this long for a message."
-)
+@option("--wait DURATION", "Wait this long for a message.", default="0s")
 @ns_option
 def receive(session: Session, name: str, vt: int | None, wait: float, ns: str) -> None:
     """Receive the first visible message, and print it as JSON.
@@ -360,7 +296,7 @@ def receive(session: Session, name: str, vt: int | None, wait: float, ns: str) -
         _show(session, name, opened(session, ns).receive_message(name, vt, wait=wait))
 
 
-@command("pop", group=message, examples="jobq rsmq message pop -n mails")
+@command("pop", "-n mails", group=message)
 @name_option
 @ns_option
 def pop(session: Session, name: str, ns: str) -> None:
@@ -369,11 +305,7 @@ def pop(session: Session, name: str, ns: str) -> None:
         _show(session, name, opened(session, ns).pop_message(name))
 
 
-@command(
-    "delete",
-    group=message,
-    examples="jobq rsmq message delete -n mails -i hochb5vvsh0123456789abcdefghijkl",
-)
+@command("delete", "-n mails -i hochb5vvsh0123456789abcdefghijkl", group=message)
 @name_option
 @id_option
 @ns_option
@@ -390,22 +322,16 @@ def delete_message(session: Session, name: str, message_id: str, ns: str) -> Non
         session.say({"queue": name, "id": message_id, "action": "deleted"}, "")
 
 
-@command(
-    "visibility",
-    group=message,
-    examples="jobq rsmq message visibility -n mails -i hochb5vvsh0123456789abcdefghijkl -t 600",
-)
+@command("visibility", "-n mails -i hochb5vvsh0123456789abcdefghijkl -t 600", group=message)
 @name_option
 @id_option
 @option(
-    "-t",
-    "--visibility-timeout",
+    "-t, --visibility-timeout SECONDS",
     "vt",
+    "Seconds until the message is visible.",
     key="vt",
     type=int,
     required=True,
-    metavar="SECONDS",
-    help="Seconds until the message is visible.",
 )
 @ns_option
 def visibility(session: Session, name: str, message_id: str, vt: int, ns: str) -> None:
@@ -418,19 +344,9 @@ def visibility(session: Session, name: str, message_id: str, vt: int, ns: str) -
     session.say({"queue": name, "id": message_id, "vt": vt}, text)
 
 
-@command(
-    "peek",
-    group=message,
-    examples="jobq rsmq message peek -n mails\njobq rsmq message peek -n mails --place all --limit 1000",
-)
+@command("peek", "-n mails", "-n mails --place all --limit 1000", group=message)
 @name_option
-@option(
-    "--place",
-    type=click.Choice(["visible", "hidden", "all"]),
-    default="visible",
-    show_default=True,
-    help="Which messages.",
-)
+@option("--place visible|hidden|all", "Which messages.", default="visible")
 @offset_option
 @limit_option(100, 1000, short=False)
 @ns_option

@@ -9,7 +9,7 @@ import click
 
 from jobq.cli import exits, output
 from jobq.cli.arguments import from_words, moment_of
-from jobq.cli.options import DURATION, group, limit_option, offset_option, option, yes_option
+from jobq.cli.options import group, limit_option, offset_option, option, yes_option
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
 from jobq.errors import ConfigError, ScriptError
@@ -20,27 +20,15 @@ from jobq.protocols.ruby.queues import ResqueQueue, RubyQueue, SidekiqQueue
 from jobq.queue.queue import Queue
 from jobq.queue.types import text_of
 
-sidekiq_option = option("--sidekiq", metavar="QUEUE", help="Sidekiq's queue, [namespace:]queue.")
-resque_option = option("--resque", metavar="QUEUE", help="Resque's queue, [namespace:]queue.")
+sidekiq_option = option("--sidekiq QUEUE", "Sidekiq's queue, [namespace:]queue.")
+resque_option = option("--resque QUEUE", "Resque's queue, [namespace:]queue.")
 namespaces_options = (
-    option("--sidekiq-namespace", default="", help="Namespace of Sidekiq's keys.  [default: none]"),
-    option(
-        "--resque-namespace",
-        default="resque",
-        show_default=True,
-        help="Namespace of Resque's keys.",
-    ),
+    option("--sidekiq-namespace TEXT", "Namespace of Sidekiq's keys.  [default: none]", default=""),
+    option("--resque-namespace TEXT", "Namespace of Resque's keys.", default="resque"),
 )
 
 
-@group(
-    "ruby",
-    examples="""
-    jobq ruby queues
-    jobq ruby push --sidekiq default HardWorker 1 x
-    jobq ruby peek --resque low
-""",
-)
+@group("ruby", "queues", "push --sidekiq default HardWorker 1 x", "peek --resque low")
 def ruby() -> None:
     """Show and fill the queues of Resque and Sidekiq.
 
@@ -48,23 +36,27 @@ def ruby() -> None:
     """
 
 
-@command("push", group=ruby, examples="""
-    jobq ruby push --sidekiq default HardWorker 1 x --delay 5m
-    jobq ruby push --resque low Archive 7
-    jobq ruby push --sidekiq default HardWorker --retry 3 --version 8
-""")  # fmt: skip
+@command(
+    "push",
+    "--sidekiq default HardWorker 1 x --delay 5m",
+    "--resque low Archive 7",
+    "--sidekiq default HardWorker --retry 3 --version 8",
+    group=ruby,
+)
 @click.argument("job_class", metavar="CLASS")
 @click.argument("words", metavar="[ARG]...", nargs=-1)
 @sidekiq_option
 @resque_option
-@option("--delay", type=DURATION, help="Sidekiq: run no earlier than this long from now.")
+@option("--delay DURATION", "Sidekiq: run no earlier than this long from now.")
+@option("--at TIME", "Sidekiq: run no earlier than 2026-11-21T08:00 or epoch seconds.")
+@option("--retry", "Sidekiq: number of retries.  [default: 25]", type=click.IntRange(0))
+@option("--jid TEXT", "Sidekiq: the job's id.  [default: random]")
 @option(
-    "--at", metavar="TIME", help="Sidekiq: run no earlier than 2026-11-21T08:00 or epoch seconds."
+    "--version",
+    "Sidekiq's version, which decides the unit of its times.",
+    type=click.IntRange(6, 8),
+    default=7,
 )
-@option("--retry", type=click.IntRange(0), help="Sidekiq: number of retries.  [default: 25]")
-@option("--jid", help="Sidekiq: the job's id.  [default: random]")
-@option("--version", type=click.IntRange(6, 8), default=7, show_default=True,
-        help="Sidekiq's version, which decides the unit of its times.")  # fmt: skip
 def push(
     session: Session, job_class: str, words: tuple[str, ...], sidekiq: str | None,
     resque: str | None, at: str | None, **given: Any,
@@ -94,11 +86,7 @@ def push(
     session.say({"queue": ruby_queue.queue}, f"pushed to {ruby_queue}")
 
 
-@command(
-    "queues",
-    group=ruby,
-    examples="jobq ruby queues\njobq ruby queues --sidekiq-namespace app --json",
-)
+@command("queues", "", "--sidekiq-namespace app --json", group=ruby)
 @namespaces_options[0]
 @namespaces_options[1]
 def queues(session: Session, sidekiq_namespace: str, resque_namespace: str) -> None:
@@ -113,11 +101,7 @@ def queues(session: Session, sidekiq_namespace: str, resque_namespace: str) -> N
     session.say_all(found, Listing(columns, empty=empty))
 
 
-@command(
-    "peek",
-    group=ruby,
-    examples="jobq ruby peek --sidekiq default\njobq ruby peek --resque low --limit 5",
-)
+@command("peek", "--sidekiq default", "--resque low --limit 5", group=ruby)
 @sidekiq_option
 @resque_option
 @offset_option
@@ -135,13 +119,10 @@ def peek(
         session.note(f"{place} has no waiting job")
 
 
-@command("claims", group=ruby, examples="""
-    jobq ruby claims --sidekiq default
-    jobq ruby claims --sidekiq default --give-back --yes
-""")  # fmt: skip
+@command("claims", "--sidekiq default", "--sidekiq default --give-back --yes", group=ruby)
 @sidekiq_option
 @resque_option
-@option("--give-back", is_flag=True, help="Return their jobs to the front of the Ruby queue.")
+@option("--give-back", "Return their jobs to the front of the Ruby queue.")
 @yes_option
 def claims(
     session: Session, sidekiq: str | None, resque: str | None, give_back: bool, yes: bool
@@ -171,7 +152,7 @@ def claims(
     )
 
 
-@command("workers", group=ruby, examples="jobq ruby workers\njobq ruby workers --json")
+@command("workers", "", "--json", group=ruby)
 @namespaces_options[0]
 @namespaces_options[1]
 def workers(session: Session, sidekiq_namespace: str, resque_namespace: str) -> int:

@@ -8,7 +8,7 @@ from jobq.cli.session import Session, command
 from jobq.embedded import server as embedded
 
 
-@group("server", examples="jobq server status\njobq server stop")
+@group("server", "status", "stop")
 def server() -> None:
     """Show or stop this project's embedded server.
 
@@ -16,7 +16,7 @@ def server() -> None:
     """
 
 
-@command("status", group=server, examples="jobq server status\njobq server status --json")
+@command("status", "", "--json", group=server)
 def status(session: Session) -> int:
     """Show whether the embedded server runs, and where its data and socket are.
 
@@ -34,7 +34,7 @@ def status(session: Session) -> int:
     return exits.OK if found.running else exits.NO
 
 
-@command("stop", group=server, examples="jobq server stop")
+@command("stop", "", group=server)
 def stop(session: Session) -> int:
     """Stop the embedded server; its data stay.
 

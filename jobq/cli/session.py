@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from jobq.cli import exits, output
-from jobq.cli.options import Command, Function, server_options
+from jobq.cli.options import Command, Function, Group, server_options
 from jobq.client.connection import Client, connect
 from jobq.client.numbered_calls import error_code
 from jobq.config import STAYING_PATIENCE_S, ServerSettings, parse_queues, settings_from_env
@@ -205,14 +205,14 @@ class Session:
 
 
 def command(
-    name: str, *, examples: str, group: click.Group | None = None, takes_negatives: bool = False,
+    name: str, *examples: str, group: Group | None = None, takes_negatives: bool = False,
     changes: bool = False,
 ) -> Callable[[Function], Command]:  # fmt: skip
     """Declare a verb with --url, --namespace and --json, which reach the function as its Session.
 
-    group: what the verb belongs to. takes_negatives: accept `-2` as an argument; the command itself refuses
-    unknown options then. changes: the command changes several things one after the other, so it goes on when
-    nobody reads its output any more.
+    examples: what follows `jobq GROUP NAME`. group: what the verb belongs to. takes_negatives: accept `-2` as an
+    argument; the command itself refuses unknown options then. changes: the command changes several things one after
+    the other, so it goes on when nobody reads its output any more.
     """
 
     def declare(function: Function) -> Command:
@@ -228,9 +228,7 @@ def command(
         call.__click_params__ = call.__click_params__[-3:] + call.__click_params__[:-3]  # type: ignore[attr-defined]
         settings = {"ignore_unknown_options": takes_negatives}
         made = click.command(name, cls=Command, context_settings=settings)(call)
-        made.examples = examples
-        if group is not None:
-            group.add_command(made)
+        made.place_in(group, examples)
         return made
 
     return declare

@@ -17,36 +17,32 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 memory_option = option(
-    "--memory", metavar="SIZE", shared=("JOBQ_SPARK_MEMORY",),
-    help="Heap of the driver, 512m or more.  [default: 1g]",
-)  # fmt: skip
+    "--memory SIZE",
+    "Heap of the driver, 512m or more.  [default: 1g]",
+    shared=("JOBQ_SPARK_MEMORY",),
+)
 master_option = option(
-    "--master", metavar="URL", shared=("JOBQ_SPARK_MASTER",),
-    help="Cluster spark://host:7077, or local[2] for two cores.  [default: all cores of this machine]",
-)  # fmt: skip
+    "--master URL",
+    "Cluster spark://host:7077, or local[2] for two cores.  [default: all cores of this machine]",
+    shared=("JOBQ_SPARK_MASTER",),
+)
 
 
 @group(
     "spark",
+    "doctor",
+    "shell --memory 3g",
+    "env",
     removed={"warmup": "'jobq spark warmup' was removed; Spark starts without it"},
-    examples="""
-    jobq spark doctor
-    jobq spark shell --memory 3g
-    jobq spark env
-""",
 )
 def spark() -> None:
     """Check Spark on this machine, and open a shell."""
 
 
-@command(
-    "doctor",
-    group=spark,
-    examples="jobq spark doctor\njobq spark doctor --memory 4g --strict --json",
-)
+@command("doctor", "", "--memory 4g --strict --json", group=spark)
 @memory_option
 @master_option
-@option("--strict", is_flag=True, help="Warnings count as failures.")
+@option("--strict", "Warnings count as failures.")
 def doctor(session: Session, memory: str | None, master: str | None, strict: bool) -> int:
     """Check what Spark needs: packages, Java, heap, disk, and that its processes reach the server.
 
@@ -61,7 +57,7 @@ def doctor(session: Session, memory: str | None, master: str | None, strict: boo
     return exits.NO if no else exits.OK
 
 
-@command("shell", group=spark, examples="jobq spark shell\njobq spark shell --memory 3g")
+@command("shell", "", "--memory 3g", group=spark)
 @memory_option
 @master_option
 def shell(session: Session, memory: str | None, master: str | None) -> None:
@@ -91,7 +87,7 @@ def shell(session: Session, memory: str | None, master: str | None) -> None:
         running.stop()
 
 
-@command("env", group=spark, examples="jobq spark env\njobq spark env --json")
+@command("env", "", "--json", group=spark)
 def env(session: Session) -> None:
     """Print the environment variables that Spark's own programs need on this machine.
 

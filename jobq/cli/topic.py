@@ -14,7 +14,7 @@ import click
 
 from jobq.cli import exits, output
 from jobq.cli.arguments import moment_of, pairs_of
-from jobq.cli.options import DURATION, group, limit_option, option, yes_option
+from jobq.cli.options import group, limit_option, option, yes_option
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
 from jobq.client.names import is_name
@@ -53,11 +53,12 @@ class TopicPosition(click.ParamType["str | int | datetime"]):
 
 POSITION = TopicPosition()
 name_argument = click.argument("name", metavar="TOPIC")
-group_option = option("-g", "--group", metavar="NAME", required=True, help="Group of readers.")
+group_option = option("-g, --group NAME", "Group of readers.", required=True)
 layout_option = option(
-    "--layout", type=click.Choice(["jobq", "redismq"]), default="jobq", show_default=True,
-    help="Layout of the keys: jobq's own, or that of redismq programs.",
-)  # fmt: skip
+    "--layout jobq|redismq",
+    "Layout of the keys: jobq's own, or that of redismq programs.",
+    default="jobq",
+)
 #: Of the listings of groups, what is left out first on a narrow terminal.
 GROUP_DROPS = ("skipped", "expired", "out_of_range", "handed_out", "last", "settled")
 COLUMNS = {"index": "index", "at": "at", "key": "key", "content": "content"}
@@ -118,12 +119,10 @@ def print_message(session: Session, message: TopicMessage) -> None:
 
 @group(
     "topic",
-    examples="""
-    jobq topic append orders '{"id": 1}' --key 1
-    jobq topic poll orders --group billing
-    jobq topic read orders --since 1h
-    jobq topic lag orders
-""",
+    "append orders '{\"id\": 1}' --key 1",
+    "poll orders --group billing",
+    "read orders --since 1h",
+    "lag orders",
 )
 def topic() -> None:
     """Append to replayable logs and read them by group.
@@ -134,34 +133,20 @@ def topic() -> None:
 
 @command(
     "append",
+    "orders '{\"id\": 1}'",
+    "orders '{\"id\": 1}' --key 1 --header trace=abc",
+    "orders --key 1 --tombstone",
+    "orders --file - < lines.txt",
+    "orders hello --layout redismq --ttl 1h",
     group=topic,
-    examples="""
-        jobq topic append orders '{"id": 1}'
-        jobq topic append orders '{"id": 1}' --key 1 --header trace=abc
-        jobq topic append orders --key 1 --tombstone
-        jobq topic append orders --file - < lines.txt
-        jobq topic append orders hello --layout redismq --ttl 1h
-    """,
 )
 @name_argument
 @click.argument("contents", metavar="[CONTENT]...", nargs=-1)
-@option(
-    "--file", type=click.File("rb"), help="Append each line of FILE; - is stdin.", metavar="FILE"
-)
-@option("-k", "--key", help="Key; compaction keeps the newest message of each.")
-@option(
-    "--header",
-    "headers",
-    multiple=True,
-    metavar="NAME=TEXT",
-    help="Header of the messages; repeatable.",
-)
-@option("--tombstone", is_flag=True, help="Append a message without content, which deletes --key.")
-@option(
-    "--ttl",
-    type=DURATION,
-    help="With --layout redismq: lifetime of the messages.  [default: for ever]",
-)
+@option("--file FILE", "Append each line of FILE; - is stdin.", type=click.File("rb"))
+@option("-k, --key TEXT", "Key; compaction keeps the newest message of each.")
+@option("--header NAME=TEXT", "headers", "Header of the messages; repeatable.", multiple=True)
+@option("--tombstone", "Append a message without content, which deletes --key.")
+@option("--ttl DURATION", "With --layout redismq: lifetime of the messages.  [default: for ever]")
 @layout_option
 def append(
     session: Session, name: str, contents: tuple[str, ...], file: IO[bytes] | None, layout: str,
@@ -206,33 +191,24 @@ def _described(indexes: list[int]) -> str:
 
 @command(
     "poll",
+    "orders --group billing",
+    "orders --group billing --limit 1 --block 30s --json",
+    "orders --group audit --start latest --follow",
+    "orders --group billing --keep",
     group=topic,
-    examples="""
-        jobq topic poll orders --group billing
-        jobq topic poll orders --group billing --limit 1 --block 30s --json
-        jobq topic poll orders --group audit --start latest --follow
-        jobq topic poll orders --group billing --keep
-    """,
 )
 @name_argument
 @group_option
 @limit_option(100, 1000)
-@option(
-    "--block",
-    type=DURATION,
-    default="0s",
-    show_default=True,
-    help="Wait this long for the first message.",
-)
+@option("--block DURATION", "Wait this long for the first message.", default="0s")
 @option(
     "--start",
+    "Where a new group begins: earliest, latest, an index, 1h (ago) or a time.",
     type=POSITION,
     default="earliest",
-    show_default=True,
-    help="Where a new group begins: earliest, latest, an index, 1h (ago) or a time.",
 )
-@option("--follow", is_flag=True, help="Print new messages until Ctrl-C.")
-@option("--keep", is_flag=True, help="Don't commit: the group gets the messages again.")
+@option("--follow", "Print new messages until Ctrl-C.")
+@option("--keep", "Don't commit: the group gets the messages again.")
 @layout_option
 def poll(
     session: Session, name: str, group: str, limit: int, block: float, start: Any, follow: bool, keep: bool,
@@ -287,28 +263,25 @@ def _print_batch(session: Session, batch: TopicBatch, settle: Callable[[], objec
 
 @command(
     "read",
+    "orders",
+    "orders --since 100 --until 199 --json",
+    "orders --since 1h --until 30m",
+    "orders --since 2026-11-21T08:00 --limit 10",
     group=topic,
-    examples="""
-        jobq topic read orders
-        jobq topic read orders --since 100 --until 199 --json
-        jobq topic read orders --since 1h --until 30m
-        jobq topic read orders --since 2026-11-21T08:00 --limit 10
-    """,
 )
 @name_argument
 @option(
     "--since",
     "start",
+    "First message: an index, 1h (ago) or a time.",
     type=POSITION,
     default="earliest",
-    show_default=True,
-    help="First message: an index, 1h (ago) or a time.",
 )
 @option(
     "--until",
     "end",
+    "Last message: an index, or a time that it is before.  [default: latest]",
     type=POSITION,
-    help="Last message: an index, or a time that it is before.  [default: latest]",
 )
 @limit_option(None)
 @layout_option
@@ -340,7 +313,7 @@ TOPICS = Listing(
 )
 
 
-@command("list", group=topic, examples="jobq topic list\njobq topic list --json")
+@command("list", "", "--json", group=topic)
 def list_(session: Session) -> None:
     """List topics in jobq's layout."""
     names = topic_names(session.client)
@@ -354,12 +327,7 @@ def list_(session: Session) -> None:
     session.say_all(rows, TOPICS)
 
 
-POLICIES = ("earliest", "latest", "error")
-
-
-@command(
-    "groups", group=topic, examples="jobq topic groups orders\njobq topic groups orders --json"
-)
+@command("groups", "orders", "orders --json", group=topic)
 @name_argument
 def groups(session: Session, name: str) -> None:
     """List the groups of a topic: position, leased messages, whether it is paused."""
@@ -378,23 +346,20 @@ def groups(session: Session, name: str) -> None:
 
 @command(
     "subscribe",
+    "orders --group billing",
+    "orders --group billing --start 1h --out-of-range error",
     group=topic,
-    examples="""
-        jobq topic subscribe orders --group billing
-        jobq topic subscribe orders --group billing --start 1h --out-of-range error
-    """,
 )
 @name_argument
 @group_option
 @option(
-    "--start",
-    type=POSITION,
-    default="earliest",
-    show_default=True,
-    help="earliest, latest, an index, 1h (ago) or a time.",
+    "--start", "earliest, latest, an index, 1h (ago) or a time.", type=POSITION, default="earliest"
 )
-@option("--out-of-range", type=click.Choice(POLICIES), default="earliest", show_default=True,
-        help="Where to continue if the next message was dropped.")  # fmt: skip
+@option(
+    "--out-of-range earliest|latest|error",
+    "Where to continue if the next message was dropped.",
+    default="earliest",
+)
 def subscribe(session: Session, name: str, group: str, start: Any, out_of_range: str) -> int:
     """Make a group.
 
@@ -408,7 +373,7 @@ def subscribe(session: Session, name: str, group: str, start: Any, out_of_range:
     return exits.OK if made else exits.NO
 
 
-@command("unsubscribe", group=topic, examples="jobq topic unsubscribe orders --group billing")
+@command("unsubscribe", "orders --group billing", group=topic)
 @name_argument
 @group_option
 @layout_option
@@ -433,21 +398,15 @@ def unsubscribe(session: Session, name: str, group: str, layout: str) -> int:
 
 @command(
     "seek",
+    "orders --group billing --to earliest",
+    "orders --group billing --to 1000",
+    "orders --group billing --to 2026-11-21T08:00",
     group=topic,
-    examples="""
-        jobq topic seek orders --group billing --to earliest
-        jobq topic seek orders --group billing --to 1000
-        jobq topic seek orders --group billing --to 2026-11-21T08:00
-    """,
 )
 @name_argument
 @group_option
 @option(
-    "--to",
-    "place",
-    type=POSITION,
-    required=True,
-    help="earliest, latest, an index, 1h (ago) or a time.",
+    "--to", "place", "earliest, latest, an index, 1h (ago) or a time.", type=POSITION, required=True
 )
 @layout_option
 def seek(session: Session, name: str, group: str, place: Any, layout: str) -> None:
@@ -464,11 +423,7 @@ def seek(session: Session, name: str, group: str, place: Any, layout: str) -> No
     session.say({"topic": name, "group": group, "next": following}, f"{group}: next is {following}")
 
 
-@command(
-    "peek",
-    group=topic,
-    examples="jobq topic peek orders --group billing\njobq topic peek orders --group billing -n 1 --json",
-)
+@command("peek", "orders --group billing", "orders --group billing -n 1 --json", group=topic)
 @name_argument
 @group_option
 @limit_option(10, 1000)
@@ -490,7 +445,7 @@ def peek(session: Session, name: str, group: str, limit: int, layout: str) -> in
     return exits.OK if found else exits.NO
 
 
-@command("pause", group=topic, examples="jobq topic pause orders --group billing")
+@command("pause", "orders --group billing", group=topic)
 @name_argument
 @group_option
 def pause(session: Session, name: str, group: str) -> None:
@@ -499,7 +454,7 @@ def pause(session: Session, name: str, group: str) -> None:
     session.say({"topic": name, "group": group, "paused": True}, f"{group}: paused")
 
 
-@command("resume", group=topic, examples="jobq topic resume orders --group billing")
+@command("resume", "orders --group billing", group=topic)
 @name_argument
 @group_option
 def resume(session: Session, name: str, group: str) -> None:
@@ -508,11 +463,7 @@ def resume(session: Session, name: str, group: str) -> None:
     session.say({"topic": name, "group": group, "paused": False}, f"{group}: resumed")
 
 
-@command(
-    "describe",
-    group=topic,
-    examples="jobq topic describe orders\njobq topic describe orders --json",
-)
+@command("describe", "orders", "orders --json", group=topic)
 @name_argument
 def describe(session: Session, name: str) -> None:
     """Show what a topic holds, what it keeps, and its groups."""
@@ -539,15 +490,13 @@ def describe(session: Session, name: str) -> None:
 
 @command(
     "lag",
+    "orders",
+    "orders --group billing --json",
+    "orders --group billing --layout redismq",
     group=topic,
-    examples="""
-        jobq topic lag orders
-        jobq topic lag orders --group billing --json
-        jobq topic lag orders --group billing --layout redismq
-    """,
 )
 @name_argument
-@option("-g", "--group", metavar="NAME", help="Show one group.  [default: all]")
+@option("-g, --group NAME", "Show one group.  [default: all]")
 @layout_option
 def lag(session: Session, name: str, group: str | None, layout: str) -> None:
     """Show how far behind groups are: messages not committed, and the age of the oldest.
@@ -574,20 +523,18 @@ def lag(session: Session, name: str, group: str | None, layout: str) -> None:
 
 @command(
     "retention",
+    "orders",
+    "orders --max-age 7d --max-count 1000000",
+    "orders --max-bytes 0 --apply",
+    "orders --before 1000",
     group=topic,
-    examples="""
-        jobq topic retention orders
-        jobq topic retention orders --max-age 7d --max-count 1000000
-        jobq topic retention orders --max-bytes 0 --apply
-        jobq topic retention orders --before 1000
-    """,
 )
 @name_argument
-@option("--max-age", type=DURATION, help="Keep messages this long; 0 for ever.")
-@option("--max-count", type=click.IntRange(0), help="Keep this many messages; 0 all.")
-@option("--max-bytes", type=click.IntRange(0), help="Keep about this many bytes; 0 all.")
-@option("--apply", is_flag=True, help="Drop messages over the limits now, not at the next appends.")
-@option("--before", type=click.IntRange(1), help="Drop all messages below this index now.")
+@option("--max-age DURATION", "Keep messages this long; 0 for ever.")
+@option("--max-count", "Keep this many messages; 0 all.", type=click.IntRange(0))
+@option("--max-bytes", "Keep about this many bytes; 0 all.", type=click.IntRange(0))
+@option("--apply", "Drop messages over the limits now, not at the next appends.")
+@option("--before", "Drop all messages below this index now.", type=click.IntRange(1))
 def retention(session: Session, name: str, apply: bool, before: int | None, **limits: Any) -> None:
     """Show or set what a topic keeps. Limits that are not given stay the same."""
     topic = topic_of(session, name)
@@ -602,19 +549,12 @@ def retention(session: Session, name: str, apply: bool, before: int | None, **li
 
 
 @command(
-    "compaction",
-    group=topic,
-    examples="""
-        jobq topic compaction prices
-        jobq topic compaction prices on --tombstones 1d
-        jobq topic compaction prices --run
-        jobq topic compaction prices off
-    """,
+    "compaction", "prices", "prices on --tombstones 1d", "prices --run", "prices off", group=topic
 )
 @name_argument
 @click.argument("switch", type=click.Choice(["on", "off"]), required=False)
-@option("--tombstones", type=DURATION, help="How long tombstones are kept.  [default: 1d]")
-@option("--run", is_flag=True, help="Compact now, not at the next appends.")
+@option("--tombstones DURATION", "How long tombstones are kept.  [default: 1d]")
+@option("--run", "Compact now, not at the next appends.")
 def compaction(
     session: Session, name: str, switch: str | None, tombstones: float | None, run: bool
 ) -> None:
@@ -639,7 +579,7 @@ def compaction(
     )
 
 
-@command("delete", group=topic, examples="jobq topic delete orders\njobq topic delete orders --yes")
+@command("delete", "orders", "orders --yes", group=topic)
 @name_argument
 @yes_option
 @layout_option

@@ -26,18 +26,30 @@ from jobq.protocols.ruby.settings import IntakeSettings, parse_names, parse_queu
 from jobq.worker.feeder import Source
 
 _OPTIONS = (
-    option("--sidekiq", multiple=True, metavar="QUEUES",
-           help="Take jobs from these Sidekiq queues, [namespace:]queue, to the jobq queues of the same names."),
-    option("--resque", multiple=True, metavar="QUEUES",
-           help="Take jobs from these Resque queues; the default namespace is resque."),
-    option("--ruby-job", multiple=True, metavar="CLASS=JOB",
-           help="Run this Ruby class as JOB.  [default: the job of the same name]"),
-    option("--ruby-url", metavar="URL", help="URL of the server with the Ruby queues.  [default: --url]"),
-    option("--ruby-backlog", type=click.IntRange(1, 1_000_000), default=1000, show_default=True,
-           help="Take no more jobs while a queue has this many ready messages, or a second of work."),
-    option("--ruby-dead", is_flag=True,
-           help="Also add dead jobs to Sidekiq's dead set or Resque's failed list."),
-)  # fmt: skip
+    option(
+        "--sidekiq QUEUES",
+        "Take jobs from these Sidekiq queues, [namespace:]queue, to the jobq queues of the same names.",
+        multiple=True,
+    ),
+    option(
+        "--resque QUEUES",
+        "Take jobs from these Resque queues; the default namespace is resque.",
+        multiple=True,
+    ),
+    option(
+        "--ruby-job CLASS=JOB",
+        "Run this Ruby class as JOB.  [default: the job of the same name]",
+        multiple=True,
+    ),
+    option("--ruby-url URL", "URL of the server with the Ruby queues.  [default: --url]"),
+    option(
+        "--ruby-backlog",
+        "Take no more jobs while a queue has this many ready messages, or a second of work.",
+        type=click.IntRange(1, 1_000_000),
+        default=1000,
+    ),
+    option("--ruby-dead", "Also add dead jobs to Sidekiq's dead set or Resque's failed list."),
+)
 
 
 class FromRuby(NamedTuple):
@@ -87,38 +99,37 @@ def check_jobs(intake: FromRuby | None, registry: Registry) -> None:
             )
 
 
-LEVELS = ("debug", "info", "warning", "error")
 DEFAULTS = {field.name: field.default for field in fields(WorkerSettings)}
-EXAMPLES = """
-    jobq worker --import app.jobs
-    jobq worker --import app.jobs --queues high:6,low --processes 4
-    jobq worker --import app.jobs --queues high,low --strict --lease 30s
-    jobq worker --import app.jobs --burst --log-format json
-    jobq worker --import app.jobs --sidekiq default --resque resque:low
-"""
 
 
 def setting(
-    name: str, text: str, type: Any = None, default: str | None = None, **more: Any
+    name: str, text: str, type: Any = None, default: str | None = None
 ) -> Callable[[Function], Function]:
     """Declare an option whose default is in WorkerSettings."""
     shown = default if default is not None else DEFAULTS[name.replace("-", "_")]
-    return option(f"--{name}", type=type, help=text, show_default=str(shown), **more)
+    return option(f"--{name}", text, type=type, show_default=str(shown))
 
 
-@command("worker", examples=EXAMPLES)
+@command(
+    "worker",
+    "--import app.jobs",
+    "--import app.jobs --queues high:6,low --processes 4",
+    "--import app.jobs --queues high,low --strict --lease 30s",
+    "--import app.jobs --burst --log-format json",
+    "--import app.jobs --sidekiq default --resque resque:low",
+)
 @import_option
 @queues_option_of(
     "Queues to take turns over, low,high, or with weights, high:6,low:1; repeatable.",
     show_default="those that the imported jobs declare",
 )
-@option("--strict", is_flag=True, help="Drain queues in the order given.")
+@option("--strict", "Drain queues in the order given.")
 @setting("processes", "Number of processes that run jobs.", int, "one per processor")
 @setting("concurrency", "Async jobs at once in a process.", int)
 @setting(
     "lease", "How long a message stays locked unless its worker renews the lease.", DURATION, "15s"
 )
-@setting("burst", "Exit when the queues are empty.", is_flag=True, default="keep running")
+@setting("burst", "Exit when the queues are empty.", default="keep running")
 @setting("crash-limit", "Crashes after which a message is dead.", int)
 @setting("prefetch", "Most messages that a process fetches at once.", int)
 @setting("prefetch-time", "How much work a process fetches at once.", DURATION, "50ms")
@@ -129,21 +140,9 @@ def setting(
 @setting("unknown-for", "How long to retry messages whose job is not known here.", DURATION, "15m")
 @setting("unknown-wait", "Longest wait between two such retries.", DURATION, "1m")
 @intake_options
-@option("--name", help="Name in events and logs.  [default: host and process id]")
-@option(
-    "--log-level",
-    type=click.Choice(LEVELS),
-    default="info",
-    show_default=True,
-    help="Lowest level that is logged.",
-)
-@option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Format of log lines.",
-)
+@option("--name TEXT", "Name in events and logs.  [default: host and process id]")
+@option("--log-level debug|info|warning|error", "Lowest level that is logged.", default="info")
+@option("--log-format text|json", "Format of log lines.", default="text")
 def worker(
     session: Session, modules: tuple[str, ...], log_level: str, log_format: str, **given: Any
 ) -> int:
