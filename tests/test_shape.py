@@ -45,11 +45,6 @@ LATE = {
 GLOBALS: dict[tuple[str, str], str] = {}
 #: Attributes with a leading underscore of somebody else's objects: (file, attribute) -> the reason.
 PRIVATE = {
-    (
-        "client/aio.py",
-        "_reader",
-    ): "redis-py tells no other way whether its connection is still open",
-    ("client/aio.py", "_writer"): "as _reader",
     ("client/connection.py", "_sock"): "redis-py gives a connection's socket no public name",
     ("client/waiter.py", "_sock"): "as in client/connection.py",
     ("pipeline/gateway.py", "_ensure_initialized"): "pyspark starts its JVM by no public name",

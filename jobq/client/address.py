@@ -7,11 +7,9 @@ two with ``rediss+`` for TLS. Options of redis-py's connections may follow after
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
-from redis.asyncio import connection as asyncio_connection
 from redis.connection import Connection, parse_url
 
 from jobq.errors import ConfigError, masked
@@ -94,20 +92,11 @@ def _kind(url: str, parts: SplitResult) -> tuple[str, str, str]:
 
 def connection_options(plain: str) -> tuple[Any, dict[str, Any]]:
     """redis-py's connection class for a plain URL, and its keyword arguments."""
-    return _read_by(parse_url, Connection, plain)
-
-
-def async_connection_options(plain: str) -> tuple[Any, dict[str, Any]]:
-    """The same for asyncio."""
-    return _read_by(asyncio_connection.parse_url, asyncio_connection.Connection, plain)
-
-
-def _read_by(read: Callable[[str], Any], default: Any, plain: str) -> tuple[Any, dict[str, Any]]:
     try:
-        options: dict[str, Any] = dict(read(plain))
+        options: dict[str, Any] = dict(parse_url(plain))
     except ValueError as error:
         raise ConfigError(f"url {masked(plain)!r} can't be read: {masked(str(error))}") from None
-    return options.pop("connection_class", default), options
+    return options.pop("connection_class", Connection), options
 
 
 def _host(url: str, text: str, port: int) -> Host:

@@ -6,11 +6,16 @@ Import it where an event loop runs; `connection` does without asyncio.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
+import math
+import os
+import ssl
+from collections import deque
+from collections.abc import Hashable
 from typing import Any, TypeVar
 
+import hiredis
 from redis import exceptions as refused
-from redis.asyncio.connection import AbstractConnection
+from redis.connection import Connection, DefaultParser
 
 from jobq.client.connection import LEAST_WAIT_S, Client, packed
 from jobq.client.numbered_calls import (
@@ -18,76 +23,98 @@ from jobq.client.numbered_calls import (
     FAILED,
     LOST,
     CallState,
-    Command,
     Following,
     ScriptCall,
     reply_lost,
 )
 
 T = TypeVar("T")
-AsyncExchange = Callable[[AbstractConnection, Command, bool], Awaitable[Any]]
+READ_BYTES = 65_536
+_LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_ASKING = packed(("ASKING",))
+
+
+class LateReplyError(asyncio.CancelledError):
+    """A coroutine was cancelled while it waited for a reply that it must not miss. This is the `reply`."""
+
+    def __init__(self, reply: Any) -> None:
+        super().__init__()
+        self.reply = reply
+
+
+class NotSentError(refused.ConnectionError):
+    """The connection broke before the whole command was sent: the server didn't take it."""
 
 
 class AsyncClient:
     """Calls to the deployment of `client`, for one event loop. Any number of coroutines may share it.
 
-    It has connections of its own; the settings, and what is known about the nodes, are those of `client`. A
-    coroutine that is cancelled closes its connection: whether its call took effect is unknown.
+    It has one connection to each node. Calls that are made while others wait for their replies travel together, in
+    their order. The settings, and what is known about the nodes, are those of `client`. When a coroutine is
+    cancelled, its call isn't: the reply is read and thrown away.
     """
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self._idle: dict[Hashable, list[AbstractConnection]] = {}
+        self._connections: dict[Hashable, SharedConnection] = {}
+        self._opening: dict[Hashable, asyncio.Future[SharedConnection]] = {}
 
     def __repr__(self) -> str:
         return f"Async{self.client!r}"
 
     async def ask(self, call: ScriptCall[T]) -> T:
         """As Client.ask."""
-        client, by = self.client, exchange if call.repeatable else exchange_once
+        client, keys = self.client, call.keys
         while True:
-            words = client.words(call.script, call.keys, call.args)
+            words = client.words(call.script, keys, call.args)
             state = CallState(client, words, call.script)
-            reply = await self.perform(call.keys[0] if call.keys else "", state, by)
+            reply = await self.perform(keys[0] if keys else "", state, once=not call.repeatable)
             if reply[0] != AGAIN:
                 return call.read(reply)
 
-    async def perform(self, key: str, state: CallState, by: AsyncExchange | None = None) -> Any:
-        """As Client.perform."""
-        by = by or exchange
-        load = False
+    async def perform(
+        self, key: str, state: CallState, *, once: bool = False, whole: bool = False
+    ) -> Any:
+        """As Client.perform.
+
+        once: the call isn't repeated after it was sent whole and no reply came. whole: a coroutine that is cancelled
+        waits for the reply nevertheless, and gets it as LateReplyError.
+        """
         while True:
             node: Hashable | None = None
-            connection: AbstractConnection | None = None
+            connection: SharedConnection | None = None
+            reply: asyncio.Future[Any] | None = None
             try:
-                node = state.redirect or await self._locate(key)
-                # The first try has the whole time of a socket; the others end with the caller's patience.
-                left_s = state.left_s
-                async with asyncio.timeout(None if left_s is None else max(LEAST_WAIT_S, left_s)):
-                    connection = self._connection(node)
-                    await connection.connect()
-                    if load and state.script is not None:
-                        await exchange(connection, ("SCRIPT", "LOAD", state.script.source))
-                    state.sending()
-                    reply = await by(connection, state.command, state.redirect is not None)
+                node = state.redirect or self.client.topology.node or await self._locate(key)
+                connection = self._connections.get(node)
+                if connection is None or not connection.is_open:
+                    connection = await self._connect(node, state.left_s)
+                state.sending()
+                reply = self._send(connection, state)
+                return await (_to_the_end(reply) if whole else reply)
             except FAILED as error:
-                if connection is not None:
-                    await self._take_back(node, connection, error)
-                load = await self._prepare(state.failed(error), node, error)
-            except BaseException:
-                if connection is not None:
-                    await connection.disconnect(nowait=True)
-                raise
-            else:
-                self._keep(node, connection)
-                return reply
+                if once and reply is not None and _is_lost(error):
+                    raise reply_lost(error) from error
+                if isinstance(error, refused.NoScriptError) and connection and state.script:
+                    connection.scripts.discard(state.script.sha)
+                await self._prepare(state.failed(error), node, connection, error)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close what is open; the next call opens anew."""
-        idle, self._idle = self._idle, {}
-        for connections in idle.values():
-            for connection in connections:
-                await connection.disconnect(nowait=True)
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            connection.close()
+
+    def _send(self, connection: SharedConnection, state: CallState) -> asyncio.Future[Any]:
+        """Send the call, behind the text of a script that was not yet called on this connection."""
+        script = state.script
+        if script is not None and script.sha not in connection.scripts:
+            connection.scripts.add(script.sha)
+            if not self.client.settings.functions:
+                connection.send_blindly(packed(("SCRIPT", "LOAD", script.source)))
+        if state.redirect is not None:
+            connection.send_blindly(_ASKING)
+        return connection.send(packed(state.command), state.left_s)
 
     async def _locate(self, key: str) -> Hashable:
         """The node that serves `key`; asked in a thread where it isn't known."""
@@ -95,63 +122,259 @@ class AsyncClient:
         known = topology.known(key)
         return known if known is not None else await asyncio.to_thread(topology.locate, key)
 
-    def _connection(self, node: Hashable) -> AbstractConnection:
-        idle = self._idle.get(node)
-        return idle.pop() if idle else self.client.topology.open_async(node)
+    async def _connect(self, node: Hashable, left_s: float | None) -> SharedConnection:
+        """The connection to `node`, which one of the waiting coroutines opens for all."""
+        opening = self._opening.get(node)
+        if opening is None or opening.done():
+            opening = self._opening[node] = asyncio.ensure_future(self._open(node))
+            opening.add_done_callback(_retrieve)
+        within_s = None if left_s is None else max(LEAST_WAIT_S, left_s)
+        done, _ = await asyncio.wait((opening,), timeout=within_s)
+        if not done:
+            raise refused.TimeoutError("no connection within the time of the call")
+        return opening.result()
 
-    def _keep(self, node: Hashable | None, connection: AbstractConnection) -> None:
-        self._idle.setdefault(node, []).append(connection)
+    async def _open(self, node: Hashable) -> SharedConnection:
+        """Connect in a thread: names are looked up and TLS is agreed on by blocking calls."""
+        connection = self.client.topology.open(node)
+        await asyncio.to_thread(connection.connect)
+        made = self._connections[node] = SharedConnection(connection)
+        return made
 
-    async def _take_back(
-        self, node: Hashable | None, connection: AbstractConnection, error: Exception
+    async def _prepare(
+        self,
+        following: Following,
+        node: Hashable | None,
+        connection: SharedConnection | None,
+        error: Exception,
     ) -> None:
-        if isinstance(error, refused.ResponseError):
-            self._keep(node, connection)
-        else:
-            await connection.disconnect(nowait=True)
-
-    async def _prepare(self, following: Following, node: Hashable | None, error: Exception) -> bool:
-        """As Client._prepare."""
-        if following.forget:
-            self.client.topology.forget(node if following.silent else None)
-        if following.close:
-            for connection in self._idle.pop(node, []):
-                await connection.disconnect(nowait=True)
+        """As Client._prepare. What another coroutine has opened since then stays."""
+        if connection is None or self._connections.get(node) is connection:
+            if following.forget:
+                self.client.topology.forget(node if following.silent else None)
+            if following.close and connection is not None:
+                connection.retire()
         if following.error is not None:
             raise following.error from error
         await asyncio.sleep(following.pause_s)
-        return following.load
 
 
-def ensure_open(connection: AbstractConnection) -> None:
-    """A connection that was closed while it was idle fails here, before anything is sent on it."""
-    reader, writer = connection._reader, connection._writer
-    if reader is None or reader.at_eof() or writer is None or writer.transport.is_closing():
-        raise refused.ConnectionError("the server closed the connection while it was idle")
+class SharedConnection:
+    """A connection on which coroutines of one event loop send commands without waiting for each other's replies."""
+
+    def __init__(self, connection: Connection) -> None:
+        """`connection` is open, and nobody else uses it."""
+        sock: Any = connection._sock
+        if sock is None:
+            raise refused.ConnectionError("the connection was closed")
+        sock.setblocking(False)
+        self._connection, self._pid = connection, os.getpid()
+        #: None once it is closed.
+        self._sock: Any = sock
+        self._pending = getattr(sock, "pending", int)  # bytes that TLS has decrypted
+        self._timeout_s: float = connection.socket_timeout or math.inf
+        self._reader = hiredis.Reader(
+            protocolError=refused.InvalidResponse, replyError=DefaultParser.parse_error
+        )
+        #: One for each command without a reply; None where nobody wants it.
+        self._waiting: deque[asyncio.Future[Any] | None] = deque()
+        #: Commands that were not yet sent whole, and whether the loop will send them.
+        self._unsent: list[bytes] = []
+        self._scheduled = False
+        self._progress = 0.0
+        self._watch: asyncio.TimerHandle | None = None
+        self._retired = False
+        self.is_open = True
+        #: Hashes of the scripts that were called here.
+        self.scripts: set[str] = set()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(sock.fileno(), self._receive)
+
+    def send(self, command: bytes, within_s: float | None = None) -> asyncio.Future[Any]:
+        """Send a command; its reply. It travels with others while replies are awaited, at once otherwise."""
+        loop = self._loop
+        reply: asyncio.Future[Any] = loop.create_future()
+        alone = not self._waiting
+        self._waiting.append(reply)
+        self._unsent.append(command)
+        if alone:
+            self._progress = loop.time()
+            if self._watch is None and self._timeout_s < math.inf:
+                self._watch = loop.call_later(self._timeout_s, self._look)
+            self._flush()
+        elif not self._scheduled:
+            self._scheduled = True
+            loop.call_soon(self._flush)
+        if within_s is not None:
+            loop.call_later(max(LEAST_WAIT_S, within_s), _give_up, reply)
+        return reply
+
+    def send_blindly(self, command: bytes) -> None:
+        """Send a command before the next one; its reply is thrown away."""
+        if not self._waiting:
+            self._progress = self._loop.time()
+        self._waiting.append(None)
+        self._unsent.append(command)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def retire(self) -> None:
+        """Take no more commands, and close once all replies are there."""
+        self._retired, self.is_open = True, False
+        if not self._waiting:
+            self.close()
+
+    def close(self) -> None:
+        """Close it now."""
+        self._lose(refused.ConnectionError, "the connection was closed")
+
+    def _flush(self) -> None:
+        """Send what waits, as much as the socket takes."""
+        self._scheduled = False
+        unsent = self._unsent
+        if not unsent or self._sock is None:
+            return
+        data = unsent[0] if len(unsent) == 1 else b"".join(unsent)
+        try:
+            left = self._sock.send(data)
+        except _LATER:
+            left = 0
+        except OSError as error:
+            self._lose(refused.ConnectionError, f"sending failed: {error}")
+            return
+        if left == len(data):
+            unsent.clear()
+            return
+        whole = 0
+        while left >= len(unsent[whole]):
+            left -= len(unsent[whole])
+            whole += 1
+        unsent[: whole + 1] = [unsent[whole][left:]]
+        self._scheduled = True
+        self._loop.add_writer(self._sock.fileno(), self._go_on)
+
+    def _go_on(self) -> None:
+        """The socket takes more."""
+        self._loop.remove_writer(self._sock.fileno())
+        self._flush()
+
+    def _receive(self) -> None:
+        """Give the replies that have come to those who wait for them."""
+        reader, waiting = self._reader, self._waiting
+        try:
+            data = self._sock.recv(READ_BYTES)
+            while data:
+                reader.feed(data)
+                data = self._sock.recv(READ_BYTES) if self._pending() else None
+            while (reply := reader.gets()) is not False:
+                future = waiting.popleft()
+                if future is None or future.done():
+                    continue
+                if isinstance(reply, Exception):
+                    future.set_exception(reply)
+                else:
+                    future.set_result(reply)
+        except _LATER:
+            return
+        except (OSError, refused.RedisError, IndexError) as error:
+            self._lose(refused.ConnectionError, f"no reply can be read: {error!r}")
+            return
+        if data == b"":
+            self._lose(refused.ConnectionError, "the server closed the connection")
+            return
+        self._progress = self._loop.time()
+        if self._retired and not waiting:
+            self.close()
+
+    def _look(self) -> None:
+        """Whether the server is silent for too long while replies are awaited."""
+        self._watch = None
+        if not self._waiting:
+            return
+        left_s = self._progress + self._timeout_s - self._loop.time()
+        if left_s <= 0:
+            self._lose(refused.TimeoutError, f"no reply within {self._timeout_s:g} s")
+        else:
+            self._watch = self._loop.call_later(left_s, self._look)
+
+    def _lose(self, kind: type[refused.RedisError], text: str) -> None:
+        """Close it, and tell all who wait for replies whether their commands were sent."""
+        sock, self._sock, self.is_open = self._sock, None, False
+        if sock is None:
+            return
+        # In a forked child, the selector is the parent's.
+        if not self._loop.is_closed() and self._pid == os.getpid():
+            self._loop.remove_reader(sock.fileno())
+            self._loop.remove_writer(sock.fileno())
+        if self._watch is not None:
+            self._watch.cancel()
+        self._connection.disconnect()
+        waiting, self._waiting = self._waiting, deque()
+        sent = len(waiting) - len(self._unsent)
+        self._unsent.clear()
+        if self._loop.is_closed():
+            return
+        for number, reply in enumerate(waiting):
+            if reply is not None and not reply.done():
+                reply.set_exception(kind(text) if number < sent else NotSentError(text))
 
 
-async def exchange(connection: AbstractConnection, command: Command, asking: bool = False) -> Any:
-    """One command and its reply."""
-    ensure_open(connection)
-    if asking:
-        await connection.send_command("ASKING")
-        await connection.read_response()
-    await connection.send_packed_command(packed(command))
-    return await connection.read_response()
+def async_client(client: Client) -> AsyncClient:
+    """The asyncio client of `client` for the running event loop."""
+    loop = asyncio.get_running_loop()
+    found: AsyncClient | None = client.of_loops.get(loop)
+    if found is None:
+        for other in [one for one in client.of_loops if one.is_closed()]:
+            client.of_loops.pop(other, None)
+        found = client.of_loops[loop] = AsyncClient(client)
+    return found
 
 
-async def exchange_once(
-    connection: AbstractConnection, command: Command, asking: bool = False
-) -> Any:
-    """An exchange that is not repeated after its command was sent whole and no reply came."""
-    ensure_open(connection)
-    if asking:
-        await connection.send_command("ASKING")
-        await connection.read_response()
-    await connection.send_packed_command(packed(command))
+def close_async(client: Client) -> None:
+    """Close the connections of every event loop; the next calls open new ones."""
+    for loop, aclient in list(client.of_loops.items()):
+        if loop.is_running() and loop is not _running():
+            loop.call_soon_threadsafe(aclient.close)
+        else:
+            aclient.close()
+
+
+async def _to_the_end(reply: asyncio.Future[Any]) -> Any:
+    """Wait for the reply, however often the coroutine is cancelled."""
+    cancelled: asyncio.CancelledError | None = None
+    while not reply.done():
+        try:
+            await asyncio.wait((reply,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return reply.result()
+    if reply.cancelled() or reply.exception() is not None:
+        raise cancelled
+    raise LateReplyError(reply.result())
+
+
+def _is_lost(error: Exception) -> bool:
+    """Whether the command was sent whole and the connection broke, so that no reply came."""
+    answers = (refused.ResponseError, refused.BusyLoadingError, NotSentError)
+    return isinstance(error, LOST) and not isinstance(error, answers)
+
+
+def _give_up(reply: asyncio.Future[Any]) -> None:
+    if not reply.done():
+        reply.set_exception(refused.TimeoutError("no reply within the time of the call"))
+
+
+def _retrieve(opening: asyncio.Future[Any]) -> None:
+    """Coroutines that waited may have been cancelled: nobody asks why it failed then."""
+    if not opening.cancelled():
+        opening.exception()
+
+
+def _running() -> asyncio.AbstractEventLoop | None:
+    """The event loop of this thread."""
     try:
-        return await connection.read_response()
-    except (refused.ResponseError, refused.BusyLoadingError):
-        raise
-    except LOST as error:
-        raise reply_lost(error) from error
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

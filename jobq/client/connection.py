@@ -100,6 +100,8 @@ class Client:
         self.enough: Callable[[], bool] = bool
         #: Queues that all senders of this process share, by name. The queue layer fills it.
         self.queues: dict[str, Any] = {}
+        #: The asyncio client of each event loop; see `aio.async_client`.
+        self.of_loops: dict[Any, Any] = {}
         self._idle: dict[Hashable, list[Connection]] = {}
         runtime.clients.add(self)
 
@@ -248,6 +250,7 @@ class Client:
         """In a forked child: close the parent's sockets here, and send nothing to the server."""
         if self.outage:
             self.outage.forget()
+        self.of_loops = {}
         self.close()  # redis-py doesn't shut down a socket that another process opened
 
     def _open(self, node: Hashable, left_s: float | None) -> tuple[Connection, bool]:

@@ -13,8 +13,6 @@ from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
 from redis import sentinel as redis_sentinel
-from redis.asyncio.connection import AbstractConnection
-from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.connection import Connection
 from redis.crc import key_slot
@@ -24,7 +22,6 @@ from redis.retry import Retry
 from jobq.client.address import (
     Address,
     Host,
-    async_connection_options,
     connection_options,
     parse,
 )
@@ -59,10 +56,6 @@ class Topology(Protocol):
         """A connection to `node`, not yet connected; `blocking`: reads on it never time out."""
         ...
 
-    def open_async(self, node: Hashable) -> AbstractConnection:
-        """The same for asyncio."""
-        ...
-
     def forget(self, silent: Hashable | None = None) -> None:
         """Ask again at the next `locate`. `silent`: a node that did not answer."""
 
@@ -91,14 +84,6 @@ class _Opening:
         if blocking:
             options["socket_timeout"] = None
         connection: Connection = make(**self._options(options, node), retry=Retry(NoBackoff(), 0))
-        return connection
-
-    def open_async(self, node: Hashable) -> AbstractConnection:
-        """The same for asyncio."""
-        make, options = async_connection_options(self._url(node))
-        connection: AbstractConnection = make(
-            **self._options(options, node), retry=AsyncRetry(NoBackoff(), 0)
-        )
         return connection
 
     def _options(self, options: dict[str, Any], node: Hashable) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from jobq.client.aio import async_client
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import ScriptCall
 from jobq.protocols.kit.steps import Steps, adrive, drive
@@ -65,9 +66,9 @@ class AsyncFacade(Generic[B]):
         return await adrive(steps, self._request, self._settling)
 
     async def _request(self, request: ScriptCall[T]) -> T:
-        """Make one request: here in a thread."""
+        """Make one request on this event loop."""
         blocking: Any = self.blocking
-        return await asyncio.to_thread(blocking.client.ask, request)
+        return await async_client(blocking.client).ask(request)
 
 
 class Stepwise(Generic[P, T]):

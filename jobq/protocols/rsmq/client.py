@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import timedelta
 from typing import Any, TypeVar, Unpack
 
+from jobq.client.aio import close_async
 from jobq.client.channel import Channel
 from jobq.client.connection import Client, connect, default_client
 from jobq.client.numbered_calls import ScriptCall
-from jobq.client.pipelining import IN_FLIGHT, PipelinedCalls
 from jobq.protocols.kit.facade import AsyncFacade, BlockingFacade, awaited, stepwise
 from jobq.protocols.kit.steps import Steps
 from jobq.protocols.rsmq import steps
@@ -223,8 +222,9 @@ class Rsmq(BlockingFacade):
 class AsyncRsmq(AsyncFacade[Rsmq]):
     """The methods of Rsmq as coroutines, for one event loop.
 
-    Requests are collected while a round trip is under way and make the next one together, in their order.
-    Cancelling a coroutine doesn't cancel its request: what it received stays hidden until its vt ends.
+    All calls of an event loop share one connection. Those that are made while others are under way travel together,
+    in their order. Cancelling a coroutine doesn't cancel a call that was sent: what it received stays hidden until
+    its vt ends.
     """
 
     def __init__(
@@ -236,9 +236,6 @@ class AsyncRsmq(AsyncFacade[Rsmq]):
         clock: Callable[[], int] | None = None,
     ) -> None:
         super().__init__(Rsmq(client, ns, realtime, clock=clock))
-        self._flights = PipelinedCalls(self.blocking.client)
-        self._waiting: list[tuple[ScriptCall[Any], asyncio.Future[Any]]] = []
-        self._carrier: asyncio.Task[None] | None = None
 
     create_queue = awaited(Rsmq.create_queue)
     list_queues = awaited(Rsmq.list_queues)
@@ -273,42 +270,8 @@ class AsyncRsmq(AsyncFacade[Rsmq]):
 
     def close(self) -> None:
         """Close the client's connections; the next call opens new ones."""
+        close_async(self.blocking.client)
         self.blocking.close()
-
-    async def _request(self, request: ScriptCall[T]) -> T:
-        """Send it with the next round trip."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.append((request, future))
-        if self._carrier is None:
-            self._carrier = asyncio.create_task(self._carry())
-        return await future
-
-    async def _carry(self) -> None:
-        """Make round trips until no request waits."""
-        try:
-            while self._waiting:
-                some, self._waiting = self._waiting[:IN_FLIGHT], self._waiting[IN_FLIGHT:]
-                try:
-                    requests = [request for request, _ in some]
-                    outcomes = await asyncio.to_thread(self._flights.run, requests)
-                except BaseException:
-                    for _, future in some + self._waiting:
-                        future.cancel()
-                    self._waiting = []
-                    raise
-                for (_, future), outcome in zip(some, outcomes, strict=True):
-                    _resolve(future, outcome)
-        finally:
-            self._carrier = None
-
-
-def _resolve(future: asyncio.Future[Any], outcome: Any) -> None:
-    if future.cancelled():
-        return
-    if isinstance(outcome, Exception):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
 
 
 def _first(found: Steps[list[RsmqMessage]]) -> Steps[RsmqMessage | None]:

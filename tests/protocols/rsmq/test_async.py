@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from jobq.client.aio import AsyncClient
 from jobq.errors import ConfigError, Dead, Retry, UnavailableError
 from jobq.protocols.rsmq import (
     AsyncConsumer,
@@ -141,6 +142,7 @@ def test_calls_go_on_after_the_scripts_were_flushed(rsmq, redis):
 
 def test_cancelled_call_leaves_the_others_alone(rsmq):
     async def calls() -> int:
+        await rsmq.counts("q")  # connects: from now on calls are sent at once
         tasks = [asyncio.create_task(rsmq.send_message("q", "x")) for _ in range(3)]
         await asyncio.sleep(0)
         tasks[1].cancel()
@@ -281,20 +283,20 @@ def test_consumer_ends_when_its_queue_is_deleted(rsmq, plain):
 def test_message_is_counted_as_settled_when_the_reply_was_lost(
     rsmq, plain, monkeypatch, script, error, counted
 ):
-    run, lost = rsmq._flights.run, []
+    ask, lost = AsyncClient.ask, []
 
-    def lossy(requests: Any) -> Any:
-        for request, outcome in zip(requests, run(requests), strict=True):
-            if request.script.name == script and not lost:
-                lost.append(outcome)
-                outcome = UnavailableError("the reply was lost")
-            yield outcome
+    async def lossy(self: AsyncClient, call: Any) -> Any:
+        outcome = await ask(self, call)
+        if call.script.name == script and not lost:
+            lost.append(outcome)
+            raise UnavailableError("the reply was lost")
+        return outcome
 
     async def handle(_: RsmqMessage) -> None:
         if error:
             raise error
 
-    monkeypatch.setattr(rsmq._flights, "run", lambda requests: list(lossy(requests)))
+    monkeypatch.setattr(AsyncClient, "ask", lossy)
     plain.send_message("q", "x")
     assert asyncio.run(rsmq.consume("q", handle, burst=True)) == counted
     assert plain.counts("q") == (0, 0)
