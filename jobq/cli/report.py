@@ -124,8 +124,8 @@ def _asked(given: dict[str, Any], lake: Lake | None) -> ReportQuery:
 def _compared(
     given: dict[str, Any], lake: Lake | None, since: datetime, until: datetime, now: datetime
 ) -> tuple[datetime | None, str]:
+    from jobq.pipeline.lake.upkeep import marks
     from jobq.pipeline.report.query import marked, moment
-    from jobq.pipeline.report.run import marks
 
     if given["at"] and given["mark"]:
         raise ConfigError(
@@ -135,7 +135,7 @@ def _compared(
         return moment(given["at"], now, given["zone"]), "--at"
     if given["mark"] and lake is None:
         raise ConfigError(f"--mark {given['mark']} needs a lake; with --live give --at")
-    known = marks(lake) if lake else {}
+    known = dict(marks(lake)) if lake else {}
     if given["mark"]:
         return marked(given["mark"], known), f"mark {given['mark']}"
     inside = {name: at for name, at in known.items() if since < at < until}

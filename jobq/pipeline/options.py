@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from typing import Literal
 
 from jobq.config import STAYING_PATIENCE_S, ServerSettings, settings_from_env
 from jobq.errors import ConfigError
@@ -14,6 +15,8 @@ from jobq.errors import ConfigError
 PLACE = ("url", "namespace")
 #: A time as callers give it; None: no limit.
 Moment = datetime | date | str | None
+#: Whether Spark reads; auto: if there is much to read.
+UseSpark = Literal["auto", "always", "never"]
 _YES, _NO = ("true", "1", "yes"), ("false", "0", "no")
 
 

@@ -32,10 +32,6 @@ from jobq.topics import Record
 from jobq.topics.calls import TopicCalls
 from jobq.topics.messages import encoded
 
-#: How long a target keeps how far a replay is, and how long a finished message is refused again.
-REMEMBER_S = 30 * 86_400.0
-DEDUPE_S = 86_400.0
-
 
 @dataclass(frozen=True, slots=True)
 class ArchivedMessage:

@@ -171,11 +171,6 @@ def events_schema() -> pa.Schema:
     return arrow_schema(EVENT_COLUMNS)
 
 
-def spark_schema() -> StructType:
-    """Return the Spark schema of the view `events`."""
-    return struct(EVENT_COLUMNS)
-
-
 def markdown(columns: Columns) -> str:
     """Return the columns as a Markdown table."""
     rows = [f"| `{c.name}` | {c.type} | {c.doc} |" for c in columns]

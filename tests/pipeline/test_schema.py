@@ -15,7 +15,6 @@ from jobq.pipeline.schema import (
     ddl,
     events_schema,
     markdown,
-    spark_schema,
     stored,
     struct,
 )
@@ -79,7 +78,7 @@ def test_derived_columns_computed_in_sql_equal_the_decoded_ones(spark):
         b"enqueued\x1fm\x1f1000",
     ]
     batch = decode("low", [b"1-0"] * 4, [b"1"] * 4, sent).batch
-    frame = spark.createDataFrame(batch.to_pandas(), spark_schema())
+    frame = spark.createDataFrame(batch.to_pandas(), struct(EVENT_COLUMNS))
     rows = frame.selectExpr(
         "run_us IS NULL AS idle", "started_at", "wait_ms",
         f"{DERIVED['started_at']} AS s", f"{DERIVED['wait_ms']} AS w",

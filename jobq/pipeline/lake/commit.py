@@ -10,6 +10,7 @@ for a table whose log was rewritten, or whose every commit is older than the log
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,8 +22,9 @@ import pyarrow.compute as pc
 from jobq.client.connection import Client
 from jobq.errors import LakeError
 from jobq.pipeline import offsets
-from jobq.pipeline.lake.files import DataFile, live_files, rows_of_files
+from jobq.pipeline.lake.files import DataFile
 from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.reading import stored_rows
 from jobq.pipeline.lake.store import LakeStore, lake_errors, remove_files
 from jobq.pipeline.lake.tables import EVENTS, TABLES, TOPICS, LakeTable, from_lake
 from jobq.pipeline.offsets import LogOffset, from_plain, parsed_id, to_plain
@@ -94,14 +96,27 @@ def state_of(table: DeltaTable | None, app: str) -> IngestState:
     if table is None or not batch:
         return IngestState()
     for limit in _LOOKS:
-        for entry in table.history(limit):
-            found = entry.get(KEY)
-            if isinstance(found, dict) and found.get("batch") == batch:
+        for found in _records(table, limit):
+            if found["batch"] == batch:
                 return _state_read(found)
     raise LakeError(
         f"the log of {table.table_uri} doesn't tell the offsets of batch {batch} any more; "
         "`jobq lake ingest --adopt` takes them from the rows"
     )
+
+
+def states(table: DeltaTable) -> list[IngestState]:
+    """Return the state after each batch in the table's log, oldest first."""
+    # Upkeep repeats the metadata of the last batch; another batch may have been committed before it.
+    first = {found["batch"]: found for found in _records(table, None)}
+    return [_state_read(first[batch]) for batch in sorted(first)]
+
+
+def _records(table: DeltaTable, limit: int | None) -> Iterator[dict[str, Any]]:
+    for entry in table.history(limit):
+        found = entry.get(KEY)
+        if isinstance(found, dict) and "batch" in found:
+            yield found
 
 
 def _state_read(found: Mapping[str, Any]) -> IngestState:
@@ -110,6 +125,23 @@ def _state_read(found: Mapping[str, Any]) -> IngestState:
         expired=int(found.get("expired") or 0), before=found.get("before") or "",
         lost=found.get("lost") or {}, facts=found.get("facts") or {},
     )  # fmt: skip
+
+
+def commit_batch(
+    lake: Lake, table: LakeTable, files: Iterable[DataFile], after: IngestState
+) -> None:
+    """Commit files as the batch `after`. On a conflict, delete them and raise CommitConflictError."""
+    files = list(files)
+    with taken_back(lake.below(table.name), files):
+        delta = lake.made(table.name)
+        before = state_of(delta, table.app)
+        if before.batch != after.batch - 1:
+            raise CommitConflictError(
+                f"another ingest committed batch {after.batch} of {table.name} first"
+            )
+        # Rows may have expired while this batch was read.
+        after = replace(after, expired=before.expired, before=before.before)
+        commit_files(lake, table.name, delta, [file.action() for file in files], after)
 
 
 def commit_files(
@@ -212,31 +244,24 @@ def losses(table: DeltaTable | None) -> list[Loss]:
     """Return the losses in the table's log, oldest first. after_ms is 0 where only the total is known."""
     if table is None:
         return []
-    batches = {
-        found["batch"]: found
-        for commit in table.history()
-        if isinstance(found := commit.get(KEY), dict) and "batch" in found
-    }
-    return list(_losses([batches[number] for number in sorted(batches)]))
+    return list(_losses(states(table)))
 
 
-def _losses(batches: Iterable[Mapping[str, Any]]) -> Iterable[Loss]:
-    places: Mapping[str, Any] = {}
-    known: dict[str, int] = {}
-    last: Mapping[str, Any] = {}
+def _losses(batches: Iterable[IngestState]) -> Iterator[Loss]:
+    last, known = IngestState(), Counter[str]()
     for batch in batches:
-        for queue, count in (batch.get("facts") or {}).get("lost", {}).items():
+        for queue, count in batch.facts.get("lost", {}).items():
             if count:
-                known[queue] = known.get(queue, 0) + count
-                yield Loss(queue, count, _ms_of(places, queue), _ms_of(batch["places"], queue))
-        places, last = batch["places"], batch
-    for queue, total in (last.get("lost") or {}).items():
-        if total > known.get(queue, 0):
-            yield Loss(queue, total - known.get(queue, 0), 0, _ms_of(places, queue))
+                known[queue] += count
+                yield Loss(queue, count, _ms_of(last, queue), _ms_of(batch, queue))
+        last = batch
+    for queue, total in last.lost.items():
+        if total > known[queue]:
+            yield Loss(queue, total - known[queue], 0, _ms_of(last, queue))
 
 
-def _ms_of(places: Mapping[str, Any], queue: str) -> int:
-    return parsed_id(places[queue]["id"])[0] if queue in places else 0
+def _ms_of(state: IngestState, queue: str) -> int:
+    return parsed_id(state.places[queue].id)[0] if queue in state.places else 0
 
 
 def adopt(lake: Lake, client: Client) -> None:
@@ -245,7 +270,7 @@ def adopt(lake: Lake, client: Client) -> None:
         delta = lake.table(table.name)
         if delta is None or _is_told(delta, table.app):
             continue
-        ids, rows = _event_ids(lake, delta) if table is EVENTS else _topic_ids(lake, delta)
+        ids, rows = _event_ids(lake) if table is EVENTS else _topic_ids(lake)
         places = {name: _offset_of(client, table.name, name, last) for name, last in ids.items()}
         batch = (delta.transaction_version(table.app) or 0) + 1
         commit_files(
@@ -272,10 +297,10 @@ def _offset_of(client: Client, table: str, name: str, last: tuple[int, int]) -> 
     return offsets.counted_offset(client, key, now.oldest, entry_id)
 
 
-def _event_ids(lake: Lake, delta: DeltaTable) -> tuple[dict[str, tuple[int, int]], int]:
+def _event_ids(lake: Lake) -> tuple[dict[str, tuple[int, int]], int]:
     newest: dict[str, tuple[int, int]] = {}
     rows = 0
-    for stored in rows_of_files(lake.below(EVENTS.name), live_files(delta)):
+    for stored in stored_rows(lake, EVENTS):
         found = from_lake(stored)
         rows += found.num_rows
         ms = pc.divide(found["entry_at"].cast(pa.int64()), 1000)
@@ -286,10 +311,10 @@ def _event_ids(lake: Lake, delta: DeltaTable) -> tuple[dict[str, tuple[int, int]
     return newest, rows
 
 
-def _topic_ids(lake: Lake, delta: DeltaTable) -> tuple[dict[str, tuple[int, int]], int]:
+def _topic_ids(lake: Lake) -> tuple[dict[str, tuple[int, int]], int]:
     newest: dict[str, tuple[int, int]] = {}
     rows = 0
-    for found in rows_of_files(lake.below(TOPICS.name), live_files(delta), ["topic", "index"]):
+    for found in stored_rows(lake, TOPICS, ["topic", "index"]):
         rows += found.num_rows
         for row in found.group_by("topic").aggregate([("index", "max")]).to_pylist():
             last = (row["index_max"], 0)

@@ -6,7 +6,7 @@ in the table, and takes the ids that the table doesn't have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Any
@@ -15,22 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobq.client.connection import Client
-from jobq.errors import JobqError
-from jobq.pipeline.lake.commit import (
-    CommitConflictError,
-    IngestState,
-    commit_files,
-    state_of,
-    taken_back,
-)
-from jobq.pipeline.lake.files import DataFile, DataFileWriter, live_files, rows_of_files
+from jobq.pipeline.lake.commit import IngestState, commit_batch, state_of
+from jobq.pipeline.lake.files import DataFile, DataFileWriter
 from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.reading import stored_rows
 from jobq.pipeline.lake.tables import DEAD
 from jobq.pipeline.offsets import LogOffset, latest_time
-from jobq.pipeline.reading.live import QueueRows, dead_batches
+from jobq.pipeline.reading.live import QueueRows, dead_batches, newest_death
 from jobq.pipeline.reading.request import ReadRequest
 from jobq.pipeline.schema import DEAD_COLUMNS
-from jobq.queue import keys
 
 #: A context entered with the name of what is read. An error that it swallows skips that queue or topic.
 Tolerating = Callable[[str], AbstractContextManager[object]]
@@ -46,19 +39,18 @@ def keep_dead(
     Raises CommitConflictError if another ingest stored some at the same time. Times of death after tomorrow are not
     jobq's and are skipped. tolerating: a context entered per queue; an error that it swallows skips that queue.
     """
-    delta = lake.table(DEAD.name)
-    state = state_of(delta, DEAD.app)
+    state = state_of(lake.table(DEAD.name), DEAD.app)
     upto, newest = latest_time(client), dict[str, int]()
     for queue in queues:
         with tolerating(f"dead of queue {queue}"):
-            at = _newest_death(client, queue, upto)
-            newest |= {queue: at} if at else {}
+            if at := newest_death(client, queue, upto):
+                newest[queue] = at
     since = {queue: _since(state, queue, upto) for queue in newest}
     # If the newest were purged, the table has all that is left.
     todo = {queue: at for queue, at in newest.items() if at >= since[queue]}
     if not todo:
         return 0
-    there = _known_ids(lake, min(since[queue] for queue in todo), delta is None)
+    there = _known_ids(lake, min(since[queue] for queue in todo))
     spans = {queue: (since[queue], at) for queue, at in todo.items()}
     files, kept = _files_of(lake, client, spans, there, tolerating)
     # The newest may have been revived or purged since; offsets only go forward.
@@ -66,9 +58,10 @@ def keep_dead(
         queue: LogOffset(str(max(todo[queue], _looked_at_until(state, queue, upto) or 0)), 0)
         for queue in kept
     }
+    rows = sum(file.rows for file in files)
     if files:
-        _commit_dead(lake, files, state, places)
-    return sum(file.rows for file in files)
+        commit_batch(lake, DEAD, files, state.following(places, rows, {}))
+    return rows
 
 
 def _files_of(
@@ -77,37 +70,14 @@ def _files_of(
 ) -> tuple[list[DataFile], list[str]]:  # fmt: skip
     """Write the files; return them and the queues that were read to their end."""
     request = ReadRequest(view="dead", settings=client.settings, columns=DEAD_COLUMNS)
-    writer, kept = DataFileWriter(lake.below(DEAD.name), DEAD), []
-    try:
+    kept = []
+    with DataFileWriter(lake.below(DEAD.name), DEAD) as writer:
         for queue, (since, upto) in spans.items():
             with tolerating(f"dead of queue {queue}"):
                 for found in dead_batches(request, QueueRows(queue, 0, since, upto), client):
                     writer.add(_unknown(pa.Table.from_batches([found]), there))
                 kept.append(queue)
         return writer.finish(), kept
-    except JobqError:
-        writer.abandon()
-        raise
-
-
-def _commit_dead(
-    lake: Lake, files: Sequence[DataFile], before: IngestState, places: Mapping[str, LogOffset]
-) -> None:
-    with taken_back(lake.below(DEAD.name), files):
-        now = lake.made(DEAD.name)
-        state = state_of(now, DEAD.app)
-        if state.batch != before.batch:
-            raise CommitConflictError(
-                f"another ingest stored dead messages in {lake.store.uri} first"
-            )
-        after = state.following(places, sum(file.rows for file in files), {})
-        commit_files(lake, DEAD.name, now, [file.action() for file in files], after)
-
-
-def _newest_death(client: Client, queue: str, upto: int) -> int:
-    key = keys.key(keys.prefix(client.namespace, queue), "dead")
-    found = client.command("ZRANGE", key, upto, 0, "BYSCORE", "REV", "LIMIT", 0, 1, "WITHSCORES")
-    return int(float(found[1])) if found else 0
 
 
 def _looked_at_until(state: IngestState, queue: str, upto: int) -> int | None:
@@ -125,13 +95,9 @@ def _since(state: IngestState, queue: str, upto: int) -> int:
     return max(looked_at - OVERLAP_MS, round(kept_from.timestamp() * 1000))
 
 
-def _known_ids(lake: Lake, since_ms: int, none: bool) -> pa.Array[Any]:
-    if none:
-        return pa.array([], pa.string())
+def _known_ids(lake: Lake, since_ms: int) -> pa.Array[Any]:
     day = datetime.fromtimestamp(since_ms / 1000, UTC).date().isoformat()
-    files = live_files(lake.table(DEAD.name), since=day)
-    columns = ["queue", "dead_id"]
-    found = [_ids(rows) for rows in rows_of_files(lake.below(DEAD.name), files, columns)]
+    found = [_ids(rows) for rows in stored_rows(lake, DEAD, ["queue", "dead_id"], day)]
     return pa.concat_arrays([c for one in found for c in one.chunks] or [pa.array([], pa.string())])
 
 

@@ -25,10 +25,19 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction
 
 
-#: Rows of a row group. More compress better and take more memory.
-GROUP = 100_000
-LEVEL = 3
 EPOCH = date(1970, 1, 1)
+
+
+class FileFormat(NamedTuple):
+    """How files are written. group: rows of a row group; more compress better and take more memory."""
+
+    prefix: str
+    level: int
+    group: int
+
+
+INGESTED = FileFormat("part", 3, 100_000)
+COMPACTED = FileFormat("compact", 9, 500_000)
 
 
 class DataFile(NamedTuple):
@@ -54,43 +63,48 @@ class DataFile(NamedTuple):
 
 
 class DataFileWriter:
-    """Write rows into one file per day. Call `finish` or `abandon` at the end."""
+    """Write rows into one file per day. As a context it deletes what it wrote if an error ends it."""
 
-    def __init__(
-        self, store: LakeStore, table: LakeTable, *, level: int = LEVEL, group: int = GROUP, prefix: str = "part"
-    ) -> None:  # fmt: skip
-        self._store, self._table, self._level, self._group = store, table, level, group
-        self._prefix = prefix
+    def __init__(self, store: LakeStore, table: LakeTable, form: FileFormat = INGESTED) -> None:
+        self._store, self._table, self._form = store, table, form
         self._days: dict[int, _DayFile] = {}
+
+    def __enter__(self) -> DataFileWriter:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            for day in self._days.values():
+                day.abandon()
 
     def add(self, rows: pa.Table) -> None:
         """Add rows with the table's columns, without `dt`."""
         for day, part in _rows_by_day(rows, self._table.day_of):
             if day not in self._days:
-                self._days[day] = _DayFile(
-                    self._store, self._table, day, self._level, self._group, self._prefix
-                )
+                self._days[day] = _DayFile(self._store, self._table, day, self._form)
             self._days[day].add(part)
 
     def finish(self) -> list[DataFile]:
         """Close the files and return them for the commit."""
         return [day.finish() for day in self._days.values()]
 
-    def abandon(self) -> None:
-        """Delete what was written."""
-        for day in self._days.values():
-            day.abandon()
+
+def write_rows(
+    store: LakeStore, table: LakeTable, rows: pa.Table, form: FileFormat = INGESTED
+) -> list[DataFile]:
+    """Write the rows into new files, all or none."""
+    with DataFileWriter(store, table, form) as writer:
+        writer.add(rows)
+        return writer.finish()
 
 
 class _DayFile:
     """The new file of one day."""
 
-    def __init__(
-        self, store: LakeStore, table: LakeTable, day: int, level: int, group: int, prefix: str
-    ) -> None:
-        self._store, self._table, self._group = store, table, group
+    def __init__(self, store: LakeStore, table: LakeTable, day: int, form: FileFormat) -> None:
+        self._store, self._table, self._group = store, table, form.group
         self.dt = (EPOCH + timedelta(days=day)).isoformat()
-        self.path = f"dt={self.dt}/{prefix}-{uuid.uuid4()}.zstd.parquet"
+        self.path = f"dt={self.dt}/{form.prefix}-{uuid.uuid4()}.zstd.parquet"
         self._waiting: list[pa.Table] = []
         self._rows = self._nwaiting = 0
         self._low, self._high = 2**63 - 1, -(2**63)
@@ -100,7 +114,7 @@ class _DayFile:
                 files.create_dir(f"dt={self.dt}", recursive=True)
             self._writer = pq.ParquetWriter(
                 self.path, table.schema(), filesystem=files, compression="zstd",
-                compression_level=level, **table.encodings(),
+                compression_level=form.level, **table.encodings(),
             )  # fmt: skip
 
     def add(self, rows: pa.Table) -> None:
@@ -161,6 +175,11 @@ class LiveFile(NamedTuple):
     size: int
     rows: int
     dt: str
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether a compaction or a rollup wrote it."""
+        return self.path.rpartition("/")[2].startswith(COMPACTED.prefix)
 
 
 def live_files(delta: DeltaTable | None, since: str = "", until: str = LAST_DAY) -> list[LiveFile]:

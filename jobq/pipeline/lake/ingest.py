@@ -30,7 +30,7 @@ from jobq.pipeline.lake.commit import (
     OVERTAKEN,
     CommitConflictError,
     IngestState,
-    commit_files,
+    commit_batch,
     state_of,
     taken_back,
 )
@@ -234,15 +234,7 @@ class Ingest:
         with taken_back(self.lake.below(table.name), files):
             if bad:
                 quarantine.keep_bad(self.lake, bad, after.facts["remade"])
-            delta = self.lake.made(table.name)
-            before = state_of(delta, table.app)
-            if before.batch != after.batch - 1:
-                raise CommitConflictError(
-                    f"another ingest committed batch {after.batch} of {table.name} first"
-                )
-            # Rows may have expired while this batch was read.
-            after = replace(after, expired=before.expired, before=before.before)
-            commit_files(self.lake, table.name, delta, [file.action() for file in files], after)
+            commit_batch(self.lake, table, files, after)
 
     def _drop(self, queues: Iterable[str]) -> None:
         """Trim from the streams what the lake has."""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow.parquet as pq
 
 from jobq.client.connection import Client
 from jobq.pipeline import offsets
-from jobq.pipeline.lake.commit import KEY, state_of
+from jobq.pipeline.lake.commit import state_of, states
 from jobq.pipeline.lake.files import LiveFile, files_by_day, live_files, rows_of_files
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.store import LakeStore
 from jobq.pipeline.lake.tables import DEAD, EVENTS, QUARANTINE, TABLES, TOPICS, LakeTable
-from jobq.pipeline.offsets import from_plain, parsed_id
+from jobq.pipeline.offsets import parsed_id
 from jobq.queue.directory import queue_names
 
 if TYPE_CHECKING:
@@ -178,17 +179,12 @@ def _commits(delta: DeltaTable, table: LakeTable, rows: int) -> Iterator[LakeFin
 
 def _backwards(delta: DeltaTable) -> Iterator[str]:
     """Yield commits whose offsets are before those of an earlier commit, although no stream was recreated."""
-    batch, places = 0, from_plain({})
-    for commit in reversed(delta.history()):
-        found: Any = commit.get(KEY)
-        # Upkeep repeats the metadata of the last batch; another batch may have been committed before it.
-        if not isinstance(found, dict) or found["batch"] <= batch:
-            continue
-        if batch and found["batch"] != batch + 1:
-            yield f"batch {found['batch']} follows batch {batch}"
-        now, remade = from_plain(found["places"]), found["facts"].get("remade", ())
-        for name in places.keys() & now.keys() - set(remade):
+    for before, after in pairwise(states(delta)):
+        if after.batch != before.batch + 1:
+            yield f"batch {after.batch} follows batch {before.batch}"
+        remade = set(after.facts.get("remade", ()))
+        for name in before.places.keys() & after.places.keys() - remade:
+            was, now = before.places[name], after.places[name]
             # Compared by id alone: a server that lost entries after they were read has a lower count.
-            if parsed_id(now[name].id) < parsed_id(places[name].id):
-                yield f"batch {found['batch']}: {name} goes back from {places[name]} to {now[name]}"
-        batch, places = found["batch"], now
+            if parsed_id(now.id) < parsed_id(was.id):
+                yield f"batch {after.batch}: {name} goes back from {was} to {now}"

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -31,6 +31,7 @@ from jobq.pipeline.lake.files import DataFile, DataFileWriter
 from jobq.pipeline.lake.store import LakeStore
 from jobq.pipeline.lake.tables import TABLES, to_lake
 from jobq.pipeline.offsets import LogRange, LogTail
+from jobq.pipeline.options import UseSpark
 from jobq.pipeline.reading.streams import kept_pages, topic_batch
 from jobq.topics.calls import TopicCalls
 
@@ -91,12 +92,10 @@ class PartitionResult(NamedTuple):
 def run_partition(partition: IngestPartition) -> PartitionResult:
     """Read, decode and write. Errors of jobq are in the result; nothing else is expected."""
     client = Client(partition.settings)
-    writer = DataFileWriter(partition.store, TABLES[partition.table])
     try:
-        with collector.gc_off():
+        with collector.gc_off(), DataFileWriter(partition.store, TABLES[partition.table]) as writer:
             return _run(partition, client, writer)
     except JobqError as error:
-        writer.abandon()
         return PartitionResult(failed=(type(error).__name__, str(error)))
     finally:
         client.close()
@@ -270,7 +269,6 @@ def gathered(
     return {name: RangeResult(tuple(found)) for name, found in reads.items()}, kept, dropped
 
 
-UseSpark = Literal["auto", "always", "never"]
 #: A backlog of so many entries starts a session.
 SPARK_ENTRIES = 1_000_000
 

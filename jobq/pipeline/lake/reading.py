@@ -11,21 +11,27 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
+import pyarrow.dataset as ds
 
-from jobq.pipeline.lake.files import LAST_DAY, LiveFile, files_by_day, live_files
+from jobq.pipeline.lake.files import (
+    LAST_DAY,
+    LiveFile,
+    files_by_day,
+    live_files,
+    rows_of_files,
+)
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.store import lake_errors
 from jobq.pipeline.lake.tables import EVENTS, RESTORED, TABLES, LakeTable
-from jobq.pipeline.options import Moment, parsed_moment
+from jobq.pipeline.options import Moment, UseSpark, parsed_moment
 from jobq.pipeline.schema import DERIVED, EVENT_COLUMNS, Columns, ddl, struct
 
 if TYPE_CHECKING:
@@ -85,6 +91,13 @@ def read(
     return _within(rows, known, span)
 
 
+def stored_rows(
+    lake: Lake, table: LakeTable, columns: Sequence[str] | None = None, since: str = ""
+) -> Iterator[pa.Table]:
+    """Yield the stored rows of each file of a table, from the day `since` on, without Spark."""
+    return rows_of_files(lake.below(table.name), live_files(lake.table(table.name), since), columns)
+
+
 def view(table: LakeTable) -> Columns:
     """Return the columns of the DataFrame, without `dt`."""
     return EVENT_COLUMNS if table is EVENTS else table.columns
@@ -130,7 +143,6 @@ def _within(rows: DataFrame, table: LakeTable, span: TimeSpan) -> DataFrame:
     return rows
 
 
-UseSpark = Literal["auto", "always", "never"]
 #: A day with more compressed bytes is sorted by Spark.
 BIG_DAY_BYTES = 256 * 1024 * 1024
 ROWS_AT_ONCE = 2_000
@@ -204,28 +216,16 @@ class ArchivedRows:
         return done
 
     def _day(self, day: list[LiveFile], columns: tuple[str, ...] | None = None) -> pa.Table:
-        store = self.lake.below(self.table)
-        opened, found = store.files(), []
-        wanted = None if columns is None else list(columns)
-        for one in day:
-            with lake_errors(store), opened.open_input_file(one.path) as source:
-                for batch in pq.ParquetFile(source).iter_batches(columns=wanted):
-                    found.append(self._chosen(pa.Table.from_batches([batch])))
-        names = columns or tuple(c.name for c in TABLES[self.table].columns)
-        schema = pa.schema([TABLES[self.table].schema().field(name) for name in names])
-        whole = pa.concat_tables(
-            [one.select(names).cast(schema) for one in found] or [schema.empty_table()]
-        )
-        return _times_as_us(whole)
-
-    def _chosen(self, rows: pa.Table) -> pa.Table:
-        chosen = pc.equal(rows[self.column], pa.scalar(self.name))
-        at = rows[self.at]
+        store, schema = self.lake.below(self.table), TABLES[self.table].schema()
+        paths, at = [one.path for one in day], schema.field(self.at).type
+        chosen = pc.field(self.column) == self.name
         if self.span.since is not None:
-            chosen = pc.and_(chosen, pc.greater_equal(at, pa.scalar(self.span.since, at.type)))
+            chosen &= pc.field(self.at) >= pa.scalar(self.span.since, at)
         if self.span.until is not None:
-            chosen = pc.and_(chosen, pc.less(at, pa.scalar(self.span.until, at.type)))
-        return rows.filter(chosen)
+            chosen &= pc.field(self.at) < pa.scalar(self.span.until, at)
+        with lake_errors(store):
+            rows = ds.dataset(paths, schema, format="parquet", filesystem=store.files())
+            return _times_as_us(rows.to_table(list(columns or schema.names), filter=chosen))
 
     def _frame(self, spark: SparkSession) -> DataFrame:
         from pyspark.sql import functions as f

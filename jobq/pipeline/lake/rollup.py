@@ -15,13 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 from jobq.events import KINDS
 from jobq.pipeline.lake.commit import IngestState, commit_files, state_of
-from jobq.pipeline.lake.files import DataFile, DataFileWriter, files_by_day, live_files
+from jobq.pipeline.lake.files import (
+    COMPACTED,
+    INGESTED,
+    DataFile,
+    DataFileWriter,
+    files_by_day,
+    live_files,
+)
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.partitions import PartitionRunner
 from jobq.pipeline.lake.reading import read
 from jobq.pipeline.lake.store import LakeStore
 from jobq.pipeline.lake.tables import EVENTS, JOB_RUNS, ROLLUP, ROLLUP_COLUMNS, TABLES, LakeTable
-from jobq.pipeline.lake.upkeep import COMPACT, removal
+from jobq.pipeline.lake.upkeep import removal
 from jobq.pipeline.sessions import words_of
 
 if TYPE_CHECKING:
@@ -228,11 +235,11 @@ def _write_rows(
     import pyarrow as pa
 
     table = TABLES[name]
-    writer = DataFileWriter(store, table, prefix=COMPACT)
-    for batch in batches:
-        rows = pa.Table.from_batches([batch]).select(table.schema().names)
-        writer.add(rows.cast(table.schema()))
-    columns = list(zip(*writer.finish()))
+    with DataFileWriter(store, table, INGESTED._replace(prefix=COMPACTED.prefix)) as writer:
+        for batch in batches:
+            rows = pa.Table.from_batches([batch]).select(table.schema().names)
+            writer.add(rows.cast(table.schema()))
+        columns = list(zip(*writer.finish()))
     if columns:
         yield pa.RecordBatch.from_arrays([pa.array(c) for c in columns], list(DataFile._fields))
 

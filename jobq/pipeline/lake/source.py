@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
@@ -13,7 +13,6 @@ from jobq.errors import ConfigError
 from jobq.pipeline.lake.files import LiveFile, live_files, rows_of_files
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.reading import TimeSpan, time_span, view
-from jobq.pipeline.lake.store import LakeStore
 from jobq.pipeline.lake.tables import EVENTS, TABLES, LakeTable, from_lake
 from jobq.pipeline.options import SparkOptions, unknown
 from jobq.pipeline.schema import struct
@@ -40,10 +39,8 @@ def reader(options: Mapping[str, str]) -> DataSourceReader:
         storage = json.loads(text) if text else {}
     except json.JSONDecodeError as error:
         raise ConfigError(f"storageOptions is not JSON: {error}") from error
-    lake, table = Lake.open(given.text("path") or None, storage), _table(given)
-    return LakeReader(
-        lake.below(table.name), table.name, time_span(given.text("since"), given.text("until"))
-    )
+    lake = Lake.open(given.text("path") or None, storage)
+    return LakeReader(lake, _table(given), time_span(given.text("since"), given.text("until")))
 
 
 def _table(options: SparkOptions) -> LakeTable:
@@ -64,9 +61,9 @@ class Files(InputPartition):
 class LakeReader(DataSourceReader):
     """Reads files in the executors. The list of files is fixed when the DataFrame is made."""
 
-    def __init__(self, store: LakeStore, table: str, span: TimeSpan) -> None:
-        self._store, self._name, self._span = store, table, span
-        self._files = live_files(_delta(store), span.first_day, span.last_day)
+    def __init__(self, lake: Lake, table: LakeTable, span: TimeSpan) -> None:
+        self._store, self._name = lake.below(table.name), table.name
+        self._files = live_files(lake.table(table.name), span.first_day, span.last_day)
 
     def partitions(self) -> list[InputPartition]:
         """Group the files into partitions."""
@@ -94,13 +91,3 @@ def _viewed(table: LakeTable, rows: pa.Table, day: str) -> pa.Table:
     found = from_lake(rows) if table is EVENTS else rows
     days = pa.repeat(pa.scalar(date.fromisoformat(day), pa.date32()), found.num_rows)
     return found.append_column("dt", days)
-
-
-def _delta(store: LakeStore) -> Any:
-    from deltalake import DeltaTable
-    from deltalake.exceptions import TableNotFoundError
-
-    try:
-        return DeltaTable(store.uri, storage_options=dict(store.options) or None)
-    except TableNotFoundError:
-        return None

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobq.pipeline.schema import (
     DEAD_COLUMNS,
-    DERIVED,
     EVENT_COLUMNS,
     TOPIC_COLUMNS,
     Column,
@@ -144,15 +143,6 @@ RESTORED = {
     "enqueued_at": "timestamp_millis(unix_millis(finished_at) - total_ms)",
     "entry_at": "timestamp_millis(unix_millis(finished_at) + entry_ms)",
 }
-
-
-def events_sql(source: str) -> str:
-    """Return a query for the columns of the view `events`, and `dt`, over the stored columns in `source`."""
-    near = ", ".join(f"{text} AS {name}" for name, text in RESTORED.items())
-    columns = [
-        f"{DERIVED[c.name]} AS {c.name}" if c.name in DERIVED else c.name for c in EVENT_COLUMNS
-    ]
-    return f"SELECT {', '.join(columns)}, dt FROM (SELECT *, {near} FROM {source})"  # noqa: S608  # nosec B608
 
 
 def to_lake(batch: pa.RecordBatch) -> pa.Table:

@@ -21,14 +21,16 @@ from jobq.pipeline.lake.commit import (
     taken_back,
 )
 from jobq.pipeline.lake.files import (
+    COMPACTED,
     DataFile,
-    DataFileWriter,
     LiveFile,
     files_by_day,
     live_files,
     rows_of_files,
+    write_rows,
 )
 from jobq.pipeline.lake.lake import Lake
+from jobq.pipeline.lake.reading import stored_rows
 from jobq.pipeline.lake.store import LakeStore, lake_errors, remove_files
 from jobq.pipeline.lake.tables import MARKS, TABLES, LakeTable
 
@@ -37,13 +39,10 @@ if TYPE_CHECKING:
     from deltalake.transaction import RemoveAction
 
 TARGET = 128 * 1024 * 1024
-#: Prefix of the names of compacted files, and how they are written.
-COMPACT, LEVEL, GROUP = "compact", 9, 500_000
 #: A day with more rows is sorted in parts: some queues, topics or hours at a time.
 IN_MEMORY = 4_000_000
 #: The least age for vacuum in a bucket: a younger file may still be in the making.
 LEAST_S = 3600.0
-EXPIRING = ("events", "topics", "dead", "quarantine")
 
 
 class Compacted(NamedTuple):
@@ -98,11 +97,7 @@ def _day(lake: Lake, name: str, day: str, target: int) -> Compacted | None:
 
 
 def _are_compact(files: Iterable[LiveFile]) -> bool:
-    return all(_is_compact(one) for one in files)
-
-
-def _is_compact(file: LiveFile) -> bool:
-    return file.path.rpartition("/")[2].startswith(COMPACT)
+    return all(one.is_compact for one in files)
 
 
 def _compact(
@@ -130,21 +125,11 @@ def _written(
     try:
         for part in _sorted_parts(store, table, files):
             for first in range(0, part.num_rows, per_file):
-                written += _file(store, table, part.slice(first, per_file))
+                written += write_rows(store, table, part.slice(first, per_file), COMPACTED)
     except LakeError:
         remove_files(store, [one.path for one in written])
         raise
     return written
-
-
-def _file(store: LakeStore, table: LakeTable, rows: pa.Table) -> list[DataFile]:
-    writer = DataFileWriter(store, table, level=LEVEL, group=GROUP, prefix=COMPACT)
-    try:
-        writer.add(rows)
-        return writer.finish()
-    except LakeError:
-        writer.abandon()
-        raise
 
 
 def _sorted_parts(
@@ -242,19 +227,17 @@ def mark(lake: Lake, name: str, at: datetime | None = None) -> datetime:
     if not name.strip() or len(name) > 200 or not name.isprintable():
         raise ConfigError(f"mark {name!r} has no use; take 1 to 200 printable characters")
     at = at or datetime.now(UTC)
-    writer = DataFileWriter(lake.below(MARKS.name), MARKS)
-    writer.add(pa.Table.from_pylist([{"name": name, "at": at}], MARKS.schema()))
-    commit_files(
-        lake, MARKS.name, lake.made(MARKS.name), [file.action() for file in writer.finish()]
-    )
+    rows = pa.Table.from_pylist([{"name": name, "at": at}], MARKS.schema())
+    files = write_rows(lake.below(MARKS.name), MARKS, rows)
+    commit_files(lake, MARKS.name, lake.made(MARKS.name), [file.action() for file in files])
     return at
 
 
 def marks(lake: Lake) -> list[tuple[str, datetime]]:
     """Return all marks, oldest first. Of a repeated name, reports take the newest."""
     rows = [
-        (row["name"], row["at"])
-        for found in rows_of_files(lake.below(MARKS.name), live_files(lake.table(MARKS.name)))
+        (row["name"], row["at"].astimezone(UTC))
+        for found in stored_rows(lake, MARKS)
         for row in found.to_pylist()
     ]
     return sorted(rows, key=lambda row: (row[1], row[0]))

@@ -89,18 +89,26 @@ def dead_parts(client: Client, request: ReadRequest, names: Sequence[str]) -> li
     """Return the queues that have dead messages, up to the newest death now."""
     shelves = []
     for name in names:
-        key = keys.key(keys.prefix(client.namespace, name), "dead")
         # A later time is impossible: jobq never wrote it.
-        newest = client.command(
-            "ZRANGE", key, LATEST_MS, 0, "BYSCORE", "REV", "LIMIT", 0, 1, "WITHSCORES"
-        )
-        if newest:
-            upto = int(float(newest[1]))
+        upto = newest_death(client, name, LATEST_MS)
+        if upto is not None:
             if request.until_ms is not None:
                 upto = min(upto, request.until_ms - 1)
             since = max(0, request.since_ms or 0)
-            shelves.append(QueueRows(name, int(client.command("ZCARD", key)), since, upto))
+            rows = int(client.command("ZCARD", _dead_key(client, name)))
+            shelves.append(QueueRows(name, rows, since, upto))
     return shelves
+
+
+def newest_death(client: Client, queue: str, upto: int) -> int | None:
+    """Return the newest time of death up to `upto`, epoch ms; None if there is none."""
+    key = _dead_key(client, queue)
+    found = client.command("ZRANGE", key, upto, 0, "BYSCORE", "REV", "LIMIT", 0, 1, "WITHSCORES")
+    return int(float(found[1])) if found else None
+
+
+def _dead_key(client: Client, queue: str) -> str:
+    return keys.key(keys.prefix(client.namespace, queue), "dead")
 
 
 def message_batches(

@@ -275,11 +275,3 @@ def from_server(spark: SparkSession, url: str | None, namespace: str) -> EventSo
         return (reader.option("url", url) if url else reader).load()
 
     return EventSource(read, dear=True)
-
-
-def marks(lake: Lake) -> dict[str, datetime]:
-    """Return the newest time of each of the lake's marks; read without Spark."""
-    table = lake.table("marks")
-    rows = table.to_pyarrow_table(columns=["name", "at"]).to_pylist() if table else []
-    ordered = sorted(rows, key=lambda row: row["at"])
-    return {row["name"]: row["at"].astimezone(UTC) for row in ordered}

@@ -16,9 +16,10 @@ from jobq.cli import main
 from jobq.errors import ConfigError
 from jobq.events import Event
 from jobq.pipeline.lake.audit import LakeAudit
-from jobq.pipeline.lake.commit import Loss, _losses, losses
+from jobq.pipeline.lake.commit import IngestState, Loss, _losses, losses
 from jobq.pipeline.lake.lake import Lake
 from jobq.pipeline.lake.reading import read
+from jobq.pipeline.offsets import LogOffset
 from jobq.queue.audit import LIVE, Audit, Tally
 from jobq.queue.types import Ending
 
@@ -168,11 +169,8 @@ def test_losses_of_the_ingest_are_said(audit):
 
 def test_losses_come_from_the_log_of_commits_and_from_its_totals():
     def batch(at, lost, total):
-        return {
-            "places": {"low": {"id": f"{at}-0", "n": 1}},
-            "facts": {"lost": lost},
-            "lost": total,
-        }
+        places = {"low": LogOffset(f"{at}-0", 1)}
+        return IngestState(places=places, facts={"lost": lost}, lost=total)
 
     found = list(_losses([batch(5, {}, {"low": 7}), batch(9, {"low": 3}, {"low": 10})]))
     assert found == [Loss("low", 3, 5, 9), Loss("low", 7, 0, 9)]

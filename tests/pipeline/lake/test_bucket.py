@@ -104,7 +104,7 @@ def test_reports_and_replays_read_a_bucket(spark, storage, valkey, valkey_client
     work = Ingest(lake, valkey_client, PartitionRunner("never"))
     assert one_round(work, lambda batch: None, lambda: False)[:2] == (20, 2)
     mark(lake, "v2", DEPLOYED)
-    assert run.marks(lake) == {"v2": DEPLOYED}
+    assert dict(upkeep.marks(lake)) == {"v2": DEPLOYED}
     asked = ReportQuery(since=DEPLOYED - timedelta(hours=1), until=DEPLOYED + timedelta(hours=1))
     told = [one for one in REPORTS if one.name == "run"]
     [result], seen = run.answers(spark, run.from_lake(spark, lake), told, asked)

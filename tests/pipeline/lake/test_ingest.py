@@ -287,7 +287,7 @@ def test_quarantine_has_an_entry_once_when_its_batch_is_made_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("jobq.pipeline.lake.ingest.commit_files", dies)
+        patch.setattr("jobq.pipeline.lake.ingest.commit_batch", dies)
         with pytest.raises(KeyboardInterrupt):
             ingest.events()
     assert rows(lake) == []
@@ -307,7 +307,7 @@ def test_quarantine_has_an_entry_once_when_one_of_an_unknown_version_comes_behin
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("jobq.pipeline.lake.ingest.commit_files", dies)
+        patch.setattr("jobq.pipeline.lake.ingest.commit_batch", dies)
         with pytest.raises(KeyboardInterrupt):
             ingest.events()
     ingest.events()
@@ -351,7 +351,7 @@ def test_delta_refuses_a_batch_when_both_saw_the_same_version(
     lake, valkey_client, write, monkeypatch
 ):
     """Both have looked, and write their commits at the same moment."""
-    from jobq.pipeline.lake import ingest as module
+    from jobq.pipeline.lake import commit as module
 
     write("low", 20)
     slow, fast = (Ingest(lake, valkey_client, PartitionRunner("never")) for _ in range(2))

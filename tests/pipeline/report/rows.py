@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jobq.pipeline.report.query import ReportQuery
 from jobq.pipeline.report.registry import named
 from jobq.pipeline.report.run import EventSource, events_view, frame
-from jobq.pipeline.schema import EVENT_COLUMNS, spark_schema
+from jobq.pipeline.schema import EVENT_COLUMNS, struct
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,7 +48,7 @@ def recovered(**given: Any) -> tuple[Any, ...]:
 
 def source(spark: SparkSession, events: Iterable[tuple[Any, ...]]) -> DataFrame:
     """Them as what the lake gives."""
-    return spark.createDataFrame(list(events), spark_schema())
+    return spark.createDataFrame(list(events), struct(EVENT_COLUMNS))
 
 
 @contextmanager
