@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from jobq.client.connection import Client
@@ -271,19 +272,15 @@ def parts(first_id: str, upto: str, count: int) -> list[tuple[str, str]]:
     return [*stretches, (after, upto)]
 
 
-def to_json(places: Mapping[str, LogOffset]) -> str:
-    """Return offsets as text, equal for equal offsets."""
-    return json.dumps(to_plain(places), sort_keys=True, separators=(",", ":"))
+def index_parts(after: int, upto: int, count: int) -> list[tuple[str, str]]:
+    """Return up to `count` ranges (after, upto] of about equal numbers of a topic's indexes."""
+    ends = sorted({after + (upto - after) * i // count for i in range(count + 1)})
+    return [(str(low), str(high)) for low, high in pairwise(ends)]
 
 
 def to_plain(places: Mapping[str, LogOffset]) -> dict[str, dict[str, Any]]:
     """Return offsets as JSON data, ordered by queue."""
     return {queue: {"id": place.id, "n": place.n} for queue, place in sorted(places.items())}
-
-
-def from_json(text: str) -> dict[str, LogOffset]:
-    """Read offsets from `to_json`'s text; ConfigError for anything else."""
-    return from_plain(loaded(text))
 
 
 def loaded(text: str) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from jobq.errors import ConfigError, ScriptError
@@ -147,15 +149,15 @@ def test_parts_are_one_when_all_entries_have_one_time():
 
 def test_places_survive_text():
     places = {"b": LogOffset("5-1", 7), "a": LogOffset()}
-    text = offsets.to_json(places)
-    assert text == '{"a":{"id":"0-0","n":0},"b":{"id":"5-1","n":7}}'
-    assert offsets.from_json(text) == places
+    text = json.dumps(offsets.to_plain(places))
+    assert text == '{"a": {"id": "0-0", "n": 0}, "b": {"id": "5-1", "n": 7}}'
+    assert offsets.from_plain(offsets.loaded(text)) == places
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"a": "5-1"}', '{"a": {"id": "x", "n": 1}}', "5"])
 def test_places_are_refused_when_the_text_is_none_of_ours(text):
     with pytest.raises(ConfigError, match="offsets"):
-        offsets.from_json(text)
+        offsets.from_plain(offsets.loaded(text))
 
 
 def test_counted_finds_the_place_after_so_many_entries(client, redis):

@@ -16,7 +16,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -44,16 +43,6 @@ CHUNK = 20_000
 FAR = 2**62
 
 
-class IngestRange(NamedTuple):
-    """Entries of one queue or topic after `after`, up to and with `upto`; at most `limit`, 0 = all."""
-
-    name: str
-    key: str
-    after: str
-    upto: str
-    limit: int = 0
-
-
 class IngestPartition(NamedTuple):
     """Ranges to read one after the other, and the table to write to.
 
@@ -63,7 +52,7 @@ class IngestPartition(NamedTuple):
     table: str
     settings: ServerSettings
     store: LakeStore
-    ranges: tuple[IngestRange, ...]
+    ranges: tuple[LogRange, ...]
     bounds: TimeBounds | None = None
 
 
@@ -73,7 +62,7 @@ class RangeRead(NamedTuple):
     lost: messages of a topic that retention dropped before they were read. Losses of events follow from offsets.
     """
 
-    source: IngestRange
+    source: LogRange
     entries: int = 0
     last_id: str = ""
     lost: int = 0
@@ -119,7 +108,7 @@ def _run(partition: IngestPartition, client: Client, writer: DataFileWriter) -> 
                 entries=read.entries + found.entries, last_id=found.last_id or read.last_id,
                 lost=read.lost + found.lost,
             )  # fmt: skip
-            bad += [(given.name, one) for one in found.bad]
+            bad += [(given.queue, one) for one in found.bad]
             writer.add(found.rows)
         cut = bool(given.limit) and read.entries >= given.limit
         reads.append(read._replace(cut=cut and read.last_id != given.upto))
@@ -136,13 +125,13 @@ class _Chunk(NamedTuple):
     lost: int = 0
 
 
-def _events(client: Client, given: IngestRange, bounds: TimeBounds | None) -> Iterator[_Chunk]:
+def _events(client: Client, given: LogRange, bounds: TimeBounds | None) -> Iterator[_Chunk]:
     for entries in _chunks(client, given):
-        found = decode(given.name, *columns(entries), bounds)
+        found = decode(given.queue, *columns(entries), bounds)
         yield _Chunk(to_lake(found.batch), len(entries), entries[-1][0].decode(), found.bad)
 
 
-def _chunks(client: Client, given: IngestRange) -> Iterator[list[Any]]:
+def _chunks(client: Client, given: LogRange) -> Iterator[list[Any]]:
     """Yield entries as XRANGE returns them, some thousands at a time."""
     after, left, chunk = given.after, given.limit or FAR, []
     while True:
@@ -160,10 +149,10 @@ def _chunks(client: Client, given: IngestRange) -> Iterator[list[Any]]:
         yield chunk
 
 
-def _topic(client: Client, given: IngestRange) -> Iterator[_Chunk]:
-    binding = TopicCalls(given.name, client)
+def _topic(client: Client, given: LogRange) -> Iterator[_Chunk]:
+    binding = TopicCalls(given.queue, client)
     for page, lost in kept_pages(binding, int(given.after) + 1, int(given.upto)):
-        rows = pa.Table.from_batches([topic_batch(given.name, page)])
+        rows = pa.Table.from_batches([topic_batch(given.queue, page)])
         yield _Chunk(rows, len(page), page[-1][0].decode() if page else "", lost=lost)
 
 
@@ -196,14 +185,14 @@ def planned_partitions(
 ) -> list[IngestPartition]:  # fmt: skip
     """Divide the ranges into partitions of about `size` entries."""
     found: list[IngestPartition] = []
-    waiting: list[IngestRange] = []
+    waiting: list[LogRange] = []
     entries = 0
     for one in sorted(ranges, key=_entries_of):
         if _entries_of(one) > size:
             parts = _cut(one, tails[one.queue], size)
             found += [IngestPartition(table, settings, store, (part,), bounds) for part in parts]
             continue
-        waiting += _uncut(one)
+        waiting += [one] if "-" in one.upto else _cut_by_index(one, 1)
         entries += _entries_of(one)
         if entries >= size:
             found.append(IngestPartition(table, settings, store, tuple(waiting), bounds))
@@ -213,17 +202,11 @@ def planned_partitions(
     )
 
 
-def _uncut(one: LogRange) -> list[IngestRange]:
-    if "-" not in one.upto:
-        return _cut_by_index(one, 1)
-    return [IngestRange(one.queue, one.key, one.after, one.upto, one.limit)]
-
-
 def _entries_of(one: LogRange) -> int:
     return one.limit or one.expected
 
 
-def _cut(one: LogRange, now: LogTail, size: int) -> list[IngestRange]:
+def _cut(one: LogRange, now: LogTail, size: int) -> list[LogRange]:
     count = math.ceil(_entries_of(one) / size)
     if "-" not in one.upto:
         return _cut_by_index(one, count)
@@ -235,18 +218,19 @@ def _cut(one: LogRange, now: LogTail, size: int) -> list[IngestRange]:
         upto = f"{low + (high - low) * one.limit // there}-{_LAST_SEQ}"
         limit = PARTITION_SLACK * size
     ranges = [
-        IngestRange(one.queue, one.key, after, end, limit)
+        one._replace(after=after, upto=end, limit=limit)
         for after, end in offsets.parts(first_id, upto, count)
     ]
     # What came before the oldest entry counts as lost; it is in no range.
     return [ranges[0]._replace(after=one.after), *ranges[1:]]
 
 
-def _cut_by_index(one: LogRange, count: int) -> list[IngestRange]:
-    low = offsets.parsed_id(one.after)[0]
-    high = min(int(one.upto), low + one.limit) if one.limit else int(one.upto)
-    ends = [low + (high - low) * i // count for i in range(count + 1)]
-    return [IngestRange(one.queue, one.key, str(a), str(b)) for a, b in pairwise(ends) if b > a]
+def _cut_by_index(one: LogRange, count: int) -> list[LogRange]:
+    upto = min(int(one.upto), int(one.after) + one.limit) if one.limit else int(one.upto)
+    return [
+        one._replace(after=after, upto=end, limit=0)
+        for after, end in offsets.index_parts(int(one.after), upto, count)
+    ]
 
 
 def gathered(
@@ -257,15 +241,15 @@ def gathered(
     cut: set[str] = set()
     kept, dropped = [], []
     for answer in answers:
-        names = {read.source.name for read in answer.reads}
+        names = {read.source.queue for read in answer.reads}
         if names & cut:
             dropped.append(answer)
             continue
         kept.append(answer)
         for read in answer.reads:
-            reads.setdefault(read.source.name, []).append(read)
+            reads.setdefault(read.source.queue, []).append(read)
             if read.cut:
-                cut.add(read.source.name)
+                cut.add(read.source.queue)
     return {name: RangeResult(tuple(found)) for name, found in reads.items()}, kept, dropped
 
 
@@ -327,5 +311,4 @@ class PartitionRunner:
 
 
 def _lake_session(master: str | None) -> SparkSession:
-
     return sessions.session("jobq lake", master=master)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from jobq.client.connection import Client
@@ -219,9 +218,9 @@ def _cut(one: ReadRange, count: int) -> list[ReadRange]:
 
 def cut_by_index(one: ReadRange, count: int) -> list[ReadRange]:
     """Cut a topic's range into up to `count` pieces."""
-    low, high = int(one.after), int(one.upto)
-    cuts = sorted({low + (high - low) * i // count for i in range(count + 1)})
+    pieces = offsets.index_parts(int(one.after), int(one.upto), count)
+    sizes = [int(upto) - int(after) for after, upto in pieces]
     return [
-        one._replace(after=str(start), upto=str(end), expected=end - start, rows=end - start)
-        for start, end in pairwise(cuts)
+        one._replace(after=after, upto=upto, expected=size, rows=size)
+        for (after, upto), size in zip(pieces, sizes, strict=True)
     ]
