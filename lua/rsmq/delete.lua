@@ -13,14 +13,23 @@ WRITES   nothing for a stale one; fields without a message are removed and count
 ]]
 local messages, attributes = unpack(KEYS)
 
--- The usual call passes without the functions that say what is wrong with one.
-local find = string.find
-if not (#KEYS == 2 and #ARGV == 2 and (ARGV[2] == '' or (#ARGV[2] <= 6 and not find(ARGV[2], '%D')))) then
+local find, call = string.find, redis.call
+-- One message by its last receiver, as usual. The rest of the script is for every other call, and for what this leaves.
+if #KEYS == 2 and #ARGV == 2 then
+  local id, receipt = ARGV[1], ARGV[2]
+  if #id > 9 and #receipt <= 6 and find(receipt, '^[1-9]%d*$') then
+    local received = id .. ':rc'
+    if call('HGET', attributes, received) == receipt and call('ZREM', messages, id) == 1 then
+      call('HDEL', attributes, id, received, id .. ':fr')
+      return {'ok', 'deleted'}
+    end
+  end
+end
+
 --@include shared/_arguments
 keys_are(2)
 arguments_are(0, 0, 1000, 2)
 for i = 2, #ARGV, 2 do whole_or_none('receipt', ARGV[i], 0, 9007199254740991) end
-end
 
 --@include _reserved
 --@include _delete

@@ -16,16 +16,42 @@ WRITES   nothing when nothing is visible, but that phantoms are removed
 local messages, attributes = unpack(KEYS)
 local now, vt, limit = unpack(ARGV)
 
--- The usual call passes without the functions that say what is wrong with one.
-local find = string.find
-if not (#KEYS == 2 and #ARGV == 3 and now == '' and (vt == '' or (#vt <= 6 and not find(vt, '%D'))) and #limit <= 3 and find(limit, '^[1-9]%d*$')) then
+local find, call = string.find, redis.call
+-- A small whole number, written as usual.
+local function is_plain(text) return text and #text <= 15 and find(text, '^%d+$') end
+
+-- One message, which was sent and is received as usual. The rest of the script is for every other call and message.
+if limit == '1' and now == '' and #KEYS == 2 and #ARGV == 3 and #vt <= 6 and not find(vt, '%D') then
+  local time = call('TIME')
+  local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+  local settings = call('HMGET', attributes, 'vt', 'delay', 'maxsize', 'totalrecv')
+  local id, score = unpack(call('ZRANGE', messages, 0, 0, 'WITHSCORES'))
+  if not id and settings[1] and settings[2] and settings[3] then return {'empty', ''} end
+  if vt == '' then vt = settings[1] end
+  if id and #id == 32 and tonumber(score) <= now_ms and is_plain(vt) and settings[1] and settings[2] and settings[3]
+    and is_plain(settings[4]) then
+    local body, received, first_at = unpack(call('HMGET', attributes, id, id .. ':rc', id .. ':fr'))
+    if body and (not received or (is_plain(received) and received ~= '0')) then
+      local times, total = (received or 0) + 1, string.format('%d', settings[4] + 1)
+      call('ZADD', messages, now_ms + 1000 * vt, id)
+      if received then
+        call('HSET', attributes, 'totalrecv', total, id .. ':rc', times)
+        return {'ok', id, body, times, first_at or '0'}
+      end
+      first_at = string.format('%d', now_ms)
+      call('HSET', attributes, 'totalrecv', total, id .. ':rc', '1', id .. ':fr', first_at)
+      return {'ok', id, body, 1, first_at}
+    end
+  end
+  vt = ARGV[2]
+end
+
 --@include shared/_arguments
 keys_are(2)
 arguments_are(3)
 whole_or_none('now', now, 0, 9007199254740991)
 whole_or_none('vt', vt, 0, 9999999)
 whole('limit', limit, 1, 1000)
-end
 vt, limit = tonumber(vt), tonumber(limit)
 --@include _clock
 read_clock(now)

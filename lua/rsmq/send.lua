@@ -16,10 +16,32 @@ WRITES   messages and attributes; nothing when one of them is refused
 local messages, attributes = unpack(KEYS)
 local now, delay, channel = unpack(ARGV, 1, 3)
 
--- The usual call passes without the functions that say what is wrong with one.
-local find = string.find
-if not (#KEYS == 2 and #ARGV == 5 and now == '' and delay == '' and channel == ''
-  and #ARGV[4] == 22 and not find(ARGV[4], '%W')) then
+local find, call = string.find, redis.call
+-- A small whole number, written as usual.
+local function is_plain(text) return text and #text <= 15 and find(text, '^%d+$') end
+
+-- One message to a queue whose settings are written as usual. The rest of the script is for every other call and queue.
+if #ARGV == 5 and now == '' and delay == '' and channel == '' and #KEYS == 2 and #ARGV[4] == 22 and not find(ARGV[4], '%W') then
+  local time = call('TIME')
+  local settings = call('HMGET', attributes, 'vt', 'delay', 'maxsize', 'totalsent')
+  local delay_s, maxsize, total = settings[2], settings[3], settings[4]
+  if settings[1] and is_plain(delay_s) and is_plain(maxsize) and is_plain(total) and #ARGV[5] <= tonumber(maxsize) then
+    -- The time in ten digits of base 36: the upper five, the lower five.
+    local floor, sub, base36, at_us = math.floor, string.sub, '0123456789abcdefghijklmnopqrstuvwxyz', time[1] * 1000000 + time[2]
+    local upper, high, low = floor(at_us / 60466176), '', ''
+    local lower = at_us - upper * 60466176
+    for _ = 1, 5 do
+      local one, other = upper % 36, lower % 36
+      upper, lower = (upper - one) / 36, (lower - other) / 36
+      high, low = sub(base36, one + 1, one + 1) .. high, sub(base36, other + 1, other + 1) .. low
+    end
+    local id = high .. low .. ARGV[4]
+    call('ZADD', messages, floor(at_us / 1000) + 1000 * delay_s, id)
+    call('HSET', attributes, id, ARGV[5], 'totalsent', string.format('%d', total + 1))
+    return {'ok', id}
+  end
+end
+
 --@include shared/_arguments
 keys_are(2)
 arguments_are(3, 1, 1000, 2)
@@ -30,7 +52,6 @@ for i = 4, #ARGV, 2 do
 end
 --@include _channel
 check_channel(channel)
-end
 delay = tonumber(delay)
 --@include _clock
 read_clock(now)
