@@ -8,6 +8,8 @@ itself on one batch, the least of several rounds.
 from __future__ import annotations
 
 import argparse
+import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +27,7 @@ from jobq.client.numbered_calls import Caller
 from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import default_registry
+from jobq.observe.log import FORMATS, JobLog, Logging, logger
 from jobq.queue.queue import _handed
 from jobq.queue.types import Ending, Message
 from jobq.worker.shared_state import SharedSlots
@@ -110,7 +113,28 @@ def python() -> Iterator[Row]:
         )
         yield "run and record", least(lambda: [executor.run(call) for call in runs])
         yield "  of it the function", least(lambda: [noop.function() for _ in runs])
+        yield from logged(runs)
         yield "pack the command", least(lambda: packed(words))
+
+
+def logged(runs: list[Call]) -> Iterator[Row]:
+    """A line of log per job: as the worker writes it, and through `logging`, once a filter could change it."""
+    for form in FORMATS:
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:
+            set_up = Logging("info", form)
+            set_up.handler.setStream(nowhere)
+            set_up.settle()
+
+            def write(log: JobLog = set_up.jobs) -> None:
+                for call in runs:
+                    log.done(call, 0.000_1)
+                log.flush()
+
+            yield f"log line, {form}", least(write)
+            logger.addFilter(bool)
+            yield f"log line, {form}, with a filter of the application", least(write)
+            logger.removeFilter(bool)
+            logging.getLogger().removeHandler(set_up.handler)
 
 
 def held(messages: list[Message]) -> Iterator[Row]:
@@ -155,7 +179,7 @@ def main() -> None:
     ):
         print(f"{title}, µs per job")
         for name, value in rows:
-            print(f"  {name:40} {value:8.2f}")
+            print(f"  {name:54} {value:8.2f}")
 
 
 if __name__ == "__main__":

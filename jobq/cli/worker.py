@@ -19,7 +19,7 @@ from jobq.errors import ConfigError
 from jobq.jobs.middleware import everywhere
 from jobq.jobs.registry import Registry, default_registry
 from jobq.observe import sentry
-from jobq.observe.log import JobLog, Logging
+from jobq.observe.log import Logging
 from jobq.protocols.ruby.intake import source
 from jobq.protocols.ruby.retries import RubyJobCounts, RubyRetries
 from jobq.protocols.ruby.settings import IntakeSettings, parse_names, parse_queue_names
@@ -160,8 +160,7 @@ def worker(
     logs = Logging(log_level, log_format)
     # Jobs that enqueue reach the server that this worker was pointed at.
     set_default_client(session.client)
-    if logs.own.isEnabledFor(INFO):
-        everywhere.add(JobLog())
+    log = logs.jobs if logs.own.isEnabledFor(INFO) else None
     if intake:
         everywhere.add(intake.rules)
 
@@ -171,7 +170,7 @@ def worker(
         check_jobs(intake, default_registry)
 
     hooks, source = Hooks(sentry.start, sentry.finish), intake and intake.source
-    return run_worker(settings, session.client, default_registry, import_all, hooks, source)
+    return run_worker(settings, session.client, default_registry, import_all, hooks, source, log)
 
 
 def settings_of(given: dict[str, Any]) -> WorkerSettings:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import select
 import time
 from collections.abc import Callable, Mapping, MutableMapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -57,6 +58,30 @@ class Call(msgspec.Struct, frozen=True, gc=False, eq=False):
     def failures(self) -> int:
         """How many attempts have failed if this one does. Crashes are counted separately."""
         return max(1, self.message.attempt - self.message.ncrashes)
+
+
+#: Bytes of the memory in which a JobLines keeps lines until they are written: its size, then the lines. What a pipe
+#: takes in one piece.
+LINES_SIZE = min(4096, select.PIPE_BUF)
+
+
+class JobLines(Protocol):
+    """The log of runs that are done. It may keep lines for a moment, and writes many at once."""
+
+    def keep_in(self, memory: memoryview) -> None:
+        """In a child, keep lines in these LINES_SIZE bytes, so that they outlive it."""
+
+    def started(self, call: Call) -> None:
+        """Log a start, at once."""
+
+    def done(self, call: Call, seconds: float) -> None:
+        """Log that a run is done."""
+
+    def flush(self) -> None:
+        """Write what is kept."""
+
+    def write_rest(self, memory: memoryview) -> None:
+        """In the supervisor, write what a dead child kept in this memory."""
 
 
 class Context:

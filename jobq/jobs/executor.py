@@ -23,7 +23,7 @@ from msgspec import structs
 from jobq.errors import CodecError, ConfigError, JobAborted, JobTimeout
 from jobq.events import ago_ms, attempt_record, in_utc, trace_id
 from jobq.jobs.codec import UnknownVersionError, decode
-from jobq.jobs.context import Call, Context, ReportProgress, running
+from jobq.jobs.context import Call, Context, JobLines, ReportProgress, running
 from jobq.jobs.endings import UnknownJobs, Unrunnable, failed_ending
 from jobq.jobs.forks import ForkedProcessError, Home, leave
 from jobq.jobs.middleware import Middlewares, around_run
@@ -114,6 +114,8 @@ class Executor:
         self._outer.add_imported()
         #: The process where jobs run. Processes that they fork never leave `run` or `arun`.
         self.home = Home()
+        #: Where starts and ends are logged.
+        self.log: JobLines | None = None
         self._rss_kib = 0
         self._runs = 0
 
@@ -174,11 +176,14 @@ class Executor:
         """
         report = self._reporting(call) if call.sealed else self._report
         context = Context(call, report, self._lease_deadline, self.worker)
-        job = call.job
+        job, log = call.job, self.log
         layers = self._outer.layers + self._inner.layers
         entered = running.set(context)
         cpu, started = thread_time_ns(), perf_counter_ns()
         try:
+            if log is not None:
+                log.started(call)
+                started = perf_counter_ns()
             if layers or job.timeout is not None:
                 value = around_run(layers, "run", context, lambda: self._limited(call))()
             else:
@@ -186,6 +191,8 @@ class Executor:
             if getpid() != self.home.pid:
                 leave()
             result = encode_result(value, job.name) if job.stores_result else None
+            if log is not None:
+                log.done(call, (perf_counter_ns() - started) / 1e9)
         except BaseException as error:
             self.home.only(error)
             if _stops(error, told_to_stop):
@@ -207,13 +214,18 @@ class Executor:
         report = self._reporting(call) if call.sealed else self._report
         context = Context(call, report, self._lease_deadline, self.worker)
         layers = self._outer.layers + self._inner.layers
-        meter = Meter()
+        meter, log = Meter(), self.log
         entered = running.set(context)
         started = perf_counter_ns()
         try:
+            if log is not None:
+                log.started(call)
+                started = perf_counter_ns()
             value = await around_run(layers, "arun", context, lambda: self._alimited(call, meter))()
             self.home.only()
             result = encode_result(value, call.job.name) if call.job.stores_result else None
+            if log is not None:
+                log.done(call, (perf_counter_ns() - started) / 1e9)
         except BaseException as error:
             self.home.only(error)
             if _stops(error, told_to_stop) or _cancelled_from_outside(error, told_to_stop):

@@ -6,61 +6,216 @@ control characters in messages and errors are escaped.
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import sys
+import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any, TextIO
 
-from pythonjsonlogger.json import JsonFormatter as JsonLines
+from pythonjsonlogger.json import JsonFormatter as JsonFormat
 
 from jobq.errors import masked_text
-from jobq.jobs.context import Context, running
+from jobq.jobs.context import LINES_SIZE, Call, Context, running
 from jobq.observe.escape import escaped
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 #: What records inside a job carry.
 FIELDS = ("job", "mid", "attempt", "queue")
+#: A line waits at most so long while further lines come.
+LONGEST_WAIT_S = 0.1
+#: Before the lines in their memory: the number of their bytes.
+_HEAD = 8
 logger = logging.getLogger("jobq.job")
+_ROOT, _OWN = logging.getLogger(), logging.getLogger("jobq")
+_CALL_HANDLERS, _MAKE_RECORD = logging.Logger.callHandlers, logging.Logger.makeRecord
+
+
+class LogHandler(logging.StreamHandler[TextIO]):
+    """Writes to stderr. `before()` is called before each record."""
+
+    before: Callable[[], None] = staticmethod(lambda: None)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
+        self.before()
+        super().emit(record)
 
 
 class JobLog:
-    """Middleware: logs `→` at debug when a job starts, `←` at info when it is done. The executor logs failures."""
+    """Logs `→` at debug when a job starts, `←` at info when it is done. The executor logs failures.
 
-    def run(self, context: Context, next: Callable[[], Any]) -> Any:
-        """Around a sync job."""
-        began = _started(context)
-        value = next()
-        _done(context, began)
-        return value
+    Lines wait in memory that supervisor and child share, until one write takes many: at `flush`, when the memory is
+    full, and before any other record of the handler. They don't pass through `logging` while only this handler with
+    this formatter would see them.
+    """
 
-    async def arun(self, context: Context, next: Callable[[], Awaitable[Any]]) -> Any:
-        """Around an async job."""
-        began = _started(context)
-        value = await next()
-        _done(context, began)
-        return value
+    def __init__(self, handler: LogHandler, filters: list[JobFields]) -> None:
+        self._handler, self._formatter, self._filters = handler, handler.formatter, filters
+        self._lines = JsonLines() if isinstance(handler.formatter, JsonFormatter) else TextLines()
+        self._lock = threading.RLock()
+        self._inside = False
+        self._due_at = 0.0
+        self.keep_in(memoryview(bytearray(LINES_SIZE)))
+        handler.before = self.flush
 
+    def keep_in(self, memory: memoryview) -> None:
+        """In a child, keep lines in memory that the supervisor sees. Call it before the first job."""
+        self._memory = memory
+        self._nbytes = memory[:_HEAD].cast("q")
+        self._pid = os.getpid()
+        self._lines.pid = self._pid
 
-def _started(context: Context) -> float:
-    if logger.isEnabledFor(logging.DEBUG):
+    def started(self, call: Call) -> None:
+        """Log a start, at once: a job may run long."""
+        if not logger.isEnabledFor(logging.DEBUG):
+            return
         waited = (
-            f" waited {spent(max(0.0, time.time() - context.enqueued_at / 1000))}"
-            if context.enqueued_at
+            f" waited {spent(max(0.0, time.time() - call.enqueued_at / 1000))}"
+            if call.enqueued_at
             else ""
         )
-        again = f" attempt {context.attempt}" if context.attempt > 1 else ""
-        logger.debug("→ %s %s%s%s", context.job, context.mid, again, waited, extra=_extra(context))
-    return time.perf_counter()
+        attempt = call.message.attempt
+        again = f" attempt {attempt}" if attempt > 1 else ""
+        name, mid = call.job.name, call.message.mid
+        if not self._kept(logging.DEBUG, f"→ {name} {mid}{again}{waited}", call, None):
+            logger.debug("→ %s %s%s%s", name, mid, again, waited, extra=_extra_of(call))
+        self.flush()
+
+    def done(self, call: Call, seconds: float) -> None:
+        """Log that a job is done, with the next flush."""
+        if not logger.isEnabledFor(logging.INFO):
+            return
+        name, mid, took = call.job.name, call.message.mid, spent(seconds)
+        run_ms = round(seconds * 1000, 3)
+        if not self._kept(logging.INFO, f"← {name} {mid} {took}", call, run_ms):
+            extra = {**_extra_of(call), "outcome": "done", "run_ms": run_ms}
+            logger.info("← %s %s %s", name, mid, took, extra=extra)
+
+    def flush(self) -> None:
+        """Write what waits. Not in a process that a job forked: its parent has the same lines."""
+        if self._nbytes[0] and os.getpid() == self._pid:
+            with self._lock:
+                # A signal handler may come here in the middle of `_keep`.
+                if not self._inside:
+                    self._write(self._memory)
+
+    def write_rest(self, memory: memoryview) -> None:
+        """In the supervisor, write what a dead child left there."""
+        self._write(memory)
+
+    def _kept(self, level: int, text: str, call: Call, run_ms: float | None) -> bool:
+        """Keep a line as the handler would write it; False if `logging` must do that."""
+        if not (self._is_plain(level) and text.isprintable() and "://" not in text):
+            return False
+        now = time.time()
+        line = self._lines.line(now, level, text, call, run_ms).encode()
+        if len(line) > LINES_SIZE - _HEAD:
+            return False
+        with self._lock:
+            self._inside = True
+            try:
+                self._keep(line, now)
+            finally:
+                self._inside = False
+        return True
+
+    def _keep(self, line: bytes, now: float) -> None:
+        kept = self._nbytes[0]
+        if kept and (now >= self._due_at or kept + len(line) > LINES_SIZE - _HEAD):
+            self._write(self._memory)
+            kept = 0
+        if not kept:
+            self._due_at = now + LONGEST_WAIT_S
+        end = kept + len(line)
+        self._memory[_HEAD + kept : _HEAD + end] = line
+        self._nbytes[0] = end
+
+    def _write(self, memory: memoryview) -> None:
+        """Write and forget these lines. A death in between has them written again, by the supervisor."""
+        nbytes = memory[:_HEAD].cast("q")
+        text = str(memory[_HEAD : _HEAD + nbytes[0]], "utf-8", "replace")
+        try:
+            if text:
+                self._handler.stream.write(text)
+                self._handler.flush()
+        except (OSError, ValueError):
+            pass  # closed: as with any record, the job must not fail for it
+        nbytes[0] = 0
+
+    def _is_plain(self, level: int) -> bool:
+        """Whether this handler alone would see a record about a job, and nobody would change it."""
+        handler, handlers = self._handler, _ROOT.handlers
+        return (
+            len(handlers) == 1
+            and handlers[0] is handler
+            and handler.formatter is self._formatter
+            and handler.filters == self._filters
+            and handler.level <= level
+            and not (logger.handlers or logger.filters or _OWN.handlers)
+            and logger.propagate
+            and _OWN.propagate
+            and logging.Logger.callHandlers is _CALL_HANDLERS
+            and logging.Logger.makeRecord is _MAKE_RECORD
+            and logging.getLogRecordFactory() is logging.LogRecord
+        )
 
 
-def _done(context: Context, began: float) -> None:
-    if logger.isEnabledFor(logging.INFO):
-        took = time.perf_counter() - began
-        extra = {**_extra(context), "outcome": "done", "run_ms": round(took * 1000, 3)}
-        logger.info("← %s %s %s", context.job, context.mid, spent(took), extra=extra)
+class TextLines:
+    """Lines about jobs as TextFormatter writes them."""
+
+    pid = 0
+
+    def __init__(self) -> None:
+        # By level, the second of the last line and what all lines of that second have in common.
+        self._heads: dict[int, tuple[int, str, str]] = {}
+
+    def line(self, now: float, level: int, text: str, call: Call, run_ms: float | None) -> str:
+        """One line. run_ms: None at the start."""
+        second = int(now)
+        ms = round((now - second) * 1e6) // 1000
+        if ms == 1000:
+            second, ms = second + 1, 0
+        head = self._heads.get(level)
+        if head is None or head[0] != second:
+            head = self._heads[level] = (second, *self._head(second, logging.getLevelName(level)))
+        return f"{head[1]}{ms:03d}{head[2]}{self._rest(text, call, run_ms)}\n"
+
+    def _head(self, second: int, level: str) -> tuple[str, str]:
+        at = datetime.fromtimestamp(second).strftime("%H:%M:%S.")
+        return at, f" {self.pid} {level:7} "
+
+    def _rest(self, text: str, call: Call, run_ms: float | None) -> str:
+        return text
+
+
+class JsonLines(TextLines):
+    """Lines about jobs as JsonFormatter writes them."""
+
+    def _head(self, second: int, level: str) -> tuple[str, str]:
+        at = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
+        fields = {"level": level.lower(), "logger": logger.name, "pid": self.pid}
+        return f'{{"at": "{at}', f'+00:00", {json.dumps(fields)[1:-1]}, "message": '
+
+    def _rest(self, text: str, call: Call, run_ms: float | None) -> str:
+        message = call.message
+        end = "" if run_ms is None else f', "outcome": "done", "run_ms": {run_ms}'
+        return (
+            f'{quoted(text)}, "job": {quoted(call.job.name)}, "mid": {quoted(message.mid)}, '
+            f'"attempt": {message.attempt}, "queue": {quoted(call.queue)}{end}}}'
+        )
+
+
+def _extra_of(call: Call) -> dict[str, Any]:
+    message = call.message
+    return {
+        "job": call.job.name, "mid": message.mid, "attempt": message.attempt, "queue": call.queue,
+    }  # fmt: skip
 
 
 def _extra(context: Context) -> dict[str, Any]:
@@ -104,7 +259,7 @@ class TextFormatter(logging.Formatter):
         )
 
 
-class JsonFormatter(JsonLines):
+class JsonFormatter(JsonFormat):
     """One JSON object a line: at, level, logger, pid, message, the record's extra fields, traceback."""
 
     def __init__(self) -> None:
@@ -154,10 +309,11 @@ class Logging:
     """The handler of `jobq worker`: on the logger `jobq` while the application loads, then on the root logger."""
 
     def __init__(self, level: str, form: str = "text") -> None:
-        self.handler = logging.StreamHandler(sys.stderr)
+        self.handler = LogHandler(sys.stderr)
         self.handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
         self.fields = JobFields()
         self.handler.addFilter(self.fields)
+        self.jobs = JobLog(self.handler, [self.fields])
         self.own = logging.getLogger("jobq")
         self.own.setLevel(level.upper())
         self.own.addHandler(self.handler)

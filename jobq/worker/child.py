@@ -17,7 +17,7 @@ from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
 from jobq.config import WorkerSettings
 from jobq.errors import JobAborted, ServerFullError, UnavailableError
-from jobq.jobs.context import Call
+from jobq.jobs.context import Call, JobLines
 from jobq.jobs.endings import UnknownJobs
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
@@ -53,6 +53,7 @@ class PoolPlan(NamedTuple):
     alive_read: int
     alive_write: int
     health: QueueHealth
+    log: JobLines | None = None
 
 
 class ChildContext(NamedTuple):
@@ -112,6 +113,11 @@ class Child:
         self.recycling = Recycling(self.settings)
         self.timers = Timers(2 * self.settings.prefetch_s, self._look_around)
         self.executor = self._executor()
+        self.log = plan.log
+        if self.log is not None:
+            self.executor.log = self.log
+            self.log.keep_in(self.slots.lines)
+            os.register_at_fork(before=self.log.flush)
         self.margin_ns = lease_and_margin(self.settings.lease_s)[1]
         self.exit_code = exit_codes.OK
         self.draining = False
@@ -248,6 +254,8 @@ class Child:
     def _report(self, take: bool) -> bool:
         """take: take more with it where the next turn is the same queue's."""
         told = True
+        # A server that knows of a run's end means a line in the log.
+        self.flush_log()
         for index, number in self.queues.nended().items():
             limit = self._limit_with(index, number) if take and not self.asleep else 0
             try:
@@ -258,6 +266,11 @@ class Child:
             if dequeued is not None:
                 self._accept(index, dequeued, deadline)
         return told
+
+    def flush_log(self) -> None:
+        """Write the log lines of the jobs that ended."""
+        if self.log is not None:
+            self.log.flush()
 
     def _limit_with(self, index: int, freed: int) -> int:
         """How many messages to take with a report that frees `freed` slots."""
@@ -337,6 +350,7 @@ class Child:
         alive, signalled = self.context.plan.alive_read, self.context.signalled
         readable, _, _ = select.select([alive, signalled], [], [], 0)
         if alive in readable:
+            self.flush_log()
             os._exit(exit_codes.FENCED)
         if signalled in readable:
             os.read(signalled, 4096)
@@ -379,6 +393,7 @@ class Child:
         """
         self.check_parent()
         self._fence_sync()
+        self.flush_log()
         if self.queues.has_endings:
             self.timers.in_job = False  # nothing may be raised halfway through
             try:
@@ -420,4 +435,5 @@ class Child:
     def check_parent(self) -> None:
         """End at once when the supervisor is gone."""
         if os.getppid() != self.context.parent:
+            self.flush_log()
             os._exit(exit_codes.FENCED)

@@ -15,6 +15,7 @@ from jobq.client.connection import Client
 from jobq.client.functions import check_library
 from jobq.config import WorkerSettings
 from jobq.errors import ConfigError
+from jobq.jobs.context import JobLines
 from jobq.jobs.forks import Home
 from jobq.jobs.registry import Registry
 from jobq.queue.outage import switch_off_buffers
@@ -38,12 +39,14 @@ def run_worker(
     load: Callable[[], object] = lambda: None,
     hooks: Hooks | None = None,
     source: Source | None = None,
+    log: JobLines | None = None,
 ) -> int:
     """Run a pool until it is asked to stop; return its exit code.
 
     load: imports the modules with jobs; what it raises is a boot failure. hooks: what each child calls
-    at its start and before its exit. source: enqueues messages from elsewhere, in a separate process. Raises
-    UnavailableError when there is no server. Call it from the main thread of a process of its own.
+    at its start and before its exit. source: enqueues messages from elsewhere, in a separate process. log:
+    where each run is logged. Raises UnavailableError when there is no server. Call it from the main thread
+    of a process of its own.
     """
     if not settings.name:
         settings = replace(settings, name=f"{socket.gethostname()}:{os.getpid()}")
@@ -60,7 +63,9 @@ def run_worker(
     client.close()
     alive_read, alive_write = os.pipe()
     health = QueueHealth(len(settings.queues))
-    plan = PoolPlan(settings, client, registry, hooks or Hooks(), alive_read, alive_write, health)
+    plan = PoolPlan(
+        settings, client, registry, hooks or Hooks(), alive_read, alive_write, health, log
+    )
     with _signals() as woken:
         try:
             return Supervisor(plan, woken, source).run()

@@ -6,7 +6,7 @@ tries the lock, and doesn't need it once the child is gone: a child that dies or
 doesn't block the supervisor.
 
 Layout: words of 8 bytes, a byte per slot for its state, a byte per slot for a lost lock, then a record per slot with
-the queue's index, lengths, token and mid. Only this module knows it.
+the queue's index, lengths, token and mid; at the end, log lines that aren't written yet. Only this module knows it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from jobq.client.clock import boot_ns
+from jobq.jobs.context import LINES_SIZE
 from jobq.queue.types import Lease, Message
 
 #: Slots of one child.
@@ -92,6 +93,7 @@ _STATES = 8 * (_UNTIL + COUNT)
 _LOST = _STATES + COUNT
 _RECORDS = 8192
 _RECORD = 640
+_LINES = _RECORDS + COUNT * _RECORD
 _HEAD = Struct(">HBH")  # queue, length of the token, length of the mid
 
 
@@ -99,11 +101,13 @@ class SharedSlots:
     """Made by the supervisor before it forks the child, and reused for the next child."""
 
     def __init__(self) -> None:
-        memory = memoryview(mmap.mmap(-1, _RECORDS + COUNT * _RECORD))
+        memory = memoryview(mmap.mmap(-1, _LINES + LINES_SIZE))
         self._memory = memory
         self._words = memory.cast("q")
         self._states = memory[_STATES:_LOST]
         self._lost = memory[_LOST : _LOST + COUNT]
+        #: For a JobLines.
+        self.lines = memory[_LINES:]
         self._new_lock()
 
     def _new_lock(self) -> None:

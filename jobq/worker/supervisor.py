@@ -197,6 +197,8 @@ class Supervisor:
                 continue
             pid, status, usage = os.wait4(member.pid, os.WNOHANG)
             if pid:
+                if self.plan.log is not None:
+                    self.plan.log.write_rest(member.slots.lines)
                 self._on_child_exit(member, inspect_exit(pid, status, usage, member.slots))
 
     def _on_child_exit(self, member: PoolMember, child: ChildExit) -> None:

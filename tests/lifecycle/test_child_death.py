@@ -36,6 +36,23 @@ def test_job_of_a_killed_child_runs_again_in_another(queue, start, send, ledger)
     assert killed_at < again["at"]
 
 
+def test_lines_that_a_killed_child_had_not_written_are_in_the_log(start, send, ledger):
+    for name in ("q0", "q1", "q2"):
+        send("quick", name)
+    send("gated", "victim")
+    worker = start("--processes", "1", "--prefetch-time", "1h", "--crash-limit", "1")
+    [victim] = until(lambda: ledger.lines("start", "victim"))
+    assert "← quick q2" not in worker.log
+
+    os.kill(victim["pid"], signal.SIGKILL)
+    until(lambda: "victim attempt 1 of queue low crashed" in worker.log)
+    told = worker.log
+    assert [told.count(f"← quick q{number} ") for number in range(3)] == [1, 1, 1]
+    assert told.index("← quick q0") < told.index("← quick q2") < told.index("was killed by SIGKILL")
+    assert f" {victim['pid']} INFO    ← quick q2 " in told
+    assert worker.stop() == 0
+
+
 def test_job_of_a_killed_child_does_not_wait_for_its_lease(start, send, ledger):
     start("--processes", "1", "--lease", "1h")
     send("gated", "a")

@@ -9,7 +9,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -78,22 +79,6 @@ def test_json_line_is_one_object_with_the_fields_of_the_job() -> None:
     }
 
 
-def test_job_log_tells_start_at_debug_and_end_at_info(caplog: pytest.LogCaptureFixture) -> None:
-    context: Any = SimpleNamespace(job="a.b", mid="m", attempt=2, queue="low", enqueued_at=1)
-    with caplog.at_level(logging.DEBUG, "jobq.job"):
-        assert log.JobLog().run(context, lambda: 7) == 7
-    start, end = caplog.records
-    assert start.levelname == "DEBUG" and start.getMessage().startswith("→ a.b m attempt 2 waited ")
-    assert end.levelname == "INFO" and re.fullmatch(r"← a\.b m \d+\.\d ms", end.getMessage())
-    assert end.__dict__["outcome"] == "done" and end.__dict__["queue"] == "low"
-
-
-def test_job_log_says_nothing_below_its_level(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "jobq.job"):
-        log.JobLog().run(SimpleNamespace(enqueued_at=1), lambda: None)  # type: ignore[arg-type]
-    assert caplog.records == []
-
-
 @pytest.fixture
 def loggers(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[logging.Logger, logging.Logger]]:
     """The root logger and jobq's, restored afterwards."""
@@ -129,6 +114,158 @@ def test_logging_gives_way_to_handlers_of_the_application(loggers: Any) -> None:
     logging.getLogger("jobq.worker").info("once")
     assert stream.getvalue() == "" and theirs.getvalue() == "once\n"
     assert own.handlers == [] and own.propagate
+
+
+def call(name: str = "a.b", mid: str = "m", attempt: int = 1, queue: str = "low") -> Any:
+    """What the log reads of a call."""
+    message = SimpleNamespace(mid=mid, attempt=attempt)
+    job = SimpleNamespace(name=name)
+    return SimpleNamespace(job=job, message=message, queue=queue, enqueued_at=1_000)
+
+
+@pytest.fixture
+def job_log(
+    loggers: Any, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Any, io.StringIO]]:
+    """job_log("json"): the log of a worker, set up as without handlers of the application, and what it wrote."""
+    loggers[0].handlers[:] = []  # pytest's own
+
+    def make(form: str = "text", level: str = "debug") -> tuple[Any, io.StringIO]:
+        loggers[0].handlers[:] = []
+        set_up = log.Logging(level, form)
+        set_up.handler.setStream(stream := io.StringIO())
+        set_up.settle()
+        return set_up, stream
+
+    return make
+
+
+def at(monkeypatch: pytest.MonkeyPatch, now: float) -> None:
+    monkeypatch.setattr(time, "time", lambda: now)
+    monkeypatch.setattr(time, "time_ns", lambda: round(now * 1e9))
+
+
+CALLS = [
+    call(), call(attempt=3), call("größe.→", "m 1", queue='"q"'), call("a\n08:00 forged\x1b[2J", "m"),
+    call("b", "redis://u:secret@host/1"), call("x" * 5000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", log.FORMATS)
+@pytest.mark.parametrize("now", [1_700_000_000.0, 1_700_000_000.9999999, 1_700_000_001.0625])
+def test_lines_are_the_same_bytes_with_and_without_logging(
+    job_log: Any, monkeypatch: pytest.MonkeyPatch, form: str, now: float
+) -> None:
+    at(monkeypatch, now)
+    told = []
+    for through_logging in (False, True):
+        set_up, stream = job_log(form)
+        if through_logging:
+            monkeypatch.setattr(log.logger, "filters", [lambda _: True])
+        for one in CALLS:
+            set_up.jobs.started(one)
+            set_up.jobs.done(one, 0.0123456)
+        set_up.jobs.flush()
+        told.append(stream.getvalue())
+    assert told[0] == told[1]
+    assert told[0].count("\n") == 2 * len(CALLS) + 2 * (form == "text")
+    assert "redis://***@host" in told[0] and "attempt" in told[0] and "12.3 ms" in told[0]
+
+
+def test_ends_are_written_together_and_no_other_line_overtakes_them(job_log: Any) -> None:
+    set_up, stream = job_log(level="info")
+    for number in range(3):
+        set_up.jobs.started(call(mid=f"m{number}"))
+        set_up.jobs.done(call(mid=f"m{number}"), 0.001)
+    assert stream.getvalue() == ""
+    logging.getLogger("app").warning("theirs")
+    set_up.jobs.done(call(mid="m3"), 0.001)
+    set_up.jobs.flush()
+    ends = [re.split(" {2,}", line)[-1] for line in stream.getvalue().splitlines()]
+    assert [end.split()[-3 if "←" in end else -1] for end in ends] == [
+        "m0",
+        "m1",
+        "m2",
+        "theirs",
+        "m3",
+    ]
+    told = stream.getvalue()
+    set_up.jobs.flush()
+    assert stream.getvalue() == told
+
+
+def test_starts_are_written_at_once_and_ends_in_good_time(
+    job_log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_up, stream = job_log()
+    at(monkeypatch, 1_000.0)
+    set_up.jobs.started(call(mid="first"))
+    assert "→ a.b first" in stream.getvalue()
+    set_up.jobs.done(call(mid="early"), 0.001)
+    at(monkeypatch, 1_000.2)
+    set_up.jobs.done(call(mid="late"), 0.001)
+    assert "early" in stream.getvalue() and "late" not in stream.getvalue()
+    for _ in range(100):  # more than the memory takes
+        set_up.jobs.done(call(mid="more"), 0.001)
+    assert "late" in stream.getvalue()
+
+
+def test_what_a_dead_child_kept_is_written_by_its_supervisor_once(job_log: Any) -> None:
+    set_up, stream = job_log()
+    memory = memoryview(bytearray(log.LINES_SIZE))
+    set_up.jobs.keep_in(memory)
+    set_up.jobs.done(call(mid="dead"), 0.001)
+    set_up.jobs.write_rest(memory)
+    set_up.jobs.write_rest(memory)
+    assert stream.getvalue().count("dead") == 1
+
+
+def silenced(_: logging.LogRecord) -> bool:
+    return False
+
+
+class Marked(logging.LogRecord):
+    """What the record factory of an application makes."""
+
+    def getMessage(self) -> str:
+        return f"marked: {super().getMessage()}"
+
+
+def add_handler(logger: str) -> Callable[[Any, pytest.MonkeyPatch, io.StringIO], None]:
+    def add(_: Any, patch: pytest.MonkeyPatch, stream: io.StringIO) -> None:
+        one = logging.getLogger(logger)
+        patch.setattr(one, "handlers", [*one.handlers, logging.StreamHandler(stream)])
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("change", "lines"),
+    [
+        (add_handler("jobq.job"), 2),
+        (add_handler("jobq"), 2),
+        (add_handler(""), 2),
+        (lambda set_up, *_: set_up.handler.setFormatter(logging.Formatter("mine %(mid)s")), 1),
+        (lambda set_up, *_: set_up.handler.addFilter(silenced), 0),
+        (lambda set_up, *_: set_up.handler.setLevel("ERROR"), 0),
+        (lambda _, patch, __: patch.setattr(log.logger, "filters", [silenced]), 0),
+        (lambda _, patch, __: patch.setattr(log.logger, "propagate", False), 0),
+        (lambda _, patch, __: patch.setattr(log.logger, "disabled", True), 0),
+        (lambda _, patch, __: patch.setattr(logging.Logger, "callHandlers", lambda *_: None), 0),
+        (lambda _, patch, __: patch.setattr(logging, "_logRecordFactory", Marked), 1),
+    ],
+)  # fmt: skip
+def test_lines_pass_through_logging_once_the_application_changes_it(
+    job_log: Any, monkeypatch: pytest.MonkeyPatch, change: Any, lines: int
+) -> None:
+    set_up, stream = job_log()
+    log.logger.isEnabledFor(logging.INFO)  # its answer is kept
+    change(set_up, monkeypatch, stream)
+    set_up.jobs.done(call(), 0.001)
+    told = stream.getvalue().splitlines()
+    set_up.jobs.flush()
+    assert stream.getvalue().splitlines() == told and len(told) == lines
+    assert all("mine m" in line or "← a.b m 1.0 ms" in line for line in told)
 
 
 LOGGING_JOB = """
