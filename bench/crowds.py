@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jobq
-from bench.drains import drain, rate_of
+from bench.drains import both, rate_of
 from bench.latency import percentiles
 from bench.peers import PEERS
 from bench.server import private_server
@@ -34,8 +34,10 @@ def beside(delayed: int) -> Callable[[str], Iterator[Row]]:
         # jobq by turns with and without, since a target compares the two; the others' rate without is told elsewhere.
         for count in (0, delayed) if name == "own" else (delayed,):
             figure = f"no-op beside {count:,} delayed"
-            # The rate alone: CPU and commands are told of the plain drain.
-            yield next(drain(name, "noop", 2, jobs, figure, count))
+            # The rates alone: CPU and commands are told of the plain drain.
+            for row in both(name, "noop", 2, jobs, figure, count):
+                if row[2] == "jobs/s":
+                    yield row
 
     return drained
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from bench.peers import PEERS
 from bench.server import calls
 from bench.stage import FILLINGS, Row, Stage, stage
+from bench.targets import installed
 
 #: A drain counts from here to the end: by then all processes have started.
 FROM_SHARE = 0.2
@@ -21,27 +22,42 @@ RATES: dict[str, list[float]] = defaultdict(list)
 def noop(processes: int) -> Callable[[str], Iterator[Row]]:
     """No-op jobs."""
     figure = f"no-op, {processes} process{'es' * (processes > 1)}"
-    return lambda name: drain(name, "noop", processes, PEERS[name].jobs, figure)
+    return lambda name: both(name, "noop", processes, PEERS[name].jobs, figure)
 
 
 def cpu(name: str) -> Iterator[Row]:
     """Jobs of 1 ms of CPU."""
     count = min(SPINS, PEERS[name].jobs or SPINS)
-    return drain(name, "spin", 2, count, "1 ms CPU, 2 processes")
+    return both(name, "spin", 2, count, "1 ms CPU, 2 processes")
+
+
+def both(
+    name: str, handler: str, processes: int, count: int, figure: str, delayed: int = 0
+) -> Iterator[Row]:
+    """A drain by a quiet worker, then by one that logs as it is installed; once where that is the same."""
+    rows = list(drain(name, handler, processes, count, figure, delayed))
+    yield from rows
+    if PEERS[name].quiet:
+        rows = list(drain(name, handler, processes, count, figure, delayed, BENCH_LOGS="1"))
+    # The first row is the rate, under its figure; the others are named after it.
+    drained = f"drain {figure}"
+    for told, value, unit in rows:
+        if told.startswith(drained):
+            yield installed(drained) + told.removeprefix(drained), value, unit
 
 
 def drain(
-    name: str, handler: str, processes: int, count: int, figure: str, delayed: int = 0
+    name: str, handler: str, processes: int, count: int, figure: str, delayed: int = 0, **logs: str
 ) -> Iterator[Row]:
     """Jobs per second, from when a fifth is done to the end, and what they took."""
     contents = FILLINGS.of(name, handler, count, delayed) if PEERS[name].jobs else None
-    with stage(name, contents=contents) as place, place.working(processes):
+    with stage(name, contents=contents, **logs) as place, place.working(processes):
         place.until(place.done)
         first_s = time.monotonic() - place.spawned_at
         rows = list(_timed(place, count, f"drain {figure}"))
         if place.active() < processes:
             raise RuntimeError(f"only {place.active()} of {processes} processes took part")
-    if processes == 1 and handler == "noop":
+    if processes == 1 and handler == "noop" and not logs:
         RATES[name].append(rows[0][1])
         yield "first job after start of the worker", first_s, "s"
     yield from rows

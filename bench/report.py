@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import page
-from bench.peers import PEERS
+from bench.peers import LIMITS, NAMES, PEERS
 from bench.peers.venvs import FOLDER
-from bench.targets import BESIDE, NOOP, judged, shown
+from bench.targets import BESIDE, NOOP, installed, judged, shown
 from bench.waiting import LIMIT_S
 
 RESULTS = FOLDER / "results.jsonl"
@@ -54,6 +54,14 @@ def _document(run: Run) -> Iterator[str]:
     yield from _head(run)
     yield from ("", "## Against the targets", "")
     yield from _targets(run)
+    yield from (
+        "",
+        "## As installed, and quiet",
+        "",
+        "Each drain has two rows per system. All other settings are the same in both.",
+        "",
+    )
+    yield from _flags()
     for title, note, columns in TABLES:
         yield from ("", f"## {title}", "")
         if note:
@@ -127,11 +135,38 @@ def _table(run: Run, columns: Sequence[Column]) -> Iterator[str]:
     yield "|---" * (len(columns) + 1) + "|"
     key = columns[0][1]
     for peer in PEERS:
-        if (peer, key) in run.figures:
+        for figures, how in _rows(run, peer, key):
             cells = [
-                _cell(run.figures.get((peer, figure)), spread) for _, figure, spread in columns
+                _cell(run.figures.get((peer, figures(figure))), spread)
+                for _, figure, spread in columns
             ]
-            yield f"| {run.figures[peer, key]['name']} | " + " | ".join(cells) + " |"
+            yield f"| {run.figures[peer, key]['name']}{how} | " + " | ".join(cells) + " |"
+
+
+def _rows(run: Run, peer: str, key: str) -> Iterator[tuple[Callable[[str], str], str]]:
+    """How this peer's rows name their figures, and what they add to its name: a drain has two rows."""
+    if (peer, key) not in run.figures:
+        return
+    if (peer, _loud(key)) in run.figures and peer not in LIMITS:
+        yield _loud, ", as installed"
+        yield str, ", quiet" if PEERS[peer].quiet else ", quiet (the same)"
+    else:
+        yield str, ""
+
+
+def _loud(figure: str) -> str:
+    """The same figure of a worker as installed; `drain x, CPU …` is `drain x, as installed, CPU …`."""
+    of = next((part for part in (", CPU of", ", Redis commands") if part in figure), None)
+    drained = figure if of is None else figure[: figure.index(of)]
+    return installed(drained) + figure.removeprefix(drained)
+
+
+def _flags() -> Iterator[str]:
+    yield from ("| | as installed | quiet |", "|---|---|---|")
+    for peer, about in PEERS.items():
+        if peer not in LIMITS:
+            quiet = about.quiet or "the same: it writes nothing per job"
+            yield f"| {NAMES.get(peer, peer)} | its defaults for logging | {quiet} |"
 
 
 def _cell(line: dict[str, Any] | None, spread: bool) -> str:
@@ -161,6 +196,7 @@ OWN_CASES = (
 
 def _own(run: Run) -> Iterator[str]:
     told = {figure for _, _, columns in TABLES for _, figure, _ in columns}
+    told |= {_loud(figure) for figure in told}
     yield from ("| figure | median | least | greatest | |", "|---|---|---|---|---|")
     for (peer, figure), line in run.figures.items():
         if peer == "own" and line["case"] in OWN_CASES and figure not in told:

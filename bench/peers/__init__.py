@@ -26,17 +26,21 @@ class Peer(NamedTuple):
     singles: int = 3_000
     #: Enqueued in bulk to time it.
     bulk: int = 0
+    #: What makes it quiet, in words for the page; '' where it writes nothing per job as installed.
+    quiet: str = ""
 
 
 _SWIFT = {"weighed": 100_000}
 #: jobq and the limits run in the venv of this repository: they require nothing.
 PEERS = {
-    "own": Peer((), 120_000, **_SWIFT, singles=10_000, bulk=150_000),
+    "own": Peer(
+        (), 120_000, **_SWIFT, singles=10_000, bulk=150_000, quiet="`--log-level warning`"
+    ),
     "scripts": Peer((), 120_000, singles=10_000, bulk=150_000),
     "lists": Peer((), 25_000, **_SWIFT, singles=10_000, bulk=150_000),
     "bare": Peer((), 0),
     "rq": Peer(
-        ("rq==2.12.0", *CLIENT), 500, singles=1_000, bulk=5_000, weighed=10_000,
+        ("rq==2.12.0", *CLIENT), 500, singles=1_000, bulk=5_000, weighed=10_000, quiet="`-q`",
         sweep={"CLASS": ("rq.worker.SimpleWorker", "rq.worker.Worker", "rq.worker.SpawnWorker")},
     ),
     "celery": Peer(
@@ -48,18 +52,21 @@ PEERS = {
         sweep={"THREADS": ("1", "2", "8", "16"), "PREFETCH": ("16", "128", "1000")},
     ),
     "huey": Peer(
-        ("huey==3.5.4", *CLIENT), 12_000, weighed=50_000, sweep={"KIND": ("process", "thread")},
+        ("huey==3.5.4", *CLIENT), 12_000, weighed=50_000, quiet="`-q`",
+        sweep={"KIND": ("process", "thread")},
     ),
     "arq": Peer(
         ("arq==0.28.0", "hiredis==3.5.0", "uvloop==0.23.0"), 4_000,
+        quiet="its logger at `WARNING`",
         sweep={"MAX_JOBS": ("10", "100", "500"), "POLL": ("0.5", "0.05", "0.01", "0.001")},
     ),
     "saq": Peer(
-        ("saq[redis,hiredis]==0.26.4", "typing_extensions", "uvloop==0.23.0"), 4_000,
+        ("saq[redis,hiredis]==0.26.4", "typing_extensions", "uvloop==0.23.0"), 4_000, quiet="`--quiet`",
         sweep={"CONCURRENCY": ("5", "10", "30", "100", "300")},
     ),
     "taskiq": Peer(
         ("taskiq==0.13.0", "taskiq-redis==1.2.4", "uvloop==0.23.0", *CLIENT), 6_000,
+        quiet="`--log-level WARNING`",
         sweep={"TASKS": ("10", "100", "1000"), "PREFETCH": ("0", "100", "1000")},
     ),
     "bullmq": Peer(
@@ -68,7 +75,7 @@ PEERS = {
     ),
     "sidekiq": Peer(
         ("ruby-sidekiq", "ruby-redis", "ruby-hiredis"), 20_000, registry="Debian", bulk=100_000,
-        weighed=100_000,
+        weighed=100_000, quiet="its logger at `WARN`, no job logger",
         sweep={
             "CONCURRENCY": ("1", "2", "5", "10", "25"),
             "DRIVER": ("hiredis", "ruby"),

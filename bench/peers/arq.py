@@ -37,7 +37,8 @@ def _job(name: str, function: Callable[..., None]) -> Any:
 
 
 async def _quiet(_: dict[Any, Any]) -> None:
-    logging.getLogger("arq").setLevel(logging.WARNING)
+    if not place.AS_INSTALLED:
+        logging.getLogger("arq").setLevel(logging.WARNING)
 
 
 class WorkerSettings:

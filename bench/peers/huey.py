@@ -47,5 +47,5 @@ def worker(processes: int) -> list[list[str]]:
     """One consumer."""
     return [
         [place.program("huey_consumer"), "bench.peers.huey.huey", "-k", KIND, "-w", str(processes),
-         "-q", "-n", "-C"],
+         *place.quiet("-q"), "-n", "-C"],
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""jobq with its defaults. No setting is changed, results and events are as for everybody."""
+"""jobq with its defaults for results, events, leases and batches."""
 
 from __future__ import annotations
 
@@ -37,5 +37,6 @@ def worker(processes: int) -> list[list[str]]:
     """The public command line."""
     return [
         [sys.executable, "-m", "jobq", "worker", "--url", place.URL, "--queues", "bench",
-         "--import", "bench.peers.own", "--processes", str(processes), "--log-level", "warning"],
+         "--import", "bench.peers.own", "--processes", str(processes),
+         *place.quiet("--log-level", "warning")],
     ]  # fmt: skip

@@ -11,11 +11,18 @@ URL = f"unix://{SOCKET}"
 ROOT = Path(__file__).resolve().parents[2]
 #: Set for the case of a killed process: what a peer offers against losing its job.
 SAFE = bool(os.environ.get("BENCH_SAFE"))
+#: Set where a worker logs as it is installed; otherwise nothing per job.
+AS_INSTALLED = bool(os.environ.get("BENCH_LOGS"))
 
 
 def program(name: str) -> str:
     """A command of the venv that runs this."""
     return str(Path(sys.executable).with_name(name))
+
+
+def quiet(*flags: str) -> tuple[str, ...]:
+    """Flags that keep a worker from logging each job; none where it works as installed."""
+    return () if AS_INSTALLED else flags
 
 
 def knob(name: str, best: str) -> str:

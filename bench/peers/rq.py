@@ -48,6 +48,6 @@ def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
 def worker(processes: int) -> list[list[str]]:
     """One pool."""
     return [
-        [place.program("rq"), "worker-pool", "bench", "-n", str(processes), "-q", "-S", "json",
+        [place.program("rq"), "worker-pool", "bench", "-n", str(processes), *place.quiet("-q"), "-S", "json",
          "-w", CLASS, "-P", str(place.ROOT), "-u", place.URL],
     ]  # fmt: skip

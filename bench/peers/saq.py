@@ -69,5 +69,11 @@ def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
 def worker(processes: int) -> list[list[str]]:
     """One command."""
     return [
-        [place.program("saq"), "bench.peers.saq.settings", "--workers", str(processes), "--quiet"],
+        [
+            place.program("saq"),
+            "bench.peers.saq.settings",
+            "--workers",
+            str(processes),
+            *place.quiet("--quiet"),
+        ],
     ]

@@ -1,4 +1,4 @@
-# Sidekiq of Debian: 10 threads (its default), Ruby's JIT, the hiredis driver. No logging, not even the calls that would log.
+# Sidekiq of Debian: 10 threads (its default), Ruby's JIT, the hiredis driver. Quiet means no logging, not even the calls that would log.
 #
 # Swept, jobs/s of one process and of two, the better of two runs on a machine with some other work: threads 1 20,200 / 20,900,
 # 2 16,100 / 26,600, 5 21,500 / 29,600, 10 18,900 / 33,200, 25 19,000 / 32,000; hiredis 22,300 / 32,600, plain Ruby 18,200 / 25,000;
@@ -81,10 +81,11 @@ class Silent
   def prepare(*) = yield
 end
 
-Sidekiq.logger.level = Logger::WARN
+QUIET = !ENV["BENCH_LOGS"]
+Sidekiq.logger.level = Logger::WARN if QUIET
 Sidekiq.configure_server do |config|
   config.redis = REDIS
-  config.options[:job_logger] = Silent
+  config.options[:job_logger] = Silent if QUIET
 end
 Sidekiq.configure_client { |config| config.redis = REDIS.merge(size: 1) }
 

@@ -73,5 +73,5 @@ def worker(processes: int) -> list[list[str]]:
     """One command."""
     return [
         [place.program("taskiq"), "worker", "bench.peers.taskiq:broker", "-w", str(processes), "--no-parse",
-         "--log-level", "WARNING", "--max-async-tasks", TASKS, "--max-prefetch", PREFETCH],
+         *place.quiet("--log-level", "WARNING"), "--max-async-tasks", TASKS, "--max-prefetch", PREFETCH],
     ]  # fmt: skip

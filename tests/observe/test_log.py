@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from jobq.jobs.context import LINES_SIZE
 from jobq.observe import log
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -212,7 +213,7 @@ def test_starts_are_written_at_once_and_ends_in_good_time(
 
 def test_what_a_dead_child_kept_is_written_by_its_supervisor_once(job_log: Any) -> None:
     set_up, stream = job_log()
-    memory = memoryview(bytearray(log.LINES_SIZE))
+    memory = memoryview(bytearray(LINES_SIZE))
     set_up.jobs.keep_in(memory)
     set_up.jobs.done(call(mid="dead"), 0.001)
     set_up.jobs.write_rest(memory)
