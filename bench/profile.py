@@ -22,8 +22,8 @@ from bench.stage import wait_for
 from bench.work import noop
 from bench.worker import running_worker
 from jobq import Client, Queue
-from jobq.client.connection import packed
 from jobq.client.numbered_calls import Caller
+from jobq.client.scripts import packed
 from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import default_registry

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import hiredis
 from redis.crc import key_slot
 
 from jobq.client.connection import Client
+from jobq.client.scripts import wire
 from jobq.config import ServerSettings
 
 
@@ -32,15 +34,17 @@ class Confined(Client):
     def perform(self, key: str, state: Any, by: Any = None) -> Any:
         if state.script is None:
             return self._admin.execute_command(*state.command)
-        _, _, nkeys, *words = state.command
-        keys = words[:nkeys]
+        reader = hiredis.Reader()
+        reader.feed(wire(state.command))
+        words = reader.gets()
+        keys = [word.decode() for word in words[3 : 3 + int(words[2])]]
         assert not self._one_slot or len({key_slot(one.encode()) for one in keys}) == 1
         self.declared.update(keys)
         only = [f"~{one}" for one in keys]
         self._admin.execute_command("ACL", "SETUSER", "confined", "resetkeys", *only)
         self._admin.script_load(state.script.source)
         self.ran.add(state.script.name)
-        return self._user.execute_command(*state.command)
+        return self._user.execute_command(*words)
 
     def close(self) -> None:
         super().close()

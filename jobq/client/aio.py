@@ -17,7 +17,7 @@ import hiredis
 from redis import exceptions as refused
 from redis.connection import Connection, DefaultParser
 
-from jobq.client.connection import LEAST_WAIT_S, Client, packed
+from jobq.client.connection import LEAST_WAIT_S, Client
 from jobq.client.numbered_calls import (
     AGAIN,
     FAILED,
@@ -27,6 +27,7 @@ from jobq.client.numbered_calls import (
     ScriptCall,
     reply_lost,
 )
+from jobq.client.scripts import packed, wire
 
 T = TypeVar("T")
 READ_BYTES = 65_536
@@ -114,7 +115,7 @@ class AsyncClient:
                 connection.send_blindly(packed(("SCRIPT", "LOAD", script.source)))
         if state.redirect is not None:
             connection.send_blindly(_ASKING)
-        return connection.send(packed(state.command), state.left_s)
+        return connection.send(wire(state.command), state.left_s)
 
     async def _locate(self, key: str) -> Hashable:
         """The node that serves `key`; asked in a thread where it isn't known."""

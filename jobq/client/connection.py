@@ -15,8 +15,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar, cast
 
-import hiredis
 from redis import exceptions as refused
+from redis._parsers.hiredis import NOT_ENOUGH_DATA
 from redis.connection import Connection
 
 from jobq.client.functions import called, called_by_sha
@@ -28,16 +28,14 @@ from jobq.client.numbered_calls import (
     LONGEST_PAUSE_S,
     LOST,
     PASSING,
-    Argument,
     CallState,
-    Command,
     Following,
     ScriptCall,
     gave_up,
     reply_lost,
 )
 from jobq.client.runtime import runtime
-from jobq.client.scripts import Script
+from jobq.client.scripts import Argument, Command, Script, packed, wire, words_packed
 from jobq.client.topology import Cluster, Topology, topology
 from jobq.config import ServerSettings, settings_from_env
 from jobq.errors import UnavailableError, masked
@@ -49,10 +47,15 @@ Exchange = Callable[[Connection, Command, bool], Any]
 _KEYLESS = frozenset(
     ("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "INFO", "PING", "SCRIPT", "TIME", "WAITAOF")
 )  # fmt: skip
-#: One command as the bytes to send.
-packed = cast("Callable[[Command], bytes]", hiredis.pack_command)
 #: The time of a try at least, however little is left.
 LEAST_WAIT_S = 0.05
+#: A connection that answered so short a time ago isn't idle, and isn't polled.
+BUSY_S = 0.0001
+_ANSWERED_AT = "jobq_answered_at"
+#: Words of a call by hash or function before its keys: the verb, the name, the number of keys.
+WORDS_BEFORE_KEYS = 3
+#: Prepared beginnings of calls that a client keeps at most.
+MOST_HEADS = 1_000
 
 
 class AttachedBuffer(Protocol):
@@ -103,6 +106,7 @@ class Client:
         #: The asyncio client of each event loop; see `aio.async_client`.
         self.of_loops: dict[Any, Any] = {}
         self._idle: dict[Hashable, list[Connection]] = {}
+        self._heads: dict[tuple[Script, tuple[str, ...]], bytes] = {}
         runtime.clients.add(self)
 
     def __repr__(self) -> str:
@@ -131,9 +135,18 @@ class Client:
             if reply[0] != AGAIN:
                 return call.read(reply)
 
-    def words(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Command:
-        """The command that calls a script."""
-        return (*self.verb(script), len(keys), *keys, *args)
+    def words(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> bytes:
+        """The command that calls a script, packed. What precedes its arguments is packed once per script and keys."""
+        keys = tuple(keys)
+        head = self._heads.get((script, keys))
+        if head is None:
+            if len(self._heads) >= MOST_HEADS:
+                self._heads.clear()
+            head = words_packed((*self.verb(script), len(keys), *keys))
+            self._heads[script, keys] = head
+        tail = packed(tuple(args))
+        nwords = WORDS_BEFORE_KEYS + len(keys) + len(args)
+        return b"*%d\r\n%b%b" % (nwords, head, tail[tail.index(b"\n") + 1 :])
 
     def command(self, *args: Argument, routed_by: str | None = None) -> Any:
         """One plain command that is harmless to repeat; the raw reply.
@@ -289,11 +302,10 @@ def exchange(connection: Connection, command: Command, asking: bool = False) -> 
     """One command and its reply; a connection on which that broke off is closed."""
     try:
         if asking:
-            connection.send_command("ASKING")
-            connection.read_response()
-        # redis-py's own packing looks at every argument once more.
-        connection.send_packed_command((packed(command),))
-        return connection.read_response()
+            send(connection, ("ASKING",))
+            receive(connection)
+        send(connection, command)
+        return receive(connection)
     except refused.ResponseError:
         raise
     except BaseException:
@@ -307,16 +319,18 @@ def exchange_once(connection: Connection, command: Command, asking: bool = False
     try:
         ensure_open(connection)
         if asking:
-            connection.send_command("ASKING")
-            connection.read_response()
-        connection.send_packed_command((packed(command),))
+            send(connection, ("ASKING",))
+            receive(connection)
+        send(connection, command)
     except refused.ResponseError:
         raise
     except BaseException:
         connection.disconnect()
         raise
     try:
-        return connection.read_response()
+        reply = receive(connection)
+        setattr(connection, _ANSWERED_AT, time.monotonic())
+        return reply
     except (refused.ResponseError, refused.BusyLoadingError):
         raise
     except LOST as error:
@@ -327,10 +341,54 @@ def exchange_once(connection: Connection, command: Command, asking: bool = False
         raise
 
 
+def send(connection: Connection, command: Command) -> None:
+    """Send one command, past redis-py's layers: they look at every argument once more."""
+    sock = connection._sock
+    if sock is None:
+        raise refused.ConnectionError("the connection was closed")
+    try:
+        sock.sendall(wire(command))
+    except TimeoutError as error:
+        raise refused.TimeoutError(f"no progress in writing to {_named(connection)}") from error
+    except OSError as error:
+        raise refused.ConnectionError(
+            f"error while writing to {_named(connection)}: {error}"
+        ) from error
+
+
+def receive(connection: Connection) -> Any:
+    """Read one reply with the connection's own reader; raise it if it is an error."""
+    parser: Any = connection._parser
+    sock, reader, buffer = connection._sock, parser._reader, parser._buffer
+    if sock is None or reader is None:
+        raise refused.ConnectionError("the connection was closed")
+    reply = reader.gets()
+    while reply is NOT_ENOUGH_DATA:
+        try:
+            count = sock.recv_into(buffer)
+        except TimeoutError as error:
+            raise refused.TimeoutError(f"no answer from {_named(connection)}") from error
+        except OSError as error:
+            raise refused.ConnectionError(
+                f"error while reading from {_named(connection)}: {error}"
+            ) from error
+        if not count:
+            raise refused.ConnectionError("the server closed the connection")
+        reader.feed(buffer, 0, count)
+        reply = reader.gets()
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
+
+
+def _named(connection: Connection) -> str:
+    return str(connection._host_error())
+
+
 def ensure_open(connection: Connection) -> None:
     """Fail here, before anything is sent, if the server closed the connection while it was idle."""
     sock = connection._sock
-    if sock is None:
+    if sock is None or time.monotonic() - getattr(connection, _ANSWERED_AT, 0.0) < BUSY_S:
         return
     poll = select.poll()
     poll.register(sock, select.POLLIN)

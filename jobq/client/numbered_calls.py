@@ -30,12 +30,13 @@ import secrets
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from redis import exceptions as refused
 
 from jobq.client import clock
-from jobq.client.scripts import Script, load
+from jobq.client.scripts import Argument, Command, Script, load, packed, words_packed
 from jobq.errors import (
     ConfigError,
     LeaseLostError,
@@ -45,8 +46,6 @@ from jobq.errors import (
     masked,
 )
 
-Argument = str | bytes | int
-Command = tuple[Argument, ...]
 Values = Mapping[str, Argument]
 T = TypeVar("T")
 
@@ -121,12 +120,14 @@ class Caller:
     call was made under a new number because the lost one could not be repeated any more.
     """
 
-    __slots__ = ("arrived", "id", "number", "renewals")
+    __slots__ = ("arrived", "heads", "id", "number", "renewals")
 
     def __init__(self, arrived: Callable[[], object] = bool, caller_id: str = "") -> None:
         self.arrived = arrived
         self.id = caller_id or new_id()
         self.number = self.renewals = 0
+        #: What each bound script's calls of this caller begin with, packed once.
+        self.heads: dict[BoundScript, bytes] = {}
 
     def next(self) -> int:
         """The number of the call about to be made."""
@@ -191,10 +192,13 @@ class Following(NamedTuple):
 class CallState:
     """One call under way: what to send, and after each failure what to do next. Does no I/O."""
 
-    __slots__ = (
-        "_client", "_deadline", "_loads", "_pause_s", "_renew", "_sent", "_tries", "_unknown", "command", "left_s",
-        "redirect", "script",
-    )  # fmt: skip
+    _loads = 0
+    _pause_s = 0.0
+    _sent = _unknown = False
+    #: The node that a Cluster named for the next try alone; that try sends ASKING first.
+    redirect: tuple[str, int] | None = None
+    #: How long the next try may take: None for the first, which has the whole time of a socket.
+    left_s: float | None = None
 
     def __init__(
         self,
@@ -216,14 +220,7 @@ class CallState:
             tries = Tries()
         self._tries = tries
         self._renew = renew
-        self._deadline = time.monotonic() + client.patience_s
-        self._loads = 0
-        self._pause_s = 0.0
-        self._sent = self._unknown = False
-        #: The node that a Cluster named for the next try alone; that try sends ASKING first.
-        self.redirect: tuple[str, int] | None = None
-        #: How long the next try may take: None for the first, which has the whole time of a socket.
-        self.left_s: float | None = None
+        self._began = time.monotonic()
 
     def sending(self) -> None:
         """The next try is about to be sent. Raises redis-py's TimeoutError when the record may be gone."""
@@ -296,6 +293,10 @@ class CallState:
             "it took effect is unknown: check, or call again if twice does no harm"
         )
 
+    @property
+    def _deadline(self) -> float:
+        return self._began + self._client.patience_s
+
     def _pause(self) -> float:
         """How long to sleep, from the second failure on; twice as long each time."""
         left_s = self._deadline - time.monotonic()
@@ -344,7 +345,8 @@ def refusal(error: Exception, command: Command, script: Script | None) -> Except
         return ServerFullError(f"the server is at its memory limit, nothing was changed: {error}")
     if isinstance(error, PASSING) or error_code(error) == "BUSY":
         return None
-    named = f"script {script.name}" if script else " ".join(map(str, command[:2]))
+    words = command[:2] if isinstance(command, tuple) else ()
+    named = f"script {script.name}" if script else " ".join(map(str, words))
     text = _PLACE_IN_SCRIPT.sub("", str(error))
     remedy = "; run jobq functions load" * is_missing_function(error)
     return ScriptError(f"the server refused {named}: {text}{remedy}")
@@ -403,7 +405,7 @@ class AsyncDriver(Protocol):
 class BoundScript:
     """A script, with the keys of one name. Threads may share it."""
 
-    __slots__ = ("_call_key", "_client", "_nkeys", "_verb", "_what", "keys", "script")
+    __slots__ = ("_call_key", "_client", "_head", "_nwords", "_verb", "_what", "keys", "script")
 
     def __init__(
         self, client: Driver, script: Script, keys: Sequence[str], call_key: str, what: str
@@ -413,8 +415,10 @@ class BoundScript:
         self._call_key, self._what = call_key, what
         self._verb = client.verb(script)
         self.keys = tuple(keys)
-        self._nkeys = len(self.keys) + 1
         self.script = script
+        self._head = words_packed((*self._verb, len(self.keys), *self.keys))
+        #: Of a numbered call, which has one key more; of another, one less.
+        self._nwords = len(self._verb) + 1 + len(self.keys) + 1 + script.nargs
 
     def __repr__(self) -> str:
         return f"<BoundScript {self.script.name} of {self._what}>"
@@ -474,8 +478,10 @@ class BoundScript:
         """A call that is harmless to repeat."""
         if len(values) != self.script.nargs:
             raise self.script.misnamed(values)
-        keys = self.keys
-        command = (*self._verb, len(keys), *keys, *self.script.order(values), *rest)
+        tail = packed((*self.script.order(values), *rest))
+        command = b"*%d\r\n%b%b" % (
+            self._nwords - 1 + len(rest), self._head, tail[tail.index(b"\n") + 1 :]
+        )  # fmt: skip
         return CallState(self._client, command, self.script)
 
     def numbered(
@@ -488,19 +494,40 @@ class BoundScript:
         fenced: bool = False,
     ) -> CallState:
         """The next numbered call of `caller`."""
-        head = (
-            *self._verb, self._nkeys + len(more_keys), *self.keys, f"{self._call_key}{caller.id}", *more_keys,
+        script = self.script
+        if len(values) + 2 != script.nargs:
+            raise script.misnamed(values)
+        command = self._numbered_command(caller, values, rest, more_keys)
+        renew = partial(self._renewed, caller, values, rest, more_keys) if fenced else None
+        return CallState(self._client, command, script, tries, renew)
+
+    def _numbered_command(
+        self, caller: Caller, values: Values, rest: Sequence[Argument], more_keys: Sequence[str]
+    ) -> bytes:
+        """Only what changes from call to call is packed here."""
+        script, caller_id = self.script, caller.id
+        values_in_order = script.order_numbered(values)
+        if more_keys:
+            keys = (*self.keys, f"{self._call_key}{caller_id}", *more_keys)
+            return packed(
+                (*self._verb, len(keys), *keys, caller_id, caller.next(), *values_in_order, *rest)
+            )
+        head = caller.heads.get(self)
+        if head is None:
+            keys = (*self.keys, f"{self._call_key}{caller_id}")
+            head = words_packed((*self._verb, len(keys), *keys, caller_id))
+            caller.heads[self] = head
+        caller.number = number = caller.number + 1
+        tail = packed((number, *values_in_order, *rest))
+        return b"*%d\r\n%b%b" % (
+            self._nwords + len(rest), head, tail[tail.index(b"\n") + 1 :]
         )  # fmt: skip
-        order = self.script.order
 
-        def renewed() -> Command:
-            caller.renewals += 1
-            return (*head, *order({"caller": caller.id, "number": caller.next(), **values}), *rest)
-
-        if len(values) + 2 != self.script.nargs:
-            raise self.script.misnamed(values)
-        command = (*head, *order({"caller": caller.id, "number": caller.next(), **values}), *rest)
-        return CallState(self._client, command, self.script, tries, renewed if fenced else None)
+    def _renewed(
+        self, caller: Caller, values: Values, rest: Sequence[Argument], more_keys: Sequence[str]
+    ) -> Command:
+        caller.renewals += 1
+        return self._numbered_command(caller, values, rest, more_keys)
 
     def served(self, caller: Caller, reply: Any) -> Any:
         """The reply to a numbered call. Raises LeaseLostError when the script refused the caller."""

@@ -8,7 +8,7 @@ from typing import Any
 from redis import exceptions as refused
 from redis.connection import Connection
 
-from jobq.client.connection import Client, ensure_open, packed
+from jobq.client.connection import Client, ensure_open, receive, send
 from jobq.client.numbered_calls import (
     AGAIN,
     LOST,
@@ -18,6 +18,7 @@ from jobq.client.numbered_calls import (
     refusal,
     reply_lost,
 )
+from jobq.client.scripts import packed
 from jobq.errors import JobqError
 
 #: Calls that are sent at most before the first reply is read.
@@ -88,31 +89,31 @@ class _Pipeline:
             left = [number for number in left if self.replies[number] is _OPEN]
 
     def _send(self, connection: Connection, left: list[int], asking: bool) -> None:
-        commands: list[tuple[Any, ...]] = []
+        commands: list[bytes] = []
         # The first call of each script carries its text: calls behind it would overtake a missing script.
         by_sha = self._client.settings.functions or not (self._missing or len(left) > 1)
         brought: set[str] = set()
-        for number in left:
+        for count, number in enumerate(left, 1):
             script, keys, args, *_ = self._calls[number]
-            words = self._client.words(script, keys, args)
-            if not by_sha and script.sha not in brought:
-                words = ("EVAL", script.source, *words[2:])
+            if asking:
+                commands.append(packed(("ASKING",)))
+            if by_sha or script.sha in brought:
+                commands.append(self._client.words(script, keys, args))
+            else:
+                commands.append(packed(("EVAL", script.source, len(keys), *keys, *args)))
                 brought.add(script.sha)
-            commands += [("ASKING",)] * asking
-            commands.append(words)
-        # The server starts on the first ones while the others are being packed.
-        for first in range(0, len(commands), AT_ONCE):
-            part = commands[first : first + AT_ONCE]
-            # A health check amid the pipelined commands would take the first call's reply for its own.
-            connection.send_packed_command((b"".join(map(packed, part)),), check_health=first == 0)
+            if count % AT_ONCE == 0 or count == len(left):
+                # The server starts on the first ones while the others are being packed.
+                send(connection, b"".join(commands))
+                commands.clear()
 
     def _receive(self, connection: Connection, left: list[int], asking: bool) -> Exception | None:
         passing: Exception | None = None
         for number in left:
             try:
                 if asking:
-                    connection.read_response()
-                self._take(number, connection.read_response())
+                    receive(connection)
+                self._take(number, receive(connection))
             except refused.NoScriptError:
                 self._missing = True
             except (refused.ResponseError, refused.BusyLoadingError) as error:

@@ -13,13 +13,31 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
+from typing import cast
+
+import hiredis
 
 from jobq.errors import ScriptError
 
 Argument = str | bytes | int
+#: The words of a command, or the bytes that were packed from them.
+Command = tuple[Argument, ...] | bytes
+#: The words of a command as the bytes to send.
+packed = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)
 _INCLUDE = re.compile(r"^--@include ((?:\w+/)?\w+)$", re.MULTILINE)
 _RECORD = re.compile(r"'SET', (?:last_call|call\.key|pushed), .*'PX'")
 _BINDING = re.compile(r"^local ([\w,\s]+?) = unpack\((KEYS|ARGV)\b[^)]*\)", re.MULTILINE)
+
+
+def wire(command: Command) -> bytes:
+    """A command as the bytes to send."""
+    return command if isinstance(command, bytes) else packed(command)
+
+
+def words_packed(words: tuple[Argument, ...]) -> bytes:
+    """Some words of a command: `packed` without the line that counts them."""
+    made = packed(words)
+    return made[made.index(b"\n") + 1 :]
 
 
 class Script:
@@ -37,6 +55,9 @@ class Script:
         self.nargs = len(self.args)
         #: Arguments given by their names, as the tuple that the script unpacks. Raises KeyError for a missing one.
         self.order = _order(self.args)
+        #: Whether its calls are numbered, and the order of the arguments behind caller and number.
+        self.numbered = self.args[:2] == ("caller", "number")
+        self.order_numbered = _order(self.args[2:])
         #: Whether it keeps a record of its call for a while, so that a repetition is harmless.
         self.recorded = _RECORD.search(self.text) is not None
 

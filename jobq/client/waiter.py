@@ -16,8 +16,9 @@ from redis.connection import Connection
 from redis.exceptions import RedisError, ResponseError
 
 from jobq.client.clock import boot_ns
-from jobq.client.connection import Client, packed
-from jobq.client.numbered_calls import PASSING, Argument, error_code
+from jobq.client.connection import Client
+from jobq.client.numbered_calls import PASSING, error_code
+from jobq.client.scripts import Command, wire
 from jobq.errors import JobqError, ScriptError, UnavailableError
 
 #: Code of the error that ends a blocking command on a failover, or by CLIENT UNBLOCK.
@@ -57,11 +58,12 @@ class BlockingConnection:
             self._connection = self._client.open_connection(self._key, blocking=blocking)
         return self._connection
 
-    def send(self, *commands: tuple[Argument, ...]) -> None:
+    def send(self, *commands: Command) -> None:
         """Send commands together, without reading replies. Raises UnavailableError."""
-        self._name = str(commands[0][0])
+        first = commands[0]
+        self._name = str(first[0]) if isinstance(first, tuple) else "a call"
         try:
-            self.open().send_packed_command((b"".join(map(packed, commands)),))
+            self.open().send_packed_command((b"".join(map(wire, commands)),))
         except (RedisError, OSError) as error:
             self.close()
             raise UnavailableError(f"no connection for a blocking wait: {error}") from error
@@ -126,7 +128,7 @@ class WakeWaiter:
     def begin(
         self,
         seconds: float,
-        behind: tuple[Argument, ...] | None = None,
+        behind: Command | None = None,
         passed_over: Collection[int] = (),
     ) -> list[int]:
         """Begin to wait for at most `seconds`; return the files that become readable when the wait ends.
@@ -263,7 +265,7 @@ class WakeWaiter:
         self,
         seconds: float,
         others: Iterable[int],
-        behind: tuple[Argument, ...] | None = None,
+        behind: Command | None = None,
         passed_over: Collection[int] = (),
     ) -> bool:
         """Wait; return False if one of `others` became readable first, else True."""

@@ -17,8 +17,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 from redis.exceptions import NoScriptError, ResponseError
 
 from jobq.client.connection import Client, exchange
-from jobq.client.numbered_calls import PASSING, Argument, refusal
-from jobq.client.scripts import Script, load
+from jobq.client.numbered_calls import PASSING, refusal
+from jobq.client.scripts import Argument, Script, load
 from jobq.client.topology import Sentinel
 from jobq.config import parse_durability
 from jobq.errors import ScriptError, UnavailableError

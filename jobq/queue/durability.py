@@ -21,8 +21,9 @@ from redis.connection import Connection
 
 from jobq.client.connection import Client, exchange
 from jobq.client.names import checked_name
-from jobq.client.numbered_calls import PASSING, Argument
+from jobq.client.numbered_calls import PASSING
 from jobq.client.runtime import runtime
+from jobq.client.scripts import Argument, Command
 from jobq.config import parse_durability
 from jobq.errors import ConfigError, NotDurableError
 
@@ -46,9 +47,7 @@ class Confirmation:
         self._client = client
         self._missing = ""
 
-    def exchange(
-        self, connection: Connection, command: tuple[Argument, ...], asking: bool = False
-    ) -> Any:
+    def exchange(self, connection: Connection, command: Command, asking: bool = False) -> Any:
         """One exchange for Client.perform."""
         if self._word == "memory":
             return exchange(connection, command, asking)

@@ -18,8 +18,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from jobq.client.connection import Client
-from jobq.client.numbered_calls import Argument, Caller, Callers, Tries
+from jobq.client.numbered_calls import Caller, Callers, Tries
 from jobq.client.runtime import runtime
+from jobq.client.scripts import Argument
 from jobq.config import ServerSettings
 from jobq.errors import (
     BufferFullError,

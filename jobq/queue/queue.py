@@ -15,15 +15,8 @@ from typing import Any, TypedDict, Unpack
 
 from jobq.client.connection import Client, default_client
 from jobq.client.names import checked_name
-from jobq.client.numbered_calls import (
-    BYTES_PER_CALL,
-    Argument,
-    BoundScripts,
-    Caller,
-    Callers,
-    Tries,
-    moment,
-)
+from jobq.client.numbered_calls import BYTES_PER_CALL, BoundScripts, Caller, Callers, Tries, moment
+from jobq.client.scripts import Argument, wire
 from jobq.config import HARD_MAX_CONTENT, duration_s
 from jobq.durations import DAY_MS, Duration
 from jobq.errors import CodecError, ConfigError, ScriptError, UnavailableError
@@ -207,7 +200,7 @@ class Queue:
             return _handed(script.served(caller, reply), 1, caller, limit)
 
         return DequeueAhead(
-            state.command,
+            wire(state.command),
             read,
             lambda: read(self.client.perform(self.wake_key, state.again())),
         )

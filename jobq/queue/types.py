@@ -75,7 +75,7 @@ class DequeueAhead(NamedTuple):
     the reply was lost, `again` makes the same call by itself.
     """
 
-    command: tuple[str | bytes | int, ...]
+    command: bytes
     read: Callable[[Any], Dequeued]
     again: Callable[[], Dequeued]
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from jobq.client.connection import Client, Exchange, default_client
 from jobq.client.names import is_name
-from jobq.client.numbered_calls import Argument, BoundScripts, Caller, Callers, Values
+from jobq.client.numbered_calls import BoundScripts, Caller, Callers, Values
+from jobq.client.scripts import Argument
 from jobq.topics import keys
 
 _registered: set[tuple[int, str, str, str]] = set()

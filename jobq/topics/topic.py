@@ -10,7 +10,8 @@ from typing import Any
 
 from jobq.client.connection import Client
 from jobq.client.names import is_name
-from jobq.client.numbered_calls import BYTES_PER_CALL, Argument, moment
+from jobq.client.numbered_calls import BYTES_PER_CALL, moment
+from jobq.client.scripts import Argument
 from jobq.config import duration_s
 from jobq.durations import DAY_MS
 from jobq.errors import ConfigError, NotDurableError, ScriptError

@@ -291,7 +291,7 @@ class Child:
 
     # Waits.
 
-    def ask_ahead(self, nap_s: float) -> tuple[str | bytes | int, ...] | None:
+    def ask_ahead(self, nap_s: float) -> bytes | None:
         """Return the dequeue to send behind the wait for a message.
 
         Only with a single queue, and for waits that are short compared with a lease, which counts from now.

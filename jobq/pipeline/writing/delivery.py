@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from jobq.client.connection import Client
-from jobq.client.numbered_calls import BYTES_PER_CALL, Argument, Caller
+from jobq.client.numbered_calls import BYTES_PER_CALL, Caller
+from jobq.client.scripts import Argument
 from jobq.pipeline.writing.rows import RowMessage
 from jobq.queue import keys
 from jobq.queue.directory import register_queue

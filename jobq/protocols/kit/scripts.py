@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from jobq.client.numbered_calls import Argument, Values
-from jobq.client.scripts import Script, load
+from jobq.client.numbered_calls import Values
+from jobq.client.scripts import Argument, Script, load
 
 #: Most messages of one call, in every protocol but jobq's own queues.
 PER_CALL = 1_000

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from jobq.client.numbered_calls import Argument, ScriptCall, Values
-from jobq.client.scripts import Script, load
+from jobq.client.numbered_calls import ScriptCall, Values
+from jobq.client.scripts import Argument, Script, load
 from jobq.errors import ConfigError
 from jobq.protocols.kit.scripts import PER_CALL, ordered
 from jobq.protocols.rsmq import checks
