@@ -46,6 +46,12 @@ GLOBALS: dict[tuple[str, str], str] = {}
 #: Attributes with a leading underscore of somebody else's objects: (file, attribute) -> the reason.
 PRIVATE = {
     ("client/connection.py", "_sock"): "redis-py gives a connection's socket no public name",
+    (
+        "client/connection.py",
+        "_parser",
+    ): "replies are read past redis-py's layers, which cost as much as the rest of a call",
+    ("client/connection.py", "_reader"): "as `_parser`, whose hiredis reader it is",
+    ("client/connection.py", "_buffer"): "as `_parser`, whose buffer it is",
     ("client/waiter.py", "_sock"): "as in client/connection.py",
     ("pipeline/gateway.py", "_ensure_initialized"): "pyspark starts its JVM by no public name",
 }

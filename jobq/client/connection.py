@@ -349,11 +349,9 @@ def send(connection: Connection, command: Command) -> None:
     try:
         sock.sendall(wire(command))
     except TimeoutError as error:
-        raise refused.TimeoutError(f"no progress in writing to {_named(connection)}") from error
+        raise refused.TimeoutError("the server took no bytes in time") from error
     except OSError as error:
-        raise refused.ConnectionError(
-            f"error while writing to {_named(connection)}: {error}"
-        ) from error
+        raise refused.ConnectionError(f"sending failed: {error}") from error
 
 
 def receive(connection: Connection) -> Any:
@@ -367,11 +365,9 @@ def receive(connection: Connection) -> Any:
         try:
             count = sock.recv_into(buffer)
         except TimeoutError as error:
-            raise refused.TimeoutError(f"no answer from {_named(connection)}") from error
+            raise refused.TimeoutError("no reply in time") from error
         except OSError as error:
-            raise refused.ConnectionError(
-                f"error while reading from {_named(connection)}: {error}"
-            ) from error
+            raise refused.ConnectionError(f"reading failed: {error}") from error
         if not count:
             raise refused.ConnectionError("the server closed the connection")
         reader.feed(buffer, 0, count)
@@ -379,10 +375,6 @@ def receive(connection: Connection) -> Any:
     if isinstance(reply, Exception):
         raise reply
     return reply
-
-
-def _named(connection: Connection) -> str:
-    return str(connection._host_error())
 
 
 def ensure_open(connection: Connection) -> None:
