@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import ge
 from typing import Any, Protocol, TypeVar
 
 Step = tuple[Any, ...]
@@ -46,3 +47,24 @@ def way_to(index: int, came_from: Sequence[tuple[int, S]]) -> list[S]:
         index, step = came_from[index]
         way.insert(0, step)
     return way
+
+
+class Seen:
+    """States that were met, each with the budgets that were left there.
+
+    Who has no budget more than another who stood there can do nothing that the other couldn't: no need to go on.
+    """
+
+    def __init__(self) -> None:
+        self.states = 0
+        self._left: dict[bytes, list[tuple[int, ...]]] = {}
+
+    def add(self, name: bytes, left: dict[str, int]) -> bool:
+        """Return whether something may follow that didn't follow before."""
+        budgets, met = tuple(left.values()), self._left.setdefault(name, [])
+        for others in met:
+            if all(map(ge, others, budgets)):
+                return False
+        self.states += 1
+        met.append(budgets)
+        return True

@@ -10,7 +10,7 @@ from tests.model.actions import ACTIONS, Action, moves
 from tests.model.digest import digest
 from tests.model.drain import Drain
 from tests.model.expect import need, word_of
-from tests.model.explored import Explored, way_to
+from tests.model.explored import Explored, Seen, way_to
 from tests.model.machine import Machine, Mutation, Violation, lap_of
 from tests.model.world import Scope, World, begin
 
@@ -36,7 +36,8 @@ class Explorer:
         world = begin(self.scope)
         queue = deque([(self.machine.take(), world, 0)])
         self.came_from.append((0, ()))
-        seen = {self._name(world)}
+        seen = Seen()
+        seen.add(self._name(world), world.left)
         while queue and not self.result.violation:
             snapshot, world, index = queue.popleft()
             self.machine.open(snapshot)
@@ -47,11 +48,11 @@ class Explorer:
                     queue.append(found)
                 if self.result.violation:
                     break
-        self.result.states, self.result.seconds = len(seen), time.perf_counter() - started
+        self.result.states, self.result.seconds = seen.states, time.perf_counter() - started
         return self.result
 
     def _step(
-        self, world: World, index: int, action: Action, seen: set[bytes]
+        self, world: World, index: int, action: Action, seen: Seen
     ) -> tuple[int, World, int] | None:
         m, after = self.machine, world.copy()
         m.put()
@@ -60,10 +61,8 @@ class Explorer:
         try:
             ACTIONS[action[0]](m, after, *action[1:])
             self._settle(after)
-            name = self._name(after)
-            if name in seen:
+            if not seen.add(self._name(after), after.left):
                 return None
-            seen.add(name)
             self.came_from.append((index, action))
             found = (m.take(), after, len(self.came_from) - 1)
             self.drain.check(after, self._check)

@@ -146,7 +146,7 @@ class World:
             for worker, held in self.holds.items()
         ]
         parts += sorted(holds)  # workers are alike, as long as nobody asks for their calls again
-        parts.append(f"{list(self.left.values())} {self.paused} {self.behind}")
+        parts.append(f"{self.paused} {self.behind}")
         return "\n".join(parts)
 
 
