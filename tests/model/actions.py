@@ -32,7 +32,8 @@ def moves(m: Machine, w: World) -> Iterator[Action]:
             yield "cancel", mid
         if left.get("revive") and w.records[mid].dead:
             yield "revive", mid
-    for worker in scope.workers:
+    # Of workers that are alike, the first acts for all.
+    for worker in {w.situation(worker): worker for worker in reversed(scope.workers)}.values():
         yield from moves_of(w, worker)
     for caller in w.calls:
         yield "again", caller

@@ -6,8 +6,9 @@ release, and finish as done, retry, dead, crashed or snooze, with and without as
 supervisors' calls, which come late, twice, or after the close. People cancel, revive, pause and clear. The clock moves
 to every moment at which a lock or backoff ends and to the one before, and in one scope steps back; whoever looks
 collects. These happen in any order. Only what starts something new (enqueues, failures, crashes, cancels …) has a
-budget; there is no other end to a path. Each state is visited once, checked against `promises.py`, and drained by one
-fair worker, which must bring whatever was accepted and not superseded to done or dead.
+budget; there is no other end to a path. Who has no more left of any budget than another who stood in the same state can
+do nothing that the other couldn't, and is not followed. Each state is visited once, checked against `promises.py`, and
+drained by one fair worker, which must bring whatever was accepted and not superseded to done or dead.
 
 The run ends with the scopes in words, their states and transitions. JOBQ_MODEL=small takes one enqueue less
 everywhere, for a look in passing; large one more, for a night.
@@ -28,7 +29,7 @@ from tests.model.world import Scope
 #: At most half a minute on an idle core; machines are busy, and the large form takes a night.
 pytestmark = pytest.mark.timeout(43_200 if os.environ.get("JOBQ_MODEL") == "large" else 3600)
 #: Of a scope, unless JOBQ_MODEL=small.
-ENOUGH = 20_000
+ENOUGH = 3_000
 
 
 @pytest.mark.parametrize("scope", chosen(), ids=lambda scope: scope.name)

@@ -140,14 +140,16 @@ class World:
     def text(self) -> str:
         """For the canonical state: times relative to now, and of a hold only whether it is good."""
         parts = [record.text(self.now) for record in self.records.values()]
-        holds = [
-            worker[: self.scope.calls]
-            + " ".join(sorted(h.mid + "-*"[self.records[h.mid].token == h.token] for h in held))
-            for worker, held in self.holds.items()
-        ]
-        parts += sorted(holds)  # workers are alike, as long as nobody asks for their calls again
+        parts += sorted(map(self.situation, self.holds))
         parts.append(f"{self.paused} {self.behind}")
         return "\n".join(parts)
+
+    def situation(self, worker: str) -> str:
+        """What sets a worker apart: workers are alike, as long as nobody asks for their calls again."""
+        held = self.holds[worker]
+        return worker[: self.scope.calls] + " ".join(
+            sorted(h.mid + "-*"[self.records[h.mid].token == h.token] for h in held)
+        )
 
 
 def begin(scope: Scope) -> World:

@@ -20,7 +20,7 @@ from collections import deque
 
 from tests.model.digest import digest
 from tests.model.expect import need
-from tests.model.explored import Explored, way_to
+from tests.model.explored import Explored, Seen, way_to
 from tests.model.machine import Machine, Mutation, Violation
 from tests.model.topic.actions import ACTIONS, Action, moves, poll, stretches, visible
 from tests.model.topic.world import Scope, World, begin
@@ -44,7 +44,8 @@ class Explorer:
         world = begin(self.scope)
         m.run("subscribe", "", world.now, "", "g", "earliest", "", "earliest")
         queue = deque([(m.take(), world, 0)])
-        seen = {self._name(world)}
+        seen = Seen()
+        seen.add(self._name(world), world.left)
         while queue and not self.result.violation:
             snapshot, world, index = queue.popleft()
             m.open(snapshot)
@@ -57,20 +58,18 @@ class Explorer:
                 if after:
                     self._came_from.append((index, action))
                     queue.append((*after, len(self._came_from) - 1))
-        self.result.states, self.result.seconds = len(seen), time.perf_counter() - started
+        self.result.states, self.result.seconds = seen.states, time.perf_counter() - started
         return self.result
 
-    def _step(self, world: World, action: Action, seen: set[bytes]) -> tuple[int, World] | None:
+    def _step(self, world: World, action: Action, seen: Seen) -> tuple[int, World] | None:
         m, after = self.machine, world.copy()
         m.put()
         self.result.transitions += 1
         self.result.kinds[action[0]] += 1
         try:
             ACTIONS[action[0]](m, after, *action[1:])
-            name = self._name(after)
-            if name in seen:
+            if not seen.add(self._name(after), after.left):
                 return None
-            seen.add(name)
             found = m.take(), after
             self._check(after)
             self._repeat(after)

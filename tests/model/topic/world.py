@@ -77,7 +77,7 @@ class World:
         """For the canonical state; readers are alike, and deliveries would grow for ever."""
         holds = sorted(f"{h.indexes}{h.token in self.tokens}" for h in self.holds.values())
         open_to = sorted(set(range(1, len(self.accepted) + 1)) - self.settled)
-        return f"{self.left} {self.accepted} {open_to} {holds} {self.first} {self.paused}"
+        return f"{self.accepted} {open_to} {holds} {self.first} {self.paused}"
 
     def newest(self, key: str) -> int:
         """The index of the last message of `key`."""
