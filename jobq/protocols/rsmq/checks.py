@@ -138,6 +138,14 @@ def random_parts(count: int) -> list[bytes]:
         return parts[:count]
 
 
+def random_part() -> bytes:
+    """The random end of one id."""
+    try:
+        return _drawn.pop()
+    except IndexError:
+        return random_parts(1)[0]
+
+
 #: Drawn ahead, for a call to the system costs more than a part. A forked child must draw its own.
 _drawn: list[bytes] = []
 os.register_at_fork(after_in_child=_drawn.clear)

@@ -97,7 +97,7 @@ class Rsmq(BlockingFacade):
     @stepwise
     def send_message(self, qname: str, message: Text, delay: int | None = None) -> ScriptCall[str]:
         """Send a message; return its id. delay: seconds until it is visible, instead of the queue's."""
-        return then(self.requests.send(qname, [message], delay), first)
+        return self.requests.send_one(qname, message, delay)
 
     @stepwise
     def send_messages(
@@ -112,8 +112,10 @@ class Rsmq(BlockingFacade):
     @stepwise
     def receive_message(
         self, qname: str, vt: int | None = None, *, wait: float | str | timedelta = 0
-    ) -> Steps[RsmqMessage | None]:
+    ) -> ScriptCall[RsmqMessage | None] | Steps[RsmqMessage | None]:
         """Return the first visible message, hidden for `vt` seconds; None when there is none within `wait`."""
+        if wait == 0:
+            return self.requests.receive_one(qname, vt)
         return _first(steps.receive(self.requests, self.channel, qname, 1, vt, wait))
 
     @stepwise
@@ -138,7 +140,7 @@ class Rsmq(BlockingFacade):
         self, qname: str, id: str, *, receipt: int | None = None
     ) -> ScriptCall[bool]:
         """Return whether it was there. receipt: a message's, to delete it only if nobody received it since."""
-        return then(self.requests.delete(qname, [(id, receipt)]), first)
+        return self.requests.delete_one(qname, id, receipt)
 
     @stepwise
     def delete_messages(

@@ -53,6 +53,7 @@ class Requests:
         self.realtime = realtime
         self._clock = clock
         self._bind = lru_cache(1024)(self._keys_of)
+        self._usual = lru_cache(1024)(self._usual_call)
 
     def create(self, qname: str, vt: Any, delay: Any, maxsize: Any) -> ScriptCall[int]:
         name = checks.queue_name(qname)
@@ -134,6 +135,48 @@ class Requests:
             return self._if_there(name, error)
         values: Values = {"now": self._now(), "vt": seconds, "limit": limit}
         return self._call("receive", name, values, _existing(name, _received))
+
+    def send_one(self, qname: str, message: Any, delay: Any) -> ScriptCall[str]:
+        """`send` of one message, by a shorter way where nothing about it is unusual."""
+        if delay is not None or self._clock is not None or type(qname) is not str:
+            return then(self.send(qname, [message], delay), first)
+        script, keys, args, read, _ = self._usual("send", qname)
+        try:
+            body = checks.body(message)
+        except RsmqError as error:
+            return self._if_there(qname, error)
+        return ScriptCall(script, keys, (*args, checks.random_part(), body), read, False)
+
+    def receive_one(self, qname: str, vt: Any) -> ScriptCall[RsmqMessage | None]:
+        """`receive` of one message, by a shorter way where nothing about it is unusual."""
+        if vt is not None or self._clock is not None or type(qname) is not str:
+            return then(self.receive(qname, 1, vt), _first_received)
+        return self._usual("receive", qname)
+
+    def delete_one(self, qname: str, id_: str, receipt: int | None) -> ScriptCall[bool]:
+        """`delete` of one message, by a shorter way where nothing about it is unusual."""
+        if type(receipt) is not int or type(qname) is not str:
+            return then(self.delete(qname, [(id_, receipt)]), first)
+        script, keys, _, read, _ = self._usual("delete", qname)
+        try:
+            written = checks.bytes_of(checks.message_id(id_))
+        except RsmqError as error:
+            return self._after_name(qname, error)
+        return ScriptCall(script, keys, (written, receipt), read, False)
+
+    def _usual_call(self, script_name: str, qname: str) -> ScriptCall[Any]:
+        """The call for one message of this queue, with the arguments that are the same each time."""
+        name = checks.existing_name(qname)
+        if script_name == "receive":
+            values: Values = {"now": "", "vt": "", "limit": 1}
+            read = _existing(name, lambda reply: _first_received(_received(reply)))
+            return self._call("receive", name, values, read)
+        if script_name == "delete":
+            was_deleted = _lawful(name, lambda reply: reply[1] == b"deleted")
+            return self._call("delete", name, {}, was_deleted, repeatable=False)
+        values = {"now": "", "delay": "", "channel": self._channel(name)}
+        read_id = _existing(name, lambda reply: _sent(reply)[0])
+        return self._call("send", name, values, read_id, repeatable=False)
 
     def pop(self, qname: str, limit: int) -> ScriptCall[list[RsmqMessage]]:
         name = checks.existing_name(qname)
@@ -366,6 +409,10 @@ def _received(reply: list[Any]) -> Received:
     if reply[0] == b"ok":
         return Received(read_messages(reply))
     return Received([], float(reply[1]) / 1000 if reply[1] else None)
+
+
+def _first_received(found: Received) -> RsmqMessage | None:
+    return found.messages[0] if found.messages else None
 
 
 def _next(reply: list[Any]) -> tuple[list[bool], Received]:
