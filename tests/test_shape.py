@@ -31,6 +31,7 @@ LATE = {
     ("durations.py", "email.utils"): "only an HTTP date needs it",
     ("extras.py", "importlib.metadata"): "only an error names versions",
     ("jobs/job.py", "asyncio"): "a program without coroutines never loads it",
+    ("jobs/job.py", "jobq.queue.aio"): "it needs redis-py and asyncio",
     ("jobs/queues.py", "jobq.client.connection"): "decorating needs no redis-py: the first enqueue loads it",
     ("jobs/queues.py", "jobq.queue.queue"): "as jobq.client.connection",
     ("jobs/queues.py", "redis.exceptions"): "as jobq.client.connection",

@@ -67,6 +67,36 @@ class Outgoing:
     def deliver(self) -> list[Receipt[Any]]:
         """Encode the calls and enqueue them in one round trip."""
         job = self.job
+        queue, contents = self._encoded()
+        if len(contents) == 1:
+            [(mid, content)] = contents
+            accepted = [queue.enqueue(content, mid=mid, **job.queue_options)]
+        else:
+            accepted = queue.enqueue_many(contents, **job.queue_options)
+        return [
+            Receipt(mid, action, status, job.name, queue, job.stores_result)
+            for mid, action, status in accepted
+        ]
+
+    async def adeliver(self) -> Receipt[Any]:
+        """Encode the only call, and enqueue it on the running event loop."""
+        import asyncio
+
+        from jobq.queue.aio import aenqueue
+
+        job = self.job
+        client = job.settings.get("client") or runtime.default
+        if client is None or self.queue not in client.queues:
+            # The first one may start a server, or look one up.
+            await asyncio.to_thread(queue_of, self.queue, client)
+        found, [(mid, content)] = self._encoded()
+        queue: Any = found
+        accepted = await aenqueue(queue, content, mid=mid, **job.queue_options)
+        return Receipt(*accepted, job.name, queue, job.stores_result)
+
+    def _encoded(self) -> tuple[QueueLike, list[tuple[str | None, bytes]]]:
+        """The queue, and a mid, if one is given, and the content of each call."""
+        job = self.job
         client = job.settings.get("client") or runtime.default
         known = client.queues.get(self.queue) if client is not None else None
         queue: QueueLike = known or queue_of(self.queue, client)
@@ -87,15 +117,7 @@ class Outgoing:
                 for mid, (_, content) in zip(mids, contents, strict=True)
             ]
         self.size = sum([len(content) for _, content in contents])
-        if len(contents) == 1:
-            [(mid, content)] = contents
-            accepted = [queue.enqueue(content, mid=mid, **job.queue_options)]
-        else:
-            accepted = queue.enqueue_many(contents, **job.queue_options)
-        return [
-            Receipt(mid, action, status, name, queue, job.stores_result)
-            for mid, action, status in accepted
-        ]
+        return queue, contents
 
 
 class Job(Generic[P, R]):
@@ -137,10 +159,18 @@ class Job(Generic[P, R]):
         return outgoing.deliver()[0]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
-        """`enqueue` in a thread: one client serves sync and async callers, and the event loop goes on."""
+        """`enqueue` without blocking the event loop.
+
+        Coroutines share one connection. Middleware with an `enqueue` method runs in a thread, and so does what waits
+        for a disk, for replicas or in an outage buffer.
+        """
         import asyncio
 
-        return await asyncio.to_thread(self.enqueue, *args, **kwargs)
+        if any(hasattr(layer, "enqueue") for layer in self.middleware.all_layers()):
+            return await asyncio.to_thread(self.enqueue, *args, **kwargs)
+        if kwargs or not self._least <= len(args) <= self._most:
+            self.check_arguments(args, kwargs)
+        return await Outgoing(self, [(args, kwargs)]).adeliver()
 
     def args(self, *args: P.args, **kwargs: P.kwargs) -> Args[P]:
         """The arguments of one call, for enqueue_many. Raises TypeError for arguments that don't fit the function."""

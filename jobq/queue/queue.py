@@ -58,6 +58,7 @@ Content = bytes | tuple[str | None, bytes]
 Values = dict[str, Argument]
 #: Errors of a reply of another shape.
 _UNREADABLE = (KeyError, TypeError, AttributeError, ValueError)
+_ADDED = [b"added", b""]
 _NO_OPTIONS: Values = {
     "now": "", "delay_ms": "", "at": "", "can_update": 0, "can_requeue": 0, "lock_ms": "", "dedupe_ms": "",
 }  # fmt: skip
@@ -88,8 +89,8 @@ class Queue:
         self.wake_key = keys.key(self.prefix, "wake")
         self.scripts = queue_scripts(self.client, "queue", name)
         self.callers = Callers()
-        # Until when this process need not list the queue again.
-        self._listed_until = 0.0
+        #: Until when (time.monotonic) this process need not list the queue again.
+        self.listed_until = 0.0
         attach_buffer(self.client)
 
     def __repr__(self) -> str:
@@ -115,8 +116,7 @@ class Queue:
     ) -> Enqueued:
         """Accept one message; for the options see enqueue_many."""
         mid = new_mid() if mid is None else checked_mid(mid)
-        if len(content) > HARD_MAX_CONTENT:
-            raise _too_long(mid, content)
+        checked_content(mid, content)
         values = enqueue_values(**options) if options else _NO_OPTIONS
         client = self.client
         level = durability or client.durability
@@ -358,9 +358,8 @@ class Queue:
         tries: Tries | None = None,
     ) -> list[Enqueued]:
         """Make one enqueue call, past the outage buffer; `tries`: those that were made of it before."""
-        if monotonic() >= self._listed_until:
-            # Before: an error here must not hide that the messages were accepted.
-            self._listed_until = register_queue(self.client, self.name)
+        if monotonic() >= self.listed_until:
+            self.list_in_directory()
         own = caller or self.callers.take()
         script = self.scripts["enqueue"]
         state = script.numbered(own, values, rows, tries=tries)
@@ -375,11 +374,22 @@ class Queue:
         except UnavailableError as error:
             error.mids = tuple(mids) if state.arrived else ()
             raise
-        if reply[0] == b"closed":
-            raise script.refused(own)
+        done = self.accepted(own, reply, mids)
         if caller is None:
             # Not reached after an error: that call may still arrive, so its caller stays out of use.
             self.callers.give_back(own)
+        return done
+
+    def list_in_directory(self) -> None:
+        """List the queue, for a minute; before an enqueue: an error must not hide that messages were accepted."""
+        self.listed_until = register_queue(self.client, self.name)
+
+    def accepted(self, caller: Caller, reply: Any, mids: Sequence[str]) -> list[Enqueued]:
+        """What the reply to an enqueue says. Raises LeaseLostError when the script refused the caller."""
+        if reply[0] == b"closed":
+            raise self.scripts["enqueue"].refused(caller)
+        if len(mids) == 1 and reply == _ADDED:
+            return [Enqueued(mids[0], "added")]
         try:
             return [
                 Enqueued(mid, ACTIONS[action], reason.decode())
@@ -425,18 +435,19 @@ def _rows(batch: Sequence[tuple[str | None, bytes]]) -> tuple[list[Argument], li
     mids: list[str] = []
     for given, content in batch:
         mid = new_mid() if given is None else checked_mid(given)
-        if len(content) > HARD_MAX_CONTENT:
-            raise _too_long(mid, content)
+        checked_content(mid, content)
         mids.append(mid)
         rows += (mid, content)
     return rows, mids
 
 
-def _too_long(mid: str, content: bytes) -> CodecError:
-    return CodecError(
-        f"content of {len(content)} bytes for {mid!r} is over {HARD_MAX_CONTENT}; "
-        "store it elsewhere and enqueue a reference"
-    )
+def checked_content(mid: str, content: bytes) -> None:
+    """Raise CodecError for a content that is too long."""
+    if len(content) > HARD_MAX_CONTENT:
+        raise CodecError(
+            f"content of {len(content)} bytes for {mid!r} is over {HARD_MAX_CONTENT}; "
+            "store it elsewhere and enqueue a reference"
+        )
 
 
 def _batches(contents: Iterable[Content]) -> Iterator[list[tuple[str | None, bytes]]]:

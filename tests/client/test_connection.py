@@ -269,7 +269,7 @@ def test_refused_write_is_accepted_once_it_may_be(missing, make):
 def test_refused_write_counts_as_not_sent_when_its_script_had_to_be_brought(client, missing):
     """Else a call that the server refuses for long, after a restart say, would be given up as unknown."""
     queue = Queue("low", client)
-    queue._listed_until = 2**62
+    queue.listed_until = 2**62
     missing.script_flush()
     state = queue.scripts["enqueue"].numbered(Caller(), enqueue_values(), ["m", b"v"])
     client.enough = lambda: True

@@ -1,0 +1,62 @@
+"""Enqueue from an event loop, without a thread: the asyncio twin of `Queue.enqueue`.
+
+Import it where an event loop runs; `queue` does without asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from time import monotonic
+from typing import Unpack
+
+from jobq.client.aio import async_client
+from jobq.client.scripts import Argument
+from jobq.errors import UnavailableError
+from jobq.queue.mids import checked_mid, new_mid
+from jobq.queue.queue import EnqueueOptions, Queue, Values, checked_content, enqueue_values
+from jobq.queue.types import Enqueued
+
+
+async def aenqueue(
+    queue: Queue,
+    content: bytes,
+    *,
+    mid: str | None = None,
+    durability: str | None = None,
+    **options: Unpack[EnqueueOptions],
+) -> Enqueued:
+    """Accept one message, as Queue.enqueue. Calls that coroutines make at the same time travel together.
+
+    What waits for a disk, for replicas or in an outage buffer does so in a thread.
+    """
+    mid = new_mid() if mid is None else checked_mid(mid)
+    if needs_thread(queue, durability):
+        return await asyncio.to_thread(
+            queue.enqueue, content, mid=mid, durability=durability, **options
+        )
+    checked_content(mid, content)
+    return (await send(queue, enqueue_values(**options), (mid, content), (mid,)))[0]
+
+
+def needs_thread(queue: Queue, durability: str | None) -> bool:
+    """Whether an enqueue also waits for something else than the script's reply."""
+    return queue.client.outage is not None or (durability or queue.client.durability) != "memory"
+
+
+async def send(
+    queue: Queue, values: Values, rows: Sequence[Argument], mids: Sequence[str]
+) -> list[Enqueued]:
+    """Make one enqueue call, as Queue.send. The caller of a coroutine that was cancelled stays out of use."""
+    if monotonic() >= queue.listed_until:
+        await asyncio.to_thread(queue.list_in_directory)
+    own = queue.callers.take()
+    state = queue.scripts["enqueue"].numbered(own, values, rows)
+    try:
+        reply = await async_client(queue.client).perform(queue.wake_key, state)
+    except UnavailableError as error:
+        error.mids = tuple(mids) if state.arrived else ()
+        raise
+    done = queue.accepted(own, reply, mids)
+    queue.callers.give_back(own)
+    return done
