@@ -517,7 +517,7 @@ class BoundScript:
             keys = (*self.keys, f"{self._call_key}{caller_id}")
             head = words_packed((*self._verb, len(keys), *keys, caller_id))
             caller.heads[self] = head
-        caller.number = number = caller.number + 1
+        number = caller.next()
         tail = packed((number, *values_in_order, *rest))
         return b"*%d\r\n%b%b" % (
             self._nwords + len(rest), head, tail[tail.index(b"\n") + 1 :]

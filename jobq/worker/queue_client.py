@@ -93,7 +93,12 @@ class QueueCaller(Caller):
         The supervisor closes only the first id. What a lost call of another id handed out comes back when its
         lease ends.
         """
-        self.id, self.again = new_id(), 0
+        self.rename(new_id())
+
+    def rename(self, caller_id: str) -> None:
+        """Continue under this id."""
+        self.id, self.again = caller_id, 0
+        self.heads.clear()
 
 
 class QueueClient:
