@@ -91,8 +91,9 @@ def _row(one: Option, context: click.Context) -> str:
 
 
 def _text(one: Option) -> str:
-    shown: Any = one.show_default
-    default = f" [default: {shown}]" if isinstance(shown, str) else ""
+    shown: Any = one.default if one.show_default is True else one.show_default
+    shown = ", ".join(shown) if isinstance(shown, tuple) else shown
+    default = f" [default: {shown}]" if shown else ""
     return ((one.help or "") + default).replace("|", "\\|")
 
 

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime, timedelta, tzinfo
 from importlib.util import find_spec
 from typing import Literal, cast, get_args
 
@@ -30,6 +31,36 @@ def duration_s(value: Duration) -> float:
         return seconds_of(value)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+
+
+def parse_time(
+    text: str, *, now: datetime | None = None, zone: tzinfo | Literal["local"] | None = None
+) -> datetime:
+    """Parse an ISO 8601 time, or if `now` is given also `7d`: that long before it. The result is in UTC.
+
+    zone: the zone of a time that names none; "local": this host's; None: such a time is refused.
+    """
+    try:
+        at = _iso_time(text)
+        if at is None and now is not None:
+            return now - timedelta(seconds=seconds_of(text))
+        if at is not None and at.tzinfo is None and isinstance(zone, tzinfo):
+            at = at.replace(tzinfo=zone)
+        if at is not None and (at.tzinfo or zone):
+            return at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        at = None
+    if at is not None:
+        raise ConfigError(f"{text!r} has no time zone; append Z for UTC, or +01:00")
+    ago = ", or 7d for seven days ago" if now is not None else ""
+    raise ConfigError(f"{text!r} is not a time; write 2026-11-21T08:00Z{ago}")
+
+
+def _iso_time(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
 
 
 def parse_queues(text: str) -> tuple[tuple[str, int], ...]:

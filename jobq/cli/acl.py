@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from jobq.cli.arguments import names_of
 from jobq.cli.options import option, queues_option
 from jobq.cli.session import Session, command
 from jobq.client.address import connection_options, parse
-from jobq.config import parse_queues
 from jobq.protocols.reliable.keys import rights as of_reliable
 from jobq.protocols.rsmq.keys import rights as of_rsmq
 from jobq.queue.roles import rights
@@ -65,7 +65,7 @@ def _rights(role: str, namespace: str, ns: str | None, queues: str) -> list[str]
         # Their names may have colons, and no weights behind them.
         return of_reliable(ns or role, [one.strip() for one in queues.split(",") if one.strip()])
 
-    names = [name for name, _ in parse_queues(queues)] if queues else []
+    names = names_of(queues)
     if role == "rsmq":
         return of_rsmq(ns or role, names)
     if role == "topic":

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from jobq.config import parse_queues, parse_time
 from jobq.errors import CodecError, ConfigError
 from jobq.jobs.codec import decode_any
 
@@ -93,13 +94,7 @@ def moment_of(text: str) -> datetime | float:
     try:
         return float(text)
     except ValueError:
-        pass
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except ValueError as error:
-        raise ConfigError(
-            f"{text!r} is not a time; write 2026-11-21T08:00 or epoch seconds"
-        ) from error
+        return parse_time(text, zone="local")
 
 
 def pairs_of(flag: str, words: Iterable[str]) -> dict[str, str]:
@@ -111,3 +106,8 @@ def pairs_of(flag: str, words: Iterable[str]) -> dict[str, str]:
             raise ConfigError(f"{flag} {name!r} has no value; write {flag} NAME=TEXT")
         pairs[name] = value
     return pairs
+
+
+def names_of(queues: str | None) -> list[str]:
+    """The names of --queues, without weights; none if it wasn't given."""
+    return [name for name, _ in parse_queues(queues)] if queues else []

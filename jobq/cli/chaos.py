@@ -21,7 +21,6 @@ from jobq.chaos.round import RoundPlan, run_round
 from jobq.chaos.round_setup import Fault
 from jobq.chaos.servers import OwnCluster, OwnServer, TargetServer
 from jobq.chaos.verdict import Verdict, missed
-from jobq.cli import exits
 from jobq.cli.options import option
 from jobq.cli.session import Session, command
 from jobq.config import parse_durability
@@ -56,7 +55,7 @@ ALWAYS = ("--appendfsync", "always")
 def chaos(
     session: Session, names: tuple[str, ...], jobs: int, seed: int | None, server: str,
     durability: str,
-) -> int:  # fmt: skip
+) -> bool:  # fmt: skip
     """Inject faults and check that no message is lost.
 
     Workers and producers run while processes are killed and connections cut. A ledger outside the server records
@@ -77,7 +76,7 @@ def chaos(
         _round(session, RoundPlan(one, jobs, seed, durability), server, rates)
         for one in _with_clean(chosen)
     ]
-    return exits.OK if all(kept) else exits.NO
+    return all(kept)
 
 
 def _with_clean(chosen: Iterable[Fault]) -> Iterator[Fault]:

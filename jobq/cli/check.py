@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 
 import click
 
-from jobq.cli import exits, output
+from jobq.cli import output
 from jobq.cli.options import group, option, queues_option, yes_option
 from jobq.cli.session import Session, command
 from jobq.client.connection import Client
-from jobq.config import duration_s
+from jobq.config import parse_time
 from jobq.errors import ConfigError, ScriptError, UnavailableError
 from jobq.queue.audit import Audit, Audited, server_ms
 from jobq.queue.directory import forget_queue, served, strange_queue_names
@@ -45,7 +45,7 @@ def check() -> None:
     group=check,
 )
 @option("--strict", "Warnings count as failures.")
-def doctor(session: Session, strict: bool) -> int:
+def doctor(session: Session, strict: bool) -> bool:
     """Check the server: its settings, and what would be lost in which failure.
 
     Checks every node of a Cluster, and replicas that a Cluster or Sentinels may promote. An eviction policy
@@ -56,8 +56,7 @@ def doctor(session: Session, strict: bool) -> int:
         found += _unserved(session)
     for finding in found:
         show(session, finding)
-    bad = {"fail", "warn"} if strict else {"fail"}
-    return exits.NO if any(finding.level in bad for finding in found) else exits.OK
+    return sound(found, strict)
 
 
 def _unserved(session: Session) -> Iterator[Finding]:
@@ -73,10 +72,15 @@ def _unserved(session: Session) -> Iterator[Finding]:
                 )
 
 
+def sound(found: Iterable[Finding], strict: bool) -> bool:
+    """Return whether no check failed; if `strict`, warnings count as failures."""
+    return not any(finding.level in ("fail", "warn")[: 1 + strict] for finding in found)
+
+
 def show(session: Session, finding: Finding) -> None:
     """Print one finding: a JSON line, or its level and text, with the remedy below."""
     if session.as_json:
-        session.say(finding._asdict(), "")
+        session.say(finding._asdict())
         return
     level = click.style(
         f"{finding.level:4}", fg=COLORS[finding.level], bold=finding.level == "fail"
@@ -91,7 +95,7 @@ def show(session: Session, finding: Finding) -> None:
 @queues_option
 @option("--repair", "repairs", "Repair the violations.")
 @yes_option
-def fsck(session: Session, queues: str | None, repairs: bool, yes: bool) -> int:
+def fsck(session: Session, queues: str | None, repairs: bool, yes: bool) -> bool:
     """Check the structure of queues while they are in use.
 
     --repair moves messages to where they belong and checks again. It removes ids that cannot be valid and dead
@@ -102,7 +106,7 @@ def fsck(session: Session, queues: str | None, repairs: bool, yes: bool) -> int:
         queues, lambda queue: [_check_queue(session, queue, repairs, yes)], strange=False
     )
     left += sum(counts)
-    return exits.NO if left else exits.OK
+    return not left
 
 
 def _names(session: Session, repairs: bool, yes: bool) -> int:
@@ -228,7 +232,7 @@ def audit(
                 result = one.result()
             show_audit(session, result)
             lost = lost or bool(result.lost)
-    return exits.NO if lost else exits.OK
+    return not lost
 
 
 @contextmanager
@@ -253,15 +257,13 @@ def _moment_of(text: str | None) -> Moment:
     """Return what the text means by the clock of a queue's server, in epoch ms."""
     if text is None:
         return lambda queue: None
-    try:
-        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
-        ago_ms = round(duration_s(text) * 1000)
-        return lambda queue: server_ms(queue) - ago_ms
-    if at.tzinfo is None:
-        raise ConfigError(f"{text!r} has no time zone; append Z for UTC, or +01:00")
-    at_ms = round(at.timestamp() * 1000)
-    return lambda queue: at_ms
+    parse_time(text, now=datetime.now(UTC))  # refuses it before any queue is read
+
+    def moment(queue: Queue) -> int:
+        now = datetime.fromtimestamp(server_ms(queue) / 1000, UTC)
+        return round(parse_time(text, now=now).timestamp() * 1000)
+
+    return moment
 
 
 def _follow(session: Session, found: list[tuple[Queue, Audit]], seconds: float) -> None:

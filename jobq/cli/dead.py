@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import click
 
-from jobq.cli import exits, output
+from jobq.cli import output
 from jobq.cli.messages import content_facts, job_name
 from jobq.cli.options import (
     group,
@@ -28,13 +28,10 @@ from jobq.queue.types import DeadMessage
 
 PER_CALL = 500
 DEAD = Listing(
-    {
-        "queue": "queue", "dead id": "dead_id", "job": "job", "died at": "died_at", "attempts": "attempts",
-        "ncrashes": "ncrashes", "reason": "reason",
-    },
-    drops=("ncrashes", "attempts", "died at", "job"),
-    empty="no dead messages: no message has run out of attempts",
-)  # fmt: skip
+    ("queue", "dead id:dead_id", "job", "died at:died_at", "attempts", "ncrashes", "reason"),
+    ("ncrashes", "attempts", "died at", "job"),
+    "no dead messages: no message has run out of attempts",
+)
 
 older_option = option(
     "--older-than DURATION",
@@ -126,7 +123,7 @@ def list_(
 @command("show", "resize:a.jpg", "resize:a.jpg --json | jq -r .content", group=dead)
 @click.argument("dead_id", metavar="ID")
 @queues_option
-def show(session: Session, dead_id: str, queues: str | None) -> int:
+def show(session: Session, dead_id: str, queues: str | None) -> bool:
     """Show all of one dead message, its content included.
 
     Exit code 1: there is no such dead message.
@@ -135,11 +132,11 @@ def show(session: Session, dead_id: str, queues: str | None) -> int:
         record = _record(session, queue.name, message, content=True)
         text = [f"{key}: {output.indented(str(value))}" for key, value in record.items()]
         click.echo(output.json_line(record) if session.as_json else "\n".join(text))
-        return exits.OK
+        return True
     # A queue that can't be read may have it.
     if not session.problems:
         session.say({"dead_id": dead_id, "status": "nil"}, f"{dead_id}: not among the dead")
-    return exits.NO
+    return False
 
 
 @command(
@@ -155,7 +152,7 @@ def show(session: Session, dead_id: str, queues: str | None) -> int:
 @where_option
 @older_option
 @queues_option
-def revive(session: Session, ids: tuple[str, ...], queues: str | None, **which: Any) -> int:
+def revive(session: Session, ids: tuple[str, ...], queues: str | None, **which: Any) -> bool:
     """Enqueue dead messages again, with all their attempts.
 
     Exit code 1: there is no such dead message, or a newer message has its mid.
@@ -163,7 +160,7 @@ def revive(session: Session, ids: tuple[str, ...], queues: str | None, **which: 
     words = _each(
         session, ids, queues, which, "reviving", lambda queue, some: queue.admin.revive(*some)
     )
-    return exits.OK if all(word == "revived" for word in words) else exits.NO
+    return all(word == "revived" for word in words)
 
 
 @command(
@@ -177,7 +174,7 @@ def revive(session: Session, ids: tuple[str, ...], queues: str | None, **which: 
 @yes_option
 def purge(
     session: Session, ids: tuple[str, ...], queues: str | None, yes: bool, **which: Any
-) -> int:
+) -> bool:
     """Delete dead messages.
 
     Exit code 1: there is no such dead message.
@@ -187,7 +184,7 @@ def purge(
     of = f"all the dead of {queues or 'all queues'}{those}"
     session.confirmed(f"Delete {', '.join(ids) or of}?", yes)
     words = _each(session, ids, queues, which, "purging", _purged)
-    return exits.OK if all(word == "purged" for word in words) else exits.NO
+    return all(word == "purged" for word in words)
 
 
 def _purged(queue: Queue, ids: list[str]) -> list[str]:

@@ -53,7 +53,7 @@ def maxlen(session: Session, length: int | None, queues: str | None) -> None:
 @limit_option(20, PAGE)
 @option("--follow", "Print new events until Ctrl-C.")
 @queues_option
-def tail(session: Session, limit: int, follow: bool, queues: str | None) -> int:
+def tail(session: Session, limit: int, follow: bool, queues: str | None) -> int | bool:
     """Print the newest events, oldest first.
 
     A line has the time of the event, queue, kind, job, message, attempt and what else was recorded.
@@ -73,7 +73,7 @@ def tail(session: Session, limit: int, follow: bool, queues: str | None) -> int:
         return exits.INTERRUPTED
     if not shown:
         session.note("no events; 'jobq events level' shows what the queues record")
-    return exits.OK if shown else exits.NO
+    return bool(shown)
 
 
 class _Entry(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from jobq.cli import exits
 from jobq.cli.options import group, option
 from jobq.cli.session import Session, command
 from jobq.client.functions import (
@@ -66,7 +65,7 @@ def load(session: Session, chosen: str, prune: bool) -> None:
 
 @command("check", "", "--library reliable", group=functions)
 @library_option
-def check(session: Session, chosen: str) -> int:
+def check(session: Session, chosen: str) -> None:
     """Compare the server's libraries with this version's scripts.
 
     Exit code 4: a library is missing or differs.
@@ -74,4 +73,3 @@ def check(session: Session, chosen: str) -> int:
     for made in _libraries(chosen):
         check_library(session.client, made)
         session.say({"library": made.name, "ok": True}, f"{made.name}: up to date")
-    return exits.OK

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobq.cli import exits, output
-from jobq.cli.arguments import pairs_of
+from jobq.cli.arguments import names_of, pairs_of
 from jobq.cli.check import show_audit
 from jobq.cli.options import Function, group, option, queues_option, yes_option
 from jobq.cli.output import Listing
-from jobq.cli.session import Session, command
+from jobq.cli.session import Session, command, opens
 from jobq.cli.spark import master_option, memory_option
-from jobq.config import parse_queues
+from jobq.config import parse_time
 from jobq.errors import ConfigError, PipelineError
 from jobq.events import in_utc
 from jobq.queue.audit import LIVE
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from jobq.pipeline.lake.audit import LakeAudited, Lives
-    from jobq.pipeline.lake.ingest import Ingest, IngestBatch, IngestRound
+    from jobq.pipeline.lake.ingest import IngestBatch, IngestRound
     from jobq.pipeline.lake.lake import Lake
     from jobq.pipeline.lake.reading import ArchivedRows, ArchiveSummary, TimeSpan
     from jobq.pipeline.lake.upkeep import Compacted
     from jobq.pipeline.replay import Replayed, ReplayTarget
 
-_storage = option(
+storage_option = option(
     "--storage-option KEY=VALUE",
     "storage",
     "How to reach a bucket, such as AWS_ENDPOINT_URL=…; repeatable. AWS_… variables are read, too.",
@@ -40,19 +40,20 @@ _storage = option(
 )
 
 
-def lake_options(function: Function, needed: str = "required") -> Function:
-    """Add --lake and --storage-option; `needed` says when --lake is required."""
+def lake_option(needed: str = "required") -> Callable[[Function], Function]:
+    """--lake; `needed` says when it is required."""
     text = f"The lake: a folder, or s3://bucket/folder.  [{needed}]"
-    lake = option("--lake PATH", "path", text, shared=("JOBQ_LAKE",))
-    return lake(_storage(function))
+    return option("--lake PATH", "path", text, shared=("JOBQ_LAKE",))
 
 
-def opened(path: str | None, storage: Sequence[str], *, create: bool = False) -> Lake:
+def opened(session: Session, path: str | None, storage: Sequence[str]) -> Lake:
     """Open the lake that the options name."""
     from jobq.pipeline.lake.lake import Lake
 
-    make: Callable[..., Lake] = Lake.create if create else Lake.open
-    return make(path, pairs_of("--storage-option", storage))
+    return Lake.open(path, pairs_of("--storage-option", storage))
+
+
+on_lake = opens("lake", opened, lake_option(), storage_option)
 
 
 @group(
@@ -78,7 +79,8 @@ def lake() -> None:
     "--once --spark always --master spark://host:7077",
     group=lake,
 )
-@lake_options
+@lake_option()
+@storage_option
 @option("--once", "Read what there is, then exit.  [default, without --every]")
 @option("--every DURATION", "Read at this interval until TERM.")
 @option(
@@ -106,7 +108,7 @@ def lake() -> None:
 def ingest(
     session: Session, path: str | None, storage: tuple[str, ...], once: bool, every: float | None,
     queues: str | None, **given: Any,
-) -> int:  # fmt: skip
+) -> bool:  # fmt: skip
     """Copy new events, topic messages and dead messages into the lake, each exactly once.
 
     Reads all queues, also those that appear later. With --queues, only those queues and no topics. TERM ends it
@@ -117,27 +119,18 @@ def ingest(
         raise ConfigError("--once and --every exclude each other; give one")
     if every is not None and every < 0.1:
         raise ConfigError(f"--every {every:g}s is too short; use 100ms or more")
-    return _ingest(session, opened(path, storage, create=True), every, queues, given)
-
-
-def _ingest(
-    session: Session, lake: Lake, every: float | None, queues: str | None, given: dict[str, Any]
-) -> int:
     from jobq.pipeline.lake import commit
     from jobq.pipeline.lake.ingest import Ingest, IngestOptions, rounds, stopped_by_signals
-    from jobq.pipeline.lake.lake import locked
+    from jobq.pipeline.lake.lake import Lake, locked
     from jobq.pipeline.lake.partitions import PartitionRunner
     from jobq.pipeline.lake.rollup import RollupTimer
 
-    names = [name for name, _ in parse_queues(queues)] if queues else None
+    lake = Lake.create(path, pairs_of("--storage-option", storage))
     runner = PartitionRunner(given["when"], master=given["master"])
-    work = Ingest(
-        lake,
-        session.client,
-        runner,
-        IngestOptions(names=names, max_rows=given["max_rows"], trim=given["trim"]),
-        problem=session.problem,
+    options = IngestOptions(
+        names=names_of(queues) or None, max_rows=given["max_rows"], trim=given["trim"]
     )
+    work = Ingest(lake, session.client, runner, options, problem=session.problem)
     lost = False
     with stopped_by_signals() as ending:
         try:
@@ -150,10 +143,11 @@ def _ingest(
                 lambda found: due.refresh(runner, ending), given["wait"],
             ):  # fmt: skip
                 lost = lost or bool(found.lost)
-                _say_round(session, work, found, quiet=every is not None)
+                if every is None or not found.is_empty:
+                    _say_round(session, lake, found)
         finally:
             runner.close()
-    return exits.NO if lost else exits.OK
+    return not lost
 
 
 def _note_batch(session: Session, batch: IngestBatch) -> None:
@@ -173,14 +167,10 @@ def _note_batch(session: Session, batch: IngestBatch) -> None:
         session.note(f"{batch.table}: {batch.rows:,} rows committed; there are more")
 
 
-def _say_round(session: Session, work: Ingest, found: IngestRound, *, quiet: bool) -> None:
-    if quiet and found.is_empty:
-        return
-    record = {"lake": work.lake.store.uri, **found._asdict(), "lost": dict(found.lost)}
-    told = f"{found.events:,} events, {found.topics:,} topic messages, {found.dead:,} dead"
-    session.say(
-        record, f"{told} in {found.batches:,} batches" if not found.is_empty else "nothing new"
-    )
+def _say_round(session: Session, lake: Lake, found: IngestRound) -> None:
+    text = f"{found.events:,} events, {found.topics:,} topic messages, {found.dead:,} dead in {found.batches:,} batches"
+    record = {"lake": lake.store.uri, **found._asdict(), "lost": dict(found.lost)}
+    session.say(record, "nothing new" if found.is_empty else text)
 
 
 wait_option = option(
@@ -189,31 +179,31 @@ wait_option = option(
 
 
 @command("stats", "--lake ./lake", "--backlog --json", group=lake)
-@lake_options
+@on_lake
 @option("--backlog", "Also show how much is not read yet.")
-def stats(session: Session, path: str | None, storage: tuple[str, ...], backlog: bool) -> None:
+def stats(session: Session, lake: Lake, backlog: bool) -> None:
     """Show rows, bytes and days of every table, and with --backlog how far it is behind each queue."""
     from jobq.pipeline.lake import inspection
 
-    lake = opened(path, storage)
     rows = [one._asdict() for one in inspection.stats(lake)]
     if not session.as_json:
         for row in rows:
             row["lost"] = ", ".join(f"{name}: {n:,}" for name, n in row["lost"].items())
-    columns = {name.replace("_", " "): name for name in inspection.TableStats._fields}
+    columns = [f"{name.replace('_', ' ')}:{name}" for name in inspection.TableStats._fields]
+    drops = [column.partition(":")[0] for column in columns[:0:-1]]
     empty = "the lake is empty; run 'jobq lake ingest'"
-    session.say_all(rows, Listing(columns, drops=tuple(columns)[:0:-1], empty=empty))
+    session.say_all(rows, Listing(columns, drops, empty))
     if backlog:
         behind = [
             one._asdict() for one in inspection.backlog(lake, session.client, session.tolerating)
         ]
-        columns = {name: name for name in inspection.QueueBacklog._fields}
-        session.say_all(behind, Listing(columns, empty="no backlog: no queue has events or topics"))
+        empty = "no backlog: no queue has events or topics"
+        session.say_all(behind, Listing(inspection.QueueBacklog._fields, empty=empty))
 
 
 @command("check", "--lake ./lake", "--json", group=lake)
-@lake_options
-def check(session: Session, path: str | None, storage: tuple[str, ...]) -> int:
+@on_lake
+def check(session: Session, lake: Lake) -> bool:
     """Read every file and check it: rows as committed, no row twice, offsets only forward.
 
     Entries that a stream dropped before they were read are printed, but are not a fault of the lake.
@@ -221,25 +211,22 @@ def check(session: Session, path: str | None, storage: tuple[str, ...]) -> int:
     """
     from jobq.pipeline.lake import inspection
 
-    bad = False
     with output.waiting("reading every file of the lake", quiet=session.as_json):
-        found = list(inspection.check(opened(path, storage)))
+        found = list(inspection.check(lake))
     for finding in found:
-        bad = bad or finding.level == "fail"
         session.say(finding._asdict(), f"{finding.level:4}  {finding.table}: {finding.text}")
-    return exits.NO if bad else exits.OK
+    return all(finding.level != "fail" for finding in found)
 
 
 @command("compact", "--lake ./lake", "--rollups --json", group=lake)
-@lake_options
+@on_lake
 @option("--target-mb", "Size of a file.", type=click.IntRange(1), default=128)
 @option("--rollups/--no-rollups", "Also update job_runs and rollup_hourly.", default=True)
 @master_option
 @wait_option
 def compact(
-    session: Session, path: str | None, storage: tuple[str, ...], target_mb: int, rollups: bool,
-    master: str | None, wait: float,
-) -> None:  # fmt: skip
+    session: Session, lake: Lake, target_mb: int, rollups: bool, master: str | None, wait: float
+) -> None:
     """Sort and join each day's files, so that reading is fast and the lake is smaller.
 
     Run it once a day. Reading continues. An ingest into a folder waits while a day is compacted or the
@@ -249,7 +236,6 @@ def compact(
     from jobq.pipeline.lake.ingest import stopped_by_signals
     from jobq.pipeline.lake.lake import LakeBusyError, RepeatedLock
 
-    lake = opened(path, storage)
     with stopped_by_signals() as ending:
         turns = RepeatedLock(lake, wait_s=wait, enough=ending)
         try:
@@ -297,24 +283,21 @@ def _say_compacted(session: Session, one: Compacted) -> None:
 
 
 @command("vacuum", "--lake ./lake", "--older-than 1d", group=lake)
-@lake_options
+@on_lake
 @option("--older-than DURATION", "Delete files not needed for this long.", default="7d")
 @wait_option
-def vacuum(
-    session: Session, path: str | None, storage: tuple[str, ...], older_than: float, wait: float
-) -> None:
+def vacuum(session: Session, lake: Lake, older_than: float, wait: float) -> None:
     """Delete files that were replaced, expired or never committed. Older versions can no longer be read."""
     from jobq.pipeline.lake import upkeep
     from jobq.pipeline.lake.lake import locked
 
-    lake = opened(path, storage)
     with locked(lake, wait_s=wait):
         for table, files in upkeep.vacuum(lake, older_than).items():
             session.say({"table": table, "files": files}, f"{table}: {files:,} files deleted")
 
 
 @command("expire", "--lake ./lake --older-than 90d --yes", group=lake)
-@lake_options
+@on_lake
 @option("--older-than DURATION", "Drop days older than this.", default="90d")
 @option(
     "--table events|topics|dead|quarantine",
@@ -326,14 +309,12 @@ def vacuum(
 @yes_option
 @wait_option
 def expire(
-    session: Session, path: str | None, storage: tuple[str, ...], older_than: float, tables: tuple[str, ...],
-    yes: bool, wait: float,
-) -> None:  # fmt: skip
+    session: Session, lake: Lake, older_than: float, tables: tuple[str, ...], yes: bool, wait: float
+) -> None:
     """Drop whole days of events; job_runs and rollup_hourly are kept. The next vacuum deletes the files."""
     from jobq.pipeline.lake import upkeep
     from jobq.pipeline.lake.lake import locked
 
-    lake = opened(path, storage)
     session.confirmed(
         f"Drop what is older than {older_than / 86400:g} days from {', '.join(tables)}?", yes
     )
@@ -345,16 +326,13 @@ def expire(
 
 @command("mark", "v2.4.0", "v2.4.0 --at 2026-11-20T14:05Z", group=lake)
 @click.argument("name")
-@lake_options
+@on_lake
 @option("--at TIME", "Time in ISO 8601, UTC if it has no zone.  [default: now]")
-def mark(
-    session: Session, name: str, path: str | None, storage: tuple[str, ...], at: str | None
-) -> None:
+def mark(session: Session, lake: Lake, name: str, at: str | None) -> None:
     """Mark a deploy, or another event that reports compare before and after."""
     from jobq.pipeline.lake.upkeep import mark
-    from jobq.pipeline.options import parsed_moment
 
-    done = mark(opened(path, storage), name, parsed_moment("--at ", at) if at else None)
+    done = mark(lake, name, parse_time(at, zone=UTC) if at else None)
     session.say({"name": name, "at": done.isoformat()}, f"{name} at {done.isoformat()}")
 
 
@@ -369,7 +347,7 @@ NOTE_EVERY_S = 5.0
     "--dead --queue low --since 2d",
     group=lake,
 )
-@lake_options
+@on_lake
 @option("--topic NAME", "Replay messages of this topic.")
 @option("--dead", "Replay dead messages of --queue.")
 @option("--queue NAME", "With --dead: the queue.")
@@ -408,17 +386,14 @@ NOTE_EVERY_S = 5.0
     default="auto",
 )
 @master_option
-def replay(
-    session: Session, path: str | None, storage: tuple[str, ...], topic: str | None, dead: bool,
-    **given: Any,
-) -> int:  # fmt: skip
+def replay(session: Session, lake: Lake, topic: str | None, dead: bool, **given: Any) -> bool:
     """Send messages from the lake again: topic messages, or dead messages as new ones.
 
     Run again, also after a kill, the command continues where it was and sends no message twice.
     Exit code 1: there is no message in the range.
     """
     _check_options(topic, dead, given)
-    lake, asked = opened(path, storage), _asked_span(given["since"], given["until"])
+    asked = _asked_span(given["since"], given["until"])
     reading = _Reading(given["when"], given["master"])
     try:
         if dead:
@@ -448,10 +423,8 @@ def _check_options(topic: str | None, dead: bool, given: dict[str, Any]) -> None
 
 def _asked_span(since: str, until: str | None) -> TimeSpan:
     from jobq.pipeline.lake.reading import TimeSpan
-    from jobq.pipeline.report.query import moment
 
-    now = datetime.now(UTC)
-    span = TimeSpan(moment(since, now), moment(until, now) if until else None)
+    span = TimeSpan(*_moments(since, until))
     if span.until is not None and span.since is not None and span.until <= span.since:
         raise ConfigError(f"--until {until!r} is not after --since {since!r}; swap them")
     return span
@@ -487,7 +460,7 @@ def _replay_topic(
     asked: TimeSpan,
     reading: _Reading,
     given: dict[str, Any],
-) -> int:
+) -> bool:
     from jobq.pipeline.lake.reading import ArchivedRows
     from jobq.pipeline.replay import Pace, replay
 
@@ -496,7 +469,7 @@ def _replay_topic(
     summary = archive.summary(reader, sized=given["dry_run"])
     _say_summary(session, topic, summary, given["dry_run"])
     if given["dry_run"] or not summary.rows:
-        return exits.OK if summary.rows else exits.NO
+        return bool(summary.rows)
     target = _target(session, topic, given)
     with target:
         done = replay(
@@ -504,7 +477,7 @@ def _replay_topic(
         )
     place = given["to_topic"] or given["to_queue"]
     _say_replayed(session, {"topic": topic, "to": place}, done, f"{topic} to {place}")
-    return exits.OK
+    return True
 
 
 def _target(session: Session, topic: str, given: dict[str, Any]) -> ReplayTarget:
@@ -525,7 +498,7 @@ def _target(session: Session, topic: str, given: dict[str, Any]) -> ReplayTarget
 
 def _replay_dead(
     session: Session, lake: Lake, asked: TimeSpan, reading: _Reading, given: dict[str, Any]
-) -> int:
+) -> bool:
     from jobq.pipeline.lake.reading import ArchivedRows
     from jobq.pipeline.replay import DeadReplay, Pace, newest_deaths
 
@@ -536,7 +509,7 @@ def _replay_dead(
     record = {"queue": name, "dead": len(found), "bytes": nbytes}
     if given["dry_run"] or not found:
         session.say(record, f"{name}: {len(found):,} dead messages, {nbytes:,} bytes")
-        return exits.OK if found else exits.NO
+        return bool(found)
     revival = DeadReplay(
         session.queue(name),
         given["name"],
@@ -545,7 +518,7 @@ def _replay_dead(
     )
     done = revival.run(found, Pace(given["rate"]), _progress(session, len(found)))
     _say_replayed(session, {"queue": name}, done, f"dead messages of {name}")
-    return exits.OK
+    return True
 
 
 def _say_summary(session: Session, topic: str, found: ArchiveSummary, alone: bool) -> None:
@@ -595,7 +568,7 @@ def _progress(session: Session, total: int) -> Callable[[int], None]:
     "--since 1d --ask",
     group=lake,
 )
-@lake_options
+@on_lake
 @queues_option
 @option("--since WHEN", "Enqueued since: 30d (ago) or a time.  [default: all recorded]")
 @option("--until WHEN", "Enqueued until.  [default: all]")
@@ -604,18 +577,16 @@ def _progress(session: Session, total: int) -> Callable[[int], None]:
 @master_option
 @memory_option
 def audit(
-    session: Session, path: str | None, storage: tuple[str, ...], queues: str | None, since: str | None,
-    until: str | None, ask: bool, form: str, master: str | None, memory: str | None,
+    session: Session, lake: Lake, queues: str | None, since: str | None, until: str | None, ask: bool, form: str,
+    master: str | None, memory: str | None,
 ) -> int:  # fmt: skip
     """Check that no message of a time range was lost, by the lake's events.
 
     Needs events of level all in the range. A message that has not ended is 'open': the server may still hold it,
     which --ask finds out. Exit code 1: a message is lost. Exit code 2: the events are incomplete.
     """
-    lake = opened(path, storage)
-    names = [name for name, _ in parse_queues(queues)] if queues else []
-    start, end = _audited_range(since, until)
-    results = _audited(lake, names, start, end, _lives(session) if ask else None, (master, memory))
+    lives = _lives(session) if ask else None
+    results = _audited(lake, names_of(queues), _moments(since, until), lives, (master, memory))
     shown = Session(session.url, session.namespace, session.as_json or form == "json")
     for result in results:
         show_audit(shown, result, {"open: the server may still hold them": result.open})
@@ -630,7 +601,7 @@ def audit(
 
 
 def _audited(
-    lake: Lake, names: list[str], since: datetime | None, until: datetime | None, lives: Lives | None,
+    lake: Lake, names: list[str], span: tuple[datetime | None, datetime | None], lives: Lives | None,
     spark_options: tuple[str | None, str | None],
 ) -> list[LakeAudited]:  # fmt: skip
     from jobq.pipeline.lake import quarantine
@@ -646,20 +617,19 @@ def _audited(
         events = read(spark, lake, "events")
         missed = losses(lake.table("events"))
         audit = LakeAudit(spark, events)
-        return audit.run(_ms(since), _ms(until), names, lives, missed, quarantine.entries(lake))
+        return audit.run(_ms(span[0]), _ms(span[1]), names, lives, missed, quarantine.entries(lake))
     finally:
         spark.stop()
 
 
-def _audited_range(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
-    from jobq.pipeline.report.query import moment
-
+def _moments(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
+    """Return both times, which may be how long ago; UTC without a zone."""
     now = datetime.now(UTC)
-    return (moment(since, now) if since else None, moment(until, now) if until else None)
+    start, end = (parse_time(text, now=now, zone=UTC) if text else None for text in (since, until))
+    return start, end
 
 
 def _lives(session: Session) -> Callable[[str, str], bool]:
-
     def lives(name: str, mid: str) -> bool:
         queue = session.queue(name)
         return queue.status(mid).word in LIVE and not unplaced(queue, [mid])

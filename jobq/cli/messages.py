@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from typing import Any
 
 import click
 import msgspec
 
-from jobq.cli import exits, output
+from jobq.cli import output
 from jobq.cli.options import queues_option
 from jobq.cli.session import Session, command
 from jobq.errors import ConfigError
@@ -18,13 +17,8 @@ from jobq.queue.queue import Queue
 
 
 def content_facts(content: bytes, wanted: bool) -> dict[str, Any]:
-    """Return `job`, and if `wanted` the `content` as text; `content_base64` too if it is not UTF-8."""
-    facts: dict[str, Any] = {"job": job_name(content)}
-    if wanted:
-        text = facts["content"] = content.decode("utf-8", "backslashreplace")
-        if text.encode() != content:
-            facts["content_base64"] = base64.b64encode(content).decode()
-    return facts
+    """Return `job`, and if `wanted` the content."""
+    return {"job": job_name(content), **(output.content_facts(content) if wanted else {})}
 
 
 def job_name(content: bytes) -> str:
@@ -37,13 +31,14 @@ def job_name(content: bytes) -> str:
     return name if isinstance(name, str) else ""
 
 
+#: What the engine answers for a mid that a queue doesn't have; the word of --json, too.
 UNKNOWN = "nil"
 
 
 @command("status", "resize:a.jpg", "resize:a.jpg --queues low --json")
 @click.argument("mid")
 @queues_option
-def status(session: Session, mid: str, queues: str | None) -> int:
+def status(session: Session, mid: str, queues: str | None) -> bool:
     """Show where a message is.
 
     Exit code 1: no queue has it. It was never enqueued, or it finished or was cancelled and is already removed.
@@ -53,7 +48,7 @@ def status(session: Session, mid: str, queues: str | None) -> int:
     nowhere = [] if session.problems else [{"mid": mid, "queue": None, "status": UNKNOWN}]
     for record in found or nowhere:
         session.say(record, _sentence(record))
-    return exits.OK if found else exits.NO
+    return bool(found)
 
 
 def _sentence(record: dict[str, Any]) -> str:
@@ -61,7 +56,7 @@ def _sentence(record: dict[str, Any]) -> str:
     times = {key: output.moment(record.get(key) or 0) for key in ("not_before", "lock_at")}
     facts = {key: value for key, value in (record | times).items() if value}
     if record["status"] == UNKNOWN:
-        return f"{record['mid']}: nil, no queue knows it: never enqueued, or over"
+        return f"{record['mid']}: not found: no queue has it; it was never enqueued, or is done and removed"
     shown = [f"{key.replace('_', ' ')} {facts[key]}" for key in list(facts)[1:] if key != "status"]
     return "  ".join([f"{record['mid']}: {record['status']}", *shown])
 
@@ -78,14 +73,14 @@ def _statuses(session: Session, mid: str, names: str | None) -> Iterator[dict[st
 @command("cancel", "resize:a.jpg", "resize:a.jpg resize:b.jpg --queues low --json", changes=True)
 @click.argument("mids", metavar="MID...", nargs=-1, required=True)
 @queues_option
-def cancel(session: Session, mids: tuple[str, ...], queues: str | None) -> int:
+def cancel(session: Session, mids: tuple[str, ...], queues: str | None) -> bool:
     """Cancel messages.
 
     The worker stops a running job when it next renews the job's lease, and the job's result is refused.
     Exit code 1: a message could not be cancelled, because no queue has it.
     """
     words = [_cancelled(session, mid, queues) for mid in mids]
-    return exits.OK if all(word == "cancelled" for word in words) else exits.NO
+    return all(word == "cancelled" for word in words)
 
 
 def _cancelled(session: Session, mid: str, names: str | None) -> str:
@@ -100,5 +95,5 @@ def _cancelled(session: Session, mid: str, names: str | None) -> str:
         raise ConfigError(f"mid {mid!r} is in {both}; say which by --queues")
     word = holding[0].cancel(mid)[0] if holding else UNKNOWN
     record = {"mid": mid, "queue": holding[0].name if holding else None, "action": word}
-    session.say(record, f"{mid}: {word}" if holding else f"{mid}: {word}, no queue knows it")
+    session.say(record, f"{mid}: {'not found: no queue has it' if word == UNKNOWN else word}")
     return word

@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 import unicodedata
+from base64 import b64encode
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
@@ -34,14 +35,20 @@ def indented(text: str) -> str:
     return "\n    ".join(map(escaped, text.split("\n")))
 
 
-def json_line(record: Mapping[str, Any]) -> str:
+def json_line(value: object) -> str:
     """One JSON document in ASCII, so that it too is safe on a terminal."""
-    return json.dumps(record, ensure_ascii=True, default=str)
-
-
-def json_text(value: object) -> str:
-    """The same of any value."""
     return json.dumps(value, ensure_ascii=True, default=str)
+
+
+def content_facts(content: bytes) -> dict[str, str]:
+    """Return `content` as text, and `content_base64` too if it is not UTF-8."""
+    text = content.decode("utf-8", "backslashreplace")
+    same = text.encode() == content
+    return (
+        {"content": text}
+        if same
+        else {"content": text, "content_base64": b64encode(content).decode()}
+    )
 
 
 def wants_color(environ: Mapping[str, str] | None = None) -> bool | None:
@@ -63,13 +70,20 @@ def width_of(text: str) -> int:
 class Listing(NamedTuple):
     """How records are listed.
 
-    columns: heading -> field of the record. drops: headings to leave out where a terminal is too narrow, in this
-    order. empty: what to say when there is no record.
+    columns: fields of the records; `heading:field` has another heading. drops: headings to leave out where a terminal
+    is too narrow, in this order. empty: what to say when there is no record.
     """
 
-    columns: Mapping[str, str]
-    drops: tuple[str, ...] = ()
+    columns: Sequence[str]
+    drops: Sequence[str] = ()
     empty: str = ""
+
+    def lines(self, records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+        """Return the lines of the table, as wide as the terminal."""
+        headings = [column.partition(":")[0] for column in self.columns]
+        fields = [column.rpartition(":")[2] for column in self.columns]
+        rows = ([record[field] for field in fields] for record in records)
+        return table(headings, rows, drops=self.drops, width=terminal_width())
 
 
 def terminal_width() -> int | None:

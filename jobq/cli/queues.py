@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from jobq.cli import exits, output
+from jobq.cli import output
 from jobq.cli.messages import content_facts
 from jobq.cli.options import (
     group,
@@ -35,7 +35,7 @@ from jobq.queue.types import Entry, Place
 
 COLUMNS = ("ready", "delayed", "locked", "requeued", "done", "deduped", "dead", "messages")
 QUEUES = Listing(
-    {"queue": "queue", **{c: c for c in COLUMNS}, "": "remark"},
+    ("queue", *COLUMNS, ":remark"),
     drops=("deduped", "requeued", "done", "messages"),
 )
 #: Place -> what its messages are called.
@@ -142,7 +142,7 @@ names_argument = click.argument("names", metavar="QUEUE...", nargs=-1, required=
 
 @command("pause", "low", "low high --json")
 @names_argument
-def pause(session: Session, names: tuple[str, ...]) -> int:
+def pause(session: Session, names: tuple[str, ...]) -> bool:
     """Hand out no message of a queue until it is resumed.
 
     Running jobs continue, and producers can still enqueue. Exit code 1: a queue was never used here.
@@ -152,7 +152,7 @@ def pause(session: Session, names: tuple[str, ...]) -> int:
 
 @command("resume", "low")
 @names_argument
-def resume(session: Session, names: tuple[str, ...]) -> int:
+def resume(session: Session, names: tuple[str, ...]) -> bool:
     """End a pause.
 
     Exit code 1: a queue was never used here.
@@ -163,7 +163,7 @@ def resume(session: Session, names: tuple[str, ...]) -> int:
 def _set(
     session: Session, names: tuple[str, ...], act: Callable[[Queue], None], facts: dict[str, bool],
     word: str,
-) -> int:  # fmt: skip
+) -> bool:  # fmt: skip
     """Change all queues first, then print: a reader that goes away changes nothing."""
 
     def one(queue: Queue) -> Iterator[str]:
@@ -173,7 +173,7 @@ def _set(
     used = _used(session, names)
     for name in list(session.from_each(used, one)) if used else ():
         session.say({"queue": name, **facts}, f"{name}: {word}")
-    return exits.OK if len(used) == len(names) else exits.NO
+    return len(used) == len(names)
 
 
 def _used(session: Session, names: tuple[str, ...]) -> list[str]:
@@ -229,11 +229,10 @@ def peek(
     content: bool,
 ) -> None:  # fmt: skip
     """List messages without changing them, by default those ready to run."""
-    columns = {name: name for name in ("queue", "mid", "status", "job", "attempts")}
+    columns = ["queue", "mid", "status", "job", "attempts"]
     empty = f"no {PLACES[place]} messages; 'jobq queues' counts all"
-    columns |= {"not before": "when"} if place == "due" else {}
-    columns |= {"lock until": "when"} if place == "circle" else {}
-    columns |= {"content": "content"} if content else {}
+    columns += {"due": ["not before:when"], "circle": ["lock until:when"]}.get(place, [])
+    columns += ["content"] * content
     wanted = _Wanted(place, offset, None if everything else offset + limit, content)
     found = session.from_each(queues, lambda queue: _listed(session, queue, wanted))
     session.say_all(found, Listing(columns, drops=("attempts", "status"), empty=empty))
@@ -263,7 +262,7 @@ def _record(session: Session, queue: str, wanted: _Wanted, entry: Entry) -> dict
 @command("clear", "low", "low --yes --json", group=queue)
 @names_argument
 @yes_option
-def clear(session: Session, names: tuple[str, ...], yes: bool) -> int:
+def clear(session: Session, names: tuple[str, ...], yes: bool) -> bool:
     """Delete every message of a queue except the dead ones.
 
     The results of jobs that are running are refused. Exit code 1: a queue was never used here.
@@ -281,12 +280,12 @@ def clear(session: Session, names: tuple[str, ...], yes: bool) -> int:
             bar.update(1)
     for name, number in dropped:
         session.say({"queue": name, "cleared": number}, f"{name}: {number:,} messages cleared")
-    return exits.OK if len(used) == len(names) else exits.NO
+    return len(used) == len(names)
 
 
 @command("forget", "low", "low --json", group=queue, changes=True)
 @names_argument
-def forget(session: Session, names: tuple[str, ...]) -> int:
+def forget(session: Session, names: tuple[str, ...]) -> bool:
     """Take a queue that is no longer used off the list, and delete its events.
 
     Refused while the queue holds a message, also a dead one, or while a worker serves it. An enqueue puts the
@@ -310,4 +309,4 @@ def forget(session: Session, names: tuple[str, ...]) -> int:
         session.say(
             {"queue": queue.name, "forgotten": not why, "why": why}, f"{queue.name}: {word}"
         )
-    return exits.OK if len(used) == len(names) and not left else exits.NO
+    return len(used) == len(names) and not left

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -14,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobq.cli import output
-from jobq.cli.lake import lake_options, opened
+from jobq.cli.arguments import names_of
+from jobq.cli.lake import lake_option, opened, storage_option
 from jobq.cli.options import option, queues_option
 from jobq.cli.session import Session, command
 from jobq.cli.spark import master_option, memory_option
-from jobq.config import parse_queues, settings_from_env
+from jobq.config import settings_from_env
 from jobq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,30 +39,29 @@ PAGE = "jobq-report.html"
     "errors --live --since 1h --format json",
 )
 @click.argument("name", metavar="NAME")
-@partial(lake_options, needed="required without --live")
+@lake_option("required without --live")
+@storage_option
 @option("--live", "Read the server's event streams, not a lake.")
-@option("--since WHEN", "Since: 7d (ago) or a time.  [default: 7d]", default="7d")
+@option("--since WHEN", "Since: 7d (ago) or a time.", default="7d")
 @option("--until WHEN", "Until.  [default: now]")
 @queues_option
-@option("--format table|json|csv|html", "form", "Output format.  [default: table]", default="table")
+@option("--format table|json|csv|html", "form", "Output format.", default="table")
 @option("--html", "The same as --format html.")
 @option("-o, --output FILE", "target", f"File to write.  [default: stdout, or {PAGE} for a page]")
 @option("--mark NAME", "Regressions around this mark.  [default: the last in the range]")
 @option("--at WHEN", "Regressions around this time.")
 @option(
     "--zone NAME",
-    "Time zone of times without one, and of the output.  [default: UTC]",
+    "Time zone of times without one, and of the output.",
     default="UTC",
 )
 @option(
     "--target-wait DURATION",
     "target_s",
-    "Time within which messages should start.  [default: 30s]",
+    "Time within which messages should start.",
     default="30s",
 )
-@option(
-    "--objective SHARE", "Share of messages that should.  [default: 0.99]", type=float, default=0.99
-)
+@option("--objective SHARE", "Share of messages that should.", type=float, default=0.99)
 @option(
     "--workers LIST",
     "Capacity: counts of workers to try, 4,8,12 or 1-16.  [default: until the target is met]",
@@ -70,13 +69,13 @@ PAGE = "jobq-report.html"
 @option("--weights WEIGHTS", "Capacity: weights to try, high:6,low:1; repeatable.", multiple=True)
 @option(
     "--trace-rows N",
-    "Capacity: most arrivals to simulate.  [default: 200000]",
+    "Capacity: most arrivals to simulate.",
     type=click.IntRange(1),
     default=200_000,
 )
 @option(
     "--limit N",
-    "Show at most N rows, 0 for all.  [default: 1000]",
+    "Show at most N rows, 0 for all.",
     type=click.IntRange(0),
     default=1000,
 )
@@ -98,7 +97,7 @@ def report(
     reports = named(name)
     if form == "csv" and len(reports) > 1:
         raise ConfigError("--format csv is one table and 'all' are many; name one report")
-    lake = None if given["live"] else opened(given["path"], given["storage"])
+    lake = None if given["live"] else opened(session, given["path"], given["storage"])
     asked = _asked(given, lake)
     results, seen = _answers(session, reports, lake, asked, given)
     target = target or (PAGE if form == "html" else "-")
@@ -115,7 +114,7 @@ def _asked(given: dict[str, Any], lake: Lake | None) -> ReportQuery:
     at, at_name = _compared(given, lake, since, until, now)
     return ReportQuery(
         since=since, until=until, zone=zone, at=at, at_name=at_name, target_s=given["target_s"],
-        queues=tuple(name for name, _ in parse_queues(given["queues"])) if given["queues"] else (),
+        queues=tuple(names_of(given["queues"])),
         objective=given["objective"], workers=_counts(given["workers"]), weights=tuple(given["weights"]),
         limit=given["limit"], trace_rows=given["trace_rows"],
     )  # fmt: skip

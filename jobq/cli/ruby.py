@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from jobq.cli import exits, output
+from jobq.cli import output
 from jobq.cli.arguments import from_words, moment_of
 from jobq.cli.options import group, limit_option, offset_option, option, yes_option
 from jobq.cli.output import Listing
@@ -96,9 +96,8 @@ def queues(session: Session, sidekiq_namespace: str, resque_namespace: str) -> N
     the jobq queue of the same name that wait, run or wait for a retry. Ruby does not see taken and held jobs.
     """
     found = _queues(session, sidekiq_namespace, resque_namespace)
-    columns = {name: name for name in ("system", "queue", "waiting", "taken", "held")}
     empty = "no queue of Sidekiq or Resque here; check --url and the namespaces"
-    session.say_all(found, Listing(columns, empty=empty))
+    session.say_all(found, Listing(("system", "queue", "waiting", "taken", "held"), empty=empty))
 
 
 @command("peek", "--sidekiq default", "--resque low --limit 5", group=ruby)
@@ -141,30 +140,23 @@ def claims(
     records = [{**one._asdict(), "returned": give_back} for one in waiting]
     for record in records:
         record["lease_until"] = output.moment(record.pop("lease_at"))
-    columns = {
-        "claim": "claim_id",
-        "jobs": "njobs",
-        "lease until": "lease_until",
-        "returned": "returned",
-    }
-    session.say_all(
-        records, Listing(columns, empty="no claims: no job is taken and not yet delivered")
-    )
+    columns = ("claim:claim_id", "jobs:njobs", "lease until:lease_until", "returned")
+    empty = "no claims: no job is taken and not yet delivered"
+    session.say_all(records, Listing(columns, empty=empty))
 
 
 @command("workers", "", "--json", group=ruby)
 @namespaces_options[0]
 @namespaces_options[1]
-def workers(session: Session, sidekiq_namespace: str, resque_namespace: str) -> int:
+def workers(session: Session, sidekiq_namespace: str, resque_namespace: str) -> bool:
     """List the workers of Ruby's queues, as their dashboards do.
 
     Exit code 1: there is no worker.
     """
     found = list(_workers(session, sidekiq_namespace, resque_namespace))
-    columns = {name: name for name in ("system", "worker", "queues", "busy")}
     empty = "no worker of Sidekiq or Resque here; check --url and the namespaces"
-    session.say_all(found, Listing(columns, empty=empty))
-    return exits.OK if found else exits.NO
+    session.say_all(found, Listing(("system", "worker", "queues", "busy"), empty=empty))
+    return bool(found)
 
 
 def _place(sidekiq: str | None, resque: str | None) -> RubyQueueName:

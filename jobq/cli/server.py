@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from jobq.cli import exits
 from jobq.cli.options import group
 from jobq.cli.session import Session, command
 from jobq.embedded import server as embedded
@@ -17,7 +16,7 @@ def server() -> None:
 
 
 @command("status", "", "--json", group=server)
-def status(session: Session) -> int:
+def status(session: Session) -> bool:
     """Show whether the embedded server runs, and where its data and socket are.
 
     Exit code 1: it doesn't run.
@@ -31,15 +30,15 @@ def status(session: Session) -> int:
             f"data {found.data}, socket {found.socket}"
         )
     session.say(found._asdict(), text)
-    return exits.OK if found.running else exits.NO
+    return found.running
 
 
 @command("stop", "", group=server)
-def stop(session: Session) -> int:
+def stop(session: Session) -> bool:
     """Stop the embedded server; its data stay.
 
     Exit code 1: it wasn't running.
     """
     stopped = embedded.stop(session.settings)
     session.say({"stopped": stopped}, "stopped" if stopped else "not running")
-    return exits.OK if stopped else exits.NO
+    return stopped

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, wraps
+from inspect import signature
 from itertools import chain
 from typing import Any, TypeVar
 
 import click
 
 from jobq.cli import exits, output
+from jobq.cli.arguments import names_of
 from jobq.cli.options import Command, Function, Group, server_options
 from jobq.client.connection import Client, connect
 from jobq.client.numbered_calls import error_code
-from jobq.config import STAYING_PATIENCE_S, ServerSettings, parse_queues, settings_from_env
+from jobq.config import STAYING_PATIENCE_S, ServerSettings, settings_from_env
 from jobq.embedded import server as embedded
 from jobq.errors import ConfigError, JobqError, ScriptError, UnavailableError
 from jobq.jobs.signing import Purpose, seal_for, shown_text
@@ -79,8 +81,7 @@ class Session:
 
     def queues(self, names: str | Iterable[str] | None) -> list[Queue]:
         """Return the named queues, or all queues if none is named."""
-        if isinstance(names, str):
-            names = [name for name, _ in parse_queues(names)]
+        names = names_of(names) if isinstance(names, str) else names
         return [self.queue(name) for name in names or queue_names(self.client)]
 
     def from_each(
@@ -146,11 +147,12 @@ class Session:
             self.client.settings = replace(self.client.settings, patience_s=patience_s)
 
     def code(self, answer: object) -> object:
-        """Return the exit code: `answer`, unless there was a problem."""
-        codes = [exits.code_of(error) for error in self.problems.values()]
-        if codes or not self.unread:
-            return codes[0] if codes else answer
-        return answer or exits.PIPE_CLOSED
+        """Return the exit code: `answer`, unless there was a problem. A command answers False for "no"."""
+        if self.problems:
+            return exits.code_of(next(iter(self.problems.values())))
+        if isinstance(answer, bool):
+            answer = exits.OK if answer else exits.NO
+        return answer or (exits.PIPE_CLOSED if self.unread else exits.OK)
 
     def only(self, names: str | None, place: str) -> Queue:
         """Return the one queue that a command works on."""
@@ -161,9 +163,10 @@ class Session:
             )
         return queues[0]
 
-    def say(self, record: dict[str, Any], text: str) -> None:
-        """Print one fact: a JSON line, or the escaped `text`."""
-        self._echo(output.json_line(record) if self.as_json else output.escaped(text))
+    def say(self, record: Mapping[str, Any], *lines: str) -> None:
+        """Print one fact: a JSON line, or the escaped `lines`."""
+        for line in [output.json_line(record)] if self.as_json else map(output.escaped, lines):
+            self._echo(line)
 
     def say_all(self, records: Iterable[dict[str, Any]], listing: output.Listing) -> None:
         """Print many facts: a JSON line each, or a table."""
@@ -188,9 +191,7 @@ class Session:
         """Return the lines that say_all prints."""
         if self.as_json:
             return map(output.json_line, records)
-        columns = listing.columns
-        rows = ([record[field] for field in columns.values()] for record in records)
-        return output.table(list(columns), rows, drops=listing.drops, width=output.terminal_width())
+        return listing.lines(records)
 
     def note(self, text: str) -> None:
         """Print a remark for a person on stderr; not with --json."""
@@ -230,5 +231,24 @@ def command(
         made = click.command(name, cls=Command, context_settings=settings)(call)
         made.place_in(group, examples)
         return made
+
+    return declare
+
+
+def opens(
+    parameter: str, make: Callable[..., object], *options: Callable[[Function], Function]
+) -> Callable[[Function], Function]:
+    """Declare options of a command that gets, as `parameter`, what `make` makes of the session and their values."""
+    taken = list(signature(make).parameters)[1:]
+
+    def declare(function: Function) -> Function:
+        @wraps(function)
+        def call(session: Session, **given: Any) -> object:
+            made = make(session, **{name: given.pop(name) for name in taken})
+            return function(session, **{parameter: made}, **given)
+
+        for decorate in reversed(options):
+            decorate(call)
+        return call
 
     return declare

@@ -6,10 +6,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
-import click
-
-from jobq.cli import exits
-from jobq.cli.check import show
+from jobq.cli.check import show, sound
 from jobq.cli.options import group, option
 from jobq.cli.session import Session, command
 
@@ -43,18 +40,18 @@ def spark() -> None:
 @memory_option
 @master_option
 @option("--strict", "Warnings count as failures.")
-def doctor(session: Session, memory: str | None, master: str | None, strict: bool) -> int:
+def doctor(session: Session, memory: str | None, master: str | None, strict: bool) -> bool:
     """Check what Spark needs: packages, Java, heap, disk, and that its processes reach the server.
 
     Starts Spark if no earlier check failed. Exit code 1: a check failed.
     """
     from jobq.pipeline.doctor import findings
 
-    bad, no = {"fail", "warn"} if strict else {"fail"}, False
+    found = []
     for finding in findings(session.client, memory=memory, master=master):
         show(session, finding)
-        no = no or finding.level in bad
-    return exits.NO if no else exits.OK
+        found.append(finding)
+    return sound(found, strict)
 
 
 @command("shell", "", "--memory 3g", group=spark)
@@ -97,8 +94,4 @@ def env(session: Session) -> None:
     from jobq.pipeline.environment import spark_variables
 
     found = spark_variables()
-    if session.as_json:
-        session.say(found, "")
-        return
-    for name, value in found.items():
-        click.echo(f"export {name}={shlex.quote(value)}")
+    session.say(found, *(f"export {name}={shlex.quote(value)}" for name, value in found.items()))

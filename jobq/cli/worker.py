@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from jobq.cli.arguments import names_of
 from jobq.cli.modules import load
 from jobq.cli.options import DURATION, Function, import_option, option, queues_option_of
 from jobq.cli.session import Session, command
@@ -80,7 +81,7 @@ def intake_of(session: Session, given: dict[str, Any]) -> FromRuby | None:
         ruby_queues=ruby_queues, names=parse_names(jobs), backlog=backlog, ruby_dead=dead,
         lease_ms=max(1_000, round(lease_s * 1000)),
     )  # fmt: skip
-    listed = [name for name, _ in parse_queues(given["queues"])] if given["queues"] else []
+    listed = names_of(given["queues"])
     fed = dict.fromkeys(
         ruby_queue.queue for ruby_queue in ruby_queues if ruby_queue.queue not in listed
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Literal
 
-from jobq.config import STAYING_PATIENCE_S, ServerSettings, settings_from_env
+from jobq.config import STAYING_PATIENCE_S, ServerSettings, parse_time, settings_from_env
 from jobq.errors import ConfigError
 
 #: Options of every read and write: where the server is.
@@ -87,10 +87,9 @@ class SparkOptions:
 def parsed_moment(what: str, text: str) -> datetime:
     """Parse an ISO 8601 time; without a time zone it is UTC."""
     try:
-        at = datetime.fromisoformat(text)
-        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-    except (ValueError, OverflowError) as error:
-        raise ConfigError(f"{what}={text!r} is not a time; write 2026-11-01T00:00Z") from error
+        return parse_time(text, zone=UTC)
+    except ConfigError as error:
+        raise ConfigError(f"{what}={error}") from error
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:

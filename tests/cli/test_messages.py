@@ -21,7 +21,9 @@ def test_status_of_an_unknown_mid_is_a_no(cli: Any, queue: Queue) -> None:
     queue.enqueue(CALL)
     ended = cli("status", "none", "--json")
     assert (ended.code, ended.records) == (1, [{"mid": "none", "queue": None, "status": "nil"}])
-    assert cli("status", "none").out == "none: nil, no queue knows it: never enqueued, or over\n"
+    assert cli("status", "none").out == (
+        "none: not found: no queue has it; it was never enqueued, or is done and removed\n"
+    )
 
 
 def test_status_shows_lock_and_progress_of_a_running_job(cli: Any, queue: Queue) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from jobq.config import duration_s, parse_queues
+from jobq.config import parse_queues, parse_time
 from jobq.errors import ConfigError
 from jobq.pipeline.options import unknown
 from jobq.pipeline.report.interval import LEAST
@@ -100,21 +100,7 @@ def zone_of(name: str) -> ZoneInfo:
 
 def moment(text: str, now: datetime, zone: str = "UTC") -> datetime:
     """Parse `1h` (before now), or an ISO 8601 time, in `zone` unless it has its own."""
-    its_zone = zone_of(zone)
-    try:
-        return _instant(text, now, its_zone)
-    except (ConfigError, OverflowError) as error:
-        raise ConfigError(
-            f"{text!r} is not a time; write 2026-11-21T08:00Z, or 7d for seven days ago"
-        ) from error
-
-
-def _instant(text: str, now: datetime, zone: ZoneInfo) -> datetime:
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        return now - timedelta(seconds=duration_s(text))
-    return (at if at.tzinfo else at.replace(tzinfo=zone)).astimezone(UTC)
+    return parse_time(text, now=now, zone=zone_of(zone))
 
 
 def marked(name: str, marks: Mapping[str, datetime]) -> datetime:
