@@ -64,6 +64,7 @@ def queue_names_by_keys(client: Client) -> list[str]:
     found: set[bytes] = set()
     for connection in client.open_everywhere():
         try:
+            connection.connect()
             cursor = b""
             while cursor != b"0":
                 words = ("SCAN", cursor or "0", "MATCH", pattern, "COUNT", 1_000)

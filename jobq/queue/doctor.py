@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from jobq.client.connection import Client, exchange
 from jobq.client.numbered_calls import PASSING, refusal
-from jobq.client.scripts import Argument, Script, load
+from jobq.client.scripts import Argument, Command, Script, load
 from jobq.client.topology import Sentinel
 from jobq.config import parse_durability
 from jobq.errors import ScriptError, UnavailableError
@@ -115,21 +115,26 @@ class Node:
 
     def command(self, *args: Argument) -> Any:
         """As a client's."""
-        try:
-            return exchange(self._connection, args)
-        except (*PASSING, ResponseError) as error:
-            raise refusal(error, args, None) or UnavailableError(str(error)) from error
+        return self._exchange(args)
 
     def run(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Any:
         """As a client's."""
         words = self._client.words(script, keys, args)
         try:
+            self._connection.connect()
             return exchange(self._connection, words)
         except NoScriptError:
             self.command("SCRIPT", "LOAD", script.source)
         except (*PASSING, ResponseError):
             pass  # repeating it is harmless, and raises an error of jobq
-        return self.command(*words)
+        return self._exchange(words, script)
+
+    def _exchange(self, words: Command, script: Script | None = None) -> Any:
+        try:
+            self._connection.connect()
+            return exchange(self._connection, words)
+        except (*PASSING, ResponseError) as error:
+            raise refusal(error, words, script) or UnavailableError(str(error)) from error
 
     def serves(self, key: str) -> bool:
         """Whether the key is in one of its slots."""
