@@ -578,7 +578,7 @@ def _progress(session: Session, total: int) -> Callable[[int], None]:
 @memory_option
 def audit(
     session: Session, lake: Lake, queues: str | None, since: str | None, until: str | None, ask: bool, form: str,
-    master: str | None, memory: str | None,
+    **spark: str | None,
 ) -> int:  # fmt: skip
     """Check that no message of a time range was lost, by the lake's events.
 
@@ -586,7 +586,7 @@ def audit(
     which --ask finds out. Exit code 1: a message is lost. Exit code 2: the events are incomplete.
     """
     lives = _lives(session) if ask else None
-    results = _audited(lake, names_of(queues), _moments(since, until), lives, (master, memory))
+    results = _audited(lake, names_of(queues), _moments(since, until), lives, spark)
     shown = Session(session.url, session.namespace, session.as_json or form == "json")
     for result in results:
         show_audit(shown, result, {"open: the server may still hold them": result.open})
@@ -602,7 +602,7 @@ def audit(
 
 def _audited(
     lake: Lake, names: list[str], span: tuple[datetime | None, datetime | None], lives: Lives | None,
-    spark_options: tuple[str | None, str | None],
+    spark_options: dict[str, str | None],
 ) -> list[LakeAudited]:  # fmt: skip
     from jobq.pipeline.lake import quarantine
     from jobq.pipeline.lake.audit import LakeAudit
@@ -610,7 +610,7 @@ def _audited(
     from jobq.pipeline.lake.reading import read
     from jobq.pipeline.sessions import session as spark_session
 
-    master, memory = spark_options
+    master, memory = spark_options["master"], spark_options["memory"]
     with output.waiting("starting Spark", quiet=False):
         spark = spark_session("jobq lake audit", master=master, memory=memory)
     try:

@@ -184,13 +184,13 @@ def _described(indexes: list[int]) -> str:
 @option("--follow", "Print new messages until Ctrl-C.")
 @option("--keep", "Don't commit: the group gets the messages again.")
 def poll(
-    session: Session, topic: Topic | RedismqTopic, group: str, limit: int, block: float, start: Any, follow: bool,
-    keep: bool,
+    session: Session, topic: Topic | RedismqTopic, group: str, limit: int, block: float, start: Any, **how: bool
 ) -> int:  # fmt: skip
     """Print the next messages for a group, and commit them once they are printed.
 
     A line has index, time, key and content, separated by tabs. Exit code 1: there is no new message.
     """
+    follow, keep = how["follow"], how["keep"]
     if follow and keep:
         raise ConfigError("--keep hands out the same messages again, so --follow would not advance; "
                           "leave one out, or use jobq topic read")  # fmt: skip

@@ -1,4 +1,4 @@
-"""The judgements of `jobq check doctor`, on facts made by hand; test_doctor asks real servers."""
+"""The findings of doctor, on facts made by hand; tests of `jobq check doctor` ask real servers."""
 
 from __future__ import annotations
 
