@@ -17,8 +17,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SPARK = "the Spark session"
-#: A function of a test file that takes the fixture `spark`.
-TAKES_SPARK = re.compile(r"^def \w+\([^)]*\bspark\b", re.MULTILINE)
+#: A function of a test file that takes the fixture `spark` or `kept_spark`.
+TAKES_SPARK = re.compile(r"^def \w+\([^)]*\b(kept_)?spark\b", re.MULTILINE)
 #: Tests that take seconds each, because processes start or time must pass: the longest units first.
 LONG = (
     SPARK, "tests/model/", "tests/pipeline/", "tests/upgrade/", "tests/chaos/", "tests/interop/", "tests/lifecycle/",

@@ -117,17 +117,16 @@ def test_worker_says_so_and_leaves_when_there_is_no_server(start, tmp_path):
 
 
 def test_term_ends_an_idle_worker_while_the_server_is_away(own, start):
-    worker = start("--processes", "2", "--lease", "500ms", url=own.url)
+    # Who waited as long as running jobs may take would miss the test's deadline.
+    options = ("--processes", "2", "--lease", "500ms", "--shutdown-timeout", "1h")
+    worker = start(*options, url=own.url)
     until(lambda: worker.log.count(" started") == 2)
     until(lambda: own_clients(own) >= 4)
     own.process.send_signal(signal.SIGKILL)
     own.process.wait()
     until(lambda: "waiting for the server" in worker.log)
     assert "lease" not in worker.log
-    began = time.monotonic()
     assert worker.stop() == 0
-    # Far below the 30 s that TERM allows running jobs.
-    assert time.monotonic() - began < 25
     own.begin()
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobq.client.connection import Client
+from jobq.pipeline.sessions import FAST
 from jobq.queue.queue import Queue
 from tests import tools
 from tests.conftest import Server, connected, emptied, serving
@@ -25,6 +26,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LIMIT_S))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_jvms() -> Iterator[None]:
+    """What a JVM of a few seconds compiles well isn't worth its while: half of its processor time."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+            patch.setenv(name, FAST)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +56,27 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     yield made
     made.stop()
     gateway.end_jvm()
+
+
+class KeptSession:
+    """A session that a command may stop in vain."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spark, name)
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.fixture
+def kept_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> KeptSession:
+    """The session, which commands take that run in this process, instead of starting one."""
+    kept = KeptSession(spark)
+    monkeypatch.setattr("jobq.pipeline.sessions.session", lambda *_, **__: kept)
+    return kept
 
 
 @pytest.fixture(scope="session")

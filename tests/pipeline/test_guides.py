@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from tests import tools
+from jobq.cli import main
 from tests.docs import pages
 from tests.docs.pages import ROOT, Shell, type_page
 from tests.pipeline.conftest import LIMIT_S
@@ -20,11 +24,30 @@ NOT_RUN = {
     "spark-submit": "test_examples.py submits a program",
 }
 
+#: Commands that run in this process, on the session of all tests: a JVM of their own would take most of the time.
+RUN_HERE = re.compile(r"jobq (lake (compact|audit)|report .*--lake) ")
+
+
+class Terminal(Shell):
+    """A terminal some of whose commands run in this process."""
+
+    def run(self, commands: str) -> str:
+        if not RUN_HERE.match(commands):
+            return super().run(commands)
+        words = shlex.split(commands.partition("||")[0], comments=True)[1:]
+        with chdir(self.here), CliRunner().isolation(env=self.env) as (out, err, _):
+            code = main(words)
+        with (self.folder / "output").open("ab") as output:
+            output.write(out.getvalue() + err.getvalue())
+        assert code == 0 or "|| true" in commands, f"{commands}\n{self.output()}"
+        return self.output()
+
 
 @pytest.fixture
-def shell(valkey_client: Any, valkey: Any, tmp_path: Path, monkeypatch: Any) -> Iterator[Shell]:
+def shell(
+    kept_spark: Any, valkey_client: Any, valkey: Any, tmp_path: Path, monkeypatch: Any
+) -> Iterator[Shell]:
     """A terminal in an empty folder, for one server and two cores."""
-    tools.library("pyspark")
     monkeypatch.setattr(pages, "DEADLINE_S", LIMIT_S / 2)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -32,7 +55,7 @@ def shell(valkey_client: Any, valkey: Any, tmp_path: Path, monkeypatch: Any) -> 
     env = {
         "JOBQ_SPARK_MASTER": "local[2]", "SPARK_LOCAL_DIRS": str(scratch), "JOBQ_LAKE_INGEST_ROLLUP": "0",
     }  # fmt: skip
-    made = Shell(tmp_path, valkey.url, env)
+    made = Terminal(tmp_path, valkey.url, env)
     yield made
     made.close()
 

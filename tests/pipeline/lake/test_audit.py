@@ -234,23 +234,9 @@ def lived(queue, redis):
     redis.lrem("jobq:{low}:ready", 0, gone)
 
 
-class Kept:
-    """A session that a command may stop in vain."""
-
-    def __init__(self, spark):
-        self._spark = spark
-
-    def __getattr__(self, name):
-        return getattr(self._spark, name)
-
-    def stop(self):
-        pass
-
-
 @pytest.fixture
-def command(spark, valkey_queue, tmp_path, monkeypatch):
+def command(kept_spark, valkey_queue, tmp_path, monkeypatch):
     """command("--since", "1h"): `jobq lake audit` of what the queue's stream has; code, records, remarks."""
-    monkeypatch.setattr("jobq.pipeline.sessions.session", lambda *_, **__: Kept(spark))
     monkeypatch.chdir(tmp_path)
     env = {"JOBQ_URL": valkey_queue.client.url, "JOBQ_LAKE": str(tmp_path / "lake")}
 
