@@ -7,17 +7,21 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from jobq.client.connection import Client, Exchange, default_client
+from jobq.client.connection import Client, default_client
 from jobq.client.names import is_name
-from jobq.client.numbered_calls import BoundScripts, Caller, Callers, Values
+from jobq.client.numbered_calls import BoundScripts, Caller, Callers, CallState, Values
+from jobq.client.runtime import runtime
 from jobq.client.scripts import Argument
+from jobq.protocols.kit.facade import BlockingFacade, stepwise
+from jobq.protocols.kit.steps import Request, Steps
 from jobq.topics import keys
 
-_registered: set[tuple[int, str, str, str]] = set()
 
+class TopicCalls(BlockingFacade):
+    """What a topic and its groups share: keys, scripts, callers. Threads may share it.
 
-class TopicCalls:
-    """What a topic and its groups share: keys, scripts, callers. Threads may share it."""
+    The methods whose names end in `_steps` are for other steps (see `protocols.kit.steps`).
+    """
 
     def __init__(self, name: str, client: Client | None = None) -> None:
         self.name = name
@@ -40,11 +44,15 @@ class TopicCalls:
             self._of_group[group] = bound
         return bound
 
-    def run(self, name: str, values: Values, *, group: str = "") -> Any:
-        """Run a script that is harmless to repeat."""
-        return self.scripts(group)[name].run(values)
+    def run_steps(
+        self, name: str, values: Values, *, group: str = "", whole: bool = False
+    ) -> Steps[Any]:
+        """Run a script that is harmless to repeat. whole: as in Request."""
+        script = self.scripts(group)[name]
+        reply = yield Request(script.keys[0], script.state(values), whole)
+        return reply
 
-    def call(
+    def call_steps(
         self,
         name: str,
         caller: Caller,
@@ -52,28 +60,45 @@ class TopicCalls:
         rest: Sequence[Argument] = (),
         *,
         group: str = "",
-        by: Exchange | None = None,
-    ) -> Any:
+        whole: bool = False,
+    ) -> Steps[Any]:
         """Run a script as the next numbered call of `caller`; a repeated one is answered, not run again."""
-        return self.scripts(group)[name].call(caller, values, rest, by=by)
+        script = self.scripts(group)[name]
+        reply = yield Request(script.keys[0], script.numbered(caller, values, rest), whole)
+        return script.served(caller, reply)
 
-    def once(self, name: str, values: Values, rest: Sequence[Argument] = ()) -> Any:
+    def once_steps(self, name: str, values: Values, rest: Sequence[Argument] = ()) -> Steps[Any]:
         """`call` by a spare caller, kept out of use when the outcome is unknown."""
         caller = self.callers.take()
-        reply = self.call(name, caller, values, rest)
+        reply = yield from self.call_steps(name, caller, values, rest)
         self.callers.give_back(caller)
         return reply
 
-    def register(self) -> None:
+    def command_steps(self, *words: Argument) -> Steps[Any]:
+        """One plain command on a key, which is its first argument."""
+        reply = yield Request(str(words[1]), CallState(self.client, words))
+        return reply
+
+    def register_steps(self) -> Steps[None]:
         """Add the topic to the list of topics, once per process."""
-        known = (os.getpid(), self.client.url, self.client.namespace, self.name)
-        if known not in _registered:
-            self.client.command("SADD", keys.topic_names(self.client.namespace), self.name)
-            _registered.add(known)
+        if self._known not in runtime.listed_topics:
+            yield from self.command_steps(
+                "SADD", keys.topic_names(self.client.namespace), self.name
+            )
+            runtime.listed_topics.add(self._known)
+
+    run = stepwise(run_steps)
+    call = stepwise(call_steps)
+    once = stepwise(once_steps)
+    register = stepwise(register_steps)
 
     def forget(self) -> None:
         """Register with the next append again: deleting the topic removed its name."""
-        _registered.discard((os.getpid(), self.client.url, self.client.namespace, self.name))
+        runtime.listed_topics.discard(self._known)
+
+    @property
+    def _known(self) -> tuple[int, str, str, str]:
+        return os.getpid(), self.client.url, self.client.namespace, self.name
 
 
 def topic_names(client: Client) -> list[str]:

@@ -2,45 +2,46 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 from jobq.client.connection import Client
 from jobq.client.names import checked_name
 from jobq.client.numbered_calls import Values, moment
 from jobq.errors import ConfigError, GroupNotFoundError, OutOfRangeError
-from jobq.protocols.kit.facade import AsyncFacade, awaited
+from jobq.protocols.kit.facade import AsyncFacade, BlockingFacade, awaited, stepwise
+from jobq.protocols.kit.steps import Steps
 from jobq.topics.calls import TopicCalls
 from jobq.topics.messages import Lag, Position, TopicMessage, position_of
-from jobq.topics.ranges import read
+from jobq.topics.ranges import RangeReader, messages_of, opened
 
 POLICIES = ("earliest", "latest", "error")
 
 
-class TopicGroup:
+class TopicGroup(BlockingFacade):
     """The group `name` of a topic, to inspect and control it. Takes the topic's name, or the topic itself."""
 
     def __init__(self, topic: str | TopicCalls, name: str, client: Client | None = None) -> None:
         self.topic = topic if isinstance(topic, TopicCalls) else TopicCalls(topic, client)
-        self.name = checked_name("group", name)
+        self.client, self.name = self.topic.client, checked_name("group", name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.topic.name!r}, {self.name!r})"
 
+    @stepwise
     def subscribe(
         self,
         start: Position = "earliest",
         *,
         out_of_range: str = "earliest",
         now: int | None = None,
-    ) -> bool:
+    ) -> Steps[bool]:
         """Create the group at a position; return False when it exists already, which leaves its position alone.
 
         start: 'earliest', 'latest', an index or a datetime. out_of_range: where it goes on when retention
         has dropped its next message, or the topic was lost: 'earliest', 'latest', or 'error' (OutOfRangeError).
         """
         _check_policy(out_of_range)
-        reply = self._run(
+        reply = yield from self._run(
             "subscribe",
             {
                 "now": moment(now),
@@ -52,53 +53,66 @@ class TopicGroup:
         self._check_place(reply, start)
         return bool(reply[0] == b"made")
 
-    def unsubscribe(self) -> bool:
+    @stepwise
+    def unsubscribe(self) -> Steps[bool]:
         """Delete the group; return False when there was none."""
-        return bool(self._run("unsubscribe", {"name": self.name})[0])
+        reply = yield from self._run("unsubscribe", {"name": self.name})
+        return bool(reply[0])
 
-    def seek(self, place: Position, *, now: int | None = None) -> int:
+    @stepwise
+    def seek(self, place: Position, *, now: int | None = None) -> Steps[int]:
         """Move the group; return the next index. Readers can no longer commit what they hold."""
-        reply = self._run("seek", {"now": moment(now), **position_of(place)})
+        reply = yield from self._run("seek", {"now": moment(now), **position_of(place)})
         self._check(reply)
         self._check_place(reply, place)
         return int(reply[1]) + 1
 
-    def pause(self) -> None:
+    @stepwise
+    def pause(self) -> Steps[None]:
         """Hand out no messages until resume."""
-        self._check(self._run("steer", {"paused": "1", "out_of_range": ""}))
+        self._check((yield from self._run("steer", {"paused": "1", "out_of_range": ""})))
 
-    def resume(self) -> None:
+    @stepwise
+    def resume(self) -> Steps[None]:
         """End a pause."""
-        self._check(self._run("steer", {"paused": "0", "out_of_range": ""}))
+        self._check((yield from self._run("steer", {"paused": "0", "out_of_range": ""})))
 
-    def set_out_of_range(self, policy: str) -> None:
+    @stepwise
+    def set_out_of_range(self, policy: str) -> Steps[None]:
         """Change the policy that subscribe set."""
-        self._check(self._run("steer", {"paused": "", "out_of_range": _check_policy(policy)}))
+        self._check(
+            (yield from self._run("steer", {"paused": "", "out_of_range": _check_policy(policy)}))
+        )
 
-    def peek(self, count: int = 10) -> list[TopicMessage]:
+    @stepwise
+    def peek(self, count: int = 10) -> Steps[list[TopicMessage]]:
         """Return new messages that the group gets next, without those of ended leases; nothing moves."""
-        lag = self.lag()
-        return list(islice(read(self.topic, lag.handed_out + 1, None, "earliest"), count))
+        lag = yield from TopicGroup.lag.steps(self)
+        reading = yield from opened(self.topic, lag.handed_out + 1, None, "earliest")
+        return (yield from messages_of(reading, count))
 
-    def lag(self, *, exact: bool = False, now: int | None = None) -> Lag:
+    @stepwise
+    def lag(self, *, exact: bool = False, now: int | None = None) -> Steps[Lag]:
         """Return how far behind the group is, in messages and in time.
 
         exact: count the messages that are there, by reading them; else where compaction left holes the
         difference of indexes is an upper bound.
         """
-        reply = self._run("lag", {"now": moment(now)})
+        reply = yield from self._run("lag", {"now": moment(now)})
         self._check(reply)
         settled, handed_out, last, first, held, expired, age_ms, paused, policy, skipped = reply[1:]
         behind = max(0, last - max(settled, first - 1))
         if exact and behind:
-            behind = sum(1 for _ in read(self.topic, settled + 1, last, "earliest"))
+            reading, behind = RangeReader(self.topic, settled + 1, last, strict=False), 0
+            while page := (yield from reading.next()):
+                behind += len(page)
         return Lag(
             settled, handed_out, last, first, behind, age_ms, held, expired, bool(paused), policy.decode(),
             skipped,
         )  # fmt: skip
 
-    def _run(self, script: str, values: Values) -> Any:
-        return self.topic.run(script, values, group=self.name)
+    def _run(self, script: str, values: Values) -> Steps[Any]:
+        return self.topic.run_steps(script, values, group=self.name)
 
     def _check(self, reply: Any) -> None:
         if reply[0] == b"missing":

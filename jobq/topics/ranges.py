@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from jobq.errors import ConfigError, OutOfRangeError
+from jobq.protocols.kit.steps import Steps
 from jobq.topics.calls import TopicCalls
 from jobq.topics.messages import LONGEST, Position, TopicMessage, decoded, moment_of, position_of
 
@@ -23,26 +24,77 @@ PAGE_BYTES = 256 * 1024
 MOST_BYTES = 4 * 1024 * 1024
 
 
-def read(
+class RangeReader:
+    """Reads a range of indexes, about 256 KiB at a time.
+
+    strict: OutOfRangeError when retention has dropped some; else it goes on with the first that is there.
+    """
+
+    def __init__(self, binding: TopicCalls, following: int, upto: int, strict: bool) -> None:
+        self._binding, self._following, self._upto, self._strict = binding, following, upto, strict
+        self._count, self._longest = FIRST_PAGE, 0
+
+    def next(self) -> Steps[list[Any]]:
+        """The next entries as XRANGE gives them; none at the end."""
+        if not self._longest:
+            self._longest = yield from self._longest_message()
+        while self._following <= self._upto:
+            page: list[Any] = yield from self._page()
+            if page:
+                size = sum(len(fields[1]) for _, fields in page) // len(page)
+                self._count = max(1, min(LONGEST_PAGE, PAGE_BYTES // (size + 64)))
+                return page
+        return []
+
+    def _longest_message(self) -> Steps[int]:
+        """Bytes of the topic's longest message; as many as one may have where that isn't known."""
+        found = yield from self._binding.command_steps("HGET", self._binding.key("meta"), "longest")
+        known = found and found.isdigit() and len(found) < 10
+        return max(1, int(found)) if known else LONGEST
+
+    def _page(self) -> Steps[list[Any]]:
+        binding, following, upto = self._binding, self._following, self._upto
+        page: list[Any] = []
+        if following > 0 and self._count * self._longest <= MOST_BYTES:
+            page = yield from binding.command_steps(
+                "XRANGE", binding.log_key, following, upto, "COUNT", self._count
+            )
+        if page and _index(page[0]) == following and _index(page[-1]) == following + len(page) - 1:
+            self._following += len(page)
+            return page
+        values = {"from": following, "upto": upto, "count": min(self._count, 1_000)}
+        first, last, _, page = yield from binding.run_steps("read", values)
+        if self._strict and following < first:
+            raise OutOfRangeError(
+                f"topic {binding.name!r} has no {following} any more, it begins at {first}; read from there, or "
+                "with out_of_range='earliest'",
+                following, first, last,
+            )  # fmt: skip
+        self._following = _index(page[-1]) + 1 if page else upto + 1
+        return page
+
+
+def opened(
     binding: TopicCalls, start: Position, end: Position | None, out_of_range: str
-) -> Iterator[TopicMessage]:
+) -> Steps[RangeReader]:
     """What Topic.read says."""
     if out_of_range not in ("error", "earliest"):
         raise ConfigError(f"out_of_range={out_of_range!r} is unknown; take error or earliest")
     where, value = position_of(start).values()
-    first, last, _, _ = binding.run("read", {"from": 1, "upto": 0, "count": 1})
+    first, last, _, _ = yield from binding.run_steps("read", {"from": 1, "upto": 0, "count": 1})
     following = first if where == "earliest" else last + 1
     if where == "time":
-        following = binding.run("find", {"time": value})[0]
+        following = (yield from binding.run_steps("find", {"time": value}))[0]
     elif where == "index":
         following = int(value)
-    upto = _end(binding, end, last)
-    return _messages(binding, following, upto, out_of_range == "error")
+    upto = yield from _end(binding, end, last)
+    return RangeReader(binding, following, upto, out_of_range == "error")
 
 
-def _end(binding: TopicCalls, end: Position | None, last: int) -> int:
+def _end(binding: TopicCalls, end: Position | None, last: int) -> Steps[int]:
     if isinstance(end, datetime):
-        return int(binding.run("find", {"time": moment_of(end)})[0]) - 1
+        found = yield from binding.run_steps("find", {"time": moment_of(end)})
+        return int(found[0]) - 1
     if end is None or end == "latest":
         return last
     if isinstance(end, int) and not isinstance(end, bool):
@@ -50,52 +102,30 @@ def _end(binding: TopicCalls, end: Position | None, last: int) -> int:
     raise ConfigError(f"end={end!r} is not an end of a range; take an index, a datetime or None")
 
 
-def _messages(
-    binding: TopicCalls, following: int, upto: int, strict: bool
+def messages_of(reading: RangeReader, count: int) -> Steps[list[TopicMessage]]:
+    """The first messages of a range, up to `count`."""
+    found: list[TopicMessage] = []
+    while len(found) < count and (page := (yield from reading.next())):
+        found += map(decoded, page[: count - len(found)])
+    return found
+
+
+def read(
+    binding: TopicCalls, start: Position, end: Position | None, out_of_range: str
 ) -> Iterator[TopicMessage]:
-    for page in pages(binding, following, upto, strict):
-        yield from map(decoded, page)
+    """What Topic.read says."""
+    reading = binding.perform(opened(binding, start, end, out_of_range))
+    return (decoded(entry) for page in _pages(reading, binding) for entry in page)
 
 
 def pages(binding: TopicCalls, following: int, upto: int, strict: bool) -> Iterator[list[Any]]:
-    """Entries as XRANGE gives them, from one index to another, about 256 KiB at a time.
-
-    strict: raises OutOfRangeError when retention has dropped some; else goes on with the first that is there.
-    """
-    count, longest = FIRST_PAGE, _longest(binding)
-    while following <= upto:
-        plain = count * longest <= MOST_BYTES
-        page, following = _page(binding, following, upto, count, strict, plain)
-        if page:
-            yield page
-            size = sum(len(fields[1]) for _, fields in page) // len(page)
-            count = max(1, min(LONGEST_PAGE, PAGE_BYTES // (size + 64)))
+    """The pages of a RangeReader, one after another."""
+    return _pages(RangeReader(binding, following, upto, strict), binding)
 
 
-def _longest(binding: TopicCalls) -> int:
-    """Bytes of the topic's longest message; as many as one may have where that isn't known."""
-    found = binding.client.command("HGET", binding.key("meta"), "longest")
-    return int(found) if found and found.isdigit() and len(found) < 10 else LONGEST
-
-
-def _page(
-    binding: TopicCalls, following: int, upto: int, count: int, strict: bool, plain: bool
-) -> tuple[list[Any], int]:
-    """Entries, and the index after the last of them; `upto` + 1 when there are no more."""
-    page: list[Any] = []
-    if plain and following > 0:
-        page = binding.client.command("XRANGE", binding.log_key, following, upto, "COUNT", count)
-    if page and _index(page[0]) == following and _index(page[-1]) == following + len(page) - 1:
-        return page, following + len(page)
-    values = {"from": following, "upto": upto, "count": min(count, 1_000)}
-    first, last, _, page = binding.run("read", values)
-    if strict and following < first:
-        raise OutOfRangeError(
-            f"topic {binding.name!r} has no {following} any more, it begins at {first}; read from there, or "
-            "with out_of_range='earliest'",
-            following, first, last,
-        )  # fmt: skip
-    return page, _index(page[-1]) + 1 if page else upto + 1
+def _pages(reading: RangeReader, binding: TopicCalls) -> Iterator[list[Any]]:
+    while page := binding.perform(reading.next()):
+        yield page
 
 
 def _index(entry: Any) -> int:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from types import TracebackType
 from typing import Any, Literal
 
+from jobq.client.aio import LateReplyError
 from jobq.client.numbered_calls import Caller, Values, moment
 from jobq.config import duration_s
 from jobq.durations import DAY_MS
 from jobq.errors import ConfigError, JobqError, LeaseLostError, OutOfRangeError
 from jobq.protocols.kit.facade import AsyncFacade, BlockingFacade, awaited, stepwise
-from jobq.protocols.kit.steps import Ask, Steps
+from jobq.protocols.kit.steps import Steps
 from jobq.topics.calls import TopicCalls
 from jobq.topics.group import TopicGroup
 from jobq.topics.messages import Position, TopicBatch, TopicMessage, decoded
@@ -89,9 +88,7 @@ class Reader(BlockingFacade):
             seen, self._unseen = self._unseen[:count], self._unseen[count:]
             return TopicBatch(seen, seen[0].index, seen[-1].index, deliveries=1)
         while True:
-            asking = Ask(partial(self._ask, count, now), self._undo, exclusive=True)
-            asked: tuple[TopicBatch, int, int] = yield asking
-            batch, wait_ms, last = asked
+            batch, wait_ms, last = yield from self._ask(count, now)
             left = deadline - time.monotonic()
             if batch.messages or left <= 0 or self.interrupted:
                 return batch
@@ -100,7 +97,8 @@ class Reader(BlockingFacade):
             if self.interrupted:
                 return TopicBatch([])
 
-    def commit(self, done: TopicBatch | TopicMessage | None = None) -> int:
+    @stepwise
+    def commit(self, done: TopicBatch | TopicMessage | None = None) -> Steps[int]:
         """Settle a batch, by default the one polled last; return the index up to which the group is done.
 
         With a message of the batch polled last: up to that one, and the rest stays held. Raises LeaseLostError when
@@ -119,7 +117,9 @@ class Reader(BlockingFacade):
                 f"message {through} isn't of the batch polled last ({batch.first} to {batch.last}); commit its batch"
             )
         values = {"token": batch.token, "through": "" if through is None else through}
-        reply = self._binding.call("commit", self._caller, values, group=self.group.name)
+        reply = yield from self._binding.call_steps(
+            "commit", self._caller, values, group=self.group.name
+        )
         whole = through is None or through >= batch.last or reply[0] == b"stale"
         if whole and self._holds(batch):
             self._held = None
@@ -127,26 +127,30 @@ class Reader(BlockingFacade):
             raise self._lost(batch)
         return int(reply[1])
 
+    @stepwise
     def extend(
         self,
         lease: float | timedelta | None = None,
         batch: TopicBatch | None = None,
         *,
         now: int | None = None,
-    ) -> None:
+    ) -> Steps[None]:
         """Renew the lease of a batch, by default the one polled last. Raises LeaseLostError as commit does."""
-        self._extend(batch, self._lease_ms if lease is None else checked_lease(lease), now)
+        lease_ms = self._lease_ms if lease is None else checked_lease(lease)
+        yield from self._extend(batch, lease_ms, now)
 
-    def release(self, batch: TopicBatch | None = None) -> None:
+    @stepwise
+    def release(self, batch: TopicBatch | None = None) -> Steps[None]:
         """Give back the uncommitted messages of a batch: any reader of the group gets them at once."""
-        self._extend(batch, 0, None)
+        yield from self._extend(batch, 0, None)
         if batch is None or self._holds(batch):
             self._held = None
 
-    def take_back(self, batch: TopicBatch) -> None:
+    @stepwise
+    def take_back(self, batch: TopicBatch) -> Steps[None]:
         """Undo a poll whose caller never got what it gave; with commit='read' the next poll gives it."""
         if batch.token:
-            self.release(batch)
+            yield from Reader.release.steps(self, batch)
         else:
             self._unseen = [*batch.messages, *self._unseen]
 
@@ -179,7 +183,8 @@ class Reader(BlockingFacade):
         """Undo an interrupt."""
         self._wait.go_on()
 
-    def begin(self, batch: TopicBatch, message: TopicMessage) -> bool:
+    @stepwise
+    def begin(self, batch: TopicBatch, message: TopicMessage) -> Steps[bool]:
         """Prepare for a message of an iteration; return False when another reader has the batch now."""
         now = time.monotonic()
         if self._open is None:
@@ -187,7 +192,7 @@ class Reader(BlockingFacade):
         elif batch.token and now - self._renewed > self._lease_ms / 3000:
             self._renewed = now
             try:
-                self.extend(batch=batch)
+                yield from self._extend(batch, self._lease_ms, None)
             except LeaseLostError:
                 self._held, self.nlost = None, self.nlost + 1
                 return False
@@ -198,7 +203,8 @@ class Reader(BlockingFacade):
         """End the iteration of a batch."""
         self._done, self._open = self._open, None
 
-    def close(self) -> None:
+    @stepwise
+    def close(self) -> Steps[None]:
         """With 'auto' commit what is done, and give back what isn't or was never committed; the group stays.
 
         Outside a `for`, everything polled with 'auto' counts as done.
@@ -207,11 +213,11 @@ class Reader(BlockingFacade):
         if held is not None:
             try:
                 if self.commit_mode == "auto" and self._open is None:
-                    self.commit(held)
+                    yield from Reader.commit.steps(self, held)
                 else:
                     if self.commit_mode == "auto" and self._done and held.first <= self._done.index:
-                        self.commit(self._done)
-                    self.release(held)
+                        yield from Reader.commit.steps(self, self._done)
+                    yield from Reader.release.steps(self, held)
             except LeaseLostError:
                 self._held, self.nlost = None, self.nlost + 1
         if self._unseen:
@@ -219,11 +225,6 @@ class Reader(BlockingFacade):
                         self._binding.name, self.group.name, self._unseen[0].index,
                         self._unseen[-1].index)  # fmt: skip
         self._wait.close()
-
-    def _undo(self, asked: tuple[TopicBatch, int, int]) -> None:
-        """A poll was cancelled while its call was under way."""
-        with suppress(JobqError):
-            self.take_back(asked[0])
 
     def _check_process(self) -> None:
         if self._pid != os.getpid():
@@ -240,22 +241,42 @@ class Reader(BlockingFacade):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:  # fmt: skip
+        self.end_of_block(kind)
+        self.close()
+
+    def end_of_block(self, kind: type[BaseException] | None) -> None:
+        """What comes before `close` when a `with` ends by an error of this kind."""
         if kind is not None and self._open is None:
             # Not known to be worked off: an automatic commit might lose it.
             self.commit_mode = "manual"
-        self.close()
 
-    def _ask(self, count: int, now: int | None) -> tuple[TopicBatch, int, int]:
+    def _ask(self, count: int, now: int | None) -> Steps[tuple[TopicBatch, int, int]]:
         self._check_process()
         settling = self._held.token if self._held and self.commit_mode == "auto" else ""
         token = f"{self._caller.id}.{self._caller.number + 1}"
         values: Values = {
             "now": moment(now), "token": token, "count": count, "lease_ms": self._lease_ms, "commit": settling,
         }  # fmt: skip
-        reply = self._binding.call("poll", self._caller, values, group=self.group.name)
+        poll = self._binding.call_steps(
+            "poll", self._caller, values, group=self.group.name, whole=True
+        )
+        try:
+            reply = yield from poll
+        except LateReplyError as late:
+            if late.reply[0] not in (b"missing", b"closed"):
+                with suppress(JobqError):
+                    batch, _, _ = self._asked(late.reply, token, settling)
+                    yield from Reader.take_back.steps(self, batch)
+            raise
         if reply[0] == b"missing":
-            self.group.subscribe(self._start, out_of_range=self._out_of_range, now=now)
-            return self._ask(count, now)
+            yield from TopicGroup.subscribe.steps(
+                self.group, self._start, out_of_range=self._out_of_range, now=now
+            )
+            return (yield from self._ask(count, now))
+        return self._asked(reply, token, settling)
+
+    def _asked(self, reply: Any, token: str, settling: str) -> tuple[TopicBatch, int, int]:
+        """What the reply to a poll says: messages, ms until others may come, the last index."""
         word, committed, first, last, deliveries, lease_at, skipped, wait_ms, newest, entries = (
             reply
         )
@@ -274,12 +295,14 @@ class Reader(BlockingFacade):
             self._held = batch
         return batch, wait_ms, newest
 
-    def _extend(self, batch: TopicBatch | None, lease_ms: int, now: int | None) -> None:
+    def _extend(self, batch: TopicBatch | None, lease_ms: int, now: int | None) -> Steps[None]:
         batch = batch or self._held
         if batch is None or not batch.token:
             raise ConfigError("nothing is held; poll with commit='manual' or 'auto' first")
         values: Values = {"now": moment(now), "token": batch.token, "lease_ms": lease_ms}
-        reply = self._binding.run("extend", values, group=self.group.name)
+        reply = yield from self._binding.run_steps(
+            "extend", values, group=self.group.name, whole=True
+        )
         if reply[0] == b"stale":
             raise self._lost(batch)
 
@@ -308,6 +331,7 @@ class AsyncReader(AsyncFacade[Reader]):
     commit = awaited(Reader.commit)
     extend = awaited(Reader.extend)
     release = awaited(Reader.release)
+    begin = awaited(Reader.begin)
     close = awaited(Reader.close)
 
     def interrupt(self) -> None:
@@ -323,7 +347,7 @@ class AsyncReader(AsyncFacade[Reader]):
         while True:
             batch = await self.poll(block=LONGEST_WAIT_S)
             for message in batch.messages:
-                if not await asyncio.to_thread(self.blocking.begin, batch, message):
+                if not await self.begin(batch, message):
                     break
                 yield message
             self.blocking.finish()
@@ -336,7 +360,8 @@ class AsyncReader(AsyncFacade[Reader]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:  # fmt: skip
-        await asyncio.to_thread(self.blocking.__exit__, kind, error, trace)
+        self.blocking.end_of_block(kind)
+        await self.close()
 
 
 def checked_lease(lease: float | timedelta) -> int:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import Any
 
 from jobq.client.connection import Client
 from jobq.client.names import is_name
-from jobq.client.numbered_calls import BYTES_PER_CALL, moment
+from jobq.client.numbered_calls import BYTES_PER_CALL, Values, moment
 from jobq.client.scripts import Argument
 from jobq.config import duration_s
 from jobq.durations import DAY_MS
 from jobq.errors import ConfigError, NotDurableError, ScriptError
-from jobq.protocols.kit.facade import AsyncFacade, awaited, wrapping
+from jobq.protocols.kit.facade import AsyncFacade, BlockingFacade, awaited, stepwise, wrapping
 from jobq.protocols.kit.scripts import PER_CALL
+from jobq.protocols.kit.steps import Ask, Steps
 from jobq.queue.durability import Confirmation
 from jobq.topics import keys
 from jobq.topics.calls import TopicCalls
@@ -29,19 +28,18 @@ from jobq.topics.messages import (
     Record,
     Retention,
     TopicMessage,
+    decoded,
     encoded,
     moment_of,
 )
-from jobq.topics.ranges import read
+from jobq.topics.ranges import RangeReader, messages_of, opened, read
 from jobq.topics.reader import AsyncReader, Commit, Reader
 
 #: Messages that one step of a compaction reads.
 STEP = 500
-#: Messages that a detached read on an event loop takes from its thread at a time.
-PAGE = 500
 
 
-class Topic:
+class Topic(BlockingFacade):
     """The topic `name`, on `client` or the default one. Threads may share it.
 
     Times are the server's. Methods take `now`, epoch ms, in its place: for tests.
@@ -55,6 +53,7 @@ class Topic:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
 
+    @stepwise
     def append(
         self,
         content: bytes | None,
@@ -63,18 +62,20 @@ class Topic:
         headers: Mapping[str, str] | None = None,
         durability: str | None = None,
         now: int | None = None,
-    ) -> int:
+    ) -> Steps[int]:
         """Append one message; return its index. content=None deletes the key at the next compaction."""
         record = Record(content, key, headers)
-        return self._append(encoded(record), durability, now).first
+        done = yield from self._append(encoded(record), durability, now)
+        return done.first
 
+    @stepwise
     def append_many(
         self,
         records: Iterable[bytes | Record],
         *,
         durability: str | None = None,
         now: int | None = None,
-    ) -> list[int]:
+    ) -> Steps[list[int]]:
         """Append messages; return their indexes. A round trip appends up to 1,000, all of them or none.
 
         The indexes of one round trip are consecutive. durability: memory, disk or replicas=n instead of
@@ -84,7 +85,7 @@ class Topic:
         """
         indexes: list[int] = []
         for args in _batches(records):
-            done = self._append(args, durability, now)
+            done = yield from self._append(args, durability, now)
             indexes += range(done.first, done.last + 1)
         return indexes
 
@@ -121,31 +122,40 @@ class Topic:
         """
         return read(self._binding, start, end, out_of_range)
 
-    def get(self, index: int) -> TopicMessage | None:
+    @stepwise
+    def get(self, index: int) -> Steps[TopicMessage | None]:
         """Return the message of that index; None when it was dropped or doesn't exist yet."""
-        found = list(read(self._binding, index, index, "earliest"))
+        reading = RangeReader(self._binding, index, index, strict=False)
+        found = yield from messages_of(reading, 1)
         return found[0] if found else None
 
-    def find(self, at: datetime | float) -> int:
+    @stepwise
+    def find(self, at: datetime | float) -> Steps[int]:
         """Return the lowest index appended at that time or later; the last index + 1 when there is none."""
-        return int(self._binding.run("find", {"time": moment_of(at)})[0])
+        found = yield from self._binding.run_steps("find", {"time": moment_of(at)})
+        return int(found[0])
 
-    def groups(self) -> list[str]:
+    @stepwise
+    def groups(self) -> Steps[list[str]]:
         """Return the names of the groups, sorted."""
-        return self.describe().groups
+        return (yield from Topic.describe.steps(self)).groups  # type: ignore[no-any-return]
 
-    def strange_groups(self) -> list[bytes]:
+    @stepwise
+    def strange_groups(self) -> Steps[list[bytes]]:
         """Return entries of the list of groups that can't be a group's name, sorted."""
-        listed = self.client.command("SMEMBERS", self._binding.key("groups"))
+        listed = yield from self._binding.command_steps("SMEMBERS", self._binding.key("groups"))
         return sorted(name for name in listed if not is_name("group", name))
 
-    def forget_group(self, name: bytes) -> bool:
+    @stepwise
+    def forget_group(self, name: bytes) -> Steps[bool]:
         """Remove an entry that can't be a group's name from the list; return whether it was there."""
-        return bool(self.client.command("SREM", self._binding.key("groups"), name))
+        key = self._binding.key("groups")
+        return bool((yield from self._binding.command_steps("SREM", key, name)))
 
-    def describe(self, *, now: int | None = None) -> Description:
+    @stepwise
+    def describe(self, *, now: int | None = None) -> Steps[Description]:
         """Return what the topic holds, and its limits."""
-        reply = self._binding.run("describe", {"now": moment(now)})
+        reply = yield from self._binding.run_steps("describe", {"now": moment(now)})
         first, last, messages, nbytes, oldest_at, newest_at, base_to, phase, age, count, size = (
             reply[:11]
         )
@@ -155,6 +165,7 @@ class Topic:
             Retention(age, count, size, bool(reply[11]), reply[12]), names,
         )  # fmt: skip
 
+    @stepwise
     def set_limits(
         self,
         *,
@@ -163,15 +174,16 @@ class Topic:
         max_bytes: int | None = None,
         compact: bool | None = None,
         tombstones: float | timedelta | None = None,
-    ) -> Retention:
+    ) -> Steps[Retention]:
         """Change how long messages are kept; return the limits. None leaves a limit as it is, 0 removes it.
 
         Every append applies the limits to a few messages; `trim` applies them to all. compact: of each key only the
         newest message is kept, and all without a key; it goes with max_age, not with the other two.
         tombstones: how long a compaction keeps the deletion of a key, a day by default.
         """
-        if tombstones is None and compact and not self.limits().tombstone_ms:
-            tombstones = DAY_MS / 1000
+        if tombstones is None and compact:
+            now = yield from Topic.limits.steps(self)
+            tombstones = None if now.tombstone_ms else DAY_MS / 1000
         values = {
             "max_age": _whole("max_age", max_age, 1000),
             "max_count": _whole("max_count", max_count),
@@ -179,58 +191,70 @@ class Topic:
             "compact": "" if compact is None else int(compact),
             "tombstone_ms": _whole("tombstones", tombstones, 1000),
         }
-        if self._binding.run("limits", values)[0] == b"both":
+        if (yield from self._binding.run_steps("limits", values))[0] == b"both":
             raise ConfigError(
                 f"topic {self.name!r}: compaction keeps the newest of every key, so it goes with max_age only; "
                 "take max_count and max_bytes away (0), or compact"
             )
-        return self.limits()
+        return (yield from Topic.limits.steps(self))  # type: ignore[no-any-return]
 
-    def limits(self) -> Retention:
+    @stepwise
+    def limits(self) -> Steps[Retention]:
         """Return the limits."""
-        return self.describe().limits
+        return (yield from Topic.describe.steps(self)).limits  # type: ignore[no-any-return]
 
-    def trim(self, before: int | None = None, *, now: int | None = None) -> int:
+    @stepwise
+    def trim(self, before: int | None = None, *, now: int | None = None) -> Steps[int]:
         """Drop what the limits no longer allow, or all below an index; return the first index kept."""
         while True:
             values = {"now": moment(now), "before": "" if before is None else before}
-            first, more = self._binding.run("trim", values)
+            first, more = yield from self._binding.run_steps("trim", values)
             if not more:
                 return int(first)
 
-    def compact(self, *, now: int | None = None) -> int:
+    @stepwise
+    def compact(self, *, now: int | None = None) -> Steps[int]:
         """Compact up to the current last message; return the index reached. Safe while the topic is in use."""
         values = {"now": moment(now), "limit": STEP}
-        under_way, reached = self._binding.run("compact", {**values, "begin": 1})
+        under_way, reached = yield from self._compact({**values, "begin": 1})
         while under_way:
-            under_way, reached = self._binding.run("compact", {**values, "begin": 0})
+            under_way, reached = yield from self._compact({**values, "begin": 0})
         return int(reached)
 
-    def delete(self) -> None:
+    @stepwise
+    def delete(self) -> Steps[None]:
         """Delete the topic with its groups, whatever types its keys have. A later append starts at index 1 again."""
         prefix = self._binding.prefix
         try:
-            listed = self.client.command("SMEMBERS", self._binding.key("groups"))
+            listed = yield from self._binding.command_steps("SMEMBERS", self._binding.key("groups"))
         except ScriptError:
             listed = []  # no list of names
         for name in listed:
             if is_name("group", name):
-                self.client.command("UNLINK", *keys.of_group(prefix, name.decode()))
-        self.client.command("UNLINK", *keys.of_topic(prefix))
-        self.client.command("SREM", keys.topic_names(self.client.namespace), self.name)
+                of_group = keys.of_group(prefix, name.decode())
+                yield from self._binding.command_steps("UNLINK", *of_group)
+        yield from self._binding.command_steps("UNLINK", *keys.of_topic(prefix))
+        listed = keys.topic_names(self.client.namespace)
+        yield from self._binding.command_steps("SREM", listed, self.name)
         self._binding.forget()
 
-    def _append(self, args: list[Any], durability: str | None, now: int | None) -> Appended:
+    def _compact(self, values: Values) -> Steps[Any]:
+        return self._binding.run_steps("compact", values)
+
+    def _append(self, args: list[Any], durability: str | None, now: int | None) -> Steps[Appended]:
         binding = self._binding
-        binding.register()
+        yield from binding.register_steps()
         level = durability or self.client.durability
         if level == "memory":
-            return self._appended(binding.once("append", {"now": moment(now)}, args))
+            reply = yield from binding.once_steps("append", {"now": moment(now)}, args)
+            return (yield from self._appended(reply))
         caller = binding.callers.take()
         confirmation = Confirmation(level, self.client, f"{binding.prefix}call:{caller.id}")
-        reply = binding.call("append", caller, {"now": moment(now)}, args, by=confirmation.exchange)
+        append, by = binding.scripts()["append"], confirmation.exchange
+        # A confirmation holds its connection, so it has one of its own, and a thread.
+        reply = yield Ask(lambda: append.call(caller, {"now": moment(now)}, args, by=by))
         binding.callers.give_back(caller)
-        done = self._appended(reply)
+        done = yield from self._appended(reply)
         if confirmation.missing:
             raise NotDurableError(
                 f"topic {self.name!r} has {done.first} to {done.last}, but not as durable as "
@@ -238,12 +262,12 @@ class Topic:
             )
         return done
 
-    def _appended(self, reply: list[Any]) -> Appended:
+    def _appended(self, reply: list[Any]) -> Steps[Appended]:
         done = Appended._make(reply[1:])
         if done.first == 1:
             # New, or deleted by another process since this one registered it.
             self._binding.forget()
-            self._binding.register()
+            yield from self._binding.register_steps()
         return done
 
 
@@ -278,10 +302,10 @@ class AsyncTopic(AsyncFacade[Topic]):
         out_of_range: str = "error",
     ) -> AsyncIterator[TopicMessage]:
         """See Topic.read."""
-        reading = await asyncio.to_thread(self.blocking.read, start, end, out_of_range=out_of_range)
-        while page := await asyncio.to_thread(lambda: list(islice(reading, PAGE))):
-            for message in page:
-                yield message
+        reading = await self.perform(opened(self.blocking._binding, start, end, out_of_range))
+        while page := await self.perform(reading.next()):
+            for entry in page:
+                yield decoded(entry)
 
 
 def _batches(records: Iterable[bytes | Record]) -> Iterator[list[str | bytes]]:

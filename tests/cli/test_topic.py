@@ -10,13 +10,13 @@ import sys
 
 import pytest
 
+from jobq.client.runtime import runtime
 from jobq.topics import RedismqTopic, Topic
-from jobq.topics import calls as binding
 
 
 @pytest.fixture
 def orders(client):
-    binding._registered.clear()
+    runtime.listed_topics.clear()
     return Topic("orders", client)
 
 

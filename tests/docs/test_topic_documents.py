@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from jobq.client.functions import area_library, load_library
+from jobq.client.runtime import runtime
 from jobq.topics import Topic, keys
-from jobq.topics import calls as binding
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 CALL = re.compile(r"(FCALL .*?)\n(?:-> (\w+)|(?=FCALL))", re.DOTALL)
@@ -24,7 +24,7 @@ def library_loaded(client, redis):
 
 
 def test_function_calls_of_the_wire_page_do_what_it_says(client, redis, library_loaded):
-    binding._registered.clear()
+    runtime.listed_topics.clear()
     text = (DOCS / "reference" / "wire.md").read_text()
     blocks = [b for b in re.findall(r"```text\n(.*?)```", text, re.DOTALL) if "FCALL topic_" in b]
     replies = []

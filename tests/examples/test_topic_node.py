@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from jobq.client.functions import area_library, load_library
+from jobq.client.runtime import runtime
 from jobq.topics import Topic
-from jobq.topics import calls as binding
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.needs("node")
 def test_node_reads_what_python_wrote_and_answers(run, server, client, redis):
-    binding._registered.clear()
+    runtime.listed_topics.clear()
     load_library(client, area_library("topic"))
     writing = run("examples/topic_node/write.py")
     assert writing.communicate(timeout=300)[0] == "appended [1, 2, 3]\n"

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from jobq.client.runtime import runtime
 from jobq.topics import Topic
-from jobq.topics import calls as binding
 
 
 @pytest.fixture
 def topic(client: Any) -> Topic:
     """The topic `orders` on an emptied server."""
-    binding._registered.clear()
+    runtime.listed_topics.clear()
     return Topic("orders", client)
 
 

@@ -63,7 +63,7 @@ def test_verbs_do_what_their_twins_do(orders):
     # Verbs of a person who mends damage have no twin.
     [(AsyncTopic, Topic, {"forget_group", "strange_groups"}), (AsyncTopicGroup, TopicGroup, set()),
      # What iteration and cancelling are made of, and what tells of the reader.
-     (AsyncReader, Reader, {"begin", "finish", "interrupted", "take_back"})],
+     (AsyncReader, Reader, {"begin", "end_of_block", "finish", "interrupted", "take_back"})],
 )  # fmt: skip
 def test_every_verb_has_a_twin(twin, one, own):
     verbs = {name for name in vars(one) if not name.startswith("_")}
@@ -121,6 +121,7 @@ def cancelled_poll(reader):
 def test_cancelled_poll_gives_back_what_it_was_just_handed(orders):
     async def life():
         await orders.append(b"x")
+        await orders.group("g").subscribe()
         await cancelled_poll(orders.reader("g"))
         return (await orders.reader("g").poll()).messages
 
@@ -130,6 +131,7 @@ def test_cancelled_poll_gives_back_what_it_was_just_handed(orders):
 def test_next_poll_has_what_a_cancelled_one_was_handed_when_reading_settles(orders):
     async def life():
         await orders.append_many([b"1", b"2", b"3"])
+        await orders.group("g").subscribe()
         reader = orders.reader("g", commit="read")
         await cancelled_poll(reader)
         assert (await orders.group("g").lag()).settled == 3
@@ -143,6 +145,7 @@ def test_next_poll_has_what_a_cancelled_one_was_handed_when_reading_settles(orde
 def test_closing_tells_of_what_nobody_saw(orders, caplog):
     async def life():
         await orders.append_many([b"1", b"2"])
+        await orders.group("g").subscribe()
         async with orders.reader("g", commit="read") as reader:
             await cancelled_poll(reader)
 
@@ -153,6 +156,7 @@ def test_closing_tells_of_what_nobody_saw(orders, caplog):
 def test_poll_cancelled_twice_gives_back_what_it_was_handed_and_the_reader_works_on(orders):
     async def life():
         await orders.append(b"x")
+        await orders.group("g").subscribe()
         reader = orders.reader("g")
         polling = asyncio.create_task(reader.poll())
         await asyncio.sleep(0)

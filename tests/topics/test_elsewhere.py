@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from jobq.client.connection import connect
+from jobq.client.runtime import runtime
 from jobq.config import ServerSettings
 from jobq.errors import ConfigError, ScriptError
 from jobq.queue.queue import Queue
 from jobq.topics import Record, RedismqTopic, Topic, topic_names
-from jobq.topics import calls as binding
 from tests.client.deployments import Spread
 from tests.conftest import answering, binary, start
 from tests.security.logins import logins
@@ -64,7 +64,7 @@ def test_redismq_layout_on_a_cluster_needs_a_hash_tag(cluster, spread):
 @pytest.fixture
 def user(server, redis, client, capsys):
     """user("orders"): a client of a user made by `jobq acl topic` for these topics; functions are there."""
-    binding._registered.clear()
+    runtime.listed_topics.clear()
     with logins(server, redis, client, capsys) as login:
         yield lambda *topics: login("topic", *(["--queues", ",".join(topics)] if topics else []))
 

@@ -204,7 +204,7 @@ def test_paused_group_with_an_ended_lease_asks_nobody_to_look_at_once(ten):
     reader.poll(2)
     reader.release()
     ten.group("g").pause()
-    batch, wait_ms, _ = reader._ask(10, None)
+    batch, wait_ms, _ = reader.perform(reader._ask(10, None))
     assert (batch.messages, wait_ms) == ([], -1)
     ten.group("g").resume()
     assert len(reader.poll(10).messages) == 2

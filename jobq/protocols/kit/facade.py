@@ -5,7 +5,7 @@ they are steps (see `steps`). The asyncio class names the methods that it offers
 class, `blocking`, to do them::
 
     class AsyncTopic(AsyncFacade[Topic]):
-        append = awaited(Topic.append)           # a plain method runs in a thread
+        append = awaited(Topic.append)           # a plain method would run in a thread
         reader = wrapping(Topic.reader, AsyncReader)
 
     await AsyncTopic(Topic("orders")).append(b"x")
@@ -23,7 +23,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 from jobq.client.aio import async_client
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import ScriptCall
-from jobq.protocols.kit.steps import Steps, adrive, drive
+from jobq.protocols.kit.steps import Request, Steps, adrive, drive
 
 B = TypeVar("B")
 P = ParamSpec("P")
@@ -37,11 +37,16 @@ class BlockingFacade:
     client: Client
 
     def perform(self, steps: ScriptCall[T] | Steps[T]) -> T:
-        """Do one request or steps; the result."""
-        if isinstance(steps, ScriptCall):
-            result: T = self.client.ask(steps)
+        """Make one call or do steps; the result."""
+        if isinstance(steps, ScriptCall | Request):
+            result: T = self._call(steps)
             return result
-        return drive(steps, self.perform)
+        return drive(steps, self._call)
+
+    def _call(self, call: Any) -> Any:
+        if isinstance(call, Request):
+            return self.client.perform(call.key, call.state)
+        return self.client.ask(call)
 
 
 class AsyncFacade(Generic[B]):
@@ -58,21 +63,28 @@ class AsyncFacade(Generic[B]):
         return f"Async{self.blocking!r}"
 
     async def perform(self, steps: ScriptCall[T] | Steps[T]) -> T:
-        """Do one request or steps; the result."""
+        """Make one call or do steps; the result."""
         if self._settling:
             await asyncio.shield(asyncio.wait(set(self._settling)))
-        if isinstance(steps, ScriptCall):
-            return await self._request(steps)
-        return await adrive(steps, self._request, self._settling)
+        if isinstance(steps, ScriptCall | Request):
+            result: T = await self._call(steps)
+            return result
+        return await adrive(steps, self._call, self._settling)
 
-    async def _request(self, request: ScriptCall[T]) -> T:
-        """Make one request on this event loop."""
+    def _call(self, call: Any) -> Coroutine[Any, Any, Any]:
+        """One call, on this event loop."""
         blocking: Any = self.blocking
-        return await async_client(blocking.client).ask(request)
+        client = async_client(blocking.client)
+        if isinstance(call, Request):
+            return client.perform(call.key, call.state, whole=call.whole)
+        return client.ask(call)
 
 
 class Stepwise(Generic[P, T]):
     """For type checkers: a method whose body is steps, of the blocking class."""
+
+    #: The method without its driver, for other steps: `yield from Topic.describe.steps(topic)`.
+    steps: Callable[..., Any]
 
     @overload
     def __get__(self, instance: None, owner: Any) -> Stepwise[P, T]: ...

@@ -1,6 +1,6 @@
 """A method written once for threads and for asyncio: it yields what to do next, and a driver does it.
 
-Steps are a generator. It yields calls of scripts (`ScriptCall`), other blocking calls (`Ask`) and sleeps (`Nap`), gets
+Steps are a generator. It yields calls (`ScriptCall`, `Request`), other blocking calls (`Ask`) and sleeps (`Nap`), gets
 back what each gave, and returns its result. `drive` does the steps in the calling thread, `adrive` on an event loop.
 """
 
@@ -14,10 +14,23 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from jobq.client.numbered_calls import ScriptCall
+from jobq.client.aio import LateReplyError
+from jobq.client.numbered_calls import CallState, ScriptCall
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class Request(NamedTuple):
+    """Make one call on the node that serves `key`; its raw reply is sent back.
+
+    whole: a coroutine that is cancelled during the call gets the reply nevertheless, as LateReplyError: so the steps
+    can take back what the call brought, before the cancellation goes on.
+    """
+
+    key: str
+    state: CallState
+    whole: bool = False
 
 
 class Ask(NamedTuple, Generic[T]):
@@ -40,7 +53,7 @@ class Nap(NamedTuple):
     files: tuple[int, ...] = ()
 
 
-Step = ScriptCall[Any] | Ask[Any] | Nap
+Step = ScriptCall[Any] | Request | Ask[Any] | Nap
 Steps = Generator[Step, Any, T]
 
 
@@ -50,8 +63,8 @@ def ask(request: ScriptCall[T]) -> Steps[T]:
     return result
 
 
-def drive(steps: Steps[T], run: Callable[[ScriptCall[Any]], Any]) -> T:
-    """Do the steps in this thread; `run` makes the requests."""
+def drive(steps: Steps[T], run: Callable[[Any], Any]) -> T:
+    """Do the steps in this thread; `run` makes the calls."""
     try:
         step = next(steps)
         while True:
@@ -66,8 +79,8 @@ def drive(steps: Steps[T], run: Callable[[ScriptCall[Any]], Any]) -> T:
         return result
 
 
-def _done(step: Step, run: Callable[[ScriptCall[Any]], Any]) -> Any:
-    if isinstance(step, ScriptCall):
+def _done(step: Step, run: Callable[[Any], Any]) -> Any:
+    if isinstance(step, ScriptCall | Request):
         return run(step)
     return step.call() if isinstance(step, Ask) else nap(step)
 
@@ -85,10 +98,10 @@ def nap(step: Nap) -> list[int]:
 
 async def adrive(
     steps: Steps[T],
-    run: Callable[[ScriptCall[Any]], Awaitable[Any]],
+    run: Callable[[Any], Awaitable[Any]],
     settling: set[asyncio.Future[Any]],
 ) -> T:
-    """Do the steps on the running loop; `run` makes the requests.
+    """Do the steps on the running loop; `run` makes the calls.
 
     settling: where calls are noted that a cancelled coroutine left behind, until they have ended.
     """
@@ -104,14 +117,16 @@ async def adrive(
     except StopIteration as end:
         result: T = end.value
         return result
+    except LateReplyError:
+        raise asyncio.CancelledError from None
 
 
 async def _adone(
     step: Step,
-    run: Callable[[ScriptCall[Any]], Awaitable[Any]],
+    run: Callable[[Any], Awaitable[Any]],
     settling: set[asyncio.Future[Any]],
 ) -> Any:
-    if isinstance(step, ScriptCall):
+    if isinstance(step, ScriptCall | Request):
         return await run(step)
     if isinstance(step, Nap):
         return await anap(step)
