@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jobq.chaos.proxy import BOTH, DOWN
 from jobq.chaos.round_setup import RoundSetup
@@ -17,9 +17,14 @@ def lost_reply(setup: RoundSetup) -> None:
     before = proxy.lost
     with setup.injected("lost-reply"):
         proxy.lose_reply(setup.random.randint(1, 8))
-        deadline = time.monotonic() + 1
-        while proxy.lost == before and time.monotonic() < deadline:
-            time.sleep(0.005)
+        _await(lambda: proxy.lost != before)
+
+
+def _await(happened: Callable[[], bool]) -> None:
+    """Wait a second at most until the proxy has done what it was asked."""
+    deadline = time.monotonic() + 1
+    while not happened() and time.monotonic() < deadline:
+        time.sleep(0.005)
 
 
 def reset(setup: RoundSetup) -> None:
@@ -34,9 +39,7 @@ def tear(setup: RoundSetup) -> None:
     before = proxy.torn
     with setup.injected("tear"):
         proxy.tear(setup.random.randint(1, 100))
-        deadline = time.monotonic() + 1
-        while proxy.torn == before and time.monotonic() < deadline:
-            time.sleep(0.005)
+        _await(lambda: proxy.torn != before)
 
 
 def blackhole(setup: RoundSetup) -> None:

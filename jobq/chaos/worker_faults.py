@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 
 from jobq.chaos.round_setup import RoundSetup
 from jobq.chaos.workers import alive, children_of, signalled
@@ -23,23 +24,20 @@ def child_kill(setup: RoundSetup) -> None:
 
 def worker_kill(setup: RoundSetup) -> None:
     """Kill -9 one supervisor, whose processes must exit too; then start a new worker."""
-    worker = setup.worker()
-    children = children_of(worker.pid)
-    setup.workers.remove(worker)
-    with setup.injected("worker-kill", [worker.pid, *children], cuts=True):
-        worker.kill()
-        worker.wait()
-    _await_exit(setup, children)
-    setup.workers.start()
+    _replace(setup, "worker-kill", os.kill)
 
 
 def host_loss(setup: RoundSetup) -> None:
     """Kill -9 a supervisor and its processes at once, as if their machine were lost; then start a new worker."""
+    _replace(setup, "host-loss", os.killpg)
+
+
+def _replace(setup: RoundSetup, name: str, kill: Callable[[int, int], None]) -> None:
     worker = setup.worker()
     children = children_of(worker.pid)
     setup.workers.remove(worker)
-    with setup.injected("host-loss", [worker.pid, *children], cuts=True):
-        os.killpg(worker.pid, signal.SIGKILL)
+    with setup.injected(name, [worker.pid, *children], cuts=True):
+        kill(worker.pid, signal.SIGKILL)
         worker.wait()
     _await_exit(setup, children)
     setup.workers.start()

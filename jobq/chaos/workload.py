@@ -9,7 +9,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jobq.chaos.bad_jobs import AMPLE_S, KINDS, LOOK_S, WAYS, gone, outlived
@@ -67,28 +67,28 @@ def poison(mid: str, kind: str) -> None:
 
 def fork(mid: str, way: str) -> None:
     """Fork, end the fork in its way, and wait until it has exited."""
-    _note("start")
-    pid, began = os.fork(), time.monotonic()
-    if pid == 0:
-        return WAYS[way]()
-    while not gone(pid):
-        if outlived(pid, began):
-            ledger.write("orphan", pid=pid)
-        time.sleep(LOOK_S)
-    return _note("end")
+    for pause_s in _forked(way):
+        time.sleep(pause_s)
 
 
 async def fork_on_loop(mid: str, way: str) -> None:
     """The same on an event loop."""
+    for pause_s in _forked(way):
+        await asyncio.sleep(pause_s)
+
+
+def _forked(way: str) -> Iterator[float]:
+    """Yield pauses until the fork has exited. In the fork, end without any, or as its way does."""
     _note("start")
     pid, began = os.fork(), time.monotonic()
     if pid == 0:
-        return WAYS[way]()
+        WAYS[way]()
+        return
     while not gone(pid):
         if outlived(pid, began):
             ledger.write("orphan", pid=pid)
-        await asyncio.sleep(LOOK_S)
-    return _note("end")
+        yield LOOK_S
+    _note("end")
 
 
 job(name="jobq.chaos.fork", queue=QUEUE)(fork_on_loop if os.environ.get(LOOP) else fork)

@@ -21,12 +21,14 @@ from jobq.cli.options import (
     yes_option,
 )
 from jobq.cli.output import Listing
-from jobq.cli.session import Session, command
+from jobq.cli.session import Session, command, opens
 from jobq.errors import ConfigError
 from jobq.queue.queue import Queue
 from jobq.queue.types import DeadMessage
 
 PER_CALL = 500
+#: Changes dead messages of a queue; a word for each.
+Action = Callable[[Queue, list[str]], list[str]]
 DEAD = Listing(
     ("queue", "dead id:dead_id", "job", "died at:died_at", "attempts", "ncrashes", "reason"),
     ("ncrashes", "attempts", "died at", "job"),
@@ -101,7 +103,6 @@ def list_(
 ) -> None:  # fmt: skip
     """List dead messages with the reason, newest first."""
     where = Where(conditions)
-
     left: list[str] = []
 
     def page(queue: Queue) -> Iterator[dict[str, Any]]:
@@ -139,6 +140,74 @@ def show(session: Session, dead_id: str, queues: str | None) -> bool:
     return False
 
 
+class Chosen:
+    """The dead messages that revive and purge work on: those named, all of one queue, or those that match."""
+
+    def __init__(
+        self, session: Session, ids: tuple[str, ...], everything: bool, conditions: tuple[str, ...],
+        older_than: float | None, queues: str | None,
+    ) -> None:  # fmt: skip
+        self._session, self._ids, self._everything, self._queues = session, ids, everything, queues
+        self._where, self._older_s = Where(conditions), older_than or 0
+        if bool(ids) == (everything or bool(conditions)):
+            given = "IDs and --all or --where" if ids else "neither IDs nor --all nor --where"
+            raise ConfigError(f"{given} were given; give one of them")
+        if everything and not queues:
+            raise ConfigError("--all needs the queue; give --queues NAME")
+        if older_than is not None and ids:
+            raise ConfigError(
+                f"--older-than {older_than:g}s goes with --all or --where; leave it out"
+            )
+        those = f" where {' and '.join(conditions)}" if conditions else ""
+        self.text = ", ".join(ids) or f"all the dead of {queues or 'all queues'}{those}"
+
+    def each(self, label: str, act: Action) -> list[str]:
+        """Do one thing to all of them; return the word for each."""
+        if self._ids:
+            return [self._one(dead_id, act) for dead_id in self._ids]
+        session, names = self._session, self._queues
+        names = session.only(names, "--all").name if self._everything else names
+        return list(session.from_each(names, lambda queue: self._all(queue, label, act)))
+
+    def _one(self, dead_id: str, act: Action) -> str:
+        found = list(_found(self._session, dead_id, self._queues))
+        if len(found) > 1:
+            places = ", ".join(queue.name for queue, _ in found)
+            raise ConfigError(f"{dead_id!r} is dead in {places}; choose one with --queues")
+        word = "nil"
+        record: dict[str, Any] = {"dead_id": dead_id, "queue": None}
+        for queue, message in found:
+            [word] = act(queue, [message.dead_id])
+            record = {"dead_id": message.dead_id, "queue": queue.name}
+        text = "not among the dead" if word == "nil" else word
+        self._session.say({**record, "action": word}, f"{dead_id}: {text}")
+        return word
+
+    def _all(self, queue: Queue, label: str, act: Action) -> list[str]:
+        # Named first, then changed: a revived message that dies at once isn't met again.
+        until = (time.time() - self._older_s) * 1000
+        ids = [
+            message.dead_id
+            for message in filter(self._where, _opened(self._session, queue))
+            if message.died_at <= until or not self._older_s
+        ]
+        words: list[str] = []
+        with output.progress(len(ids), label, quiet=self._session.as_json) as bar:
+            for first in range(0, len(ids), PER_CALL):
+                some = ids[first : first + PER_CALL]
+                words += act(queue, some)
+                bar.update(len(some))
+        counted = {word: words.count(word) for word in sorted(set(words))}
+        told = ", ".join(f"{number:,} {word}" for word, number in counted.items()) or "none dead"
+        self._session.say({"queue": queue.name, **counted}, f"{queue.name}: {told}")
+        return words
+
+
+on_chosen = opens(
+    "chosen", Chosen, ids_argument, all_option, where_option, older_option, queues_option
+)
+
+
 @command(
     "revive",
     "resize:a.jpg",
@@ -147,124 +216,33 @@ def show(session: Session, dead_id: str, queues: str | None) -> bool:
     group=dead,
     changes=True,
 )
-@ids_argument
-@all_option
-@where_option
-@older_option
-@queues_option
-def revive(session: Session, ids: tuple[str, ...], queues: str | None, **which: Any) -> bool:
+@on_chosen
+def revive(session: Session, chosen: Chosen) -> bool:
     """Enqueue dead messages again, with all their attempts.
 
     Exit code 1: there is no such dead message, or a newer message has its mid.
     """
-    words = _each(
-        session, ids, queues, which, "reviving", lambda queue, some: queue.admin.revive(*some)
-    )
+    words = chosen.each("reviving", lambda queue, ids: queue.admin.revive(*ids))
     return all(word == "revived" for word in words)
 
 
 @command(
     "purge", "resize:a.jpg", "--all --queues low --older-than 7d --yes", group=dead, changes=True
 )
-@ids_argument
-@all_option
-@where_option
-@older_option
-@queues_option
+@on_chosen
 @yes_option
-def purge(
-    session: Session, ids: tuple[str, ...], queues: str | None, yes: bool, **which: Any
-) -> bool:
+def purge(session: Session, chosen: Chosen, yes: bool) -> bool:
     """Delete dead messages.
 
     Exit code 1: there is no such dead message.
     """
-    _check(ids, queues, which)
-    those = f" where {' and '.join(which['conditions'])}" if which["conditions"] else ""
-    of = f"all the dead of {queues or 'all queues'}{those}"
-    session.confirmed(f"Delete {', '.join(ids) or of}?", yes)
-    words = _each(session, ids, queues, which, "purging", _purged)
-    return all(word == "purged" for word in words)
+    session.confirmed(f"Delete {chosen.text}?", yes)
+    return all(word == "purged" for word in chosen.each("purging", _purged))
 
 
 def _purged(queue: Queue, ids: list[str]) -> list[str]:
     gone = queue.admin.purge(*ids)
     return ["purged"] * gone + ["nil"] * (len(ids) - gone)
-
-
-def _each(
-    session: Session, ids: tuple[str, ...], queues: str | None, which: dict[str, Any], label: str,
-    act: Callable[[Queue, list[str]], list[str]],
-) -> list[str]:  # fmt: skip
-    """Do one thing to the dead named, to all of one queue, or to those that match; the word for each."""
-    _check(ids, queues, which)
-    if ids:
-        return [_one(session, dead_id, queues, act) for dead_id in ids]
-    where, older_s = Where(which["conditions"]), which["older_than"] or 0
-    names = [session.only(queues, "--all").name] if which["everything"] else queues
-    return list(
-        session.from_each(names, lambda queue: _all(session, queue, older_s, where, label, act))
-    )
-
-
-def _check(ids: tuple[str, ...], queues: str | None, which: dict[str, Any]) -> None:
-    many = which["everything"] or bool(which["conditions"])
-    Where(which["conditions"])
-    if bool(ids) == many:
-        given = "IDs and --all or --where" if ids else "neither IDs nor --all nor --where"
-        raise ConfigError(f"{given} were given; give one of them")
-    if which["everything"] and not queues:
-        raise ConfigError("--all needs the queue; give --queues NAME")
-    if which["older_than"] is not None and ids:
-        raise ConfigError(
-            f"--older-than {which['older_than']:g}s goes with --all or --where; leave it out"
-        )
-
-
-def _one(
-    session: Session, dead_id: str, queues: str | None, act: Callable[[Queue, list[str]], list[str]]
-) -> str:
-    found = list(_found(session, dead_id, queues))
-    if len(found) > 1:
-        raise ConfigError(
-            f"{dead_id!r} is dead in {', '.join(q.name for q, _ in found)}; choose one with --queues"
-        )
-    word = act(found[0][0], [found[0][1].dead_id])[0] if found else "nil"
-    record = {
-        "dead_id": found[0][1].dead_id if found else dead_id,
-        "queue": found[0][0].name if found else None,
-    }
-    session.say(
-        {**record, "action": word}, f"{dead_id}: {'not among the dead' if word == 'nil' else word}"
-    )
-    return word
-
-
-def _all(
-    session: Session,
-    queue: Queue,
-    older_s: float,
-    where: Where,
-    label: str,
-    act: Callable[[Queue, list[str]], list[str]],
-) -> list[str]:
-    # Named first, then changed: a revived message that dies at once isn't met again.
-    until = time.time() * 1000 - older_s * 1000
-    ids = [
-        message.dead_id
-        for message in filter(where, _opened(session, queue))
-        if message.died_at <= until or not older_s
-    ]
-    words: list[str] = []
-    with output.progress(len(ids), label, quiet=session.as_json) as bar:
-        for first in range(0, len(ids), PER_CALL):
-            some = ids[first : first + PER_CALL]
-            words += act(queue, some)
-            bar.update(len(some))
-    counted = {word: words.count(word) for word in sorted(set(words))}
-    told = ", ".join(f"{number:,} {word}" for word, number in counted.items()) or "none dead"
-    session.say({"queue": queue.name, **counted}, f"{queue.name}: {told}")
-    return words
 
 
 def _opened(session: Session, queue: Queue, offset: int = 0) -> Iterator[DeadMessage]:
@@ -288,16 +266,12 @@ def _found(
 
 
 def _find(queue: Queue, dead_id: str) -> DeadMessage | None:
-    newest = queue.admin.dead(mid=dead_id) or queue.admin.dead(
-        mid=dead_id.rpartition("#")[0] or dead_id
-    )
+    mid, hash_, _ = dead_id.rpartition("#")
+    newest = queue.admin.dead(mid=dead_id) or (hash_ and queue.admin.dead(mid=mid or dead_id))
     if newest and dead_id in (newest[0].mid, newest[0].dead_id):
         return newest[0]
-    return (
-        next((m for m in queue.admin.every_dead() if m.dead_id == dead_id), None)
-        if "#" in dead_id
-        else None
-    )
+    every = queue.admin.every_dead() if hash_ else ()
+    return next((message for message in every if message.dead_id == dead_id), None)
 
 
 def _record(

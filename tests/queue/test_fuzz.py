@@ -7,6 +7,7 @@ a script's first write; therefore whatever a script can't use must be found befo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
@@ -156,36 +157,32 @@ SETTINGS = (
 
 
 def _corruptions(queue: Queue, redis: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    for name in FIELDS:
+    for name, value in product(FIELDS, CORRUPT):
         key = f"{queue.prefix}{name}"
-        for value in CORRUPT:
-            yield (
-                f"{name}={value!r:.20}",
-                lambda key=key, value=value: [
-                    redis.hset(key, field, value) for field in redis.hkeys(key)
-                ],
-            )
-    for name in SETTINGS:
-        for value in CORRUPT:
-            yield (
-                f"meta {name}={value!r:.20}",
-                lambda name=name, value=value: redis.hset(f"{queue.prefix}meta", name, value),
-            )
-    for name in ("eoq-backoff?", "ndry-runs", f"call:{CALLER}"):
-        for value in CORRUPT:
-            yield (
-                f"{name}={value!r:.20}",
-                lambda name=name, value=value: redis.set(f"{queue.prefix}{name}", value),
-            )
+        yield (
+            f"{name}={value!r:.20}",
+            lambda key=key, value=value: [
+                redis.hset(key, field, value) for field in redis.hkeys(key)
+            ],
+        )
+    for name, value in product(SETTINGS, CORRUPT):
+        yield (
+            f"meta {name}={value!r:.20}",
+            lambda name=name, value=value: redis.hset(f"{queue.prefix}meta", name, value),
+        )
+    for name, value in product(("eoq-backoff?", "ndry-runs", f"call:{CALLER}"), CORRUPT):
+        yield (
+            f"{name}={value!r:.20}",
+            lambda name=name, value=value: redis.set(f"{queue.prefix}{name}", value),
+        )
     full = "18446744073709551615-18446744073709551615"
     yield "events, ids used up", lambda: redis.xadd(f"{queue.prefix}events", {"1": "x"}, id=full)
     yield "events, foreign", lambda: redis.xadd(f"{queue.prefix}events", {"\xff": "\xff"})
-    for name in ("ready", "mid-circle"):
-        for mid in (b"\xff", b"a\nb", b"x" * 70_000, b""):
-            yield (
-                f"{name} {mid!r:.20}",
-                lambda name=name, mid=mid: redis.lpush(f"{queue.prefix}{name}", mid),
-            )
+    for name, mid in product(("ready", "mid-circle"), (b"\xff", b"a\nb", b"x" * 70_000, b"")):
+        yield (
+            f"{name} {mid!r:.20}",
+            lambda name=name, mid=mid: redis.lpush(f"{queue.prefix}{name}", mid),
+        )
     for score in ("-inf", "inf", "0", "1.5"):
         yield (
             f"due at {score}",
