@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,14 +62,10 @@ def _kept(lake: Lake, queues: Sequence[str]) -> set[tuple[str, str]]:
 
 def _rows(bad: Sequence[tuple[str, BadEntry]]) -> pa.Table:
     now = datetime.now(UTC)
-    columns: list[list[Any]] = [
-        [queue for queue, _ in bad],
-        [one.id.decode() for _, one in bad],
-        [one.version.decode("utf-8", "backslashreplace") for _, one in bad],
-        [one.value for _, one in bad],
-        [one.reason for _, one in bad],
-        [now] * len(bad),
-    ]
-    schema = QUARANTINE.schema()
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    rows = [
+        {
+            "queue": queue, "entry_id": one.id.decode(), "content": one.value, "reason": one.reason,
+            "version": one.version.decode("utf-8", "backslashreplace"), "seen_at": now,
+        } for queue, one in bad
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, QUARANTINE.schema())

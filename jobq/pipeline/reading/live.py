@@ -194,12 +194,4 @@ def text(value: bytes) -> str:
 
 def batch_of(request: ReadRequest, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     """Convert rows to the request's columns; times are epoch µs."""
-    schema = request.schema()
-    return pa.RecordBatch.from_arrays([_column(field, rows) for field in schema], schema=schema)
-
-
-def _column(field: pa.Field[Any], rows: Sequence[dict[str, Any]]) -> pa.Array[Any]:
-    values = [row.get(field.name) for row in rows]
-    timed = pa.types.is_timestamp(field.type)
-    found: pa.Array[Any] = pa.array(values, pa.int64() if timed else field.type)
-    return found.cast(field.type) if timed else found
+    return pa.RecordBatch.from_pylist(list(rows), schema=request.schema())

@@ -162,8 +162,7 @@ def _bytes(one: BadEntry) -> bytes:
 
 def _shells(name: str, bad: list[BadEntry]) -> pa.RecordBatch:
     """Return rows with nothing but the entry's id."""
-
-    rows = []
+    rows: list[dict[str, Any]] = []
     for one in bad:
         ms, seq = offsets.parsed_id(one.id.decode())
         told = ms < 253_402_300_800_000 and seq < 2**31
@@ -174,9 +173,7 @@ def _shells(name: str, bad: list[BadEntry]) -> pa.RecordBatch:
                 "entry_seq": seq if told else None,
             }
         )
-    schema = events_schema()
-    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_pylist(rows, schema=events_schema())
 
 
 _SCHEMA = arrow_schema(TOPIC_COLUMNS)

@@ -55,18 +55,10 @@ def source(spark: SparkSession, events: Iterable[tuple[Any, ...]]) -> DataFrame:
 def viewed(
     spark: SparkSession, events: Sequence[tuple[Any, ...]], asked: ReportQuery = ASKED
 ) -> Iterator[None]:
-    """The view `events` over them; an empty one for none, which the command would refuse."""
-    if events:
-        made = source(spark, events)
-        with events_view(spark, EventSource(lambda since, until: made), asked):
-            yield
-        return
-    empty = spark.createDataFrame([], "queue STRING, kind STRING, mid STRING, job STRING, attempt INT, "
-        "enqueued_at TIMESTAMP, started_at TIMESTAMP, finished_at TIMESTAMP, run_us BIGINT, cpu_us BIGINT, "
-        "rss_kib INT, error STRING, fingerprint STRING, first_wait_ms BIGINT")  # fmt: skip
-    empty.createOrReplaceTempView("events")
-    yield
-    spark.catalog.dropTempView("events")
+    """The view `events` over them."""
+    made = source(spark, events)
+    with events_view(spark, EventSource(lambda since, until: made), asked):
+        yield
 
 
 def answered(
