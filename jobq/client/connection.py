@@ -194,6 +194,21 @@ class Client:
                 idle.append(connection)
                 return reply
 
+    def borrow(self, key: str) -> tuple[Hashable, Connection]:
+        """The node that serves `key` and an open connection to it, for one user until `give_back`."""
+        node = self.topology.node or self.topology.locate(key)
+        try:
+            connection = self._idle.setdefault(node, []).pop()
+        except IndexError:
+            connection = self.topology.open(node)
+        if connection._sock is None:
+            connection.connect()
+        return node, connection
+
+    def give_back(self, node: Hashable, connection: Connection) -> None:
+        """A borrowed connection without any reply to come."""
+        self._idle.setdefault(node, []).append(connection)
+
     def open_connection(self, key: str, *, blocking: bool = True) -> Connection:
         """A separate connection to the node that serves `key`, for blocking commands.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from redis import exceptions as refused
@@ -11,6 +12,7 @@ from redis.connection import Connection
 from jobq.client.connection import Client, ensure_open, receive, send
 from jobq.client.numbered_calls import (
     AGAIN,
+    FAILED,
     LOST,
     CallState,
     ScriptCall,
@@ -54,6 +56,78 @@ class PipelinedCalls:
         except JobqError as error:
             pipeline.end(error)
         return [_read(call, reply) for call, reply in zip(calls, pipeline.replies, strict=True)]
+
+
+class OverlappingCalls:
+    """Calls that are harmless to repeat, each sent before the reply to the one before it is read, on one connection.
+
+    They take effect in their order, except for one that the server refuses for now, or whose reply was lost: that one
+    is made again by the client. One thread at a time; a numbered call has a caller of its own.
+    """
+
+    def __init__(self, client: Client, key: str) -> None:
+        self._client, self._key = client, key
+        self._node: Hashable | None = None
+        self._connection: Connection | None = None
+        #: Each call without a reply that was taken, and what came of it so far.
+        self._calls: deque[tuple[CallState, list[Any]]] = deque()
+
+    def send(self, state: CallState) -> None:
+        """Send one call. `reply` says if that failed."""
+        outcome = [_OPEN]
+        self._calls.append((state, outcome))
+        try:
+            if self._connection is None:
+                self._node, self._connection = self._client.borrow(self._key)
+            state.sending()
+            send(self._connection, state.command)
+        except FAILED as error:
+            self._break_off(error)
+
+    def reply(self) -> Any:
+        """The reply to the earliest call; repeats it where that can help, and raises what Client.perform raises."""
+        state, outcome = self._calls[0]
+        self._read(outcome)
+        [found] = outcome
+        if isinstance(found, Exception):
+            # Nothing may be on its way behind it while it is repeated.
+            for _, other in self._calls:
+                self._read(other)
+            following = state.failed(found)
+            if following.error is not None:
+                raise following.error from found
+            found = self._client.perform(self._key, state)
+        self._calls.popleft()
+        return found
+
+    def close(self) -> None:
+        """Give the connection back, or close it where replies are still to come."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if any(outcome[0] is _OPEN for _, outcome in self._calls):
+            connection.disconnect()
+        else:
+            self._client.give_back(self._node, connection)
+
+    def _read(self, outcome: list[Any]) -> None:
+        if outcome[0] is not _OPEN or self._connection is None:
+            return
+        try:
+            outcome[0] = receive(self._connection)
+        except refused.ResponseError as error:
+            outcome[0] = error
+        except FAILED as error:
+            self._break_off(error)
+
+    def _break_off(self, error: Exception) -> None:
+        """The connection is of no use any more, or there was none."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.disconnect()
+        for _, outcome in self._calls:
+            if outcome[0] is _OPEN:
+                outcome[0] = error
 
 
 class _Pipeline:

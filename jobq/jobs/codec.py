@@ -127,6 +127,47 @@ def encode(
     return content
 
 
+class CallEncoder:
+    """`encode` for many calls of one job: what they have in common is encoded once."""
+
+    def __init__(
+        self,
+        job: str,
+        headers: Mapping[str, str] | None = None,
+        options: Overrides | None = None,
+        limit: int = LIMIT,
+    ) -> None:
+        self._common = (headers, options, limit)
+        self._job, self._limit = job, min(limit, HARD_LIMIT)
+        #: All that precedes the arguments; what follows them, at that moment.
+        self._begin = encode(job)[:-1]
+        self._at, self._end = -1, b""
+
+    def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any], enqueued_at: int) -> bytes:
+        headers, options, limit = self._common
+        if kwargs or not args or not _survive(args):
+            return encode(self._job, args, kwargs, enqueued_at, headers, options, limit)
+        if enqueued_at != self._at:
+            whole = encode(self._job, (), None, enqueued_at, headers, options, HARD_LIMIT)
+            self._at, self._end = enqueued_at, whole[len(self._begin) :]
+        try:
+            content = b'%b,"args":%b%b' % (self._begin, _write(args), self._end)
+        except ValueError:  # lone surrogates
+            return encode(self._job, args, kwargs, enqueued_at, headers, options, limit)
+        if len(content) > self._limit:
+            checked_size(content, f"the call of {self._job}", limit)
+        return content
+
+
+def _survive(values: Sequence[Any]) -> bool:
+    """Whether all of these surely survive JSON."""
+    for value in values:
+        kind = type(value)
+        if kind not in _AS_THEY_ARE and not (kind is int and INT_MIN <= value <= INT_MAX):
+            return False
+    return True
+
+
 def checked_size(content: bytes, what: str, limit: int = LIMIT) -> None:
     """CodecError when `content` is over `limit`, or over the hard limit of 1 MiB."""
     if len(content) > min(limit, HARD_LIMIT):

@@ -18,11 +18,11 @@ from msgspec import UNSET
 
 from jobq.client.runtime import runtime
 from jobq.errors import ConfigError
-from jobq.jobs.codec import Overrides, encode
+from jobq.jobs.codec import CallEncoder, Overrides, encode
 from jobq.jobs.middleware import Middlewares, around_enqueue
 from jobq.jobs.options import TRAVELLING, Options, checked_options
 from jobq.jobs.queues import QueueLike, queue_of
-from jobq.jobs.results import Receipt, ResultRefusedError
+from jobq.jobs.results import Receipt, Receipts, ResultRefusedError
 from jobq.jobs.retry import DEFAULT_POLICY, DEFAULT_RETRIES, Decision, Listed, Rules
 from jobq.jobs.signing import seal_for
 from jobq.queue.mids import new_mid
@@ -70,13 +70,10 @@ class Outgoing:
         queue, contents = self._encoded()
         if len(contents) == 1:
             [(mid, content)] = contents
-            accepted = [queue.enqueue(content, mid=mid, **job.queue_options)]
-        else:
-            accepted = queue.enqueue_many(contents, **job.queue_options)
-        return [
-            Receipt(mid, action, status, job.name, queue, job.stores_result)
-            for mid, action, status in accepted
-        ]
+            done = queue.enqueue(content, mid=mid, **job.queue_options)
+            return [Receipt(*done, job.name, queue, job.stores_result)]
+        accepted = queue.enqueue_many(contents, **job.queue_options)
+        return list(Receipts(accepted, job.name, queue, job.stores_result))
 
     async def adeliver(self) -> Receipt[Any]:
         """Encode the only call, and enqueue it on the running event loop."""
@@ -109,8 +106,7 @@ class Outgoing:
             for args, kwargs in self.calls
         ]
         if server.codec is not None and (seal := seal_for(server.codec)) is not None:
-            at, delay = job.settings.get("at"), job.settings.get("delay")
-            due_ms = at * 1000 if at is not None else now + (delay or 0) * 1000
+            due_ms = job.due_ms(now)
             mids = [mid or new_mid() for _ in contents]
             contents = [
                 (mid, seal.close_call(queue.name, mid, content, due_ms))
@@ -166,7 +162,7 @@ class Job(Generic[P, R]):
         """
         import asyncio
 
-        if any(hasattr(layer, "enqueue") for layer in self.middleware.all_layers()):
+        if self._enqueue_layers():
             return await asyncio.to_thread(self.enqueue, *args, **kwargs)
         if kwargs or not self._least <= len(args) <= self._most:
             self.check_arguments(args, kwargs)
@@ -178,26 +174,83 @@ class Job(Generic[P, R]):
         return Args(self.name, args, kwargs)
 
     @overload
-    def enqueue_many(self, arguments: Iterable[Args[P]]) -> list[Receipt[R]]: ...
+    def enqueue_many(self, arguments: Iterable[Args[P]]) -> Sequence[Receipt[R]]: ...
     @overload
-    def enqueue_many(self, arguments: Iterable[Sequence[Any]]) -> list[Receipt[R]]: ...
+    def enqueue_many(self, arguments: Iterable[Sequence[Any]]) -> Sequence[Receipt[R]]: ...
     def enqueue_many(
         self, arguments: Iterable[Sequence[Any]] | Iterable[Args[P]]
-    ) -> list[Receipt[R]]:
+    ) -> Sequence[Receipt[R]]:
         """Enqueue many calls: `resize.enqueue_many(resize.args(path, width=200) for path in paths)`.
 
-        Plain tuples of positional arguments work too, but type checkers don't check them. One round trip carries 250
-        calls, whole or not at all. After an error the calls of earlier round trips stay enqueued.
+        Plain tuples of positional arguments work too, but type checkers don't check them. `arguments` is read as calls
+        are sent, and receipts are made when they are looked at, so ten million calls take little memory. One round trip
+        carries 250 calls, whole or not at all. After an error those of earlier round trips stay enqueued, and those of
+        the next one may be.
         """
+        calls = self._many(arguments)
+        layers = self._enqueue_layers()
+        if layers:
+            receipts: list[Receipt[R]] = []
+            while batch := list(islice(calls, PER_CALL)):
+                receipts += self._through(layers, Outgoing(self, batch))
+            return receipts
+        queue = queue_of(self.queue, self.settings.get("client"))
+        accepted = queue.enqueue_many(self._contents(queue, calls), **self.queue_options)
+        return Receipts(accepted, self.name, queue, self.stores_result)
+
+    @overload
+    async def aenqueue_many(self, arguments: Iterable[Args[P]]) -> Sequence[Receipt[R]]: ...
+    @overload
+    async def aenqueue_many(self, arguments: Iterable[Sequence[Any]]) -> Sequence[Receipt[R]]: ...
+    async def aenqueue_many(
+        self, arguments: Iterable[Sequence[Any]] | Iterable[Args[P]]
+    ) -> Sequence[Receipt[R]]:
+        """`enqueue_many` without blocking the event loop, where `aenqueue` takes no thread."""
+        import asyncio
+
+        from jobq.queue.aio import aenqueue_many
+
+        if self._enqueue_layers():
+            return await asyncio.to_thread(self.enqueue_many, arguments)
+        calls = self._many(arguments)
+        queue: Any = await asyncio.to_thread(queue_of, self.queue, self.settings.get("client"))
+        accepted = await aenqueue_many(queue, self._contents(queue, calls), **self.queue_options)
+        return Receipts(accepted, self.name, queue, self.stores_result)
+
+    def _enqueue_layers(self) -> tuple[Any, ...]:
+        """The middlewares that have a part in enqueueing."""
+        return tuple([one for one in self.middleware.all_layers() if hasattr(one, "enqueue")])
+
+    def _many(self, arguments: Iterable[Sequence[Any] | Args[...]]) -> Iterator[Arguments]:
         if self.settings.get("mid") is not None:
             raise ConfigError(
                 f"mid={self.settings['mid']!r} can't be the mid of many messages; enqueue them one by one"
             )
-        receipts: list[Receipt[R]] = []
-        calls = self._calls(arguments)
-        while batch := list(islice(calls, PER_CALL)):
-            receipts += self.send(batch)
-        return receipts
+        return self._calls(arguments)
+
+    def _contents(
+        self, queue: QueueLike, calls: Iterator[Arguments]
+    ) -> Iterator[bytes | tuple[str, bytes]]:
+        """What is enqueued of each call: the bytes, with their mid where they are sealed for it."""
+        settings, server = self.settings, queue.client.settings
+        encoded = CallEncoder(
+            self.name, settings.get("headers"), self.overrides, server.max_content
+        )
+        seal = seal_for(server.codec) if server.codec is not None else None
+        for args, kwargs in calls:
+            now = time.time_ns() // 1_000_000
+            content = encoded(args, kwargs, now)
+            if seal is None:
+                yield content
+            else:
+                mid = new_mid()
+                yield mid, seal.close_call(queue.name, mid, content, self.due_ms(now))
+
+    def due_ms(self, now: int) -> float:
+        """When a call that is enqueued now is to run."""
+        at, delay = self.settings.get("at"), self.settings.get("delay")
+        due_ms: float = at * 1000 if at is not None else now + (delay or 0) * 1000
+        return due_ms
 
     def send(self, calls: list[Arguments]) -> list[Receipt[R]]:
         """Enqueue up to 250 calls, whose arguments are checked, in one round trip and within the middleware."""
@@ -216,7 +269,8 @@ class Job(Generic[P, R]):
                     )
                 yield item.args, item.kwargs
             elif isinstance(item, tuple | list):
-                self.check_arguments(item, {})
+                if not self._least <= len(item) <= self._most:
+                    self.check_arguments(item, {})
                 yield item, {}
             else:
                 raise ConfigError(

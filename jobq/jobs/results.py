@@ -7,7 +7,8 @@ back of an error: no class is looked up because a result names it.
 from __future__ import annotations
 
 import time
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, TypeVar, cast, overload
 
 from jobq.config import duration_s
 from jobq.durations import Duration
@@ -15,7 +16,7 @@ from jobq.errors import CodecError, JobFailedError, ResultNotStoredError, Result
 from jobq.jobs.codec import HARD_LIMIT, checked_size, decode_any, encode_plain
 from jobq.jobs.queues import QueueLike, wait_for_item
 from jobq.jobs.signing import Purpose, opened, seal_of, shown_text
-from jobq.queue.types import Action, Status
+from jobq.queue.types import Action, Enqueued, Status
 
 R = TypeVar("R")
 
@@ -154,3 +155,38 @@ class Receipt(Generic[R]):
     def __repr__(self) -> str:
         status = f", existing_status={self.existing_status!r}" if self.existing_status else ""
         return f"Receipt(mid={self.mid!r}, action={self.action!r}{status})"
+
+
+class Receipts(Sequence[Receipt[R]], Generic[R]):
+    """The receipts of many calls of one job, in their order. Each is made when it is looked at."""
+
+    __slots__ = ("_accepted", "_job", "_queue", "_stores_result")
+
+    def __init__(
+        self, accepted: Sequence[Enqueued], job: str, queue: QueueLike, stores_result: bool
+    ) -> None:
+        self._accepted, self._job = accepted, job
+        self._queue, self._stores_result = queue, stores_result
+
+    def __len__(self) -> int:
+        return len(self._accepted)
+
+    def __iter__(self) -> Iterator[Receipt[R]]:
+        return map(self._receipt, self._accepted)
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt[R]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Receipt[R]]: ...
+    def __getitem__(self, index: int | slice) -> Receipt[R] | list[Receipt[R]]:
+        if isinstance(index, slice):
+            return list(map(self._receipt, self._accepted[index]))
+        return self._receipt(self._accepted[index])
+
+    def _receipt(self, done: Enqueued) -> Receipt[R]:
+        return Receipt(
+            done.mid, done.action, done.existing_status, self._job, self._queue, self._stores_result
+        )
+
+    def __repr__(self) -> str:
+        return f"<Receipts of {len(self):,} calls of {self._job}>"

@@ -1,4 +1,4 @@
-"""Enqueue from an event loop, without a thread: the asyncio twin of `Queue.enqueue`.
+"""Enqueue from an event loop, without a thread: the asyncio twins of `Queue.enqueue` and `enqueue_many`.
 
 Import it where an event loop runs; `queue` does without asyncio.
 """
@@ -6,7 +6,8 @@ Import it where an event loop runs; `queue` does without asyncio.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Unpack
 
@@ -14,8 +15,16 @@ from jobq.client.aio import async_client
 from jobq.client.scripts import Argument
 from jobq.errors import UnavailableError
 from jobq.queue.mids import checked_mid, new_mid
-from jobq.queue.queue import EnqueueOptions, Queue, Values, checked_content, enqueue_values
-from jobq.queue.types import Enqueued
+from jobq.queue.queue import (
+    Content,
+    EnqueueOptions,
+    Queue,
+    Values,
+    batches_of,
+    checked_content,
+    enqueue_values,
+)
+from jobq.queue.types import Enqueued, EnqueuedMany
 
 
 async def aenqueue(
@@ -44,9 +53,45 @@ def needs_thread(queue: Queue, durability: str | None) -> bool:
     return queue.client.outage is not None or (durability or queue.client.durability) != "memory"
 
 
+async def aenqueue_many(
+    queue: Queue,
+    contents: Iterable[Content],
+    *,
+    durability: str | None = None,
+    **options: Unpack[EnqueueOptions],
+) -> Sequence[Enqueued]:
+    """Accept messages, as Queue.enqueue_many; the event loop goes on between two round trips."""
+    if needs_thread(queue, durability):
+        return await asyncio.to_thread(
+            queue.enqueue_many, contents, durability=durability, **options
+        )
+    values, done = enqueue_values(**options), EnqueuedMany()
+    under_way: deque[asyncio.Task[Sequence[Enqueued]]] = deque()
+    try:
+        for batch in batches_of(contents):
+            if isinstance(batch, Exception):
+                await asyncio.gather(*under_way)
+                raise batch
+            under_way.append(asyncio.create_task(send(queue, values, *batch)))
+            # The task sends; the next batch is prepared while the server takes this one.
+            await asyncio.sleep(0)
+            if len(under_way) > 1:
+                done.add(await under_way.popleft())
+        while under_way:
+            done.add(await under_way.popleft())
+    except UnavailableError as error:
+        for other in await asyncio.gather(*under_way, return_exceptions=True):
+            error.mids += other.mids if isinstance(other, UnavailableError) else ()
+        raise
+    finally:
+        for task in under_way:
+            task.cancel()
+    return done
+
+
 async def send(
     queue: Queue, values: Values, rows: Sequence[Argument], mids: Sequence[str]
-) -> list[Enqueued]:
+) -> Sequence[Enqueued]:
     """Make one enqueue call, as Queue.send. The caller of a coroutine that was cancelled stays out of use."""
     if monotonic() >= queue.listed_until:
         await asyncio.to_thread(queue.list_in_directory)

@@ -66,7 +66,7 @@ class Sender(Protocol):
         mids: Sequence[str],
         caller: Caller | None,
         tries: Tries | None = None,
-    ) -> list[Enqueued]:
+    ) -> Sequence[Enqueued]:
         """Make one enqueue call."""
         ...
 
@@ -115,7 +115,7 @@ class OutageBuffer:
         values: Values,
         rows: Sequence[Argument],
         mids: Sequence[str],
-    ) -> list[Enqueued]:
+    ) -> Sequence[Enqueued]:
         """Send now, or keep for later. Raises BufferFullError, and what Queue.enqueue raises."""
         call = _Call(self._impatient(queue), level, values, rows, mids)
         with self._changed:
@@ -258,7 +258,7 @@ class _Call:
         self._caller = queue.callers.take()
         self._number = self._caller.number
 
-    def send(self) -> list[Enqueued]:
+    def send(self) -> Sequence[Enqueued]:
         """Send the call under its number; a delay counts from the first enqueue."""
         values, delay_ms = self._values, self._values["delay_ms"]
         if isinstance(delay_ms, int):
@@ -275,7 +275,7 @@ class _Call:
         self.queue.callers.give_back(self._caller)
         return done
 
-    def buffered(self) -> list[Enqueued]:
+    def buffered(self) -> Sequence[Enqueued]:
         """The producer's result until the call is sent."""
         return [Enqueued(mid, "buffered") for mid in self.mids]
 

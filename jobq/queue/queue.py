@@ -6,16 +6,27 @@ handed out until an attempt that still holds its token finishes it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property, partial
+from itertools import chain, islice
 from math import isfinite
 from time import monotonic
 from typing import Any, TypedDict, Unpack
 
 from jobq.client.connection import Client, default_client
 from jobq.client.names import checked_name
-from jobq.client.numbered_calls import BYTES_PER_CALL, BoundScripts, Caller, Callers, Tries, moment
+from jobq.client.numbered_calls import (
+    BYTES_PER_CALL,
+    BoundScripts,
+    Caller,
+    Callers,
+    CallState,
+    Tries,
+    moment,
+)
+from jobq.client.pipelining import OverlappingCalls
 from jobq.client.scripts import Argument, wire
 from jobq.config import HARD_MAX_CONTENT, duration_s
 from jobq.durations import DAY_MS, Duration
@@ -24,17 +35,19 @@ from jobq.queue import keys
 from jobq.queue.admin import Admin
 from jobq.queue.directory import register_queue
 from jobq.queue.durability import Confirmation
-from jobq.queue.mids import checked_mid, new_mid
+from jobq.queue.mids import MadeMids, checked_mid, new_mid
 from jobq.queue.outage import attach_buffer
 from jobq.queue.types import (
     CRASH_LIMIT,
     LEASE_S,
     PER_CALL,
     Action,
+    AddedMessages,
     DequeueAhead,
     Dequeued,
     Ending,
     Enqueued,
+    EnqueuedMany,
     Finished,
     Lease,
     Message,
@@ -55,6 +68,8 @@ MOST = 1_000
 MOST_MID_BYTES = 512
 
 Content = bytes | tuple[str | None, bytes]
+#: The rows of a round trip, and their mids.
+Batch = tuple[list[Argument], Sequence[str]]
 Values = dict[str, Argument]
 #: Errors of a reply of another shape.
 _UNREADABLE = (KeyError, TypeError, AttributeError, ValueError)
@@ -132,8 +147,11 @@ class Queue:
         caller: Caller | None = None,
         durability: str | None = None,
         **options: Unpack[EnqueueOptions],
-    ) -> list[Enqueued]:
+    ) -> Sequence[Enqueued]:
         """Accept messages, up to 250 in a round trip, each round trip whole or not at all.
+
+        `contents` is read as messages are sent: one round trip is prepared while the server takes the one before it.
+        After an error, those before it stay enqueued, and the one behind it may be.
 
         delay (seconds or timedelta) or at (datetime with a zone, or epoch seconds): not before then.
         can_update: newer content replaces what waits under the same mid. can_requeue: newer content runs
@@ -145,9 +163,17 @@ class Queue:
         is unknown (its `mids` are the messages), BufferFullError when the client has an outage buffer and that is full.
         """
         values = enqueue_values(**options) if options else _NO_OPTIONS
-        done: list[Enqueued] = []
-        for batch in _batches(contents):
-            done += self._enqueue(values, *_rows(batch), caller, durability)
+        done, batches = EnqueuedMany(), batches_of(contents)
+        some = list(islice(batches, 2))
+        level = durability or self.client.durability
+        alone = caller is not None or level != "memory" or self.client.outage is not None
+        if len(some) == 2 and not alone:
+            self._overlap(values, chain(some, batches), done)
+            return done
+        for batch in chain(some, batches):
+            if isinstance(batch, Exception):
+                raise batch
+            done.add(self._enqueue(values, *batch, caller, durability))
         return done
 
     def enqueue_at_once(
@@ -155,7 +181,7 @@ class Queue:
         contents: Sequence[tuple[str, bytes]],
         caller: Caller,
         **options: Unpack[EnqueueOptions],
-    ) -> list[Enqueued]:
+    ) -> Sequence[Enqueued]:
         """enqueue_many of up to 250 as the one next call of `caller`, however long they are.
 
         A repetition of that call, under the same number, repeats all of it.
@@ -340,11 +366,11 @@ class Queue:
         mids: Sequence[str],
         caller: Caller | None,
         durability: str | None,
-    ) -> list[Enqueued]:
+    ) -> Sequence[Enqueued]:
         buffer = self.client.outage
         level = durability or self.client.durability
         if buffer is not None and caller is None:
-            accepted: list[Enqueued] = buffer.enqueue(self, level, values, rows, mids)
+            accepted: Sequence[Enqueued] = buffer.enqueue(self, level, values, rows, mids)
             return accepted
         return self.send(level, values, rows, mids, caller)
 
@@ -356,7 +382,7 @@ class Queue:
         mids: Sequence[str],
         caller: Caller | None,
         tries: Tries | None = None,
-    ) -> list[Enqueued]:
+    ) -> Sequence[Enqueued]:
         """Make one enqueue call, past the outage buffer; `tries`: those that were made of it before."""
         if monotonic() >= self.listed_until:
             self.list_in_directory()
@@ -380,16 +406,58 @@ class Queue:
             self.callers.give_back(own)
         return done
 
+    def _overlap(
+        self, values: Values, batches: Iterable[Batch | Exception], done: EnqueuedMany
+    ) -> None:
+        """Make enqueue calls of which two are under way, each of a caller of its own."""
+        script, calls = self.scripts["enqueue"], OverlappingCalls(self.client, self.wake_key)
+        under_way: deque[tuple[Caller, CallState, Sequence[str]]] = deque()
+
+        def take() -> None:
+            own, _, mids = under_way[0]
+            reply = calls.reply()
+            under_way.popleft()
+            done.add(self.accepted(own, reply, mids))
+            self.callers.give_back(own)
+
+        unread: Exception | None = None
+        try:
+            for batch in batches:
+                if isinstance(batch, Exception):
+                    unread = batch
+                    break
+                if monotonic() >= self.listed_until:
+                    self.list_in_directory()
+                own = self.callers.take()
+                state = script.numbered(own, values, batch[0])
+                calls.send(state)
+                under_way.append((own, state, batch[1]))
+                if len(under_way) > 1:
+                    take()
+            while under_way:
+                take()
+        except UnavailableError as error:
+            error.mids = tuple(
+                [mid for _, state, mids in under_way if state.arrived for mid in mids]
+            )
+            raise
+        finally:
+            calls.close()
+        if unread is not None:
+            raise unread
+
     def list_in_directory(self) -> None:
         """List the queue, for a minute; before an enqueue: an error must not hide that messages were accepted."""
         self.listed_until = register_queue(self.client, self.name)
 
-    def accepted(self, caller: Caller, reply: Any, mids: Sequence[str]) -> list[Enqueued]:
+    def accepted(self, caller: Caller, reply: Any, mids: Sequence[str]) -> Sequence[Enqueued]:
         """What the reply to an enqueue says. Raises LeaseLostError when the script refused the caller."""
         if reply[0] == b"closed":
             raise self.scripts["enqueue"].refused(caller)
         if len(mids) == 1 and reply == _ADDED:
             return [Enqueued(mids[0], "added")]
+        if len(reply) == 2 * len(mids) and reply[::2].count(b"added") == len(mids):
+            return AddedMessages(mids)
         try:
             return [
                 Enqueued(mid, ACTIONS[action], reason.decode())
@@ -429,15 +497,19 @@ def enqueue_values(
     }
 
 
-def _rows(batch: Sequence[tuple[str | None, bytes]]) -> tuple[list[Argument], list[str]]:
-    """The rows of an enqueue, and their mids."""
-    rows: list[Argument] = []
-    mids: list[str] = []
-    for given, content in batch:
-        mid = new_mid() if given is None else checked_mid(given)
-        checked_content(mid, content)
-        mids.append(mid)
-        rows += (mid, content)
+def _rows(batch: Sequence[Content]) -> Batch:
+    """A round trip's rows, and their mids."""
+    contents = [item for item in batch if isinstance(item, bytes)]
+    mids: Sequence[str] = MadeMids(len(contents))
+    if len(contents) < len(batch):
+        pairs = [(None, item) if isinstance(item, bytes) else item for item in batch]
+        mids = [new_mid() if mid is None else checked_mid(mid) for mid, _ in pairs]
+        contents = [content for _, content in pairs]
+    if max(map(len, contents)) > HARD_MAX_CONTENT:
+        for mid, content in zip(mids, contents, strict=True):
+            checked_content(mid, content)
+    rows: list[Argument] = [b""] * (2 * len(contents))
+    rows[::2], rows[1::2] = mids, contents
     return rows, mids
 
 
@@ -450,18 +522,21 @@ def checked_content(mid: str, content: bytes) -> None:
         )
 
 
-def _batches(contents: Iterable[Content]) -> Iterator[list[tuple[str | None, bytes]]]:
-    batch: list[tuple[str | None, bytes]] = []
+def batches_of(contents: Iterable[Content]) -> Iterator[Batch | Exception]:
+    """The round trips of these contents, and last what went wrong with the contents behind them."""
+    batch: list[Content] = []
     size = 0
-    for item in contents:
-        pair = (None, item) if isinstance(item, bytes) else item
-        batch.append(pair)
-        size += len(pair[1])
-        if len(batch) == PER_CALL or size >= BYTES_PER_CALL:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+    try:
+        for item in contents:
+            batch.append(item)
+            size += len(item if isinstance(item, bytes) else item[1])
+            if len(batch) == PER_CALL or size >= BYTES_PER_CALL:
+                yield _rows(batch)
+                batch, size = [], 0
+        if batch:
+            yield _rows(batch)
+    except Exception as error:
+        yield error
 
 
 def _wanted(limit: int, lease: Duration, crash_limit: int, now: int | None) -> Values:

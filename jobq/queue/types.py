@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Literal, NamedTuple, overload
 
 import msgspec
 
@@ -32,6 +34,73 @@ class Enqueued(NamedTuple):
     mid: str
     action: Action
     existing_status: str = ""
+
+
+class AddedMessages(Sequence[Enqueued]):
+    """One round trip's messages, all of them new."""
+
+    __slots__ = ("_mids",)
+
+    def __init__(self, mids: Sequence[str]) -> None:
+        self._mids = mids
+
+    def __len__(self) -> int:
+        return len(self._mids)
+
+    def __iter__(self) -> Iterator[Enqueued]:
+        return (Enqueued(mid, "added") for mid in self._mids)
+
+    @overload
+    def __getitem__(self, index: int) -> Enqueued: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Enqueued]: ...
+    def __getitem__(self, index: int | slice) -> Enqueued | list[Enqueued]:
+        return (
+            list(self)[index] if isinstance(index, slice) else Enqueued(self._mids[index], "added")
+        )
+
+
+class EnqueuedMany(Sequence[Enqueued]):
+    """What became of many enqueues, in their order.
+
+    Where all messages of a round trip are new and have no mids of their own, it keeps a few bytes for all of them.
+    """
+
+    __slots__ = ("_ends", "_parts")
+
+    def __init__(self) -> None:
+        self._parts: list[Sequence[Enqueued]] = []
+        self._ends = [0]
+
+    def add(self, part: Sequence[Enqueued]) -> None:
+        """What became of one more round trip."""
+        self._parts.append(part)
+        self._ends.append(self._ends[-1] + len(part))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __iter__(self) -> Iterator[Enqueued]:
+        return chain.from_iterable(self._parts)
+
+    @overload
+    def __getitem__(self, index: int) -> Enqueued: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Enqueued]: ...
+    def __getitem__(self, index: int | slice) -> Enqueued | list[Enqueued]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        place = range(len(self))[index]
+        part = bisect_right(self._ends, place) - 1
+        return self._parts[part][place - self._ends[part]]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<EnqueuedMany of {len(self):,}>"
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
@@ -66,9 +66,9 @@ assert_type(fetch.enqueue("u").result(), bytes)
 coroutine: Coroutine[Any, Any, bytes] = fetch("u")
 assert_type(wrapped(1.5), list[float])
 assert_type(wrapped.enqueue(1.5).result(), list[float])
-assert_type(bare.enqueue_many([(1, 2), (3,)]), list[Receipt[int]])
-assert_type(bare.enqueue_many(bare.args(x, y=2) for x in range(3)), list[Receipt[int]])
-assert_type(declared.enqueue_many([declared.args("a", width=2)]), list[Receipt[str]])
+assert_type(bare.enqueue_many([(1, 2), (3,)]), Sequence[Receipt[int]])
+assert_type(bare.enqueue_many(bare.args(x, y=2) for x in range(3)), Sequence[Receipt[int]])
+assert_type(declared.enqueue_many([declared.args("a", width=2)]), Sequence[Receipt[str]])
 assert_type(bare.receipt("mid").result(), int)
 assert_type(bare.enqueue(1).cancel(), bool)
 assert_type(bare.enqueue(1).status().word, str)
