@@ -1,0 +1,150 @@
+"""`python -m bench.enqueueing`: every way to enqueue, in turn, beside a bare loop and Sidekiq's `push_bulk`.
+
+Each row: the median rate, the fastest and slowest round, CPU of the producer and of the server per message. The bare
+loop sends the same script with the same arguments on a socket, with hiredis alone. Sidekiq is left out where it isn't
+installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import socket
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import hiredis
+
+import jobq
+from bench.peers.venvs import Missing
+from bench.server import private_server, server_s
+from bench.stage import stage
+from jobq.client.numbered_calls import Caller
+from jobq.client.scripts import packed
+
+SINGLES, BULK, IN_FLIGHT, ALREADY = 3_000, 50_000, 1_000, 1_000_000
+
+
+class Round(NamedTuple):
+    """One measurement, per message: seconds, CPU seconds of the producer and of the server."""
+
+    wall: float
+    producer: float
+    server: float
+
+
+@jobq.job(queue="bench")
+def example(number: int, text: str) -> None:
+    """Never run."""
+
+
+def timed(client: jobq.Client, act: Callable[[], object], count: int) -> Round:
+    """`act` makes `count` messages."""
+    server, cpu, wall = server_s(client), time.process_time(), time.perf_counter()
+    act()
+    wall = time.perf_counter() - wall
+    return Round(
+        wall / count, (time.process_time() - cpu) / count, (server_s(client) - server) / count
+    )
+
+
+def bare(client: jobq.Client) -> Callable[[], object]:
+    """Single calls of the enqueue script, and nothing else."""
+    queue, caller = jobq.Queue("bench", client), Caller()
+    bound = queue.scripts["enqueue"]
+    keys = (*bound.keys, f"{queue.prefix}call:{caller.id}")
+    content = b'{"job":"bench.enqueueing.example","args":[12345,"short text"],"enqueued_at":1700000000000}'
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(client.url.removeprefix("unix://"))
+    reader = hiredis.Reader()
+
+    def act() -> None:
+        for _ in range(SINGLES):
+            number = caller.next()
+            connection.sendall(
+                packed(
+                    ("EVALSHA", bound.script.sha, len(keys), *keys, caller.id, number, "", "", "", 0, 0, "", "",
+                     f"{time.time_ns():014x}"[-14:], content)
+                )
+            )  # fmt: skip
+            while (reply := reader.gets()) is False:
+                reader.feed(connection.recv(65536))
+            assert reply[0] == b"added", reply
+
+    return act
+
+
+async def awaited(job: Any, lanes: int, count: int) -> None:
+    """`aenqueue` of so many, by that many coroutines."""
+
+    async def lane() -> None:
+        for _ in range(count // lanes):
+            await job.aenqueue(12345, "short text")
+
+    await asyncio.gather(*[lane() for _ in range(lanes)])
+
+
+def ways(client: jobq.Client) -> Iterator[tuple[str, Callable[[], object], int]]:
+    """Name, what to do, how many messages that makes."""
+    job = example.options(client=client)
+    job.enqueue(0, "")
+    many = [(12345, "short text")] * BULK
+    with asyncio.Runner() as runner:
+        yield "bare EVALSHA", bare(client), SINGLES
+        yield "enqueue", lambda: [job.enqueue(12345, "short text") for _ in range(SINGLES)], SINGLES
+        yield "aenqueue, one at a time", lambda: runner.run(awaited(job, 1, SINGLES)), SINGLES
+        yield (
+            f"aenqueue, {IN_FLIGHT:,} in flight",
+            lambda: runner.run(awaited(job, IN_FLIGHT, BULK)),
+            BULK,
+        )
+        yield "enqueue_many", lambda: job.enqueue_many(many), BULK
+        yield "aenqueue_many", lambda: runner.run(job.aenqueue_many(many)), BULK
+
+
+def by_sidekiq() -> Round:
+    """Its own client's `push_bulk`."""
+    with stage("sidekiq") as on:
+        _, bulk_s = on.inside("rates", 1, BULK)
+        return Round(bulk_s / BULK, 0, 0)
+
+
+def delayed(client: jobq.Client) -> None:
+    """A million messages that are due in an hour."""
+    example.options(client=client, delay=3600).enqueue_many((n, "") for n in range(ALREADY))
+
+
+def main() -> None:
+    """Medians of rounds in turn."""
+    parser = argparse.ArgumentParser(prog="python -m bench.enqueueing", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--delayed", action="store_true", help="beside a million delayed messages")
+    chosen = parser.parse_args()
+    found: dict[str, list[Round]] = {}
+    for _ in range(chosen.rounds):
+        with private_server() as client:
+            if chosen.delayed:
+                delayed(client)
+            for name, act, count in ways(client):
+                found.setdefault(name, []).append(timed(client, act, count))
+        with suppress(Missing):
+            round_ = by_sidekiq()
+            found.setdefault("Sidekiq's push_bulk", []).append(round_)
+    print(
+        f"{'':28}{'per second':>12}{'slowest':>10}{'fastest':>10}{'producer µs':>13}{'server µs':>11}"
+    )
+    for name, rounds in found.items():
+        rates = sorted(1 / one.wall for one in rounds)
+        cpu = [
+            statistics.median(part) * 1e6 for part in zip(*[one[1:] for one in rounds], strict=True)
+        ]
+        print(
+            f"{name:28}{statistics.median(rates):12,.0f}{rates[0]:10,.0f}{rates[-1]:10,.0f}{cpu[0]:13.1f}{cpu[1]:11.1f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
