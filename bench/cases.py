@@ -48,7 +48,7 @@ CASES = {
     "due": Case(crowds.punctual(1_000_000), OWN, "due jobs and retries beside a million delayed"),
     "ready1m": Case(crowds.deep, OWN, "dequeue with a million ready"),
     "scripts": Case(scripts, OWN, "every script at its default limits"),
-    "import": Case(imports, OWN, "import jobq, import redis"),
+    "import": Case(imports, OWN, "import jobq, import redis, a first enqueue"),
     "durability": Case(durability, OWN, "what each level of durability costs an enqueue"),
     "topic": Case(topics, OWN, "topics: append, poll, read, memory per message"),
     "topic-layouts": Case(layouts, OWN, "ways to store a topic's messages"),
