@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
+from redis import __version__ as redis_version
 from redis import sentinel as redis_sentinel
 from redis.backoff import NoBackoff
 from redis.connection import Connection
@@ -29,6 +30,15 @@ from jobq.client.runtime import runtime
 from jobq.config import ServerSettings
 
 SILENT_S = 30.0
+#: What connections tell the server about redis-py. Version 7 and later would look up its own version for each of them,
+#: from the files of the installed packages.
+_DRIVER: dict[str, Any] = {}
+try:
+    from redis.driver_info import DriverInfo
+
+    _DRIVER["driver_info"] = DriverInfo(lib_version=redis_version)
+except ImportError:
+    pass
 
 
 class Topology(Protocol):
@@ -89,7 +99,9 @@ class _Opening:
     def _options(self, options: dict[str, Any], node: Hashable) -> dict[str, Any]:
         usual = {"socket_timeout": self.timeout_s, "socket_connect_timeout": self.timeout_s}
         host = {"host": node[0], "port": node[1]} if isinstance(node, tuple) else {}
-        return {**usual, **options, **host, "protocol": 2, "decode_responses": False}
+        named = {"lib_name", "lib_version"} & options.keys()
+        driver = {} if named else _DRIVER
+        return {**usual, **driver, **options, **host, "protocol": 2, "decode_responses": False}
 
     def _url(self, node: Hashable) -> str:
         """The URL that says how to connect to `node`."""

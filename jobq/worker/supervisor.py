@@ -6,6 +6,7 @@ a later round.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import select
@@ -15,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from jobq.client.connection import connect
+from jobq.client.scripts import load
 from jobq.errors import JobqError, masked
 from jobq.queue.queue import Queue
 from jobq.worker import exit_codes, logger
@@ -28,6 +30,8 @@ from jobq.worker.queue_client import ANSWER_S, REDIRECTED_S, REFUSED
 from jobq.worker.queue_upkeep import QueueUpkeep
 from jobq.worker.shared_state import Control
 
+# glibc's: gives free memory back.
+_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)
 PATIENCE_S = 1.0
 LEAST_TIMEOUT_S = 0.2
 BUSY_POLL_S = 0.05
@@ -75,6 +79,12 @@ class Supervisor:
 
     def run(self) -> int:
         """Run until all children have left; return the exit code."""
+        # Read here, the scripts that each child needs are in memory once.
+        for name in ("dequeue", "finish"):
+            load("queue", name)
+        # What loading the modules has left behind would be copied into each child.
+        gc.collect()
+        _malloc_trim(0)
         gc.freeze()
         children = "1 child" if len(self.members) == 1 else f"{len(self.members)} children"
         logger.info(

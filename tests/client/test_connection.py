@@ -39,6 +39,22 @@ def test_command_gives_the_raw_reply(client):
     assert client.command("HGETALL", "h") == [b"a", b"1"]
 
 
+@pytest.mark.filterwarnings("ignore:Call to:DeprecationWarning")  # of lib_name, by redis-py
+@pytest.mark.parametrize(("more", "name"), [("", b"redis-py"), ("lib_name=mine", b"mine")])
+def test_connection_names_its_library_without_reading_what_is_installed(
+    make, server, monkeypatch, more, name
+):
+    def read(distribution):
+        raise AssertionError(f"the files of {distribution} were read")
+
+    if not more:
+        monkeypatch.setattr("importlib.metadata.version", read)
+    url = server.url + ("&" if "?" in server.url else "?") + more
+    told = make(url=url.rstrip("?")).command("CLIENT", "INFO")
+    # Servers before 7.2 don't keep it.
+    assert b"lib-name=" not in told or b"lib-name=" + name in told
+
+
 def test_script_is_loaded_when_the_server_does_not_know_it(client, redis):
     redis.script_flush()
     queue = Queue("low", client)
