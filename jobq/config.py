@@ -225,9 +225,9 @@ class WorkerSettings:
     """How a worker runs.
 
     queues: names and weights; () = those that the registered jobs declare, with equal ones. strict: drain them
-    in the order given. concurrency: async jobs at once in one child. lease_s: how long a lease lasts unless
-    renewed. crash_limit: crashes that make a message dead. prefetch: most messages a child takes at once; it
-    takes about prefetch_s worth of work. max_jobs, max_age_s, max_memory_mb: when a child is replaced.
+    in the order given. concurrency, threads: async and sync jobs at once in one child. lease_s: how long a lease
+    lasts unless renewed. crash_limit: crashes that make a message dead. prefetch: most messages a child takes at
+    once; it takes about prefetch_s worth of work. max_jobs, max_age_s, max_memory_mb: when a child is replaced.
     shutdown_timeout_s: how long TERM waits.
     unknown_for_s: how long the messages of a job that isn't known here are tried again before they are dead;
     unknown_wait_s: the longest wait between two tries.
@@ -238,6 +238,7 @@ class WorkerSettings:
     strict: bool = False
     processes: int = 0
     concurrency: int = 10
+    threads: int = 1
     lease_s: float = 15.0
     burst: bool = False
     crash_limit: int = 3
@@ -257,6 +258,7 @@ class WorkerSettings:
         for name in (
             "processes",
             "concurrency",
+            "threads",
             "max_jobs",
             "max_age_s",
             "max_memory_mb",
@@ -272,10 +274,9 @@ class WorkerSettings:
             raise ConfigError(
                 f"worker name {self.name!r:.120} can't be used; take at most 100 printable characters"
             )
-        if not 1 <= self.prefetch <= 200:
-            raise ConfigError(f"prefetch={self.prefetch!r} is out of range; take 1 to 200")
-        if not 1 <= self.concurrency <= 200:
-            raise ConfigError(f"concurrency={self.concurrency!r} is out of range; take 1 to 200")
+        for name in ("prefetch", "concurrency", "threads"):
+            if not 1 <= getattr(self, name) <= 200:
+                raise ConfigError(f"{name}={getattr(self, name)!r} is out of range; take 1 to 200")
 
 
 def settings_from_env(

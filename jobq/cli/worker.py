@@ -116,6 +116,7 @@ def setting(
     "--import app.jobs",
     "--import app.jobs --queues high:6,low --processes 4",
     "--import app.jobs --queues high,low --strict --lease 30s",
+    "--import app.jobs --processes 2 --threads 100",
     "--import app.jobs --burst --log-format json",
     "--import app.jobs --sidekiq default --resque resque:low",
 )
@@ -127,6 +128,7 @@ def setting(
 @option("--strict", "Drain queues in the order given.")
 @setting("processes", "Number of processes that run jobs.", int, "one per processor")
 @setting("concurrency", "Async jobs at once in a process.", int)
+@setting("threads", "Sync jobs at once in a process, each in a thread.", int)
 @setting(
     "lease", "How long a message stays locked unless its worker renews the lease.", DURATION, "15s"
 )

@@ -1,4 +1,4 @@
-"""Runs up to `concurrency` jobs at once on an event loop. Sync jobs hold the loop up.
+"""Runs up to `concurrency` async jobs at once on an event loop, and beside it up to `threads` sync jobs in threads.
 
 Calls to the server are short and made in the loop itself. While the server is away the loop stands still.
 """
@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from jobq.client.clock import boot_ns
 from jobq.client.waiter import GRACE_S
-from jobq.errors import JobAborted, JobqError, UnavailableError
+from jobq.errors import JobAborted, UnavailableError
 from jobq.jobs.context import Call, running
 from jobq.jobs.forks import ForkedProcessError, leave
 from jobq.queue.types import Ending, Lease, Message
 from jobq.worker import logger
 from jobq.worker.child import Child, Next, Runner
 from jobq.worker.shared_state import COUNT, Control, Phase
+from jobq.worker.thread_runner import LOOK_WITHIN_S, JobThreads, ThreadRun
 from jobq.worker.timers import kill_after_s
 
 Answer = TypeVar("Answer")
@@ -54,11 +56,17 @@ class AsyncRunner(Runner):
 
     def __init__(self, child: Child) -> None:
         self._child = child
-        self._runs: dict[int, JobRun] = {}
+        self._runs: dict[int, JobRun | ThreadRun] = {}
+        # What waits because as many of its kind, async or sync, run as may.
+        self._waiting: list[tuple[int, int, Call]] = []
         # A message with a crash on record, which waits until it can run alone.
         self._alone: tuple[int, int, Call] | None = None
         # The last one that ran alone.
-        self._loner: JobRun | None = None
+        self._loner: JobRun | ThreadRun | None = None
+        settings = child.settings
+        self._most = settings.threads
+        if any(job.is_async for job in child.executor.registry):
+            self._most = max(settings.concurrency, settings.threads)
         self._wait_files: list[int] = []
         self._wait_alarm: asyncio.TimerHandle | None = None
         self._report_alarm: asyncio.TimerHandle | None = None
@@ -68,14 +76,16 @@ class AsyncRunner(Runner):
     @property
     def is_running(self) -> bool:
         """Whether a message runs, or waits until it may run alone."""
-        return bool(self._runs or self._alone)
+        return bool(self._runs or self._waiting or self._alone)
 
     def room(self, index: int, freed: int = 0) -> int:
-        """As many as may run beside what runs; none beside a message that runs alone."""
+        """As many as may run beside what runs; none beside a message that waits, or runs alone."""
         child, loner = self._child, self._loner
-        if self._alone or (loner is not None and self._runs.get(loner.slot) is loner):
+        if self._waiting or self._alone:
             return 0
-        nfree, most = child.slots.nfree, child.settings.concurrency
+        if loner is not None and self._runs.get(loner.slot) is loner:
+            return 0
+        nfree, most = child.slots.nfree, self._most
         nused = COUNT - nfree - child.queues.nparked
         return min(nfree + freed, most - nused + freed, most - len(self._runs))
 
@@ -98,6 +108,7 @@ class AsyncRunner(Runner):
         child, context = self._child, self._child.context
         loop = self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
+        self._threads = JobThreads(self._run_in_thread, self._on_thread_over, self._look)
         loop.add_reader(context.signalled, self._on_signal)
         loop.add_reader(context.plan.alive_read, child.drain_signals)
         watch = loop.create_task(self._watch())
@@ -138,28 +149,63 @@ class AsyncRunner(Runner):
     # Jobs.
 
     def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
-        """Start a task for each message."""
+        """Start a task or a thread's run for each message."""
         child = self._child
-        for slot, message in zip(slots, messages, strict=True):
-            call = child.resolve(slot, index, message)
-            child.slots.reading_done()
+        # All are read before the first starts in a thread: a death by reading must not take its end along.
+        calls = [
+            child.resolve(slot, index, message)
+            for slot, message in zip(slots, messages, strict=True)
+        ]
+        child.slots.reading_done()
+        for slot, message, call in zip(slots, messages, calls, strict=True):
             if isinstance(call, Ending):
                 if child.slots.start(slot):
                     self._ended(index, slot, call)
                 else:
                     child.queues.give_back(index, (slot,))
-            elif message.ncrashes and self._runs:
+            elif message.ncrashes and (self._runs or self._waiting):
                 self._alone = (index, slot, call)
-            else:
+            elif self._may_start(call):
                 self._start(index, slot, call)
+            else:
+                self._waiting.append((index, slot, call))
+
+    def _may_start(self, call: Call) -> bool:
+        nsync, settings = len(self._threads.runs), self._child.settings
+        if call.job.is_async:
+            return len(self._runs) - nsync < settings.concurrency
+        return nsync < settings.threads
 
     def _start(self, index: int, slot: int, call: Call) -> None:
-        run = JobRun(self._run(index, slot, call), index, slot, call)
+        run: JobRun | ThreadRun
+        if call.job.is_async:
+            run = JobRun(self._run(index, slot, call), index, slot, call)
+            # Cancelled before its first step, its coroutine never runs.
+            run.add_done_callback(self._on_done)
+        else:
+            child = self._child
+            # It may kill this child: report endings that the supervisor couldn't report then.
+            child.report_unsafe()
+            # Only now: what waited until a thread was free may have been taken back.
+            if not child.slots.start(slot, kill_after_s(call.job)):
+                child.queues.give_back(index, (slot,))
+                self._changed.set()
+                return
+            run = ThreadRun(index, slot, call)
+            self._threads.start(run)
         self._runs[slot] = run
         if call.message.ncrashes:
             self._loner = run
-        # Cancelled before its first step, its coroutine never runs.
-        run.add_done_callback(self._on_done)
+
+    def _start_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for index, slot, call in waiting:
+            if self._child.draining:
+                self._child.queues.give_back(index, (slot,))
+            elif self._may_start(call):
+                self._start(index, slot, call)
+            else:
+                self._waiting.append((index, slot, call))
 
     def _on_done(self, run: asyncio.Task[None]) -> None:
         assert isinstance(run, JobRun)
@@ -172,13 +218,32 @@ class AsyncRunner(Runner):
             child.slots.free((run.slot,))
             self._changed.set()
             return
-        error = run.exception()
+        self._broke(run, run.exception())
+
+    def _broke(self, run: JobRun | ThreadRun, error: BaseException | None) -> None:
+        message = run.call.message
         logger.error("%s %s broke its child's loop", run.call.job.name, message.mid, exc_info=error)
         self._ended(
             run.index,
             run.slot,
             Ending(mid=message.mid, token=message.token, outcome="crashed", reason=repr(error)),
         )
+
+    def _run_in_thread(self, run: ThreadRun) -> Ending:
+        ending = self._child.executor.run(run.call, run.is_stopped)
+        # Here, and not as the main thread comes to know: it is over, should this child die first.
+        self._child.queues.mark_ended(run.slot, ending)
+        return ending
+
+    def _on_thread_over(self, run: ThreadRun) -> None:
+        del self._runs[run.slot]
+        if run.ending is not None:
+            self._ended(run.index, run.slot, run.ending)
+        elif run.why:
+            self._child.stopped(run.index, run.slot, run.call, run.why)
+            self._changed.set()
+        else:
+            self._broke(run, run.error)
 
     def _ended(self, index: int, slot: int, ending: Ending) -> None:
         self._child.queues.ended(index, slot, ending)
@@ -189,15 +254,11 @@ class AsyncRunner(Runner):
         child, run = self._child, self._runs[slot]
         ending: Ending | None = None
         try:
-            if not call.job.is_async:
-                self._fenced(self._report_before_sync)
-            # Only now: while a sync job holds the loop up, what waits behind it may be taken back.
-            if not child.slots.start(slot, kill_after_s(call.job)):
-                child.queues.give_back(index, (slot,))
-            elif call.job.is_async:
+            # Only now: while a job holds the loop up, what waits behind it may be taken back.
+            if child.slots.start(slot, kill_after_s(call.job)):
                 ending = await child.executor.arun(call, lambda: bool(run.why) or self._failing)
             else:
-                ending = child.run_sync(slot, call)
+                child.queues.give_back(index, (slot,))
         except (asyncio.CancelledError, JobAborted) as stopped:
             if self._failing:  # it stays RUNNING, and is charged with this child's death
                 del self._runs[slot]
@@ -208,16 +269,15 @@ class AsyncRunner(Runner):
             self._ended(index, slot, ending)
         self._changed.set()
 
-    def _report_before_sync(self) -> None:
-        """Before a sync job, which may kill this child: report endings that the supervisor couldn't report then."""
-        try:
-            self._child.report_unsafe()
-        except JobqError:
-            pass  # the loop meets it again, and ends this child by it; here it would pass for the job's
+    def soft_timeout(self, seconds: float) -> AbstractContextManager[None]:
+        """Raised by the main thread."""
+        return self._threads.limited(seconds)
 
     def reported(self) -> None:
-        """Start the message that must run alone, once nothing else runs."""
-        if self._alone and not self._runs:
+        """Start what waited for a place; and the message that must run alone, once nothing else runs."""
+        if self._waiting:
+            self._start_waiting()
+        if self._alone and not self._runs and not self._waiting:
             alone, self._alone = self._alone, None
             self._start(*alone)
         if not self._runs:
@@ -276,13 +336,20 @@ class AsyncRunner(Runner):
                 run.stop("lost")
             elif hurried:
                 run.stop("hurry")
-        if self._alone and hurried:
-            (index, slot, _), self._alone = self._alone, None
-            child.queues.give_back(index, (slot,))
+        if hurried:
+            self._give_back_waiting()
         if child.asleep and (child.slots.asks(Control.QUIET) or child.leaving()):
             self._wake_up(())
             child.return_wakes()
         self._changed.set()
+
+    def _give_back_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if self._alone:
+            waiting.append(self._alone)
+            self._alone = None
+        for index, slot, _ in waiting:
+            self._child.queues.give_back(index, (slot,))
 
     async def _watch(self) -> None:
         """Look around while jobs run; also the age and memory of this child."""
@@ -299,9 +366,18 @@ class AsyncRunner(Runner):
             if child.leaving():
                 self._changed.set()
 
+    def _look(self) -> float:
+        """In the thread that watches sync jobs, since this one may wait for the server: only those can run then."""
+        child = self._child
+        child.check_parent()
+        child.fence(self._stop_expired_threads)
+        return min(LOOK_WITHIN_S, child.next_look_s())
+
     def _fence(self) -> None:
         if self._runs:
             self._child.fence(self._stop_expired)
+            if self._child.abort:  # perhaps noticed by the other thread
+                self._stop_expired()
 
     def _fenced(self, ask: Callable[[], Answer]) -> Answer:
         """Call the server, then the fence if that took long: no job may continue past its lease."""
@@ -314,6 +390,11 @@ class AsyncRunner(Runner):
     def _stop_expired(self) -> None:
         for slot, run in list(self._runs.items()):
             if self._child.slots.is_expired(slot):
+                run.stop("lost")
+
+    def _stop_expired_threads(self) -> None:
+        for run in list(self._threads.runs.values()):
+            if self._child.slots.is_expired(run.slot):
                 run.stop("lost")
 
     def in_fork(self) -> None:

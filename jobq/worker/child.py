@@ -1,7 +1,8 @@
 """The child: one loop that takes messages, has them run, reports how they ended, and watches its leases.
 
-How jobs run is the runner's: one at a time (`sync_runner`), or many on an event loop (`async_runner`). Slots, reports,
-give-backs, stops and the fence are the same for both, and are here.
+How jobs run is the runner's: one at a time (`sync_runner`), or many at once (`async_runner`): async ones on an event
+loop, sync ones in threads (`thread_runner`). Slots, reports, give-backs, stops and the fence are the same for all, and
+are here.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import os
 import select
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -96,6 +98,10 @@ class Runner(Protocol):
     def reported(self) -> None:
         """Called after each report of what ended."""
 
+    def soft_timeout(self, seconds: float) -> AbstractContextManager[None]:
+        """Return a context in which JobTimeout is raised, in the thread of a sync job, after so many seconds."""
+        ...
+
     def in_fork(self) -> None:
         """Called in a process that a job forked from this one."""
 
@@ -137,7 +143,7 @@ class Child:
         return Executor(
             plan.registry,
             worker=self.settings.name,
-            soft_timeout=self.timers.soft_timeout,
+            soft_timeout=lambda seconds: self.runner.soft_timeout(seconds),
             report_progress=self.queues.progress,
             lease_deadline=lambda: self.slots.deadline() / 1e9,
             seal=seal_of(plan.client),
@@ -193,7 +199,7 @@ class Child:
         """Whether to ask for messages."""
         if self.leaving() or self.slots.asks(Control.QUIET):
             return False
-        return self.runner.room(0) > 0
+        return self._limited(self.runner.room(0)) > 0
 
     def _take(self) -> bool:
         """Ask the queues in turn until one hands out something; False once all are empty."""
@@ -206,7 +212,11 @@ class Child:
         return False
 
     def _limited(self, room: int) -> int:
-        return self.recycling.left(room, self.slots.nfinished)
+        """Return how many of `room` messages may be taken before this child is replaced."""
+        if self.settings.max_jobs is None:
+            return room
+        slots = self.slots
+        return self.recycling.left(room, slots.nfinished + slots.nrunning + slots.nwaiting)
 
     def _accept(self, index: int, dequeued: Dequeued, deadline: int) -> bool:
         """Hold and run what was handed out; whether that was anything."""

@@ -59,6 +59,11 @@ class ChildExit(NamedTuple):
         return known + (f", {ended} just ended" if ended else "")
 
     @property
+    def ncharged(self) -> int:
+        """Number of messages that may have caused its death."""
+        return sum(_is_charged(self, held) for held in self.held)
+
+    @property
     def rss_kib(self) -> int:
         """Peak memory."""
         peak = self.usage.ru_maxrss
@@ -107,13 +112,14 @@ def end_held(
     handed = queue.close_caller(child.caller) if child.caller else []
     mine = [held for held in child.held if held.queue == index]
     known = {held.token for held in mine}
-    crashed = _ended(queue, [_ending(queue, child, held, worker) for held in mine], crash_limit)
+    # Of several suspects each is marked and runs alone from now on: only a crash of its own can make it dead.
+    limit = crash_limit if child.ncharged == 1 else 0
+    crashed = _ended(queue, [_ending(queue, child, held, worker) for held in mine], limit)
     unread = [
         HeldMessage(UNREAD, SlotState.FREE, index, mid, token)
         for mid, token in handed
         if token not in known
     ]
-    # If there were several, each is marked and runs alone from now on: only a crash of its own can make it dead.
     limit = crash_limit if len(unread) == 1 else 0
     crashed += _ended(queue, [_ending(queue, child, held, worker) for held in unread], limit)
     queue.admin.collect(1, crash_limit=crash_limit)

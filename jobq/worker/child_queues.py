@@ -125,14 +125,19 @@ class ChildQueues:
 
         Only what is plainly done can: the supervisor reports it if this child dies.
         """
-        plain = ending.outcome == "done" and ending.result is None
-        self._slots.ended(slot, plain)
+        plain = self.mark_ended(slot, ending)
         one = (slot, ending, monotonic_ns())
         outbox = self._outboxes.get(index)
         if outbox is None:
             self._outboxes[index] = [one]
         else:
             outbox.append(one)
+        return plain
+
+    def mark_ended(self, slot: int, ending: Ending) -> bool:
+        """Note for the supervisor that a run is over; whether it can report the ending if this child dies."""
+        plain = ending.outcome == "done" and ending.result is None
+        self._slots.ended(slot, plain)
         return plain
 
     @property

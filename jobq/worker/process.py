@@ -94,9 +94,8 @@ def _run(plan: PoolPlan, slots: SharedSlots, parent: int) -> int:
         home.only(error)
         logger.exception("a child can't start")
         return exit_codes.CHILD_BOOT
-    runner: Runner = (
-        AsyncRunner(child) if any(job.is_async for job in plan.registry) else SyncRunner(child)
-    )
+    at_once = plan.settings.threads > 1 or any(job.is_async for job in plan.registry)
+    runner: Runner = AsyncRunner(child) if at_once else SyncRunner(child)
     listeners.on_control, listeners.in_fork = child.on_control, runner.in_fork
     child.timers.install()
     slots.phase = Phase.WORKING

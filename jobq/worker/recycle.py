@@ -26,9 +26,9 @@ class Recycling:
         self._looked_at = now
         self.reason = ""
 
-    def left(self, most: int, finished: int) -> int:
-        """Return how many of `most` messages this child may still take."""
-        return most if self._max_jobs is None else min(most, max(1, self._max_jobs - finished))
+    def left(self, most: int, taken: int) -> int:
+        """Return how many of `most` messages this child may still take after so many."""
+        return most if self._max_jobs is None else min(most, max(0, self._max_jobs - taken))
 
     def due(self, finished: int) -> bool:
         """Whether the child must leave; `reason` says why."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from time import monotonic
 
 from jobq.errors import JobAborted
@@ -78,6 +79,10 @@ class SyncRunner(Runner):
 
     def reported(self) -> None:
         """Nothing waits for that."""
+
+    def soft_timeout(self, seconds: float) -> AbstractContextManager[None]:
+        """By a signal: only the main thread runs jobs."""
+        return self._child.timers.soft_timeout(seconds)
 
     def in_fork(self) -> None:
         """The executor ends a fork where the job's code ends."""

@@ -79,10 +79,11 @@ def start(
 ) -> Iterator[Callable[..., Worker]]:
     """start("--lease", "1s", url=…, env=…): `jobq worker` on queue low with the jobs of jobs_at_work.
 
-    On Valkey its children have an event loop, since it knows async jobs; on Redis they have none, unless
-    the test is marked `loop`.
+    On Redis children run one sync job at a time, in the main thread. On Valkey they have an event loop, since the
+    worker knows async jobs, and run sync ones in a thread. A test marked `loop` or `main_thread` has the same on both.
     """
-    loop = server.kind == "valkey" or request.node.get_closest_marker("loop")
+    marked = request.node.get_closest_marker
+    loop = marked("loop") or (server.kind == "valkey" and not marked("main_thread"))
     os_env = {**os.environ, "LIFECYCLE_LOOP": "yes" if loop else "no"}
     kept = {k: v for k, v in os_env.items() if not k.startswith(("JOBQ", "REDIS", "SENTRY"))}
     started: list[Worker] = []

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from multiprocessing import get_context
 from pathlib import Path
@@ -31,6 +32,14 @@ def note(ledger: str, name: str, word: str, **more: object) -> None:
     descriptor = os.open(ledger, os.O_WRONLY | os.O_APPEND)
     os.write(descriptor, (json.dumps(line) + "\n").encode())
     os.close(descriptor)
+
+
+def rest() -> None:
+    """A minute: a signal ends the wait in the main thread, an exception the next step in another."""
+    if threading.current_thread() is threading.main_thread():
+        time.sleep(60)
+    for _ in range(12_000):
+        time.sleep(0.005)
 
 
 def gate(ledger: str, name: str) -> Path:
@@ -100,7 +109,7 @@ async def akills(ledger: str, name: str) -> None:
 def overlong(ledger: str, name: str) -> None:
     """Past its soft timeout."""
     note(ledger, name, "start")
-    time.sleep(60)
+    rest()
 
 
 @job(name="stubborn", timeout=1.0, hard_timeout=3.0, retries=0, **HERE)
@@ -109,7 +118,7 @@ def stubborn(ledger: str, name: str) -> None:
     note(ledger, name, "start", attempt=current().attempt)
     while True:
         try:
-            time.sleep(60)
+            rest()
         except BaseException:
             note(ledger, name, "ignored")
 
@@ -203,6 +212,18 @@ async def refuses_cancel(ledger: str, name: str) -> None:
         try:
             await asyncio.sleep(0.01)
         except asyncio.CancelledError:
+            note(ledger, name, "ignored")
+    note(ledger, name, "end")
+
+
+@job(name="refuses_abort", **HERE)
+def refuses_abort(ledger: str, name: str) -> None:
+    """The same in a thread."""
+    note(ledger, name, "start")
+    while not gate(ledger, name).exists():
+        try:
+            time.sleep(0.01)
+        except JobAborted:
             note(ledger, name, "ignored")
     note(ledger, name, "end")
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from jobq import JobAborted, current, job
-from tests.lifecycle.jobs_at_work import gate, note, quick
+from tests.lifecycle.jobs_at_work import gate, note, quick, rest
 
 __all__ = ["quick"]
 
@@ -66,7 +66,7 @@ def freezes_amid(ledger: str, name: str) -> None:
     if first_time(ledger, name):
         try:
             freeze()
-            time.sleep(60)
+            rest()
         except JobAborted:
             note(ledger, name, "aborted")
             raise
@@ -78,6 +78,7 @@ def stops(ledger: str, name: str) -> None:
     """Only this process is stopped, for good."""
     note(ledger, name, "start")
     os.kill(os.getpid(), signal.SIGSTOP)
+    rest()  # a thread goes on until the signal has reached it
     note(ledger, name, "end")
 
 
@@ -89,7 +90,7 @@ def silences(ledger: str, name: str, server: int) -> None:
         return
     os.kill(server, signal.SIGSTOP)
     try:
-        time.sleep(60)
+        rest()
     except JobAborted:
         note(ledger, name, "aborted", lease_left=current().lease_left)
         raise

@@ -36,6 +36,7 @@ def test_job_of_a_killed_child_runs_again_in_another(queue, start, send, ledger)
     assert killed_at < again["at"]
 
 
+@pytest.mark.main_thread
 def test_lines_that_a_killed_child_had_not_written_are_in_the_log(start, send, ledger):
     for name in ("q0", "q1", "q2"):
         send("quick", name)
@@ -119,20 +120,31 @@ def test_poison_is_dead_after_exactly_so_many_crashes_while_others_flow(
 
 
 @pytest.mark.loop
-def test_only_the_poison_dies_when_jobs_run_concurrently(queue, start, send, ledger):
-    start("--processes", "1", "--concurrency", "5")
+@pytest.mark.parametrize(
+    ("option", "job", "deadly", "limit", "crashes"),
+    [
+        ("--concurrency", "agated", "akills", 3, 3),
+        ("--threads", "gated", "kills", 3, 3),
+        # Not even then is a message dead for a crash that another may have caused.
+        ("--threads", "gated", "kills", 1, 2),
+    ],
+)
+def test_only_the_poison_dies_when_jobs_run_concurrently(
+    queue, start, send, ledger, option, job, deadly, limit, crashes
+):
+    start("--processes", "1", option, "5", "--crash-limit", str(limit))
     for name in ("a", "b", "c"):
-        send("agated", name)
+        send(job, name)
     until(lambda: len(ledger.lines("start")) == 3)
-    send("akills", "poison")
+    send(deadly, "poison")
     # Its crash takes all four along; from then on each of them runs alone.
     until(lambda: ledger.lines("start", "poison"))
     for name in ("a", "b", "c"):
         ledger.gate(name).touch()
     until(lambda: queue.admin.counts().messages == 0)
 
-    assert [dead.mid for dead in queue.admin.dead()] == ["poison"]
-    assert len(ledger.lines("start", "poison")) == 3
+    assert [(dead.mid, dead.ncrashes) for dead in queue.admin.dead()] == [("poison", crashes)]
+    assert len(ledger.lines("start", "poison")) == crashes
     assert all(ledger.lines("end", name) for name in ("a", "b", "c"))
 
 

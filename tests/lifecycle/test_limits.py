@@ -121,11 +121,19 @@ def test_failure_before_a_slow_job_is_reported_while_that_runs(queue, start, sen
     assert worker.stop() == 0
 
 
+#: Both ways to run several jobs at once, and what they run.
+AT_ONCE = pytest.mark.parametrize(
+    ("option", "job"), [("--concurrency", "agated"), ("--threads", "gated")]
+)
+
+
 @pytest.mark.loop
-def test_async_jobs_run_at_once_up_to_the_concurrency(queue, start, send, ledger):
+@AT_ONCE
+def test_jobs_run_at_once_up_to_the_number_given(queue, start, send, ledger, option, job):
     for name in "abcdef":
-        send("agated", name)
-    worker = start("--processes", "1", "--concurrency", "4")
+        send(job, name)
+    others = () if option == "--concurrency" else ("--concurrency", "2")
+    worker = start("--processes", "1", option, "4", *others)
     until(lambda: len(ledger.lines("start")) == 4)
     assert queue.admin.counts().ready == 2
     for name in "abcdef":
@@ -180,11 +188,56 @@ def test_burst_ends_when_the_last_child_was_replaced_and_nothing_is_left(
 
 
 @pytest.mark.loop
-def test_cancelled_job_that_goes_on_takes_no_others_with_it(queue, start, send, ledger):
-    worker = start("--processes", "1", "--concurrency", "5", "--lease", "2s")
-    send("refuses_cancel", "stubborn")
+def test_hard_timeout_of_a_thread_gives_its_neighbours_back_without_a_crash(
+    queue, start, send, ledger
+):
+    worker = start("--processes", "1", "--threads", "5", "--crash-limit", "1")
     for name in "abc":
-        send("agated", name)
+        send("gated", name)
+    send("stubborn", "stubborn")
+    until(queue.admin.dead)
+    [dead] = queue.admin.dead()
+    assert (dead.mid, dead.ncrashes) == ("stubborn", 1)
+    assert len(ledger.lines("ignored")) == 1
+    for name in "abc":
+        assert queue.status(name).ncrashes == 0
+        ledger.gate(name).touch()
+    until(lambda: queue.admin.counts().messages == 0)
+    assert len(ledger.lines("end")) == 3
+    assert worker.stop() == 0
+
+
+@pytest.mark.loop
+def test_sync_jobs_hold_no_event_loop_up_and_wait_for_a_thread(queue, start, send, ledger):
+    worker = start("--processes", "1", "--concurrency", "5")
+    for name in "ab":
+        send("gated", name)
+    # One of them runs. The other waits for the thread, and is given back behind it.
+    [first] = until(lambda: ledger.lines("start"))
+    other = "b" if first["name"] == "a" else "a"
+    until(lambda: queue.status(other).word == "queued")
+    ledger.gate(first["name"]).touch()
+    until(lambda: ledger.lines("start", other))
+    send("agated", "async")
+    until(lambda: ledger.lines("start", "async"))
+    assert not ledger.lines("end", other)
+    ledger.gate("async").touch()
+    until(lambda: ledger.lines("end", "async"))
+    ledger.gate(other).touch()
+    until(lambda: queue.admin.counts().messages == 0)
+    assert [line["attempt"] for line in ledger.lines("start") if "attempt" in line] == [1, 1]
+    assert worker.stop() == 0
+
+
+@pytest.mark.loop
+@AT_ONCE
+def test_cancelled_job_that_goes_on_takes_no_others_with_it(
+    queue, start, send, ledger, option, job
+):
+    worker = start("--processes", "1", option, "5", "--lease", "2s")
+    send("refuses_cancel" if job == "agated" else "refuses_abort", "stubborn")
+    for name in "abc":
+        send(job, name)
     until(lambda: len(ledger.lines("start")) == 4)
     queue.cancel("stubborn")
     until(lambda: ledger.lines("ignored"))

@@ -79,6 +79,7 @@ def test_job_is_still_stopped_by_its_worker_when_another_one_cancelled_all_tasks
     assert worker.stop() == 0
 
 
+@pytest.mark.main_thread
 def test_job_that_changes_signals_takes_them_from_no_other_job(queue, start, send, ledger):
     for how in MEDDLING:
         send("meddles", how, how)
@@ -99,6 +100,7 @@ def test_job_that_changes_signals_takes_them_from_no_other_job(queue, start, sen
     assert "crashed" not in worker.log
 
 
+@pytest.mark.main_thread
 def test_timeout_holds_for_a_job_that_is_deaf_to_it(queue, start, send, ledger):
     deaf = [how for how in MEDDLING if how not in ("default", "others", "wakeup")]
     for how in deaf:

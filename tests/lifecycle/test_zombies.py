@@ -55,6 +55,7 @@ def ends(ledger):
     return [line["fence"] for line in ledger.lines("end", "a")]
 
 
+@pytest.mark.main_thread
 def test_effect_comes_twice_and_the_late_end_is_refused_when_the_whole_worker_was_stopped(
     queue, start, ledger, frozen, leave
 ):
@@ -88,6 +89,7 @@ def test_woken_run_is_stopped_and_has_no_effect_when_its_lease_went_elsewhere(
     assert queue.admin.fsck() == []
 
 
+@pytest.mark.main_thread
 @pytest.mark.parametrize("state", ["queued", "locked"])
 def test_late_end_leaves_a_new_message_of_the_same_mid_alone(
     queue, start, send, ledger, frozen, leave, state

@@ -1,0 +1,239 @@
+"""Runs sync jobs in threads of one child, while its main thread takes messages and talks to the server.
+
+Python raises an exception in another thread only between two steps of Python code: a thread that waits in C, for a
+socket or in `time.sleep`, gets it when that call returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextvars import copy_context
+from queue import SimpleQueue
+from time import monotonic
+
+from jobq.client.clock import boot_ns
+from jobq.errors import JobAborted, JobTimeout
+from jobq.jobs.context import Call
+from jobq.queue.types import Ending
+from jobq.worker import logger
+
+#: The watching thread that waits at most so long needs no word of a new run without a shorter timeout.
+LOOK_WITHIN_S = 1.0
+NEVER = float("inf")
+Interruption = type[JobAborted] | type[JobTimeout]
+
+#: What JobAborted says, by the reason why a job is stopped.
+STOPPED = {
+    "lost": "its lock was lost, its lease ended, or it was cancelled",
+    "hurry": "the worker must leave now",
+}
+_raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+_raise_in.argtypes = (ctypes.c_ulong, ctypes.py_object)
+_raise_in.restype = ctypes.c_int
+_NOTHING = ctypes.py_object()
+
+
+class ThreadRun:
+    """One call that runs in a thread. Other threads may interrupt it, but not after its end."""
+
+    def __init__(self, index: int, slot: int, call: Call) -> None:
+        self.index, self.slot, self.call = index, slot, call
+        #: Why it is stopped.
+        self.why = ""
+        #: How it ended, or what was raised instead; neither if it was stopped before its begin.
+        self.ending: Ending | None = None
+        self.error: BaseException | None = None
+        self._context = copy_context()
+        # Guards what follows: both threads look and then interrupt, or take an interruption back.
+        self._lock = threading.Lock()
+        self._thread = 0
+        self._limit_s = 0.0
+        self._until: int | None = None
+        # Whether JobTimeout is raised no more, anything was raised, the run has begun, and is over.
+        self._timed_out = self._raised = self._begun = self._over = False
+
+    # In another thread than its own.
+
+    def stop(self, why: str) -> None:
+        """Stop it for the worker, once."""
+        with self._lock:
+            if not self.why:
+                self.why = why
+                self._interrupt(JobAborted, STOPPED[why])
+
+    def time_out(self) -> float | None:
+        """Raise JobTimeout in it if its time is over. Return the seconds until the next look, None for no more."""
+        with self._lock:
+            if self.call.job.timeout is None or self._over or self.why or self._timed_out:
+                return None
+            if self._until is None:  # within middleware, which has no limit
+                return self.call.job.timeout
+            left_s = (self._until - boot_ns()) / 1e9
+            if left_s > 0:
+                return left_s
+            self._timed_out = True
+            self._interrupt(JobTimeout, f"ran past its timeout of {self._limit_s:g} s")
+            return None
+
+    def _interrupt(self, kind: Interruption, text: str) -> None:
+        if self._thread:
+            self._raised = True
+            _raise_in(self._thread, _saying(kind, text))
+
+    # In its own thread.
+
+    def run(self, run_call: RunCall) -> None:
+        """Run it, or not if it was stopped before. Nothing is raised in this thread afterwards."""
+        while not self._over:
+            try:
+                if not self._begun:
+                    self._begun = True
+                    if self._may_begin():
+                        self.ending = self._context.run(run_call, self)
+                self._end()
+            except BaseException as error:
+                self.error = error
+
+    def _may_begin(self) -> bool:
+        with self._lock:
+            self._thread = 0 if self.why else threading.get_ident()
+        return bool(self._thread)
+
+    def _end(self) -> None:
+        with self._lock:
+            if self._raised:
+                _raise_in(threading.get_ident(), _NOTHING)
+            self._thread, self._over = 0, True
+
+    def is_stopped(self) -> bool:
+        """Whether the worker has stopped it."""
+        return bool(self.why)
+
+    def limited(self, seconds: float) -> ThreadRun:
+        """Return a context in which JobTimeout is raised after so many seconds."""
+        self._limit_s = seconds
+        return self
+
+    def __enter__(self) -> None:
+        self._until = boot_ns() + round(self._limit_s * 1e9)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            if self._raised and not self.why:  # set, and perhaps not raised yet
+                _raise_in(self._thread, _NOTHING)
+            self._timed_out = True
+
+
+#: Runs the call to its ending, in its thread.
+RunCall = Callable[[ThreadRun], Ending]
+
+
+class JobThreads:
+    """The threads of one child. One is started when a job comes and all others are busy, so they are as few as can be.
+
+    One more watches times while jobs run, since the main thread may wait for a server that doesn't answer: it calls
+    `look`, which returns the seconds until the next call, and raises timeouts. on_over: called in the main thread for
+    each run that is over.
+    """
+
+    def __init__(
+        self, run_call: RunCall, on_over: Callable[[ThreadRun], object], look: Callable[[], float]
+    ) -> None:
+        self._run_call, self._on_over, self._look = run_call, on_over, look
+        self._loop = asyncio.get_running_loop()
+        self._inbox: SimpleQueue[ThreadRun] = SimpleQueue()
+        self._ended: deque[ThreadRun] = deque()
+        # Whether the loop knows that something ended.
+        self._notified = False
+        self._nthreads = 0
+        #: What runs, by slot.
+        self.runs: dict[int, ThreadRun] = {}
+        self._current = threading.local()
+        # When times are looked at next, and what makes that sooner.
+        self._look_at, self._sooner = NEVER, threading.Event()
+
+    def start(self, run: ThreadRun) -> None:
+        """Run it in a thread."""
+        self.runs[run.slot] = run
+        if len(self.runs) > self._nthreads:
+            self._add_thread()
+        if monotonic() + min(LOOK_WITHIN_S, run.call.job.timeout or LOOK_WITHIN_S) < self._look_at:
+            self._sooner.set()
+        self._inbox.put(run)
+
+    def limited(self, seconds: float) -> ThreadRun:
+        """Return a context in which JobTimeout is raised in the job of this thread after so many seconds."""
+        run: ThreadRun = self._current.run
+        return run.limited(seconds)
+
+    def _add_thread(self) -> None:
+        try:
+            if not self._nthreads:
+                _started(self._watch, "jobq-watch")
+            _started(self._work, f"jobq-{self._nthreads + 1}")
+        except RuntimeError as error:
+            if not self._nthreads:
+                raise
+            logger.warning("%d threads run jobs, and no more can start: %s", self._nthreads, error)
+            return
+        self._nthreads += 1
+
+    def _work(self) -> None:
+        while True:
+            run = self._current.run = self._inbox.get()
+            try:
+                run.run(self._run_call)
+            except BaseException as error:  # raised as the run caught an error of its own
+                run.error = error
+            self._ended.append(run)
+            if not self._notified:
+                self._notified = True
+                try:
+                    self._loop.call_soon_threadsafe(self._collect)
+                except RuntimeError:
+                    return  # the loop is closed: this process ends
+
+    def _collect(self) -> None:
+        # Before looking: what ends from now on notifies again.
+        self._notified = False
+        while self._ended:
+            run = self._ended.popleft()
+            del self.runs[run.slot]
+            self._on_over(run)
+
+    def _watch(self) -> None:
+        while True:
+            # Before looking: what starts from now on makes the next look sooner.
+            self._look_at = NEVER
+            runs = list(self.runs.values())
+            wait_s = self._look() if runs else None
+            for run in runs:
+                left_s = run.time_out()
+                if left_s is not None and wait_s is not None:
+                    wait_s = min(wait_s, left_s)
+            if wait_s is not None:
+                self._look_at = monotonic() + wait_s
+            self._sooner.wait(wait_s)
+            self._sooner.clear()
+
+
+def _started(target: Callable[[], None], name: str) -> None:
+    # The process ends without waiting for its threads.
+    threading.Thread(target=target, name=name, daemon=True).start()
+
+
+def _saying(kind: Interruption, text: str) -> type:
+    """Return a class that makes `kind(text)`: what is raised in another thread is a class."""
+
+    def made(error: BaseException) -> None:
+        error.args = (text,)
+
+    def reduced(_: BaseException) -> tuple[type[BaseException], tuple[str]]:
+        return kind, (text,)
+
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (kind,), {"__init__": made, "__reduce__": reduced, **names})
