@@ -173,7 +173,6 @@ def _repaired(session: Session, queue: Queue, violations: list[Violation]) -> in
 
 
 def _violations(session: Session, queue: Queue) -> list[Violation]:
-
     found: list[Violation] = []
     try:
         length = len(PARTS) + sum(queue.admin.counts()[:-1]) // 500
@@ -247,7 +246,6 @@ def _tolerating_audit(session: Session, queue: Queue) -> Iterator[None]:
 
 
 def _begun(queue: Queue, since: Moment, until: Moment, following: float | None) -> Audit:
-
     if following is not None:
         return Audit(queue, following=True)
     return Audit(queue, since(queue), until(queue))

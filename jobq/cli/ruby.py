@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -11,7 +11,7 @@ from jobq.cli import output
 from jobq.cli.arguments import from_words, moment_of
 from jobq.cli.options import group, limit_option, offset_option, option, yes_option
 from jobq.cli.output import Listing
-from jobq.cli.session import Session, command
+from jobq.cli.session import Session, command, opens
 from jobq.errors import ConfigError, ScriptError
 from jobq.protocols.ruby.claims import Claims
 from jobq.protocols.ruby.dashboard_entries import resque_workers, sidekiq_processes
@@ -20,12 +20,33 @@ from jobq.protocols.ruby.queues import ResqueQueue, RubyQueue, SidekiqQueue
 from jobq.queue.queue import Queue
 from jobq.queue.types import text_of
 
-sidekiq_option = option("--sidekiq QUEUE", "Sidekiq's queue, [namespace:]queue.")
-resque_option = option("--resque QUEUE", "Resque's queue, [namespace:]queue.")
-namespaces_options = (
+
+def _named(session: Session, sidekiq: str | None, resque: str | None) -> RubyQueueName:
+    if (sidekiq is None) == (resque is None):
+        raise ConfigError("no queue is named; give --sidekiq QUEUE or --resque QUEUE, not both")
+    if sidekiq is not None:
+        return parse_queue_name("sidekiq", sidekiq)
+    return parse_queue_name("resque", resque or "")
+
+
+def _systems(
+    session: Session, sidekiq_namespace: str, resque_namespace: str
+) -> tuple[RubyQueueName, RubyQueueName]:
+    return RubyQueueName("sidekiq", sidekiq_namespace, ""), RubyQueueName(
+        "resque", resque_namespace, ""
+    )
+
+
+on_queue = opens(
+    "place", _named,
+    option("--sidekiq QUEUE", "Sidekiq's queue, [namespace:]queue."),
+    option("--resque QUEUE", "Resque's queue, [namespace:]queue."),
+)  # fmt: skip
+on_systems = opens(
+    "systems", _systems,
     option("--sidekiq-namespace TEXT", "Namespace of Sidekiq's keys.  [default: none]", default=""),
     option("--resque-namespace TEXT", "Namespace of Resque's keys.", default="resque"),
-)
+)  # fmt: skip
 
 
 @group("ruby", "queues", "push --sidekiq default HardWorker 1 x", "peek --resque low")
@@ -45,8 +66,7 @@ def ruby() -> None:
 )
 @click.argument("job_class", metavar="CLASS")
 @click.argument("words", metavar="[ARG]...", nargs=-1)
-@sidekiq_option
-@resque_option
+@on_queue
 @option("--delay DURATION", "Sidekiq: run no earlier than this long from now.")
 @option("--at TIME", "Sidekiq: run no earlier than 2026-11-21T08:00 or epoch seconds.")
 @option("--retry", "Sidekiq: number of retries.  [default: 25]", type=click.IntRange(0))
@@ -58,8 +78,7 @@ def ruby() -> None:
     default=7,
 )
 def push(
-    session: Session, job_class: str, words: tuple[str, ...], sidekiq: str | None,
-    resque: str | None, at: str | None, **given: Any,
+    session: Session, place: RubyQueueName, job_class: str, words: tuple[str, ...], version: Any, **given: Any
 ) -> None:  # fmt: skip
     """Have a Sidekiq or Resque worker run CLASS.
 
@@ -70,47 +89,44 @@ def push(
         raise ConfigError(
             f"Ruby jobs take no keyword arguments: {', '.join(call.kwargs)}; give a JSON object as ARG"
         )
-    ruby_queue = _place(sidekiq, resque)
-    if ruby_queue.system == "sidekiq":
-        jid = _push_sidekiq(session, ruby_queue, job_class, call.args, at, given)
-        session.say({"jid": jid, "queue": ruby_queue.queue}, f"{jid} pushed to {ruby_queue}")
+    given = {name: value for name, value in given.items() if value is not None}
+    if place.system == "sidekiq":
+        if "at" in given:
+            given["at"] = moment_of(given["at"])
+        queue = SidekiqQueue(
+            place.queue, session.client, namespace=place.namespace, version=version
+        )
+        jid = queue.push(job_class, call.args, **given)
+        session.say({"jid": jid, "queue": place.queue}, f"{jid} pushed to {place}")
         return
-    wrong = [name for name in ("delay", "retry", "jid") if given[name] is not None] + ["at"] * (
-        at is not None
-    )
-    if wrong:
-        raise ConfigError(f"Resque has no --{wrong[0]}; leave it out, or use --sidekiq")
-
-    queue = ResqueQueue(ruby_queue.queue, session.client, namespace=ruby_queue.namespace)
-    queue.push(job_class, call.args)
-    session.say({"queue": ruby_queue.queue}, f"pushed to {ruby_queue}")
+    if given:
+        raise ConfigError(f"Resque has no --{next(iter(given))}; leave it out, or use --sidekiq")
+    ResqueQueue(place.queue, session.client, namespace=place.namespace).push(job_class, call.args)
+    session.say({"queue": place.queue}, f"pushed to {place}")
 
 
 @command("queues", "", "--sidekiq-namespace app --json", group=ruby)
-@namespaces_options[0]
-@namespaces_options[1]
-def queues(session: Session, sidekiq_namespace: str, resque_namespace: str) -> None:
+@on_systems
+def queues(session: Session, systems: Sequence[RubyQueueName]) -> None:
     """Count the jobs of Ruby's queues.
 
     waiting: in the Ruby queue. taken: a worker of jobq has taken them and not yet enqueued them. held: messages of
     the jobq queue of the same name that wait, run or wait for a retry. Ruby does not see taken and held jobs.
     """
-    found = _queues(session, sidekiq_namespace, resque_namespace)
+    found = _queues(session, systems)
     empty = "no queue of Sidekiq or Resque here; check --url and the namespaces"
     session.say_all(found, Listing(("system", "queue", "waiting", "taken", "held"), empty=empty))
 
 
 @command("peek", "--sidekiq default", "--resque low --limit 5", group=ruby)
-@sidekiq_option
-@resque_option
+@on_queue
 @offset_option
 @limit_option(100, 1000)
-def peek(
-    session: Session, sidekiq: str | None, resque: str | None, offset: int, limit: int
-) -> None:
+def peek(session: Session, place: RubyQueueName, offset: int, limit: int) -> None:
     """Print the jobs of a Ruby queue as Ruby wrote them, the next one first."""
-    place = _place(sidekiq, resque)
-    found = _queue(session, place).peek(offset, limit)
+    kind = SidekiqQueue if place.system == "sidekiq" else ResqueQueue
+    queue: RubyQueue = kind(place.queue, session.client, namespace=place.namespace)
+    found = queue.peek(offset, limit)
     for raw in found:
         text = raw.decode("utf-8", "backslashreplace")
         session.say({"job": text}, text)
@@ -119,19 +135,16 @@ def peek(
 
 
 @command("claims", "--sidekiq default", "--sidekiq default --give-back --yes", group=ruby)
-@sidekiq_option
-@resque_option
+@on_queue
 @option("--give-back", "Return their jobs to the front of the Ruby queue.")
 @yes_option
-def claims(
-    session: Session, sidekiq: str | None, resque: str | None, give_back: bool, yes: bool
-) -> None:
+def claims(session: Session, place: RubyQueueName, give_back: bool, yes: bool) -> None:
     """List jobs that workers of jobq have taken off a Ruby queue and not yet enqueued.
 
     A claim lasts moments, or until the next worker takes over from one that died. Give claims back only if no
     worker of jobq will serve the queue again: a job whose worker died after enqueueing it would run twice.
     """
-    found = Claims(session.client, _place(sidekiq, resque))
+    found = Claims(session.client, place)
     waiting = found.waiting()
     if give_back and waiting:
         session.confirmed(f"Give back {sum(one.njobs for one in waiting)} jobs?", yes)
@@ -146,57 +159,22 @@ def claims(
 
 
 @command("workers", "", "--json", group=ruby)
-@namespaces_options[0]
-@namespaces_options[1]
-def workers(session: Session, sidekiq_namespace: str, resque_namespace: str) -> bool:
+@on_systems
+def workers(session: Session, systems: Sequence[RubyQueueName]) -> bool:
     """List the workers of Ruby's queues, as their dashboards do.
 
     Exit code 1: there is no worker.
     """
-    found = list(_workers(session, sidekiq_namespace, resque_namespace))
+    sidekiq, resque = (system.namespace for system in systems)
+    processes = *sidekiq_processes(session.client, sidekiq), *resque_workers(session.client, resque)
+    found = [{**one._asdict(), "queues": ",".join(one.queues)} for one in processes]
     empty = "no worker of Sidekiq or Resque here; check --url and the namespaces"
     session.say_all(found, Listing(("system", "worker", "queues", "busy"), empty=empty))
     return bool(found)
 
 
-def _place(sidekiq: str | None, resque: str | None) -> RubyQueueName:
-
-    if (sidekiq is None) == (resque is None):
-        raise ConfigError("no queue is named; give --sidekiq QUEUE or --resque QUEUE, not both")
-    return (
-        parse_queue_name("sidekiq", sidekiq)
-        if sidekiq is not None
-        else parse_queue_name("resque", resque or "")
-    )
-
-
-def _queue(session: Session, ruby_queue: RubyQueueName) -> RubyQueue:
-
-    kind = SidekiqQueue if ruby_queue.system == "sidekiq" else ResqueQueue
-    return kind(ruby_queue.queue, session.client, namespace=ruby_queue.namespace)
-
-
-def _push_sidekiq(
-    session: Session,
-    ruby_queue: RubyQueueName,
-    job_class: str,
-    args: list[Any],
-    at: str | None,
-    given: dict[str, Any],
-) -> str:
-
-    queue = SidekiqQueue(
-        ruby_queue.queue, session.client, namespace=ruby_queue.namespace, version=given["version"]
-    )
-    options = {name: given[name] for name in ("delay", "retry") if given[name] is not None}
-    if at is not None:
-        options["at"] = moment_of(at)
-    return queue.push(job_class, args, jid=given["jid"], **options)
-
-
-def _queues(session: Session, sidekiq: str, resque: str) -> Iterator[dict[str, Any]]:
-
-    for first in (RubyQueueName("sidekiq", sidekiq, ""), RubyQueueName("resque", resque, "")):
+def _queues(session: Session, systems: Sequence[RubyQueueName]) -> Iterator[dict[str, Any]]:
+    for first in systems:
         for name in _names(session, first.key("queues")):
             ruby_queue = first._replace(queue=name)
             try:
@@ -213,7 +191,6 @@ def _queues(session: Session, sidekiq: str, resque: str) -> Iterator[dict[str, A
 
 
 def _names(session: Session, key: str) -> list[str]:
-
     try:
         return sorted(map(text_of, session.client.command("SMEMBERS", key)))
     except ScriptError as error:
@@ -222,18 +199,8 @@ def _names(session: Session, key: str) -> list[str]:
 
 
 def _held(session: Session, name: str) -> int:
-
     try:
         counts = Queue(name, session.client).admin.counts()
     except ConfigError:  # a name that no queue of jobq can have
         return 0
     return counts.ready + counts.delayed + counts.locked
-
-
-def _workers(session: Session, sidekiq: str, resque: str) -> Iterator[dict[str, Any]]:
-
-    for one in (
-        *sidekiq_processes(session.client, sidekiq),
-        *resque_workers(session.client, resque),
-    ):
-        yield {**one._asdict(), "queues": ",".join(one.queues)}
