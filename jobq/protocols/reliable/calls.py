@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from jobq.client.connection import Client, default_client
-from jobq.client.numbered_calls import Callers, error_code
+from jobq.client.numbered_calls import Callers, CallState, error_code
 from jobq.client.scripts import load
 from jobq.errors import ConfigError, EmptyKeyError, ScriptError
+from jobq.protocols.kit.facade import BlockingFacade, stepwise
+from jobq.protocols.kit.steps import Request, Steps
 from jobq.protocols.reliable import keys
 
 Argument = str | bytes | int
@@ -20,8 +22,11 @@ Argument = str | bytes | int
 EMPTY_KEY = "EMPTYKEY"
 
 
-class ReliableCalls:
-    """The scripts of one namespace on one client. Threads may share it."""
+class ReliableCalls(BlockingFacade):
+    """The scripts of one namespace on one client. Threads may share it.
+
+    The methods whose names end in `_steps` are for other steps (see `protocols.kit.steps`).
+    """
 
     def __init__(self, client: Client | None, ns: str) -> None:
         self.client = default_client() if client is None else client
@@ -44,29 +49,43 @@ class ReliableCalls:
         bare = name[1:-1]
         return bare if name == f"{{{bare}}}" else name
 
-    def change(
-        self, verb: str, names: Sequence[str], *args: Argument, now: int | None = None
-    ) -> Any:
-        """Run a script that changes something, as a numbered call."""
+    def change_steps(
+        self,
+        verb: str,
+        names: Sequence[str],
+        *args: Argument,
+        now: int | None = None,
+        whole: bool = False,
+    ) -> Steps[Any]:
+        """Run a script that changes something, as a numbered call. whole: as in Request."""
         places = self.places(names)
         caller = self._callers.take()
         places.append(f"{keys.prefix(self.ns, names[0])}call:{caller.id}")
-        reply = self._run(verb, places, caller.next(), "" if now is None else now, *args)
+        words = (caller.next(), "" if now is None else now, *args)
+        reply = yield from self._run(verb, places, words, whole)
         # Not reached after an error: that call may still arrive, so its caller stays out of use.
         self._callers.give_back(caller)
         return reply
 
-    def ask(self, verb: str, names: Sequence[str], *args: Argument) -> Any:
+    def ask_steps(self, verb: str, names: Sequence[str], *args: Argument) -> Steps[Any]:
         """Run a script that may run any number of times."""
-        return self._run(verb, self.places(names), *args)
+        return self._run(verb, self.places(names), args, False)
 
-    def _run(self, verb: str, places: list[str], *args: Argument) -> Any:
+    change = stepwise(change_steps)
+    ask = stepwise(ask_steps)
+
+    def _run(
+        self, verb: str, places: list[str], args: tuple[Argument, ...], whole: bool
+    ) -> Steps[Any]:
+        script, client = load("reliable", verb), self.client
+        state = CallState(client, client.words(script, places, args), script)
         try:
-            return self.client.run(load("reliable", verb), places, args)
+            reply = yield Request(places[0], state, whole)
         except ScriptError as error:
             if error_code(error.__cause__) == EMPTY_KEY:
                 raise EmptyKeyError from error
             raise
+        return reply
 
 
 def at_least(name: str, value: int, least: int) -> int:

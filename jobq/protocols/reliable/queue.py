@@ -6,10 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from jobq.client.aio import LateReplyError
 from jobq.client.connection import Client
+from jobq.client.numbered_calls import CallState
 from jobq.errors import ConfigError, JobqError
 from jobq.protocols.kit.facade import AsyncFacade, BlockingFacade, awaited, stepwise
-from jobq.protocols.kit.steps import Ask, Steps
+from jobq.protocols.kit.steps import Request, Steps
 from jobq.protocols.reliable.calls import Argument, ReliableCalls, at_least
 from jobq.protocols.reliable.keys import checked_key
 from jobq.protocols.reliable.replies import (
@@ -42,12 +44,14 @@ class ReliableQueue(BlockingFacade):
     def __repr__(self) -> str:
         return f"ReliableQueue(ns={self.ns!r})"
 
-    def push(self, key: str, *items: str | bytes, now: int | None = None) -> list[str]:
+    @stepwise
+    def push(self, key: str, *items: str | bytes, now: int | None = None) -> Steps[list[str]]:
         """Append items, all or none; return their ids, each greater than all earlier ids of the queue."""
         contents = [_content(item) for item in items]
         if not contents:
             raise ConfigError(f"push to {key!r} has no item; give one or more")
-        return _texts(self._calls.change("push", [checked_key(key)], *contents, now=now))
+        names = [checked_key(key)]
+        return _texts((yield from self._calls.change_steps("push", names, *contents, now=now)))
 
     @stepwise
     def pop(
@@ -73,30 +77,40 @@ class ReliableQueue(BlockingFacade):
         if recover_ms is not None:
             words += ["RECOVER", at_least("recover_ms", recover_ms, 0)]
 
-        def pop(names: Sequence[str], *more: Argument) -> list[Popped]:
+        def pop(names: Sequence[str], *more: Argument) -> Steps[list[Popped]]:
             counted: tuple[Argument, ...] = () if "COUNT" in more else ("COUNT", count)
-            rows = self._calls.change("pop", names, *words, *counted, *more, now=now)
+            call = self._calls.change_steps(
+                "pop", names, *words, *counted, *more, now=now, whole=True
+            )
+            try:
+                rows = yield from call
+            except LateReplyError as late:
+                popped = [Popped.read(row) for row in late.reply]
+                for name in dict.fromkeys(one.key for one in popped):
+                    ids = [one.id for one in popped if one.key == name]
+                    yield from self._give_back(name, ids, token)
+                raise
             return [Popped.read(row) for row in rows]
 
-        def undo(popped: Sequence[Popped]) -> None:
-            for name in dict.fromkeys(one.key for one in popped):
-                self._give_back(name, [one.id for one in popped if one.key == name], token)
-
-        popped: list[Popped] = yield Ask(lambda: pop(names), undo)
+        popped = yield from pop(names)
         if popped or block == 0 or count == 0:
             return popped
-        return (yield from BlockingPop(self._calls, pop, undo, names, block, recover_ms).steps())
+        return (yield from BlockingPop(self._calls, pop, names, block, recover_ms).steps())
 
-    def ack(self, key: str, *ids: str, token: str = "", now: int | None = None) -> list[str] | None:
+    @stepwise
+    def ack(
+        self, key: str, *ids: str, token: str = "", now: int | None = None
+    ) -> Steps[list[str] | None]:
         """Remove delivered messages; return the removed ids, None when the queue doesn't exist.
 
         An id that is missing was acknowledged before or, with a token, has another holder now.
         """
         return self._of_ids("ack", key, ids, *_token(token), now=now)
 
+    @stepwise
     def nack(
         self, key: str, *ids: str, token: str = "", front: bool = False, now: int | None = None
-    ) -> list[str] | None:
+    ) -> Steps[list[str] | None]:
         """Give delivered messages back, to the end of the queue or the front; returns what ack does.
 
         One that was delivered as often as the queue's max_deliveries is dead instead.
@@ -104,15 +118,17 @@ class ReliableQueue(BlockingFacade):
         where = ("FRONT",) if front else ()
         return self._of_ids("nack", key, ids, *_token(token), *where, now=now)
 
+    @stepwise
     def release(
         self, key: str, *ids: str, token: str = "", now: int | None = None
-    ) -> list[str] | None:
+    ) -> Steps[list[str] | None]:
         """Give messages back to the front unhandled: their delivery doesn't count."""
         return self._of_ids("nack", key, ids, *_token(token), "FRONT", "RELEASE", now=now)
 
+    @stepwise
     def extend(
         self, key: str, *ids: str, token: str = "", now: int | None = None
-    ) -> list[str] | None:
+    ) -> Steps[list[str] | None]:
         """Count messages as delivered now, so that they aren't recovered yet; returns what ack does."""
         return self._of_ids("extend", key, ids, *_token(token), now=now)
 
@@ -137,53 +153,60 @@ class ReliableQueue(BlockingFacade):
         at_least("elapsed", elapsed, 0)
         _checked_block(block)
 
-        def recover() -> list[Recovered] | None:
+        def recover() -> Steps[list[Recovered] | None]:
             words: list[Argument] = [count, elapsed, "DELIVERIES", *_token(token)]
-            rows = self._calls.change("recover", names, *words, now=now)
+            try:
+                rows = yield from self._calls.change_steps(
+                    "recover", names, *words, now=now, whole=True
+                )
+            except LateReplyError as late:
+                ids = [Recovered.read(row).id for row in late.reply or ()]
+                yield from self._give_back(key, ids, token)
+                raise
             return None if rows is None else [Recovered.read(row) for row in rows]
 
-        def undo(found: Sequence[Recovered]) -> None:
-            self._give_back(key, [one.id for one in found], token)
-
-        found: list[Recovered] | None = yield Ask(recover, undo)
+        found = yield from recover()
         if found or block == 0 or count == 0:
             return found
-        return (yield from recovering(self._calls, recover, undo, key, block, elapsed))
+        return (yield from recovering(self._calls, recover, key, block, elapsed))
 
+    @stepwise
     def inspect(
         self, key: str, start: int, count: int, *, now: int | None = None
-    ) -> list[WaitingItem]:
+    ) -> Steps[list[WaitingItem]]:
         """Return `count` waiting messages from `start` on, in their order. Raises EmptyKeyError.
 
         A negative start counts from the end; before the first message it means the first.
         """
-        rows = self._inspect(key, start, count, [], now)
+        rows = yield from self._inspect(key, start, count, [], now)
         return [WaitingItem(text_of(id), content) for id, content in rows]
 
+    @stepwise
     def pending(
         self, key: str, start: int, count: int, *, now: int | None = None
-    ) -> list[PendingItem]:
+    ) -> Steps[list[PendingItem]]:
         """Return `count` pending messages from `start` on, as inspect does. Raises EmptyKeyError."""
-        rows = self._inspect(key, start, count, ["PENDING"], now)
+        rows = yield from self._inspect(key, start, count, ["PENDING"], now)
         return [PendingItem(text_of(id), *rest) for id, *rest in rows]
 
+    @stepwise
     def dead(
         self, key: str, start: int = 0, count: int = 100, *, now: int | None = None
-    ) -> list[DeadItem]:
+    ) -> Steps[list[DeadItem]]:
         """Return messages that were delivered too often, the oldest dead first. Raises EmptyKeyError."""
-        rows = self._inspect(key, start, count, ["DEAD"], now)
+        rows = yield from self._inspect(key, start, count, ["DEAD"], now)
         return [DeadItem(text_of(id), *rest) for id, *rest in rows]
 
     def _inspect(
         self, key: str, start: int, count: int, place: list[str], now: int | None
-    ) -> list[Any]:
+    ) -> Steps[list[Any]]:
         if isinstance(start, bool) or not isinstance(start, int):
             raise ConfigError(f"start={start!r} is not a whole number")
         at_least("count", count, 1)
         found: list[Any] = []
         while count > 0:
             words: list[Argument] = [*place, start, count]
-            page = self._calls.ask(
+            page = yield from self._calls.ask_steps(
                 "inspect", [checked_key(key)], *words, *(() if now is None else ("NOW", now))
             )
             found += page
@@ -191,50 +214,56 @@ class ReliableQueue(BlockingFacade):
             if sum(len(row[0]) + len(row[1]) for row in page) < PAGE_BYTES:
                 break  # nothing is left out
             if start < 0:
-                facts = self.info(key)
+                facts = yield from ReliableQueue.info.steps(self, key)
                 lengths = {"PENDING": facts.delivered, "DEAD": facts.dead}
                 start = max(0, start + lengths.get("".join(place), facts.undelivered))
             start += len(page)
         return found
 
-    def revive(self, key: str, *ids: str, now: int | None = None) -> list[str] | None:
+    @stepwise
+    def revive(self, key: str, *ids: str, now: int | None = None) -> Steps[list[str] | None]:
         """Put dead messages back as if never delivered; return the ids that were dead."""
         return self._of_ids("revive", key, ids, now=now)
 
-    def purge(self, key: str, *ids: str, now: int | None = None) -> list[str] | None:
+    @stepwise
+    def purge(self, key: str, *ids: str, now: int | None = None) -> Steps[list[str] | None]:
         """Remove dead messages; return the ids that were dead."""
         return self._of_ids("purge", key, ids, now=now)
 
-    def info(self, key: str) -> Info:
+    @stepwise
+    def info(self, key: str) -> Steps[Info]:
         """Return the queue's counts. Raises EmptyKeyError."""
-        rows = self._calls.ask("info", [checked_key(key)], "ALL")
+        rows = yield from self._calls.ask_steps("info", [checked_key(key)], "ALL")
         facts = dict(zip(rows[::2], rows[1::2], strict=True))
         facts[b"last_id"] = text_of(facts[b"last_id"])
         return Info(**{name: facts[name.encode()] for name in Info._fields})
 
-    def length(self, key: str) -> int:
+    @stepwise
+    def length(self, key: str) -> Steps[int]:
         """Return how many messages wait; 0 when the queue doesn't exist."""
-        name = [checked_key(key)]
-        return int(self._calls.client.command("LLEN", self._calls.places(name)[0]))
+        place = self._calls.places([checked_key(key)])[0]
+        reply = yield Request(place, CallState(self.client, ("LLEN", place)))
+        return int(reply)
 
-    def configure(self, key: str, *, max_deliveries: int) -> None:
+    @stepwise
+    def configure(self, key: str, *, max_deliveries: int) -> Steps[None]:
         """Set after how many deliveries without an acknowledgement a message is dead; 0 = never."""
         most = at_least("max_deliveries", max_deliveries, 0)
-        self._calls.ask("configure", [checked_key(key)], most)
+        yield from self._calls.ask_steps("configure", [checked_key(key)], most)
 
-    def clear(self, key: str) -> int | None:
+    @stepwise
+    def clear(self, key: str) -> Steps[int | None]:
         """Remove all messages; return how many. The queue stays; its ids continue after the last one."""
-        cleared: int | None = self._calls.change("clear", [checked_key(key)])
-        return cleared
+        return self._calls.change_steps("clear", [checked_key(key)])
 
-    def delete(self, key: str) -> int | None:
+    @stepwise
+    def delete(self, key: str) -> Steps[int | None]:
         """Delete a queue; return how many messages it had, None when the queue doesn't exist."""
-        deleted: int | None = self._calls.change("clear", [checked_key(key)], "QUEUE")
-        return deleted
+        return self._calls.change_steps("clear", [checked_key(key)], "QUEUE")
 
     def _of_ids(
         self, verb: str, key: str, ids: Sequence[str], *words: Argument, now: int | None
-    ) -> list[str] | None:
+    ) -> Steps[list[str] | None]:
         names = [checked_key(key)]
         if not ids:
             raise ConfigError(f"{verb} on {key!r} has no id; give one or more")
@@ -242,18 +271,22 @@ class ReliableQueue(BlockingFacade):
             if not isinstance(id, str) or len(id) > 40 or not _ID.fullmatch(id):
                 shown = repr(id)[:60]
                 raise ConfigError(f"id {shown} is not an id; ids look like 1601155608777-1")
-        reply = self._calls.change(verb, names, *words, *ids, now=now)
+        reply = yield from self._calls.change_steps(
+            verb, names, *words, *ids, now=now, whole=verb == "nack"
+        )
         return None if reply is None else _texts(reply)
 
-    def _give_back(self, key: str, ids: Sequence[str], token: str) -> None:
+    def _give_back(self, key: str, ids: Sequence[str], token: str) -> Steps[None]:
+        if not ids:
+            return
         try:
-            self.release(key, *ids, token=token)
+            yield from ReliableQueue.release.steps(self, key, *ids, token=token)
         except JobqError:
             pass  # they are pending, as after a crash
 
 
 class AsyncReliableQueue(AsyncFacade[ReliableQueue]):
-    """The methods of ReliableQueue as coroutines. Calls run in threads; any number of waits on the event loop.
+    """The methods of ReliableQueue as coroutines: calls and any number of waits on the event loop.
 
     A pop or recover that is cancelled gives back what it got, so that it needn't be recovered.
     """

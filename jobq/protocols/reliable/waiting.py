@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from jobq.client.waiter import GRACE_S, BlockingConnection
 from jobq.errors import UnavailableError
@@ -20,19 +19,18 @@ from jobq.protocols.reliable.replies import Popped, Recovered
 TICK_S = 2.0
 #: Between polls for what may be recovered while nothing is pending.
 SHORTEST_S, UNKNOWN_S = 0.01, 0.05
-#: pop(names, words): one call of the script.
-Pop = Callable[..., list[Popped]]
-Undo = Callable[[list[Popped]], object]
+#: pop(names, words): one call of the script, which gives back what a cancelled coroutine got.
+Pop = Callable[..., Steps[list[Popped]]]
 
 
 class BlockingPop:
     """One client that waits to pop: in line for a ticket, and polling for what can be recovered."""
 
     def __init__(
-        self, calls: ReliableCalls, pop: Pop, undo: Undo, names: Sequence[str], block: int,
+        self, calls: ReliableCalls, pop: Pop, names: Sequence[str], block: int,
         recover_ms: int | None,
     ) -> None:  # fmt: skip
-        self._calls, self._pop, self._undo = calls, pop, undo
+        self._calls, self._pop = calls, pop
         self._names, self._recover_ms = names, recover_ms
         self._until = _deadline(block)
         self._tickets = calls.tickets(names)
@@ -79,22 +77,21 @@ class BlockingPop:
             else:
                 if got is None:
                     return None
-                popped = yield self._popping([got[0]], "TICKET", got[1])
+                popped = yield from self._pop([got[0]], "TICKET", got[1])
                 return popped
         elif time.monotonic() > self._until + GRACE_S:
             return None
         if self._recover_ms is not None or not self._line.is_open:
-            popped = yield self._popping(self._names)
+            popped = yield from self._pop(self._names)
             return popped
-        yield Ask(partial(self._calls.ask, "rest", self._names))
+        yield from self._calls.ask_steps("rest", self._names)
         return []
 
     def _came(self) -> Steps[bool]:
         """Wait a while; whether there is a reply."""
         pause = TICK_S
         if self._recover_ms is not None:
-            words = ("rest", self._names, "RECOVER", self._recover_ms)
-            due = yield Ask(partial(self._calls.ask, *words))
+            due = yield from self._calls.ask_steps("rest", self._names, "RECOVER", self._recover_ms)
             pause = min(pause, due / 1000) if due >= 0 else pause
         pause = min(pause, max(0.0, self._until + GRACE_S + SHORTEST_S - time.monotonic()))
         if not self._line.is_open:
@@ -119,16 +116,12 @@ class BlockingPop:
         except UnavailableError:
             return
         if got:
-            yield Ask(partial(self._pop, [got[0]], "COUNT", 0, "TICKET", got[1]))
-
-    def _popping(self, names: Sequence[str], *words: str | bytes) -> Ask[list[Popped]]:
-        return Ask(partial(self._pop, names, *words), self._undo)
+            yield from self._pop([got[0]], "COUNT", 0, "TICKET", got[1])
 
 
 def recovering(
     calls: ReliableCalls,
-    recover: Callable[[], list[Recovered] | None],
-    undo: Callable[[list[Recovered]], object],
+    recover: Callable[[], Steps[list[Recovered] | None]],
     name: str,
     block: int,
     elapsed: int,
@@ -136,11 +129,11 @@ def recovering(
     """Try again when the oldest delivery is old enough, until `block` ms are over."""
     until = _deadline(block)
     while (left := until - time.monotonic()) > 0:
-        due = yield Ask(partial(calls.ask, "rest", [name], "RECOVER", elapsed))
+        due = yield from calls.ask_steps("rest", [name], "RECOVER", elapsed)
         # With nothing pending nothing is old enough sooner than what is popped now.
         pause = max(due / 1000, SHORTEST_S) if due >= 0 else max(elapsed / 1000, UNKNOWN_S)
         yield Nap(min(pause, left, TICK_S))
-        found: list[Recovered] | None = yield Ask(recover, undo)
+        found = yield from recover()
         if found:
             return found
     return None

@@ -253,7 +253,7 @@ def test_blocking_pop_that_recovered_gives_its_ticket_back(rq, client, redis, mo
     """The ticket comes after the wait for it was over and before the line is left."""
     rq.push("q", "old")
     rq.pop(1, 0, "q")
-    pop = rq._calls.change
+    pop = rq._calls.change_steps
 
     def push_before_recovering(verb, names, *args, **more):
         if verb == "pop" and "TICKET" not in args and redis.info("clients")["blocked_clients"]:
@@ -261,7 +261,7 @@ def test_blocking_pop_that_recovered_gives_its_ticket_back(rq, client, redis, mo
             until(lambda: redis.info("clients")["blocked_clients"] == 0, "not served")
         return pop(verb, names, *args, **more)
 
-    monkeypatch.setattr(rq._calls, "change", push_before_recovering)
+    monkeypatch.setattr(rq._calls, "change_steps", push_before_recovering)
     assert contents(rq.pop(1, 30_000, "q", recover_ms=1_000)) == [b"old"]
     assert rq.info("q").promised == 0
     assert contents(rq.pop(1, 0, "q")) == [b"new"]
