@@ -57,9 +57,9 @@ class Seen:
 
     def __init__(self) -> None:
         self.states = 0
-        self._left: dict[bytes, list[tuple[int, ...]]] = {}
+        self._left: dict[bytes | str, list[tuple[int, ...]]] = {}
 
-    def add(self, name: bytes, left: dict[str, int]) -> bool:
+    def add(self, name: bytes | str, left: dict[str, int]) -> bool:
         """Return whether something may follow that didn't follow before."""
         budgets, met = tuple(left.values()), self._left.setdefault(name, [])
         for others in met:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jobq.client.scripts import Script, folder
+from tests.model.explored import Seen
 
 MODEL = Path(__file__).parents[2] / "model" / "lua"
 AGE_MS = 500
@@ -118,7 +119,8 @@ class Explorer:
             self.host.run("configure", "", "", str(START), str(scope.max_deliveries))
         queue: deque[tuple[int, World, int]] = deque([(self.host.take(), world, 0)])
         self._came: list[tuple[int, tuple[str, ...]]] = [(0, ())]
-        seen = {self._name(world)}
+        seen = Seen()
+        seen.add(self._name(world), dict(world.left))
         while queue and not self.result.violation:
             snapshot, world, index = queue.popleft()
             for action in self.moves(world):
@@ -129,20 +131,18 @@ class Explorer:
                 if self.result.violation:
                     break
             self.host.drop(snapshot)
-        self.result.states = len(seen)
+        self.result.states = seen.states
         return self.result
 
     def _step(
-        self, world: World, index: int, action: tuple[str, ...], seen: set[str]
+        self, world: World, index: int, action: tuple[str, ...], seen: Seen
     ) -> tuple[int, World, int] | None:
         self.result.transitions += 1
         self.result.kinds[action[0]] += 1
         try:
             after = self._served(getattr(self, action[0])(world, *action[1:]))
-            name = self._name(after)
-            if name in seen:
+            if not seen.add(self._name(after), dict(after.left)):
                 return None
-            seen.add(name)
             self._came.append((index, action))
             broken = self.host.broken(" ".join(after.live))
             if broken:
@@ -160,8 +160,8 @@ class Explorer:
             return None
 
     def _name(self, world: World) -> str:
-        """Alike for worlds that differ in times, ids and tokens only."""
-        parts = (self.host.text(world.now, AGE_MS, PATIENCE_MS), world.left, world.line, world.tickets,
+        """Alike for worlds that differ in times, ids, tokens and budgets only."""
+        parts = (self.host.text(world.now, AGE_MS, PATIENCE_MS), world.line, world.tickets,
                  sorted(world.holds), world.holder, world.live)  # fmt: skip
         names: dict[str, str] = {}
         return _NAMED.sub(
