@@ -52,6 +52,7 @@ LEAST_WAIT_S = 0.05
 #: A connection that answered so short a time ago isn't idle, and isn't polled.
 BUSY_S = 0.0001
 _ANSWERED_AT = "jobq_answered_at"
+_ASKING = packed(("ASKING",))
 #: Words of a call by hash or function before its keys: the verb, the name, the number of keys.
 WORDS_BEFORE_KEYS = 3
 #: Prepared beginnings of calls that a client keeps at most.
@@ -317,10 +318,23 @@ def exchange(connection: Connection, command: Command, asking: bool = False) -> 
     """One command and its reply; a connection on which that broke off is closed."""
     try:
         if asking:
-            send(connection, ("ASKING",))
+            send(connection, _ASKING)
             receive(connection)
-        send(connection, command)
-        return receive(connection)
+        sock = connection._sock
+        if sock is None:
+            raise refused.ConnectionError("the connection was closed")
+        # redis-py's layers look at every argument once more.
+        sock.sendall(command if isinstance(command, bytes) else packed(command))
+        parser: Any = connection._parser
+        reader, buffer = parser._reader, parser._buffer
+        # Most replies come in one piece. Nothing is read of a connection that was closed, which `receive` tells.
+        reader.feed(buffer, 0, sock.recv_into(buffer))
+        reply = reader.gets()
+        if reply is NOT_ENOUGH_DATA:
+            return receive(connection)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
     except refused.ResponseError:
         raise
     except BaseException:
@@ -334,9 +348,9 @@ def exchange_once(connection: Connection, command: Command, asking: bool = False
     try:
         ensure_open(connection)
         if asking:
-            send(connection, ("ASKING",))
+            send(connection, _ASKING)
             receive(connection)
-        send(connection, command)
+        send(connection, wire(command))
     except refused.ResponseError:
         raise
     except BaseException:
@@ -356,33 +370,22 @@ def exchange_once(connection: Connection, command: Command, asking: bool = False
         raise
 
 
-def send(connection: Connection, command: Command) -> None:
-    """Send one command, past redis-py's layers: they look at every argument once more."""
-    sock = connection._sock
-    if sock is None:
+def send(connection: Connection, command: bytes) -> None:
+    """Send one command. Raises an error of `LOST`."""
+    if connection._sock is None:
         raise refused.ConnectionError("the connection was closed")
-    try:
-        sock.sendall(wire(command))
-    except TimeoutError as error:
-        raise refused.TimeoutError("the server took no bytes in time") from error
-    except OSError as error:
-        raise refused.ConnectionError(f"sending failed: {error}") from error
+    connection._sock.sendall(command)
 
 
 def receive(connection: Connection) -> Any:
-    """Read one reply with the connection's own reader; raise it if it is an error."""
+    """Read one reply with the connection's own reader; raise it if it is an error. Raises an error of `LOST`, too."""
     parser: Any = connection._parser
     sock, reader, buffer = connection._sock, parser._reader, parser._buffer
     if sock is None or reader is None:
         raise refused.ConnectionError("the connection was closed")
     reply = reader.gets()
     while reply is NOT_ENOUGH_DATA:
-        try:
-            count = sock.recv_into(buffer)
-        except TimeoutError as error:
-            raise refused.TimeoutError("no reply in time") from error
-        except OSError as error:
-            raise refused.ConnectionError(f"reading failed: {error}") from error
+        count = sock.recv_into(buffer)
         if not count:
             raise refused.ConnectionError("the server closed the connection")
         reader.feed(buffer, 0, count)

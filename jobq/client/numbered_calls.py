@@ -497,37 +497,29 @@ class BoundScript:
         script = self.script
         if len(values) + 2 != script.nargs:
             raise script.misnamed(values)
-        command = self._numbered_command(caller, values, rest, more_keys)
-        renew = partial(self._renewed, caller, values, rest, more_keys) if fenced else None
-        return CallState(self._client, command, script, tries, renew)
-
-    def _numbered_command(
-        self, caller: Caller, values: Values, rest: Sequence[Argument], more_keys: Sequence[str]
-    ) -> bytes:
-        """Only what changes from call to call is packed here."""
-        script, caller_id = self.script, caller.id
-        values_in_order = script.order_numbered(values)
+        values_in_order, caller_id = script.order_numbered(values), caller.id
         if more_keys:
             keys = (*self.keys, f"{self._call_key}{caller_id}", *more_keys)
-            return packed(
-                (*self._verb, len(keys), *keys, caller_id, caller.next(), *values_in_order, *rest)
-            )
-        head = caller.heads.get(self)
-        if head is None:
-            keys = (*self.keys, f"{self._call_key}{caller_id}")
             head = words_packed((*self._verb, len(keys), *keys, caller_id))
-            caller.heads[self] = head
-        number = caller.next()
-        tail = packed((number, *values_in_order, *rest))
-        return b"*%d\r\n%b%b" % (
-            self._nwords + len(rest), head, tail[tail.index(b"\n") + 1 :]
+        else:
+            # Only what changes from call to call is packed anew.
+            head = caller.heads.get(self, b"")
+            if not head:
+                keys = (*self.keys, f"{self._call_key}{caller_id}")
+                head = words_packed((*self._verb, len(keys), *keys, caller_id))
+                caller.heads[self] = head
+        tail = packed((caller.next(), *values_in_order, *rest))
+        command = b"*%d\r\n%b%b" % (
+            self._nwords + len(more_keys) + len(rest), head, tail[tail.index(b"\n") + 1 :]
         )  # fmt: skip
+        renew = partial(self._renewed, caller, values, rest, more_keys) if fenced else None
+        return CallState(self._client, command, script, tries, renew)
 
     def _renewed(
         self, caller: Caller, values: Values, rest: Sequence[Argument], more_keys: Sequence[str]
     ) -> Command:
         caller.renewals += 1
-        return self._numbered_command(caller, values, rest, more_keys)
+        return self.numbered(caller, values, rest, more_keys).command
 
     def served(self, caller: Caller, reply: Any) -> Any:
         """The reply to a numbered call. Raises LeaseLostError when the script refused the caller."""

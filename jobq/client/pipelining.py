@@ -20,7 +20,7 @@ from jobq.client.numbered_calls import (
     refusal,
     reply_lost,
 )
-from jobq.client.scripts import packed
+from jobq.client.scripts import packed, wire
 from jobq.errors import JobqError
 
 #: Calls that are sent at most before the first reply is read.
@@ -80,7 +80,7 @@ class OverlappingCalls:
             if self._connection is None:
                 self._node, self._connection = self._client.borrow(self._key)
             state.sending()
-            send(self._connection, state.command)
+            send(self._connection, wire(state.command))
         except FAILED as error:
             self._break_off(error)
 

@@ -138,34 +138,32 @@ class CallEncoder:
         limit: int = LIMIT,
     ) -> None:
         self._common = (headers, options, limit)
-        self._job, self._limit = job, min(limit, HARD_LIMIT)
-        #: All that precedes the arguments; what follows them, at that moment.
+        self._job, self.limit = job, limit
+        self._most = min(limit, HARD_LIMIT)
+        #: All that precedes the arguments, and all that follows the moment.
         self._begin = encode(job)[:-1]
-        self._at, self._end = -1, b""
+        whole = encode(job, (), None, 1, headers, options, HARD_LIMIT)
+        self._end = whole[len(self._begin + b',"enqueued_at":1') :]
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any], enqueued_at: int) -> bytes:
-        headers, options, limit = self._common
-        if kwargs or not args or not _survive(args):
-            return encode(self._job, args, kwargs, enqueued_at, headers, options, limit)
-        if enqueued_at != self._at:
-            whole = encode(self._job, (), None, enqueued_at, headers, options, HARD_LIMIT)
-            self._at, self._end = enqueued_at, whole[len(self._begin) :]
+        for value in args:
+            kind = type(value)
+            if kind not in _AS_THEY_ARE and not (kind is int and INT_MIN <= value <= INT_MAX):
+                return self._encode(args, kwargs, enqueued_at)
+        if kwargs:
+            return self._encode(args, kwargs, enqueued_at)
         try:
-            content = b'%b,"args":%b%b' % (self._begin, _write(args), self._end)
+            arguments = b',"args":' + _write(args) if args else b""
         except ValueError:  # lone surrogates
-            return encode(self._job, args, kwargs, enqueued_at, headers, options, limit)
-        if len(content) > self._limit:
-            checked_size(content, f"the call of {self._job}", limit)
+            return self._encode(args, kwargs, enqueued_at)
+        content = b'%b%b,"enqueued_at":%d%b' % (self._begin, arguments, enqueued_at, self._end)
+        if len(content) > self._most:
+            checked_size(content, f"the call of {self._job}", self.limit)
         return content
 
-
-def _survive(values: Sequence[Any]) -> bool:
-    """Whether all of these surely survive JSON."""
-    for value in values:
-        kind = type(value)
-        if kind not in _AS_THEY_ARE and not (kind is int and INT_MIN <= value <= INT_MAX):
-            return False
-    return True
+    def _encode(self, args: Sequence[Any], kwargs: Mapping[str, Any], enqueued_at: int) -> bytes:
+        headers, options, limit = self._common
+        return encode(self._job, args, kwargs, enqueued_at, headers, options, limit)
 
 
 def checked_size(content: bytes, what: str, limit: int = LIMIT) -> None:

@@ -67,33 +67,6 @@ class Outgoing:
     def deliver(self) -> list[Receipt[Any]]:
         """Encode the calls and enqueue them in one round trip."""
         job = self.job
-        queue, contents = self._encoded()
-        if len(contents) == 1:
-            [(mid, content)] = contents
-            done = queue.enqueue(content, mid=mid, **job.queue_options)
-            return [Receipt(*done, job.name, queue, job.stores_result)]
-        accepted = queue.enqueue_many(contents, **job.queue_options)
-        return list(Receipts(accepted, job.name, queue, job.stores_result))
-
-    async def adeliver(self) -> Receipt[Any]:
-        """Encode the only call, and enqueue it on the running event loop."""
-        import asyncio
-
-        from jobq.queue.aio import aenqueue
-
-        job = self.job
-        client = job.settings.get("client") or runtime.default
-        if client is None or self.queue not in client.queues:
-            # The first one may start a server, or look one up.
-            await asyncio.to_thread(queue_of, self.queue, client)
-        found, [(mid, content)] = self._encoded()
-        queue: Any = found
-        accepted = await aenqueue(queue, content, mid=mid, **job.queue_options)
-        return Receipt(*accepted, job.name, queue, job.stores_result)
-
-    def _encoded(self) -> tuple[QueueLike, list[tuple[str | None, bytes]]]:
-        """The queue, and a mid, if one is given, and the content of each call."""
-        job = self.job
         client = job.settings.get("client") or runtime.default
         known = client.queues.get(self.queue) if client is not None else None
         queue: QueueLike = known or queue_of(self.queue, client)
@@ -113,7 +86,12 @@ class Outgoing:
                 for mid, (_, content) in zip(mids, contents, strict=True)
             ]
         self.size = sum([len(content) for _, content in contents])
-        return queue, contents
+        if len(contents) == 1:
+            [(mid, content)] = contents
+            done = queue.enqueue(content, mid=mid, **job.queue_options)
+            return [Receipt(*done, job.name, queue, job.stores_result)]
+        accepted = queue.enqueue_many(contents, **job.queue_options)
+        return list(Receipts(accepted, job.name, queue, job.stores_result))
 
 
 class Job(Generic[P, R]):
@@ -133,6 +111,7 @@ class Job(Generic[P, R]):
         self.middleware = middleware
         self.overrides: Overrides | None = None
         self._signature = inspect.signature(function)
+        self._encoder: CallEncoder | None = None
         self._least, self._most = _positional(self._signature)
         self._settle(settings)
 
@@ -148,11 +127,14 @@ class Job(Generic[P, R]):
         """
         if kwargs or not self._least <= len(args) <= self._most:
             self.check_arguments(args, kwargs)
-        outgoing = Outgoing(self, [(args, kwargs)])
-        layers = self.middleware.all_layers()
-        if layers:
-            return self._through(layers, outgoing)[0]
-        return outgoing.deliver()[0]
+        if self.middleware.all_layers() and (layers := self._enqueue_layers()):
+            return self._through(layers, Outgoing(self, [(args, kwargs)]))[0]
+        client = self.settings.get("client") or runtime.default
+        known = client.queues.get(self.queue) if client is not None else None
+        queue: QueueLike = known or queue_of(self.queue, client)
+        mid, content = self._content(queue, args, kwargs)
+        done = queue.enqueue(content, mid=mid, **self.queue_options)
+        return Receipt(*done, self.name, queue, self.stores_result)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
         """`enqueue` without blocking the event loop.
@@ -162,11 +144,20 @@ class Job(Generic[P, R]):
         """
         import asyncio
 
+        from jobq.queue.aio import aenqueue
+
         if self._enqueue_layers():
             return await asyncio.to_thread(self.enqueue, *args, **kwargs)
         if kwargs or not self._least <= len(args) <= self._most:
             self.check_arguments(args, kwargs)
-        return await Outgoing(self, [(args, kwargs)]).adeliver()
+        client = self.settings.get("client") or runtime.default
+        queue: Any = client.queues.get(self.queue) if client is not None else None
+        if queue is None:
+            # The first one may start a server, or look one up.
+            queue = await asyncio.to_thread(queue_of, self.queue, client)
+        mid, content = self._content(queue, args, kwargs)
+        done = await aenqueue(queue, content, mid=mid, **self.queue_options)
+        return Receipt(*done, self.name, queue, self.stores_result)
 
     def args(self, *args: P.args, **kwargs: P.kwargs) -> Args[P]:
         """The arguments of one call, for enqueue_many. Raises TypeError for arguments that don't fit the function."""
@@ -230,21 +221,29 @@ class Job(Generic[P, R]):
 
     def _contents(
         self, queue: QueueLike, calls: Iterator[Arguments]
-    ) -> Iterator[bytes | tuple[str, bytes]]:
+    ) -> Iterator[bytes | tuple[str | None, bytes]]:
         """What is enqueued of each call: the bytes, with their mid where they are sealed for it."""
-        settings, server = self.settings, queue.client.settings
-        encoded = CallEncoder(
-            self.name, settings.get("headers"), self.overrides, server.max_content
-        )
-        seal = seal_for(server.codec) if server.codec is not None else None
         for args, kwargs in calls:
-            now = time.time_ns() // 1_000_000
-            content = encoded(args, kwargs, now)
-            if seal is None:
-                yield content
-            else:
-                mid = new_mid()
-                yield mid, seal.close_call(queue.name, mid, content, self.due_ms(now))
+            made = self._content(queue, args, kwargs)
+            yield made[1] if made[0] is None else made
+
+    def _content(
+        self, queue: QueueLike, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[str | None, bytes]:
+        """The mid of one call, if it must have a certain one, and its bytes."""
+        server = queue.client.settings
+        encoder = self._encoder
+        if encoder is None or encoder.limit != server.max_content:
+            headers = self.settings.get("headers")
+            encoder = CallEncoder(self.name, headers, self.overrides, server.max_content)
+            self._encoder = encoder
+        now = time.time_ns() // 1_000_000
+        mid: str | None = self.settings.get("mid")
+        content = encoder(args, kwargs, now)
+        if server.codec is not None and (seal := seal_for(server.codec)) is not None:
+            mid = mid or new_mid()
+            content = seal.close_call(queue.name, mid, content, self.due_ms(now))
+        return mid, content
 
     def due_ms(self, now: int) -> float:
         """When a call that is enqueued now is to run."""
@@ -331,6 +330,7 @@ class Job(Generic[P, R]):
 
     def _settle(self, settings: dict[str, Any]) -> None:
         self.settings = settings
+        self._encoder = None
         self.queue: str = settings.get("queue", "default")
         policy = settings.get("retry", DEFAULT_POLICY)
         default = len(policy.waits) if isinstance(policy, Listed) else DEFAULT_RETRIES

@@ -131,7 +131,8 @@ class Queue:
     ) -> Enqueued:
         """Accept one message; for the options see enqueue_many."""
         mid = new_mid() if mid is None else checked_mid(mid)
-        checked_content(mid, content)
+        if len(content) > HARD_MAX_CONTENT:
+            checked_content(mid, content)
         values = enqueue_values(**options) if options else _NO_OPTIONS
         client = self.client
         level = durability or client.durability
@@ -400,7 +401,9 @@ class Queue:
         except UnavailableError as error:
             error.mids = tuple(mids) if state.arrived else ()
             raise
-        done = self.accepted(own, reply, mids)
+        done: Sequence[Enqueued] = (
+            [Enqueued(mids[0], "added")] if reply == _ADDED else self.accepted(own, reply, mids)
+        )
         if caller is None:
             # Not reached after an error: that call may still arrive, so its caller stays out of use.
             self.callers.give_back(own)
@@ -454,8 +457,6 @@ class Queue:
         """What the reply to an enqueue says. Raises LeaseLostError when the script refused the caller."""
         if reply[0] == b"closed":
             raise self.scripts["enqueue"].refused(caller)
-        if len(mids) == 1 and reply == _ADDED:
-            return [Enqueued(mids[0], "added")]
         if len(reply) == 2 * len(mids) and reply[::2].count(b"added") == len(mids):
             return AddedMessages(mids)
         try:
