@@ -16,7 +16,7 @@ from bench.page import END, begin
 from bench.peers import PEERS
 from bench.peers.venvs import Missing, inside_of
 from bench.report import COMMAND, last_run, report
-from bench.targets import NOOP, judged
+from bench.targets import NOOP, installed, judged
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,6 +58,22 @@ def test_report_replaces_what_is_between_the_marks_and_nothing_else(results, tmp
     assert "old" not in text
     assert "| own | 3 (2–4) † |" in text
     assert "Not run: rq, cpu, 1 times: `broke`" in text
+
+
+def test_drain_has_a_row_as_installed_and_a_quiet_one(results, tmp_path, monkeypatch):
+    with results.open("a") as file:
+        for peer in ("own", "dramatiq"):
+            for figure in (NOOP, installed(NOOP), f"{installed(NOOP)}, CPU of the worker per job"):
+                file.write("\n" + json.dumps(line("new", peer, figure, 7)))
+    monkeypatch.setattr("bench.report.RESULTS", results)
+    page = tmp_path / "page.md"
+    page.write_text(f"{begin(COMMAND)}\n{END}\n")
+    report(page)
+    text = page.read_text()
+    assert "| own, as installed | 7 (6–8) † |  | 7 † |" in text
+    assert "| own, quiet | 7 (6–8) † |  |  |" in text
+    assert "| dramatiq, quiet (the same) |" in text
+    assert "| jobq | its defaults for logging | `--log-level warning` |" in text
 
 
 def test_report_refuses_a_page_without_marks(results, tmp_path, monkeypatch):
