@@ -29,7 +29,7 @@ from tests.model.world import Scope
 #: At most half a minute on an idle core; machines are busy, and the large form takes a night.
 pytestmark = pytest.mark.timeout(43_200 if os.environ.get("JOBQ_MODEL") == "large" else 3600)
 #: Of a scope, unless JOBQ_MODEL=small.
-ENOUGH = 3_000
+ENOUGH = 2_500
 
 
 @pytest.mark.parametrize("scope", chosen(), ids=lambda scope: scope.name)
