@@ -102,14 +102,21 @@ def push(session: Session, queue: ReliableQueue, key: str, elements: tuple[str, 
 )  # fmt: skip
 @option("--deliveries", "Print the number of deliveries as a fourth item.")
 def pop(
-    session: Session, queue: ReliableQueue, words: tuple[str, ...], deliveries: bool, **how: Any
+    session: Session,
+    queue: ReliableQueue,
+    words: tuple[str, ...],
+    deliveries: bool,
+    token: str,
+    recover_ms: int | None,
 ) -> object:
     """Hand out up to n messages of the KEYs, the first one first.
 
     BLOCK waits that many milliseconds for a message; 0 does not wait, -1 waits for ever. (nil): there is none.
     """
     count, block, keys = pop_words(words)
-    return _counted(session, queue.pop(count, block, *keys, **how), deliveries)
+    after = None if recover_ms is None else recover_ms / 1000
+    popped = queue.pop(count, block, *keys, token=token, recover_after=after)
+    return _counted(session, popped, deliveries)
 
 
 def _counted(session: Session, found: Any, deliveries: bool) -> object:

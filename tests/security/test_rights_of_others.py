@@ -54,7 +54,7 @@ def test_user_of_reliable_may_make_every_call_of_it_and_wait(user, redis, words)
     for name in ("q", "{shop}mails", "{shop}*"):
         ids = rq.push(name, *"abcdef")
         rq.configure(name, max_deliveries=2)
-        assert len(rq.pop(5, 0, name, token="me", recover_ms=1000)) == 5
+        assert len(rq.pop(5, 0, name, token="me", recover_after=1)) == 5
         assert rq.extend(name, ids[0], token="me") == rq.ack(name, ids[0], token="me")
         assert rq.nack(name, ids[1], token="me") and rq.release(name, ids[2], token="me")
         assert len(rq.recover(name, 1, 0)) == 1

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from jobq.client.aio import LateReplyError
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import CallState
+from jobq.config import duration_s
 from jobq.errors import ConfigError, JobqError
 from jobq.protocols.kit.facade import AsyncFacade, BlockingFacade, awaited, stepwise
 from jobq.protocols.kit.steps import Request, Steps
@@ -27,6 +29,7 @@ from jobq.protocols.reliable.waiting import BlockingPop, recovering
 
 #: The script's pages end there.
 PAGE_BYTES = 262_144
+LONGEST_S = 1_000_000_000
 _ID = re.compile(r"\d+-\d+", re.ASCII)
 
 
@@ -60,22 +63,23 @@ class ReliableQueue(BlockingFacade):
         block: int = 0,
         *keys: str,
         token: str = "",
-        recover_ms: int | None = None,
+        recover_after: float | str | timedelta | None = None,
         now: int | None = None,
     ) -> Steps[list[Popped] | None]:
         """Return up to count messages: those of the first key, then those of the next.
 
         block: how many ms to wait, 0 = don't, negative = for ever; None when the time is over. The client that has
         waited longest is served first, from the one queue that something was pushed to. token: names the holder
-        for ack, nack and extend. recover_ms: first take messages of each key that were delivered that long ago and
+        for ack, nack and extend. recover_after: first take messages of each key that were delivered that long ago and
         not acknowledged; waiting clients get those too.
         """
         names = _names(keys)
         at_least("count", count, 0)
         _checked_block(block)
         words: list[Argument] = ["DELIVERIES", *_token(token)]
+        recover_ms = None if recover_after is None else _milliseconds(recover_after)
         if recover_ms is not None:
-            words += ["RECOVER", at_least("recover_ms", recover_ms, 0)]
+            words += ["RECOVER", recover_ms]
 
         def pop(names: Sequence[str], *more: Argument) -> Steps[list[Popped]]:
             counted: tuple[Argument, ...] = () if "COUNT" in more else ("COUNT", count)
@@ -339,6 +343,15 @@ def _checked_block(block: int) -> None:
         raise ConfigError(
             f"block={block!r} is not a whole number of ms; 0 doesn't wait, -1 waits for ever"
         )
+
+
+def _milliseconds(recover_after: float | str | timedelta) -> int:
+    seconds = duration_s(recover_after)
+    if not 0 <= seconds <= LONGEST_S:
+        raise ConfigError(
+            f"recover_after={recover_after!r} is out of range; take 0 to {LONGEST_S:,} s"
+        )
+    return round(seconds * 1000)
 
 
 def _texts(reply: Sequence[bytes]) -> list[str]:

@@ -236,7 +236,7 @@ def test_wait_without_a_server_ends_with_unavailable(client):
 def test_blocking_pop_that_recovers_takes_what_comes_of_age(rq, wait):
     [id] = rq.push("q", "a")
     rq.pop(1, 0, "q")
-    popped = wait("q", recover_ms=100).result(120)
+    popped = wait("q", recover_after=0.1).result(120)
     assert popped == [("q", id, b"a")] and popped[0].deliveries == 2
     assert rq.pending("q", 0, 1)[0].deliveries == 2
 
@@ -244,7 +244,7 @@ def test_blocking_pop_that_recovers_takes_what_comes_of_age(rq, wait):
 def test_blocking_pop_that_recovers_is_woken_by_a_push_too(rq, wait):
     rq.push("q", "old")
     rq.pop(1, 0, "q")
-    waiting = wait("q", recover_ms=600_000)
+    waiting = wait("q", recover_after=600)
     rq.push("q", "new")
     assert contents(waiting.result(120)) == [b"new"]
 
@@ -262,7 +262,7 @@ def test_blocking_pop_that_recovered_gives_its_ticket_back(rq, client, redis, mo
         return pop(verb, names, *args, **more)
 
     monkeypatch.setattr(rq._calls, "change_steps", push_before_recovering)
-    assert contents(rq.pop(1, 30_000, "q", recover_ms=1_000)) == [b"old"]
+    assert contents(rq.pop(1, 30_000, "q", recover_after=1)) == [b"old"]
     assert rq.info("q").promised == 0
     assert contents(rq.pop(1, 0, "q")) == [b"new"]
 

@@ -46,7 +46,7 @@ def test_queues_live_on_their_nodes_and_do_everything_there(spread, cluster):
         assert [one.id for one in rq.pop(1, 0, name)] == [id]
         assert [one.id for one in rq.recover(name, 1, 0)] == [id]
         assert rq.nack(name, id) == [id]
-        assert [one.id for one in rq.pop(1, 1000, name, recover_ms=5)] == [id]
+        assert [one.id for one in rq.pop(1, 1000, name, recover_after=0.005)] == [id]
         assert rq.ack(name, id) == [id]
     assert all(node.redis.keys("reliable:*") for node in spread.nodes)
 

@@ -48,7 +48,7 @@ def test_message_delivered_as_often_as_may_be_is_dead_when_it_comes_of_age(rq, a
     rq.configure("q", max_deliveries=1)
     ids = rq.push("q", "a", "b", now=at(0))
     rq.pop(1, 0, "q", token="me", now=at(0))
-    popped = rq.pop(5, 0, "q", recover_ms=10, now=at(10))
+    popped = rq.pop(5, 0, "q", recover_after=0.01, now=at(10))
     assert contents(popped) == [b"b"]
     assert [one.id for one in rq.dead("q")] == ids[:1]
     assert rq.ack("q", ids[0], token="me") == []

@@ -86,7 +86,7 @@ def test_damage_of_a_queue_s_keys_is_told_and_removed_by_its_verbs(good, rq, red
     for words in (("0", "20"), ("PENDING", "0", "20"), ("DEAD", "0", "20")):
         assert main(["reliable", "inspect", "q", *words, "--url", client.url]) == 0
         assert "\\xf" in capsys.readouterr().out
-    got = rq.pop(20, 0, "q", recover_ms=1) or []
+    got = rq.pop(20, 0, "q", recover_after=0.001) or []
     assert all(one.id.startswith("17") for one in got)
     assert not redis.lrange(f"{start}undelivered", 0, -1)
     assert redis.zscore(f"{start}delivered", b"\xfe") is None

@@ -14,7 +14,7 @@ WAITER = "say('in')\nwhile True:\n    for one in rq.pop(1, -1, 'q'): say(one.con
 CONSUMER = (
     "say('in')\n"
     "while True:\n"
-    "    for one in rq.pop(3, 500, 'q', recover_ms=200, token=str(os.getpid())) or ():\n"
+    "    for one in rq.pop(3, 500, 'q', recover_after=0.2, token=str(os.getpid())) or ():\n"
     "        if rq.ack('q', one.id, token=str(os.getpid())): say(one.content.decode())\n"
 )
 

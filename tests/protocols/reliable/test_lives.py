@@ -108,7 +108,7 @@ class Lives(RuleBasedStateMachine):
         more = self.waiting[: count - len(ids)]
         self.waiting = self.waiting[len(more) :]
         self.deliver(more, token)
-        popped = self.rq.pop(count, 0, "q", token=token, recover_ms=elapsed, now=self.now)
+        popped = self.rq.pop(count, 0, "q", token=token, recover_after=elapsed / 1000, now=self.now)
         assert [one.id for one in popped or ()] == ids + more
 
     @precondition(lambda self: self.count)

@@ -99,7 +99,7 @@ def test_recover_answers_each_message_at_most_once(rq, at, count):
 def test_pop_that_recovers_answers_each_message_at_most_once(rq, at):
     rq.push("q", "a", "b", now=at(0))
     rq.pop(1, 0, "q", now=at(0))
-    popped = rq.pop(9, 0, "q", recover_ms=0, now=at(0))
+    popped = rq.pop(9, 0, "q", recover_after=0, now=at(0))
     assert [(one.content, one.deliveries) for one in popped] == [(b"a", 2), (b"b", 1)]
 
 

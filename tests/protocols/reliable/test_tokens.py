@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from jobq.errors import ConfigError
+
 
 @pytest.fixture
 def held(rq, at):
@@ -40,7 +42,7 @@ def test_recover_takes_the_message_from_its_holder(rq, at, held, token):
 
 
 def test_pop_that_recovers_takes_the_message_from_its_holder(rq, at, held):
-    rq.pop(1, 0, "q", recover_ms=10, token="other", now=at(10))
+    rq.pop(1, 0, "q", recover_after=0.01, token="other", now=at(10))
     assert rq.ack("q", held, token="me") == []
 
 
@@ -75,3 +77,9 @@ def test_extend_of_what_is_not_delivered_does_nothing(rq):
     [id] = rq.push("q", "a")
     assert rq.extend("q", id) == [] == rq.ack("q", id) == rq.nack("q", id)
     assert rq.length("q") == 1
+
+
+@pytest.mark.parametrize("bad", [-1, float("inf"), True, "soon"])
+def test_time_to_recover_after_that_is_none_is_refused(rq, bad):
+    with pytest.raises(ConfigError, match=f"{bad!r}"):
+        rq.pop(1, 0, "q", recover_after=bad)
