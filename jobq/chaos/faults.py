@@ -48,13 +48,14 @@ FAULTS = {
     fault.name: fault
     for fault in (
         Fault("none", "no fault: the clean run", nothing),
-        Fault("child-kill", "kill -9 of a worker process", workers.child_kill, bounds=SOON),
+        Fault("child-kill", "kill -9 of a worker process", workers.child_kill, bounds=SOON,
+              threads=4),
         Fault("worker-kill", "kill -9 of a supervisor", workers.worker_kill, (), SLOW, SHORT_S,
               bounds=AFTER_LEASE, per_second=HALF_LOAD),
         Fault("host-loss", "kill -9 of a supervisor and its processes", workers.host_loss, (), SLOW, SHORT_S,
               bounds=AFTER_LEASE, per_second=HALF_LOAD),
         Fault("worker-stop", "SIGSTOP of a worker for longer than its leases", workers.worker_stop, lease_s=SHORT_S),
-        Fault("worker-term", "TERM to a worker, and a new one", workers.worker_term, (), SLOW),
+        Fault("worker-term", "TERM to a worker, and a new one", workers.worker_term, (), SLOW, threads=4),
         Fault("scripts-flush", "SCRIPT FLUSH", server.scripts_flush, ALONE),
         Fault("clients-kill", "CLIENT KILL of every connection", server.clients_kill, ALONE),
         Fault("server-restart", "kill -9 of the server, then a start from its AOF", server.server_restart, OWN, SLOW),

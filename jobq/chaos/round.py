@@ -133,7 +133,12 @@ def _work(setup: RoundSetup, plan: RoundPlan, producers: list[Producer]) -> None
 def worker_options(fault: Fault) -> WorkerOptions:
     """What a fault asks of the workers."""
     return WorkerOptions(
-        fault.lease_s, fault.crash_limit, fault.event_loops, fault.queues, fault.record_s
+        fault.lease_s,
+        fault.crash_limit,
+        fault.event_loops,
+        fault.queues,
+        fault.record_s,
+        fault.threads,
     )
 
 

@@ -75,8 +75,9 @@ class Fault(NamedTuple):
     a Cluster of its own. pause_s: between injections, least and most. lease_s, crash_limit: of the workers.
     bounds: on what is measured. per_second: messages enqueued. preload: enqueue everything before the workers
     start. poison_every: one message in so many is poison, 0 for none. baseline: the fault whose rate this one's is
-    compared to. event_loops: half of the workers run async jobs. queues: what the workers serve; the first is
-    tested. record_s: how long records of calls live, 0 for the usual time; producers then have an outage buffer.
+    compared to. event_loops: half of the workers run async jobs. threads: sync jobs at once in one process. queues:
+    what the workers serve; the first is tested. record_s: how long records of calls live, 0 for the usual time;
+    producers then have an outage buffer.
     """
 
     name: str
@@ -92,5 +93,6 @@ class Fault(NamedTuple):
     poison_every: int = 0
     baseline: str = ""
     event_loops: bool = True
+    threads: int = 1
     queues: tuple[str, ...] = (QUEUE,)
     record_s: float = 0.0

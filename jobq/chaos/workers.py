@@ -36,6 +36,7 @@ class WorkerOptions(NamedTuple):
     """Options of every worker.
 
     event_loops: half of the workers run async jobs. record_s: how long records of calls live, 0 for the usual time.
+    threads: sync jobs at once in one process.
     """
 
     lease_s: float
@@ -43,6 +44,7 @@ class WorkerOptions(NamedTuple):
     event_loops: bool = False
     queues: Sequence[str] = ("chaos",)
     record_s: float = 0.0
+    threads: int = 1
 
 
 class WorkerGroup:
@@ -57,7 +59,7 @@ class WorkerGroup:
         self.on_second_proxy: list[subprocess.Popen[bytes]] = []
         self._terminated: list[subprocess.Popen[bytes]] = []
         self._side, self._loops, self._queues = side, options.event_loops, ",".join(options.queues)
-        self._folder = folder
+        self._folder, self._threads = folder, options.threads
         self._nstarted = 0
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("JOBQ", "REDIS"))}
         path = os.pathsep.join(filter(None, [str(PACKAGE), os.environ.get("PYTHONPATH", "")]))
@@ -74,7 +76,8 @@ class WorkerGroup:
         command = [
             sys.executable, "-P", "-m", "jobq", "worker", "--import", "jobq.chaos.workload",
             "--queues", self._queues, "--processes", str(children), "--lease", f"{self.lease_s}s",
-            "--crash-limit", str(self.crash_limit), "--log-level", "warning",
+            "--crash-limit", str(self.crash_limit), "--threads", str(self._threads),
+            "--log-level", "warning",
         ]  # fmt: skip
         self._nstarted += 1
         on_second_proxy = bool(self._side) and self._nstarted % 2 == 1
