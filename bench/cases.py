@@ -42,6 +42,9 @@ CASES = {
     "drain1": Case(drains.noop(1), (*_SHORT, *_QUEUES), "no-op jobs, one process"),
     "drain2": Case(drains.noop(2), (*_SHORT, *_QUEUES), "no-op jobs, two processes"),
     "cpu": Case(drains.cpu, ("own", "bare", "lists", *_QUEUES), "jobs of 1 ms of CPU"),
+    "threads": Case(
+        drains.waiting, ("own", "dramatiq", "celery", "sidekiq"), "jobs that wait 20 ms, in threads"
+    ),
     "latency": Case(latency, ("own", "lists", *_QUEUES), "idle pick-up, and at half load"),
     "delayed": Case(crowds.beside(100_000), SWIFT, "a drain beside 100,000 delayed jobs"),
     "delayed1m": Case(crowds.beside(1_000_000), OWN, "a drain beside a million delayed jobs"),

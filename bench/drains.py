@@ -11,10 +11,13 @@ from bench.peers import PEERS
 from bench.server import calls
 from bench.stage import FILLINGS, Row, Stage, stage
 from bench.targets import installed
+from bench.weight import pss
 
 #: A drain counts from here to the end: by then all processes have started.
 FROM_SHARE = 0.2
 SPINS = 2_400
+THREADS, WAITS, WAIT_FIRST = 100, 10_000, 400
+WAITING = "jobs that wait 20 ms, 2 x 100 threads"
 #: Jobs a second that one process drained, by peer, in this run.
 RATES: dict[str, list[float]] = defaultdict(list)
 
@@ -29,6 +32,25 @@ def cpu(name: str) -> Iterator[Row]:
     """Jobs of 1 ms of CPU."""
     count = min(SPINS, PEERS[name].jobs or SPINS)
     return both(name, "spin", 2, count, "1 ms CPU, 2 processes")
+
+
+def waiting(name: str) -> Iterator[Row]:
+    """Jobs that wait 20 ms, 2 x 100 threads; what the worker's memory grows by for each that waits."""
+    rows: list[Row] = []
+    held: dict[int, float] = {}
+    for threads in (1, THREADS):
+        count = WAITS if threads > 1 else 2 * WAIT_FIRST
+        contents = FILLINGS.of(name, "wait", count)
+        knobs = {"BENCH_THREADS": str(threads), "BENCH_CONCURRENCY": str(threads)}
+        with stage(name, contents=contents, **knobs) as place, place.working(2):
+            place.until(lambda place=place: place.done() >= WAIT_FIRST)
+            held[threads] = pss(place)
+            if threads > 1:
+                rows += _timed(place, count, f"drain {WAITING}")
+    yield from rows
+    yield f"{WAITING}, memory of the worker per job", (
+        (held[THREADS] - held[1]) / (2 * (THREADS - 1)) / 1024
+    ), "KiB"  # fmt: skip
 
 
 def both(

@@ -9,7 +9,7 @@ from contextlib import suppress
 import psutil
 
 from bench.server import VALKEY, info, redis_binary
-from bench.stage import FILLINGS, Row, stage, wait_for
+from bench.stage import FILLINGS, Row, Stage, stage, wait_for
 
 WARMED_UP, SETTLED_S = 200, 1.0
 DRAINED = 10_000
@@ -50,6 +50,15 @@ def resident(name: str) -> Iterator[Row]:
                 resident_set += used.rss
     yield "worker of 2 processes, PSS of all", proportional / MIB, "MB"
     yield "worker of 2 processes, RSS of all", resident_set / MIB, "MB"
+
+
+def pss(place: Stage) -> int:
+    """Bytes of memory of a worker's processes, shared ones counted once."""
+    used = 0
+    for process in place.processes():
+        with suppress(psutil.NoSuchProcess):
+            used += process.memory_full_info().pss
+    return used
 
 
 def left_over(name: str) -> Iterator[Row]:

@@ -53,8 +53,14 @@ def later(handler: str, arguments: list[tuple[Any, ...]]) -> None:
 
 
 def worker(processes: int) -> list[list[str]]:
-    """Prefork."""
+    """Prefork, or that many workers of threads."""
+    threads = place.knob("THREADS", "")
+    names = [f"bench{number}@localhost" for number in range(processes if threads else 1)]
+    pool = ["-P", "threads", "-c", threads] if threads else [
+        "-P", place.knob("POOL", "prefork"), "-c", str(processes),
+    ]  # fmt: skip
     return [
-        [place.program("celery"), "-A", "bench.peers.celery", "worker", "-P", place.knob("POOL", "prefork"), "-c",
-         str(processes), "-l", "WARNING", "--without-gossip", "--without-mingle", "--without-heartbeat"],
+        [place.program("celery"), "-A", "bench.peers.celery", "worker", *pool, "-n", name, "-l", "WARNING",
+         "--without-gossip", "--without-mingle", "--without-heartbeat"]
+        for name in names
     ]  # fmt: skip

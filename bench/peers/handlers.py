@@ -11,6 +11,7 @@ import time
 SLOTS = 512
 SPIN_NS = 1_000_000
 STUCK_S = 600
+WAIT_S = 0.02
 
 
 class _Slot(threading.local):
@@ -63,6 +64,12 @@ def spin() -> None:
     _done()
 
 
+def wait(number: int = 0, text: str = "") -> None:
+    """Wait for nothing, as a job does for a network."""
+    time.sleep(WAIT_S)
+    _done()
+
+
 def picked_up(sent_ns: int) -> None:
     """Write how long this message waited, by the clock that all processes of a machine share."""
     os.write(_ledger(), b"%d\n" % (time.monotonic_ns() - sent_ns))
@@ -76,7 +83,7 @@ def stuck() -> None:
         time.sleep(STUCK_S)
 
 
-HANDLERS = {"noop": noop, "spin": spin, "picked_up": picked_up, "stuck": stuck}
+HANDLERS = {"noop": noop, "spin": spin, "wait": wait, "picked_up": picked_up, "stuck": stuck}
 
 
 def done_by_all(everyone: memoryview) -> int:

@@ -10,9 +10,16 @@ from bench.peers import handlers, place
 
 noop = jobq.job(queue="bench")(handlers.noop)
 spin = jobq.job(queue="bench")(handlers.spin)
+wait = jobq.job(queue="bench")(handlers.wait)
 picked_up = jobq.job(queue="bench")(handlers.picked_up)
 stuck = jobq.job(queue="bench")(handlers.stuck)
-_jobs: dict[str, Any] = {"noop": noop, "spin": spin, "picked_up": picked_up, "stuck": stuck}
+_jobs: dict[str, Any] = {
+    "noop": noop,
+    "spin": spin,
+    "wait": wait,
+    "picked_up": picked_up,
+    "stuck": stuck,
+}
 _client = jobq.connect(place.URL)
 
 
@@ -38,5 +45,6 @@ def worker(processes: int) -> list[list[str]]:
     return [
         [sys.executable, "-m", "jobq", "worker", "--url", place.URL, "--queues", "bench",
          "--import", "bench.peers.own", "--processes", str(processes),
+         "--threads", place.knob("THREADS", "1"),
          *place.quiet("--log-level", "warning")],
     ]  # fmt: skip

@@ -12,7 +12,7 @@ require "sidekiq"
 
 ROOT = File.expand_path("../..", __dir__)
 EXAMPLE = [12_345, "short text"].freeze
-PER_CALL, STUCK_S = 1_000, 600
+PER_CALL, STUCK_S, WAIT_S = 1_000, 600, 0.02
 PAUSE_S, POLL_S, TICK_S, ALL_S, WARM_SHARE = 0.01, 0.002, 0.002, 2.0, 0.25
 FIRST_S, NEXT_S = 60, 10
 CONCURRENCY = ENV.fetch("BENCH_CONCURRENCY", "10")
@@ -59,6 +59,14 @@ class Spin
   end
 end
 
+class Wait
+  include Sidekiq::Worker
+  def perform(*)
+    sleep WAIT_S
+    Slot.mine.done
+  end
+end
+
 class PickedUp
   include Sidekiq::Worker
   def perform(sent) = LEDGER.syswrite("#{monotonic_ns - sent}\n")
@@ -73,7 +81,7 @@ class Stuck
   end
 end
 
-JOBS = {"noop" => Noop, "spin" => Spin, "picked_up" => PickedUp, "stuck" => Stuck}.freeze
+JOBS = {"noop" => Noop, "spin" => Spin, "wait" => Wait, "picked_up" => PickedUp, "stuck" => Stuck}.freeze
 
 class Silent
   def initialize(*) = nil
