@@ -142,8 +142,9 @@ class JobLog:
         text = str(memory[_HEAD : _HEAD + nbytes[0]], "utf-8", "replace")
         try:
             if text:
+                # Not `self._handler.flush()`: it takes the handler's lock, and whoever holds that one waits for ours.
                 self._handler.stream.write(text)
-                self._handler.flush()
+                self._handler.stream.flush()
         except (OSError, ValueError):
             pass  # closed: as with any record, the job must not fail for it
         nbytes[0] = 0

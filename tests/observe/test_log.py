@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -219,6 +220,30 @@ def test_what_a_dead_child_kept_is_written_by_its_supervisor_once(job_log: Any) 
     set_up.jobs.write_rest(memory)
     set_up.jobs.write_rest(memory)
     assert stream.getvalue().count("dead") == 1
+
+
+def test_a_thread_that_logs_never_waits_for_one_that_writes_what_is_kept(job_log: Any) -> None:
+    set_up, stream = job_log(level="info")
+
+    def work(number: int) -> None:
+        for _ in range(300):
+            logging.getLogger("app").info("own %d", number)
+            set_up.jobs.done(call(mid=f"m{number}"), 0.001)
+            set_up.jobs.flush()
+
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(switch)
+    assert not any(thread.is_alive() for thread in threads)
+    lines = stream.getvalue().splitlines()
+    assert [sum(end in one for one in lines) for end in ("own", "←")] == [1200, 1200]
 
 
 def silenced(_: logging.LogRecord) -> bool:
