@@ -101,9 +101,14 @@ class JobLog:
         """Write what waits. Not in a process that a job forked: its parent has the same lines."""
         if self._nbytes[0] and os.getpid() == self._pid:
             with self._lock:
-                # A signal handler may come here in the middle of `_keep`.
-                if not self._inside:
+                # A signal handler may come here in the middle of `_keep`, and of this.
+                if self._inside:
+                    return
+                self._inside = True
+                try:
                     self._write(self._memory)
+                finally:
+                    self._inside = False
 
     def write_rest(self, memory: memoryview) -> None:
         """In the supervisor, write what a dead child left there."""

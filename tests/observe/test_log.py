@@ -222,6 +222,20 @@ def test_what_a_dead_child_kept_is_written_by_its_supervisor_once(job_log: Any) 
     assert stream.getvalue().count("dead") == 1
 
 
+def test_signal_handler_that_interrupts_a_write_does_not_begin_another(job_log: Any) -> None:
+    set_up, stream = job_log(level="info")
+
+    class Interrupted(io.StringIO):
+        def write(self, text: str) -> int:
+            set_up.jobs.flush()  # as by a timer, in the middle of a write
+            return super().write(text)
+
+    set_up.handler.setStream(stream := Interrupted())
+    set_up.jobs.done(call(), 0.001)
+    set_up.jobs.flush()
+    assert stream.getvalue().count("←") == 1
+
+
 def test_a_thread_that_logs_never_waits_for_one_that_writes_what_is_kept(job_log: Any) -> None:
     set_up, stream = job_log(level="info")
 
