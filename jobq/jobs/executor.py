@@ -221,7 +221,12 @@ class Executor:
             if log is not None:
                 log.started(call)
                 started = perf_counter_ns()
-            value = await around_run(layers, "arun", context, lambda: self._alimited(call, meter))()
+            if layers or call.job.timeout is not None:
+                limited = around_run(layers, "arun", context, lambda: self._alimited(call, meter))
+                value = await limited()
+            else:
+                job = call.job.function(*call.args, **call.kwargs)
+                value = await _metered(job, meter, self.home)
             self.home.only()
             result = encode_result(value, call.job.name) if call.job.stores_result else None
             if log is not None:

@@ -43,7 +43,7 @@ from jobq.queue.types import (
     PER_CALL,
     Action,
     AddedMessages,
-    DequeueAhead,
+    CallAhead,
     Dequeued,
     Ending,
     Enqueued,
@@ -214,7 +214,7 @@ class Queue:
 
     def dequeue_ahead(
         self, limit: int, *, lease: Duration, crash_limit: int, caller: Caller
-    ) -> DequeueAhead:
+    ) -> CallAhead[Dequeued]:
         """A dequeue to be sent behind a blocking pop; until it is read the caller makes no other call."""
         script, tries = self.scripts["dequeue"], Tries()
         state = script.numbered(
@@ -226,7 +226,7 @@ class Queue:
         def read(reply: Any) -> Dequeued:
             return _handed(script.served(caller, reply), 1, caller, limit)
 
-        return DequeueAhead(
+        return CallAhead(
             wire(state.command),
             read,
             lambda: read(self.client.perform(self.wake_key, state.again())),
@@ -247,12 +247,47 @@ class Queue:
         The reply 'stale' means that the token was superseded; such an ending changes nothing. 'unknown': an outage
         lasted so long that a lost call of these endings may have been accepted.
         """
-        if not (0 <= dequeue <= MOST and len(endings) <= MOST):
-            raise _out_of_range(dequeue if len(endings) <= MOST else len(endings), 0)
-        values: Values = {
-            "now": "" if now is None else now, "lease_ms": _lease_ms(lease), "crash_limit": crash_limit,
-            "limit": dequeue, "count": len(endings),
-        }  # fmt: skip
+        rest, result_keys = self._ended(endings)
+        own = caller or self.callers.take()
+        renewals = own.renewals
+        values = _finishing(len(endings), dequeue, lease, crash_limit, now)
+        reply = self.scripts["finish"].call(own, values, rest, more_keys=result_keys, fenced=True)
+        finished = _finished(reply, len(endings), own, dequeue, own.renewals != renewals)
+        if caller is None:
+            self.callers.give_back(own)
+        return finished
+
+    def finish_ahead(
+        self,
+        endings: Sequence[Ending],
+        *,
+        dequeue: int,
+        lease: Duration,
+        crash_limit: int,
+        caller: Caller,
+    ) -> CallAhead[Finished]:
+        """A `finish` whose reply is read later; until then the caller makes no other call."""
+        script, tries, renewals = self.scripts["finish"], Tries(), caller.renewals
+        rest, result_keys = self._ended(endings)
+        values = _finishing(len(endings), dequeue, lease, crash_limit, None)
+        state = script.numbered(caller, values, rest, result_keys, tries=tries, fenced=True)
+        # It is sent at once.
+        state.sending()
+
+        def read(reply: Any) -> Finished:
+            renewed = caller.renewals != renewals
+            return _finished(script.served(caller, reply), len(endings), caller, dequeue, renewed)
+
+        return CallAhead(
+            wire(state.command),
+            read,
+            lambda: read(self.client.perform(self.wake_key, state.again())),
+        )
+
+    def _ended(self, endings: Sequence[Ending]) -> tuple[list[Argument], list[str]]:
+        """Endings as the arguments of `finish`, and the keys of their results."""
+        if len(endings) > MOST:
+            raise _out_of_range(len(endings), 0)
         rows: list[Argument] = []
         result_keys: list[str] = []
         results: list[Argument] = []
@@ -266,22 +301,7 @@ class Queue:
             if ending.result is not None:
                 result_keys.append(keys.result(self.prefix, ending.mid))
                 results += (index, _ttl_ms(ending.result_ttl), ending.result)
-        own = caller or self.callers.take()
-        renewals = own.renewals
-        reply = self.scripts["finish"].call(
-            own, values, rows + results, more_keys=result_keys, fenced=True
-        )
-        try:
-            replies = [REPLIES[item] for item in reply[: len(endings)]]
-        except _UNREADABLE as error:
-            raise _unreadable(error) from error
-        if own.renewals != renewals:
-            # It may be the lost call that ended them.
-            replies = ["unknown" if reply == "stale" else reply for reply in replies]
-        handed = _handed(reply, len(endings), own, dequeue) if dequeue else None
-        if caller is None:
-            self.callers.give_back(own)
-        return Finished(replies, handed)
+        return rows + results, result_keys
 
     def extend(
         self,
@@ -546,6 +566,31 @@ def _wanted(limit: int, lease: Duration, crash_limit: int, now: int | None) -> V
     return {
         "now": "" if now is None else now, "lease_ms": _lease_ms(lease), "crash_limit": crash_limit, "limit": limit,
     }  # fmt: skip
+
+
+def _finishing(
+    count: int, dequeue: int, lease: Duration, crash_limit: int, now: int | None
+) -> Values:
+    if not 0 <= dequeue <= MOST:
+        raise _out_of_range(dequeue, 0)
+    return {
+        "now": "" if now is None else now, "lease_ms": _lease_ms(lease), "crash_limit": crash_limit,
+        "limit": dequeue, "count": count,
+    }  # fmt: skip
+
+
+def _finished(
+    reply: list[Any], count: int, caller: Caller, dequeue: int, renewed: bool
+) -> Finished:
+    """What a `finish` of so many endings says. renewed: it was made again under a new number."""
+    try:
+        replies = [REPLIES[item] for item in reply[:count]]
+    except _UNREADABLE as error:
+        raise _unreadable(error) from error
+    if renewed:
+        # It may be the lost call that ended them.
+        replies = ["unknown" if reply == "stale" else reply for reply in replies]
+    return Finished(replies, _handed(reply, count, caller, dequeue) if dequeue else None)
 
 
 def _unreadable(error: Exception) -> ScriptError:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 import msgspec
 
 Action = Literal["added", "updated", "requeued", "exists", "buffered"]
 OutcomeWord = Literal["done", "retry", "dead", "crashed", "snooze", "release", "unknown"]
+T = TypeVar("T")
 Place = Literal["ready", "due", "circle"]
 
 #: Messages of one call. The server serves no other client during it; 1,000 messages take two milliseconds.
@@ -136,17 +137,17 @@ class Dequeued(NamedTuple):
     due_ms: int = 0
 
 
-class DequeueAhead(NamedTuple):
-    """A dequeue sent behind a blocking pop of the wake marker, on the same connection.
+class CallAhead(NamedTuple, Generic[T]):
+    """A numbered call whose reply is read later. Until then its caller makes no other call of that queue.
 
-    The server makes it at the moment the pop returns, so a message reaches an idle child without a round trip
-    of its own. It is one of the caller's numbered calls. `command` is to be sent; `read` takes its reply; where
-    the reply was lost, `again` makes the same call by itself.
+    A dequeue behind a blocking pop of the wake marker is one: the server makes it at the moment the pop returns,
+    so a message reaches an idle child without a round trip of its own. `command` is to be sent; `read` takes its
+    reply; where the reply was lost, `again` makes the same call by itself.
     """
 
     command: bytes
-    read: Callable[[Any], Dequeued]
-    again: Callable[[], Dequeued]
+    read: Callable[[Any], T]
+    again: Callable[[], T]
 
 
 class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -1,14 +1,19 @@
 """Runs up to `concurrency` async jobs at once on an event loop, and beside it up to `threads` sync jobs in threads.
 
-Calls to the server are short and made in the loop itself. While the server is away the loop stands still.
+Reports are sent without waiting, and read when the reply is there. Other calls to the server are short and made in
+the loop itself. While the server is away the loop stands still.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from time import monotonic
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
 
 from jobq.client.clock import boot_ns
 from jobq.client.waiter import GRACE_S
@@ -18,30 +23,57 @@ from jobq.jobs.forks import ForkedProcessError, leave
 from jobq.queue.types import Ending, Lease, Message
 from jobq.worker import logger
 from jobq.worker.child import Child, Next, Runner
+from jobq.worker.scheduling import GATHER_S, EndingPace
 from jobq.worker.shared_state import COUNT, Control, Phase
 from jobq.worker.thread_runner import LOOK_WITHIN_S, JobThreads, ThreadRun
 from jobq.worker.timers import kill_after_s
 
 Answer = TypeVar("Answer")
+_ELSEWHERE = ForkedProcessError()
+
+#: How long jobs run on without a reply of the server.
+SILENT_S = 1.0
+
+
+def loop_library() -> ModuleType:
+    """Return uvloop where it is installed, else asyncio: what makes the event loops of children."""
+    try:
+        return importlib.import_module("uvloop")
+    except ImportError:
+        return asyncio
+
+
+class StartedCall(NamedTuple):
+    """A call whose run begins or waits, with its queue and its slot."""
+
+    queue: int
+    slot: int
+    call: Call
 
 
 class JobRun(asyncio.Task[None]):
     """Runs one call. Its worker may cancel it, and the job itself; another job that cancels all tasks may not."""
 
     def __init__(
-        self, coroutine: Coroutine[Any, Any, None], index: int, slot: int, call: Call
+        self,
+        coroutine: Coroutine[Any, Any, None],
+        loop: asyncio.AbstractEventLoop,
+        run: StartedCall,
+        on_cut_short: Callable[[asyncio.Task[None]], None],
     ) -> None:
-        self.index, self.slot, self.call = index, slot, call
+        """on_cut_short: called at its end if it was cancelled, perhaps before its first step."""
+        self.index, self.slot, self.call = run
         #: Why it is cancelled.
         self.why = ""
-        name = call.message.mid
-        super().__init__(coroutine, loop=asyncio.get_running_loop(), name=name)
+        self._on_cut_short = on_cut_short
+        super().__init__(coroutine, loop=loop, name=self.call.message.mid)
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Cancel as any task; return False when another job asks."""
         context = running.get(None)
         if context is not None and not context.is_of(self.call):
             return False
+        self.add_done_callback(self._on_cut_short)
         return super().cancel(msg)
 
     def stop(self, why: str) -> None:
@@ -52,21 +84,30 @@ class JobRun(asyncio.Task[None]):
 
 
 class AsyncRunner(Runner):
-    """Takes as many messages as it has room for and starts them all."""
+    """Takes as many messages as it has room for, and a few more while jobs end fast: they start as others end."""
+
+    overlaps = True
 
     def __init__(self, child: Child) -> None:
         self._child = child
         self._runs: dict[int, JobRun | ThreadRun] = {}
         # What waits because as many of its kind, async or sync, run as may.
-        self._waiting: list[tuple[int, int, Call]] = []
+        self._waiting: deque[StartedCall] = deque()
         # A message with a crash on record, which waits until it can run alone.
-        self._alone: tuple[int, int, Call] | None = None
+        self._alone: StartedCall | None = None
         # The last one that ran alone.
         self._loner: JobRun | ThreadRun | None = None
         settings = child.settings
         self._most = settings.threads
         if any(job.is_async for job in child.executor.registry):
             self._most = max(settings.concurrency, settings.threads)
+        self._pace = EndingPace(settings.concurrency)
+        # Async jobs that ended since the last report.
+        self._nended = 0
+        # Whether the reply to what was sent is there.
+        self._replied = True
+        self._reply_alarm: asyncio.TimerHandle | None = None
+        self._gather_alarm: asyncio.TimerHandle | None = None
         self._wait_files: list[int] = []
         self._wait_alarm: asyncio.TimerHandle | None = None
         self._report_alarm: asyncio.TimerHandle | None = None
@@ -79,19 +120,24 @@ class AsyncRunner(Runner):
         return bool(self._runs or self._waiting or self._alone)
 
     def room(self, index: int, freed: int = 0) -> int:
-        """As many as may run beside what runs; none beside a message that waits, or runs alone."""
+        """As many as may run beside what runs, and are fetched ahead; none beside a message that runs alone.
+
+        None too while more wait than are fetched ahead: those wait for a place of their kind.
+        """
         child, loner = self._child, self._loner
-        if self._waiting or self._alone:
+        if len(self._waiting) > self._pace.nahead or self._alone:
             return 0
         if loner is not None and self._runs.get(loner.slot) is loner:
             return 0
-        nfree, most = child.slots.nfree, self._most
+        nfree = child.slots.nfree - child.queues.nasked
+        most = self._most + self._pace.nahead
         nused = COUNT - nfree - child.queues.nparked
-        return min(nfree + freed, most - nused + freed, most - len(self._runs))
+        nheld = len(self._runs) + len(self._waiting)
+        return min(nfree + freed, most - nused + freed, most - nheld)
 
     def drive(self) -> None:
         """Run the loop until the end, also if a job stops it."""
-        with asyncio.Runner() as runner:
+        with asyncio.Runner(loop_factory=loop_library().new_event_loop) as runner:
             loop = runner.get_loop()
             main = loop.create_task(self._main())
             while not main.done():
@@ -125,8 +171,21 @@ class AsyncRunner(Runner):
         watch.cancel()
 
     async def _turn(self) -> None:
+        child, alarm = self._child, self._gather_alarm
+        # uvloop has more steps to make before the end of a process that a job forked.
+        child.executor.home.only(_ELSEWHERE)
         self._changed.clear()
-        following = self._fenced(self._child.turn)
+        if alarm is not None:
+            alarm.cancel()
+            self._gather_alarm = None
+        if child.queues.is_sent and not self._replied:
+            await self._changed.wait()
+            return
+        if self._waiting and child.leaving():
+            self._give_back_waiting()
+        self._pace.reports(self._nended, monotonic())
+        self._nended = 0
+        following = self._fenced(child.turn)
         if following is Next.END:
             self._over = True
         elif following is Next.TURN:
@@ -136,6 +195,25 @@ class AsyncRunner(Runner):
                 self._fenced(self._fall_asleep)
             self._report_later()
             await self._changed.wait()
+
+    def sent(self) -> None:
+        """Look for the reply while jobs run; a server that is silent for long is waited for as always."""
+        assert self._loop is not None
+        self._replied = False
+        file = self._child.queues.reply_file()
+        if file is None:
+            self._replied = True
+            return
+        self._loop.add_reader(file, self._on_reply, file)
+        self._reply_alarm = self._loop.call_later(SILENT_S, self._on_reply, file)
+
+    def _on_reply(self, file: int) -> None:
+        assert self._loop is not None
+        self._loop.remove_reader(file)
+        if self._reply_alarm is not None:
+            self._reply_alarm.cancel()
+        self._replied = True
+        self._changed.set()
 
     def _report_later(self) -> None:
         wait_s = self._child.queues.report_wait_s()
@@ -164,11 +242,11 @@ class AsyncRunner(Runner):
                 else:
                     child.queues.give_back(index, (slot,))
             elif message.ncrashes and (self._runs or self._waiting):
-                self._alone = (index, slot, call)
+                self._alone = StartedCall(index, slot, call)
             elif self._may_start(call):
-                self._start(index, slot, call)
+                self._start(StartedCall(index, slot, call))
             else:
-                self._waiting.append((index, slot, call))
+                self._waiting.append(StartedCall(index, slot, call))
 
     def _may_start(self, call: Call) -> bool:
         nsync, settings = len(self._threads.runs), self._child.settings
@@ -176,12 +254,12 @@ class AsyncRunner(Runner):
             return len(self._runs) - nsync < settings.concurrency
         return nsync < settings.threads
 
-    def _start(self, index: int, slot: int, call: Call) -> None:
+    def _start(self, started: StartedCall) -> None:
+        assert self._loop is not None
+        index, slot, call = started
         run: JobRun | ThreadRun
         if call.job.is_async:
-            run = JobRun(self._run(index, slot, call), index, slot, call)
-            # Cancelled before its first step, its coroutine never runs.
-            run.add_done_callback(self._on_done)
+            run = JobRun(self._run(index, slot, call), self._loop, started, self._on_done)
         else:
             child = self._child
             # It may kill this child: report endings that the supervisor couldn't report then.
@@ -198,14 +276,22 @@ class AsyncRunner(Runner):
             self._loner = run
 
     def _start_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for index, slot, call in waiting:
+        waiting, self._waiting = self._waiting, deque()
+        for one in waiting:
             if self._child.draining:
-                self._child.queues.give_back(index, (slot,))
-            elif self._may_start(call):
-                self._start(index, slot, call)
+                self._child.queues.give_back(one.queue, (one.slot,))
+            elif self._may_start(one.call):
+                self._start(one)
             else:
-                self._waiting.append((index, slot, call))
+                self._waiting.append(one)
+
+    def _start_fetched(self) -> None:
+        """Start async jobs that were fetched ahead. This may be a callback, so it makes no call to the server."""
+        waiting = self._waiting
+        while waiting and waiting[0].call.job.is_async and not self._child.draining:
+            if not self._may_start(waiting[0].call):
+                break
+            self._start(waiting.popleft())
 
     def _on_done(self, run: asyncio.Task[None]) -> None:
         assert isinstance(run, JobRun)
@@ -246,12 +332,19 @@ class AsyncRunner(Runner):
             self._broke(run, run.error)
 
     def _ended(self, index: int, slot: int, ending: Ending) -> None:
-        self._child.queues.ended(index, slot, ending)
-        self._child.slots.count_finished(1)
-        self._changed.set()
+        child = self._child
+        plain = child.queues.ended(index, slot, ending)
+        child.slots.count_finished(1)
+        if not (plain and self._pace.gathers(monotonic()) and (self._runs or self._waiting)):
+            self._changed.set()
+        elif self._gather_alarm is None and self._loop is not None:
+            self._gather_alarm = self._loop.call_later(GATHER_S, self._changed.set)
+        if plain:
+            self._start_fetched()
 
     async def _run(self, index: int, slot: int, call: Call) -> None:
         child, run = self._child, self._runs[slot]
+        child.executor.home.only(_ELSEWHERE)
         ending: Ending | None = None
         try:
             # Only now: while a job holds the loop up, what waits behind it may be taken back.
@@ -264,10 +357,16 @@ class AsyncRunner(Runner):
                 del self._runs[slot]
                 raise
             child.stopped(index, slot, call, run.why or child.abort or stopped)
+        except BaseException:
+            assert isinstance(run, JobRun)
+            run.add_done_callback(self._on_done)
+            raise
         self._runs.pop(slot, None)
+        self._nended += 1
         if ending is not None:
             self._ended(index, slot, ending)
-        self._changed.set()
+        else:
+            self._changed.set()
 
     def soft_timeout(self, seconds: float) -> AbstractContextManager[None]:
         """Raised by the main thread."""
@@ -279,7 +378,7 @@ class AsyncRunner(Runner):
             self._start_waiting()
         if self._alone and not self._runs and not self._waiting:
             alone, self._alone = self._alone, None
-            self._start(*alone)
+            self._start(alone)
         if not self._runs:
             self._child.all_stopped()
 
@@ -344,7 +443,7 @@ class AsyncRunner(Runner):
         self._changed.set()
 
     def _give_back_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, deque()
         if self._alone:
             waiting.append(self._alone)
             self._alone = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
@@ -24,7 +25,7 @@ from jobq.jobs.endings import UnknownJobs
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
 from jobq.jobs.signing import seal_of
-from jobq.queue.types import DequeueAhead, Dequeued, Ending, Lease, Message
+from jobq.queue.types import CallAhead, Dequeued, Ending, Lease, Message
 from jobq.worker import exit_codes, logger
 from jobq.worker.child_queues import ChildQueues
 from jobq.worker.polling import Polling
@@ -78,7 +79,12 @@ class Next(Enum):
 
 
 class Runner(Protocol):
-    """Runs the messages of one child, and calls `Child.turn` until that says END."""
+    """Runs the messages of one child, and calls `Child.turn` until that says END.
+
+    overlaps: it runs jobs while a report is on its way.
+    """
+
+    overlaps: bool
 
     @property
     def is_running(self) -> bool:
@@ -101,6 +107,9 @@ class Runner(Protocol):
     def soft_timeout(self, seconds: float) -> AbstractContextManager[None]:
         """Return a context in which JobTimeout is raised, in the thread of a sync job, after so many seconds."""
         ...
+
+    def sent(self) -> None:
+        """Called when a report was sent, if it overlaps; the next turn comes once there is a reply."""
 
     def in_fork(self) -> None:
         """Called in a process that a job forked from this one."""
@@ -130,7 +139,11 @@ class Child:
         # Whether it waits for a message while jobs run or may start.
         self.asleep = False
         # A dequeue behind the wait for a message, and the lease deadline of what it hands out.
-        self._ahead: tuple[DequeueAhead, int] | None = None
+        self._ahead: tuple[CallAhead[Dequeued], int] | None = None
+        # Handed out by a call that was sent ahead: queue, slots and messages.
+        self._fetched: deque[tuple[int, Sequence[int], Sequence[Message]]] = deque()
+        #: A job that runs so long is slow: what waits behind it is given back.
+        self.slow_ns = round(2 * self.settings.prefetch_s * 1e9)
         # The slot of the sync job that runs in the main thread.
         self._sync_slot: int | None = None
         # Why what runs is stopped: "lost", "hurry", or "" while it isn't.
@@ -166,6 +179,8 @@ class Child:
 
     def turn(self) -> Next:
         """Report what ended, take as many messages as there is room for, and return what to do next."""
+        self._collect()
+        self._begin_fetched()
         self._report(take=True)
         self.runner.reported()
         self.take_ahead()
@@ -207,6 +222,8 @@ class Child:
             self.polling.look_for_wakes()
         while (index := self.polling.next()) is not None:
             limit = self._limited(self.runner.room(index))
+            if self.runner.is_running and self._send(index, limit):
+                return True
             if self._accept(index, *self.queues.dequeue(index, limit)) or not self.may_take():
                 return True
         return False
@@ -263,11 +280,15 @@ class Child:
 
     def _report(self, take: bool) -> bool:
         """take: take more with it where the next turn is the same queue's."""
-        told = True
+        if take and self.queues.is_sent:
+            return False  # the next turn reads that reply
         # A server that knows of a run's end means a line in the log.
         self.flush_log()
+        told = self._collect()
         for index, number in self.queues.nended().items():
             limit = self._limit_with(index, number) if take and not self.asleep else 0
+            if take and self._send(index, limit):
+                return False
             try:
                 dequeued, deadline = self.queues.report(index, limit)
             except NotReportedError:
@@ -288,6 +309,49 @@ class Child:
             return 0
         room = self.runner.room(index, freed)
         return self._limited(room) if room > 0 and self.polling.stays(index) else 0
+
+    def _send(self, index: int, limit: int) -> bool:
+        """Send a report without waiting for its reply, if this runner has other work to do."""
+        # Other work of the loop is measured in milliseconds, so only a loop that stands still is late.
+        after_ns = round(self.settings.lease_s / 3 * 1e9)
+        if not self.runner.overlaps or not self.queues.send(index, limit, after_ns):
+            return False
+        self.runner.sent()
+        return True
+
+    def send_ahead(self, index: int) -> None:
+        """While the last jobs of a batch run, report those before them and ask for the next batch."""
+        if self.settings.max_jobs is None:
+            limit = self._limit_with(index, self.queues.nended().get(index, 0))
+            if limit:
+                self.flush_log()
+                self.queues.send(index, limit, self.slow_ns)
+
+    def _collect(self) -> bool:
+        """Wait for the reply to what was sent, and hold what it hands out; whether the report arrived."""
+        if not self.queues.is_sent:
+            return True
+        try:
+            index, dequeued, deadline = self.queues.collect()
+        except NotReportedError:
+            return False
+        if dequeued is None:
+            return True
+        self.polling.found(index, dequeued)
+        messages = dequeued.messages
+        if messages:
+            self._fetched.append((index, self.slots.publish(index, messages, deadline), messages))
+        else:
+            self.slots.reading_done()
+        return True
+
+    def _begin_fetched(self) -> None:
+        while self._fetched:
+            index, slots, messages = self._fetched.popleft()
+            if self.leaving():
+                self.queues.give_back(index, slots)
+            else:
+                self.runner.begin(index, slots, messages)
 
     def _settle(self) -> None:
         """Before leaving, wait for the servers that don't know yet how runs ended here."""

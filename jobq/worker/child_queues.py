@@ -10,17 +10,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from time import monotonic_ns
+from typing import NamedTuple
 
 from msgspec import structs
 
 from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import Caller
+from jobq.client.waiter import BlockingConnection
 from jobq.config import WorkerSettings
-from jobq.errors import JobqError
+from jobq.errors import JobqError, ScriptError, UnavailableError
 from jobq.jobs.signing import seal_of
 from jobq.queue.queue import Queue
-from jobq.queue.types import DequeueAhead, Dequeued, Ending, Finished, Lease, Message
+from jobq.queue.types import CallAhead, Dequeued, Ending, Finished, Lease, Message
 from jobq.worker import logger
 from jobq.worker.done_calls import DoneCalls
 from jobq.worker.queue_client import (
@@ -36,6 +38,17 @@ from jobq.worker.shared_state import Control, SharedSlots, lease_deadline
 
 #: A message that ended: its slot, how, and when (monotonic_ns).
 Ended = tuple[int, Ending, int]
+
+
+class SentReport(NamedTuple):
+    """A report and dequeue that was sent, and whose reply isn't read."""
+
+    queue: int
+    call: CallAhead[Finished]
+    outbox: list[Ended]
+    endings: list[Ending]
+    limit: int
+    sent_at: int
 
 
 class ChildQueues:
@@ -76,6 +89,9 @@ class ChildQueues:
         self._done_calls = None if seal is None else DoneCalls(clients.hasty, seal)
         # Endings that the server doesn't know yet, by queue.
         self._outboxes: dict[int, list[Ended]] = {}
+        self._sent: SentReport | None = None
+        # Opened by the first report whose reply is read later.
+        self._line = BlockingConnection(clients.patient, self.queues[0].wake_key, read_timeout=True)
         # Clients whose report must be repeated.
         self._unreported: list[QueueClient] = []
         #: Number of slots of messages whose report must be repeated: they don't run.
@@ -97,14 +113,16 @@ class ChildQueues:
         self._look_up(index, dequeued)
         return dequeued, deadline
 
-    def dequeue_ahead(self, limit: int) -> DequeueAhead:
+    def dequeue_ahead(self, limit: int) -> CallAhead[Dequeued]:
         """Return a dequeue of the only queue, to be sent behind the wait for a message."""
         return self.queues[0].dequeue_ahead(
             limit, lease=self._settings.lease_s, crash_limit=self._settings.crash_limit,
             caller=self._clients[0].caller,
         )  # fmt: skip
 
-    def answer(self, ahead: DequeueAhead, reply: object, asked_at: int) -> tuple[Dequeued, int]:
+    def answer(
+        self, ahead: CallAhead[Dequeued], reply: object, asked_at: int
+    ) -> tuple[Dequeued, int]:
         """Return what that dequeue handed out and its lease deadline. reply: None if it was lost."""
         dequeued = self._clients[0].answer(ahead, reply, asked_at)
         self._look_up(0, dequeued)
@@ -142,12 +160,23 @@ class ChildQueues:
 
     @property
     def has_endings(self) -> bool:
-        """Whether an ending isn't reported."""
-        return bool(self._outboxes)
+        """Whether an ending isn't reported, or a report isn't answered."""
+        return bool(self._outboxes) or self._sent is not None
+
+    @property
+    def nasked(self) -> int:
+        """Number of messages that a sent report asks for."""
+        return 0 if self._sent is None else self._sent.limit
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether a report was sent whose reply isn't read."""
+        return self._sent is not None
 
     def has_unsafe_endings(self) -> bool:
         """Whether there is an ending that the supervisor couldn't report, should this child die."""
         endings = [ending for outbox in self._outboxes.values() for _, ending, _ in outbox]
+        endings += self._sent.endings if self._sent is not None else ()
         return any(ending.outcome != "done" or ending.result is not None for ending in endings)
 
     def nended(self) -> dict[int, int]:
@@ -160,19 +189,86 @@ class ChildQueues:
         if outbox is None:
             return None, 0
         self._before_call()
+        finish = partial(self._clients[index].finish, _aged(outbox), limit)
+        return self._reported(index, self._drop(index), finish)
+
+    def _reported(
+        self, index: int, slots: Sequence[int], finish: Callable[[], tuple[Dequeued | None, int]]
+    ) -> tuple[Dequeued | None, int]:
         self._reporting = True
         try:
-            dequeued, deadline = self._clients[index].finish(_aged(outbox), limit)
+            dequeued, deadline = finish()
         except NotReportedError:
             self._note(self._clients[index])
-            self._park(index, self._drop(index))
+            self._park(index, slots)
             raise
         finally:
             self._reporting = False
-        self._slots.free(self._drop(index))
+        self._slots.free(slots)
         if dequeued is not None:
             self._look_up(index, dequeued)
         return dequeued, deadline
+
+    def send(self, index: int, limit: int, claim_after_ns: int) -> bool:
+        """`report` without waiting for the reply, which `collect` reads; False if that can't be done now.
+
+        claim_after_ns: after this time the supervisor may give back what the call hands out. It knows of the call
+        before that is sent, so nothing is lost with this child.
+        """
+        client = self._clients[index]
+        busy = self._sent is not None or client.has_report or self._health.any_trouble
+        if busy or self.client.is_cluster:
+            return False
+        self._before_call()
+        outbox = self._outboxes.pop(index, [])
+        endings = _aged(outbox) if outbox else []
+        sent_at = boot_ns()
+        call = client.finish_ahead(endings, limit)
+        self._slots.fetching(index, sent_at + claim_after_ns)
+        self._sent = SentReport(index, call, outbox, endings, limit, sent_at)
+        try:
+            self._line.send(call.command)
+        except UnavailableError:
+            pass  # there will be no reply, so `collect` makes the call again
+        return True
+
+    def reply_file(self) -> int | None:
+        """Return what becomes readable when the reply comes; None if none will come."""
+        return self._line.file if self._line.is_open else None
+
+    def collect(self) -> tuple[int, Dequeued | None, int]:
+        """Wait for the reply to what was sent. Return its queue, and as `report`. Raises NotReportedError."""
+        assert self._sent is not None
+        sent, self._sent = self._sent, None
+        client, call = self._clients[sent.queue], sent.call
+        self._before_call()
+        try:
+            reply = self._line.reply()
+        except (ScriptError, UnavailableError):
+            reply = None
+        read = call.again if reply is None else partial(call.read, reply)
+        slots = [slot for slot, _, _ in sent.outbox]
+        finish: Callable[[], tuple[Dequeued | None, int]]
+        if self._slots.fetched():
+            finish = partial(client.finish, sent.endings, sent.limit, read, sent.sent_at)
+        else:
+            finish = partial(self._claimed, client, sent.endings, read)
+        dequeued, deadline = self._reported(sent.queue, slots, finish)
+        return sent.queue, dequeued if sent.limit else None, deadline
+
+    def _claimed(
+        self, client: QueueClient, endings: Sequence[Ending], read: Callable[[], Finished]
+    ) -> tuple[None, int]:
+        client.claimed(endings, read)
+        self._slots.reading_done()
+        if not any(one.has_report for one in self._clients):
+            # So that the supervisor can close it, whichever queue was asked last.
+            self._slots.caller = client.caller.id
+            for one in self._clients:
+                one.caller.rename(client.caller.id)
+        if client.has_report:
+            raise NotReportedError
+        return None, 0
 
     def report_during_job(self) -> None:
         """While a job runs, report if the servers answer soon and the lease allows it."""
@@ -240,6 +336,8 @@ class ChildQueues:
         Nothing is taken now, so what a repeated call hands out is given back.
         """
         for client in self._unreported:
+            if self._sent is not None and self._sent.queue == client.index:
+                continue  # a caller has one call at a time
             if client.has_report and self._health.may_ask(client.index):
                 try:
                     handed, _ = client.report()

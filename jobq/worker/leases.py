@@ -28,11 +28,13 @@ class Leases:
         self._margin_ns = lease_and_margin(settings.lease_s)[1]
         # Taken from children and not yet released. If a release failed, whether it took effect is unknown.
         self._taken: list[HeldMessage] = []
+        # Queue and caller of dequeues that children don't read: closed, and released, in the same way.
+        self._claimed: list[tuple[int, str]] = []
         self._slow_ns = round(2 * settings.prefetch_s * 1e9)
 
     def renew(self, members: Iterable[PoolMember], ask: Ask) -> bool:
         """Renew all leases, one call per queue and 500 locks; whether all were confirmed."""
-        if self._taken:
+        if self._taken or self._claimed:
             self.release_taken(ask)
         by_queue: dict[int, list[tuple[PoolMember, HeldMessage]]] = {}
         for member in members:
@@ -71,12 +73,15 @@ class Leases:
             member.notify()
 
     def take_back(self, member: PoolMember, ask: Ask) -> None:
-        """Release what waits behind a job that turned out slow."""
+        """Release what waits behind a job that turned out slow, also what its child fetched and didn't read."""
         slots = member.slots
-        if not (slots.nrunning and slots.nwaiting) or slots.ran_ns() < self._slow_ns:
+        if not slots.nrunning or slots.ran_ns() < self._slow_ns:
             return
-        taken = slots.take_back()
-        if taken:
+        taken = slots.take_back() if slots.nwaiting else []
+        claimed = slots.claim_fetch()
+        if claimed is not None:
+            self._claimed.append(claimed)
+        if taken or claimed:
             self._taken += taken
             self.release_taken(ask)
 
@@ -86,6 +91,13 @@ class Leases:
             leases = [Lease(one.mid, one.token) for one in self._taken if one.queue == index]
             if ask(index, partial(self._release, index, leases)):
                 self._taken = [one for one in self._taken if one.queue != index]
+        for claimed in list(self._claimed):
+            if ask(claimed[0], partial(self._close, *claimed)):
+                self._claimed.remove(claimed)
+
+    def _close(self, index: int, caller: str) -> None:
+        """Release what a caller's last call handed out, or refuse that call if it comes later."""
+        self._release(index, self._queues[index].close_caller(caller))
 
     def _release(self, index: int, leases: list[Lease]) -> None:
         for start in range(0, len(leases), PER_CALL):

@@ -19,7 +19,7 @@ from jobq.client.numbered_calls import REPEAT_S, Caller, new_id
 from jobq.config import WorkerSettings
 from jobq.errors import JobqError, LeaseLostError, ScriptError, ServerFullError, UnavailableError
 from jobq.queue.queue import MOST, Queue
-from jobq.queue.types import DequeueAhead, Dequeued, Ending, Finished, Lease
+from jobq.queue.types import CallAhead, Dequeued, Ending, Finished, Lease
 from jobq.worker import logger
 from jobq.worker.queue_health import AWAY, BROKEN, QueueHealth
 from jobq.worker.shared_state import lease_and_margin
@@ -163,14 +163,31 @@ class QueueClient:
             self._answered()
         return dequeued, asked_at + self._held_ns
 
-    def finish(self, endings: Sequence[Ending], dequeue: int = 0) -> tuple[Dequeued | None, int]:
-        """End attempts and, if asked, dequeue. Raises NotReportedError if they will be ended later."""
-        asked_at = boot_ns()
-        if self._unknown or self._endings:
+    def finish_ahead(self, endings: Sequence[Ending], dequeue: int) -> CallAhead[Finished]:
+        """Return the `finish` to be sent now and read later. Not while a report waits."""
+        settings = self._settings
+        return self.queue.finish_ahead(
+            endings, dequeue=dequeue, lease=settings.lease_s,
+            crash_limit=settings.crash_limit, caller=self.caller,
+        )  # fmt: skip
+
+    def finish(
+        self,
+        endings: Sequence[Ending],
+        dequeue: int = 0,
+        sent: Callable[[], Finished] | None = None,
+        sent_at: int = 0,
+    ) -> tuple[Dequeued | None, int]:
+        """End attempts and, if asked, dequeue. Raises NotReportedError if they will be ended later.
+
+        sent: reads the reply if the call was sent before, at `sent_at`.
+        """
+        asked_at = sent_at or boot_ns()
+        if sent is None and (self._unknown or self._endings):
             self._endings += [(asked_at, ending) for ending in endings]
             raise NotReportedError
         try:
-            finished = self._finish(endings, dequeue)
+            finished = self._finish(endings, dequeue) if sent is None else sent()
         except self._passing as error:
             number = self.caller.number
             again = partial(self._finish_again, number, endings, dequeue, asked_at)
@@ -200,7 +217,7 @@ class QueueClient:
             return False
         return True
 
-    def answer(self, ahead: DequeueAhead, reply: Any, asked_at: int) -> Dequeued:
+    def answer(self, ahead: CallAhead[Dequeued], reply: Any, asked_at: int) -> Dequeued:
         """Return what a dequeue sent behind a wait handed out. reply: None if it was lost, so the call is repeated."""
         try:
             return ahead.again() if reply is None else ahead.read(reply)
@@ -210,6 +227,14 @@ class QueueClient:
         except REFUSED as error:
             self._broken(error, boot_ns())
         return self._nothing()[0]
+
+    def claimed(self, endings: Sequence[Ending], sent: Callable[[], Finished]) -> None:
+        """Read the reply to a call whose caller the supervisor closes: what it hands out isn't this child's."""
+        try:
+            self.on_replies(endings, sent())
+        except (*self._passing, *REFUSED):
+            self._endings += [(boot_ns(), ending) for ending in endings]
+        self.caller.start_anew()
 
     def when_reported(self, then: Callable[[], None]) -> None:
         """Call `then` once no report waits."""

@@ -11,6 +11,10 @@ from collections.abc import Sequence
 
 #: A batch grows at most this many times from one to the next.
 GROWTH = 4
+#: How long an ending waits for others to be reported with it, and how recent the last report must be for that.
+GATHER_S, RECENT_S = 0.001, 0.005
+#: Messages are fetched ahead while reports follow one another as fast as this.
+FAST_S = 0.05
 
 
 class QueueTurns:
@@ -97,10 +101,35 @@ class BatchSize:
 
     def __init__(self, most: int, target_s: float) -> None:
         self.size = 1
+        #: Seconds of each in the last batch.
+        self.each_s = target_s
         self._most = most
         self._target_s = target_s
 
     def ran(self, count: int, seconds: float) -> None:
         """Note how long a batch of `count` messages took."""
+        self.each_s = max(1e-6, seconds / count)
         fitting = int(self._target_s * count / seconds) if seconds > 0 else self._most
         self.size = max(1, min(self._most, self.size * GROWTH, fitting))
+
+
+class EndingPace:
+    """How fast the jobs of an event loop end: how many messages to fetch ahead, and whether an ending may wait."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._reported_at = float("-inf")
+        #: How many messages to fetch beyond those that may run.
+        self.nahead = 0
+
+    def reports(self, nended: int, now: float) -> None:
+        """Note that so many endings are reported now."""
+        if nended:
+            # Twice as many as end from one report to the next.
+            ahead = self.nahead // 2 + nended if now - self._reported_at < FAST_S else 0
+            self.nahead = min(self._most, ahead)
+            self._reported_at = now
+
+    def gathers(self, now: float) -> bool:
+        """Whether others ended so recently that an ending may wait for more."""
+        return now - self._reported_at < RECENT_S

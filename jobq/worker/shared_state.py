@@ -80,12 +80,17 @@ _FREE, _HELD, _RUNNING, _ENDED, _REPORTING, _TAKEN = map(int, SlotState)
 _HOLDING = frozenset((_HELD, _RUNNING, _ENDED, _REPORTING))
 _ALL_FREE, _ALL_HELD = bytes(COUNT), bytes([_HELD]) * COUNT
 
+#: The supervisor has taken what a dequeue hands out.
+_CLAIMED = -1
+
 # Words. 0 and 1 hold the id of the child's caller.
 _PHASE = 2
 _STARTED_AT = 3  # when the last job started, boot_ns
 _FINISHED = 4  # number of jobs that ended
 _CONTROL = 5
 _SUSPECT = 6  # what the child reads: slot + 1, ALL_HANDED, or 0
+_FETCH = 7  # a dequeue whose reply isn't read: from when the supervisor may take it (boot_ns); 0 for none, or _CLAIMED
+_FETCH_QUEUE = 8
 _HARD = 32  # per slot: when the supervisor kills the child (boot_ns), 0 for never
 _UNTIL = _HARD + COUNT  # per slot: lease deadline, boot_ns
 # Bytes.
@@ -209,6 +214,24 @@ class SharedSlots:
             found.append(slot)
         return found
 
+    def fetching(self, queue: int, claim_at: int) -> None:
+        """Note, before it is sent, a dequeue whose reply is read later.
+
+        From `claim_at` on, the supervisor may take what it hands out.
+        """
+        self._words[_FETCH_QUEUE], self._words[_FETCH] = queue, claim_at
+
+    @property
+    def is_fetching(self) -> bool:
+        """Whether there is a dequeue whose reply isn't read."""
+        return self._words[_FETCH] != 0
+
+    def fetched(self) -> bool:
+        """Note that its reply is here. False if the supervisor gives back what it hands out."""
+        with self._lock:
+            claimed, self._words[_FETCH] = self._words[_FETCH] == _CLAIMED, 0
+        return not claimed
+
     def start(self, slot: int, kill_after_s: float | None = None) -> bool:
         """Start a message. False if it was taken back, its lock is lost, or its lease may have ended."""
         words, states = self._words, self._states
@@ -330,6 +353,19 @@ class SharedSlots:
         finally:
             self._lock.release()
         return taken
+
+    def claim_fetch(self) -> tuple[int, str] | None:
+        """Take what a dequeue hands out whose reply the child doesn't read. Return its queue and the child's caller."""
+        words = self._words
+        if not 0 < words[_FETCH] <= boot_ns() or not self._lock.acquire(block=False):
+            return None
+        try:
+            if not 0 < words[_FETCH] <= boot_ns():
+                return None
+            words[_FETCH] = _CLAIMED
+            return words[_FETCH_QUEUE], self.caller
+        finally:
+            self._lock.release()
 
     def confirm(
         self, renewed: Iterable[HeldMessage], lost: Iterable[HeldMessage], deadline: int

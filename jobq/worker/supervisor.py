@@ -20,6 +20,7 @@ from jobq.client.scripts import load
 from jobq.errors import JobqError, masked
 from jobq.queue.queue import Queue
 from jobq.worker import exit_codes, logger
+from jobq.worker.async_runner import loop_library
 from jobq.worker.child import PoolPlan
 from jobq.worker.child_exit import ChildExit, end_held, inspect_exit
 from jobq.worker.feeder import Feeder, Source
@@ -92,6 +93,8 @@ class Supervisor:
             listed([f"{name}:{weight}" for name, weight in self.settings.queues]),
             listed(self.plan.registry.names()), masked(self.plan.client.url),
         )  # fmt: skip
+        if any(job.is_async for job in self.plan.registry):
+            logger.info("async jobs run on the event loop of %s", loop_library().__name__)
         while True:
             self.feeder.look_after()
             self._respawn()

@@ -15,7 +15,7 @@ from jobq.client.numbered_calls import Caller
 from jobq.client.waiter import WakeWaiter
 from jobq.config import ServerSettings
 from jobq.queue.queue import Queue
-from jobq.queue.types import DequeueAhead
+from jobq.queue.types import CallAhead, Dequeued
 
 
 @pytest.fixture
@@ -26,13 +26,13 @@ def sleep(client: Client, queue: Queue) -> Any:
 
 
 @pytest.fixture
-def ahead(queue: Queue) -> DequeueAhead:
+def ahead(queue: Queue) -> CallAhead[Dequeued]:
     queue.dequeue()  # brings the script to the server
     return queue.dequeue_ahead(10, lease=15, crash_limit=3, caller=Caller())
 
 
 def test_message_comes_with_the_wake_when_a_dequeue_waits_behind_it(
-    queue: Queue, redis: Any, sleep: WakeWaiter, ahead: DequeueAhead
+    queue: Queue, redis: Any, sleep: WakeWaiter, ahead: CallAhead[Dequeued]
 ) -> None:
     files = sleep.begin(30, ahead.command)
     queue.enqueue(b"v", mid="m")
@@ -46,7 +46,7 @@ def test_message_comes_with_the_wake_when_a_dequeue_waits_behind_it(
 
 
 def test_nothing_is_handed_out_when_the_wait_ends_by_its_time(
-    sleep: WakeWaiter, ahead: DequeueAhead
+    sleep: WakeWaiter, ahead: CallAhead[Dequeued]
 ) -> None:
     assert sleep.wait(0.01, (), ahead.command)
 
@@ -85,7 +85,7 @@ def test_wait_ends_by_the_servers_clock_when_its_user_may_not_unblock(
 
 
 def test_call_is_made_by_itself_when_the_wait_ends_early(
-    queue: Queue, sleep: WakeWaiter, ahead: DequeueAhead
+    queue: Queue, sleep: WakeWaiter, ahead: CallAhead[Dequeued]
 ) -> None:
     sleep.begin(30, ahead.command)
     sleep.end(())
@@ -96,7 +96,7 @@ def test_call_is_made_by_itself_when_the_wait_ends_early(
 
 
 def test_same_messages_come_again_when_the_reply_behind_a_wake_was_lost(
-    queue: Queue, sleep: WakeWaiter, ahead: DequeueAhead
+    queue: Queue, sleep: WakeWaiter, ahead: CallAhead[Dequeued]
 ) -> None:
     files = sleep.begin(30, ahead.command)
     queue.enqueue(b"v", mid="m")
@@ -110,7 +110,7 @@ def test_same_messages_come_again_when_the_reply_behind_a_wake_was_lost(
 
 
 def test_call_is_made_by_itself_when_the_server_lost_its_scripts(
-    queue: Queue, redis: Any, sleep: WakeWaiter, ahead: DequeueAhead
+    queue: Queue, redis: Any, sleep: WakeWaiter, ahead: CallAhead[Dequeued]
 ) -> None:
     redis.script_flush()
     files = sleep.begin(30, ahead.command)
@@ -130,7 +130,7 @@ class Breaking(Proxy):
 
 
 def test_call_is_made_by_itself_when_its_reply_breaks_off_and_nothing_is_closed(
-    server: Any, queue: Queue, ahead: DequeueAhead
+    server: Any, queue: Queue, ahead: CallAhead[Dequeued]
 ) -> None:
     proxy = Breaking(server.socket)
     url = f"redis://127.0.0.1:{proxy.port}"

@@ -15,6 +15,7 @@ from typing import Any
 
 from jobq import JobAborted, Retry, current, job
 from jobq.jobs import retry
+from jobq.worker.shared_state import SharedSlots
 
 HERE = {"queue": "low", "retry": retry.fixed(0.05)}
 #: A worker that knows no async job runs its jobs without an event loop.
@@ -121,6 +122,55 @@ def stubborn(ledger: str, name: str) -> None:
             rest()
         except BaseException:
             note(ledger, name, "ignored")
+
+
+class NotedSlots:
+    """The slots of this process, once it has fetched ahead."""
+
+    mine: SharedSlots | None = None
+    fetching = SharedSlots.fetching
+
+
+def _fetching(self: SharedSlots, queue: int, claim_at: int) -> None:
+    NotedSlots.mine = self
+    NotedSlots.fetching(self, queue, claim_at)
+
+
+SharedSlots.fetching = _fetching  # type: ignore[method-assign]
+
+
+def first_while_fetching(ledger: str) -> bool:
+    """Whether this child's next batch is on its way, for the first time."""
+    if NotedSlots.mine is None or not NotedSlots.mine.is_fetching:
+        return False
+    try:
+        gate(ledger, "fetching").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+@job(name="dies_fetching", **HERE)
+def dies_fetching(ledger: str, name: str) -> None:
+    """One of them kills its child while the next batch is on its way."""
+    if first_while_fetching(ledger):
+        os.kill(os.getpid(), signal.SIGKILL)
+    note(ledger, name, "end")
+
+
+@ajob(name="adies_fetching", **HERE)
+async def adies_fetching(ledger: str, name: str) -> None:
+    """The same on the event loop."""
+    await asyncio.sleep(0.001)
+    dies_fetching.function(ledger, name)
+
+
+@job(name="hangs_fetching", **HERE)
+def hangs_fetching(ledger: str, name: str) -> None:
+    """One of them runs until its gate is there, while the next batch is on its way."""
+    if first_while_fetching(ledger):
+        gated.function(ledger, "hangs")
+    note(ledger, name, "end")
 
 
 @job(name="grows", **HERE)

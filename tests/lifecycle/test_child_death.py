@@ -96,6 +96,56 @@ def test_failed_attempt_is_not_made_again_when_the_next_job_kills_its_child(
     assert [line["attempt"] for line in ledger.lines("start", "failed")] == [1, 2]
 
 
+def fed(queue, send, ledger, job):
+    """Names of as many jobs as it takes until one ran while the next batch was on its way."""
+    names = []
+
+    def met() -> bool:
+        if queue.admin.counts().ready < 100:
+            more = [f"m{len(names) + number}" for number in range(100)]
+            names.extend(more)
+            for name in more:
+                send(job, name)
+        return ledger.gate("fetching").exists()
+
+    until(met)
+    return names
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("job", ["dies_fetching", "adies_fetching"])
+def test_nothing_is_lost_with_a_child_whose_next_batch_is_on_its_way(
+    queue, start, send, ledger, job
+):
+    loop = "yes" if job == "adies_fetching" else "no"
+    worker = start("--processes", "1", "--lease", "1h", env={"LIFECYCLE_LOOP": loop})
+    names = fed(queue, send, ledger, job)
+    until(lambda: queue.admin.counts().messages == 0)
+
+    assert sorted(line["name"] for line in ledger.lines("end")) == sorted(names)
+    assert queue.admin.dead() == []
+    assert worker.stop() == 0
+
+
+@pytest.mark.one_server
+def test_batch_that_is_on_its_way_to_a_child_that_hangs_is_run_by_another(
+    queue, start, send, ledger
+):
+    worker = start("--processes", "2", "--lease", "1h", env={"LIFECYCLE_LOOP": "no"})
+    names = fed(queue, send, ledger, "hangs_fetching")
+    until(lambda: len(ledger.lines("end")) == len(names) - 1)
+    assert len(ledger.lines("start", "hangs")) == 1
+    ledger.gate("hangs").touch()
+    until(lambda: queue.admin.counts().messages == 0)
+
+    ended = [line["name"] for line in ledger.lines("end")]
+    assert sorted(ended) == sorted([*names, "hangs"])
+    send("quick", "next")
+    until(lambda: ledger.lines("end", "next"))
+    assert worker.stop() == 0
+    assert "refused" not in worker.log
+
+
 @pytest.mark.parametrize("limit", [1, 3])
 def test_poison_is_dead_after_exactly_so_many_crashes_while_others_flow(
     queue, start, send, ledger, limit

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections import Counter
 from itertools import pairwise
+from types import ModuleType
 
-from jobq.worker.scheduling import BatchSize, QueueTurns
+from jobq.worker.async_runner import loop_library
+from jobq.worker.scheduling import BatchSize, EndingPace, QueueTurns
 
 
 def taken(turns, count):
@@ -145,3 +149,29 @@ def test_size_is_never_below_one_or_above_the_most():
     assert prefetch.size == 2
     prefetch.ran(1, 1e9)
     assert prefetch.size == 1
+
+
+def test_messages_are_fetched_ahead_and_endings_gathered_only_while_jobs_end_fast():
+    pace = EndingPace(100)
+    assert not pace.gathers(0.0)
+    pace.reports(10, 0.0)
+    assert pace.nahead == 0
+    for turn in range(1, 9):
+        assert pace.gathers(0.002 * turn)
+        pace.reports(10, 0.002 * turn)
+    assert 15 <= pace.nahead <= 20
+    pace.reports(90, 0.020)
+    assert 90 <= pace.nahead <= 100
+    assert not pace.gathers(0.030)
+    pace.reports(0, 1.0)
+    assert pace.nahead > 0
+    pace.reports(1, 1.0)
+    assert pace.nahead == 0
+
+
+def test_event_loops_are_made_by_uvloop_where_it_is_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    assert loop_library() is asyncio
+    installed = ModuleType("uvloop")
+    monkeypatch.setitem(sys.modules, "uvloop", installed)
+    assert loop_library() is installed

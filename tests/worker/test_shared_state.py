@@ -61,6 +61,22 @@ def test_start_is_refused_past_the_deadline_when_taken_or_when_lost(memory):
     ]  # fmt: skip
 
 
+def test_what_a_dequeue_hands_out_is_the_childs_or_the_supervisors(memory):
+    memory.caller = "c"
+    assert memory.claim_fetch() is None
+    memory.fetching(3, boot_ns() + LATER)
+    assert memory.claim_fetch() is None
+    assert memory.fetched()
+    memory.fetching(3, boot_ns())
+    assert memory.claim_fetch() == (3, "c")
+    assert memory.claim_fetch() is None
+    assert memory.is_fetching
+    assert not memory.fetched()
+    assert not memory.is_fetching
+    memory.fetching(0, boot_ns())
+    assert memory.fetched()
+
+
 def test_job_is_overdue_once_its_hard_timeout_is_over(memory):
     memory.publish(0, [message("a"), message("b")], boot_ns() + LATER)
     memory.start(0, kill_after_s=60)
