@@ -147,7 +147,7 @@ class JobLog:
         text = str(memory[_HEAD : _HEAD + nbytes[0]], "utf-8", "replace")
         try:
             if text:
-                # Not `self._handler.flush()`: it takes the handler's lock, and whoever holds that one waits for ours.
+                # Not `self._handler.flush()`: it takes the handler's lock, whose holder may wait for ours.
                 self._handler.stream.write(text)
                 self._handler.stream.flush()
         except (OSError, ValueError):
