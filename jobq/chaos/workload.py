@@ -21,13 +21,13 @@ from jobq.errors import JobAborted
 from jobq.jobs.context import current
 from jobq.jobs.registry import job
 from jobq.queue.queue import Queue
-from jobq.queue.types import DequeueAhead, Dequeued, Ending, Finished
+from jobq.queue.types import CallAhead, Dequeued, Ending, Finished
 
 FOLDER, LOOP = "JOBQ_CHAOS_LEDGER", "JOBQ_CHAOS_LOOP"
 
 shorten_from_environment()
 ledger = Ledger(os.environ.get(FOLDER, ""))
-_finish = Queue.finish
+_finish, _finish_ahead = Queue.finish, Queue.finish_ahead
 _dequeue = Queue.dequeue
 _dequeue_ahead = Queue.dequeue_ahead
 
@@ -130,11 +130,31 @@ def dequeue(queue: Queue, limit: int = 1, **options: Any) -> Dequeued:
     return dequeued if queue.name == NEIGHBOUR else _hand(dequeued)
 
 
-def dequeue_ahead(queue: Queue, limit: int, **options: Any) -> DequeueAhead:
+def dequeue_ahead(queue: Queue, limit: int, **options: Any) -> CallAhead[Dequeued]:
     """Queue.dequeue_ahead, recorded once it is answered."""
     ahead = _dequeue_ahead(queue, limit, **options)
     return ahead._replace(
         read=lambda reply: _hand(ahead.read(reply)), again=lambda: _hand(ahead.again())
+    )
+
+
+def finish_ahead(queue: Queue, endings: Sequence[Ending], **options: Any) -> CallAhead[Finished]:
+    """Queue.finish_ahead, recorded before it is sent and once it is answered."""
+    ahead = _finish_ahead(queue, endings, **options)
+    if queue.name == NEIGHBOUR:
+        return ahead
+    call, pid = secrets.token_hex(6), os.getpid()
+    reports = [[one.mid, one.token, one.outcome] for one in endings]
+    if reports:
+        ledger.write("finish", call=call, endings=reports, pid=pid)
+
+    def answered(finished: Finished) -> Finished:
+        if reports:
+            ledger.write("finished", call=call, replies=finished.replies, pid=pid)
+        return _noted(finished)
+
+    return ahead._replace(
+        read=lambda reply: answered(ahead.read(reply)), again=lambda: answered(ahead.again())
     )
 
 
@@ -156,3 +176,4 @@ if ledger.folder:
     setattr(Queue, "finish", finish)  # noqa: B010
     setattr(Queue, "dequeue", dequeue)  # noqa: B010
     setattr(Queue, "dequeue_ahead", dequeue_ahead)  # noqa: B010
+    setattr(Queue, "finish_ahead", finish_ahead)  # noqa: B010

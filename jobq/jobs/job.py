@@ -202,7 +202,8 @@ class Job(Generic[P, R]):
         from jobq.queue.aio import aenqueue_many
 
         if self._enqueue_layers():
-            return await asyncio.to_thread(self.enqueue_many, arguments)
+            calls_of: Any = arguments
+            return await asyncio.to_thread(self.enqueue_many, calls_of)
         calls = self._many(arguments)
         queue: Any = await asyncio.to_thread(queue_of, self.queue, self.settings.get("client"))
         accepted = await aenqueue_many(queue, self._contents(queue, calls), **self.queue_options)

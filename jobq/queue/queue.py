@@ -61,6 +61,7 @@ ACTIONS: dict[bytes, Action] = {
 #: Outcomes whose detail is a reason, not a backoff.
 _WITH_REASON = frozenset(("dead", "crashed"))
 REPLIES = {b"ok": "ok", b"dead": "dead", b"stale": "stale"}
+LEASE_MS = round(LEASE_S * 1000)
 _LATEST_S = 253_402_300_799
 #: Endings and hand-outs of one call.
 MOST = 1_000
@@ -247,10 +248,9 @@ class Queue:
         The reply 'stale' means that the token was superseded; such an ending changes nothing. 'unknown': an outage
         lasted so long that a lost call of these endings may have been accepted.
         """
-        rest, result_keys = self._ended(endings)
+        values, rest, result_keys = self._ended(endings, dequeue, lease, crash_limit, now)
         own = caller or self.callers.take()
         renewals = own.renewals
-        values = _finishing(len(endings), dequeue, lease, crash_limit, now)
         reply = self.scripts["finish"].call(own, values, rest, more_keys=result_keys, fenced=True)
         finished = _finished(reply, len(endings), own, dequeue, own.renewals != renewals)
         if caller is None:
@@ -268,8 +268,7 @@ class Queue:
     ) -> CallAhead[Finished]:
         """A `finish` whose reply is read later; until then the caller makes no other call."""
         script, tries, renewals = self.scripts["finish"], Tries(), caller.renewals
-        rest, result_keys = self._ended(endings)
-        values = _finishing(len(endings), dequeue, lease, crash_limit, None)
+        values, rest, result_keys = self._ended(endings, dequeue, lease, crash_limit, None)
         state = script.numbered(caller, values, rest, result_keys, tries=tries, fenced=True)
         # It is sent at once.
         state.sending()
@@ -284,10 +283,21 @@ class Queue:
             lambda: read(self.client.perform(self.wake_key, state.again())),
         )
 
-    def _ended(self, endings: Sequence[Ending]) -> tuple[list[Argument], list[str]]:
-        """Endings as the arguments of `finish`, and the keys of their results."""
-        if len(endings) > MOST:
-            raise _out_of_range(len(endings), 0)
+    def _ended(
+        self,
+        endings: Sequence[Ending],
+        dequeue: int,
+        lease: Duration,
+        crash_limit: int,
+        now: int | None,
+    ) -> tuple[Values, list[Argument], list[str]]:
+        """The arguments of `finish`: by name, and behind them; and the keys of the results."""
+        if not (0 <= dequeue <= MOST and len(endings) <= MOST):
+            raise _out_of_range(dequeue if len(endings) <= MOST else len(endings), 0)
+        values: Values = {
+            "now": "" if now is None else now, "crash_limit": crash_limit, "limit": dequeue, "count": len(endings),
+            "lease_ms": LEASE_MS if lease == LEASE_S else _lease_ms(lease),
+        }  # fmt: skip
         rows: list[Argument] = []
         result_keys: list[str] = []
         results: list[Argument] = []
@@ -301,7 +311,7 @@ class Queue:
             if ending.result is not None:
                 result_keys.append(keys.result(self.prefix, ending.mid))
                 results += (index, _ttl_ms(ending.result_ttl), ending.result)
-        return rows + results, result_keys
+        return values, rows + results, result_keys
 
     def extend(
         self,
@@ -564,18 +574,8 @@ def _wanted(limit: int, lease: Duration, crash_limit: int, now: int | None) -> V
     if not 1 <= limit <= MOST:
         raise _out_of_range(limit, 1)
     return {
-        "now": "" if now is None else now, "lease_ms": _lease_ms(lease), "crash_limit": crash_limit, "limit": limit,
-    }  # fmt: skip
-
-
-def _finishing(
-    count: int, dequeue: int, lease: Duration, crash_limit: int, now: int | None
-) -> Values:
-    if not 0 <= dequeue <= MOST:
-        raise _out_of_range(dequeue, 0)
-    return {
-        "now": "" if now is None else now, "lease_ms": _lease_ms(lease), "crash_limit": crash_limit,
-        "limit": dequeue, "count": count,
+        "now": "" if now is None else now, "crash_limit": crash_limit, "limit": limit,
+        "lease_ms": LEASE_MS if lease == LEASE_S else _lease_ms(lease),
     }  # fmt: skip
 
 
