@@ -28,8 +28,8 @@ class Leases:
         self._margin_ns = lease_and_margin(settings.lease_s)[1]
         # Taken from children and not yet released. If a release failed, whether it took effect is unknown.
         self._taken: list[HeldMessage] = []
-        # Queue and caller of dequeues that children don't read: closed, and released, in the same way.
-        self._claimed: list[tuple[int, str]] = []
+        # Dequeues that children don't read: queue, caller to close, and the tokens of what is the child's.
+        self._claimed: list[tuple[int, str, frozenset[str]]] = []
         self._slow_ns = round(2 * settings.prefetch_s * 1e9)
 
     def renew(self, members: Iterable[PoolMember], ask: Ask) -> bool:
@@ -95,9 +95,10 @@ class Leases:
             if ask(claimed[0], partial(self._close, *claimed)):
                 self._claimed.remove(claimed)
 
-    def _close(self, index: int, caller: str) -> None:
+    def _close(self, index: int, caller: str, held: frozenset[str]) -> None:
         """Release what a caller's last call handed out, or refuse that call if it comes later."""
-        self._release(index, self._queues[index].close_caller(caller))
+        handed = self._queues[index].close_caller(caller)
+        self._release(index, [lease for lease in handed if lease.token not in held])
 
     def _release(self, index: int, leases: list[Lease]) -> None:
         for start in range(0, len(leases), PER_CALL):

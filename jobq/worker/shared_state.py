@@ -354,8 +354,12 @@ class SharedSlots:
             self._lock.release()
         return taken
 
-    def claim_fetch(self) -> tuple[int, str] | None:
-        """Take what a dequeue hands out whose reply the child doesn't read. Return its queue and the child's caller."""
+    def claim_fetch(self) -> tuple[int, str, frozenset[str]] | None:
+        """Take what a dequeue hands out whose reply the child doesn't read.
+
+        Return its queue, the child's caller, and the tokens of what the child holds: if that dequeue never reached
+        the server, the caller's last call is the one that handed these out.
+        """
         words = self._words
         if not 0 < words[_FETCH] <= boot_ns() or not self._lock.acquire(block=False):
             return None
@@ -363,7 +367,8 @@ class SharedSlots:
             if not 0 < words[_FETCH] <= boot_ns():
                 return None
             words[_FETCH] = _CLAIMED
-            return words[_FETCH_QUEUE], self.caller
+            held = frozenset(one.token for one in self.held(taken=True))
+            return words[_FETCH_QUEUE], self.caller, held
         finally:
             self._lock.release()
 

@@ -68,7 +68,8 @@ def test_what_a_dequeue_hands_out_is_the_childs_or_the_supervisors(memory):
     assert memory.claim_fetch() is None
     assert memory.fetched()
     memory.fetching(3, boot_ns())
-    assert memory.claim_fetch() == (3, "c")
+    memory.publish(3, [message("m", "c.1.0")], boot_ns() + LATER)
+    assert memory.claim_fetch() == (3, "c", {"c.1.0"})
     assert memory.claim_fetch() is None
     assert memory.is_fetching
     assert not memory.fetched()
