@@ -176,6 +176,10 @@ class Child:
             if not self._must_leave():
                 raise
             logger.warning("left while the server doesn't answer: %s", error)
+        except (SystemExit, KeyboardInterrupt):
+            # A job ended the event loop. If it failed as well, it would run again, and end the next child as well.
+            self.report_unsafe()
+            raise
 
     def turn(self) -> Next:
         """Report what ended, take as many messages as there is room for, and return what to do next."""

@@ -90,6 +90,14 @@ async def exits_in_task(ledger: str, name: str) -> None:
     await asyncio.create_task(leave())
 
 
+@ajob(name="fails_and_exits", queue="low", retries=0)
+async def fails_and_exits(ledger: str, name: str) -> None:
+    """Fails, and leaves in a callback before anybody hears of the failure."""
+    note(ledger, name, "start")
+    asyncio.get_running_loop().call_soon(sys.exit, 3)
+    raise ValueError("failed first")
+
+
 @ajob(name="gathers", **HERE)
 async def gathers(ledger: str, name: str) -> None:
     """A neighbour with tasks of its own."""

@@ -66,6 +66,16 @@ def test_job_that_ends_its_event_loop_is_charged_with_it(queue, start, send, led
 
 
 @pytest.mark.loop
+def test_job_that_fails_and_ends_its_event_loop_runs_once(queue, start, send, ledger):
+    worker = start("--processes", "1", "--concurrency", "5", module=MODULE)
+    send("fails_and_exits", "fails")
+    until(queue.admin.dead)
+    assert "failed first" in queue.admin.dead()[0].reason
+    assert worker.stop() == 0
+    assert len(ledger.lines("start", "fails")) == 1
+
+
+@pytest.mark.loop
 def test_job_is_still_stopped_by_its_worker_when_another_one_cancelled_all_tasks(
     queue, start, send, ledger
 ):
