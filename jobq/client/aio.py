@@ -28,6 +28,7 @@ from jobq.client.numbered_calls import (
     reply_lost,
 )
 from jobq.client.scripts import packed, wire
+from jobq.errors import JobqError
 
 T = TypeVar("T")
 READ_BYTES = 65_536
@@ -43,7 +44,7 @@ class LateReplyError(asyncio.CancelledError):
         self.reply = reply
 
 
-class NotSentError(refused.ConnectionError):
+class NotSentError(JobqError, refused.ConnectionError):
     """The connection broke before the whole command was sent: the server didn't take it."""
 
 

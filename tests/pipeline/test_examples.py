@@ -86,7 +86,7 @@ def parsed(monkeypatch):
     monkeypatch.setenv("JOBQ_LAKE", "lake")
 
     def parse(words: list[str]) -> None:
-        context, command = click.Context(app), app
+        context, command = click.Context(app, **app.context_settings), app
         while isinstance(command, click.Group):
             found = command.get_command(context, words.pop(0))
             assert found is not None

@@ -44,6 +44,7 @@ IMPORTERS = {
     "cli/options.py",
     "jobs/middleware.py",
     "observe/sentry_spans.py",
+    "worker/async_runner.py",
 }
 
 
