@@ -133,6 +133,7 @@ class History:
     fences: dict[tuple[str, str], int] = field(default_factory=dict)
     endings: list[ReportedEnding] = field(default_factory=list)
     faults: list[InjectedFault] = field(default_factory=list)
+    crashes: list[InjectedFault] = field(default_factory=list)
     orphans: list[int] = field(default_factory=list)
     poison: dict[str, int] = field(default_factory=dict)
     late: float = 0.0
@@ -178,6 +179,7 @@ def read(lines: Iterable[Line]) -> History:
         else:
             _rest(history, line)
     _settle(history)
+    _crash(history)
     return history
 
 
@@ -228,6 +230,16 @@ def _endings(line: Line, reply: Line | None) -> Iterator[ReportedEnding]:
     for (mid, token, outcome), said in zip(line["endings"], replies, strict=True):
         word = "info" if said == "unknown" else said
         yield ReportedEnding(mid, token, outcome, word, line["at"], answered)
+
+
+def _crash(history: History) -> None:
+    """Note where poison ended processes, in which other jobs may have run at the same time."""
+    for mid in history.poison:
+        for run in history.started.get(mid, ()):
+            pids = frozenset((run.pid,))
+            history.crashes.append(
+                InjectedFault("crash", run.start, run.start, pids, cuts=True, spares=True)
+            )
 
 
 def _settle(history: History) -> None:

@@ -129,7 +129,9 @@ def _acknowledged(history: History) -> set[str]:
 
 
 def _hits(history: History, run: Run) -> list[InjectedFault]:
-    return [fault for fault in history.faults if history.hit(fault, run)]
+    # A run that a crash interrupted is expected to be repeated. One that had ended was perhaps not noted in time.
+    faults = [*history.faults, *history.crashes] if run.ended else history.faults
+    return [fault for fault in faults if history.hit(fault, run)]
 
 
 def _unexplained(history: History, hits: dict[Run, list[InjectedFault]]) -> Iterator[str]:

@@ -174,3 +174,25 @@ def test_recovery_is_from_the_fault_to_the_next_run(story):
     assert verdict.holds
     assert verdict.recovery_p50 == verdict.recovery_max == pytest.approx(0.752)
     assert verdict.duplicates == 0
+
+
+@pytest.mark.parametrize(
+    ("poisoned_pid", "ended_before", "holds"), [(1, 1, True), (9, 1, False), (1, 2, False)]
+)
+def test_poison_explains_the_last_end_in_its_process_and_no_more(
+    story, poisoned_pid, ended_before, holds
+):
+    story.say("poison", mid="poison", limit=1)
+    story.enqueue("poison")
+    mids = [f"job{number}" for number in range(ended_before)]
+    for mid in mids:
+        story.enqueue(mid)
+        story.hand(mid, 1)
+        story.run("start", mid, 1)
+        story.run("end", mid, 1)
+    story.hand("poison", 1, pid=poisoned_pid)
+    story.run("start", "poison", 1, pid=poisoned_pid)
+    for mid in mids:
+        story.whole(mid, 2, pid=2)
+    found = broken(story.judged(dead={"poison"}))
+    assert found == ({} if holds else {"unexplained": ["job0"]})
