@@ -23,8 +23,10 @@ PATIENT_MS = 60_000
 
 def free_port() -> int:
     """A port that nobody listens on now, below those that systems give to whoever connects to somewhere."""
+    # Not the module's generator: tests seed it, and others that run now must not get the same ports.
+    generator = random.SystemRandom()
     while True:
-        port = random.randrange(10_240, 32_000)
+        port = generator.randrange(10_240, 32_000)
         with socket.socket() as probe:
             try:
                 probe.bind((HOST, port))
