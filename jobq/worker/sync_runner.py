@@ -78,11 +78,15 @@ class SyncRunner(Runner):
             child.queues.give_back(index, slots)
 
     def _nlast(self, index: int, count: int) -> int:
-        """How many of `count` jobs to run while the next batch is fetched; 0 while jobs aren't short."""
+        """How many of `count` jobs to run while the next batch is fetched; 0 while jobs aren't short.
+
+        And 0 if they are so short that many would run meanwhile: smaller batches would cost more than the wait.
+        """
         size = self._sizes[index]
         if count < LEAST_BATCH or size.each_s > SHORT_S:
             return 0
-        return min(count // 2, 1 + int(FETCH_S / size.each_s))
+        nlast = 1 + int(FETCH_S / size.each_s)
+        return nlast if nlast <= count // 4 else 0
 
     def sent(self) -> None:
         """Not called."""

@@ -152,7 +152,8 @@ def first_while_fetching(ledger: str) -> bool:
 
 @job(name="dies_fetching", **HERE)
 def dies_fetching(ledger: str, name: str) -> None:
-    """One of them kills its child while the next batch is on its way."""
+    """One of them kills its child while the next batch is on its way, as it is during jobs of a millisecond."""
+    time.sleep(0.001)
     if first_while_fetching(ledger):
         os.kill(os.getpid(), signal.SIGKILL)
     note(ledger, name, "end")
@@ -168,6 +169,7 @@ async def adies_fetching(ledger: str, name: str) -> None:
 @job(name="hangs_fetching", **HERE)
 def hangs_fetching(ledger: str, name: str) -> None:
     """One of them runs until its gate is there, while the next batch is on its way."""
+    time.sleep(0.001)
     if first_while_fetching(ledger):
         gated.function(ledger, "hangs")
     note(ledger, name, "end")
