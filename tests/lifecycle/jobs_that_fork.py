@@ -24,8 +24,11 @@ def by_os() -> int:
 
 
 def by_library() -> int:
-    """As a C library does, without Python's hooks."""
-    return ctypes.CDLL(None).fork()
+    """As a C library does, without Python's hooks.
+
+    With the GIL held: a process that is forked while another thread has the GIL waits for it for ever.
+    """
+    return ctypes.PyDLL(None).fork()
 
 
 def by_pty() -> int:
