@@ -80,7 +80,7 @@ class SyncRunner(Runner):
     def _nlast(self, index: int, count: int) -> int:
         """How many of `count` jobs to run while the next batch is fetched; 0 while jobs aren't short.
 
-        And 0 if they are so short that many would run meanwhile: smaller batches would cost more than the wait.
+        And 0 if they are so short that many would run before the reply: smaller batches would cost more than the wait.
         """
         size = self._sizes[index]
         if count < LEAST_BATCH or size.each_s > SHORT_S:
