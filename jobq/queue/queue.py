@@ -7,13 +7,13 @@ handed out until an attempt that still holds its token finishes it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property, partial
 from itertools import chain, islice
 from math import isfinite
 from time import monotonic
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from jobq.client.connection import Client, default_client
 from jobq.client.names import checked_name
@@ -55,6 +55,7 @@ from jobq.queue.types import (
     text_of,
 )
 
+T = TypeVar("T")
 ACTIONS: dict[bytes, Action] = {
     b"added": "added", b"updated": "updated", b"requeued": "requeued", b"exists": "exists",
 }  # fmt: skip
@@ -221,17 +222,11 @@ class Queue:
         state = script.numbered(
             caller, _wanted(limit, lease, crash_limit, None), tries=tries, fenced=True
         )
-        # Behind the wait it may arrive at any moment.
-        state.sending()
 
         def read(reply: Any) -> Dequeued:
             return _handed(script.served(caller, reply), 1, caller, limit)
 
-        return CallAhead(
-            wire(state.command),
-            read,
-            lambda: read(self.client.perform(self.wake_key, state.again())),
-        )
+        return self._sent(state, read)
 
     def finish(
         self,
@@ -270,13 +265,16 @@ class Queue:
         script, tries, renewals = self.scripts["finish"], Tries(), caller.renewals
         values, rest, result_keys = self._ended(endings, dequeue, lease, crash_limit, None)
         state = script.numbered(caller, values, rest, result_keys, tries=tries, fenced=True)
-        # It is sent at once.
-        state.sending()
 
         def read(reply: Any) -> Finished:
             renewed = caller.renewals != renewals
             return _finished(script.served(caller, reply), len(endings), caller, dequeue, renewed)
 
+        return self._sent(state, read)
+
+    def _sent(self, state: CallState, read: Callable[[Any], T]) -> CallAhead[T]:
+        """Return a call that is sent at once, or that may arrive at any moment, behind a wait."""
+        state.sending()
         return CallAhead(
             wire(state.command),
             read,

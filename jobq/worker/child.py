@@ -29,9 +29,7 @@ from jobq.queue.types import CallAhead, Dequeued, Ending, Lease, Message
 from jobq.worker import exit_codes, logger
 from jobq.worker.child_queues import ChildQueues
 from jobq.worker.polling import Polling
-from jobq.worker.queue_client import (
-    NotReportedError,
-)
+from jobq.worker.queue_client import NotReportedError
 from jobq.worker.queue_health import QueueHealth
 from jobq.worker.recycle import Recycling
 from jobq.worker.shared_state import Control, Phase, SharedSlots, lease_and_margin
