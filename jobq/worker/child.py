@@ -459,8 +459,10 @@ class Child:
             self._raise_abort("hurry", "the worker must leave now")
 
     def _raise_abort(self, abort: str, why: str) -> None:
-        self.abort = abort
-        raise JobAborted(why)
+        # Once a run: a second exception would interrupt what the job does about the first.
+        if not self.abort:
+            self.abort = abort
+            raise JobAborted(why)
 
     def _look_around(self, now: int) -> float:
         """While a sync job runs long: watch supervisor and lease, and report what ended before it.
@@ -492,9 +494,10 @@ class Child:
             self._aborted_at = 0
             return
         if not self._aborted_at:
-            self._aborted_at, self.abort = now, "lost"
+            self._aborted_at = now
             logger.error("lease not renewed in time: what runs here is stopped")
             stop()
+            self.abort = "lost"
         elif now - self._aborted_at >= self.margin_ns:
             logger.error("a job didn't stop after its lease ended: this child ends")
             os._exit(exit_codes.FENCED)

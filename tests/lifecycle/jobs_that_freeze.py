@@ -73,6 +73,22 @@ def freezes_amid(ledger: str, name: str) -> None:
     note(ledger, name, "end", fence=current().fence)
 
 
+@job(name="cleans_up", **HERE)
+def cleans_up(ledger: str, name: str) -> None:
+    """As freezes_amid, but it cleans up until its gate is there."""
+    note(ledger, name, "start", fence=current().fence)
+    if first_time(ledger, name):
+        try:
+            freeze()
+            rest()
+        except JobAborted:
+            while not gate(ledger, name).exists():
+                time.sleep(0.005)
+            note(ledger, name, "aborted")
+            raise
+    note(ledger, name, "end", fence=current().fence)
+
+
 @job(name="stops", hard_timeout=8.0, **HERE)
 def stops(ledger: str, name: str) -> None:
     """Only this process is stopped, for good."""

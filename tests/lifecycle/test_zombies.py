@@ -90,6 +90,21 @@ def test_woken_run_is_stopped_and_has_no_effect_when_its_lease_went_elsewhere(
 
 
 @pytest.mark.main_thread
+def test_woken_run_is_stopped_once_when_its_child_and_its_supervisor_both_notice(
+    queue, start, ledger, frozen
+):
+    zombie, pids = frozen("cleans_up")
+    other = start(*SHORT, module=MODULE)
+    until(lambda: len(ends(ledger)) == 1)
+    wake(pids)
+    until(lambda: "its lock is lost or it was cancelled" in zombie.log)
+    ledger.gate("a").touch()
+    until(lambda: ledger.lines("aborted", "a"))
+    assert zombie.stop() == other.stop() == 0
+    assert queue.admin.fsck() == []
+
+
+@pytest.mark.main_thread
 @pytest.mark.parametrize("state", ["queued", "locked"])
 def test_late_end_leaves_a_new_message_of_the_same_mid_alone(
     queue, start, send, ledger, frozen, leave, state
