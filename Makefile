@@ -74,7 +74,8 @@ test: $(VENV)/.tested ## every promise, on real servers: Valkey, and Redis where
 	@# Every part runs, whatever the ones before it found; the end says which failed.
 	@failed=; \
 	$(SELF) test-pythons || failed="$$failed test-pythons"; \
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile $(PYTEST_ARGS) || failed="$$failed tests"; \
+	rm -f .pytest_cache/v/cache/lastfailed; \
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile $(PYTEST_ARGS) || $(BIN)/python -m tests.again || failed="$$failed tests"; \
 	[ -z "$$failed" ] || { echo "make test: failed:$$failed" >&2; exit 1; }
 
 test-pythons: $(VENV)/.tested ## what depends on the interpreter, on every other Python 3.11 to 3.13 that is on the path
