@@ -1,4 +1,4 @@
-"""Durations as people write them, converted to seconds. ValueError for text that can't be read."""
+"""Durations and rates as people write them. ValueError for text that can't be read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from datetime import UTC, timedelta
-from typing import SupportsFloat
+from typing import NamedTuple, SupportsFloat
 
 Duration = float | timedelta | str
 
@@ -17,6 +17,36 @@ _WRITTEN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*")
 #: The three shapes of an HTTP date all hold a time of day; nothing else that is accepted does.
 _TIME_OF_DAY = re.compile(r"\d\d:\d\d:\d\d")
 _EXAMPLES = "30, 1.5, '500ms', '30s', '5m', '1h', '2d' or a timedelta"
+
+_RATE = re.compile(r"\s*(\d{1,10})\s*/\s*(\d{1,4})?\s*([smhd])\s*")
+#: A rate's most, and its longest span: counters and moments of scripts stay whole numbers of a double.
+MOST_PER_SPAN = 1_000_000_000
+LONGEST_SPAN_MS = 30 * DAY_MS
+
+
+class Rate(NamedTuple):
+    """At most `most` in any `span_ms` milliseconds. As text it reads as it is written: `100/m`, `3/10s`."""
+
+    most: int
+    span_ms: int
+
+    def __str__(self) -> str:
+        unit = next(unit for unit in "dhms" if self.span_ms % (_UNITS[unit] * 1000) == 0)
+        number = self.span_ms // int(_UNITS[unit] * 1000)
+        return f"{self.most}/{number if number > 1 else ''}{unit}"
+
+
+def rate_of(value: object) -> Rate:
+    """`rate_of("100/m") == Rate(100, 60_000)`; units s, m, h, d, with a number in front for longer spans: `3/10s`."""
+    found = _RATE.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError(f"{value!r:.200} is not a rate; write '100/m', '5/s' or '1000/h'")
+    most, span_ms = int(found[1]), int(found[2] or 1) * int(_UNITS[found[3]]) * 1000
+    if not (1 <= most <= MOST_PER_SPAN and 0 < span_ms <= LONGEST_SPAN_MS):
+        raise ValueError(
+            f"{value!r:.200} is out of range; take 1 to {MOST_PER_SPAN:,} per 1 s to 30 days"
+        )
+    return Rate(most, span_ms)
 
 
 def seconds_of(value: object) -> float:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.durations import seconds_of, wait_of
+from jobq.durations import rate_of, seconds_of, wait_of
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 
@@ -66,3 +66,32 @@ def test_any_value_is_seconds_or_a_value_error(value: Any):
     except ValueError:
         return
     assert not math.isnan(seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate", "shown"),
+    [("100/m", (100, 60_000), "100/m"), ("5/s", (5, 1_000), "5/s"), (" 1000 / h ", (1000, 3_600_000), "1000/h"),
+     ("3/10s", (3, 10_000), "3/10s"), ("7/60s", (7, 60_000), "7/m"), ("2/24h", (2, 86_400_000), "2/d"),
+     ("1/90m", (1, 5_400_000), "1/90m")],
+)  # fmt: skip
+def test_rate_is_a_count_in_a_span_and_prints_as_it_is_written(text, rate, shown):
+    assert rate_of(text) == rate
+    assert str(rate_of(text)) == shown
+    assert rate_of(shown) == rate
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["100", "", "/m", "m", "100/ms", "-1/s", "1.5/s", "1/0.5s", "100 per m", 100, None, b"1/s"],
+)
+def test_rate_that_cannot_be_read_is_refused_with_examples(text):
+    with pytest.raises(ValueError, match="is not a rate; write '100/m', '5/s' or '1000/h'"):
+        rate_of(text)
+
+
+@pytest.mark.parametrize("text", ["0/s", "1/0s", "1/31d", "9999999999/s"])
+def test_rate_out_of_range_is_refused(text):
+    with pytest.raises(
+        ValueError, match="out of range; take 1 to 1,000,000,000 per 1 s to 30 days"
+    ):
+        rate_of(text)
