@@ -79,7 +79,7 @@ def intake_of(session: Session, given: dict[str, Any]) -> FromRuby | None:
     lease_s = given["lease"] if given["lease"] is not None else 15.0
     settings = IntakeSettings(
         ruby_queues=ruby_queues, names=parse_names(jobs), backlog=backlog, ruby_dead=dead,
-        lease_ms=max(1_000, round(lease_s * 1000)),
+        lease_s=max(1.0, lease_s),
     )  # fmt: skip
     listed = names_of(given["queues"])
     fed = dict.fromkeys(

@@ -18,7 +18,7 @@ from jobq.protocols.kit.scripts import bound
 from jobq.protocols.ruby.key_names import RubyQueueName, beside
 from jobq.queue.queue import Queue
 
-LEASE_MS = 15_000
+LEASE_S = 15.0
 LIMIT = 100
 #: No further job after so much: what is made of a claim travels in one call.
 BYTES = 1024 * 1024
@@ -44,8 +44,8 @@ class OpenClaim(NamedTuple):
 class Claims:
     """The claims on one Ruby list; `client` is of the server that holds it."""
 
-    def __init__(self, client: Client, ruby_queue: RubyQueueName, lease_ms: int = LEASE_MS) -> None:
-        self.client, self.ruby_queue, self.lease_ms = client, ruby_queue, lease_ms
+    def __init__(self, client: Client, ruby_queue: RubyQueueName, lease_s: float = LEASE_S) -> None:
+        self.client, self.ruby_queue, self._lease_ms = client, ruby_queue, round(lease_s * 1000)
         self._claims = self._beside("claims")
         self._caller = Caller()
         self._last_call = self._beside(f"call:{self._caller.id}")
@@ -54,14 +54,14 @@ class Claims:
         """Claim up to `limit` jobs of the list, of some MiB together; the claim may be empty."""
         claim_id = secrets.token_urlsafe(12)
         values: Values = {
-            "now": "", "claim": claim_id, "number": self._caller.next(), "lease_ms": self.lease_ms,
+            "now": "", "claim": claim_id, "number": self._caller.next(), "lease_ms": self._lease_ms,
             "limit": limit, "bytes": BYTES, "side": self.ruby_queue.oldest,
         }  # fmt: skip
         return Claim(claim_id, self._run("claim", values, claim_id))
 
     def rescue(self) -> Claim | None:
         """Take over a claim whose holder hasn't settled it in time."""
-        reply = self._run("rescue", {"now": "", "lease_ms": self.lease_ms})
+        reply = self._run("rescue", {"now": "", "lease_ms": self._lease_ms})
         if reply is None:
             return None
         claim_id = reply.decode()

@@ -53,7 +53,7 @@ class QueueIntake:
         self, ruby: Client, ruby_queue: RubyQueueName, queue: Queue, settings: IntakeSettings
     ) -> None:
         self.ruby_queue, self.queue, self.settings = ruby_queue, queue, settings
-        self.claims = Claims(ruby, ruby_queue, settings.lease_ms)
+        self.claims = Claims(ruby, ruby_queue, settings.lease_s)
         self._ruby = ruby
         self._seal = seal_of(queue.client)
         self._shared = DuplicateJids(ruby_queue, queue, self._seal)
@@ -76,7 +76,7 @@ class QueueIntake:
     def _carry_owed(self) -> int:
         """Deliver what an earlier round couldn't, or from time to time what another intake left."""
         if self._owed is None and time.monotonic() >= self._rescue_at:
-            self._rescue_at = time.monotonic() + self.settings.lease_ms / 3000
+            self._rescue_at = time.monotonic() + self.settings.lease_s / 3
             self._owed = self.claims.rescue()
             if self._owed:
                 logger.warning(

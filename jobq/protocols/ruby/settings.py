@@ -18,23 +18,23 @@ class IntakeSettings:
 
     ruby_queues: the queues; each goes to the jobq queue of its name. names: a Ruby class's name -> the job's. backlog:
     the most messages that are ready in the jobq queue; fewer where a second's work is less. ruby_dead: show
-    dead messages in Sidekiq's dead set, Resque's failed list, too. lease_ms: when others take over what an intake
-    has taken and not delivered.
+    dead messages in Sidekiq's dead set, Resque's failed list, too. lease_s: after how many seconds others take over what
+    an intake has taken and not delivered.
     """
 
     ruby_queues: tuple[RubyQueueName, ...]
     names: dict[str, str] = field(default_factory=dict)
     backlog: int = 1_000
     ruby_dead: bool = False
-    lease_ms: int = 15_000
+    lease_s: float = 15.0
 
     def __post_init__(self) -> None:
         if not self.ruby_queues:
             raise ConfigError("an intake needs a Ruby queue; give --sidekiq or --resque")
         if not 1 <= self.backlog <= 1_000_000:
             raise ConfigError(f"backlog={self.backlog!r} is out of range; take 1 to 1,000,000")
-        if not 1_000 <= self.lease_ms <= DAY_MS:
-            raise ConfigError(f"lease_ms={self.lease_ms!r} is out of range; take 1 s to a day")
+        if not 1 <= self.lease_s <= DAY_MS / 1000:
+            raise ConfigError(f"lease_s={self.lease_s!r} is out of range; take 1 s to a day")
 
 
 def parse_queue_names(system: System, texts: Iterable[str]) -> tuple[RubyQueueName, ...]:

@@ -85,7 +85,7 @@ def pushed(redis: Any) -> Callable[..., bytes]:
 
 @pytest.fixture
 def line(client: Any, default: Queue) -> Callable[..., QueueIntake]:
-    """line(lease_ms=…): an intake's part for Sidekiq's `default`."""
+    """line(lease_s=…): an intake's part for Sidekiq's `default`."""
 
     def make(ruby_queue: RubyQueueName = PLACE, **changes: Any) -> QueueIntake:
         settings = IntakeSettings(ruby_queues=(ruby_queue,), **changes)
