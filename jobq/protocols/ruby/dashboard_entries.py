@@ -37,8 +37,11 @@ VERSION = "jobq"
 _write = msgspec.json.Encoder().encode
 
 
-class SidekiqEntry:
-    """One entry in `processes`, of one namespace."""
+class DashboardEntry:
+    """What both systems' entries share: one worker's, of one namespace.
+
+    Statistics are separate commands, not a script: a lost reply may count the jobs of a heartbeat twice.
+    """
 
     def __init__(
         self,
@@ -53,6 +56,30 @@ class SidekiqEntry:
             fed_worker,
             counts,
         )
+        self._counted = counts.totals(self._ruby_queue.system)
+
+    def _run_since(self) -> dict[str, int]:
+        """Add what ran since the last heartbeat to the system's own statistics, and return the counts added."""
+        ran, failed = self._counts.totals(self._ruby_queue.system)
+        counts = {"processed": ran - self._counted[0], "failed": failed - self._counted[1]}
+        self._counted = ran, failed
+        added = {name: count for name, count in counts.items() if count}
+        for name, count in added.items():
+            self._client.command("INCRBY", self._ruby_queue.key(f"stat:{name}"), count)
+        return added
+
+
+class SidekiqEntry(DashboardEntry):
+    """One entry in `processes`."""
+
+    def __init__(
+        self,
+        client: Client,
+        ruby_queues: Sequence[RubyQueueName],
+        fed_worker: FedWorker,
+        counts: RubyJobCounts,
+    ) -> None:
+        super().__init__(client, ruby_queues, fed_worker, counts)
         host = socket.gethostname()
         self.identity = f"{host}:{fed_worker.supervisor}:{secrets.token_hex(6)}"
         names = [ruby_queue.queue for ruby_queue in ruby_queues]
@@ -65,7 +92,6 @@ class SidekiqEntry:
                 "labels": ["jobq"], "identity": self.identity, "version": VERSION, "embedded": False,
             }
         )  # fmt: skip
-        self._counted = counts.totals(self._ruby_queue.system)
         self._shown: dict[str, set[str]] = {}
 
     def beat(self, content: Content) -> None:
@@ -125,21 +151,15 @@ class SidekiqEntry:
         self._shown[key] = names
 
     def _add_stats(self) -> None:
-        """Each is a separate command, not a script: a lost reply may count the jobs of a heartbeat twice."""
-        ran, failed = self._counts.totals(self._ruby_queue.system)
         today = time.strftime("%Y-%m-%d", time.gmtime())
-        counts = {"processed": ran - self._counted[0], "failed": failed - self._counted[1]}
-        self._counted = ran, failed
-        for name, count in counts.items():
-            if count:
-                self._client.command("INCRBY", self._ruby_queue.key(f"stat:{name}"), count)
-                daily = self._ruby_queue.key(f"stat:{name}:{today}")
-                self._client.command("INCRBY", daily, count)
-                self._client.command("EXPIRE", daily, STATS_S)
+        for name, count in self._run_since().items():
+            daily = self._ruby_queue.key(f"stat:{name}:{today}")
+            self._client.command("INCRBY", daily, count)
+            self._client.command("EXPIRE", daily, STATS_S)
 
 
-class ResqueEntry:
-    """One entry in `resque:workers`, of one namespace."""
+class ResqueEntry(DashboardEntry):
+    """One entry in `resque:workers`."""
 
     def __init__(
         self,
@@ -148,19 +168,13 @@ class ResqueEntry:
         fed_worker: FedWorker,
         counts: RubyJobCounts,
     ) -> None:
-        self._client, self._ruby_queue, self._fed_worker, self._counts = (
-            client,
-            ruby_queues[0],
-            fed_worker,
-            counts,
-        )
+        super().__init__(client, ruby_queues, fed_worker, counts)
         queues = ",".join(ruby_queue.queue for ruby_queue in ruby_queues)
         # No host of Ruby's: a Resque worker that starts there would take one whose process isn't Ruby's for dead,
         # remove it, and list what it runs as failed.
         self.identity = f"{socket.gethostname()}/jobq:{fed_worker.supervisor}:{queues}"
         self._key = self._ruby_queue.key(f"worker:{self.identity}")
         self._started = time.strftime("%Y-%m-%d %H:%M:%S +0000", time.gmtime())
-        self._counted = counts.totals(self._ruby_queue.system)
 
     def beat(self, content: Content) -> None:
         """Send a heartbeat, and show the job that has run longest."""
@@ -196,15 +210,9 @@ class ResqueEntry:
         return _write({"queue": queue, "run_at": began, "payload": fields})
 
     def _add_stats(self) -> None:
-        ran, failed = self._counts.totals(self._ruby_queue.system)
-        counts = {"processed": ran - self._counted[0], "failed": failed - self._counted[1]}
-        self._counted = ran, failed
-        for name, count in counts.items():
-            if count:
-                self._client.command("INCRBY", self._ruby_queue.key(f"stat:{name}"), count)
-                self._client.command(
-                    "INCRBY", self._ruby_queue.key(f"stat:{name}:{self.identity}"), count
-                )
+        for name, count in self._run_since().items():
+            own = self._ruby_queue.key(f"stat:{name}:{self.identity}")
+            self._client.command("INCRBY", own, count)
 
 
 def memory_kb(supervisor: int) -> int:

@@ -18,7 +18,7 @@ class IntakeSettings:
 
     ruby_queues: the queues; each goes to the jobq queue of its name. names: a Ruby class's name -> the job's. backlog:
     the most messages that are ready in the jobq queue; fewer where a second's work is less. ruby_dead: show
-    dead messages in Sidekiq's dead set, Resque's failed list, too. lease_s: after how many seconds others take over what
+    dead messages in Sidekiq's dead set, Resque's failed list, too. lease_s: after so many seconds others take over what
     an intake has taken and not delivered.
     """
 
