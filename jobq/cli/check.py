@@ -17,9 +17,10 @@ from jobq.client.connection import Client
 from jobq.config import parse_time
 from jobq.errors import ConfigError, ScriptError, UnavailableError
 from jobq.queue.audit import Audit, Audited, server_ms
-from jobq.queue.directory import forget_queue, served, strange_queue_names
+from jobq.queue.directory import forget_queue, strange_queue_names
 from jobq.queue.doctor import Finding, findings
 from jobq.queue.fsck import PARTS, repair, steps
+from jobq.queue.presence import served
 from jobq.queue.queue import Queue
 from jobq.queue.types import Violation
 from jobq.topics.calls import forget_topic, strange_topic_names

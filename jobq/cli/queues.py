@@ -28,8 +28,9 @@ from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
 from jobq.errors import JobqError
 from jobq.queue.admin import SHORT_PAGE
-from jobq.queue.directory import forget_queue, queue_names, served
+from jobq.queue.directory import forget_queue, queue_names
 from jobq.queue.keys import key
+from jobq.queue.presence import served
 from jobq.queue.queue import Queue
 from jobq.queue.types import Entry, Place
 

@@ -159,6 +159,11 @@ class Client:
             key = "" if str(args[0]).upper() in _KEYLESS else str(args[1])
         return self.perform(key, CallState(self, args))
 
+    def clock_ms(self) -> int:
+        """The server's clock, epoch ms."""
+        seconds, microseconds = self.command("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
     def perform(self, key: str, state: CallState, by: Exchange | None = None) -> Any:
         """Make one call on the node that serves `key`, repeat it as `state` says; the raw reply.
 

@@ -219,8 +219,7 @@ def _all_since(queue: Queue) -> int:
 
 def server_ms(queue: Queue) -> int:
     """The server's clock."""
-    seconds, micros = queue.client.command("TIME")
-    return int(seconds) * 1000 + int(micros) // 1000
+    return queue.client.clock_ms()
 
 
 def position(entry_id: bytes) -> Position:

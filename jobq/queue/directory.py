@@ -1,14 +1,11 @@
-"""The lists of queues and workers: two keys outside the slots of queues, written in separate calls."""
+"""The list of queues: a key outside their slots, written in calls of its own."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
-from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from redis.exceptions import ResponseError
 
@@ -21,8 +18,6 @@ from jobq.queue import keys
 #: Keys of topics and of other protocols have other names.
 _OF_A_QUEUE = re.compile(rb":\{([^{}]+)\}:(?:messages|dead|meta|events)$")
 NAMES_PER_CALL = 500
-#: A worker's clock may be behind the server's by this.
-CLOCKS_MS = 30_000
 #: How often a process lists a queue that it enqueues to: the list may have lost the name.
 LIST_EVERY_S = 60.0
 
@@ -88,43 +83,3 @@ def _is_name(name: bytes) -> bool:
 def forget_queue(client: Client, name: str | bytes) -> None:
     """Take `name` off the list; its keys stay."""
     client.command("SREM", keys.queue_names(client.namespace), name)
-
-
-def put_worker(client: Client, name: str, facts: dict[str, Any]) -> None:
-    """Store a worker's heartbeat; `facts` is JSON data with `seen_at`, epoch ms."""
-    client.command("HSET", keys.workers(client.namespace), name, json.dumps(facts))
-
-
-def forget_worker(client: Client, name: str) -> None:
-    """Remove a worker that has stopped."""
-    client.command("HDEL", keys.workers(client.namespace), name)
-
-
-def served(client: Client) -> dict[str, int]:
-    """Queue -> the number of workers that serve it. A worker counts until three leases after its last heartbeat."""
-    now_ms = int(client.command("TIME")[0]) * 1000
-    found: Counter[str] = Counter()
-    for facts in workers(client).values():
-        seen_at, lease_ms, queues = (facts.get(name) for name in ("seen_at", "lease_ms", "queues"))
-        if not (
-            isinstance(seen_at, int) and isinstance(lease_ms, int) and isinstance(queues, list)
-        ):
-            continue
-        if now_ms - seen_at < 3 * lease_ms + CLOCKS_MS:
-            found.update(name for name in queues if isinstance(name, str))
-    return found
-
-
-def workers(client: Client) -> dict[str, dict[str, Any]]:
-    """Every worker's last heartbeat, also of those that were killed; damaged entries are left out."""
-    reply = client.command("HGETALL", keys.workers(client.namespace))
-    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-    found = {}
-    for name, facts in pairs:
-        try:
-            read = json.loads(facts)
-        except (ValueError, RecursionError):
-            continue  # not written by jobq
-        if isinstance(read, dict):
-            found[name.decode("utf-8", "backslashreplace")] = read
-    return found

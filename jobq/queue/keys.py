@@ -82,3 +82,13 @@ def spent(namespace: str, queue: str) -> str:
 def workers(namespace: str) -> str:
     """Hash of running workers, name -> JSON."""
     return f"{namespace}:workers"
+
+
+def running(namespace: str) -> str:
+    """Hash of what workers run, name -> JSON."""
+    return f"{namespace}:running"
+
+
+def jobs(namespace: str) -> str:
+    """Hash of the jobs that workers know, digest of the names -> JSON."""
+    return f"{namespace}:jobs"

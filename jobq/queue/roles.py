@@ -15,9 +15,9 @@ from jobq.queue import keys
 class Role(NamedTuple):
     """One kind of user.
 
-    scripts: those it calls. queue: what it sends to a queue's keys itself. names, workers: and to the two
-    keys outside every queue. spent: and to the record of its sealed calls that are done. verbs: and without a key.
-    reads: it writes nothing at all.
+    scripts: those it calls. queue: what it sends to a queue's keys itself. names, workers: and to the list of queues
+    and to the three hashes about workers. spent: and to the record of its sealed calls that are done. verbs: and
+    without a key. reads: it writes nothing at all.
     """
 
     scripts: tuple[str, ...]
@@ -36,19 +36,21 @@ ROLES = {
     "producer": Role(_PRODUCER, _RESULTS, ("sadd",)),
     "worker": Role(
         (*_PRODUCER, "close", "collect", "counts", "dequeue", "extend", "finish", "progress", "release"),
-        (*_RESULTS, "blpop", "hget", "lmpop", "lpop"), ("sadd", "smembers"), ("hset", "hdel"),
+        (*_RESULTS, "blpop", "hget", "lmpop", "lpop"), ("sadd", "smembers"),
+        ("hset", "hdel", "hkeys", "hgetall"),
         ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("function|list", "client|unblock"),
     ),
     "dashboard": Role(
         _LOOKING, ("exists", "lindex", "ttl", "xlen", "xinfo|stream", "xrange", "xrevrange"),
-        ("smembers",), ("hgetall",), reads=True,
+        ("smembers",), ("hgetall", "hmget"), reads=True,
     ),
     "operator": Role(
         (*_LOOKING, "cancel", "clear", "level", "pause", "purge", "resume", "revive"),
-        ("unlink",), ("smembers", "srem"), ("hgetall",),
+        ("unlink",), ("smembers", "srem"), ("hgetall", "hmget"),
     ),
 }  # fmt: skip
 DEPLOYER = "deployer"
+_ABOUT_WORKERS = (keys.workers, keys.running, keys.jobs)
 
 
 def script_commands() -> tuple[str, ...]:
@@ -72,7 +74,7 @@ def rights(role: str, namespace: str = "jobq", queues: Sequence[str] = ()) -> li
         *(f"{mark}{pattern}" for pattern in _patterns(namespace, queues)),
         "resetchannels", *allowed_for(called, asked.queue, (*calls, *asked.verbs)),
         *selector(mark + literal(keys.queue_names(namespace)), asked.names),
-        *selector(mark + literal(keys.workers(namespace)), asked.workers),
+        *selector(" ".join(mark + literal(one(namespace)) for one in _ABOUT_WORKERS), asked.workers),
         *selector(" ".join(mark + one for one in _spent(namespace, queues)), asked.spent),
     ]  # fmt: skip
 

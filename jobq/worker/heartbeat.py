@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from jobq import __version__
+from jobq.client.clock import boot_ns
 from jobq.client.connection import Client
 from jobq.config import WorkerSettings
 from jobq.errors import JobqError, ScriptError
 from jobq.jobs.registry import Registry
-from jobq.queue import directory
+from jobq.queue import directory, presence
 from jobq.worker import logger
 from jobq.worker.pool import PoolMember, dump_stacks
+from jobq.worker.recycle import resident_bytes
 
 #: Names in one log line.
 MOST_NAMES = 10
+#: About how often a worker removes what others, which were killed, left in the lists.
+CLEAN_EVERY_S = 600.0
 
 
 def declared(registry: Registry) -> list[str]:
@@ -31,7 +37,7 @@ def warn_of_unserved(client: Client, registry: Registry, settings: WorkerSetting
     if not unserved:
         return
     try:
-        unserved -= directory.served(client).keys()
+        unserved -= presence.served(client).keys()
     except JobqError as error:
         logger.debug("the queues that other workers serve are unknown: %s", error)
     for queue in sorted(unserved):
@@ -53,26 +59,38 @@ def listed(names: Sequence[str]) -> str:
 class Heartbeat:
     """Sent with every renewal of leases."""
 
-    def __init__(self, client: Client, settings: WorkerSettings, queues: list[str]) -> None:
+    def __init__(
+        self, client: Client, settings: WorkerSettings, queues: list[str], registry: Registry
+    ) -> None:
         self._client, self._settings, self._queues = client, settings, queues
         self._started_at = round(time.time() * 1000)
         self._list_at = 0.0
+        # Not at once: workers are often started together.
+        self._clean_at = time.monotonic() + random.uniform(0, CLEAN_EVERY_S)
         self._may_warn = True
+        self._jobs = registry.names()
+        at_once = settings.threads
+        if any(job.is_async for job in registry):
+            at_once = max(settings.concurrency, settings.threads)
+        self._facts: dict[str, Any] = {
+            "host": socket.gethostname(), "version": __version__, "queues": queues,
+            "slots": settings.processes * at_once, "jobs": presence.digest_of(self._jobs),
+            "lease_ms": round(settings.lease_s * 1000), "started_at": self._started_at,
+        }  # fmt: skip
 
-    def send(self, members: list[PoolMember]) -> None:
-        """Renew the worker's entry; now and then also the list of queues, in case the server lost it."""
-        facts: dict[str, Any] = {
-            "host": socket.gethostname(), "pid": os.getpid(), "queues": self._queues,
-            "children": [member.pid for member in members if member.pid],
+    def send(self, members: list[PoolMember], quiet: bool = False) -> None:
+        """Renew the worker's entries; now and then also the lists of queues and jobs, in case the server lost them.
+
+        quiet: nothing new is taken.
+        """
+        children = [_child_entry(member, self._queues) for member in members if member.pid]
+        facts = self._facts | {
+            "pid": os.getpid(), "children": [child.pid for child in children], "quiet": quiet,
             "running": sum(member.slots.nrunning for member in members if member.pid),
-            "lease_ms": round(self._settings.lease_s * 1000), "started_at": self._started_at,
             "seen_at": round(time.time() * 1000),
         }  # fmt: skip
         try:
-            directory.put_worker(self._client, self._settings.name, facts)
-            if time.monotonic() >= self._list_at:
-                directory.register_queues(self._client, self._queues)
-                self._list_at = time.monotonic() + directory.LIST_EVERY_S
+            self._send(facts, children)
         except JobqError as error:
             if not isinstance(error, ScriptError) and not self._client.is_cluster:
                 raise
@@ -80,15 +98,27 @@ class Heartbeat:
             return
         self._may_warn = True
 
+    def _send(self, facts: dict[str, Any], children: list[presence.ChildEntry]) -> None:
+        client, now = self._client, time.monotonic()
+        presence.put_worker(client, self._settings.name, facts)
+        presence.put_running(client, self._settings.name, children)
+        if now >= self._list_at:
+            directory.register_queues(client, self._queues)
+            presence.put_jobs(client, self._jobs)
+            self._list_at = now + directory.LIST_EVERY_S
+        if now >= self._clean_at:
+            self._clean_at = now + CLEAN_EVERY_S * random.uniform(0.5, 1.5)
+            presence.remove_stale(client)
+
     def _warn(self, error: JobqError) -> None:
         if self._may_warn:
             logger.warning("this worker can't write its entry in the list of workers: %s", error)
         self._may_warn = False
 
     def leave(self) -> None:
-        """Remove the entry. If that fails, its `seen_at` shows that it is old."""
+        """Remove the entries. If that fails, `seen_at` shows that they are old."""
         try:
-            directory.forget_worker(self._client, self._settings.name)
+            presence.forget_worker(self._client, self._settings.name)
         except JobqError:
             pass
 
@@ -102,3 +132,15 @@ class Heartbeat:
                     member.pid, member.slots.nrunning, member.slots.nwaiting,
                     member.slots.nfinished, stacks[member.pid],
                 )  # fmt: skip
+
+
+def _child_entry(member: PoolMember, queues: Sequence[str]) -> presence.ChildEntry:
+    slots, now_ms, now_ns = member.slots, round(time.time() * 1000), boot_ns()
+    running = tuple(
+        presence.RunningJob(queues[held.queue], held.mid, now_ms - (now_ns - since) // 1_000_000)
+        for held, since in slots.running_since()
+    )
+    state = slots.phase.name.lower()
+    return presence.ChildEntry(
+        member.pid, state, resident_bytes(member.pid), slots.nfinished, running
+    )

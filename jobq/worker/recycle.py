@@ -45,10 +45,10 @@ class Recycling:
         return bool(self.reason)
 
 
-def resident_bytes() -> int:
-    """Return the resident memory of this process; its peak on systems without /proc."""
+def resident_bytes(pid: int | None = None) -> int:
+    """Return the resident memory of this process, or of a child, 0 once it is gone; without /proc this one's peak."""
     try:
-        with open("/proc/self/statm", "rb") as file:
+        with open(f"/proc/{pid or 'self'}/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return 0 if pid else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -93,8 +93,9 @@ _FETCH = 7  # a dequeue whose reply isn't read: from when the supervisor may tak
 _FETCH_QUEUE = 8
 _HARD = 32  # per slot: when the supervisor kills the child (boot_ns), 0 for never
 _UNTIL = _HARD + COUNT  # per slot: lease deadline, boot_ns
+_SINCE = _UNTIL + COUNT  # per slot: when its job started, boot_ns
 # Bytes.
-_STATES = 8 * (_UNTIL + COUNT)
+_STATES = 8 * (_SINCE + COUNT)
 _LOST = _STATES + COUNT
 _RECORDS = 8192
 _RECORD = 640
@@ -241,7 +242,7 @@ class SharedSlots:
             words[_SUSPECT] = 0
             if states[slot] != _HELD or self._lost[slot] or now >= words[_UNTIL + slot]:
                 return False
-            words[_STARTED_AT] = now
+            words[_STARTED_AT] = words[_SINCE + slot] = now
             words[_HARD + slot] = now + round(kill_after_s * 1e9) if kill_after_s else 0
             states[slot] = _RUNNING
             return True
@@ -332,6 +333,11 @@ class SharedSlots:
     def running(self) -> list[HeldMessage]:
         """What runs, read without the lock: a caller must expect a record that is half written."""
         return [held for held in self.held() if held.state == _RUNNING]
+
+    def running_since(self) -> list[tuple[HeldMessage, int]]:
+        """What runs, each with its start (boot_ns); nothing if the child is in the middle of a change."""
+        held = self.snapshot() or ()
+        return [(one, self._words[_SINCE + one.slot]) for one in held if one.state == _RUNNING]
 
     def snapshot(self) -> list[HeldMessage] | None:
         """Everything held; None if the child is in the middle of a change, or was stopped there."""

@@ -65,7 +65,7 @@ class Supervisor:
         self.feeder = Feeder(source, settings, self.members)
         self.leases = Leases(settings, self.queues)
         names = [queue.name for queue in self.queues]
-        self.heartbeat = Heartbeat(self.client, settings, names)
+        self.heartbeat = Heartbeat(self.client, settings, names, plan.registry)
         self.upkeep = QueueUpkeep(self.queues, settings, plan.health)
         # Children that exited, with the queues in which what they held must still be ended.
         self._exits: list[tuple[ChildExit, list[int]]] = []
@@ -284,7 +284,7 @@ class Supervisor:
         try:
             self._end_held()
             done = self.leases.renew(self.members, self.upkeep.ask)
-            self.heartbeat.send(self.members)
+            self.heartbeat.send(self.members, self.quiet or bool(self.stopping))
         except JobqError as error:
             done = False
             holding = any(member.slots.is_busy for member in self.members if member.pid)

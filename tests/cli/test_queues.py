@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobq.queue import directory
+from jobq.queue import directory, presence
 from jobq.queue.queue import Queue
 
 
@@ -120,7 +120,7 @@ def test_forget_is_refused_while_a_worker_serves_the_queue(cli: Any, client: Any
     Queue("old", client).admin.pause()
     directory.register_queue(client, "old")
     facts = {"seen_at": round(time.time() * 1000), "lease_ms": 15_000, "queues": ["old"]}
-    directory.put_worker(client, "host:1", facts)
+    presence.put_worker(client, "host:1", facts)
     refused = cli("queue", "forget", "old")
     assert refused.code == 1 and "a worker serves it" in refused.out
 
@@ -130,9 +130,9 @@ def test_queues_and_doctor_name_ready_queues_that_no_worker_serves(cli: Any, cli
         Queue(name, client).enqueue(b"1")
     Queue("resting", client).admin.pause()
     facts = {"seen_at": round(time.time() * 1000), "lease_ms": 15_000, "queues": ["served"]}
-    directory.put_worker(client, "host:1", facts)
-    directory.put_worker(client, "host:2", {**facts, "seen_at": 0, "queues": ["lone"]})
-    directory.put_worker(client, "host:3", {"seen_at": "x", "queues": 7})
+    presence.put_worker(client, "host:1", facts)
+    presence.put_worker(client, "host:2", {**facts, "seen_at": 0, "queues": ["lone"]})
+    presence.put_worker(client, "host:3", {"seen_at": "x", "queues": 7})
 
     lines = {line.split()[0]: line for line in cli("queues").out.splitlines()}
     assert lines["lone"].endswith("no worker") and "no worker" not in lines["served"]

@@ -20,6 +20,7 @@ from jobq.client.scripts import folder, load
 from jobq.config import ServerSettings
 from jobq.errors import JobqError, ScriptError
 from jobq.jobs.registry import Registry, job
+from jobq.queue import presence
 from jobq.queue import roles as rights
 from jobq.queue.doctor import Facts, diagnose
 from jobq.queue.queue import Queue
@@ -151,6 +152,15 @@ def test_each_user_does_its_part_live(login, redis):
          for one, how in zip(taken, outcomes, strict=True)], dequeue=1,
     )  # fmt: skip
     worker.admin.collect()
+    presence.put_worker(worker.client, "w", {"seen_at": 0, "lease_ms": 0, "queues": []})
+    presence.put_running(worker.client, "w", [])
+    presence.put_jobs(worker.client, ["a.b"])
+    known = presence.digest_of(["a.b"])
+    for one in (dashboard.client, operator.client):
+        assert presence.workers(one) and presence.running(one, ["w"]) == {"w": ()}
+        assert presence.job_names(one, [known]) == {known: {"a.b"}}
+    presence.remove_stale(worker.client)
+    presence.forget_worker(worker.client, "w")
     assert worker.admin.counts() == dashboard.admin.counts() and dashboard.admin.counts().dead == 1
     assert dashboard.admin.content("ready").entries and dashboard.admin.fsck() == []
     operator.admin.pause()

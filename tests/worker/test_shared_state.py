@@ -171,3 +171,14 @@ def test_renewal_of_a_message_that_the_child_has_replaced_changes_nothing(memory
     assert memory.confirm([], old, 0) == []
     memory.confirm(old, [], 0)
     assert memory.start(0)
+
+
+def test_each_running_slot_knows_its_start(memory):
+    memory.publish(0, [message("a"), message("b")], boot_ns() + LATER)
+    assert memory.running_since() == []
+    before = boot_ns()
+    assert memory.start(1) and memory.start(0)
+    since = {held.mid: at for held, at in memory.running_since()}
+    assert before <= since["b"] <= since["a"] <= boot_ns()
+    memory.ended(0, plain=True)
+    assert [held.mid for held, _ in memory.running_since()] == ["b"]

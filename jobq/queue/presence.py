@@ -1,0 +1,268 @@
+"""What workers say about themselves, in three hashes outside the slots of queues.
+
+workers: name -> the worker's last heartbeat. running: name -> what each child runs, as of that heartbeat. jobs: a
+digest of job names -> these names; workers of one program share an entry. Anyone who may write these keys may write
+anything into them, so readers take every field as text from strangers: what can't be read is marked as damaged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from jobq.client.connection import Client
+from jobq.queue import keys
+from jobq.queue.types import text_of
+
+#: A worker's clock may be behind the server's by this.
+CLOCKS_MS = 30_000
+#: The entry of a worker that was killed stays visible this long.
+KEPT_MS = 3_600_000
+#: Most running jobs in a worker's entry, those that run longest; the entry has their number, too.
+MOST_RUNNING = 500
+#: Job names of a program that are kept, in bytes. Of a larger program the jobs are unknown to readers.
+MOST_NAMES_BYTES = 1 << 20
+PER_CALL = 500
+_NUMBERS = ("pid", "slots", "running", "lease_ms", "started_at", "seen_at")
+_LATEST_MS = 253_402_300_799_999
+
+
+class RunningJob(NamedTuple):
+    """One message that a child runs. started_at: epoch ms by the worker's clock."""
+
+    queue: str
+    mid: str
+    started_at: int
+
+
+class ChildEntry(NamedTuple):
+    """One child. rss: bytes of resident memory, 0 = unknown. ended: number of jobs that ended in it."""
+
+    pid: int
+    state: str
+    rss: int
+    ended: int
+    running: tuple[RunningJob, ...] = ()
+
+
+class WorkerEntry(NamedTuple):
+    """A worker's last heartbeat.
+
+    version: that of jobq, '' for a worker older than this field. slots: jobs that it can run at the same time.
+    jobs: the digest of its jobs' names. seen_at, started_at: epoch ms by the worker's clock. damaged: the entry
+    isn't one that a worker wrote.
+    """
+
+    name: str
+    host: str = ""
+    pid: int = 0
+    version: str = ""
+    queues: tuple[str, ...] = ()
+    slots: int = 0
+    quiet: bool = False
+    jobs: str = ""
+    running: int = 0
+    lease_ms: int = 0
+    started_at: int = 0
+    seen_at: int = 0
+    damaged: bool = False
+
+    def is_live(self, now_ms: int) -> bool:
+        """Whether it counts as working: until three leases after its last heartbeat."""
+        return not self.damaged and now_ms - self.seen_at < 3 * self.lease_ms + CLOCKS_MS
+
+    def serves(self, queue: str) -> bool:
+        """Whether it takes messages of this queue."""
+        return queue in self.queues
+
+
+def digest_of(names: Iterable[str]) -> str:
+    """Return the digest under which these job names are kept."""
+    return sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]
+
+
+# What workers write.
+
+
+def put_worker(client: Client, name: str, facts: dict[str, Any]) -> None:
+    """Store a worker's heartbeat; `facts` is JSON data with `seen_at`, epoch ms."""
+    client.command("HSET", keys.workers(client.namespace), name, json.dumps(facts))
+
+
+def put_running(client: Client, name: str, children: Sequence[ChildEntry]) -> None:
+    """Store what a worker's children run: of more than MOST_RUNNING jobs those that run longest."""
+    oldest = sorted(job.started_at for child in children for job in child.running)
+    latest = oldest[MOST_RUNNING - 1] if len(oldest) > MOST_RUNNING else _LATEST_MS
+    facts = [
+        {
+            "pid": child.pid, "state": child.state, "rss": child.rss, "ended": child.ended,
+            "running": [job for job in child.running if job.started_at <= latest][:MOST_RUNNING],
+        }
+        for child in children
+    ]  # fmt: skip
+    client.command("HSET", keys.running(client.namespace), name, json.dumps(facts))
+
+
+def put_jobs(client: Client, names: Sequence[str]) -> None:
+    """Store the names of a worker's jobs."""
+    text = json.dumps(sorted(names))
+    if len(text) <= MOST_NAMES_BYTES:
+        client.command("HSET", keys.jobs(client.namespace), digest_of(names), text)
+
+
+def forget_worker(client: Client, name: str) -> None:
+    """Remove a worker that has stopped."""
+    for hash_key in (keys.workers(client.namespace), keys.running(client.namespace)):
+        client.command("HDEL", hash_key, name)
+
+
+def remove_stale(client: Client) -> None:
+    """Remove what dead workers left: what they ran, their jobs' names, and after an hour their heartbeats."""
+    namespace = client.namespace
+    # Names of jobs are read before heartbeats, and written after them: a worker that starts now loses nothing.
+    digests = client.command("HKEYS", keys.jobs(namespace))
+    named = client.command("HKEYS", keys.running(namespace))
+    now_ms, live, known, old = client.clock_ms(), set(), set(), []
+    for raw, entry in _read(client):
+        known.add(entry.jobs.encode())
+        if entry.is_live(now_ms):
+            live.add(raw)
+        elif not entry.damaged and now_ms - entry.seen_at > KEPT_MS + 3 * entry.lease_ms:
+            old.append(raw)
+    _remove(client, keys.workers(namespace), old)
+    _remove(client, keys.running(namespace), [raw for raw in named if raw not in live])
+    _remove(client, keys.jobs(namespace), [raw for raw in digests if raw not in known])
+
+
+def _remove(client: Client, hash_key: str, fields: list[bytes]) -> None:
+    for first in range(0, len(fields), PER_CALL):
+        client.command("HDEL", hash_key, *fields[first : first + PER_CALL])
+
+
+# What others read.
+
+
+def workers(client: Client) -> list[WorkerEntry]:
+    """Every worker's last heartbeat, sorted by name; also those of workers that were killed, and damaged entries."""
+    return sorted(entry for _, entry in _read(client))
+
+
+def served(client: Client) -> dict[str, int]:
+    """Queue -> the number of live workers that serve it."""
+    now_ms, found = client.clock_ms(), Counter[str]()
+    for _, entry in _read(client):
+        if entry.is_live(now_ms):
+            found.update(entry.queues)
+    return found
+
+
+def running(client: Client, names: Sequence[str]) -> dict[str, tuple[ChildEntry, ...] | None]:
+    """Worker -> its children; None for an entry that is damaged. Workers without an entry are left out."""
+    found: dict[str, tuple[ChildEntry, ...] | None] = {}
+    for first in range(0, len(names), PER_CALL):
+        some = names[first : first + PER_CALL]
+        reply = client.command("HMGET", keys.running(client.namespace), *some)
+        found.update(
+            (name, _children(raw)) for name, raw in zip(some, reply, strict=True) if raw is not None
+        )
+    return found
+
+
+def job_names(client: Client, digests: Iterable[str]) -> dict[str, frozenset[str] | None]:
+    """Digest -> names of jobs; None where they are missing or damaged."""
+    wanted = sorted({digest for digest in digests if digest})
+    if not wanted:
+        return {}
+    reply = client.command("HMGET", keys.jobs(client.namespace), *wanted)
+    return {digest: _names(digest, raw) for digest, raw in zip(wanted, reply, strict=True)}
+
+
+def _read(client: Client) -> Iterator[tuple[bytes, WorkerEntry]]:
+    reply = client.command("HGETALL", keys.workers(client.namespace))
+    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+    for raw, text in pairs:
+        yield raw, _entry(text_of(raw), _decoded(text))
+
+
+def _decoded(text: bytes | None) -> Any:
+    try:
+        return json.loads(text or b"")
+    except (ValueError, RecursionError):
+        return None  # not written by jobq
+
+
+def _entry(name: str, facts: Any) -> WorkerEntry:
+    if not isinstance(facts, dict):
+        return WorkerEntry(name, damaged=True)
+    queues = facts.get("queues")
+    named = [_text(one) for one in queues] if isinstance(queues, list) else []
+    number = {field: _number(facts.get(field)) for field in _NUMBERS}
+    return WorkerEntry(
+        name,
+        host=_text(facts.get("host")),
+        pid=number["pid"] or 0,
+        version=_text(facts.get("version")),
+        queues=tuple(one for one in named if one),
+        slots=number["slots"] or 0,
+        quiet=facts.get("quiet") is True,
+        jobs=_text(facts.get("jobs")),
+        running=number["running"] or 0,
+        lease_ms=number["lease_ms"] or 0,
+        started_at=number["started_at"] or 0,
+        seen_at=number["seen_at"] or 0,
+        damaged=not isinstance(queues, list) or None in (number["seen_at"], number["lease_ms"]),
+    )
+
+
+def _children(text: bytes) -> tuple[ChildEntry, ...] | None:
+    facts = _decoded(text)
+    if not isinstance(facts, list):
+        return None
+    found = [_child(one) for one in facts]
+    return None if None in found else tuple(one for one in found if one is not None)
+
+
+def _child(facts: Any) -> ChildEntry | None:
+    if not isinstance(facts, dict) or not isinstance(facts.get("running"), list):
+        return None
+    pid, rss, ended = (_number(facts.get(field)) for field in ("pid", "rss", "ended"))
+    jobs = [_running_job(one) for one in facts["running"]]
+    if pid is None or rss is None or ended is None or None in jobs:
+        return None
+    done = tuple(job for job in jobs if job is not None)
+    return ChildEntry(pid, _text(facts.get("state")), rss, ended, done)
+
+
+def _running_job(facts: Any) -> RunningJob | None:
+    if not isinstance(facts, list) or len(facts) != 3:
+        return None
+    queue, mid, started_at = facts
+    number = _number(started_at)
+    if not isinstance(queue, str) or not isinstance(mid, str) or number is None:
+        return None
+    return RunningJob(_text(queue), _text(mid), number)
+
+
+def _names(digest: str, text: bytes | None) -> frozenset[str] | None:
+    names = _decoded(text)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return None
+    try:
+        return frozenset(names) if digest_of(names) == digest else None
+    except UnicodeEncodeError:
+        return None
+
+
+def _text(value: Any) -> str:
+    # Lone surrogates, which JSON can hold, break what writes text.
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else ""
+
+
+def _number(value: Any) -> int | None:
+    """A whole number from 0 to a year that can be printed; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LATEST_MS:
+        return None
+    return value

@@ -1,0 +1,110 @@
+"""What workers write about themselves, and what readers make of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from jobq.client.connection import Client
+from jobq.queue import presence
+from jobq.queue.presence import ChildEntry, RunningJob
+from jobq.queue.queue import Queue
+from tests.hostile import HOSTILE
+
+
+def facts(client: Client, ago_ms: int = 0, **more: Any) -> dict[str, Any]:
+    seen_at = client.clock_ms() - ago_ms
+    return {"seen_at": seen_at, "lease_ms": 15_000, "queues": ["low"], **more}
+
+
+def test_entry_of_a_worker_is_read_back(client: Client):
+    more = {
+        "host": "web-7",
+        "pid": 7,
+        "version": "1.2",
+        "slots": 8,
+        "quiet": True,
+        "jobs": "d",
+        "running": 1,
+    }
+    presence.put_worker(client, "w", facts(client, **more))
+    [entry] = presence.workers(client)
+    assert {name: getattr(entry, name) for name in more} == more
+    assert entry.is_live(client.clock_ms()) and entry.serves("low") and not entry.damaged
+
+
+def test_entry_of_an_older_worker_has_no_version(client: Client):
+    presence.put_worker(client, "old", facts(client, host="web-7", pid=7, children=[8], running=0))
+    [entry] = presence.workers(client)
+    assert (entry.version, entry.quiet, entry.slots, entry.damaged) == ("", False, 0, False)
+    assert presence.served(client) == {"low": 1}
+
+
+def test_what_runs_and_which_jobs_are_known_are_read_back(client: Client):
+    children = [
+        ChildEntry(8, "working", 1 << 20, 3, (RunningJob("low", "m", 5),)),
+        ChildEntry(9, "idle", 0, 0),
+    ]
+    presence.put_running(client, "w", children)
+    presence.put_jobs(client, ["b", "a"])
+    assert presence.running(client, ["w", "other"]) == {"w": tuple(children)}
+    digest = presence.digest_of(["a", "b"])
+    assert presence.job_names(client, [digest, "gone", ""]) == {digest: {"a", "b"}, "gone": None}
+
+
+def test_of_many_running_jobs_those_that_run_longest_are_kept(client: Client):
+    many = tuple(RunningJob("low", f"m{n}", 10_000 - n) for n in range(presence.MOST_RUNNING + 50))
+    presence.put_running(client, "w", [ChildEntry(1, "working", 0, 0, many)])
+    [child] = presence.running(client, ["w"])["w"] or ()
+    assert set(child.running) == set(many[50:])
+
+
+def test_what_dead_workers_left_is_removed(client: Client, redis: Any):
+    hour = presence.KEPT_MS + 3 * 15_000
+    ages = {"live": 0, "dead": hour // 2, "long": hour + 60_000}
+    for name, ago_ms in ages.items():
+        presence.put_worker(client, name, facts(client, ago_ms, jobs=presence.digest_of([name])))
+        presence.put_running(client, name, [])
+        presence.put_jobs(client, [name])
+    redis.hset("jobq:running", "nobody", "[]")
+    redis.hset("jobq:workers", "odd", "rubbish")
+    presence.remove_stale(client)
+    assert [entry.name for entry in presence.workers(client)] == ["dead", "live", "odd"]
+    assert redis.hkeys("jobq:running") == [b"live"]
+    presence.remove_stale(client)
+    assert set(redis.hkeys("jobq:jobs")) == {
+        presence.digest_of([name]).encode() for name in ("live", "dead")
+    }
+    presence.forget_worker(client, "live")
+    assert not redis.exists("jobq:running")
+
+
+def test_hostile_entries_are_damaged_or_read_as_text(queue: Queue, client: Client, redis: Any):
+    digest = presence.digest_of(["a"])
+    good = facts(client, host="\ud800", version=[], pid=True, slots=-1, queues=["low", 7, None])
+    for raw in [*HOSTILE, b"[]", b"{}", b"null", json.dumps(good).encode(), b"[" * 100_000]:
+        for key in ("workers", "running", "jobs"):
+            redis.delete(f"jobq:{key}")
+            redis.hset(f"jobq:{key}", mapping={b"w": raw, b"\xff": raw, digest: raw})
+        for entry in presence.workers(client):
+            entry.host.encode()
+            assert isinstance(entry.is_live(client.clock_ms()), bool)
+        presence.served(client)
+        presence.running(client, ["w", "x", digest])
+        assert presence.job_names(client, ["w", digest]).keys() == {"w", digest}
+        presence.remove_stale(client)
+
+
+@pytest.mark.parametrize(
+    "child",
+    [
+        7, {}, {"running": []}, {"pid": 1, "rss": 0, "ended": 0, "running": [["q", "m"]]},
+        {"pid": 1, "rss": 0, "ended": 0, "running": [["q", "m", 1e300]]},
+        {"pid": 10**30, "rss": 0, "ended": 0, "running": []},
+    ],
+)  # fmt: skip
+def test_child_of_another_form_makes_the_entry_damaged(client: Client, redis: Any, child: Any):
+    redis.hset("jobq:running", "w", json.dumps([child]))
+    assert presence.running(client, ["w"]) == {"w": None}
