@@ -47,12 +47,17 @@ class UnknownVersionError(CodecError):
 
 
 class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Options of the job that one message overrides; durations in seconds."""
+    """Options of the job that one message overrides; durations in seconds.
+
+    `expires_at`: epoch ms by the producer's clock after which no attempt starts, 0 = no limit.
+    """
 
     retries: _Retries | UnsetType = UNSET
     timeout: _Seconds | UnsetType | None = UNSET
     hard_timeout: _Seconds | UnsetType | None = UNSET
     result_ttl: _Seconds | UnsetType | None = UNSET
+    retry_for: _Seconds | UnsetType | None = UNSET
+    expires_at: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
 
 class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -55,6 +55,11 @@ class Call(msgspec.Struct, frozen=True, gc=False, eq=False):
         return f"<Call of {self.job.name!r}, {self.message!r}>"
 
     @property
+    def age_s(self) -> float:
+        """Seconds since the enqueue by the producer's and this host's clocks; 0 when it didn't say."""
+        return time.time() - self.enqueued_at / 1000 if self.enqueued_at else 0.0
+
+    @property
     def failures(self) -> int:
         """How many attempts have failed if this one does. Crashes are counted separately."""
         return max(1, self.message.attempt - self.message.ncrashes)
@@ -204,7 +209,10 @@ class Context:
     def decide(self, error: BaseException) -> Decision:
         """How this attempt ends if it raises `error`; the same answer each time."""
         if self._decision is None or self._decision[0] is not error:
-            self._decision = (error, self._call.job.decide(self._call.failures, error))
+            self._decision = (
+                error,
+                self._call.job.decide(self._call.failures, error, self._call.age_s),
+            )
         return self._decision[1]
 
     def overrule(self, error: BaseException, decision: Decision) -> None:

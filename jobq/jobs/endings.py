@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobq.errors import Dead
-from jobq.events import ago_ms, attempt_record, trace_id
+from jobq.events import ago_ms, attempt_record, in_utc, trace_id
 from jobq.jobs.context import Call, Context, failure_log, job_logger
 from jobq.jobs.failure import MAX_TEXT, class_name, clean, fingerprint, one_column, summary
 from jobq.jobs.failure import reason as error_reason
 from jobq.jobs.results import encode_failure
 from jobq.jobs.retry import Decision, Rules, checked
-from jobq.queue.types import Ending, Message
+from jobq.queue.types import Ending, Message, OutcomeWord
 
 #: run_us, cpu_us, rss_kib, worker
 Figures = tuple[int, int, int, str]
@@ -173,6 +173,33 @@ class Unrunnable:
         return Ending(
             mid=message.mid, token=message.token, outcome="unknown",
             backoff=wait_s, record=record,
+        )  # fmt: skip
+
+    def expired(self, call: Call, expires_at: int) -> Ending:
+        """For a message that expired before this attempt started: it ends without running, and isn't dead."""
+        why = f"expired at {in_utc(expires_at)}"
+        context = Context(call, worker=self._worker)
+        job_logger(context, failure_log).info("%s %s %s", context.job, context.mid, why)
+        return self._unstarted(call, "expired", why, "expired")
+
+    def too_late(self, call: Call) -> Ending:
+        """For a message whose retry would start after its `retry_for`: dead."""
+        why = f"attempt {call.message.attempt} did not run: {call.job.rules.over().why}"
+        context = Context(call, worker=self._worker)
+        job_logger(context, failure_log).error("%s %s is dead: %s", context.job, context.mid, why)
+        return self._unstarted(call, "dead", why, "retry_for")
+
+    def _unstarted(self, call: Call, outcome: OutcomeWord, why: str, kind: str) -> Ending:
+        message = call.message
+        record = attempt_record(
+            call.job.name, message.attempt, ago_ms(call.enqueued_at), 0, 0, 0, self._worker, kind,
+            nbytes=len(message.content), trace_id=trace_id(call.headers),
+        )  # fmt: skip
+        reason, ttl = why if outcome == "dead" else "", call.job.result_ttl
+        stored = {} if ttl is None else {"result": encode_failure(why, kind), "result_ttl": ttl}
+        return Ending(
+            mid=message.mid, token=message.token, outcome=outcome, reason=reason, record=record,
+            **stored,  # type: ignore[arg-type]
         )  # fmt: skip
 
     def broken(self, queue: str, message: Message, error: Exception) -> Ending:

@@ -141,7 +141,7 @@ class Executor:
                 return self._unrunnable.ending(queue, message, envelope.job, why, envelope.headers)
             if envelope.options is not None:
                 job = job.overridden(envelope.options)
-            return Call(
+            call = Call(
                 job,
                 message,
                 queue,
@@ -152,6 +152,16 @@ class Executor:
                 # Producers of earlier versions send no not_after and read unsealed results only.
                 self._seal is not None and envelope.not_after > 0,
             )
+            if (
+                envelope.options is not None
+                and 0 < envelope.options.expires_at < time.time() * 1000
+            ):
+                return self._sealed(
+                    call, self._unrunnable.expired(call, envelope.options.expires_at)
+                )
+            if message.attempt > 1 and job.retry_for is not None and call.age_s > job.retry_for:
+                return self._sealed(call, self._unrunnable.too_late(call))
+            return call
         except Exception as error:
             return self._unresolved(queue, message, error)
 

@@ -14,7 +14,7 @@ from functools import update_wrapper
 from itertools import islice
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from jobq.client.runtime import runtime
 from jobq.errors import ConfigError
@@ -23,7 +23,7 @@ from jobq.jobs.middleware import Middlewares, around_enqueue
 from jobq.jobs.options import TRAVELLING, Options, checked_options
 from jobq.jobs.queues import QueueLike, queue_of
 from jobq.jobs.results import Receipt, Receipts, ResultRefusedError
-from jobq.jobs.retry import DEFAULT_POLICY, DEFAULT_RETRIES, Decision, Listed, Rules
+from jobq.jobs.retry import DEFAULT_POLICY, DEFAULT_RETRIES, MOST_RETRIES, Decision, Listed, Rules
 from jobq.jobs.signing import seal_for
 from jobq.queue.mids import new_mid
 from jobq.queue.types import PER_CALL
@@ -72,7 +72,7 @@ class Outgoing:
         queue: QueueLike = known or queue_of(self.queue, client)
         server = queue.client.settings
         now = time.time_ns() // 1_000_000
-        name, mid, headers, overrides = job.name, self.mid, self.headers, job.overrides
+        name, mid, headers, overrides = job.name, self.mid, self.headers, job.travelling(now)
         limit = server.max_content
         contents: list[tuple[str | None, bytes]] = [
             (mid, encode(name, args, kwargs, now, headers, overrides, limit))
@@ -233,18 +233,25 @@ class Job(Generic[P, R]):
     ) -> tuple[str | None, bytes]:
         """The mid of one call, if it must have a certain one, and its bytes."""
         server = queue.client.settings
-        encoder = self._encoder
+        now = time.time_ns() // 1_000_000
+        encoder = None if self.expires is not None else self._encoder
         if encoder is None or encoder.limit != server.max_content:
             headers = self.settings.get("headers")
-            encoder = CallEncoder(self.name, headers, self.overrides, server.max_content)
+            encoder = CallEncoder(self.name, headers, self.travelling(now), server.max_content)
             self._encoder = encoder
-        now = time.time_ns() // 1_000_000
         mid: str | None = self.settings.get("mid")
         content = encoder(args, kwargs, now)
         if server.codec is not None and (seal := seal_for(server.codec)) is not None:
             mid = mid or new_mid()
             content = seal.close_call(queue.name, mid, content, self.due_ms(now))
         return mid, content
+
+    def travelling(self, now: int) -> Overrides | None:
+        """The options that go with a call that is enqueued now."""
+        if self.expires is None:
+            return self.overrides
+        expires_at = round(self.due_ms(now) + self.expires * 1000)
+        return structs.replace(self.overrides or Overrides(), expires_at=expires_at)
 
     def due_ms(self, now: int) -> float:
         """When a call that is enqueued now is to run."""
@@ -316,11 +323,11 @@ class Job(Generic[P, R]):
         changed._settle(settings)
         return changed
 
-    def decide(self, failures: int, error: BaseException) -> Decision:
-        """How an attempt ends that raised `error`; `failures` includes it."""
+    def decide(self, failures: int, error: BaseException, age_s: float = 0.0) -> Decision:
+        """How an attempt ends that raised `error`; `failures` includes it. age_s: since the enqueue."""
         if isinstance(error, ResultRefusedError):
             return Decision("dead", why="it ran, but its result can't be stored")
-        return self.rules.decide(failures, error)
+        return self.rules.decide(failures, error, age_s)
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """TypeError, in the words of a call, unless the function takes these."""
@@ -334,9 +341,12 @@ class Job(Generic[P, R]):
         self._encoder = None
         self.queue: str = settings.get("queue", "default")
         policy = settings.get("retry", DEFAULT_POLICY)
-        default = len(policy.waits) if isinstance(policy, Listed) else DEFAULT_RETRIES
-        self.retries: int = settings.get("retries", default)
-        self.rules = Rules(self.retries, policy, settings.get("retry_on"), settings.get("dead_on"))
+        self.retry_for: float | None = settings.get("retry_for")
+        self.retries: int = settings.get("retries", _default_retries(policy, self.retry_for))
+        self.rules = Rules(
+            self.retries, policy, settings.get("retry_on"), settings.get("dead_on"), self.retry_for
+        )
+        self.expires: float | None = settings.get("expires")
         self.timeout: float | None = settings.get("timeout")
         self.hard_timeout: float | None = settings.get("hard_timeout")
         self.result_ttl: float | None = settings.get("result_ttl")
@@ -368,6 +378,12 @@ class AsyncJob(Job[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Call the function itself; await what it returns."""
         return self.function(*args, **kwargs)  # type: ignore[no-any-return]
+
+
+def _default_retries(policy: Any, retry_for: float | None) -> int:
+    if isinstance(policy, Listed):
+        return len(policy.waits)
+    return DEFAULT_RETRIES if retry_for is None else MOST_RETRIES
 
 
 def _contradict(settings: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from jobq.config import duration_s, parse_durability
 from jobq.durations import Duration
 from jobq.errors import ConfigError
 from jobq.jobs.queues import ClientLike
-from jobq.jobs.retry import checked_filter
+from jobq.jobs.retry import MOST_RETRIES, checked_filter
 
 MAX_S = 3_153_600_000.0
 DAY_S = 86_400.0
@@ -26,6 +26,8 @@ class Options(TypedDict, total=False):
     dedupe: refuse the mid for that long after it is done. lease: the least length of the message's leases, where the
     worker's is shorter. headers: go with it.
     durability: memory, disk or replicas=n, confirmed before enqueue returns; None = the client's.
+    expires: don't start the message later than that after its enqueue, or after its delay or at.
+    retry_for: no retry later than that after the enqueue; without retries of its own, it runs as often as fits.
     retries, timeout, hard_timeout, result_ttl: for this message instead of what the job declares.
     """
 
@@ -40,14 +42,16 @@ class Options(TypedDict, total=False):
     lease: Duration | None
     durability: str | None
     headers: Mapping[str, str]
+    expires: Duration | None
     retries: int
+    retry_for: Duration | None
     timeout: Duration | None
     hard_timeout: Duration | None
     result_ttl: Duration | None
 
 
 #: What travels with a message when `.options(...)` changes it.
-TRAVELLING = ("retries", "timeout", "hard_timeout", "result_ttl")
+TRAVELLING = ("retries", "retry_for", "timeout", "hard_timeout", "result_ttl")
 #: What `@job(...)` also takes.
 _ONLY_DECLARED = frozenset(("name", "retry", "retry_on", "dead_on", "registry"))
 
@@ -174,7 +178,9 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "lease": _duration(0.001, DAY_S),
     "durability": _durability,
     "headers": _headers,
-    "retries": _whole(0, 10_000),
+    "expires": _duration(0.001),
+    "retries": _whole(0, MOST_RETRIES),
+    "retry_for": _duration(0.001),
     "timeout": _duration(0.001),
     "hard_timeout": _duration(0.001),
     "result_ttl": _duration(0.001),

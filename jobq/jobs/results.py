@@ -51,7 +51,8 @@ def decode_result(content: bytes, job: str, mid: str) -> Any:
     if isinstance(stored, dict) and "ok" in stored:
         return stored["ok"]
     if isinstance(stored, dict) and "error" in stored:
-        raise JobFailedError(f"{job} {mid} is dead: {stored['error']}")
+        expired = stored.get("type") == "expired"
+        raise JobFailedError(f"{job} {mid} {'' if expired else 'is dead: '}{stored['error']}")
     raise CodecError(f"what is stored as the result of {job} {mid} is not a result")
 
 

@@ -28,6 +28,7 @@ ErrorFilter = type[BaseException] | tuple[type[BaseException], ...] | Matcher
 AfterError = Literal["retry", "dead", "snooze"]
 
 DEFAULT_RETRIES = 5
+MOST_RETRIES = 10_000
 
 #: No backoff is longer: ten years.
 LONGEST_S = 315_360_000.0
@@ -173,9 +174,23 @@ class Rules:
     policy: Policy = DEFAULT_POLICY
     retry_on: ErrorFilter | None = None
     dead_on: ErrorFilter | None = None
+    retry_for: float | None = None
 
-    def decide(self, failures: int, error: BaseException) -> Decision:
-        """How the attempt ends that raised `error`; `failures` includes it."""
+    def decide(self, failures: int, error: BaseException, age_s: float = 0.0) -> Decision:
+        """How the attempt ends that raised `error`; `failures` includes it. age_s: how old the message is.
+
+        With `retry_for`, a message is dead if its next attempt would begin after that span.
+        """
+        decision = self._decision(failures, error)
+        if decision.outcome != "retry" or self.retry_for is None:
+            return decision
+        return decision if age_s + decision.after_s <= self.retry_for else self.over()
+
+    def over(self) -> Decision:
+        """The decision about a message that is older than `retry_for`."""
+        return Decision("dead", why=f"retry_for={self.retry_for:g} s is over")
+
+    def _decision(self, failures: int, error: BaseException) -> Decision:
         if isinstance(error, Snooze):
             return Decision("snooze", bounded_s(error.after))
         if isinstance(error, Dead):

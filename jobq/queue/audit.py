@@ -19,7 +19,7 @@ from jobq.queue.mids import checked_mid
 from jobq.queue.queue import Queue
 from jobq.queue.types import text_of
 
-ENDINGS = frozenset(("done", "dead", "cancelled"))
+ENDINGS = frozenset(("done", "dead", "cancelled", "expired"))
 #: The attempt is over, and the message goes on unless newer content waits.
 GOES_ON = frozenset(("retry", "snoozed", "crashed", "recovered"))
 RAN_AGAIN = frozenset(("crashed", "recovered"))
@@ -39,7 +39,7 @@ LIVE = frozenset(
 class Audited:
     """The result of one queue. accepted = finished + superseded + live + lost.
 
-    finished: done, dead, cancelled or cleared. duplicates: ran, or may have run, once more since a worker
+    finished: done, dead, expired, cancelled or cleared. duplicates: ran, or may have run, once more since a worker
     died or a lease was lost. superseded: newer content replaced it. earlier: endings of messages
     accepted before the range. unreadable: records of events with a column that can't be read; their kind and
     mid count. clock_jumps: how often the server's clock was set back, so that times come twice.

@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
 import msgspec
 
 Action = Literal["added", "updated", "requeued", "exists", "buffered"]
-OutcomeWord = Literal["done", "retry", "dead", "crashed", "snooze", "release", "unknown"]
+OutcomeWord = Literal["done", "retry", "dead", "crashed", "snooze", "release", "unknown", "expired"]
 T = TypeVar("T")
 Place = Literal["ready", "due", "circle"]
 
@@ -153,6 +153,7 @@ class CallAhead(NamedTuple, Generic[T]):
 class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How an attempt ended.
 
+    `expired`: it was too late to start it, so it ends without a run.
     `unknown`: this worker has no such job; like snooze and release that costs no attempt. `backoff`: not
     before then, but for done a dedupe backoff, None = that of the message. `reason`: for dead and crashed.
     `age_ms`: how long ago the run ended.

@@ -1,7 +1,8 @@
 -- endings: six arguments per ending, from ARGV[first] on, `count` endings. Plain successes are gathered and written together.
 -- needs: locks tokens any emit now_ms rarely tick done
 local LONGEST_RECORD = 65536
-local IS_OUTCOME = {done = true, retry = true, dead = true, crashed = true, snooze = true, release = true, unknown = true}
+local IS_OUTCOME = {done = true, retry = true, dead = true, crashed = true, snooze = true, release = true, unknown = true,
+  expired = true}
 
 -- What each outcome may say in `detail`, and how `age_ms` and `record` have to be; before anything is written.
 local function check_endings(first, count)

@@ -39,7 +39,7 @@ local function settle(mid, token, outcome, detail, crash_limit)
   if outcome == 'dead' then to_dead(mid, detail) end
   if newer then
     start_newer(mid, newer)
-  elseif outcome == 'dead' then
+  elseif outcome == 'dead' or outcome == 'expired' then
     forget(mid)
   else
     count_ending(mid, outcome)

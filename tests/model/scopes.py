@@ -114,7 +114,7 @@ SCOPES = (  # those that take long first
         "dead, revived, cancelled",
         {"plain": PLAIN, "requeue": REQUEUE},
         {"enqueue": 2, "fail": 3, "forget": 1, "revive": 1, "cancel": 1},
-        endings=("done", "dead", "crashed"),
+        endings=("done", "dead", "crashed", "expired"),
         actions=("extend", "collect"),
     ),
     Scope(

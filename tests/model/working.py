@@ -85,6 +85,8 @@ def ended(
     elif outcome == "done" and not fresh:
         record.deduped_till = w.now + int(record.dedupe) if record.dedupe != "" else 0
         record.settle()
+    elif outcome == "expired" and not fresh:
+        record.settle()
     elif not fresh:
         record.attempts -= outcome in ("snooze", "release", "unknown")
         if outcome == "unknown":

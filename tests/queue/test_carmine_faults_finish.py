@@ -52,7 +52,9 @@ def test_b02_late_finish_leaves_the_next_generation_alone(
     assert second.generation not in (a.generation, b.token)
 
 
-@pytest.mark.parametrize("outcome", ["done", "retry", "dead", "crashed", "snooze", "release"])
+@pytest.mark.parametrize(
+    "outcome", ["done", "retry", "dead", "crashed", "snooze", "release", "expired"]
+)
 def test_b03_late_finish_does_not_release_the_new_holders_lock(
     queue, two_holders, at, end, outcome
 ):

@@ -39,7 +39,7 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
         queue.extend(list(held.items()), 1, now=now)
         for mid, token in held.items():
             queue.progress(mid, token, "half")
-        outcomes = ["done", "retry", "dead", "crashed", "snooze", "release"]
+        outcomes = ["done", "retry", "dead", "crashed", "snooze", "release", "expired"]
         endings = [
             Ending(
                 mid=mid, token=token, outcome=outcome, backoff=0.01, result=b"r", result_ttl=0.009

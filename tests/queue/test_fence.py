@@ -74,7 +74,7 @@ WAYS = [
     superseded, recovered, finished, retried, crashed, dead, released, cancelled, cleared,
     collected, enqueued_anew, handed_out_anew, requeued, updated_and_recovered,
 ]  # fmt: skip
-OUTCOMES = ["done", "retry", "dead", "crashed", "snooze", "release"]
+OUTCOMES = ["done", "retry", "dead", "crashed", "snooze", "release", "expired"]
 
 
 @pytest.fixture(params=WAYS, ids=lambda way: way.__name__)

@@ -141,7 +141,7 @@ def live_at_random(queue, rng, at, steps):
     """Any verb on any of thirty mids; yields the time after each step."""
     held: dict[str, str] = {}
     now = at(0)
-    outcomes = ["done", "retry", "dead", "crashed", "snooze", "release"]
+    outcomes = ["done", "retry", "dead", "crashed", "snooze", "release", "expired"]
     for _ in range(steps):
         now += rng.choice([0, 1, 50, 900])
         mid = f"m{rng.randrange(30)}"

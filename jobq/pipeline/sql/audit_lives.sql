@@ -2,7 +2,7 @@
 -- events: the view `events`. starts: queue, since_ms. :until_ms: acceptances after it don't count, by the time that
 -- an event tells: after a clock was set back, the times of entries run ahead.
 --
--- moves: 1 accepted, 2 newer content for after the run, 3 done, 4 dead, 5 cancelled, 6 goes on, 7 runs again,
+-- moves: 1 accepted, 2 newer content for after the run, 3 done, 4 dead or expired, 5 cancelled, 6 goes on, 7 runs again,
 -- 8 superseded, 9 cleared. Most mids are accepted once and end once, or go on: sums alone judge these. The fold
 -- takes the others. In it counted is 1 where the life's acceptance counts, newer the same of the
 -- content that waits, -1 without.
@@ -13,7 +13,7 @@ WITH told AS (
       WHEN kind IN ('enqueued', 'revived') THEN
         CASE coalesce(error, 'added') WHEN 'updated' THEN NULL WHEN 'requeued' THEN 2 ELSE 1 END
       WHEN kind = 'done' THEN 3
-      WHEN kind = 'dead' THEN 4
+      WHEN kind IN ('dead', 'expired') THEN 4
       WHEN kind = 'cancelled' THEN 5
       WHEN kind IN ('retry', 'snoozed') THEN 6
       WHEN kind IN ('crashed', 'recovered') THEN 7
@@ -21,7 +21,7 @@ WITH told AS (
       WHEN kind = 'cleared' THEN 9
     END AS move,
     CASE WHEN unix_millis(e.finished_at) <= :until_ms THEN 1 ELSE 0 END AS counted,
-    CASE WHEN kind IN ('done', 'dead') THEN unix_millis(e.enqueued_at) END AS asked_ms
+    CASE WHEN kind IN ('done', 'dead', 'expired') THEN unix_millis(e.enqueued_at) END AS asked_ms
   FROM {events} e JOIN {starts} s ON e.queue = s.queue AND unix_millis(e.entry_at) >= s.since_ms
 ),
 clears AS (

@@ -196,7 +196,10 @@ def _enqueued_at(fields: Mapping[str, Any]) -> int:
 
 def _overrides(fields: Mapping[str, Any]) -> Overrides | None:
     retries = allowed_retries(fields)
-    return None if retries is None else Overrides(retries=retries)
+    expires_at = epoch_ms(fields.get("expiry"))  # Sidekiq Pro's expires_in
+    if retries is None:
+        return Overrides(expires_at=expires_at) if expires_at else None
+    return Overrides(retries=retries, expires_at=expires_at)
 
 
 def _traces(given: object) -> dict[str, str]:

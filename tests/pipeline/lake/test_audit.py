@@ -25,7 +25,7 @@ from jobq.queue.types import Ending
 
 START = 1_763_700_000_000
 KINDS = ("enqueued",) * 5 + ("done",) * 4 + (
-    "retry", "dead", "crashed", "snoozed", "recovered", "cancelled", "revived", "superseded",
+    "retry", "dead", "crashed", "snoozed", "recovered", "cancelled", "revived", "superseded", "expired",
 )  # fmt: skip
 ACTIONS = ("added", "added", "updated", "requeued", "requeued")
 SCHEMA = (

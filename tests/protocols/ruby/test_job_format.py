@@ -239,3 +239,9 @@ def test_no_object_makes_reading_fail(fields):
 @given(st.binary(max_size=200))
 def test_no_bytes_make_reading_fail(raw):
     assert refused_back(read_job(PLACE, raw, "otherwise", {}).content)[1] == raw
+
+
+def test_expiry_of_sidekiq_pro_is_honoured():
+    for fields in ({}, {"retry": 3}):
+        _, envelope = read({"class": "A", "args": [], "expiry": 1700000000.5, **fields})
+        assert envelope.options.expires_at == 1_700_000_000_500
