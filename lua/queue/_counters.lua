@@ -13,6 +13,6 @@ end
 
 -- {lock length or nil, dedupe backoff or nil}, ms
 local function own_options(text)
-  local lock_ms, dedupe_ms = string.match(text or '', '^(%d*),(%d*)$')
+  local lock_ms, dedupe_ms = string.match(text or '', '^(%d*),(%d*)')
   return stored(lock_ms, LONGEST_LOCK_MS, nil), stored(dedupe_ms, LATEST_MS, nil)
 end

@@ -1,5 +1,5 @@
 -- endings: six arguments per ending, from ARGV[first] on, `count` endings. Plain successes are gathered and written together.
--- needs: locks tokens any emit now_ms rarely tick done
+-- needs: tokens any free emit now_ms rarely tick done
 local LONGEST_RECORD = 65536
 local IS_OUTCOME = {done = true, retry = true, dead = true, crashed = true, snooze = true, release = true, unknown = true,
   expired = true}
@@ -49,8 +49,7 @@ local function settle_all(words, first, count, crash_limit)
   -- Each goes to the front of ready, the first one last.
   for i = #released, 1, -1 do rarely().settle(unpack(released[i])) end
   if #finished > 0 then
-    redis.call('HDEL', locks, unpack(finished))
-    redis.call('HDEL', tokens, unpack(finished))
+    free(unpack(finished))
     redis.call('SADD', done, unpack(finished))
   end
 end

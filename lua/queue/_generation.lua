@@ -1,9 +1,8 @@
 -- generation: erase a message's traces, let its newer content start over, or take its lock away.
--- needs: messages options backoffs meta locks nattempts ncrashes requeue done tokens nunknowns generations progress add_to any leave_circle now_ms to_due to_ready
+-- needs: messages options backoffs meta nattempts ncrashes requeue done tokens nunknowns generations progress add_to any free leave_circle now_ms to_due to_ready
 local function forget_sides(...)
-  for _, key in ipairs({
-    locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options, progress
-  }) do
+  free(...)
+  for _, key in ipairs({backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options, progress}) do
     redis.call('HDEL', key, ...)
   end
   redis.call('SREM', done, ...)
@@ -14,15 +13,10 @@ local function forget(...)
   forget_sides(...)
 end
 
-local function unlock(mid)
-  redis.call('HDEL', locks, mid)
-  redis.call('HDEL', tokens, mid)
-end
-
 -- In the circle and over; the mid is taken until `at`.
 local function dedupe_until(mid, at)
   leave_circle(mid)
-  unlock(mid)
+  free(mid)
   redis.call('SADD', done, mid)
   add_to(meta, 'deduped', 1)
   to_due(mid, at)
@@ -32,7 +26,7 @@ end
 local function unlock_to_wait(mid, token)
   redis.call('HSETNX', generations, mid, token or redis.call('HGET', tokens, mid) or '')
   any.sides = true
-  unlock(mid)
+  free(mid)
 end
 
 -- The newer content of `mid`, which its caller has taken out of its place, starts with attempts 0. Bytes of another

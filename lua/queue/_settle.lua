@@ -1,5 +1,5 @@
 -- settle: what becomes of one held message whose attempt ends, but for the plainest success.
--- needs: options nattempts requeue done nunknowns add_to any to_dead crash dedupe_until emit forget leave_circle level now_ms own_options start_newer to_due to_ready unlock unlock_to_wait
+-- needs: options nattempts requeue done nunknowns add_to any to_dead crash dedupe_until emit forget leave_circle level now_ms own_options start_newer to_due to_ready free unlock_to_wait
 local function wait_until(mid, token, backoff_ms, front)
   unlock_to_wait(mid, token)
   if backoff_ms > 0 then to_due(mid, now_ms + backoff_ms) else to_ready(mid, front) end
@@ -12,7 +12,7 @@ local function finish_done(mid, detail)
   if dedupe_ms > 0 then
     dedupe_until(mid, now_ms + dedupe_ms)
   else
-    unlock(mid)
+    free(mid)
     redis.call('SADD', done, mid)
   end
   return 'done'

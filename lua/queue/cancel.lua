@@ -40,6 +40,7 @@ local nwake = redis.call('LLEN', wake)
 --@include _counters
 --@include _place
 --@include _status
+--@include _free
 --@include _generation
 
 -- Its holder hears of it with its next extend, and may run until its lock ends: until then the mid is taken, as in a
@@ -50,7 +51,7 @@ local function cancel_held(mid)
   if lock_at > now_ms then
     dedupe_until(mid, lock_at)
   else
-    unlock(mid)
+    free(mid)
     redis.call('SADD', done, mid)
   end
 end

@@ -50,6 +50,7 @@ local function rarely()
 --@include _counters
 --@include _text
 --@include _place
+--@include _free
 --@include _generation
 --@include _mid
 --@include _quarantine

@@ -116,6 +116,7 @@ if next(lives) then
   if #batch == 2 then probe_live() end
   any.newer, any.sides = true, true
 --@include _status
+--@include _free
 --@include _generation
 --@include _newer
   local given = {

@@ -47,6 +47,7 @@ read_clock(now)
 --@include _present_dead
 probe('STRLEN', eoq_backoff, ndry_runs)
 --@include _wake
+--@include _free
 
 -- What most calls don't need is made when first it is.
 local rare

@@ -36,6 +36,7 @@ read_clock(now)
 --@include _wake
 --@include _counters
 --@include _place
+--@include _free
 --@include _generation
 --@include _ending
 --@include _settle

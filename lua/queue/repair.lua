@@ -34,6 +34,7 @@ read_clock(now)
 --@include _text
 --@include _wake
 --@include _place
+--@include _free
 --@include _generation
 --@include _mid
 --@include _quarantine
@@ -78,7 +79,7 @@ local function repair(mid)
   local lock_at = stored(redis.call('HGET', locks, mid), LATEST_MS, 0)
   local not_before = stored(redis.call('HGET', backoffs, mid), LATEST_MS, nil)
   local held = lock_at > now_ms and has(tokens, mid) and not finished(mid)
-  if not held then unlock(mid) end
+  if not held then free(mid) end
   if finished(mid) then return not_before and back_to_due(mid, not_before) or to_circle(mid) end
   if held then return to_circle(mid) end
   if not_before then return back_to_due(mid, not_before) end
