@@ -220,6 +220,27 @@ class Counts(NamedTuple):
     quarantined: int = 0
 
 
+class WaitingHead(NamedTuple):
+    """The message that a queue hands out next. content: b'' if it is longer than 4 KiB."""
+
+    mid: str
+    attempts: int
+    content: bytes
+
+    def __repr__(self) -> str:
+        # As of Message: the content is for the job alone.
+        return f"<WaitingHead {self.mid!r}, {self.attempts} attempts, {len(self.content)} bytes>"
+
+
+class Sample(NamedTuple):
+    """One look at a queue. fence: hand-outs ever, released ones too; added: events ever. Both only grow."""
+
+    counts: Counts
+    fence: int
+    added: int
+    head: WaitingHead | None
+
+
 class Upkeep(NamedTuple):
     """What upkeep left: mids in the circle and in due, and how many bytes that are no mid are set aside.
 

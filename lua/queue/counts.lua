@@ -1,24 +1,47 @@
 #!lua flags=no-writes
 --[[
-counts: how many messages are where.
+counts: how many messages are where, and which one waits at the head of ready.
 
 KEYS
   messages:hash locks:hash requeue:hash ready:list due:zset circle:list done:set left_ready:set
-  left_circle:set dead:zset quarantine:hash meta:hash
-RETURNS  {messages, ready, delayed, deduped, locked, done, requeued, dead, circle, paused, quarantined}: locked holds
+  left_circle:set dead:zset quarantine:hash meta:hash nattempts:hash events:stream
+RETURNS  {messages, ready, delayed, deduped, locked, done, requeued, dead, circle, paused, quarantined, fence, events
+         ever added, head of ready or '', its attempts, its content if that has at most 4 KiB, else ''}: locked holds
          expired locks not yet recovered, done what awaits collection, circle all that rotates
 COST     O(1)
 WRITES   nothing
 ]]
 local messages, locks, requeue, ready, due, circle, done, left_ready, left_circle, dead, quarantine,
-  meta = unpack(KEYS)
+  meta, nattempts, events = unpack(KEYS)
 
 --@include shared/_arguments
-keys_are(12)
+keys_are(14)
 --@include _stored
 --@include _counters
 
-local deduped = count_of(meta, 'deduped')
+-- The first in ready that has not left it; '' where stale copies hide it.
+local function head()
+  local mids = redis.call('LRANGE', ready, 0, 15)
+  if #mids == 0 then return '' end
+  local stale = redis.call('SMISMEMBER', left_ready, unpack(mids))
+  for i, mid in ipairs(mids) do
+    if stale[i] == 0 and #mid <= LONGEST_MID then return mid end
+  end
+  return ''
+end
+
+-- The server counts every entry of a stream, also those that were trimmed.
+local function events_added()
+  if redis.call('TYPE', events).ok ~= 'stream' then return 0 end
+  local told = redis.call('XINFO', 'STREAM', events)
+  for i = 1, #told, 2 do
+    if told[i] == 'entries-added' then return told[i + 1] end
+  end
+  return 0
+end
+
+local deduped, mid = count_of(meta, 'deduped'), head()
+local content = redis.call('HSTRLEN', messages, mid) <= 4096 and redis.call('HGET', messages, mid) or ''
 return {
   redis.call('HLEN', messages),
   redis.call('LLEN', ready) - redis.call('SCARD', left_ready),
@@ -31,4 +54,9 @@ return {
   redis.call('LLEN', circle) - redis.call('SCARD', left_circle),
   redis.call('HGET', meta, 'paused') == '1' and 1 or 0,
   redis.call('HLEN', quarantine),
+  count_of(meta, 'fence'),
+  events_added(),
+  mid,
+  count_of(nattempts, mid),
+  content,
 }

@@ -11,6 +11,7 @@ from jobq.client.connection import Client
 from jobq.queue import presence
 from jobq.queue.presence import ChildEntry, RunningJob
 from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
 from tests.hostile import HOSTILE
 
 
@@ -108,3 +109,30 @@ def test_hostile_entries_are_damaged_or_read_as_text(queue: Queue, client: Clien
 def test_child_of_another_form_makes_the_entry_damaged(client: Client, redis: Any, child: Any):
     redis.hset("jobq:running", "w", json.dumps([child]))
     assert presence.running(client, ["w"]) == {"w": None}
+
+
+def test_sample_names_what_waits_at_the_head(queue: Queue, redis: Any, at: Any):
+    assert queue.admin.sample()[1:] == (0, 0, None)
+    queue.enqueue_many([(f"m{n}", b"c%d" % n) for n in range(3)], now=at(0))
+    queue.cancel("m0", now=at(0))
+    head = queue.admin.sample().head
+    assert head == ("m1", 0, b"c1") and "c1" not in repr(head)
+    [message] = queue.dequeue(now=at(0)).messages
+    queue.finish([Ending(mid="m1", token=message.token, outcome="retry", backoff=0.001)], now=at(1))
+    queue.cancel("m2", now=at(1))
+    queue.admin.collect(now=at(2_000))
+    sample = queue.admin.sample()
+    assert sample.head == ("m1", 1, b"c1") and sample.counts == queue.admin.counts()
+    assert (sample.fence, sample.added) == (1, redis.xlen(f"{queue.prefix}events"))
+    queue.enqueue(b"x" * 4_097, mid="m1", can_update=True, now=at(2_000))
+    assert queue.admin.sample().head == ("m1", 1, b"")
+
+
+def test_sample_of_a_damaged_queue_has_what_can_be_read(queue: Queue, redis: Any):
+    queue.enqueue(b"v", mid="m")
+    redis.set(f"{queue.prefix}events", "no stream")
+    redis.hset(f"{queue.prefix}nattempts", "m", "nan")
+    redis.hset(f"{queue.prefix}meta", "fence", "bogus")
+    redis.lpush(f"{queue.prefix}ready", "x" * 600, b"\xff")
+    sample = queue.admin.sample()
+    assert sample[1:] == (0, 0, ("\\xff", 0, b""))
