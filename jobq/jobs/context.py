@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from jobq.errors import NoCurrentJobError
+from jobq.errors import CodecError, LeaseLostError, NoCurrentJobError
+from jobq.jobs.codec import decode_any, encode_plain
 from jobq.jobs.job import Job
 from jobq.jobs.retry import Decision
 from jobq.queue.types import Message
@@ -19,6 +20,11 @@ from jobq.queue.types import Message
 #: (queue, mid, token, text) -> whether the token still holds.
 ReportProgress = Callable[[str, str, str, str], bool]
 
+#: (queue, mid, token, value, '' to read) -> what is kept, '' for nothing, None once the token doesn't hold.
+Checkpoint = Callable[[str, str, str, str], str | None]
+
+#: Bytes of a checkpoint as JSON.
+MOST_CHECKPOINT = 16_384
 PROGRESS_EVERY_S = 0.5
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -94,8 +100,10 @@ class Context:
 
     __slots__ = (
         "_call",
+        "_checkpoint",
         "_decision",
         "_held",
+        "_keep",
         "_lease_deadline",
         "_logger",
         "_report",
@@ -109,8 +117,11 @@ class Context:
         report: ReportProgress | None = None,
         lease_deadline: Callable[[], float] | None = None,
         worker: str = "",
+        keep: Checkpoint | None = None,
     ) -> None:
         self._call = call
+        self._keep = keep
+        self._checkpoint: str | None = None
         self.worker = worker
         self._report = report
         self._lease_deadline = lease_deadline
@@ -198,6 +209,42 @@ class Context:
         message = self._call.message
         self._held = self._report(self._call.queue, message.mid, message.token, text) and self._held
         return self._held
+
+    def checkpoint(self, value: Any) -> bool:
+        """Keep `value` for the next attempt of this message. False once another attempt has taken over.
+
+        It must be JSON of at most 16 KiB, or CodecError is raised. It replaces the one before, survives a crash of this
+        process, and is removed when the message ends. Each call is a round trip; it is sent before this returns.
+        """
+        text = encode_plain(value, "the checkpoint").decode()
+        if len(text.encode()) > MOST_CHECKPOINT:
+            raise CodecError(
+                f"the checkpoint takes {len(text.encode()):,} bytes of the {MOST_CHECKPOINT:,} allowed; "
+                "store the bulk elsewhere and keep where it is"
+            )
+        self._checkpoint = self._kept(text)
+        self._held = self._checkpoint is not None and self._held
+        return self._held
+
+    @property
+    def checkpoint_value(self) -> Any:
+        """What `checkpoint` last kept, in this attempt or an earlier one; None for nothing.
+
+        The first look is a round trip. LeaseLostError once another attempt has taken over.
+        """
+        if self._checkpoint is None:
+            self._checkpoint = self._kept("")
+        if self._checkpoint is None:
+            raise LeaseLostError(
+                f"another attempt has taken {self.mid} over; end this one, its outcome would be refused"
+            )
+        return decode_any(self._checkpoint.encode()) if self._checkpoint else None
+
+    def _kept(self, text: str) -> str | None:
+        if self._keep is None:
+            return text
+        message = self._call.message
+        return self._keep(self._call.queue, message.mid, message.token, text)
 
     @property
     def logger(self) -> JobLogger:

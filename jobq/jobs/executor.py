@@ -23,7 +23,7 @@ from msgspec import structs
 from jobq.errors import CodecError, ConfigError, JobAborted, JobTimeout
 from jobq.events import ago_ms, attempt_record, in_utc, trace_id
 from jobq.jobs.codec import UnknownVersionError, decode
-from jobq.jobs.context import Call, Context, JobLines, ReportProgress, running
+from jobq.jobs.context import Call, Checkpoint, Context, JobLines, ReportProgress, running
 from jobq.jobs.endings import UnknownJobs, Unrunnable, failed_ending
 from jobq.jobs.forks import ForkedProcessError, Home, leave
 from jobq.jobs.middleware import Middlewares, around_run
@@ -116,6 +116,8 @@ class Executor:
         self.home = Home()
         #: Where starts and ends are logged.
         self.log: JobLines | None = None
+        #: Keeps the checkpoints of jobs, and reads them.
+        self.checkpoint: Checkpoint | None = None
         self._rss_kib = 0
         self._runs = 0
 
@@ -184,8 +186,10 @@ class Executor:
 
         told_to_stop(): whether the worker asked the job to stop. Any other JobAborted is a failure.
         """
-        report = self._reporting(call) if call.sealed else self._report
-        context = Context(call, report, self._lease_deadline, self.worker)
+        report, keep = self._report, self.checkpoint
+        if call.sealed:
+            report, keep = self._reporting(call), self._checkpointing(call)
+        context = Context(call, report, self._lease_deadline, self.worker, keep)
         job, log = call.job, self.log
         layers = self._outer.layers + self._inner.layers
         entered = running.set(context)
@@ -221,8 +225,10 @@ class Executor:
 
         told_to_stop(): as in `run`, and for cancellation: a job that cancels itself has failed.
         """
-        report = self._reporting(call) if call.sealed else self._report
-        context = Context(call, report, self._lease_deadline, self.worker)
+        report, keep = self._report, self.checkpoint
+        if call.sealed:
+            report, keep = self._reporting(call), self._checkpointing(call)
+        context = Context(call, report, self._lease_deadline, self.worker, keep)
         layers = self._outer.layers + self._inner.layers
         meter, log = Meter(), self.log
         entered = running.set(context)
@@ -338,6 +344,20 @@ class Executor:
             seal = self._seal.of("reason")
             changes["reason"] = seal.close_text(*where, ending.reason, call.message.content)
         return structs.replace(ending, **changes) if changes else ending
+
+    def _checkpointing(self, call: Call) -> Checkpoint | None:
+        keep, seal = self.checkpoint, self._seal
+        if keep is None or seal is None or not call.sealed:
+            return keep
+        own = seal.of("checkpoint")
+
+        def sealed(queue: str, mid: str, token: str, value: str) -> str | None:
+            if value:
+                value = own.close_text(queue, mid, value, call.message.content)
+            kept = keep(queue, mid, token, value)
+            return own.open_text(queue, mid, kept) if kept else kept
+
+        return sealed
 
     def _reporting(self, call: Call) -> ReportProgress | None:
         report, seal = self._report, self._seal

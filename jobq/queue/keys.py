@@ -13,7 +13,7 @@ nunknowns          hash, mid -> times in a row that it was handed to a worker th
 generations        hash, mid -> token of the first hand-out of this generation, once that attempt is over
 requeue            hash, mid -> `not_before,lock_ms,dedupe_ms:content` to run after this run
 options            hash, mid -> `lock_ms,dedupe_ms`, only for messages that have their own
-progress           hash, mid -> what the running attempt last reported
+progress           hash, mid -> what the running attempt last reported, and behind 0x1e its checkpoint
 ready              list, mids to handle now
 due                sorted set, mids with a backoff by its end
 mid-circle         list, mids that were handed out: locks to watch, done messages to collect

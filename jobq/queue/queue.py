@@ -358,6 +358,14 @@ class Queue:
         reply = self.scripts["progress"].run({"mid": mid, "token": token, "text": text})
         return bool(reply[0] == b"ok")
 
+    def checkpoint(self, mid: str, token: str, value: str = "") -> str | None:
+        """Keep `value` for the next attempt, or without one only read.
+
+        Returns what is kept, '' for nothing; None when this attempt no longer holds the message.
+        """
+        reply = self.scripts["checkpoint"].run({"mid": mid, "token": token, "value": value})
+        return text_of(reply[1]) if reply[0] == b"ok" else None
+
     def status(self, mid: str, *, now: int | None = None) -> Status:
         """Where `mid` is in its life."""
         reply = self.scripts["status"].run({"mid": checked_mid(mid), "now": moment(now)})

@@ -35,7 +35,7 @@ _RESULTS = ("blmove", "exists", "lindex")
 ROLES = {
     "producer": Role(_PRODUCER, _RESULTS, ("sadd",)),
     "worker": Role(
-        (*_PRODUCER, "close", "collect", "counts", "dequeue", "extend", "finish", "progress", "release"),
+        (*_PRODUCER, "checkpoint", "close", "collect", "counts", "dequeue", "extend", "finish", "progress", "release"),
         (*_RESULTS, "blpop", "hget", "lmpop", "lpop"), ("sadd", "smembers"),
         ("hset", "hdel", "hkeys", "hgetall"),
         ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("function|list", "client|unblock"),

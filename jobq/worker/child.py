@@ -126,6 +126,7 @@ class Child:
         self.recycling = Recycling(self.settings)
         self.timers = Timers(2 * self.settings.prefetch_s, self._look_around)
         self.executor = self._executor()
+        self.executor.checkpoint = self.queues.checkpoint
         self.log = plan.log
         if self.log is not None:
             self.executor.log = self.log

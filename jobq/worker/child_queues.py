@@ -297,6 +297,10 @@ class ChildQueues:
         """Report the progress of a running job."""
         return self._progress[queue].progress(mid, token, text)
 
+    def checkpoint(self, queue: str, mid: str, token: str, value: str) -> str | None:
+        """Keep or read the checkpoint of a running job."""
+        return self._progress[queue].checkpoint(mid, token, value)
+
     # Give back.
 
     def release(self, index: int, leases: Sequence[Lease]) -> bool:

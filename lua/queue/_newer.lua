@@ -1,5 +1,5 @@
 -- newer: what enqueue does with a mid that lives. Every branch names the state that it handles.
--- needs: messages options backoffs meta locks requeue add_to any emit leave_circle leave_due leave_ready level now_ms start_newer status tick to_due to_ready wake_up write_options done
+-- needs: messages options backoffs meta locks requeue add_to any emit leave_circle leave_due leave_ready level now_ms start_newer status tick to_due to_ready wake_up write_options done progress
 -- given: what the call asks for: {not_before: epoch ms or nil, own: lock length and dedupe backoff, joined by a comma,
 -- can_update, can_requeue: '0' or '1'}
 -- own: the options that go on where this call gives none
@@ -41,6 +41,7 @@ local function update_queued(mid, content, given)
   if redis.call('HEXISTS', locks, mid) == 1 then return keep_until_recovered(mid, content, given) end
   tick()
   redis.call('HSET', messages, mid, content)
+  redis.call('HDEL', progress, mid) -- the checkpoint is of other arguments
   write_options({mid}, given.own)
   local not_before = given.not_before
   if not_before then

@@ -20,5 +20,8 @@ keys_are(2)
 arguments_are(3)
 
 if redis.call('HGET', tokens, mid) ~= token then return {'stale'} end
-redis.call('HSET', progress, mid, string.sub(text, 1, 1000))
+-- What follows 0x1e is the message's checkpoint.
+local checkpoint = string.match(redis.call('HGET', progress, mid) or '', '\30.*$') or ''
+text = string.gsub(string.sub(text, 1, 1000), '\30', ' ')
+redis.call('HSET', progress, mid, text .. checkpoint)
 return {'ok'}

@@ -34,4 +34,4 @@ if word == 'nil' and dead_id ~= '' then word = 'dead' end
 -- Until the first attempt is over its token is the generation's.
 local generation = redis.call('HGET', generations, mid) or redis.call('HGET', tokens, mid) or ''
 return {word, count_of(nattempts, mid), count_of(ncrashes, mid), count_of(backoffs, mid), count_of(locks, mid), generation, dead_id,
-  redis.call('HGET', progress, mid) or '', count_of(nunknowns, mid)}
+  string.match(redis.call('HGET', progress, mid) or '', '^[^\30]*'), count_of(nunknowns, mid)}

@@ -185,6 +185,17 @@ def grows(ledger: str, name: str, megabytes: int) -> None:
 KEPT: list[bytes] = []
 
 
+@job(name="resumes", **HERE)
+def resumes(ledger: str, name: str) -> None:
+    """Three steps. Its process is killed in the second one, once."""
+    context = current()
+    for step in range(context.checkpoint_value or 1, 4):
+        note(ledger, name, "step", step=step)
+        if step == 2 and context.attempt == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        context.checkpoint(step + 1)
+
+
 @job(name="again", retries=3, **HERE)
 def again(ledger: str, name: str, times: int) -> None:
     """Asks to be retried."""

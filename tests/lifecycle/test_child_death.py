@@ -54,6 +54,14 @@ def test_lines_that_a_killed_child_had_not_written_are_in_the_log(start, send, l
     assert worker.stop() == 0
 
 
+def test_job_of_a_killed_child_goes_on_from_its_checkpoint(queue, start, send, ledger):
+    send("resumes", "r")
+    start("--processes", "1")
+    until(lambda: len(ledger.lines("step")) == 4)
+    until(lambda: queue.admin.counts().messages == 0)
+    assert [line["step"] for line in ledger.lines("step")] == [1, 2, 2, 3]
+
+
 def test_job_of_a_killed_child_does_not_wait_for_its_lease(start, send, ledger):
     start("--processes", "1", "--lease", "1h")
     send("gated", "a")

@@ -14,7 +14,7 @@ ACTIONS: dict[str, Callable[..., None]] = {
     action.__name__: action
     for action in (
         producing.enqueue, producing.cancel, producing.revive, producing.pause, producing.clear,
-        working.dequeue, working.finish, working.release, working.extend, working.forget,
+        working.dequeue, working.finish, working.release, working.extend, working.checkpoint, working.forget,
         working.close, working.collect, working.tick, working.step_back, working.again,
     )
 }  # fmt: skip
@@ -67,6 +67,8 @@ def moves_of(w: World, worker: str) -> Iterator[Action]:
         for name in ("extend", "release"):
             if name in scope.actions:
                 yield name, worker
+        if left.get("checkpoint"):
+            yield "checkpoint", worker
         if left.get("forget"):
             yield "forget", worker
     if left.get("close"):

@@ -83,6 +83,10 @@ def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None
             record.generation, record.fresh = token, False
             record.attempts = record.crashes = record.unknowns = 0
             record.lock, record.dedupe = record.newer_options
+            record.checkpoint = ""
+        if "checkpoint" in w.scope.budget:
+            kept = str(m.command(w.clock, "HGET", "progress", mid) or "").rpartition("\x1e")[2]
+            need(kept == record.checkpoint, f"checkpoint {kept!r}, not {record.checkpoint!r}")
         need(
             lock_at == w.now + lease_of(w, record),
             f"I11 lock until now + {int(str(lock_at)) - w.now}",

@@ -80,7 +80,7 @@ def accepted(
                 record.lock, record.dedupe = options
         if flavour.delay == "":
             not_before = record.not_before
-        record.content, record.not_before = content, not_before
+        record.content, record.not_before, record.checkpoint = content, not_before, ""
         return
     if action == "added":
         need(not record.token, "added although somebody holds it")

@@ -133,6 +133,13 @@ SCOPES = (  # those that take long first
         actions=ALL,
     ),
     Scope(
+        "checkpoints",
+        {"update": UPDATE, "requeue": REQUEUE},
+        {"enqueue": 2, "fail": 2, "forget": 1, "checkpoint": 2, "cancel": 1},
+        endings=("done", "retry", "dead"),
+        actions=("collect",),
+    ),
+    Scope(
         "due one mid at a time",
         {"later": LATER, "deduped later": replace(DEDUPED, delay=3)},
         {"enqueue": 2, "fail": 0, "forget": 0},

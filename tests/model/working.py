@@ -123,6 +123,25 @@ def extend(m: Machine, w: World, worker: str) -> None:
     need("ok" in words or m.unchanged(), "I5 a stale extend changed something")
 
 
+def checkpoint(m: Machine, w: World, worker: str) -> None:
+    """The running job keeps how far it is, and reports progress, which must not touch that."""
+    w.left["checkpoint"] -= 1
+    [hold, *_] = w.holds[worker]
+    record, value = w.records[hold.mid], f"after {hold.content}"
+    reply = m.run("checkpoint", worker, w.clock, hold.mid, hold.token, value)
+    good = record.token == hold.token
+    need(
+        reply == (("ok", value) if good else ("stale",)), f"I5 checkpoint of {hold.token}: {reply}"
+    )
+    need(good or m.unchanged(), "I5 a stale checkpoint changed something")
+    if good:
+        if not record.fresh:
+            record.checkpoint = value
+        m.run("progress", worker, w.clock, hold.mid, hold.token, "half")
+        read = m.run("checkpoint", worker, w.clock, hold.mid, hold.token, "")
+        need(read == ("ok", value), f"a checkpoint reads as {read}")
+
+
 def forget(m: Machine, w: World, worker: str) -> None:
     """The worker dies, or never sees the reply: nobody knows what it holds until the lock ends."""
     w.left["forget"] -= 1

@@ -75,6 +75,7 @@ class Record:
         self.lock: int | str = ""  # of the run at hand, as dedupe
         self.dedupe: int | str = ""
         self.newer_options: tuple[int | str, int | str] = ("", "")  # of what is fresh
+        self.checkpoint = ""  # for the next attempt at this content
         self.dead: tuple[tuple[str, str], ...] = ()  # dead id, content
 
     def copy(self) -> Record:
@@ -90,13 +91,15 @@ class Record:
         self.content, self.fresh, self.not_before = "", False, 0
         self.attempts = self.crashes = self.unknowns = 0
         self.generation, self.lock, self.dedupe, self.newer_options = "", "", "", ("", "")
+        self.checkpoint = ""
 
     def text(self, now: int) -> str:
         until = max(0, self.until - now) if self.token else ""
         waits = max(0, self.not_before - now), max(0, self.deduped_till - now)
         return (
             f"{self.content} {self.fresh} {waits} {until} {self.generation} {self.attempts} "
-            f"{self.crashes} {self.unknowns} {self.lock} {self.dedupe} {self.newer_options} {self.dead}"
+            f"{self.crashes} {self.unknowns} {self.lock} {self.dedupe} {self.newer_options} {self.dead} "
+            f"{self.checkpoint}"
         )
 
 

@@ -39,6 +39,7 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
         queue.extend(list(held.items()), 1, now=now)
         for mid, token in held.items():
             queue.progress(mid, token, "half")
+            queue.checkpoint(mid, token, "7")
         outcomes = ["done", "retry", "dead", "crashed", "snooze", "release", "expired"]
         endings = [
             Ending(

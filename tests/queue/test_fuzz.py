@@ -40,6 +40,7 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
     ending = ("held", held.token, "done", "", 0, "job\x1f1")
     return {
         "cancel": Call(_numbered("held", "ready1", "due1", "none")),
+        "checkpoint": Call(("held", held.token, '{"row":7}')),
         "clear": Call(_numbered()),
         "close": Call((CALLER,)),
         "collect": Call((NOW + 10**7, 3, 100)),

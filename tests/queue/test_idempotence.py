@@ -218,6 +218,7 @@ def test_verbs_without_numbers_are_harmless_to_repeat(stage, facts):
     calls = [
         lambda: queue.extend(stage.holds(), now=at(10)),
         lambda: queue.progress("a", stage.held[0].token, "half"),
+        lambda: queue.checkpoint("a", stage.held[0].token, "7"),
         queue.admin.pause,
         lambda: queue.admin.events_level("off"),
         lambda: queue.admin.collect(now=at(10)),

@@ -271,7 +271,7 @@ def test_worker_runs_sealed_calls_alone(server, redis, registry, ring, mode, tmp
 # -- results, progress and reasons
 
 
-PURPOSES = ("call", "result", "progress", "reason")
+PURPOSES = ("call", "result", "progress", "reason", "checkpoint")
 
 
 @MODES
@@ -393,6 +393,29 @@ def test_progress_is_sealed_and_shown_to_those_with_keys(sealed, redis, ring, re
     assert redis.hget("jobq:{low}:progress", mid).startswith(b"jobq-")
     assert receipt.status().progress.startswith("1 at üü")
     assert "at üü" in place.jobq("status", mid)
+
+
+@MODES
+def test_checkpoint_is_sealed_and_a_forged_one_is_not_read(sealed, redis, ring, registry, mode):
+    place, seen = sealed(mode), []
+
+    def work(what: str) -> None:
+        seen.append(current().checkpoint_value)
+        current().checkpoint({"TREASURE": what})
+
+    job(name="work", registry=registry)(work)
+    runner = Executor(registry, seal=seal_for(ring(mode)))
+    runner.checkpoint = lambda queue, *said: place.queue.checkpoint(*said)
+    place.work.enqueue("live")
+    (message,) = place.queue.dequeue(1).messages
+    for _ in range(2):
+        assert runner.run(runner.resolve("low", message)).outcome == "done"
+    assert seen == [None, {"TREASURE": "live"}]
+    kept = redis.hget("jobq:{low}:progress", message.mid)
+    assert kept.startswith(b"\x1ejobq-") and (b"TREASURE" in kept) == (mode == "sign")
+    redis.hset("jobq:{low}:progress", message.mid, b'\x1e{"TREASURE":"forged"}')
+    assert runner.run(runner.resolve("low", message)).outcome == "retry"
+    assert len(seen) == 2
 
 
 @MODES

@@ -1,0 +1,28 @@
+#!lua flags=allow-oom
+--[[
+checkpoint: keep a value for the next attempt, or read what an earlier one kept.
+
+KEYS
+  tokens:hash progress:hash
+ARGV
+  mid    message id
+  token  of the attempt
+  value  JSON or its seal, at most 32 KiB; '' = only read
+RETURNS  {'ok', the value that is kept now, '' for none} | {'stale'}
+COST     O(1)
+WRITES   nothing for a stale one, or to read
+]]
+local tokens, progress = unpack(KEYS)
+local mid, token, value = unpack(ARGV)
+
+--@include shared/_arguments
+keys_are(2)
+arguments_are(3)
+if #value > 32768 then refuse('value', '32 KiB at most') end
+
+-- Behind 0x1e in the message's field, so that it goes with all that the queue knows of the message.
+local kept = redis.call('HGET', progress, mid) or ''
+if redis.call('HGET', tokens, mid) ~= token then return {'stale'} end
+if value == '' then return {'ok', string.match(kept, '\30(.*)$') or ''} end
+redis.call('HSET', progress, mid, string.match(kept, '^[^\30]*') .. '\30' .. value)
+return {'ok', value}
