@@ -96,7 +96,8 @@ async def send(
     if monotonic() >= queue.listed_until:
         await asyncio.to_thread(queue.list_in_directory)
     own = queue.callers.take()
-    state = queue.scripts["enqueue"].numbered(own, values, rows)
+    dropped = queue.result_keys(mids) if values["drop_results"] else ()
+    state = queue.scripts["enqueue"].numbered(own, values, rows, dropped)
     try:
         reply = await async_client(queue.client).perform(queue.wake_key, state)
     except UnavailableError as error:

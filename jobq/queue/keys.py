@@ -12,7 +12,9 @@ ncrashes           hash, mid -> crashes
 nunknowns          hash, mid -> times in a row that it was handed to a worker that doesn't know its job
 generations        hash, mid -> token of the first hand-out of this generation, once that attempt is over
 requeue            hash, mid -> `not_before,lock_ms,dedupe_ms:content` to run after this run
-options            hash, mid -> `lock_ms,dedupe_ms`, only for messages that have their own
+options            hash, mid -> `lock_ms,dedupe_ms`, only for messages that have their own; in place of dedupe_ms
+                   `@` and until when the mid is taken, or `<` and until when newer content may move the message,
+                   with `>` the newer content itself
 progress           hash, mid -> what the running attempt last reported, and behind 0x1e its checkpoint
 ready              list, mids to handle now
 due                sorted set, mids with a backoff by its end

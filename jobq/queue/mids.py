@@ -51,6 +51,15 @@ def mid_of(digest: bytes) -> str:
     return b2a_base64(digest, newline=False)[:14].translate(_URLSAFE).decode()
 
 
+def users_mid(mid: str) -> str:
+    """`checked_mid` for a mid that a user chose: the others begin with '='."""
+    if mid.startswith("="):
+        raise ConfigError(
+            f"mid {mid!r} can't be used; mids that begin with '=' belong to unique jobs: @job(unique=…)"
+        )
+    return checked_mid(mid)
+
+
 def checked_mid(mid: str) -> str:
     """Return `mid`; raise ConfigError for one that is empty, too long or not printable."""
     if not 0 < len(mid) <= LONGEST_MID or not mid.isprintable():

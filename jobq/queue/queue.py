@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from itertools import chain, islice
 from math import isfinite
 from time import monotonic
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from jobq.client.connection import Client, default_client
 from jobq.client.names import checked_name
@@ -73,11 +73,14 @@ Content = bytes | tuple[str | None, bytes]
 #: The rows of a round trip, and their mids.
 Batch = tuple[list[Argument], Sequence[str]]
 Values = dict[str, Argument]
+#: Once what may a mid that lives be enqueued again.
+Again = Literal["done", "start"]
 #: Errors of a reply of another shape.
 _UNREADABLE = (KeyError, TypeError, AttributeError, ValueError)
 _ADDED = [b"added", b""]
 _NO_OPTIONS: Values = {
-    "now": "", "delay_ms": "", "at": "", "can_update": 0, "can_requeue": 0, "lock_ms": "", "dedupe_ms": "",
+    "now": "", "delay_ms": "", "at": "", "can_update": 0, "can_requeue": 0, "again": "",
+    "lock_ms": "", "dedupe_ms": "", "at_most_ms": "", "drop_results": "",
 }  # fmt: skip
 
 
@@ -88,8 +91,12 @@ class EnqueueOptions(TypedDict, total=False):
     at: datetime | float | None
     can_update: bool
     can_requeue: bool
+    again: Again | None
     dedupe: Duration | None
+    throttle: Duration | None
+    at_most: Duration | None
     lease: Duration | None
+    drop_results: bool
     now: int | None
 
 
@@ -121,6 +128,10 @@ class Queue:
     def result_key(self, mid: str) -> str:
         """Where the result of `mid` is kept, as a list of one."""
         return keys.result(self.prefix, mid)
+
+    def result_keys(self, mids: Sequence[str]) -> list[str]:
+        """Where the results of these mids are kept."""
+        return [keys.result(self.prefix, mid) for mid in mids]
 
     def enqueue(
         self,
@@ -158,12 +169,16 @@ class Queue:
 
         delay (seconds or timedelta) or at (datetime with a zone, or epoch seconds): not before then.
         can_update: newer content replaces what waits under the same mid. can_requeue: newer content runs
-        after the current run. dedupe: how long to refuse the mid after it is done; without it only until
-        it is collected. lease: the least length of this message's leases. durability: memory, disk or replicas=n
-        instead of the client's. Raises ConfigError or CodecError for a bad mid, option or size, ServerFullError when
-        the server takes no writes (memory or disk full, replicas missing), NotDurableError for the messages of
-        a round trip that were accepted but not as durably as asked, UnavailableError when the outcome of a call
-        is unknown (its `mids` are the messages), BufferFullError when the client has an outage buffer and that is full.
+        after the current run. again="done": a new message may take the mid once the one before is done; "start": once
+        it runs, to run after it, unless newer content waits for that already. dedupe: how long to refuse the mid after
+        it is done; without it only until it is collected. throttle: how long to refuse it from now on, also when it is
+        done earlier. at_most: how long after the first content `delay` of later ones may move the message.
+        drop_results: delete the results that earlier messages of these mids left. lease: the least length of this
+        message's leases. durability: memory, disk or replicas=n instead of the client's. Raises ConfigError or
+        CodecError for a bad mid, option or size, ServerFullError when the server takes no writes (memory or disk full,
+        replicas missing), NotDurableError for the messages of a round trip that were accepted but not as durably as
+        asked, UnavailableError when the outcome of a call is unknown (its `mids` are the messages), BufferFullError
+        when the client has an outage buffer and that is full.
         """
         values = enqueue_values(**options) if options else _NO_OPTIONS
         done, batches = EnqueuedMany(), batches_of(contents)
@@ -425,7 +440,8 @@ class Queue:
             self.list_in_directory()
         own = caller or self.callers.take()
         script = self.scripts["enqueue"]
-        state = script.numbered(own, values, rows, tries=tries)
+        dropped = self.result_keys(mids) if values["drop_results"] else ()
+        state = script.numbered(own, values, rows, dropped, tries)
         confirmation = exchange = None
         if level != "memory":
             confirmation = Confirmation(level, self.client, f"{self.prefix}call:{own.id}")
@@ -468,7 +484,8 @@ class Queue:
                 if monotonic() >= self.listed_until:
                     self.list_in_directory()
                 own = self.callers.take()
-                state = script.numbered(own, values, batch[0])
+                dropped = self.result_keys(batch[1]) if values["drop_results"] else ()
+                state = script.numbered(own, values, batch[0], dropped)
                 calls.send(state)
                 under_way.append((own, state, batch[1]))
                 if len(under_way) > 1:
@@ -510,28 +527,46 @@ def queue_scripts(client: Client, area: str, name: str) -> BoundScripts:
     return BoundScripts(client, area, prefix, partial(keys.key, prefix), f"queue {name!r}")
 
 
-def enqueue_values(
-    *,
-    delay: Duration | None = None,
-    at: datetime | float | None = None,
-    can_update: bool = False,
-    can_requeue: bool = False,
-    dedupe: Duration | None = None,
-    lease: Duration | None = None,
-    now: int | None = None,
-) -> Values:
+def enqueue_values(**options: Unpack[EnqueueOptions]) -> Values:
     """The options of an enqueue as the arguments of its script."""
+    unknown = options.keys() - EnqueueOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"enqueue takes no option {min(unknown)!r}")
+    delay, at, lease = options.get("delay"), options.get("at"), options.get("lease")
     if delay is not None and at is not None:
         raise ConfigError(f"delay={delay!r} and at={at!r} contradict each other; give one")
     return {
-        "now": moment(now),
+        "now": moment(options.get("now")),
         "delay_ms": _milliseconds("delay", delay),
         "at": _epoch_ms(at),
-        "can_update": int(can_update),
-        "can_requeue": int(can_requeue),
+        "can_update": int(options.get("can_update", False)),
+        "can_requeue": int(options.get("can_requeue", False)),
+        "again": options.get("again") or "",
         "lock_ms": "" if lease is None else _lease_ms(lease),
-        "dedupe_ms": _milliseconds("dedupe", dedupe),
+        "dedupe_ms": _dedupe_ms(options.get("dedupe"), options.get("throttle")),
+        "at_most_ms": _at_most_ms(options.get("at_most"), options),
+        "drop_results": 1 if options.get("drop_results") else "",
     }
+
+
+def _dedupe_ms(dedupe: Duration | None, throttle: Duration | None) -> Argument:
+    if throttle is None:
+        return _milliseconds("dedupe", dedupe)
+    if dedupe is not None:
+        raise ConfigError(
+            f"dedupe={dedupe!r} and throttle={throttle!r} contradict each other; give one"
+        )
+    return f"@{_milliseconds('throttle', throttle)!s}"
+
+
+def _at_most_ms(at_most: Duration | None, options: EnqueueOptions) -> Argument:
+    if at_most is not None:
+        others = (options.get("at"), options.get("dedupe"), options.get("throttle"))
+        if options.get("delay") is None or others != (None, None, None):
+            raise ConfigError(
+                f"at_most={at_most!r} bounds a delay; give delay=…, and neither dedupe nor throttle"
+            )
+    return _milliseconds("at_most", at_most)
 
 
 def _rows(batch: Sequence[Content]) -> Batch:

@@ -11,8 +11,11 @@ local function add_to(key, field, change)
   return math.max(0, change)
 end
 
--- {lock length or nil, dedupe backoff or nil}, ms
+-- The options of a message: lock length, comma, and one of: how long its mid is taken after the run; '@' and until when
+-- it is taken; '<' and the latest moment that newer content may move it to; '>' and the same for the content that waits
+-- behind its run. -> lock length or nil, dedupe backoff or nil, ms; the moment of '@' or nil
 local function own_options(text)
-  local lock_ms, dedupe_ms = string.match(text or '', '^(%d*),(%d*)')
-  return stored(lock_ms, LONGEST_LOCK_MS, nil), stored(dedupe_ms, LATEST_MS, nil)
+  local lock_ms, sign, number = string.match(text or '', '^(%d*),([@<>]?)(%d*)')
+  number = stored(number, LATEST_MS, nil)
+  return stored(lock_ms, LONGEST_LOCK_MS, nil), sign == '' and number or nil, sign == '@' and number or nil
 end

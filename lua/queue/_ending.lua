@@ -3,7 +3,7 @@
 local function to_dead(mid, reason)
   local id = mid .. '#' .. (redis.call('HGET', generations, mid) or redis.call('HGET', tokens, mid) or '')
   reason = string.sub(reason, 1, 16384)
-  local own = string.match(redis.call('HGET', options, mid) or ',', '^%d*,%d*$') or ','
+  local own = string.match(redis.call('HGET', options, mid) or ',', '^%d*,%d*') or ','
   local head = {count_of(nattempts, mid), count_of(ncrashes, mid), own, #reason, reason}
   redis.call('ZADD', dead, now_ms, id)
   redis.call('HSET', dead_messages, id, table.concat(head, '\31') .. (redis.call('HGET', messages, mid) or ''))

@@ -33,8 +33,10 @@ end
 -- shape were written by another program. All of them are content then, which a worker can't read.
 local function start_newer(mid, newer)
   local head, not_before, lock_ms, dedupe_ms = string.match(newer, '^((%d*),(%d*),(%d*):)')
+  local latest = string.match(redis.call('HGET', options, mid) or '', '^%d*,>(%d+)')
   forget_sides(mid)
   redis.call('HSET', messages, mid, string.sub(newer, #(head or '') + 1))
+  if latest then dedupe_ms = '<' .. latest end
   if head and lock_ms .. dedupe_ms ~= '' then
     redis.call('HSET', options, mid, lock_ms .. ',' .. dedupe_ms)
     any.options, any.sides = true, true

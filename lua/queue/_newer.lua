@@ -1,23 +1,52 @@
 -- newer: what enqueue does with a mid that lives. Every branch names the state that it handles.
 -- needs: messages options backoffs meta locks requeue add_to any emit leave_circle leave_due leave_ready level now_ms start_newer status tick to_due to_ready wake_up write_options done progress
 -- given: what the call asks for: {not_before: epoch ms or nil, own: lock length and dedupe backoff, joined by a comma,
--- can_update, can_requeue: '0' or '1'}
+-- can_update, can_requeue: '0' or '1', again: '', 'done' or 'start', at_most_ms: number or nil}
 -- own: the options that go on where this call gives none
 local function keep_for_later(mid, content, given, action, own)
   tick()
   local till = given.not_before and string.format('%.0f', given.not_before) or ''
-  own = given.own == ',' and own and string.match(own, '^%d*,%d*$') or given.own
+  own = string.match(given.own == ',' and own or given.own, '^%d*,%d*') or ','
   redis.call('HSET', requeue, mid, till .. ',' .. own .. ':' .. content)
   any.newer, any.sides = true, true
   return action, ''
 end
 
+-- A call that may move what waits for so long only: the first content of a burst says until when, and that bounds the
+-- later ones. sign: '<' for what waits, '>' for what waits behind a run. begins: this content is the first one.
+-- -> given, with the time and the options for this mid
+local function bounded(mid, given, sign, begins)
+  if not given.at_most_ms then return given end
+  tick()
+  local lock_ms, kept, latest, rest = string.match(redis.call('HGET', options, mid) or '', '^(%d*),([@<>]?)(%d*)(.*)$')
+  latest = not begins and kept == sign and stored(latest, LATEST_MS, nil)
+  -- A message that waits longer than that waits for a retry: it ran, and a new burst begins.
+  local waits_till = sign == '<' and stored(redis.call('HGET', backoffs, mid), LATEST_MS, 0) or 0
+  if not latest or waits_till > math.max(latest, now_ms) then latest = math.min(LATEST_MS, now_ms + given.at_most_ms) end
+  local given_lock = string.match(given.own, '^%d*')
+  if given_lock == '' then given_lock = lock_ms or '' end
+  write_options({mid}, given_lock .. ',' .. sign .. string.format('%.0f', latest) .. (rest or ''))
+  return {
+    not_before = math.min(given.not_before, latest), own = given_lock .. ',', can_update = given.can_update,
+    can_requeue = given.can_requeue, again = given.again,
+  }
+end
+
+-- Whether the mid of a finished message is free for this call. `again` respects a dedupe that was asked for, which what a
+-- cancel leaves is not: that lasts until the lock of the cancelled run ends.
+local function is_free(mid, given, word)
+  if given.can_requeue == '1' then return true end
+  if given.again == '' or word == 'done-with-requeue' then return false end
+  return word == 'done-awaiting-gc' or not string.find(redis.call('HGET', options, mid) or '', '^%d*,@?%d')
+end
+
 -- done: start over at once, unless a dedupe backoff still runs
 local function enqueue_done(mid, content, given, word)
   local waiting = word == 'done-with-requeue'
-  if waiting and given.can_update == '1' then return keep_for_later(mid, content, given, 'updated') end
-  if given.can_requeue ~= '1' then return 'exists', word end
+  if waiting and given.can_update == '1' then return keep_for_later(mid, content, bounded(mid, given, '>'), 'updated') end
+  if not is_free(mid, given, word) then return 'exists', word end
   if waiting and level == 'all' then emit('superseded', mid, now_ms) end
+  given = bounded(mid, given, '>', true)
   if word ~= 'done-awaiting-gc' then return keep_for_later(mid, content, given, 'requeued') end
   keep_for_later(mid, content, given)
   if redis.call('HEXISTS', backoffs, mid) == 1 then
@@ -27,12 +56,15 @@ local function enqueue_done(mid, content, given, word)
     leave_circle(mid)
   end
   start_newer(mid, redis.call('HGET', requeue, mid))
+  if string.find(given.own, '@', 1, true) then write_options({mid}, given.own) end
   return 'added', ''
 end
 
 -- queued under an expired lock: the walk ends that run, by the worker's limit of crashes, and starts this content
 local function keep_until_recovered(mid, content, given)
-  local own = any.newer and redis.call('HEXISTS', requeue, mid) == 1 and '' or redis.call('HGET', options, mid)
+  local waiting = any.newer and redis.call('HEXISTS', requeue, mid) == 1
+  local own = waiting and '' or redis.call('HGET', options, mid)
+  given = bounded(mid, given, '>', not waiting)
   wake_up()
   return keep_for_later(mid, content, given, 'updated', own)
 end
@@ -42,7 +74,7 @@ local function update_queued(mid, content, given)
   tick()
   redis.call('HSET', messages, mid, content)
   redis.call('HDEL', progress, mid) -- the checkpoint is of other arguments
-  write_options({mid}, given.own)
+  if given.at_most_ms then given = bounded(mid, given, '<') else write_options({mid}, given.own) end
   local not_before = given.not_before
   if not_before then
     local waits = redis.call('HEXISTS', backoffs, mid) == 1
@@ -64,7 +96,12 @@ local function enqueue_again(mid, content, given)
     if given.can_update ~= '1' then return 'exists', word end
     return update_queued(mid, content, given)
   end
-  if word == 'locked-with-requeue' and given.can_update == '1' then return keep_for_later(mid, content, given, 'updated') end
-  if given.can_requeue == '1' then return keep_for_later(mid, content, given, 'requeued') end
+  local waiting = word == 'locked-with-requeue'
+  if waiting and given.can_update == '1' then
+    return keep_for_later(mid, content, bounded(mid, given, '>'), 'updated')
+  end
+  if given.can_requeue == '1' or (given.again == 'start' and not waiting) then
+    return keep_for_later(mid, content, bounded(mid, given, '>', not waiting), 'requeued')
+  end
   return 'exists', word
 end

@@ -7,8 +7,8 @@ end
 
 local function finish_done(mid, detail)
   local own = any.options and redis.call('HGET', options, mid)
-  local _, dedupe_ms = own_options(own or '')
-  dedupe_ms = tonumber(detail) or dedupe_ms or 0
+  local _, dedupe_ms, taken_till = own_options(own or '')
+  dedupe_ms = tonumber(detail) or dedupe_ms or (taken_till and taken_till - now_ms) or 0
   if dedupe_ms > 0 then
     dedupe_until(mid, now_ms + dedupe_ms)
   else

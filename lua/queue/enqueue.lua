@@ -6,6 +6,7 @@ KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
   left_ready:set left_circle:set eoq_backoff:string wake:list meta:hash events:stream last_call:string
+  then one result:list per message, where drop_results is 1
 ARGV
   caller       1-64 printable ASCII characters, the connection's random id
   number       of this call, counted up by the caller
@@ -14,8 +15,13 @@ ARGV
   at           not before this epoch ms, '' = see delay_ms
   can_update   1: newer content may replace what waits
   can_requeue  1: newer content may run after the current run, or at once when that is done
+  again        for a mid that lives. done: a new message once that one is done; start: also during its run, to run
+               after it, unless newer content waits behind it already; '': see can_update and can_requeue
   lock_ms      least length of this message's locks, 1-86400000, '' = the worker's lease
-  dedupe_ms    how long to refuse its mid after it is done, '' = until collected
+  dedupe_ms    how long to refuse its mid after it is done, '' = until collected; '@' and ms: refuse it so long from
+               now on, also when it is done earlier
+  at_most_ms   how long after now can_update may move a message that this call adds, '' = without end; needs delay_ms
+  drop_results  1: delete the result that an earlier message of the same mid left, '' = keep it
   then two per message: mid, content, 1-1000 messages
 RETURNS  {per message: action, reason}: 'added' '' | 'updated' '' | 'requeued' '' | 'exists' status;
          {'closed'}
@@ -25,19 +31,19 @@ WRITES   nothing for 'exists'; nothing at all when memory is full or the call is
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, eoq_backoff, wake, meta, events,
   last_call = unpack(KEYS)
-local caller, number, now, delay_ms, at, can_update, can_requeue, lock_ms, dedupe_ms = unpack(ARGV, 1, 9)
+local caller, number, now, delay_ms, at, can_update, can_requeue, again, lock_ms, dedupe_ms, at_most_ms, drop_results = unpack(ARGV, 1, 12)
 
 -- The usual call: one new message of a plain text mid, that asks for nothing. What it touches is read before its first
 -- write, and no function is made. Whatever isn't usual goes on to the general case, with nothing written yet.
-if #KEYS == 22 and #ARGV == 11 and now == '' and delay_ms == '' and at == '' and lock_ms == '' and dedupe_ms == '' then
-  local mid, content = ARGV[10], ARGV[11]
+if #KEYS == 22 and #ARGV == 14 and now .. delay_ms .. at .. lock_ms .. dedupe_ms .. at_most_ms .. drop_results == '' then
+  local mid, content = ARGV[13], ARGV[14]
   local recorded = redis.call('GET', last_call)
   local last_number = recorded and tonumber(string.match(recorded, '^%d+')) or -1
   local level, longest = unpack(redis.call('HMGET', meta, 'events', 'max_content'))
   local notes, nwake = redis.call('SCARD', left_ready), redis.call('LLEN', wake)
   redis.call('LLEN', ready)
   if (can_update == '0' or can_update == '1') and (can_requeue == '0' or can_requeue == '1')
-    and #mid <= 512 and string.find(mid, '^[ -~]+$') and #content <= (tonumber(longest) or -1)
+    and (again == '' or again == 'done' or again == 'start') and #mid <= 512 and string.find(mid, '^[ -~]+$') and #content <= (tonumber(longest) or -1)
     and #content <= 1048576 and #caller <= 64 and string.find(caller, '^[!-~]+$')
     and #number <= 15 and string.find(number, '^%d+$')
     and tonumber(number) > last_number and (not recorded or last_number >= 0) and level ~= 'all' and notes == 0
@@ -51,13 +57,19 @@ if #KEYS == 22 and #ARGV == 11 and now == '' and delay_ms == '' and at == '' and
 end
 
 --@include shared/_arguments
-keys_are(22)
-arguments_are(9, 1, 1000, 2)
+local FIXED_KEYS, FIXED = 22, 12
+arguments_are(FIXED, 1, 1000, 2)
+one_of('drop_results', drop_results, '', '1')
+keys_are(FIXED_KEYS + (drop_results == '1' and (#ARGV - FIXED) / 2 or 0))
 --@include _stored
 one_of('can_update', can_update, '0', '1')
 one_of('can_requeue', can_requeue, '0', '1')
 whole_or_none('lock_ms', lock_ms, 1, LONGEST_LOCK_MS)
-whole_or_none('dedupe_ms', dedupe_ms, 0, MOST_MS)
+one_of('again', again, '', 'done', 'start')
+local from_now_ms = string.match(dedupe_ms, '^@(.*)$')
+whole_or_none('dedupe_ms', from_now_ms or dedupe_ms, 0, MOST_MS)
+at_most_ms = whole_or_none('at_most_ms', at_most_ms, 0, MOST_MS)
+if at_most_ms and (delay_ms == '' or dedupe_ms ~= '') then refuse('at_most_ms', 'with delay_ms and without dedupe_ms') end
 delay_ms, at = whole_or_none('delay_ms', delay_ms, 0, MOST_MS), whole_or_none('at', at, 0, LATEST_MS)
 --@include shared/_caller
 --@include shared/_call
@@ -69,13 +81,18 @@ read_clock(now)
 local not_before = at or (delay_ms and math.min(LATEST_MS, now_ms + delay_ms))
 --@include _text
 
+-- What is kept beside the message: two fields, as _counters reads them.
+local own = lock_ms .. ',' .. dedupe_ms
+if from_now_ms then own = lock_ms .. ',@' .. string.format('%.0f', math.min(LATEST_MS, now_ms + from_now_ms)) end
+if at_most_ms then own = lock_ms .. ',<' .. string.format('%.0f', math.min(LATEST_MS, now_ms + at_most_ms)) end
+
 local mids, words, longest = {}, {}, max_content
-for i = 10, #ARGV, 2 do
+for i = FIXED + 1, #ARGV, 2 do
   local mid, size = ARGV[i], #ARGV[i + 1]
   if mid == '' or #mid > 512 then refuse('a mid', '1 to 512 bytes') end
   if size > 1048576 then refuse('a content', '1 MiB at most') end
   if size > longest then longest = size end
-  mids[i / 2 - 4], words[i - 9], words[i - 8] = mid, 'added', ''
+  mids[(i - FIXED + 1) / 2], words[i - FIXED], words[i - FIXED + 1] = mid, 'added', ''
 end
 if not is_text(table.concat(mids, ' ')) then refuse('a mid', 'UTF-8 without control characters') end
 if call.refused then return {'closed'} end
@@ -89,7 +106,7 @@ end
 local any = {left_ready = redis.call('SCARD', left_ready) > 0}
 local nwake = redis.call('LLEN', wake)
 probe('LLEN', ready)
-if lock_ms .. dedupe_ms ~= '' then redis.call('HEXISTS', options, '') end
+if own ~= ',' then redis.call('HEXISTS', options, '') end
 if not_before then
   redis.call('ZRANK', due, '')
   redis.call('HEXISTS', backoffs, '')
@@ -100,14 +117,15 @@ end
 --@include _place
 --@include _accept
 
-local batch, lives = {unpack(ARGV, 10)}, {}
+local batch, lives = {unpack(ARGV, FIXED + 1)}, {}
 local write = write_each
 if #batch > 2 then
   if #batch / 2 * max_content <= MOST_BYTES then write = write_together else probe_live() end
 end
 local new = write(batch, lives, probe_live)
 if new[1] then
-  write_options(new, lock_ms .. ',' .. dedupe_ms)
+  write_options(new, own)
+  if at_most_ms then not_before = math.min(not_before, now_ms + at_most_ms) end
   if not_before and not_before > now_ms then put_due(new, not_before) else put_ready(new) end
 end
 
@@ -120,7 +138,8 @@ if next(lives) then
 --@include _generation
 --@include _newer
   local given = {
-    not_before = not_before, own = lock_ms .. ',' .. dedupe_ms, can_update = can_update, can_requeue = can_requeue,
+    not_before = not_before, own = own, can_update = can_update, can_requeue = can_requeue, again = again,
+    at_most_ms = at_most_ms,
   }
   for i = 1, #batch, 2 do
     if lives[i] then words[i], words[i + 1] = enqueue_again(batch[i], batch[i + 1], given) end
@@ -131,9 +150,12 @@ if next(lives) then
   end
 end
 
-for i = 10, level == 'all' and #ARGV or 0, 2 do
-  if words[i - 9] ~= 'exists' then
-    local action = words[i - 9] == 'added' and '' or words[i - 9]
+for i = FIXED + 1, drop_results == '1' and #ARGV or 0, 2 do
+  if words[i - FIXED] == 'added' then redis.call('UNLINK', KEYS[FIXED_KEYS + (i - FIXED + 1) / 2]) end
+end
+for i = FIXED + 1, level == 'all' and #ARGV or 0, 2 do
+  if words[i - FIXED] ~= 'exists' then
+    local action = words[i - FIXED] == 'added' and '' or words[i - FIXED]
     emit('enqueued', ARGV[i], now_ms, '\31\31\31\31\31\31\31' .. action .. '\31\31' .. #ARGV[i + 1])
   end
 end

@@ -20,8 +20,13 @@ ACCEPTS = {
 }
 
 
-def expected_action(word: str, flavour: Flavour) -> str:
+def expected_action(record: Record, word: str, flavour: Flavour) -> str:
     by_update, by_requeue, otherwise = ACCEPTS[word]
+    if flavour.again and not flavour.requeue:
+        if word == "done-awaiting-gc" or (word == "done-with-backoff" and record.cancelled):
+            return by_requeue
+        if word == "locked" and flavour.again == "start":
+            return by_requeue
     if flavour.update and by_update:
         return by_update
     return (flavour.requeue and by_requeue) or otherwise or "exists"
@@ -44,11 +49,14 @@ def enqueue(m: Machine, w: World, mids: str, flavour_name: str) -> None:
     for mid in batch:
         w.ncontents += 1
         items += [mid, f"c{w.ncontents}"]
-    options = (flavour.delay, "", flavour.update, flavour.requeue, flavour.lock, flavour.dedupe)
+    options = (
+        flavour.delay, "", flavour.update, flavour.requeue, flavour.again, flavour.lock, flavour.dedupe,
+        flavour.at_most, "",
+    )  # fmt: skip
     reply = call(m, w, "enqueue", "P", *options, *items)
     for i in range(0, len(items), 2):
         mid, content, action, word = items[i], items[i + 1], str(reply[i]), words[items[i]]
-        expected = expected_action(word, flavour)
+        expected = expected_action(w.records[mid], word, flavour)
         need(action == expected, f"I15 enqueue of a {word} {mid} answered {action}, not {expected}")
         if action == "exists":
             need(reply[i + 1] == word, f"{mid} exists as {reply[i + 1]}, not as {word}")
@@ -65,7 +73,11 @@ def accepted(
     w: World, record: Record, action: str, word: str, content: str, flavour: Flavour
 ) -> None:
     not_before = w.now + int(flavour.delay) if flavour.delay != "" else 0
-    options = (flavour.lock, flavour.dedupe)
+    options = (flavour.lock, dedupe_of(w, action, flavour))
+    if flavour.at_most != "":
+        not_before = min(not_before, latest_of(w, record, action, word, int(flavour.at_most)))
+    elif action != "updated" and not record.fresh:
+        record.latest = 0
     if action == "updated" and word.startswith("queued") and record.token:
         # Under an expired lock it waits until somebody recovers that run.
         if not record.fresh and options == ("", ""):
@@ -74,13 +86,7 @@ def accepted(
         record.newer_options = options
         return
     if action == "updated" and word.startswith("queued"):
-        if options != ("", ""):
-            record.newer_options = options
-            if not record.fresh:
-                record.lock, record.dedupe = options
-        if flavour.delay == "":
-            not_before = record.not_before
-        record.content, record.not_before, record.checkpoint = content, not_before, ""
+        updated(record, content, options, record.not_before if flavour.delay == "" else not_before)
         return
     if action == "added":
         need(not record.token, "added although somebody holds it")
@@ -88,6 +94,36 @@ def accepted(
         not_before = max(not_before, record.deduped_till)
     record.accept(content, not_before)
     record.newer_options = options
+
+
+def updated(
+    record: Record, content: str, options: tuple[int | str, int | str], not_before: int
+) -> None:
+    """What waits is replaced."""
+    if options != ("", ""):
+        record.newer_options = options
+        if not record.fresh:
+            record.lock, record.dedupe = options
+    record.content, record.not_before, record.checkpoint = content, not_before, ""
+
+
+def dedupe_of(w: World, action: str, flavour: Flavour) -> int | str:
+    """How long the mid is taken. The window of a call that a cancelled run holds back isn't kept."""
+    if not isinstance(flavour.dedupe, str) or not flavour.dedupe:
+        return flavour.dedupe
+    return "" if action == "requeued" else f"@{w.now + int(flavour.dedupe[1:])}"
+
+
+def latest_of(w: World, record: Record, action: str, word: str, at_most: int) -> int:
+    """U3: the first content of a burst says until when it may be moved; a retry or a run begins a new one."""
+    begins = not record.latest or action == "added"
+    if word.startswith("queued") and not record.token:
+        begins |= record.not_before > max(record.latest, w.now)
+    elif not word.endswith("requeue"):
+        begins |= not record.fresh
+    if begins:
+        record.latest = w.now + at_most
+    return record.latest
 
 
 def cancel(m: Machine, w: World, mid: str) -> None:
@@ -102,6 +138,7 @@ def cancel(m: Machine, w: World, mid: str) -> None:
     if not over:
         # Whoever holds it may run until the lock ends, so that the mid is taken as long.
         until = record.until if record.token else 0
+        record.cancelled = record.dedupe == ""
         record.settle()
         record.token = ""
         if until > w.now:

@@ -22,6 +22,12 @@ DEDUPED = Flavour(dedupe=2)
 LONG = Flavour(lock=6)
 SHORT = Flavour(lock=2, update=1)
 
+UNIQUE = Flavour(again="done")
+UNTIL_START = Flavour(again="start")
+NEWEST = Flavour(again="start", update=1)
+THROTTLED = Flavour(again="done", dedupe="@6")
+DEBOUNCED = Flavour(again="start", update=1, delay=3, at_most=5)
+
 ALL = ("extend", "release", "collect")
 
 SCOPES = (  # those that take long first
@@ -138,6 +144,29 @@ SCOPES = (  # those that take long first
         {"enqueue": 2, "fail": 2, "forget": 1, "checkpoint": 2, "cancel": 1},
         endings=("done", "retry", "dead"),
         actions=("collect",),
+    ),
+    Scope(
+        "unique until done or started",
+        {"unique": UNIQUE, "until start": UNTIL_START, "newest": NEWEST},
+        {"enqueue": 3, "fail": 2, "cancel": 1, "forget": 1},
+        batches=("m1,m1",),
+        endings=("done", "retry", "dead", "crashed"),
+        actions=("extend", "collect"),
+    ),
+    Scope(
+        "throttled",
+        {"throttled": THROTTLED, "unique": UNIQUE},
+        {"enqueue": 3, "fail": 2, "cancel": 1, "forget": 1},
+        endings=("done", "retry", "dead"),
+        actions=("extend", "collect"),
+    ),
+    Scope(
+        "debounced",
+        {"debounced": DEBOUNCED},
+        {"enqueue": 4, "fail": 1, "cancel": 1, "forget": 1},
+        endings=("done", "retry"),
+        actions=("collect",),
+        backoff=9,
     ),
     Scope(
         "due one mid at a time",

@@ -83,7 +83,7 @@ def ended(
     if outcome == "dead":
         buried(record, hold.mid)
     elif outcome == "done" and not fresh:
-        record.deduped_till = w.now + int(record.dedupe) if record.dedupe != "" else 0
+        record.deduped_till, record.cancelled = deduped_till(w.now, record.dedupe), False
         record.settle()
     elif outcome == "expired" and not fresh:
         record.settle()
@@ -94,6 +94,12 @@ def ended(
         elif outcome != "release":
             record.unknowns = 0
         record.not_before = w.now + int(detail or 0)
+
+
+def deduped_till(now: int, dedupe: int | str) -> int:
+    if isinstance(dedupe, str):
+        return int(dedupe[1:]) if dedupe and int(dedupe[1:]) > now else 0
+    return now + dedupe
 
 
 def release(m: Machine, w: World, worker: str) -> None:

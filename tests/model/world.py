@@ -14,6 +14,9 @@ class Flavour:
     requeue: int = 0
     lock: int | str = ""
     dedupe: int | str = ""
+    """'@3': refused for 3 ms from the enqueue on."""
+    again: str = ""
+    at_most: int | str = ""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,9 @@ class Record:
         self.generation = self.token = ""  # of this generation; of its holder, "" when nobody's
         self.until = self.attempts = self.crashes = self.unknowns = 0
         self.lock: int | str = ""  # of the run at hand, as dedupe
-        self.dedupe: int | str = ""
+        self.dedupe: int | str = ""  # '@' and a moment: until then, whenever the run ends
+        self.latest = 0  # of a burst: newer content moves what waits no further than this
+        self.cancelled = False  # what keeps the mid taken is a run that was cancelled, not a dedupe
         self.newer_options: tuple[int | str, int | str] = ("", "")  # of what is fresh
         self.checkpoint = ""  # for the next attempt at this content
         self.dead: tuple[tuple[str, str], ...] = ()  # dead id, content
@@ -92,15 +97,27 @@ class Record:
         self.attempts = self.crashes = self.unknowns = 0
         self.generation, self.lock, self.dedupe, self.newer_options = "", "", "", ("", "")
         self.checkpoint = ""
+        self.latest = 0
 
     def text(self, now: int) -> str:
         until = max(0, self.until - now) if self.token else ""
-        waits = max(0, self.not_before - now), max(0, self.deduped_till - now)
+        waits = (
+            max(0, self.not_before - now),
+            max(0, self.deduped_till - now),
+            max(0, self.latest - now),
+        )
+        dedupe, (lock, newer_dedupe) = relative(self.dedupe, now), self.newer_options
+        newer_options = lock, relative(newer_dedupe, now)
         return (
             f"{self.content} {self.fresh} {waits} {until} {self.generation} {self.attempts} "
-            f"{self.crashes} {self.unknowns} {self.lock} {self.dedupe} {self.newer_options} {self.dead} "
-            f"{self.checkpoint}"
+            f"{self.crashes} {self.unknowns} {self.lock} {dedupe} {newer_options} {self.dead} "
+            f"{self.cancelled} {self.checkpoint}"
         )
+
+
+def relative(dedupe: int | str, now: int) -> int | str:
+    """A dedupe until a moment, by the time that is left."""
+    return f"@{max(0, int(dedupe[1:]) - now)}" if isinstance(dedupe, str) and dedupe else dedupe
 
 
 @dataclass(slots=True)

@@ -128,6 +128,8 @@ VERBS: dict[str, Callable[[Held], str]] = {
     "enqueue, delayed": _enqueue(delay=60),
     "enqueue, can_update": _enqueue(can_update=True),
     "enqueue, can_requeue": _enqueue(can_requeue=True),
+    "enqueue, again=done": _enqueue(again="done"),
+    "enqueue, again=start": _enqueue(again="start"),
     "dequeue": _dequeue,
     "finish done": lambda held: held.end("done"),
     "finish done, dedupe": lambda held: held.end("done", backoff=HOUR_MS / 1000),

@@ -48,7 +48,12 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
         "counts": Call(()),
         "dead": Call(("", 0, 10)),
         "dequeue": Call(_numbered(1_000, 3, 5)),
-        "enqueue": Call(_numbered(5, "", 1, 1, 50, 60, "new", "content", "held", "newer", "due1", "x")),
+        "enqueue": Call(
+            _numbered(
+                5, "", 1, 1, "start", 50, 60, "", 1, "new", "content", "held", "newer", "due1", "x"
+            ),
+            tuple(map(queue.result_key, ("new", "held", "due1"))),
+        ),
         "extend": Call((NOW + 5_000, 1_000, "held", held.token)),
         "finish": Call(
             _numbered(1_000, 3, 2, 1, *ending, 1, 60_000, "result"), (queue.result_key("held"),)

@@ -87,6 +87,10 @@ local renderers = {
     local text = pairs_of(value)
     return (string.gsub(text, '=(%d+),', function(at) return '=' .. left_ms(at) .. ',' end))
   end,
+  options = function(value)
+    local text = pairs_of(value)
+    return (string.gsub(text, '([@<>])(%d+)', function(sign, at) return sign .. left_ms(at) end))
+  end,
   eoq_backoff = function(value) return left_ms(value.px) end,
   ndry_runs = function(value) return value.s end,
   dead = function(value) return table.concat(R.members(value), ' ') end,
