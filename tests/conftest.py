@@ -94,8 +94,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 def kinds_for(metafunc: pytest.Metafunc) -> list[str]:
     """Return the servers of a test: one if what it checks is the same on each."""
-    there = kinds(metafunc.config)
-    return there[:1] if metafunc.definition.get_closest_marker("one_server") else there
+    there, marker = kinds(metafunc.config), metafunc.definition.get_closest_marker
+    return there[:1] if any(map(marker, ("one_server", "loop", "main_thread"))) else there
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

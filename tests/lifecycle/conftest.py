@@ -80,7 +80,10 @@ def start(
     """start("--lease", "1s", url=…, env=…): `jobq worker` on queue low with the jobs of jobs_at_work.
 
     On Redis children run one sync job at a time, in the main thread. On Valkey they have an event loop, since the
-    worker knows async jobs, and run sync ones in a thread. A test marked `loop` or `main_thread` has the same on both.
+    worker knows async jobs, and run sync ones in a thread. A test marked `loop` or `main_thread` runs on one server.
+
+    A worker that a busy machine stops for half a lease loses it. So a lease is short only if the test waits for its
+    end, or allows a second run.
     """
     marked = request.node.get_closest_marker
     loop = marked("loop") or (server.kind == "valkey" and not marked("main_thread"))
@@ -132,6 +135,10 @@ class Ledger:
             for one in found
             if word in ("", one["word"]) and (name is None or one["name"] == name)
         ]
+
+    def names(self, word: str) -> set[str]:
+        """The names to which that happened, however often."""
+        return {line["name"] for line in self.lines(word)}
 
     def gate(self, name: str) -> Path:
         """Jobs of that name wait until it exists."""

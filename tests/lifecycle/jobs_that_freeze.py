@@ -120,16 +120,6 @@ def stubborn_in_silence(ledger: str, name: str, server: int) -> None:
     spin()
 
 
-@job(name="burns", **HERE)
-def burns(ledger: str, name: str, seconds: float) -> None:
-    """All of a processor for so long."""
-    note(ledger, name, "start")
-    until = time.process_time() + seconds
-    while time.process_time() < until:
-        pass
-    note(ledger, name, "end")
-
-
 def segv() -> None:
     # Not os.kill: of a child with threads another one may take that signal, after this job is done.
     signal.raise_signal(signal.SIGSEGV)
@@ -165,11 +155,17 @@ def spin() -> None:
 KINDS = {one.__name__: one for one in (segv, null, leave, abort, hog, spin)}
 
 
-@job(name="takes_along", hard_timeout=3.0, **HERE)
+@job(name="takes_along", **HERE)
 def takes_along(ledger: str, name: str) -> None:
     """Its child dies of it, in the way of that name."""
     note(ledger, name, "start", attempt=current().attempt)
     KINDS[name]()
+
+
+@job(name="spins", hard_timeout=2.0, **HERE)
+def spins(ledger: str, name: str) -> None:
+    """Its child has to be killed for it."""
+    takes_along.function(ledger, name)
 
 
 @job(name="exceeds", **HERE)

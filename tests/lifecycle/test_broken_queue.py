@@ -60,14 +60,14 @@ def test_worker_starts_and_serves_the_others_when_queues_are_broken(
     worker = start("--processes", "2", "--lease", "1500ms", queues=",".join([*names, "low"]))
     for number in range(200):
         send("quick", f"q{number}")
-    until(lambda: len(ledger.lines("end")) == 200)
+    until(lambda: len(ledger.names("end")) == 200)
     until(lambda: set(told(worker, "refuses its calls")) == set(names))
 
     for one, key in zip(broken, WRONG_TYPES, strict=True):
         redis.delete(keys.key(one.prefix, key))
         send("quick", one.name, to=one)
-    until(lambda: len(ledger.lines("end")) == 209)
-    until(lambda: set(told(worker, "back after")) == set(names))
+    until(lambda: len(ledger.names("end")) == 209)
+    until(lambda: set(told(worker, "back after")) >= set(names))
     assert worker.stop() == 0
     # Once per change, however often they were asked.
     assert set(told(worker, "refuses its calls").values()) == {1}
@@ -115,7 +115,7 @@ def test_bytes_that_are_no_mid_are_logged_once_and_stop_nothing(client, redis, s
     worker = start("--processes", "2", "--lease", "600ms", queues="bad,low")
     send("quick", "a", to=bad)
     send("quick", "b", to=good)
-    until(lambda: len(ledger.lines("end")) == 2)
+    until(lambda: len(ledger.names("end")) == 2)
     until(lambda: quarantined(worker) == 2)
     redis.lpush(ready, b"\xfe")
     send("quick", "c", to=bad)

@@ -96,12 +96,11 @@ def test_b20_undecodable_content_is_dead_and_the_rest_flows(queue, tmp_path, sta
 def test_b22_job_longer_than_its_lease_runs_once(queue, tmp_path, start_worker):
     """No renewal: a job longer than lock-ms always ran twice."""
     long = Gated(queue, tmp_path, "long")
-    start_worker("--lease", "2s")
+    start_worker("--lease", "5s")
     until(long.wrote, "never started")
 
-    lock_ats = {queue.status("long").lock_at}
-    until(lambda: lock_ats.add(queue.status("long").lock_at) or len(lock_ats) > 6, "never renewed")
-    assert max(lock_ats) - min(lock_ats) > 2_000
+    first = queue.status("long").lock_at
+    until(lambda: queue.status("long").lock_at > first + 5_000, "never renewed")
     long.gate.touch()
 
     until(lambda: queue.status("long").word != "locked", "never finished")
@@ -112,7 +111,7 @@ def test_b22_job_longer_than_its_lease_runs_once(queue, tmp_path, start_worker):
 def test_b23_stop_waits_for_the_running_handler(queue, tmp_path, start_worker):
     """Stop waited for the polling loops, not for the handlers."""
     running = Gated(queue, tmp_path, "running")
-    worker = start_worker("--lease", "2s")
+    worker = start_worker("--lease", "5s")
     until(running.wrote, "never started")
 
     worker.send_signal(signal.SIGTERM)

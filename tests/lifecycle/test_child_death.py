@@ -190,13 +190,14 @@ def test_poison_is_dead_after_exactly_so_many_crashes_while_others_flow(
 def test_only_the_poison_dies_when_jobs_run_concurrently(
     queue, start, send, ledger, option, job, deadly, limit, crashes
 ):
-    start("--processes", "1", option, "5", "--crash-limit", str(limit))
+    worker = start("--processes", "1", option, "5", "--crash-limit", str(limit))
     for name in ("a", "b", "c"):
         send(job, name)
     until(lambda: len(ledger.lines("start")) == 3)
     send(deadly, "poison")
     # Its crash takes all four along; from then on each of them runs alone.
-    until(lambda: ledger.lines("start", "poison"))
+    first = ledger.lines("start")[0]["pid"]
+    until(lambda: ledger.lines("start", "poison") and first not in worker.children())
     for name in ("a", "b", "c"):
         ledger.gate(name).touch()
     until(lambda: queue.admin.counts().messages == 0)
@@ -222,7 +223,7 @@ def test_child_that_is_told_to_leave_ends_its_job_and_is_replaced(queue, start, 
 
 
 def test_child_shares_no_socket_with_its_supervisor(start, send, ledger):
-    worker = start("--processes", "1", "--lease", "300ms")
+    worker = start("--processes", "1")
     until(lambda: " started" in worker.log)
     [first] = worker.children()
     os.kill(first, signal.SIGKILL)

@@ -77,11 +77,12 @@ def away(spread):
     freeze.end()
 
 
+@pytest.mark.one_server
 def test_queues_of_other_nodes_go_on_when_a_node_is_silent(
     spread, start, send, ledger, queues, away
 ):
     healthy, silent = queues[:4], queues[4:]
-    worker = start("--processes", "2", "--lease", "1500ms", url=spread.url, queues=named(queues))
+    worker = start("--processes", "2", "--lease", "6s", url=spread.url, queues=named(queues))
     send("gated", "long", to=healthy[0])
     until(lambda: ledger.lines("start", "long"))
     for queue in silent:
@@ -97,8 +98,8 @@ def test_queues_of_other_nodes_go_on_when_a_node_is_silent(
     for number in range(200):
         send("quick", f"meanwhile{number}", to=healthy[number % 4])
     until(lambda: len(ledger.lines("end")) == 202)
-    # Renewed and confirmed for twice the length of its lease.
-    enough = healthy[0].status("long").lock_at + 3_000
+    # Renewed and confirmed for longer than its lease.
+    enough = healthy[0].status("long").lock_at + 6_000
     until(lambda: healthy[0].status("long").lock_at > enough or ledger.lines("aborted"))
     assert not ledger.lines("aborted")
     ledger.gate("long").touch()
@@ -116,22 +117,24 @@ def test_queues_of_other_nodes_go_on_when_a_node_is_silent(
     assert all(queue.admin.fsck() == [] for queue in queues)
 
 
+@pytest.mark.one_server
 def test_queues_of_other_nodes_go_on_when_a_node_is_gone_for_good(
     spread, start, send, ledger, queues
 ):
-    worker = start("--processes", "1", "--lease", "1500ms", url=spread.url, queues=named(queues))
+    worker = start("--processes", "1", url=spread.url, queues=named(queues))
     for queue in queues:
         send("quick", f"before-{queue.name}", to=queue)
     until(lambda: len(ledger.lines("end")) == 6)
     spread.nodes[2].kill()
     for number in range(200):
         send("quick", f"meanwhile{number}", to=queues[number % 4])
-    until(lambda: len(ledger.lines("end")) == 206)
+    until(lambda: len(ledger.names("end")) == 206)
     until(lambda: lines(worker, "4 other queues continue"))
     assert worker.stop() == 0
     assert "Traceback" not in worker.log
 
 
+@pytest.mark.one_server
 def test_outcome_is_told_once_its_node_is_back_and_others_run_meanwhile(
     spread, start, send, ledger, queues, away
 ):

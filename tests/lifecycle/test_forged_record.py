@@ -23,7 +23,7 @@ def test_worker_goes_on_when_somebody_closes_its_caller_on_one_queue(
     record, client, redis, start, send, ledger
 ):
     bad, good = Queue("bad", client), Queue("low", client)
-    worker = start("--processes", "1", "--lease", "2s", queues="bad,low")
+    worker = start("--processes", "1", "--lease", "5s", queues="bad,low")
     send("gated", "a", to=bad)
     until(lambda: ledger.lines("start"))
     redis.set(f"{bad.prefix}call:{caller_of(redis, bad)}", record)

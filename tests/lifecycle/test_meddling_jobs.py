@@ -79,7 +79,7 @@ def test_job_that_fails_and_ends_its_event_loop_runs_once(queue, start, send, le
 def test_job_is_still_stopped_by_its_worker_when_another_one_cancelled_all_tasks(
     queue, start, send, ledger
 ):
-    worker = start("--processes", "1", "--concurrency", "5", "--lease", "600ms", module=MODULE)
+    worker = start("--processes", "1", "--concurrency", "5", "--lease", "3s", module=MODULE)
     send("agated", "a")
     until(lambda: ledger.lines("start"))
     send("cancels", "all", "all")

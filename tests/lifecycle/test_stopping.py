@@ -89,13 +89,28 @@ def test_tstp_takes_nothing_new_until_cont(queue, start, send, ledger):
     assert worker.stop() == 0
 
 
+def stacks_of_all(worker, children):
+    """What the log says after a TTIN that each child answered in time."""
+
+    def answered():
+        before = len(worker.log)
+        worker.send(signal.SIGTTIN)
+        until(lambda: worker.log[before:].count(" running") == children)
+        until(lambda: worker.log.endswith("\n"))
+        told = worker.log[before:]
+        return (
+            told if "(it doesn't answer)" not in told and told.count("in gated") == children else ""
+        )
+
+    return until(answered)
+
+
 def test_ttin_dumps_the_stacks_of_running_jobs(start, send, ledger):
     worker = start("--processes", "1")
     send("gated", "a")
     until(lambda: ledger.lines("start"))
-    worker.send(signal.SIGTTIN)
-    until(lambda: "in gated" in worker.log)
-    until(lambda: "1 running" in worker.log)
+    stacks = stacks_of_all(worker, 1)
+    assert "1 running" in stacks and "in gated" in stacks
     ledger.gate("a").touch()
     assert worker.stop() == 0
 
@@ -105,11 +120,7 @@ def test_stacks_of_several_children_stand_apart_when_ttin_comes(start, send, led
     for number in range(3):
         send("gated", f"a{number}")
     until(lambda: len(ledger.lines("start")) == 3)
-    for _ in range(5):
-        worker.send(signal.SIGTTIN)
-    until(lambda: worker.log.count("in gated") >= 3)
-    text = worker.log
-    parts = re.split(r"child (\d+): \d running.*\n", text)[1:]
+    parts = re.split(r"child (\d+): \d running.*\n", stacks_of_all(worker, 3))[1:]
     for pid, stacks in zip(parts[::2], parts[1::2], strict=True):
         assert int(pid) in worker.children()
         # Every one is whole: it ends in what each child's main thread began with.
