@@ -22,7 +22,7 @@ from .conftest import JOBS, SEED
 @pytest.fixture
 def queue(own):
     """Of a producer that doesn't wait."""
-    client = connect(settings=ServerSettings(url=own.url, patience_s=0.1))
+    client = connect(settings=ServerSettings(url=own.url, patience_s=1))
     yield Queue("low", client)
     client.close()
 

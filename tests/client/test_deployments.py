@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from contextlib import suppress
 
 import pytest
 from redis.crc import key_slot
@@ -75,10 +76,10 @@ def test_sentinel_names_the_master_and_the_next_one_after_a_failover(watched):
 
 
 def test_repeated_enqueue_leaves_a_master_that_was_replaced_and_does_not_know(watched):
-    client = made(watched.url, durability="replicas=1", durable_within_s=0.1)
+    client = made(watched.url, durable_within_s=0.5)
     queue = Queue("low", client)
-    wait_for(lambda: watched.master.redis.execute_command("WAIT", 1, 100) == 1, "no replica")
     assert queue.enqueue(b"v", mid="before").action == "added"
+    wait_for(lambda: watched.replica.redis.hlen("jobq:{low}:messages") == 1, "not replicated")
 
     watched.master.process.send_signal(signal.SIGSTOP)
     with watched.impatient():
@@ -87,11 +88,23 @@ def test_repeated_enqueue_leaves_a_master_that_was_replaced_and_does_not_know(wa
     watched.replica.redis.set("k", "v")
     wait_for(lambda: watched.replica.redis.execute_command("WAIT", 1, 100) == 1, "no replica")
     wait_for(lambda: watched.names(watched.replica), "not every Sentinel knows")
+    for node in watched.sentinels:  # they would demote it, and close its connections
+        node.process.send_signal(signal.SIGSTOP)
     watched.master.process.send_signal(signal.SIGCONT)
 
+    def enqueued():
+        return queue.enqueue(b"v", mid="after", durability="replicas=1").action
+
     with pytest.raises(NotDurableError):
-        queue.enqueue(b"v", mid="after")
-    assert queue.enqueue(b"v", mid="after").action == "added"
+        enqueued()
+    for node in watched.sentinels:
+        node.process.send_signal(signal.SIGCONT)
+
+    def durable():
+        with suppress(NotDurableError):
+            return enqueued()
+
+    assert wait_for(durable, "never confirmed") in ("added", "exists")
     assert watched.replica.redis.hlen("jobq:{low}:messages") == 2
     client.close()
 

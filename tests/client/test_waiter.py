@@ -135,7 +135,8 @@ def test_call_is_made_by_itself_when_its_reply_breaks_off_and_nothing_is_closed(
     proxy = Breaking(server.socket)
     url = f"redis://127.0.0.1:{proxy.port}"
     sleep = WakeWaiter(
-        connect(settings=ServerSettings(url=url, socket_timeout_s=2)), [queue.wake_key]
+        connect(settings=ServerSettings(url=url, socket_timeout_s=0.5, patience_s=60)),
+        [queue.wake_key],
     )
     files = sleep.begin(30, ahead.command)
     queue.enqueue(b"v" * 10_000, mid="m")

@@ -314,6 +314,7 @@ def test_server_stays_when_clients_come_and_go_between_two_looks(settings):
     found = embedded.status(soon)
     while (up := embedded.status(soon)).uptime_s < 8:
         assert up.pid == found.pid
+        time.sleep(0.02)
     until(lambda: gone(found.pid))
 
 

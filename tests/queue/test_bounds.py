@@ -10,6 +10,9 @@ import pytest
 from jobq.queue.fsck import PARTS
 from jobq.queue.types import Ending
 
+#: What is checked here is the same on each server.
+pytestmark = pytest.mark.one_server
+
 UPKEEP = 100
 
 

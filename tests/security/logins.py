@@ -29,7 +29,7 @@ def logins(
         assert main(["acl", role, "--user", "shop", *words]) == 0
         redis.execute_command(*shlex.split(capsys.readouterr().out), ">x")
         url = server.url.replace("unix://", "unix://shop:x@")
-        made.append(connect(settings=ServerSettings(url=url, functions=True, patience_s=1)))
+        made.append(connect(settings=ServerSettings(url=url, functions=True, patience_s=10)))
         return made[-1]
 
     yield login

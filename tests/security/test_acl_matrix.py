@@ -108,7 +108,7 @@ def test_deployer_may_call_no_script(allowed):
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_dashboard_changes_nothing_by_any_script(users, server, redis, name):
     url = server.url.replace("unix://", "unix://jobq_dashboard:x@")
-    looks = connect(settings=ServerSettings(url=url, functions=True, patience_s=0.1))
+    looks = connect(settings=ServerSettings(url=url, functions=True, patience_s=10))
     script = load("queue", name)
     function = functions.called(script)[1]
     keys = [f"jobq:{{low}}:{key}" for key in script.keys]

@@ -33,7 +33,7 @@ def by_functions(server, redis, client):
     redis.function_flush()
     redis.execute_command("ACL", "SETUSER", "caller", "reset", "on", "nopass", *FCALL_ONLY)
     settings = ServerSettings(
-        url=server.url.replace("unix://", "unix://caller:x@"), functions=True, patience_s=1
+        url=server.url.replace("unix://", "unix://caller:x@"), functions=True, patience_s=10
     )
     made = connect(settings=settings)
     yield made

@@ -62,7 +62,7 @@ def login(users, server):
 
     def connected(role):
         url = server.url.replace("unix://", f"unix://jobq_{role}:x@")
-        made.append(connect(settings=ServerSettings(url=url, functions=True, patience_s=0.5)))
+        made.append(connect(settings=ServerSettings(url=url, functions=True, patience_s=10)))
         return made[-1]
 
     yield connected
@@ -204,7 +204,7 @@ def test_user_of_one_queue_reaches_no_other(redis, server, client, capsys):
     assert main(["acl", "producer", "--user", "shop", "--queues", "shop*,till"]) == 0
     redis.execute_command(*shlex.split(capsys.readouterr().out), ">x")
     url = server.url.replace("unix://", "unix://shop:x@")
-    shop = connect(settings=ServerSettings(url=url, functions=True, patience_s=0.5))
+    shop = connect(settings=ServerSettings(url=url, functions=True, patience_s=10))
     for name in ("shop*", "till"):
         assert Queue(name, shop).enqueue(b"{}").action == "added"
     for name in ("shopping", "low"):

@@ -30,6 +30,9 @@ from jobq.queue.types import Ending, Message
 from jobq.worker.done_calls import DoneCalls
 from tests.security.conftest import NEW, OLD
 
+#: What is checked here is the same on each server.
+pytestmark = pytest.mark.one_server
+
 ROOT = Path(__file__).resolve().parents[2]
 CALL = encode("mail.send", ("a@b", 1), {"copies": 2})
 MODES = pytest.mark.parametrize("mode", ["sign", "encrypt"])
@@ -168,7 +171,7 @@ def test_calls_travel_sealed_and_revived_ones_still_open(server, redis, registry
 
     client = connect(settings=ServerSettings(url=server.url, codec=ring(mode)))
     queue, runner = Queue("low", client), Executor(registry, seal=seal_for(ring(mode)))
-    receipts = send.options(client=client).enqueue_many([("a@b",), ("c@d",)])
+    receipts = [*send.options(client=client).enqueue_many([("a@b",), ("c@d",)])]
     receipts.append(send.options(client=client, mid="mine").enqueue("e@f"))
     stored = redis.hgetall("jobq:{low}:messages")
     assert {mid.decode() for mid in stored} == {receipt.mid for receipt in receipts}

@@ -126,7 +126,7 @@ def test_replica_shows_a_queue_and_refuses_to_change_it(pair, at):
     master, replica = pair
     ids = fill(queue_at(f"redis://{HOST}:{master.port}"), at)
     follow(master, replica)
-    copy = queue_at(f"redis://{HOST}:{replica.port}", patience_s=0.05)
+    copy = queue_at(f"redis://{HOST}:{replica.port}", patience_s=1)
     assert copy.info("q").last_id == ids[3]
     with pytest.raises(Exception, match="read only replica"):
         copy.push("q", "a")
