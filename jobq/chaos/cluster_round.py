@@ -48,7 +48,7 @@ def run_cluster_round(server: OwnCluster, plan: RoundPlan, folder: Path) -> Verd
     healthy = [name for name in names if server.shard_of(_key(namespace, name)) != gone]
     options = WorkerOptions(fault.lease_s, fault.crash_limit, queues=names)
     workers = WorkerGroup(folder, server.url, namespace, options)
-    wakeups = WakeupMonitor()
+    wakeups = WakeupMonitor(workers.ledger, fault.lease_s)
     wakeups.start()
     with ExitStack() as after:
         after.callback(workers.kill)

@@ -16,6 +16,7 @@ finished  call, replies: one per ending; absent when no reply came
 injection number, pause: seconds before it
 fault     name, pids (none = all), until, cuts: whether it explains a second run, spares: but not of
           runs that had ended there
+stall     until: this machine woke nobody, long enough for leases to end
 late      worst: seconds by which this machine was late to wake a sleeping thread
 poison    mid, limit: after so many runs it must be dead
 orphan    pid: a process that outlived its supervisor, or the fork of a job that kept working
@@ -134,6 +135,7 @@ class History:
     endings: list[ReportedEnding] = field(default_factory=list)
     faults: list[InjectedFault] = field(default_factory=list)
     crashes: list[InjectedFault] = field(default_factory=list)
+    stalls: list[InjectedFault] = field(default_factory=list)
     orphans: list[int] = field(default_factory=list)
     poison: dict[str, int] = field(default_factory=dict)
     late: float = 0.0
@@ -188,6 +190,9 @@ def _rest(history: History, line: Line) -> None:
         history.orphans.append(line["pid"])
     elif line["word"] == "poison":
         history.poison[line["mid"]] = line["limit"]
+    elif line["word"] == "stall":
+        stall = InjectedFault("stall", line["at"], line["until"], frozenset(), cuts=True)
+        history.stalls.append(stall)
     elif line["word"] == "late":
         history.late = line["worst"]
 

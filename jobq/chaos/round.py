@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobq.chaos.call_records import short_lived
+from jobq.chaos.ledger import Ledger
 from jobq.chaos.producers import QUEUE, Producer, ProducerLoad
 from jobq.chaos.proxy import Proxy
 from jobq.chaos.round_setup import Fault, RoundSetup
@@ -73,11 +74,15 @@ def injections(seed: int, fault: Fault) -> Iterator[Injection]:
 
 
 class WakeupMonitor(threading.Thread):
-    """Measures how late this machine wakes a sleeping thread: `worst_s` at worst."""
+    """Measures how late this machine wakes a sleeping thread: `worst_s` at worst.
 
-    def __init__(self) -> None:
+    A delay of a quarter of a lease is written into the ledger: renewals come every third of a lease, so leases may end.
+    """
+
+    def __init__(self, ledger: Ledger, lease_s: float) -> None:
         super().__init__(name="wakeups", daemon=True)
         self.worst_s = 0.0
+        self._ledger, self._stall_s = ledger, lease_s / 4
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -85,7 +90,10 @@ class WakeupMonitor(threading.Thread):
         while not self._stopped.is_set():
             target = time.monotonic() + WAKEUP_S
             time.sleep(WAKEUP_S)
-            self.worst_s = max(self.worst_s, time.monotonic() - target)
+            woken = time.monotonic()
+            self.worst_s = max(self.worst_s, woken - target)
+            if woken - target >= self._stall_s:
+                self._ledger.write("stall", at=target, until=woken)
 
     def stop(self) -> float:
         """Stop, and return the worst delay."""
@@ -104,7 +112,7 @@ def run_round(server: TargetServer, plan: RoundPlan, folder: Path) -> Verdict:
         setup = RoundSetup(workers, server, client, proxy, second_proxy)
         queue = Queue(QUEUE, client)
         queue.admin.events_level(plan.events)
-        wakeups = WakeupMonitor()
+        wakeups = WakeupMonitor(workers.ledger, fault.lease_s)
         wakeups.start()
         try:
             producers = _producers(url, namespace, workers, plan)

@@ -129,8 +129,9 @@ def _acknowledged(history: History) -> set[str]:
 
 
 def _hits(history: History, run: Run) -> list[InjectedFault]:
+    faults = [*history.faults, *history.stalls]
     # A run that a crash interrupted is expected to be repeated. One that had ended was perhaps not noted in time.
-    faults = [*history.faults, *history.crashes] if run.ended else history.faults
+    faults += history.crashes if run.ended else []
     return [fault for fault in faults if history.hit(fault, run)]
 
 

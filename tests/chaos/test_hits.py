@@ -132,6 +132,20 @@ def test_lateness_of_the_machine_is_told_beside(story):
     assert story.judged().late == 0.4
 
 
+def test_machine_that_stood_still_explains_a_second_run_and_is_no_fault(story):
+    story.enqueue("a")
+    story.hand("a", 1)
+    story.run("start", "a", 1)
+    story.say("stall", until=story.now + 1)
+    story.now += 1
+    story.run("end", "a", 1)
+    story.now += 1
+    story.whole("a", 2, pid=2)
+    verdict = story.judged()
+    assert verdict.holds
+    assert (verdict.faults, verdict.hit, verdict.duplicates) == (0, 1, 1)
+
+
 def test_quantile_is_the_least_value_that_such_a_share_keeps():
     values = [float(n) for n in range(1, 201)]
     assert (quantile(values, 0.5), quantile(values, 0.99), quantile(values, 1)) == (100, 198, 200)
