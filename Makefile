@@ -71,6 +71,8 @@ test: $(VENV)/.tested ## every promise, on real servers: Valkey, and Redis where
 	@command -v redis-server >/dev/null || echo "redis-server is not installed: running on Valkey alone"
 	@command -v sidekiq >/dev/null || echo "Ruby's sidekiq is not installed (apt-get install ruby-sidekiq): tests against it are not run"
 	@command -v npm >/dev/null || echo "node and npm are not installed: tests against Node's libraries are not run"
+	@# Five processes that start together would each compile every test.
+	@printf '%s\n' tests/*/ | xargs -P 2 -n 12 $(BIN)/python -m pytest -q -p no:xdist --collect-only >/dev/null || :
 	@# Every part runs, whatever the ones before it found; the end says which failed.
 	@failed=; \
 	$(SELF) test-pythons || failed="$$failed test-pythons"; \

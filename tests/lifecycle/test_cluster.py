@@ -121,10 +121,10 @@ def test_queues_of_other_nodes_go_on_when_a_node_is_silent(
 def test_queues_of_other_nodes_go_on_when_a_node_is_gone_for_good(
     spread, start, send, ledger, queues
 ):
-    worker = start("--processes", "1", url=spread.url, queues=named(queues))
+    worker = start("--processes", "1", "--lease", "3s", url=spread.url, queues=named(queues))
     for queue in queues:
         send("quick", f"before-{queue.name}", to=queue)
-    until(lambda: len(ledger.lines("end")) == 6)
+    until(lambda: len(ledger.names("end")) == 6)
     spread.nodes[2].kill()
     for number in range(200):
         send("quick", f"meanwhile{number}", to=queues[number % 4])

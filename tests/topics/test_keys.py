@@ -96,6 +96,7 @@ VERBS = {
 }
 
 
+@pytest.mark.one_server
 @pytest.mark.parametrize("verb", VERBS)
 def test_commands_of_a_call_do_not_grow_with_the_topic(long, at, commands, verb):
     bound, call = VERBS[verb]

@@ -99,6 +99,7 @@ def test_lake_goes_on_when_the_previous_release_began_it(left_on, left, jobq, tm
     finished(jobq("lake", "check", "--lake", lake))
 
 
+@pytest.mark.one_server
 def test_nothing_is_lost_when_workers_of_both_releases_share_a_queue_and_are_killed(
     client, server, previous, jobq, ledger
 ):

@@ -8,6 +8,9 @@ import pytest
 
 from tests.interop.rsmq.conftest import Peer, Refused
 
+#: What is checked here is the same on each server.
+pytestmark = pytest.mark.one_server
+
 ID = "hochb5vvsh0123456789abcdefghijkl"
 NAMES: list[Any] = [
     "q", "n", "a b", "a.b", "a:b", "q\n", " q", "q ", "é", "x" * 161, "", None, 0, -0.0, False, True, 5, 5.0, 5.5,

@@ -8,6 +8,9 @@ from jobq.protocols.ruby import ResqueQueue
 from jobq.queue.queue import Queue
 from tests.interop.ruby.conftest import until
 
+#: What Ruby and Node do is the same on each server; test_sidekiq_out tries both.
+pytestmark = pytest.mark.one_server
+
 
 @pytest.fixture(params=["gem", "node"])
 def peer(request):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.interop.ruby.conftest import until
+
+#: What Ruby and Node do is the same on each server; test_sidekiq_out tries both.
+pytestmark = pytest.mark.one_server
 
 
 def test_worker_is_listed_while_it_runs(ruby, worker, ledger):

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from jobq.jobs.codec import read_refusal
 from tests.interop.ruby.conftest import until
+
+#: What Ruby and Node do is the same on each server; test_sidekiq_out tries both.
+pytestmark = pytest.mark.one_server
 
 
 def test_job_runs_under_its_jid_when_ruby_pushed_it(ruby, worker, ledger):

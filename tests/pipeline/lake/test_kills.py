@@ -28,7 +28,7 @@ from tests.pipeline.lake.conftest import batches, rows
 PROGRAM = Path(__file__).with_name("ingest_program.py")
 ROOT = Path(__file__).resolve().parents[3]
 #: Who reads, and how often it is killed.
-KILLS = (("never", 10), ("always", 1))
+KILLS = (("never", 6), ("always", 1))
 QUEUES = ("low", "high")
 
 
