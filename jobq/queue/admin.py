@@ -7,6 +7,7 @@ from typing import Any
 
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import BoundScripts, Caller, Callers, moment
+from jobq.client.scripts import Argument
 from jobq.errors import ConfigError, ScriptError
 from jobq.events import LEVELS, MAXLENS
 from jobq.queue import keys
@@ -17,9 +18,13 @@ from jobq.queue.types import (
     Counts,
     DeadMessage,
     Entry,
+    LoggedTick,
     Page,
     Place,
     Sample,
+    Schedules,
+    Ticked,
+    TickState,
     Upkeep,
     Violation,
     WaitingHead,
@@ -160,6 +165,43 @@ class Admin:
         """The violated invariants; nothing is repaired. Calls are bounded, so it is safe while the queue is in use."""
         return fsck(self)
 
+    def schedules(self, log: int = 0, *, now: int | None = None) -> Schedules:
+        """All schedules of the queue, and the newest `log` ticks, 1,000 at most."""
+        reply = self.scripts["schedules"].run({"now": moment(now), "limit": log})
+        definitions, states = (dict(_rows([*map(text_of, part)], 2)) for part in reply[1:3])
+        return Schedules(
+            int(reply[0]), definitions, {name: _tick_state(text) for name, text in states.items()},
+            [tick for tick in map(_logged_tick, reply[3]) if tick],
+        )  # fmt: skip
+
+    def schedule(
+        self, verb: str, name: str, definition: str = "", *, now: int | None = None
+    ) -> tuple[str, str]:
+        """Declare, add, pause, resume or remove a schedule; what was done, and for 'taken' by which definition."""
+        values = {"now": moment(now), "verb": verb, "name": name, "definition": definition}
+        word, *more = map(text_of, self.scripts["schedule"].run(values))
+        return word, more[0] if more else ""
+
+    def tick(
+        self,
+        name: str,
+        tick_ms: int,
+        after_ms: int,
+        mid: str,
+        content: bytes,
+        **options: Argument,
+    ) -> Ticked:
+        """Enqueue a tick's call, at most once, however many ask for it.
+
+        after_ms: the last tick that the caller knows of. options: due_ms, overlap, missed, lock_ms, dedupe_ms and now,
+        as the script says.
+        """
+        values: dict[str, Argument] = {
+            "now": "", "name": name, "tick_ms": tick_ms, "after_ms": after_ms, "due_ms": tick_ms, "overlap": "skip",
+            "missed": 0, "mid": mid, "content": content, "lock_ms": "", "dedupe_ms": "", **options,
+        }  # fmt: skip
+        return Ticked._make(map(text_of, self.scripts["tick"].run(values)))
+
     def events_level(self, level: str = "") -> str:
         """Set how much the event stream records ('off', 'attempts', 'all'); return the level."""
         if level and level not in LEVELS:
@@ -186,6 +228,21 @@ class Admin:
 def _check_page(offset: int, limit: int) -> None:
     if not 0 <= offset < 2**53 or not 1 <= limit <= PAGE:
         raise ConfigError(f"offset={offset!r}, limit={limit!r}: take 0 or more, and 1 to {PAGE:,}")
+
+
+def _tick_state(text: str) -> TickState:
+    last, paused, mid = (*text.split(",", 2), "", "")[:3]
+    return TickState(_number(last.encode()) or 0, paused == "p", mid)
+
+
+def _logged_tick(entry: bytes) -> LoggedTick | None:
+    """None for bytes that another program wrote."""
+    parts = text_of(entry).split("\x1f")
+    numbers = [_number(part.encode()) for part in (parts[1:3] + parts[4:5])]
+    if len(parts) != 6 or None in numbers:
+        return None
+    tick_ms, late_ms, missed = (number or 0 for number in numbers)
+    return LoggedTick(parts[0], tick_ms, late_ms, parts[3], missed, parts[5])
 
 
 def _dead_message(row: Sequence[bytes]) -> DeadMessage:

@@ -33,6 +33,9 @@ meta               hash: paused, events, maxlen, floor, fence, max_lease, max_co
 call:<caller>      string, PX 10 min: number and short reply of that caller's last call; with a `~` behind,
                    PX 1 s: the write that a durable enqueue waits for
 result:<mid>       list of one, TTL: a result
+schedules          hash, name -> definition as JSON, behind `c` if a worker's code declares it, `a` if it was added
+ticks              hash, name -> `last tick,p if it is paused,mid of its last run`
+tick-log           list, what became of the last 1,000 ticks, newest first
 events             stream, one entry per state change worth history
 replay:<hash>      PX, while a replay from a lake is remembered: string, its last and first index, or
                    set, `mid#generation` of the dead that were put back
@@ -51,6 +54,7 @@ _SUFFIX = {
     "last_dead": "last-dead",
     "eoq_backoff": "eoq-backoff?",
     "ndry_runs": "ndry-runs",
+    "tick_log": "tick-log",
 }
 
 

@@ -30,12 +30,13 @@ class Role(NamedTuple):
 
 
 _PRODUCER = ("enqueue", "status", "cancel")
-_LOOKING = ("content", "counts", "dead", "fsck", "status")
+_LOOKING = ("content", "counts", "dead", "fsck", "schedules", "status")
 _RESULTS = ("blmove", "exists", "lindex")
 ROLES = {
     "producer": Role(_PRODUCER, _RESULTS, ("sadd",)),
     "worker": Role(
-        (*_PRODUCER, "checkpoint", "close", "collect", "counts", "dequeue", "extend", "finish", "progress", "release"),
+        (*_PRODUCER, "checkpoint", "close", "collect", "counts", "dequeue", "extend", "finish", "progress", "release",
+         "schedule", "schedules", "tick"),
         (*_RESULTS, "blpop", "hget", "lmpop", "lpop"), ("sadd", "smembers"),
         ("hset", "hdel", "hkeys", "hgetall"),
         ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("function|list", "client|unblock"),
@@ -45,7 +46,7 @@ ROLES = {
         ("smembers",), ("hgetall", "hmget"), reads=True,
     ),
     "operator": Role(
-        (*_LOOKING, "cancel", "clear", "level", "pause", "purge", "resume", "revive"),
+        (*_LOOKING, "cancel", "clear", "level", "pause", "purge", "resume", "revive", "schedule", "tick"),
         ("unlink",), ("smembers", "srem"), ("hgetall", "hmget"),
     ),
 }  # fmt: skip

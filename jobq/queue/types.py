@@ -290,3 +290,43 @@ class Violation(NamedTuple):
     rule: str
     mid: str
     raw: bytes = b""
+
+
+class Ticked(NamedTuple):
+    """What became of a tick.
+
+    'enqueued'; 'waits' for the run before; 'replaced' it; 'skipped' because of it; 'missed'; 'exists': the last tick is
+    another one than the caller knows of; 'early', 'paused'; 'new': the schedule starts now; 'clock': it goes on from
+    now. detail: the mid of the run, or a time.
+    """
+
+    outcome: str
+    detail: str
+
+
+class TickState(NamedTuple):
+    """Where the ticks of a schedule are. last_ms: the last one; mid: of its last run."""
+
+    last_ms: int
+    paused: bool
+    mid: str
+
+
+class LoggedTick(NamedTuple):
+    """What became of a tick. missed: how many before it had no run of their own."""
+
+    name: str
+    tick_ms: int
+    late_ms: int
+    outcome: str
+    missed: int
+    mid: str
+
+
+class Schedules(NamedTuple):
+    """All schedules of a queue: definitions as JSON behind a letter, where their ticks are, and the log."""
+
+    now_ms: int
+    definitions: dict[str, str]
+    ticks: dict[str, TickState]
+    log: list[LoggedTick]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tests.model import producing, working
+from tests.model import producing, ticking, working
 from tests.model.machine import Machine
 from tests.model.world import World
 
@@ -15,7 +15,7 @@ ACTIONS: dict[str, Callable[..., None]] = {
     for action in (
         producing.enqueue, producing.cancel, producing.revive, producing.pause, producing.clear,
         working.dequeue, working.finish, working.release, working.extend, working.checkpoint, working.forget,
-        working.close, working.collect, working.tick, working.step_back, working.again,
+        working.close, working.collect, working.tick, ticking.schedule, working.step_back, working.again,
     )
 }  # fmt: skip
 
@@ -45,7 +45,9 @@ def moves(m: Machine, w: World) -> Iterator[Action]:
         yield ("step_back",)
     if "collect" in scope.actions:
         yield ("collect",)
-    if m.next_time(w.now, w.scope.margin):
+    for index in range(len(scope.ticks)):
+        yield "schedule", str(index)
+    if working.next_moment(m, w):
         yield ("tick",)
 
 

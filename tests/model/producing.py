@@ -136,13 +136,17 @@ def cancel(m: Machine, w: World, mid: str) -> None:
         f"cancel of {word}: {reply}",
     )
     if not over:
-        # Whoever holds it may run until the lock ends, so that the mid is taken as long.
-        until = record.until if record.token else 0
-        record.cancelled = record.dedupe == ""
-        record.settle()
-        record.token = ""
-        if until > w.now:
-            record.deduped_till = until
+        cancelled(w, record)
+
+
+def cancelled(w: World, record: Record) -> None:
+    # Whoever holds it may run until the lock ends, so that the mid is taken as long.
+    until = record.until if record.token else 0
+    record.cancelled = record.dedupe == ""
+    record.settle()
+    record.token = ""
+    if until > w.now:
+        record.deduped_till = until
 
 
 def revive(m: Machine, w: World, mid: str) -> None:

@@ -178,6 +178,46 @@ SCOPES = (  # those that take long first
         lap=1,
     ),
     Scope(
+        "ticks that skip while a run is under way",
+        {"both": BOTH},
+        {"enqueue": 0, "fail": 1, "forget": 1},
+        mids=("m1", "m2", "m3"),
+        endings=("done", "retry"),
+        actions=("collect",),
+        ticks=(1, 2, 6),
+        overlap="skip",
+    ),
+    Scope(
+        "ticks that wait for the run before",
+        {"both": BOTH},
+        {"enqueue": 0, "fail": 1, "forget": 1},
+        mids=("m1", "m2", "m3"),
+        endings=("done", "retry"),
+        actions=("collect",),
+        ticks=(1, 2, 6),
+        overlap="queue",
+    ),
+    Scope(
+        "ticks that cancel the run before",
+        {"both": BOTH},
+        {"enqueue": 0, "fail": 1, "forget": 1},
+        mids=("m1", "m2", "m3"),
+        endings=("done", "retry"),
+        actions=("collect",),
+        ticks=(1, 2, 6),
+        overlap="cancel",
+    ),
+    Scope(
+        "ticks that run side by side",
+        {"both": BOTH},
+        {"enqueue": 0, "fail": 1, "forget": 0, "step_back": 1},
+        mids=("m1", "m2"),
+        endings=("done", "retry"),
+        actions=(),
+        ticks=(1, 3),
+        overlap="allow",
+    ),
+    Scope(
         "a clock that steps back",
         {"later": LATER, "both": BOTH},
         {"enqueue": 3, "fail": 1, "forget": 1, "step_back": 1},
@@ -189,6 +229,8 @@ SCOPES = (  # those that take long first
 
 def resized(scope: Scope, more: int) -> Scope:
     """So many enqueues more, or fewer."""
+    if scope.ticks:
+        return replace(scope, budget={**scope.budget, "fail": max(0, scope.budget["fail"] + more)})
     return replace(
         scope, budget={**scope.budget, "enqueue": max(1, scope.budget["enqueue"] + more)}
     )

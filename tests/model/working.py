@@ -189,7 +189,13 @@ def collect(m: Machine, w: World) -> None:
 
 
 def tick(m: Machine, w: World) -> None:
-    w.now, w.behind = m.next_time(w.now, w.scope.margin), 0
+    w.now, w.behind = next_moment(m, w), 0
+
+
+def next_moment(m: Machine, w: World) -> int:
+    """When something may change by itself; 0 for never."""
+    moments = [m.next_time(w.now, w.scope.margin), *w.tick_times()]
+    return min((moment for moment in moments if moment > w.now), default=0)
 
 
 def step_back(m: Machine, w: World) -> None:

@@ -43,6 +43,9 @@ class Scope:
     """Late and repeated deliveries of every call, in every state."""
     lap: int = 0
     """When set, a dequeue's upkeep looks at so few mids: as if there were thousands."""
+    ticks: tuple[int, ...] = ()
+    """When a schedule has its ticks, from the start; the first is enqueued as the first mid, and so on."""
+    overlap: str = "skip"
     idle: bool = False
     """The idle protocol is part of the state; elsewhere its flag is checked and then taken away."""
 
@@ -143,6 +146,10 @@ class World:
     ncontents: int = 0
     paused: bool = False
     calls: dict[str, Call] = field(default_factory=dict)
+    last_tick: int = -1
+    """Of the schedule: -1 while nobody has asked for it; with the mid of its last run, and the ticks that had one."""
+    last_run: str = ""
+    ticked: tuple[int, ...] = ()
     behind: int = 0
     """How far the server's clock has stepped back behind `now`, the time that scripts go by."""
 
@@ -154,7 +161,7 @@ class World:
         records = {mid: record.copy() for mid, record in self.records.items()}
         return World(
             self.scope, self.now, records, dict(self.holds), dict(self.left), dict(self.numbers),
-            self.ncontents, self.paused, dict(self.calls), self.behind,
+            self.ncontents, self.paused, dict(self.calls), self.last_tick, self.last_run, self.ticked, self.behind,
         )  # fmt: skip
 
     def text(self) -> str:
@@ -162,7 +169,15 @@ class World:
         parts = [record.text(self.now) for record in self.records.values()]
         parts += sorted(map(self.situation, self.holds))
         parts.append(f"{self.paused} {self.behind}")
+        if self.scope.ticks:
+            coming = [max(0, tick_ms - self.now) for tick_ms in self.tick_times()]
+            behind = sum(tick_ms <= self.last_tick for tick_ms in self.tick_times())
+            parts.append(f"{coming} {behind} {self.last_tick < 0} {self.last_run} {self.ticked}")
         return "\n".join(parts)
+
+    def tick_times(self) -> list[int]:
+        """When the ticks of the schedule are."""
+        return [START + tick for tick in self.scope.ticks]
 
     def situation(self, worker: str) -> str:
         """What sets a worker apart: workers are alike, as long as nobody asks for their calls again."""
@@ -172,10 +187,13 @@ class World:
         )
 
 
+START = 1_000_000_000
+
+
 def begin(scope: Scope) -> World:
     return World(
         scope,
-        now=1_000_000_000,
+        now=START,
         records={mid: Record() for mid in scope.mids},
         holds=dict.fromkeys(scope.workers, ()),
         left=dict(scope.budget),

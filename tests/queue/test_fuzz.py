@@ -67,7 +67,12 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
         "repair": Call((NOW, "ready1", "held", "none")),
         "resume": Call(()),
         "revive": Call(_numbered(dead_id)),
+        "schedule": Call((NOW + 5_000, "resume", "nightly", "")),
+        "schedules": Call((NOW, 10)),
         "status": Call(("held", NOW)),
+        "tick": Call((
+            NOW + 5_000, "nightly", NOW + 4_000, NOW + 1_000, NOW + 4_500, "cancel", 2, "nightly@2", "tick", 70, 5,
+        )),
     }  # fmt: skip
 
 
@@ -89,6 +94,9 @@ def alive(queue: Queue, at: Callable[[int], int], end: Any) -> tuple[Lease, str]
     queue.enqueue_many([(f"ready{i}", b"v") for i in range(4)], now=at(3))
     queue.cancel("ready0", now=at(4))
     queue.enqueue(b"w", mid="ready3", can_update=True, delay=60, now=at(4))
+    queue.admin.schedule("add", "nightly", "{}", now=at(1_000))
+    queue.admin.tick("nightly", at(1_000) + 1, at(1_000), "nightly@1", b"tick", now=at(2_000))
+    queue.admin.schedule("pause", "paused", "{}", now=at(1_000))
     return Lease("held", held.token), queue.admin.dead()[0].dead_id
 
 

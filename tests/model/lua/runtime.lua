@@ -91,7 +91,7 @@ function M.leftovers()
   local left = {}
   for _, key in ipairs(S.keys()) do
     local spared = R.db[key].px or key == 'events' or key == 'meta' or key == 'wake'
-      or key == 'dead' or key == 'dead_messages' or key == 'last_dead'
+      or key == 'dead' or key == 'dead_messages' or key == 'last_dead' or key == 'ticks' or key == 'tick_log'
     if not spared then left[#left + 1] = key end
   end
   local meta = R.db.meta and R.db.meta.m or {}

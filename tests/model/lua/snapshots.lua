@@ -96,6 +96,9 @@ local renderers = {
   dead = function(value) return table.concat(R.members(value), ' ') end,
   wake = function() return '1' end,
   events = function() return '' end,
+  -- The world's text says where the last tick is.
+  ticks = function(value) return (string.gsub(pairs_of(value), '=%d+,', '=')) end,
+  tick_log = function() return '' end,
 }
 local function plain(value)
   if value.t == 'list' then return table.concat(value.a, ' ') end

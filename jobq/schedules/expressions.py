@@ -1,0 +1,205 @@
+"""When a schedule has its ticks: cron expressions in a time zone, or intervals. All times are epoch ms.
+
+cronsim reads the expressions and knows which days match. The times of a day are computed here: cronsim's own iteration
+leaves out ticks where clocks change by another step than a whole hour (Lord Howe, Chatham).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
+from itertools import product
+from typing import Protocol
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from jobq.config import duration_s
+from jobq.durations import Duration
+from jobq.errors import ConfigError
+
+NAMES = {
+    "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@hourly": "0 * * * *",
+}  # fmt: skip
+#: Expressions that match no day for so long never do.
+MOST_DAYS = 50 * 366
+_DAY = timedelta(days=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST = datetime(9990, 1, 1, tzinfo=UTC)
+
+
+class Ticks(Protocol):
+    """The times of a schedule."""
+
+    def after(self, moment_ms: int) -> Iterator[int]:
+        """The ticks after a moment, in order."""
+        ...
+
+    def until(self, moment_ms: int) -> Iterator[int]:
+        """The ticks up to a moment, the newest first."""
+        ...
+
+
+class Every:
+    """Ticks at whole multiples of an interval since 1970, in UTC: the same ones in every process."""
+
+    def __init__(self, every: Duration) -> None:
+        try:
+            seconds = duration_s(every)
+        except (ConfigError, TypeError, ValueError) as error:
+            raise ConfigError(f"every={every!r} is not a duration; write '10m' or 600") from error
+        if not 1 <= seconds <= 366 * 86_400:
+            raise ConfigError(f"every={every!r} is out of range; take 1 second to 366 days")
+        self.step_ms = round(seconds * 1000)
+
+    def __str__(self) -> str:
+        return f"every {self.step_ms / 1000:g}s"
+
+    def after(self, moment_ms: int) -> Iterator[int]:
+        """The ticks after a moment, in order."""
+        tick = (moment_ms // self.step_ms + 1) * self.step_ms
+        while True:
+            yield tick
+            tick += self.step_ms
+
+    def until(self, moment_ms: int) -> Iterator[int]:
+        """The ticks up to a moment, the newest first."""
+        yield from range(moment_ms // self.step_ms * self.step_ms, -1, -self.step_ms)
+
+
+class Cron:
+    """The ticks of an expression in a zone, by the rule of Debian's cron.
+
+    A fixed time that doesn't exist runs when the clocks have moved; one that exists twice runs once, the first time.
+    `*` in hours or minutes keeps real intervals.
+    """
+
+    def __init__(self, expression: str, zone: str = "UTC") -> None:
+        self.expression, self.zone = expression, zone
+        self._zone = zone_of(zone)
+        self._spec = _parsed(expression)
+        fields = self._spec.parts
+        self._times = [
+            time(hour, minute)
+            for hour, minute in product(sorted(self._spec.hours), sorted(self._spec.minutes))
+        ]
+        #: Whether it keeps real intervals.
+        self.is_open = fields[1].startswith("*") or fields[2].startswith("*")
+        self._on = lru_cache(maxsize=4)(self._ticks_on)
+
+    def __str__(self) -> str:
+        return f"{self.expression} {self.zone}"
+
+    def after(self, moment_ms: int) -> Iterator[int]:
+        """The ticks after a moment, in order."""
+        last = moment_ms
+        for day in self._days(moment_ms, 1):
+            for tick in self._on(day):
+                if tick > last:
+                    last = tick
+                    yield tick
+
+    def until(self, moment_ms: int) -> Iterator[int]:
+        """The ticks up to a moment, the newest first."""
+        last = moment_ms + 1
+        for day in self._days(moment_ms, -1):
+            for tick in reversed(self._on(day)):
+                if tick < last:
+                    last = tick
+                    yield tick
+
+    def gaps_on(self, day: date) -> list[datetime]:
+        """The times of a day that it names and that the clocks leave out."""
+        if not self._matches(day):
+            return []
+        local = (datetime.combine(day, at) for at in self._times)
+        return [at for at in local if self._is_left_out(at)]
+
+    def _matches(self, day: date) -> bool:
+        return day.month in self._spec.months and self._spec.match_day(day)
+
+    def _days(self, moment_ms: int, step: int) -> Iterator[date]:
+        """The days from a moment on, or back, that have ticks. Around a change of clocks a day may begin twice."""
+        first, last = date(1970, 1, 1), _LAST.date()
+        day = _local(min(moment_ms, _ms(_LAST)), self._zone).date() - step * _DAY
+        day, empty = max(first, min(day, last)), 0
+        while empty < MOST_DAYS and first <= day <= last:
+            if self._matches(day):
+                empty = 0
+                yield day
+            empty += 1
+            day += step * _DAY
+
+    def _ticks_on(self, day: date) -> list[int]:
+        """The ticks of a local day, sorted."""
+        found: set[int] = set()
+        first = datetime.combine(day, time(), self._zone)
+        if first.utcoffset() == (first + _DAY).utcoffset() == (first + _DAY / 2).utcoffset():
+            start = _ms(datetime.combine(day, time(), UTC)) - _ms_of(first.utcoffset())
+            return [start + (at.hour * 60 + at.minute) * 60_000 for at in self._times]
+        for at in self._times:
+            local = datetime.combine(day, at)
+            if not self._is_left_out(local):
+                twice = (0, 1) if self.is_open else (0,)
+                found |= {_ms(local.replace(tzinfo=self._zone, fold=fold)) for fold in twice}
+            elif not self.is_open:
+                found.add(self._moved(local))
+        return sorted(found)
+
+    def _is_left_out(self, local: datetime) -> bool:
+        there = local.replace(tzinfo=self._zone)
+        return there.astimezone(UTC).astimezone(self._zone).replace(tzinfo=None) != local
+
+    def _moved(self, local: datetime) -> int:
+        """When the clocks have moved past a time that they leave out."""
+        while self._is_left_out(local):
+            local += timedelta(minutes=1)
+        return _ms(local.replace(tzinfo=self._zone))
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """A time zone by its name, or ConfigError."""
+    try:
+        return ZoneInfo(name)
+    except Exception as error:
+        raise ConfigError(
+            f"tz={name!r:.100} can't be used as a time zone; take a name such as 'Europe/Berlin' or 'UTC'"
+        ) from error
+
+
+@lru_cache(maxsize=1_000)
+def _parsed(expression: str) -> CronSim:
+    text = NAMES.get(expression.strip().lower(), expression)
+    if text.startswith("@"):
+        raise ConfigError(f"{expression!r:.100} is unknown; take one of {', '.join(NAMES)}")
+    if len(text) > 500:
+        raise ConfigError(f"a cron expression of {len(text):,} characters is too long; take 500")
+    count = len(text.split())
+    if count != 5:
+        seconds = "; for seconds take every='10s'" * (count == 6)
+        raise ConfigError(
+            f"{expression!r:.100} has {count} fields; write minute, hour, day of the month, month and "
+            f"day of the week{seconds}"
+        )
+    try:
+        return CronSim(text, datetime(2000, 1, 1))
+    except (CronSimError, AssertionError, ValueError) as error:
+        raise ConfigError(
+            f"{expression!r:.100} can't be read as a cron expression: {error or 'a field is wrong'}; "
+            "write it as '30 7 * * 1-5', at 7:30 from Monday to Friday"
+        ) from error
+
+
+def _local(moment_ms: int, zone: ZoneInfo) -> datetime:
+    return (_EPOCH + timedelta(milliseconds=moment_ms)).astimezone(zone)
+
+
+def _ms(moment: datetime) -> int:
+    return _ms_of(moment.astimezone(UTC) - _EPOCH)
+
+
+def _ms_of(span: timedelta | None) -> int:
+    assert span is not None
+    return span // timedelta(milliseconds=1)

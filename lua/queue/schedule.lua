@@ -1,0 +1,56 @@
+#!lua flags=allow-oom
+--[[
+schedule: keep, pause, resume or remove one schedule of a queue.
+
+KEYS
+  schedules:hash ticks:hash meta:hash events:stream tick_log:list
+ARGV
+  now         epoch ms, or '' for the server's clock
+  verb        'declare': it stands in the code of a worker; 'add': it is kept here alone; 'pause' | 'resume' | 'remove'
+  name        1-256 bytes
+  definition  JSON, up to 64 KiB; '' for the last three
+RETURNS  {'declared' | 'added' | 'paused' | 'resumed' | 'removed' | 'same' | 'unknown' | 'full'}
+         | {'taken', definition}: by one that a worker declares
+COST     O(1)
+WRITES   nothing for 'same', 'unknown', 'full' and 'taken'
+]]
+local schedules, ticks, meta, events, tick_log = unpack(KEYS)
+local now, verb, name, definition = unpack(ARGV)
+
+--@include shared/_arguments
+keys_are(5)
+arguments_are(4)
+--@include _stored
+one_of('verb', verb, 'declare', 'add', 'pause', 'resume', 'remove')
+--@include _text
+if name == '' or #name > 256 or not is_text(name) then refuse('name', '1 to 256 bytes of UTF-8 without control characters') end
+if #definition > 65536 then refuse('definition', '64 KiB at most') end
+--@include shared/_clock
+--@include _clock
+read_clock(now)
+--@include _schedules
+local MOST = 1000
+local known, found = schedule_state(name), redis.call('HGET', schedules, name)
+probe('LLEN', tick_log)
+
+if verb == 'declare' or verb == 'add' then
+  -- A letter before the definition says where it comes from.
+  local whole_text = (verb == 'declare' and 'c' or 'a') .. definition
+  if verb == 'add' and found and string.sub(found, 1, 1) == 'c' then return {'taken', string.sub(found, 2)} end
+  if not found and redis.call('HLEN', schedules) >= MOST then return {'full'} end
+  if found == whole_text and known.last then return {'same'} end
+  redis.call('HSET', schedules, name, whole_text)
+  if not known.last then keep_tick(name, known, now_ms, known.mid) end
+  return {verb == 'declare' and 'declared' or 'added'}
+end
+if not found and not known.last then return {'unknown'} end
+if verb == 'remove' then
+  redis.call('HDEL', schedules, name)
+  redis.call('HDEL', ticks, name)
+  return {'removed'}
+end
+if known.paused == (verb == 'pause') then return {'same'} end
+known.paused = verb == 'pause'
+-- No tick of a pause is made up for.
+keep_tick(name, known, math.max(now_ms, (last_tick(known, now_ms))), known.mid)
+return {verb == 'pause' and 'paused' or 'resumed'}

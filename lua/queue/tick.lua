@@ -1,0 +1,128 @@
+#!lua
+--[[
+tick: enqueue the call of one tick of a schedule. Any number of processes may ask for the same tick: ticks only go
+forward, so it is enqueued once.
+
+KEYS
+  messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
+  generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
+  left_ready:set left_circle:set eoq_backoff:string wake:list meta:hash events:stream
+  ticks:hash tick_log:list
+ARGV
+  now        epoch ms, or '' for the server's clock
+  name       the schedule's, 1-256 bytes
+  tick_ms    the time that the tick stands for, epoch ms
+  after_ms   the last tick that the caller knows of, as 'schedules' gives it
+  due_ms     not to be enqueued before, epoch ms
+  overlap    what to do while the run before isn't over: 'skip' | 'queue' | 'allow' | 'cancel'; or 'miss': enqueue
+             nothing, the tick was missed; or 'run': enqueue at once, as 'allow', and leave the ticks as they are
+  missed     how many ticks before it were missed
+  mid        of the message, unless the run before passes its mid on
+  content    of the message, up to 1 MiB
+  lock_ms    least length of the message's locks, 1-86400000, '' = the worker's lease
+  dedupe_ms  how long to refuse its mid after it is done, '' = until collected
+RETURNS  {'enqueued' | 'waits' | 'replaced', mid}: the message is accepted; it waits for the run before, or took its
+         place | {'skipped', mid of the run before} | {'missed', ''} | {'exists', last tick}: that is
+         another one than the caller knows of, or not before this tick | {'early', now}
+         | {'paused', ''} | {'new', now}: the schedule was unknown and starts now | {'clock', now}: the last tick was
+         later than now, so ticks go on from now
+COST     O(1)
+WRITES   nothing for 'exists', 'early' and 'paused'
+]]
+local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
+  progress, ready, due, circle, done, left_ready, left_circle, eoq_backoff, wake, meta, events,
+  ticks, tick_log = unpack(KEYS)
+local now, name, tick_ms, after_ms, due_ms, overlap, missed, mid, content, lock_ms, dedupe_ms = unpack(ARGV)
+
+--@include shared/_arguments
+keys_are(23)
+arguments_are(11)
+--@include _stored
+one_of('overlap', overlap, 'skip', 'queue', 'allow', 'cancel', 'miss', 'run')
+tick_ms, due_ms = whole('tick_ms', tick_ms, 0, LATEST_MS), whole('due_ms', due_ms, 0, LATEST_MS)
+after_ms = whole('after_ms', after_ms, 0, LATEST_MS)
+missed = whole('missed', missed, 0, MOST_MS)
+whole_or_none('lock_ms', lock_ms, 1, LONGEST_LOCK_MS)
+whole_or_none('dedupe_ms', dedupe_ms, 0, MOST_MS)
+--@include _text
+if name == '' or #name > 256 or not is_text(name) then refuse('name', '1 to 256 bytes of UTF-8 without control characters') end
+if mid == '' or #mid > LONGEST_MID or not is_text(mid) then refuse('mid', '1 to 512 bytes of UTF-8 without control characters') end
+if #content > 1048576 then refuse('content', '1 MiB at most') end
+--@include shared/_clock
+--@include _clock
+read_clock(now)
+
+--@include _schedules
+local known = schedule_state(name)
+local last, clock = last_tick(known, now_ms)
+probe('LLEN', tick_log)
+if overlap ~= 'run' then
+  if not known.last or clock then
+    tick()
+    keep_tick(name, known, now_ms, known.mid)
+    if clock then log_tick(name, now_ms, 0, 'clock', 0, '') end
+    return {clock and 'clock' or 'new', string.format('%.0f', now_ms)}
+  end
+  if known.paused then return {'paused', ''} end
+  if after_ms ~= last or tick_ms <= last then return {'exists', string.format('%.0f', last)} end
+  if math.max(tick_ms, due_ms) > now_ms then return {'early', string.format('%.0f', now_ms)} end
+end
+
+--@include _probe_live
+probe_live()
+local any = {
+  left_ready = redis.call('SCARD', left_ready) > 0, left_circle = redis.call('SCARD', left_circle) > 0,
+  newer = true, sides = true,
+}
+local nwake = redis.call('LLEN', wake)
+--@include _wake
+--@include _counters
+--@include _place
+--@include _accept
+--@include _status
+--@include _free
+--@include _generation
+--@include _newer
+--@include _cancel
+
+-- Whether a run of the message is under way or still to come.
+local function is_live(word)
+  return word ~= 'nil' and (word == 'done-with-requeue' or string.sub(word, 1, 4) ~= 'done')
+end
+
+local function put(target)
+  if #content > max_content then redis.call('HSET', meta, 'max_content', #content) end
+  local given = {not_before = now_ms, own = lock_ms .. ',' .. dedupe_ms, can_update = '1', can_requeue = '1'}
+  local action = 'added'
+  if status(target) ~= 'nil' then
+    action = enqueue_again(target, content, given)
+  else
+    write_each({target, content}, {})
+    write_options({target}, given.own)
+    put_ready({target})
+  end
+  if level == 'all' then
+    local kind = action == 'added' and '' or action
+    emit('enqueued', target, now_ms, '\31\31\31\31\31\31\31' .. kind .. '\31\31' .. #content)
+  end
+end
+
+local word = known.mid ~= '' and status(known.mid) or 'nil'
+local outcome, target = 'enqueued', mid
+if overlap == 'miss' then
+  outcome, target = 'missed', ''
+elseif is_live(word) and overlap ~= 'allow' and overlap ~= 'run' then
+  outcome, target = overlap == 'skip' and 'skipped' or overlap == 'queue' and 'waits' or 'replaced', known.mid
+end
+tick()
+if outcome == 'replaced' then
+  cancel(target, word)
+  -- A mid whose run has to hear of it first stays taken until its lock ends, so the new run waits that long.
+  if status(target) == 'nil' then target = mid end
+end
+if outcome ~= 'skipped' and outcome ~= 'missed' then put(target) end
+keep_tick(name, known, overlap == 'run' and last or tick_ms, outcome == 'missed' and known.mid or target)
+log_tick(name, tick_ms, now_ms - due_ms, outcome, missed, target)
+emit('tick', target, now_ms, table.concat(
+  {name, string.format('%.0f', missed), string.format('%.0f', due_ms), '', '', '', '', outcome}, '\31'))
+return {outcome, target}

@@ -1,0 +1,91 @@
+"""The rule of Debian's cron, minute by minute: slow, and simple enough to be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo, available_timezones
+
+MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
+YEARS = range(2020, 2036)
+EXPRESSIONS = (
+    "30 2 * * *", "0 0 * * *", "30 1 * * *", "*/30 * * * *", "0 * * * *", "* 2 * * *", "15 */2 * * *",
+    "0,30 2,3 * * *", "*/15 0 * * *", "59 23 * * 0", "10 3 1,15 * 1", "5 0-4 * 1-11 *",
+)  # fmt: skip
+
+
+def zones() -> dict[str, list[datetime]]:
+    """One zone for each distinct table of transitions, with its transitions."""
+    found: dict[tuple[object, ...], tuple[str, list[datetime]]] = {}
+    for name in sorted(available_timezones()):
+        zone = ZoneInfo(name)
+        changes = list(transitions(zone))
+        offsets = (at.astimezone(zone).utcoffset() for at in changes)
+        if changes:
+            found.setdefault((*changes, *offsets), (name, changes))
+    return dict(found.values())
+
+
+def transitions(zone: ZoneInfo) -> Iterator[datetime]:
+    """The minutes at which the offset from UTC is another one."""
+    at, end = datetime(YEARS[0], 1, 1, tzinfo=UTC), datetime(YEARS[-1] + 1, 1, 1, tzinfo=UTC)
+    while at < end:
+        if at.astimezone(zone).utcoffset() != (at + DAY).astimezone(zone).utcoffset():
+            before, after = 0, 24 * 60
+            while after - before > 1:
+                middle = (before + after) // 2
+                same = (at + middle * MINUTE).astimezone(zone).utcoffset() == at.astimezone(
+                    zone
+                ).utcoffset()
+                before, after = (middle, after) if same else (before, middle)
+            yield at + after * MINUTE
+        at += DAY
+
+
+def numbers(field: str, least: int, most: int) -> set[int]:
+    """What a field of the expressions above names."""
+    found: set[int] = set()
+    for part in field.split(","):
+        span, _, step = part.partition("/")
+        first, _, last = (f"{least}-{most}" if span == "*" else span).partition("-")
+        found |= set(range(int(first), int(last or first) + 1, int(step or 1)))
+    return found
+
+
+class Reference:
+    """One expression."""
+
+    def __init__(self, expression: str) -> None:
+        minute, hour, self._dom, month, self._dow = expression.split()
+        self._minutes, self._hours = numbers(minute, 0, 59), numbers(hour, 0, 23)
+        self._days, self._months = numbers(self._dom, 1, 31), numbers(month, 1, 12)
+        self._weekdays = {day % 7 for day in numbers(self._dow, 0, 7)}
+        self._is_open = minute.startswith("*") or hour.startswith("*")
+
+    def names(self, local: datetime) -> bool:
+        """Whether a time on the wall is meant."""
+        if local.minute not in self._minutes or local.hour not in self._hours:
+            return False
+        return local.month in self._months and self._names_day(local.date())
+
+    def _names_day(self, day: date) -> bool:
+        dom, dow = day.day in self._days, day.isoweekday() % 7 in self._weekdays
+        both = self._dom.startswith("*") or self._dow.startswith("*")
+        return (dom and dow) if both else (dom or dow)
+
+    def ticks(self, zone: ZoneInfo, start: datetime, end: datetime) -> list[int]:
+        """The ticks from `start` to before `end`, in epoch ms."""
+        found, at = [], start
+        before = (start - MINUTE).astimezone(zone).replace(tzinfo=None)
+        while at < end:
+            local = at.astimezone(zone)
+            wall = local.replace(tzinfo=None, fold=0)
+            if self._is_open:
+                hit = self.names(wall)
+            else:
+                left_out = [before + i * MINUTE for i in range(1, (wall - before) // MINUTE)]
+                hit = (local.fold == 0 and self.names(wall)) or any(map(self.names, left_out))
+            if hit:
+                found.append(round(at.timestamp() * 1000))
+            before, at = wall, at + MINUTE
+        return found
