@@ -27,7 +27,8 @@ MAXLENS = (100, 10**9)
 #: What happened. The script that makes a change writes its event.
 KINDS = (
     "enqueued", "done", "retry", "dead", "crashed", "snoozed",
-    "recovered", "cancelled", "revived", "cleared", "superseded", "clock_jump", "expired",
+    "recovered", "cancelled", "revived", "cleared", "superseded", "clock_jump",
+    "tick", "expired",
 )  # fmt: skip
 #: The kinds that end an attempt.
 ATTEMPTS = ("done", "retry", "dead", "crashed", "snoozed", "recovered")

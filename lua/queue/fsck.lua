@@ -6,7 +6,7 @@ KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
   left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash quarantine:hash wake:list meta:hash
-  events:stream
+  events:stream schedules:hash ticks:hash tick_log:list
 ARGV
   part    'types': of each key; 'totals'; 'ready' 'circle' 'due' 'done' 'dead'; the name of a hash with a field
           per message, 'messages' among them; 'left_ready' 'left_circle'; 'last_dead' 'dead_messages'
@@ -20,11 +20,11 @@ WRITES   nothing
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options, progress,
   ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead, quarantine, wake, meta,
-  events = unpack(KEYS)
+  events, schedules, ticks, tick_log = unpack(KEYS)
 local part, cursor, limit = unpack(ARGV)
 
 --@include shared/_arguments
-keys_are(24)
+keys_are(27)
 arguments_are(3)
 limit = whole('limit', limit, 1, 1000)
 --@include _stored
@@ -35,9 +35,9 @@ limit = whole('limit', limit, 1, 1000)
 
 local NAMES = {'messages', 'locks', 'tokens', 'backoffs', 'nattempts', 'ncrashes', 'nunknowns', 'generations',
   'requeue', 'options', 'progress', 'ready', 'due', 'circle', 'done', 'left_ready', 'left_circle', 'dead',
-  'dead_messages', 'last_dead', 'quarantine', 'wake', 'meta', 'events'}
+  'dead_messages', 'last_dead', 'quarantine', 'wake', 'meta', 'events', 'schedules', 'ticks', 'tick_log'}
 local TYPES = {ready = 'list', due = 'zset', circle = 'list', done = 'set', left_ready = 'set', left_circle = 'set',
-  dead = 'zset', wake = 'list', events = 'stream'}
+  dead = 'zset', wake = 'list', events = 'stream', tick_log = 'list'}
 local seen, notes, following = {}, {}, '0'
 
 local function offset() return whole('cursor', cursor, 0, 9007199254740991) end

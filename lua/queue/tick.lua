@@ -123,6 +123,6 @@ end
 if outcome ~= 'skipped' and outcome ~= 'missed' then put(target) end
 keep_tick(name, known, overlap == 'run' and last or tick_ms, outcome == 'missed' and known.mid or target)
 log_tick(name, tick_ms, now_ms - due_ms, outcome, missed, target)
-emit('tick', target, now_ms, table.concat(
-  {name, string.format('%.0f', missed), string.format('%.0f', due_ms), '', '', '', '', outcome}, '\31'))
+emit('tick', '', now_ms, table.concat(
+  {name, string.format('%.0f', missed), string.format('%.0f', due_ms), '', '', '', '', outcome, target}, '\31'))
 return {outcome, target}

@@ -50,6 +50,11 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
         queue.finish(endings, dequeue=4, lease=1, crash_limit=2, now=now)
         queue.release(list(held.items())[6:7], now=now)
         queue.cancel("m9", "m10", "d", *held, now=now)
+        queue.admin.schedule("add", "s", "{}", now=now)
+        for number, overlap in enumerate(("skip", "queue", "cancel", "allow")):
+            last = queue.admin.schedules(1).ticks["s"].last_ms
+            tick_ms = now + number + 1
+            queue.admin.tick("s", tick_ms, last, f"s@{tick_ms}", b"v", overlap=overlap, now=tick_ms)
         now += 2_000
         queue.enqueue(b"late", mid="m0", can_update=True, delay=3, now=now)
         queue.admin.collect(crash_limit=2, now=now)

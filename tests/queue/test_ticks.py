@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from jobq.errors import ScriptError
+from jobq.events import decode
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Ticked, TickState
 
@@ -166,8 +167,6 @@ def test_log_keeps_a_thousand_ticks(begun: Queue, at: Any, redis: Any):
 
 
 def test_events_tell_of_ticks(begun: Queue, at: Any, redis: Any):
-    from jobq.events import decode
-
     begun.admin.events_level("all")
     tick(begun, at, 2, 0, missed=1, now=at(2 * MINUTE) + 40)
     entries = redis.xrange(f"{begun.prefix}events")
@@ -175,5 +174,6 @@ def test_events_tell_of_ticks(begun: Queue, at: Any, redis: Any):
 
     assert [event.kind for event in found] == ["enqueued", "tick"]
     told = found[1]
-    assert (told.mid, told.job, told.error, told.attempt) == ("s@2", "s", "enqueued", 1)
+    assert (told.mid, told.job, told.error, told.attempt) == ("", "s", "enqueued", 1)
+    assert told.fingerprint == "s@2"
     assert told.finished_at - told.enqueued_at == 40
