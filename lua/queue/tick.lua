@@ -92,7 +92,7 @@ end
 
 local function put(target)
   if #content > max_content then redis.call('HSET', meta, 'max_content', #content) end
-  local given = {not_before = now_ms, own = lock_ms .. ',' .. dedupe_ms, can_update = '1', can_requeue = '1'}
+  local given = {not_before = now_ms, own = lock_ms .. ',' .. dedupe_ms, can_update = '1', can_requeue = '1', again = ''}
   local action = 'added'
   if status(target) ~= 'nil' then
     action = enqueue_again(target, content, given)

@@ -190,7 +190,7 @@ SCOPES = (  # those that take long first
     Scope(
         "ticks that wait for the run before",
         {"both": BOTH},
-        {"enqueue": 0, "fail": 1, "forget": 1},
+        {"enqueue": 0, "fail": 1, "forget": 0},
         mids=("m1", "m2", "m3"),
         endings=("done", "retry"),
         actions=("collect",),
@@ -200,7 +200,7 @@ SCOPES = (  # those that take long first
     Scope(
         "ticks that cancel the run before",
         {"both": BOTH},
-        {"enqueue": 0, "fail": 1, "forget": 1},
+        {"enqueue": 0, "fail": 1, "forget": 0},
         mids=("m1", "m2", "m3"),
         endings=("done", "retry"),
         actions=("collect",),

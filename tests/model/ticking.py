@@ -66,7 +66,7 @@ def took(w: World, outcome: str, mid: str, words: dict[str, str], content: str, 
         word = "nil" if word.startswith("queued") else "done-with-backoff"
         if w.records[mid].deduped_till <= w.now:
             word = "done-awaiting-gc" if word != "nil" else "nil"
-    action = "added" if word == "nil" else expected_action(word, AGAIN)
+    action = "added" if word == "nil" else expected_action(w.records[mid], word, AGAIN)
     accepted(w, w.records[mid], action, word, content, AGAIN)
     if w.scope.overlap != "allow":
         others = [other for name, other in w.records.items() if name != mid]
