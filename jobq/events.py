@@ -28,7 +28,7 @@ MAXLENS = (100, 10**9)
 KINDS = (
     "enqueued", "done", "retry", "dead", "crashed", "snoozed",
     "recovered", "cancelled", "revived", "cleared", "superseded", "clock_jump",
-    "tick", "expired",
+    "tick", "expired", "evicted",
 )  # fmt: skip
 #: The kinds that end an attempt.
 ATTEMPTS = ("done", "retry", "dead", "crashed", "snoozed", "recovered")

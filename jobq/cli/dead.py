@@ -83,7 +83,7 @@ class Where:
         return all(pattern.fullmatch(field(message)) for field, pattern in self._asked)
 
 
-@group("dead", "list", "show resize:a.jpg", "revive --all --queues low")
+@group("dead", "list", "show resize:a.jpg", "revive --all --queues low", "keep --max 1000")
 def dead() -> None:
     """List, revive and purge messages that are out of attempts.
 
@@ -238,6 +238,25 @@ def purge(session: Session, chosen: Chosen, yes: bool) -> bool:
     """
     session.confirmed(f"Delete {chosen.text}?", yes)
     return all(word == "purged" for word in chosen.each("purging", _purged))
+
+
+@command("keep", "", "--max 1000 --for 30d --queues low", group=dead)
+@option("--max N", "most", "Keep this many.", type=click.IntRange(1, 1_000_000_000))
+@option("--for DURATION", "age", "Keep each for this long.")
+@queues_option
+def keep(session: Session, most: int | None, age: float | None, queues: str | None) -> None:
+    """Show or set how many dead messages queues keep, and how long.
+
+    By default 10,000 for 180 days. Workers delete the oldest beyond either limit, a few at a time.
+    """
+    # Set all before printing, so that a reader that goes away leaves none unset.
+    found = list(session.from_each(queues, lambda q: [(q.name, q.admin.retention(most, age))]))
+    for name, kept in found:
+        days = f"{kept.age_s / 86400:,.10g} days" if kept.age_s >= 86400 else f"{kept.age_s:g} s"
+        session.say(
+            {"queue": name, **kept._asdict()},
+            f"{name}: {kept.most:,} dead messages, for {days}; {kept.evicted:,} deleted so far",
+        )
 
 
 def _purged(queue: Queue, ids: list[str]) -> list[str]:

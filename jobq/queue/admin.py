@@ -8,6 +8,8 @@ from typing import Any
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import BoundScripts, Caller, Callers, moment
 from jobq.client.scripts import Argument
+from jobq.config import duration_s
+from jobq.durations import Duration
 from jobq.errors import ConfigError, ScriptError
 from jobq.events import LEVELS, MAXLENS
 from jobq.queue import keys
@@ -16,6 +18,7 @@ from jobq.queue.types import (
     CRASH_LIMIT,
     PER_CALL,
     Counts,
+    DeadLimits,
     DeadMessage,
     Entry,
     LoggedTick,
@@ -35,6 +38,8 @@ from jobq.queue.types import (
 PAGE = 1_000
 #: Messages in each of several pages: one page occupies the server for a few milliseconds at most.
 SHORT_PAGE = 250
+#: Most dead messages that a queue may be set to keep, and longest.
+MOST_DEAD, LONGEST_MS = 10**9, 3_153_600_000_000
 #: The largest whole number that Lua holds without rounding.
 MAX_NUMBER = 2**53
 
@@ -160,6 +165,25 @@ class Admin:
             # Not reached after an error: that call may still arrive, so its caller stays out of use.
             self._callers.give_back(own)
         return reply
+
+    def retention(self, most: int | None = None, age: Duration | None = None) -> DeadLimits:
+        """Set how many dead messages the queue keeps, or how long; return what is in force.
+
+        The oldest beyond either limit are deleted as others die and as workers do their upkeep, a few at a time.
+        """
+        if most is not None and not 1 <= most <= MOST_DEAD:
+            raise ConfigError(f"most={most!r} is out of range; take 1 to {MOST_DEAD:,}")
+        age_ms = None if age is None else round(duration_s(age) * 1000)
+        if age_ms is not None and not 1 <= age_ms <= LONGEST_MS:
+            raise ConfigError(f"age={age!r} is out of range; take a millisecond to 100 years")
+        reply = self.scripts["retention"].run({"most": most or "", "age_ms": age_ms or ""})
+        found = [_number(word or b"") for word in reply]
+        kept = DeadLimits()
+        return DeadLimits(
+            kept.most if found[0] is None else found[0],
+            kept.age_s if found[1] is None else found[1] / 1000,
+            found[2] or 0,
+        )
 
     def fsck(self) -> list[Violation]:
         """The violated invariants; nothing is repaired. Calls are bounded, so it is safe while the queue is in use."""

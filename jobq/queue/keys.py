@@ -29,7 +29,8 @@ quarantine         hash, bytes that were found in a place and can't be a mid -> 
 eoq-backoff?       string, PX: until when callers needn't poll
 ndry-runs          string, PX: polls in a row that found nothing
 wake               list of at most one marker, which ends one child's idle wait
-meta               hash: paused, events, maxlen, floor, fence, max_lease, max_content, deduped, all_since
+meta               hash: paused, events, maxlen, floor, fence, max_lease, max_content, deduped, all_since,
+                   dead_max, dead_age_ms, dead_evicted
 call:<caller>      string, PX 10 min: number and short reply of that caller's last call; with a `~` behind,
                    PX 1 s: the write that a durable enqueue waits for
 result:<mid>       list of one, TTL: a result

@@ -46,7 +46,7 @@ ROLES = {
         ("smembers",), ("hgetall", "hmget"), reads=True,
     ),
     "operator": Role(
-        (*_LOOKING, "cancel", "clear", "level", "pause", "purge", "resume", "revive", "schedule", "tick"),
+        (*_LOOKING, "cancel", "clear", "level", "pause", "purge", "resume", "retention", "revive", "schedule", "tick"),
         ("unlink",), ("smembers", "srem"), ("hgetall", "hmget"),
     ),
 }  # fmt: skip

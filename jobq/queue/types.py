@@ -17,6 +17,7 @@ Place = Literal["ready", "due", "circle"]
 #: Messages of one call. The server serves no other client during it; 1,000 messages take two milliseconds.
 PER_CALL = 250
 LEASE_S = 15.0
+DAY_S = 86_400.0
 #: Crashes that make a message dead.
 CRASH_LIMIT = 3
 
@@ -244,13 +245,22 @@ class Sample(NamedTuple):
 class Upkeep(NamedTuple):
     """What upkeep left: mids in the circle and in due, and how many bytes that are no mid are set aside.
 
-    `due_ms`: until the earliest of due; 0 = none.
+    `due_ms`: until the earliest of due; 0 = none. `surplus`: 1 if more of the dead are beyond the queue's limits.
     """
 
     circle: int
     due: int
     quarantined: int
     due_ms: int
+    surplus: int = 0
+
+
+class DeadLimits(NamedTuple):
+    """How many dead messages a queue keeps, for how many seconds, and how many were deleted for either."""
+
+    most: int = 10_000
+    age_s: float = 180 * DAY_S
+    evicted: int = 0
 
 
 class Entry(NamedTuple):

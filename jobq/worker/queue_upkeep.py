@@ -112,7 +112,7 @@ class QueueUpkeep:
         self._asked_at[index] = now = boot_ns()
         left = self._queues[index].admin.upkeep(limit, crash_limit=self._settings.crash_limit)
         self._due.pop(index, None)
-        if left.circle:
+        if left.circle or left.surplus:
             self._schedule(index, now)
         elif left.due_ms:
             self._schedule(index, now + left.due_ms * 1_000_000)

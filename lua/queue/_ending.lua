@@ -1,6 +1,32 @@
 -- ending: what becomes of a held message when its attempt ends. Newer content wins over every outcome.
--- needs: dead dead_messages messages options nattempts ncrashes requeue tokens generations last_dead add_to any count_of forget now_ms start_newer to_ready unlock_to_wait
+-- needs: dead dead_messages messages options nattempts ncrashes requeue tokens generations last_dead meta add_to any count_of emit forget now_ms start_newer to_ready unlock_to_wait
+-- How many dead messages a queue keeps, and how long, unless its meta says otherwise.
+local DEAD_MAX, DEAD_AGE_MS = 10000, 15552000000
+
+-- Delete up to `most` of the oldest, those beyond the limits, once there is room for `new` more. -> how many go next time
+local function evict(most, new)
+  local count = redis.call('ZCARD', dead)
+  if count == 0 then return 0 end
+  local limits = redis.call('HMGET', meta, 'dead_max', 'dead_age_ms')
+  local surplus, oldest = count + new - stored(limits[1], 1e9, DEAD_MAX), now_ms - stored(limits[2], MOST_MS, DEAD_AGE_MS)
+  local head = redis.call('ZRANGE', dead, 0, most, 'WITHSCORES')
+  for i = 1, #head, 2 do
+    local id, over = head[i], (i + 1) / 2 <= surplus
+    if not over and tonumber(head[i + 1]) > oldest then return 0 end
+    if i > 2 * most then return 1 end
+    local mid = string.match(id, '^(.*)#[^#]*$') or id
+    redis.call('ZREM', dead, id)
+    redis.call('HDEL', dead_messages, id)
+    if redis.call('HGET', last_dead, mid) == id then redis.call('HDEL', last_dead, mid) end
+    add_to(meta, 'dead_evicted', 1)
+    emit('evicted', mid, now_ms, '\31\31\31\31\31\31\31' .. (over and 'count' or 'age'))
+  end
+  return 0
+end
+
+-- Each death makes room for itself and for one more, so that a queue over its limits comes back to them.
 local function to_dead(mid, reason)
+  evict(2, 1)
   local id = mid .. '#' .. (redis.call('HGET', generations, mid) or redis.call('HGET', tokens, mid) or '')
   reason = string.sub(reason, 1, 16384)
   local own = string.match(redis.call('HGET', options, mid) or ',', '^%d*,%d*') or ','

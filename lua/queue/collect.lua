@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-collect: upkeep without a hand-out: promote what is due, recover expired locks, remove done messages.
+collect: upkeep without a hand-out: promote what is due, recover expired locks, remove done messages and old dead ones.
 
 KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
@@ -10,9 +10,9 @@ KEYS
 ARGV
   now          epoch ms, or '' for the server's clock
   crash_limit  crashes that make a message dead, 0 = never
-  limit        mids looked at in due and in the circle, 1-1000
+  limit        mids looked at in due, in the circle and among the dead, 1-1000
 RETURNS  {'collected', mids left in the circle, mids left in due, how many are quarantined, ms until the earliest
-         due one or 0 for none}
+         due one or 0 for none, 1 if more of the dead are beyond the queue's limits}
 COST     O(limit)
 WRITES   what it finds; running it twice is harmless
 ]]
@@ -47,7 +47,7 @@ local function rarely()
 --@include _ending
 --@include _recover
   rare = {
-    promote = promote, recover = recover,
+    promote = promote, recover = recover, evict = evict,
   }
   return rare
 end
@@ -57,10 +57,11 @@ end
 tick()
 if any.due then rarely().promote(limit) end
 walk(limit, crash_limit)
+local surplus = redis.call('ZCARD', dead) > 0 and rarely().evict(limit, 0) or 0
 -- A child may have died between taking the wake marker and its dequeue.
 if paused ~= '1' and redis.call('LLEN', ready) > 0 then wake_up() end
 local first = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]
 return {
   'collected', redis.call('LLEN', circle), redis.call('ZCARD', due), redis.call('HLEN', quarantine),
-  first and math.max(1, first - now_ms) or 0,
+  first and math.max(1, first - now_ms) or 0, surplus,
 }

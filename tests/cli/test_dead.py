@@ -179,3 +179,13 @@ def test_list_says_how_many_it_left_out(cli: Any, queue: Queue, kill_message: An
     assert cli("dead", "list").err == ""
     assert cli("dead", "list", "--limit", "5").err == ""
     assert len(cli("dead", "list", "--limit", "2", "--json").records) == 2
+
+
+def test_limits_of_the_dead_are_shown_and_set(cli: Any, queue: Queue) -> None:
+    queue.list_in_directory()
+    assert cli("dead", "keep").out == "low: 10,000 dead messages, for 180 days; 0 deleted so far\n"
+    assert cli("dead", "keep", "--max", "7", "--for", "1h", "-q", "low", "--json").records == [
+        {"queue": "low", "most": 7, "age_s": 3600.0, "evicted": 0}
+    ]
+    assert cli("dead", "keep").out == "low: 7 dead messages, for 3600 s; 0 deleted so far\n"
+    assert cli("dead", "keep", "--max", "0").code == 2

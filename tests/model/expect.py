@@ -26,7 +26,8 @@ def word_of(m: Machine, w: World, mid: str) -> str:
 
 def events(m: Machine) -> list[tuple[str, str]]:
     text = m.emitted()
-    return [tuple(line.split("\x1f")[:2]) for line in text.split("\n")] if text else []
+    seen = [tuple(line.split("\x1f")[:2]) for line in text.split("\n")] if text else []
+    return [event for event in seen if event[0] != "evicted"]
 
 
 def recovered(w: World, seen: list[tuple[str, str]]) -> None:

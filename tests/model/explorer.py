@@ -34,6 +34,8 @@ class Explorer:
         started = time.perf_counter()
         self.machine.reset()
         world = begin(self.scope)
+        if self.scope.dead_max:
+            self.machine.run("retention", "", world.clock, self.scope.dead_max, "")
         queue = deque([(self.machine.take(), world, 0)])
         self.came_from.append((0, ()))
         seen = Seen()
@@ -73,6 +75,16 @@ class Explorer:
         return found
 
     def _settle(self, world: World) -> None:
+        if most := world.scope.dead_max:
+            records, command = world.records.values(), self.machine.command
+            died = sum(len(record.dead) for record in records)
+            for record in records:
+                dead = [
+                    one for one in record.dead if command(world.clock, "ZSCORE", "dead", one[0])
+                ]
+                record.dead = tuple(dead)
+            kept = sum(len(record.dead) for record in records)
+            need(kept == min(most, died), f"{kept} of {died} dead are kept, of {most} at most")
         revivable = "revive" in world.left  # nothing else reads the dead
         broken = self.machine.settled(world.now, world.scope.idle, revivable)
         need(not broken, broken)

@@ -139,6 +139,16 @@ SCOPES = (  # those that take long first
         actions=ALL,
     ),
     Scope(
+        "one of the dead is kept",
+        {"plain": PLAIN},
+        {"enqueue": 3, "fail": 2, "forget": 1, "revive": 1},
+        endings=("done", "dead", "crashed"),
+        mids=("m1", "m2"),
+        crash_limit=1,
+        actions=("collect",),
+        dead_max=1,
+    ),
+    Scope(
         "checkpoints",
         {"update": UPDATE, "requeue": REQUEUE},
         {"enqueue": 2, "fail": 2, "forget": 1, "checkpoint": 2, "cancel": 1},

@@ -46,6 +46,8 @@ class Scope:
     ticks: tuple[int, ...] = ()
     """When a schedule has its ticks, from the start; the first is enqueued as the first mid, and so on."""
     overlap: str = "skip"
+    dead_max: int = 0
+    """When set, so many of the dead are kept; else as many as by default."""
     idle: bool = False
     """The idle protocol is part of the state; elsewhere its flag is checked and then taken away."""
 

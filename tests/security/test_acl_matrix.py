@@ -19,8 +19,18 @@ PAIRS = [(role, name) for role in rights.ROLES for name in SCRIPTS]
 INSIDE = [(role, name) for role, name in PAIRS if name in rights.ROLES[role].scripts]
 #: Outside of a role's part, and yet of commands alone that its part needs too: rights can't tell them apart.
 INSEPARABLE = {
-    "producer": {"checkpoint", "close", "level", "pause", "progress", "purge", "resume", "revive"},
-    "worker": {"content", "level", "pause", "purge", "resume", "revive"},
+    "producer": {
+        "checkpoint",
+        "close",
+        "level",
+        "pause",
+        "progress",
+        "purge",
+        "resume",
+        "retention",
+        "revive",
+    },
+    "worker": {"content", "level", "pause", "purge", "resume", "retention", "revive"},
     "dashboard": set(),
     "operator": {"checkpoint", "close", "enqueue", "extend", "progress", "release"},
 }
