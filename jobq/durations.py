@@ -69,6 +69,20 @@ def seconds_of(value: object) -> float:
     return seconds
 
 
+def lasting(seconds: float) -> str:
+    """`3.2 s`, `41 s`, `12 min`, `2.5 h`, `3 days`: a duration for people, at least 0."""
+    seconds = max(0.0, seconds)
+    for unit, length, most in (("s", 1, 120), ("min", 60, 120), ("h", 3600, 48)):
+        if seconds < most * length:
+            number = seconds / length
+            return (
+                f"{number:.1f} {unit}"
+                if number < 10 and number % 1 >= 0.05
+                else f"{number:.0f} {unit}"
+            )
+    return f"{seconds / 86_400:,.0f} days"
+
+
 def wait_of(value: object, clock: Callable[[], float] = time.time) -> float:
     """A wait from now on: a duration, or an HTTP date as `Retry-After` has it. A date that has passed is 0."""
     if not isinstance(value, str) or not _TIME_OF_DAY.search(value):

@@ -26,8 +26,9 @@ INNER = frozenset(
 )  # fmt: skip
 #: Every option of a command has a variable that begins with its name: JOBQ_WORKER_PROCESSES.
 COMMANDS = (
-    "worker", "enqueue", "queues", "status", "cancel", "pause", "resume", "queue", "dead", "events", "check", "topic",
-    "reliable", "rsmq", "ruby", "lake", "report", "spark", "server", "functions", "acl", "demo", "chaos",
+    "worker", "enqueue", "queues", "workers", "status", "why", "cancel", "pause", "resume", "queue", "dead", "events",
+    "check", "topic", "reliable", "rsmq", "ruby", "lake", "report", "spark", "server", "functions", "acl", "demo",
+    "chaos",
 )  # fmt: skip
 #: What commands were called before: their variables are still read.
 FORMER_COMMANDS = ("messages", "clear", "forget", "doctor", "fsck", "audit", "resque")

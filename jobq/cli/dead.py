@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import click
 
 from jobq.cli import output
-from jobq.cli.messages import content_facts, job_name
+from jobq.cli.messages import content_facts
 from jobq.cli.options import (
     group,
     limit_option,
@@ -23,6 +23,7 @@ from jobq.cli.options import (
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command, opens
 from jobq.errors import ConfigError
+from jobq.observe.facts import job_name
 from jobq.queue.queue import Queue
 from jobq.queue.types import DeadMessage
 

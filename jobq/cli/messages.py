@@ -6,29 +6,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
-import msgspec
 
 from jobq.cli import output
 from jobq.cli.options import queues_option
 from jobq.cli.session import Session, command
+from jobq.durations import lasting
 from jobq.errors import ConfigError
-from jobq.jobs.signing import unverified
+from jobq.events import ATTEMPTS, Event
+from jobq.observe.facts import Collector, job_name
 from jobq.queue.queue import Queue
 
 
 def content_facts(content: bytes, wanted: bool) -> dict[str, Any]:
     """Return `job`, and if `wanted` the content."""
     return {"job": job_name(content), **(output.content_facts(content) if wanted else {})}
-
-
-def job_name(content: bytes) -> str:
-    """Return the job that an envelope names, '' for other or encrypted bytes. No signature is checked."""
-    try:
-        envelope = msgspec.json.decode(unverified(content))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ""
-    name = envelope.get("job") if isinstance(envelope, dict) else None
-    return name if isinstance(name, str) else ""
 
 
 #: What the engine answers for a mid that a queue doesn't have; the word of --json, too.
@@ -39,35 +30,74 @@ UNKNOWN = "nil"
 @click.argument("mid")
 @queues_option
 def status(session: Session, mid: str, queues: str | None) -> bool:
-    """Show where a message is.
+    """Show where a message is, and its attempts.
 
+    The attempts are those among the newest 5,000 events of the queue; jobq report finds older ones in a lake.
     Exit code 1: no queue has it. It was never enqueued, or it finished or was cancelled and is already removed.
     """
     found = [record for record in _statuses(session, mid, queues) if record["status"] != UNKNOWN]
     # A queue that can't be read may know it.
-    nowhere = [] if session.problems else [{"mid": mid, "queue": None, "status": UNKNOWN}]
-    for record in found or nowhere:
-        session.say(record, _sentence(record))
+    nowhere: list[dict[str, Any]] = [{"mid": mid, "queue": None, "status": UNKNOWN}]
+    for record in found or nowhere[: not session.problems]:
+        session.say(record, _sentence(record), *_attempt_lines(record))
     return bool(found)
 
 
 def _sentence(record: dict[str, Any]) -> str:
     """`resize:a.jpg: locked  queue low  attempts 1  lock at 2026-11-21 08:00:15`."""
-    times = {key: output.moment(record.get(key) or 0) for key in ("not_before", "lock_at")}
-    facts = {key: value for key, value in (record | times).items() if value}
+    times = {
+        key: output.moment(record.get(key) or 0)
+        for key in ("not_before", "lock_at", "running_since")
+    }
+    facts = {key: value for key, value in (record | times).items() if value and key != "history"}
     if record["status"] == UNKNOWN:
         return f"{record['mid']}: not found: no queue has it; it was never enqueued, or is done and removed"
     shown = [f"{key.replace('_', ' ')} {facts[key]}" for key in list(facts)[1:] if key != "status"]
     return "  ".join([f"{record['mid']}: {record['status']}", *shown])
 
 
+def _attempt_lines(record: dict[str, Any]) -> list[str]:
+    return [_attempt_line(attempt) for attempt in record.get("history", ())]
+
+
+def _attempt_line(attempt: dict[str, Any]) -> str:
+    """`    attempt 2  retry  2026-11-21 08:00:15  ran 30.0 s  by web-7:4711  (Timeout)`."""
+    number = f"attempt {attempt['attempt']}" if attempt["attempt"] else "attempt"
+    error = f"  ({attempt['error']})" if attempt["error"] else ""
+    by = f"  by {attempt['worker']}" if attempt["worker"] else ""
+    ran = f"  ran {lasting(attempt['run_ms'] / 1000)}" if attempt["worker"] else ""
+    at = output.moment(attempt["started_at"])
+    return f"    {number}  {at}{ran}{by}  {attempt['outcome']}{error}"
+
+
 def _statuses(session: Session, mid: str, names: str | None) -> Iterator[dict[str, Any]]:
     def one(queue: Queue) -> Iterator[dict[str, Any]]:
         facts = queue.status(mid)._asdict()
         facts["progress"] = session.shown("progress", queue.name, mid, facts["progress"])
-        yield {"mid": mid, "queue": queue.name, "status": facts.pop("word"), **facts}
+        record = {"mid": mid, "queue": queue.name, "status": facts.pop("word"), **facts}
+        yield record | (_more(queue, mid) if record["status"] != UNKNOWN else {})
 
     yield from session.from_each(names, one)
+
+
+def _more(queue: Queue, mid: str) -> dict[str, Any]:
+    """Return the job, the worker that has it or had it last, the last error, and the attempts."""
+    collector = Collector(queue)
+    job, run = collector.job(mid), collector.run(mid)
+    attempts = [event for event in collector.history(mid) if event.kind in ATTEMPTS]
+    last = attempts[-1] if attempts else None
+    worker = run.worker if run else last.worker if last else ""
+    return {
+        "job": job or (last.job if last else ""), "worker": worker, "running_since": run.started_at if run else 0,
+        "last_error": last.error if last else "", "history": [_attempt(event) for event in attempts],
+    }  # fmt: skip
+
+
+def _attempt(event: Event) -> dict[str, Any]:
+    return {
+        "attempt": event.attempt, "outcome": event.kind, "worker": event.worker, "started_at": event.started_at,
+        "finished_at": event.finished_at, "run_ms": event.run_us // 1000, "error": event.error,
+    }  # fmt: skip
 
 
 @command("cancel", "resize:a.jpg", "resize:a.jpg resize:b.jpg --queues low --json", changes=True)

@@ -26,18 +26,20 @@ from jobq.cli.options import (
 )
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
-from jobq.errors import JobqError
+from jobq.durations import lasting
+from jobq.errors import JobqError, ScriptError
+from jobq.observe.facts import enqueued_at, starts_per_s
 from jobq.queue.admin import SHORT_PAGE
 from jobq.queue.directory import forget_queue, queue_names
 from jobq.queue.keys import key
 from jobq.queue.presence import served
 from jobq.queue.queue import Queue
-from jobq.queue.types import Entry, Place
+from jobq.queue.types import Entry, Place, WaitingHead
 
 COLUMNS = ("ready", "delayed", "locked", "requeued", "done", "deduped", "dead", "messages")
 QUEUES = Listing(
-    ("queue", *COLUMNS, ":remark"),
-    drops=("deduped", "requeued", "done", "messages"),
+    ("queue", "ready", "oldest", "starts/s:starts", *COLUMNS[1:], ":remark"),
+    drops=("deduped", "requeued", "done", "messages", "starts/s"),
 )
 #: Place -> what its messages are called.
 PLACES = {"ready": "ready", "due": "delayed", "circle": "running"}
@@ -58,9 +60,13 @@ def queues(
     ready: can run now. delayed: not before a given time. locked: running. requeued: newer content waits for
     the current run to end. done: finished, to be removed soon. deduped: finished, still refuses its mid. dead:
     out of attempts. The last column says whether the queue is paused, or has ready messages and no worker.
+
+    oldest: how long ago the next message was enqueued; empty for a retry and for an encrypted call. starts/s:
+    attempts that ended per second in the last minute; with --watch, hand-outs per second since the screen before.
     """
+    rates = Rates()
     if not watch:
-        found = list(rows(session, queues))
+        found = list(rows(session, queues, rates))
         _print(lines(session, found))
         return
     live = not session.as_json and sys.stdout.isatty()
@@ -71,7 +77,7 @@ def queues(
             # On the second screen, messages for stderr stand below the table while they apply.
             problems = StringIO()
             with redirect_stderr(problems) if live else nullcontext():
-                shown = lines(session, list(rows(session, queues)))
+                shown = lines(session, list(rows(session, queues, rates)))
             if live:
                 _draw([*shown, *problems.getvalue().splitlines()])
                 session.problems.clear()
@@ -79,25 +85,63 @@ def queues(
                 _print(shown)
 
 
-def rows(session: Session, names: str | None) -> Iterator[dict[str, Any]]:
+class Rates:
+    """Starts per second of queues, from the fences of two samples; before the second one, from the events."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[float, int]] = {}
+
+    def of(self, queue: Queue, fence: int) -> float | None:
+        """Return the rate, None if it isn't known."""
+        now, before = time.monotonic(), self._before.get(queue.name)
+        self._before[queue.name] = now, fence
+        if before is None:
+            return starts_per_s(queue) if fence else None
+        return max(0, fence - before[1]) / max(0.001, now - before[0])
+
+
+def rows(session: Session, names: str | None, rates: Rates) -> Iterator[dict[str, Any]]:
     """Yield one record for each queue that can be read."""
     served = _served(session)
 
     def row(queue: Queue) -> Iterator[dict[str, Any]]:
-        counts = queue.admin.counts()
-        numbers = {column: getattr(counts, column) for column in COLUMNS}
+        sample = queue.admin.sample()
+        numbers = {column: getattr(sample.counts, column) for column in COLUMNS}
         workers = None if served is None else served.get(queue.name, 0)
-        yield {"queue": queue.name, **numbers, "paused": counts.paused, "workers": workers}
+        try:
+            rate = rates.of(queue, sample.fence)
+        except ScriptError:  # the events are of another type, or closed to this user
+            rate = None
+        yield {
+            "queue": queue.name, **numbers, "paused": sample.counts.paused, "workers": workers,
+            "oldest_ms": _oldest_ms(queue, sample.head),
+            "starts_per_s": None if rate is None else round(rate, 3),
+        }  # fmt: skip
 
     yield from session.from_each(names, row)
+
+
+def _oldest_ms(queue: Queue, head: WaitingHead | None) -> int | None:
+    """How long ago the head was enqueued by its producer's clock; None if it was tried before, or that is unknown."""
+    at = enqueued_at(head.content) if head and not head.attempts else 0
+    return max(0, queue.client.clock_ms(queue.wake_key) - at) if at else None
 
 
 def lines(session: Session, found: list[dict[str, Any]]) -> Iterable[str]:
     """The table, or JSON lines."""
     if session.as_json:
         return session.lines(found, QUEUES)
-    shown = [{**record, "remark": _remark(record)} for record in found]
+    shown = [record | _for_people(record) for record in found]
     return session.lines(shown, QUEUES)
+
+
+def _for_people(record: dict[str, Any]) -> dict[str, str]:
+    oldest, rate = record["oldest_ms"], record["starts_per_s"]
+    return {
+        "oldest": "" if oldest is None else lasting(oldest / 1000),
+        "starts": "" if rate is None else f"{rate:,.1f}",
+        "remark": _remark(record),
+    }
 
 
 def _served(session: Session) -> dict[str, int] | None:

@@ -17,6 +17,8 @@ OPTIONS = frozenset(
         "ALL", "BYSCORE", "COUNT", "LIMIT", "MAXLEN", "MINID", "PX", "QUEUE", "QUEUES", "REV", "STREAM", "WITHSCORES",
     )
 )  # fmt: skip
+#: Commands of which the scripts send one subcommand.
+SUBCOMMANDS = {"xinfo": "xinfo|stream"}
 _WORD = re.compile(r"'([A-Z]{2,})'")
 _COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 _SPECIAL = re.compile(r"([*?\[\]\\])")
@@ -33,7 +35,8 @@ CALLS, READING = ("fcall", "fcall_ro"), ("fcall_ro",)
 def commands(script: Script) -> set[str]:
     """Every command that a script may send, in lower case."""
     words = _WORD.findall(_COMMENT.sub("", script.text))
-    return {word.lower() for word in words if word not in OPTIONS}
+    names = (word.lower() for word in words if word not in OPTIONS)
+    return {SUBCOMMANDS.get(name, name) for name in names}
 
 
 def allowed_for(

@@ -159,9 +159,9 @@ class Client:
             key = "" if str(args[0]).upper() in _KEYLESS else str(args[1])
         return self.perform(key, CallState(self, args))
 
-    def clock_ms(self) -> int:
-        """The server's clock, epoch ms."""
-        seconds, microseconds = self.command("TIME")
+    def clock_ms(self, near: str = "") -> int:
+        """The server's clock, epoch ms; in a Cluster that of the node which serves the key `near`."""
+        seconds, microseconds = self.command("TIME", routed_by=near or None)
         return int(seconds) * 1000 + int(microseconds) // 1000
 
     def perform(self, key: str, state: CallState, by: Exchange | None = None) -> Any:

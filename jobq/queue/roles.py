@@ -42,12 +42,12 @@ ROLES = {
         ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("function|list", "client|unblock"),
     ),
     "dashboard": Role(
-        _LOOKING, ("exists", "lindex", "ttl", "xlen", "xinfo|stream", "xrange", "xrevrange"),
+        _LOOKING, ("exists", "lindex", "llen", "lpos", "ttl", "xlen", "xinfo|stream", "xrange", "xrevrange"),
         ("smembers",), ("hgetall", "hmget"), reads=True,
     ),
     "operator": Role(
         (*_LOOKING, "cancel", "clear", "level", "pause", "purge", "resume", "retention", "revive", "schedule", "tick"),
-        ("unlink",), ("smembers", "srem"), ("hgetall", "hmget"),
+        ("lpos", "llen", "unlink", "xrevrange"), ("smembers", "srem"), ("hgetall", "hmget"),
     ),
 }  # fmt: skip
 DEPLOYER = "deployer"

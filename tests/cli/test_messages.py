@@ -12,7 +12,7 @@ CALL = b'{"job":"a.b","args":["secret"]}'
 def test_status_finds_a_mid_in_whatever_queue_has_it(cli: Any, client: Any) -> None:
     Queue("high", client).enqueue(CALL, mid="m")
     Queue("low", client).enqueue(CALL, mid="other")
-    assert cli("status", "m").out == "m: queued  queue high\n"
+    assert cli("status", "m").out == "m: queued  queue high  job a.b\n"
     [record] = cli("status", "m", "--json").records
     assert (record["queue"], record["status"], record["attempts"]) == ("high", "queued", 0)
 

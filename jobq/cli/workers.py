@@ -1,0 +1,140 @@
+"""`jobq workers` and `jobq why`: what runs where, and why a message doesn't."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from jobq.cli.arguments import names_of
+from jobq.cli.options import queues_option
+from jobq.cli.output import Listing
+from jobq.cli.session import Session, command
+from jobq.durations import lasting
+from jobq.observe.facts import Collector
+from jobq.observe.why import MessageFacts, Reason, why
+from jobq.queue import presence
+from jobq.queue.presence import ChildEntry, WorkerEntry
+from jobq.queue.queue import Queue
+
+#: What the engine answers for a mid that a queue doesn't have; the word of --json, too.
+UNKNOWN = "nil"
+GONE = Reason(
+    "gone", "no queue has it, and their newest events do not name it",
+    "compare --url and --namespace with the producer's; jobq report asks the lake",
+)  # fmt: skip
+WORKERS = Listing(
+    ("worker", "state", "queues:queue_list", "busy:busy", "memory:memory", "seen:seen", "version", "host"),
+    ("host", "version", "memory"),
+    "no worker runs; start one with 'jobq worker --import MODULE'",
+)  # fmt: skip
+JOBS = Listing(("worker", "child", "queue", "mid", "for:took"), ("child",))
+
+
+@command("workers", "", "--queues low", "--json | jq .children")
+@queues_option
+def workers(session: Session, queues: str | None) -> bool:
+    """List the workers, then the jobs that they run.
+
+    state: working, quiet (it takes nothing new), lost (not seen for three leases; its messages come back), or
+    damaged (another program wrote the entry). busy: jobs that run, of the slots that there are. Workers report
+    this every third of a lease, 5 seconds by default, so a short job may not be listed. An entry of a lost
+    worker is removed after an hour. Exit code 1: no worker is working.
+    """
+    client = session.client
+    wanted = set(names_of(queues)) if queues else set()
+    shown = [one for one in presence.workers(client) if not wanted or wanted & set(one.queues)]
+    children: dict[str, tuple[ChildEntry, ...] | None] = {}
+    with session.tolerating("running jobs", "list of"):
+        children = presence.running(client, [one.name for one in shown])
+    now_ms = client.clock_ms()
+    records = [_record(one, children.get(one.name, ()), now_ms) for one in shown]
+    session.say_all(records if session.as_json else map(_for_people, records), WORKERS)
+    if not session.as_json:
+        found = list(_jobs(records, now_ms))
+        for line in ["", *session.lines(found, JOBS)] if found else ():
+            click.echo(line)
+    return any(record["state"] in ("working", "quiet") for record in records)
+
+
+def _record(
+    worker: WorkerEntry, children: tuple[ChildEntry, ...] | None, now_ms: int
+) -> dict[str, Any]:
+    facts = {
+        key: value for key, value in worker._asdict().items() if key not in ("name", "damaged")
+    }
+    state = "quiet" if worker.quiet else "working"
+    if worker.damaged or children is None:
+        state = "damaged"
+    elif not worker.is_live(now_ms):
+        state = "lost"
+    return {
+        "worker": worker.name, "state": state, **facts,
+        "seen_ms": max(0, now_ms - worker.seen_at), "rss": sum(child.rss for child in children or ()),
+        "children": [
+            {**child._asdict(), "running": [job._asdict() for job in child.running]}
+            for child in children or ()
+        ],
+    }  # fmt: skip
+
+
+def _for_people(record: dict[str, Any]) -> dict[str, Any]:
+    rss, slots = record["rss"], record["slots"]
+    return record | {
+        "queue_list": ",".join(record["queues"]),
+        "busy": f"{record['running']}/{slots}" if slots else str(record["running"]),
+        "memory": f"{rss >> 20:,} MB" if rss else "",
+        "seen": f"{lasting(record['seen_ms'] / 1000)} ago" if record["seen_at"] else "",
+    }
+
+
+def _jobs(records: list[dict[str, Any]], now_ms: int) -> Iterator[dict[str, Any]]:
+    """Yield what runs; the longest first within each worker."""
+    for record in records:
+        running = [
+            {"worker": record["worker"], "child": str(child["pid"]), **job}
+            for child in record["children"]
+            for job in child["running"]
+        ]
+        for job in sorted(running, key=lambda one: int(one["started_at"])):
+            yield job | {"took": lasting((now_ms - job["started_at"]) / 1000)}
+
+
+@command("why", "resize:a.jpg", "resize:a.jpg --queues low --json")
+@click.argument("mid")
+@queues_option
+def why_(session: Session, mid: str, queues: str | None) -> bool:
+    """Explain why a message waits, where it runs, or how it ended.
+
+    The reason that decides comes first, with what to do about it; others that hold, too, follow.
+    Exit code 1: no queue knows it.
+    """
+    found = list(session.from_each(queues, lambda queue: [_facts(queue, mid)]))
+    known = [one for one in found if one[0].status.word != UNKNOWN or one[0].history]
+    for facts, unread in known:
+        for what, error in unread.items():
+            session.note(f"{facts.queue}: {what} can't be read: {error}")
+        job = f", {facts.job}" if facts.job else ""
+        _show(session, f"{mid} (queue {facts.queue}{job})", why(facts), {
+            "mid": mid, "queue": facts.queue, "status": facts.status.word, "job": facts.job, "unread": unread,
+        })  # fmt: skip
+    # A queue that can't be read may know it.
+    if not known and not session.problems:
+        _show(session, mid, [GONE], {"mid": mid, "queue": None, "status": UNKNOWN, "job": ""})
+    return bool(known)
+
+
+def _facts(queue: Queue, mid: str) -> tuple[MessageFacts, dict[str, str]]:
+    collector = Collector(queue)
+    return collector.collect(mid), collector.unread
+
+
+def _show(session: Session, title: str, reasons: list[Reason], record: dict[str, Any]) -> None:
+    lines = [
+        line
+        for reason in reasons
+        for line in (f"  {reason.sentence}", f"      {reason.remedy}")
+        if line.strip()
+    ]
+    session.say(record | {"reasons": [one._asdict() for one in reasons]}, title, *lines)

@@ -1,0 +1,181 @@
+"""Collect what is known of a message, for people: its status, its history, the workers of its queue.
+
+All of it is read in bounded calls, without a lock between them: on a busy queue the parts may be milliseconds apart.
+A part that can't be read is left out, and named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import msgspec
+
+from jobq.errors import BadRecordError, CodecError, ScriptError, UnavailableError
+from jobq.events import ATTEMPTS, SEPARATOR, Event, decode, named
+from jobq.jobs.signing import opened, seal_of, unverified
+from jobq.observe.why import MOST_AHEAD, MessageFacts, RunningOn
+from jobq.queue import keys, presence
+from jobq.queue.presence import WorkerEntry
+from jobq.queue.queue import Queue
+from jobq.queue.types import DeadMessage
+
+T = TypeVar("T")
+#: Newest events in which a message's history is looked for, and how many are read at once.
+MOST_EVENTS, EVENTS_PER_CALL = 5_000, 500
+_SEPARATOR, _ATTEMPTS = SEPARATOR.encode(), frozenset(kind.encode() for kind in ATTEMPTS)
+#: Over which time a rate is measured, and at least.
+RATE_MS, LEAST_RATE_MS = 60_000, 1_000
+
+
+class Collector:
+    """Reads the facts of messages. unread: what could not be read -> why."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.unread: dict[str, str] = {}
+
+    def collect(self, mid: str) -> MessageFacts:
+        """Everything that `why` asks."""
+        queue = self.queue
+        status = queue.status(mid)
+        job = self.job(mid)
+        workers = self._workers()
+        no_dead: list[DeadMessage] = []
+        dead = self._try("dead messages", lambda: queue.admin.dead(mid=mid), no_dead)
+        return MessageFacts(
+            queue=queue.name,
+            mid=mid,
+            now_ms=queue.client.clock_ms(queue.wake_key),
+            status=status,
+            job=job,
+            paused=self._try("counts", lambda: queue.admin.counts().paused, False),
+            ahead=self._try("ready", lambda: self._ahead(mid), None),
+            workers=tuple(workers),
+            knows=self._try("jobs of workers", lambda: self._knows(job, workers), {}),
+            run=self.run(mid, workers),
+            starts_per_s=self._try("events", lambda: starts_per_s(queue), None),
+            history=self.history(mid),
+            dead=dead[0] if dead else None,
+        )
+
+    def job(self, mid: str) -> str:
+        """The job of a message, '' if that isn't known."""
+        return self._try("content", lambda: _job_of(self.queue, mid), "")
+
+    def run(self, mid: str, workers: list[WorkerEntry] | None = None) -> RunningOn | None:
+        """Where this mid runs, as of the worker's last heartbeat."""
+        among = self._workers() if workers is None else workers
+        return self._try("running jobs", lambda: self._running_on(mid, among), None)
+
+    def _workers(self) -> list[WorkerEntry]:
+        return self._try("list of workers", self._serving, [])
+
+    def _serving(self) -> list[WorkerEntry]:
+        found = presence.workers(self.queue.client)
+        return [worker for worker in found if worker.serves(self.queue.name)]
+
+    def _knows(self, job: str, workers: list[WorkerEntry]) -> dict[str, bool]:
+        names = presence.job_names(self.queue.client, (worker.jobs for worker in workers))
+        known = {worker.name: names.get(worker.jobs) for worker in workers}
+        return {name: job in jobs for name, jobs in known.items() if job and jobs is not None}
+
+    def history(self, mid: str) -> tuple[Event, ...]:
+        """The events of this mid among the newest of the queue, oldest first."""
+        return self._try("events", lambda: tuple(history(self.queue, mid)), ())
+
+    def _running_on(self, mid: str, workers: list[WorkerEntry]) -> RunningOn | None:
+        names = [worker.name for worker in workers if worker.running]
+        for name, children in presence.running(self.queue.client, names).items():
+            for child in children or ():
+                for job in child.running:
+                    if (job.queue, job.mid) == (self.queue.name, mid):
+                        return RunningOn(name, child.pid, job.started_at)
+        return None
+
+    def _ahead(self, mid: str) -> int | None:
+        ready = keys.key(self.queue.prefix, "ready")
+        found = self.queue.client.command("LPOS", ready, mid, "MAXLEN", MOST_AHEAD)
+        if found is not None:
+            return int(found)
+        length = int(self.queue.client.command("LLEN", ready))
+        return MOST_AHEAD if length > MOST_AHEAD else None
+
+    def _try(self, what: str, read: Callable[[], T], default: T) -> T:
+        """What `read` returns; the default if the key has another type, is closed to this user, or its node is away."""
+        try:
+            return read()
+        except (ScriptError, UnavailableError) as error:
+            if isinstance(error, UnavailableError) and not self.queue.client.is_cluster:
+                raise
+            self.unread[what] = str(error)
+            return default
+
+
+def _job_of(queue: Queue, mid: str) -> str:
+    content = queue.client.command("HGET", keys.key(queue.prefix, "messages"), mid) or b""
+    try:
+        return job_name(opened(seal_of(queue.client), queue.name, mid, content))
+    except CodecError:
+        return job_name(content)
+
+
+def job_name(content: bytes) -> str:
+    """Return the job that an envelope names, '' for other or encrypted bytes. No signature is checked."""
+    call = _envelope(content)
+    name = call.get("job")
+    return name if isinstance(name, str) else ""
+
+
+def enqueued_at(content: bytes) -> int:
+    """Return when an envelope says that it was enqueued, epoch ms by the producer's clock; 0 if it doesn't."""
+    at = _envelope(content).get("enqueued_at")
+    return at if isinstance(at, int) and not isinstance(at, bool) and 0 < at < 2**53 else 0
+
+
+def _envelope(content: bytes) -> dict[object, object]:
+    try:
+        call = msgspec.json.decode(unverified(content))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return call if isinstance(call, dict) else {}
+
+
+def history(queue: Queue, mid: str) -> list[Event]:
+    """The events of a mid among the newest MOST_EVENTS of its queue, oldest first."""
+    wanted = f"{SEPARATOR}{mid}{SEPARATOR}".encode()
+    found = [_event(fields, at) for at, fields in _newest(queue) if wanted in fields[1]]
+    return [event for event in found[::-1] if event is not None and event.mid == mid]
+
+
+def starts_per_s(queue: Queue) -> float | None:
+    """Attempts that ended per second in the last minute, on a busy queue in the last seconds; None without events."""
+    now_ms, number, since = queue.client.clock_ms(queue.wake_key), 0, 0
+    for seen, (at, fields) in enumerate(_newest(queue, now_ms - RATE_MS), 1):
+        if seen == MOST_EVENTS or (seen > EVENTS_PER_CALL and now_ms - at > LEAST_RATE_MS):
+            since = at
+            break
+        number += fields[1].partition(_SEPARATOR)[0] in _ATTEMPTS
+    if not number and not queue.admin.sample().added:
+        return None
+    return number / max(LEAST_RATE_MS, min(RATE_MS, now_ms - since)) * 1000
+
+
+def _newest(queue: Queue, since_ms: int = 0) -> Iterator[tuple[int, list[bytes]]]:
+    """The newest entries, newest first: when each was written, and its fields."""
+    key, last, left = keys.key(queue.prefix, "events"), "+", MOST_EVENTS
+    while left > 0:
+        words = ("XREVRANGE", key, last, max(0, since_ms), "COUNT", EVENTS_PER_CALL)
+        reply = queue.client.command(*words)
+        for entry_id, fields in reply:
+            yield int(entry_id.partition(b"-")[0]), fields
+        if len(reply) < EVENTS_PER_CALL:
+            return
+        last, left = f"({reply[-1][0].decode()}", left - len(reply)
+
+
+def _event(fields: list[bytes], at_ms: int) -> Event | None:
+    try:
+        return decode(fields[1], fields[0])
+    except BadRecordError:
+        return named(fields[1], fields[0], at_ms)

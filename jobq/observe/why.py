@@ -1,0 +1,248 @@
+"""Why a message waits: one pure function from what is known of a message to reasons, for `jobq why` and dashboards.
+
+`jobq.observe.facts.collect` reads the facts from the server. Nothing here reads anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from jobq.durations import lasting
+from jobq.events import Event
+from jobq.queue.presence import WorkerEntry
+from jobq.queue.types import DeadMessage, Status
+
+#: Positions in ready that are looked at; beyond, a message is "over 10,000" from the head.
+MOST_AHEAD = 10_000
+#: Names in one sentence.
+MOST_NAMES = 3
+_WAITING = ("queued", "queued-with-backoff", "done-with-requeue")
+_RUNNING = ("locked", "locked-with-requeue")
+_ENDED = ("done", "cancelled", "cleared", "superseded")
+
+
+class Reason(NamedTuple):
+    """One reason. code: a word for programs. remedy: what to do, mostly a command; '' if nothing needs to be done."""
+
+    code: str
+    sentence: str
+    remedy: str = ""
+
+
+class RunningOn(NamedTuple):
+    """Where a message runs. started_at: epoch ms by the worker's clock."""
+
+    worker: str
+    pid: int
+    started_at: int
+
+
+@dataclass(frozen=True)
+class MessageFacts:
+    """What is known of one message in one queue. Times are epoch ms by the server's clock.
+
+    job: '' if unknown. ahead: messages before it in ready, None if it isn't there, MOST_AHEAD for that many or more.
+    workers: all that list the queue, those that are gone too. knows: worker -> whether it knows the job; unknown ones
+    are left out. starts_per_s: of the last minute, None if unknown. history: the events of the mid, oldest first.
+    """
+
+    queue: str
+    mid: str
+    now_ms: int
+    status: Status
+    job: str = ""
+    paused: bool = False
+    ahead: int | None = None
+    workers: tuple[WorkerEntry, ...] = ()
+    knows: dict[str, bool] = field(default_factory=dict)
+    run: RunningOn | None = None
+    starts_per_s: float | None = None
+    history: tuple[Event, ...] = ()
+    dead: DeadMessage | None = None
+
+    @property
+    def live(self) -> list[WorkerEntry]:
+        """The workers that serve the queue now."""
+        return [worker for worker in self.workers if worker.is_live(self.now_ms)]
+
+    @property
+    def last(self) -> Event | None:
+        """The newest event of the mid."""
+        return self.history[-1] if self.history else None
+
+    def since(self, at_ms: int) -> str:
+        """How long ago that was."""
+        return lasting((self.now_ms - at_ms) / 1000)
+
+    def until(self, at_ms: int) -> str:
+        """How long it is until then."""
+        return lasting((at_ms - self.now_ms) / 1000)
+
+
+def why(facts: MessageFacts) -> list[Reason]:
+    """All reasons that hold, the one that decides first; never empty."""
+    word = facts.status.word
+    if word in _RUNNING:
+        return list(_running(facts))
+    if word not in _WAITING:
+        return [_over(facts)]
+    found = [reason for one in _HOLDING_UP for reason in one(facts)]
+    return found or [Reason("soon", "waits: nothing holds it up; it is handed out next")]
+
+
+def _over(facts: MessageFacts) -> Reason:
+    word, last = facts.status.word, facts.last
+    if word == "dead":
+        return _dead(facts)
+    if word == "done-with-backoff":
+        until = facts.until(facts.status.not_before)
+        text = f"done; its mid is refused for another {until}, because it was enqueued with dedupe"
+        return Reason("deduped", text, "to run it again now, enqueue it under another mid")
+    if last is not None and last.kind in _ENDED:
+        kind = "removed by clear" if last.kind == "cleared" else last.kind
+        by = f" by {last.worker}" if last.worker else ""
+        return Reason(last.kind, f"{kind} {facts.since(last.finished_at)} ago{by}")
+    if word != "nil":
+        return Reason("done", "done")
+    return Reason("gone", f"queue {facts.queue} does not have it")
+
+
+def _dead(facts: MessageFacts) -> Reason:
+    dead = facts.dead
+    if dead is None:
+        return Reason("dead", "dead", f"jobq dead show {facts.mid}")
+    after = f" after {_counted(dead.attempts, 'attempt')}" if dead.attempts > 0 else ""
+    first = _first_line(dead.reason)
+    return Reason(
+        "dead", f"dead for {facts.since(dead.died_at)}{after}{': ' if first else ''}{first}",
+        f"jobq dead show {facts.mid}, then jobq dead revive {facts.mid}",
+    )  # fmt: skip
+
+
+def _running(facts: MessageFacts) -> Iterator[Reason]:
+    status, run = facts.status, facts.run
+    attempt = f"attempt {status.attempts}"
+    ends = f"its lease ends in {facts.until(status.lock_at)} unless it is renewed"
+    if run is None:
+        text = f"handed out, {attempt}; no worker reports it as running yet; {ends}"
+        yield Reason("handed_out", text)
+    else:
+        where = f"{run.worker}, child {run.pid}"
+        text = f"has run for {facts.since(run.started_at)} in {where}, {attempt}; {ends}"
+        yield Reason("running", text)
+    if status.word == "locked-with-requeue":
+        yield Reason("requeued", "newer content under the same mid waits for the end of this run")
+
+
+def _paused(facts: MessageFacts) -> Iterator[Reason]:
+    if facts.paused:
+        yield Reason("paused", "waits: the queue is paused", f"jobq resume {facts.queue}")
+
+
+def _delayed(facts: MessageFacts) -> Iterator[Reason]:
+    status = facts.status
+    if not status.not_before:
+        return
+    if status.not_before <= facts.now_ms:
+        late = facts.since(status.not_before)
+        text = f"waits: it was due {late} ago; the next dequeue of a worker makes it ready"
+        yield Reason("upkeep_late", text)
+        return
+    left = facts.until(status.not_before)
+    failed = _last_failure(facts)
+    if status.unknowns:
+        text = f"waits {left}: the worker that got it does not know its job ({_counted(status.unknowns, 'time')})"
+        yield Reason("unknown_backoff", text, "start a worker that imports the job's module")
+    elif failed is not None:
+        text = f"waits {left} for its next attempt; attempt {failed.attempt} failed: {_first_line(failed.error)}"
+        yield Reason("retrying", text.rstrip(": "))
+    elif status.attempts:
+        text = f"waits {left} for its next attempt, after {_counted(status.attempts, 'attempt')}"
+        yield Reason("retrying", text)
+    else:
+        yield Reason("delayed", f"waits {left}: it was enqueued with a delay")
+
+
+def _recovering(facts: MessageFacts) -> Iterator[Reason]:
+    lock_at = facts.status.lock_at
+    if 0 < lock_at <= facts.now_ms:
+        text = f"waits: its worker's lease ended {facts.since(lock_at)} ago; the next dequeue recovers it"
+        yield Reason("lease", text)
+
+
+def _served(facts: MessageFacts) -> Iterator[Reason]:
+    live = facts.live
+    remedy = f"jobq worker --import MODULE --queues {facts.queue}"
+    if not live:
+        newest = max(facts.workers, key=lambda worker: worker.seen_at, default=None)
+        last = f"; {newest.name} did until {facts.since(newest.seen_at)} ago" if newest else ""
+        yield Reason("no_worker", f"waits: no worker serves queue {facts.queue}{last}", remedy)
+    elif all(worker.quiet for worker in live):
+        names = _listed([worker.name for worker in live])
+        text = f"waits: all workers of queue {facts.queue} are quiet or stopping: {names}"
+        yield Reason("all_quiet", text, "send CONT to a quiet worker, or start another one")
+
+
+def _known(facts: MessageFacts) -> Iterator[Reason]:
+    live = [worker for worker in facts.live if worker.name in facts.knows]
+    without = [worker.name for worker in live if not facts.knows[worker.name]]
+    if not without or not facts.job:
+        return
+    remedy = f"jobq worker --import MODULE, with the module that holds {facts.job}"
+    if len(without) == len(facts.live):
+        text = f"waits: no worker of queue {facts.queue} knows the job {facts.job}"
+        yield Reason("unknown_job", f"{text} ({_listed(without)})", remedy)
+    else:
+        text = f"{len(without)} of {len(facts.live)} workers do not know the job {facts.job}"
+        yield Reason("unknown_job_partly", f"{text}: {_listed(without)}", remedy)
+
+
+def _behind(facts: MessageFacts) -> Iterator[Reason]:
+    working = [worker for worker in facts.live if not worker.quiet]
+    slots = sum(worker.slots for worker in working)
+    busy = min(slots, sum(worker.running for worker in working))
+    if facts.ahead is None or not working or not (facts.ahead or busy == slots > 0):
+        return
+    over = "over " if facts.ahead >= MOST_AHEAD else ""
+    ahead = f"{over}{_counted(facts.ahead, 'message')} of the queue come before it"
+    text = f"waits: {ahead if facts.ahead else 'it comes next'}"
+    if slots:
+        text += f"; {busy:,} of {slots:,} slots are busy"
+    yield Reason("busy", text + _arrival(facts), "add processes or workers if it is too slow")
+
+
+def _arrival(facts: MessageFacts) -> str:
+    rate = facts.starts_per_s
+    if rate is None or not facts.ahead:
+        return ""
+    if not rate:
+        return "; nothing ended in the last minute"
+    wait_s = facts.ahead / rate
+    return f"; {rate:,.1f} starts/s: about {lasting(wait_s / 2)} to {lasting(wait_s * 2)}"
+
+
+#: In the order in which a person should take care of them.
+_HOLDING_UP: tuple[Callable[[MessageFacts], Iterator[Reason]], ...] = (
+    _paused, _delayed, _recovering, _served, _known, _behind,
+)  # fmt: skip
+
+
+def _last_failure(facts: MessageFacts) -> Event | None:
+    last = facts.last
+    failed = last is not None and last.kind in ("retry", "crashed", "recovered")
+    return last if failed else None
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0][:200].strip()
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more

@@ -1,0 +1,196 @@
+"""`jobq workers`, `jobq why`, and what `status` and `queues` say of the same things."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+import pytest
+
+from jobq.cli.app import app
+from jobq.queue import presence
+from jobq.queue.presence import ChildEntry, RunningJob
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
+from tests.hostile import HOSTILE
+
+CALL = b'{"job":"a.b","args":["secret"],"enqueued_at":%d}'
+#: Verbs that print no facts: they run jobs, open a shell, or draw.
+NO_FACTS = {"worker", "demo", "spark shell"}
+
+
+def announce(client: Any, name: str, ago_ms: int = 0, **more: Any) -> None:
+    presence.put_worker(client, name, {
+        "host": "web-7", "seen_at": client.clock_ms() - ago_ms, "lease_ms": 15_000, "queues": ["low", "high"],
+        "slots": 4, "running": 1, "version": "1.2", **more,
+    })  # fmt: skip
+
+
+def running(client: Any, name: str, *mids: str) -> None:
+    at = client.clock_ms() - 12_000
+    jobs = tuple(RunningJob("low", mid, at) for mid in mids)
+    presence.put_running(client, name, [ChildEntry(4712, "working", 120 << 20, 7, jobs)])
+
+
+def test_workers_lists_each_and_what_it_runs(cli: Any, client: Any) -> None:
+    announce(client, "web-7:4711")
+    running(client, "web-7:4711", "a.jpg", "b.jpg")
+    announce(client, "gone", 600_000)
+    announce(client, "resting", quiet=True)
+    ended = cli("workers")
+    lines = {line.split()[0]: line.split() for line in ended.out.splitlines() if line}
+    assert lines["web-7:4711"][:4] == ["web-7:4711", "4712", "low", "b.jpg"]
+    assert lines["gone"][:4] == ["gone", "lost", "low,high", "1/4"]
+    assert lines["resting"][1] == "quiet" and ended.code == 0
+    assert "120 MB" in ended.out and "10 min ago" in ended.out and "12 s" in ended.out
+    one = next(r for r in cli("workers", "--json").records if r["worker"] == "web-7:4711")
+    assert (one["state"], one["version"], one["slots"], one["rss"]) == (
+        "working",
+        "1.2",
+        4,
+        120 << 20,
+    )
+    assert [job["mid"] for job in one["children"][0]["running"]] == ["a.jpg", "b.jpg"]
+
+
+def test_workers_of_one_queue_and_none_at_all(cli: Any, client: Any) -> None:
+    assert cli("workers").code == 1 and "no worker runs" in cli("workers").err
+    announce(client, "gone", 600_000)
+    announce(client, "other", queues=["else"])
+    assert [one["worker"] for one in cli("workers", "--queues", "low", "--json").records] == [
+        "gone"
+    ]
+    assert cli("workers", "--queues", "low").code == 1
+
+
+def test_workers_fit_eighty_columns(cli: Any, client: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("jobq.cli.output.terminal_width", lambda: 80)
+    name = "a-host-with-a-long-name.example.com:4711"
+    announce(client, name, queues=[f"queue-{n}" for n in range(30)], host="a-host-with-a-long-name")
+    running(client, name, "m" * 300)
+    assert all(len(line) <= 80 for line in cli("workers").out.splitlines())
+
+
+def test_hostile_entries_show_as_damaged_and_break_no_verb(
+    cli: Any, client: Any, redis: Any
+) -> None:
+    Queue("low", client).enqueue(CALL % 1, mid="m")
+    for raw in HOSTILE:
+        redis.delete("jobq:workers", "jobq:running", "jobq:jobs")
+        announce(client, "good")
+        redis.hset("jobq:workers", mapping={"bad\x1b": raw, b"\xff": raw})
+        redis.hset("jobq:running", mapping={"good": raw})
+        redis.hset("jobq:jobs", "d", raw)
+        ended = cli("workers")
+        assert [line.split()[1] for line in ended.out.splitlines()[1:]] == ["damaged"] * 3
+        assert "\x1b" not in ended.out and ended.code == 1
+        for verb in ("why m", "status m", "queues"):
+            assert cli(*verb.split()).code == 0
+
+
+@pytest.mark.parametrize("key", ["workers", "running", "jobs"])
+def test_key_of_another_type_is_named(cli: Any, client: Any, redis: Any, key: str) -> None:
+    Queue("low", client).enqueue(CALL % 1, mid="m")
+    announce(client, "w", jobs="d")
+    redis.delete(f"jobq:{key}")
+    redis.set(f"jobq:{key}", "another type")
+    shown = cli("why", "m")
+    assert (
+        shown.code == 0
+        and "can't be read" in shown.err
+        and shown.out.startswith("m (queue low, a.b)\n  waits")
+    )
+    assert cli("status", "m").code == 0
+
+
+def test_why_says_what_to_do(cli: Any, queue: Queue) -> None:
+    queue.enqueue(CALL % 1, mid="m")
+    queue.admin.pause()
+    assert cli("why", "m").out.splitlines() == [
+        "m (queue low, a.b)",
+        "  waits: the queue is paused",
+        "      jobq resume low",
+        "  waits: no worker serves queue low",
+        "      jobq worker --import MODULE --queues low",
+    ]
+    [record] = cli("why", "m", "--json").records
+    assert [one["code"] for one in record["reasons"]] == ["paused", "no_worker"]
+    assert (record["queue"], record["job"], record["status"]) == ("low", "a.b", "queued")
+
+
+def test_why_of_an_unknown_mid_is_a_no(cli: Any, queue: Queue) -> None:
+    queue.enqueue(b"{}")
+    ended = cli("why", "none", "--json")
+    assert ended.code == 1 and ended.records[0]["queue"] is None
+    assert [one["code"] for one in ended.records[0]["reasons"]] == ["gone"]
+    assert cli("why", "none").out.startswith("none\n  no queue has it")
+
+
+def test_status_shows_job_worker_and_attempts(cli: Any, queue: Queue, client: Any) -> None:
+    queue.enqueue(CALL % 1, mid="m")
+    [message] = queue.dequeue().messages
+    announce(client, "web-7:4711")
+    running(client, "web-7:4711", "m")
+    assert "job a.b  worker web-7:4711  running since 2" in cli("status", "m").out
+    record = "a.b\x1f1\x1f\x1f1500000\x1f1\x1f1\x1fweb-7:1\x1fTimeout 30 s"
+    queue.finish([Ending(mid="m", token=message.token, outcome="retry", backoff=60, record=record)])
+    client.command("HDEL", "jobq:running", "web-7:4711")
+    first, attempt = cli("status", "m").out.splitlines()
+    assert "not before 2" in first and "last error Timeout 30 s" in first
+    assert attempt.startswith("    attempt 1  2") and attempt.endswith("  retry  (Timeout 30 s)")
+    assert "ran 1.5 s  by web-7:1" in attempt
+    [found] = cli("status", "m", "--json").records
+    assert (found["job"], found["worker"], found["last_error"]) == (
+        "a.b",
+        "web-7:1",
+        "Timeout 30 s",
+    )
+    assert [(one["attempt"], one["outcome"], one["run_ms"]) for one in found["history"]] == [
+        (1, "retry", 1500)
+    ]
+
+
+def test_queues_show_the_age_of_the_oldest_and_the_rate(cli: Any, queue: Queue) -> None:
+    queue.enqueue(CALL % round(time.time() * 1000 - 300_000), mid="m")
+    [record] = cli("queues", "--json").records
+    assert 300_000 <= record["oldest_ms"] < 900_000 and record["starts_per_s"] is None
+    assert cli("queues").out.splitlines()[0].split()[:4] == ["queue", "ready", "oldest", "starts/s"]
+    [message] = queue.dequeue().messages
+    queue.finish([Ending(mid="m", token=message.token, outcome="retry", backoff=0.001)])
+    [record] = cli("queues", "--json").records
+    assert record["oldest_ms"] is None and record["starts_per_s"] == pytest.approx(1 / 60, abs=1e-3)
+    watched = cli("queues", "--watch", "--every", "1ms", "--times", "2", "--json").records
+    assert [one["starts_per_s"] > 0 for one in watched] == [True, False]
+
+
+def verbs(group: click.Group, path: str = "") -> list[tuple[str, click.Command]]:
+    found = []
+    for name in group.list_commands(click.Context(group)):
+        one = group.get_command(click.Context(group), name)
+        assert one is not None
+        path_of = f"{path} {name}".strip()
+        found += verbs(one, path_of) if isinstance(one, click.Group) else [(path_of, one)]
+    return found
+
+
+def test_every_verb_that_prints_facts_takes_json() -> None:
+    every = verbs(app)
+    assert {"workers", "why", "queues", "dead list", "topic list"} <= {path for path, _ in every}
+    without = {path for path, one in every if not any("--json" in p.opts for p in one.params)}
+    assert without <= NO_FACTS
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["workers", "queues", "status m", "why m", "queue peek", "dead list", "events tail", "events level",
+     "check doctor", "topic list", "rsmq queue list", "ruby queues", "ruby workers"],
+)  # fmt: skip
+def test_listing_verbs_print_json_lines_alone(
+    cli: Any, queue: Queue, client: Any, verb: str
+) -> None:
+    announce(client, "w")
+    queue.admin.events_level("all")
+    queue.enqueue(CALL % 1, mid="m")
+    ended = cli(*verb.split(), "--json")
+    assert ended.code in (0, 1) and isinstance(ended.records, list), ended.err

@@ -1,0 +1,181 @@
+"""Why a message waits: the reasons, and the facts that they are made of."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from jobq.client.connection import Client
+from jobq.errors import ScriptError
+from jobq.events import Event
+from jobq.observe.facts import MOST_EVENTS, Collector, starts_per_s
+from jobq.observe.why import MessageFacts, RunningOn, why
+from jobq.queue import presence
+from jobq.queue.presence import ChildEntry, RunningJob, WorkerEntry
+from jobq.queue.queue import Queue
+from jobq.queue.types import DeadMessage, Ending, Status
+from tests.hostile import HOSTILE
+
+NOW = 1_800_000_000_000
+BUSY = WorkerEntry("w", queues=("low",), slots=2, running=2, lease_ms=15_000, seen_at=NOW)
+IDLE = BUSY._replace(name="idle", running=0)
+WAITING = MessageFacts("low", "m", NOW, Status("queued"), job="a.b", ahead=0, workers=(IDLE,))
+FAILED = Event("retry", "m", NOW - 5_000, attempt=2, worker="w", error="Timeout 30 s")
+
+
+def facts(word: str = "queued", **more: Any) -> MessageFacts:
+    status = {name: more.pop(name) for name in list(more) if name in Status._fields}
+    return replace(WAITING, status=Status(word, **status), **more)
+
+
+@pytest.mark.parametrize(
+    ("known", "codes", "says"),
+    [
+        (facts(), ["soon"], "nothing holds it up"),
+        (facts(paused=True, workers=()), ["paused", "no_worker"], "the queue is paused"),
+        (facts(not_before=NOW + 60_000), ["delayed"], "waits 60 s: it was enqueued with a delay"),
+        (facts(not_before=NOW + 8_000, attempts=2, history=(FAILED,)), ["retrying"],
+         "waits 8 s for its next attempt; attempt 2 failed: Timeout 30 s"),
+        (facts(not_before=NOW + 8_000, attempts=1), ["retrying"], "after 1 attempt"),
+        (facts(not_before=NOW + 8_000, unknowns=3), ["unknown_backoff"], "does not know its job (3 times)"),
+        (facts(not_before=NOW - 9_000), ["upkeep_late"], "it was due 9 s ago"),
+        (facts(lock_at=NOW - 4_000), ["lease"], "lease ended 4 s ago"),
+        (facts(workers=(BUSY._replace(seen_at=NOW - 600_000),)), ["no_worker"], "w did until 10 min ago"),
+        (facts(workers=(IDLE._replace(quiet=True),), ahead=5), ["all_quiet"], "are quiet or stopping: idle"),
+        (facts(knows={"idle": False}), ["unknown_job"], "no worker of queue low knows the job a.b (idle)"),
+        (facts(workers=(IDLE, BUSY), knows={"idle": False, "w": True}), ["unknown_job_partly"], "1 of 2 workers"),
+        (facts(workers=(IDLE, BUSY), knows={"idle": False}), ["unknown_job_partly"], "1 of 2 workers"),
+        (facts(job="", knows={"idle": False}), ["soon"], ""),
+        (facts(workers=(BUSY,)), ["busy"], "it comes next; 2 of 2 slots are busy"),
+        (facts(ahead=412, workers=(BUSY,), starts_per_s=824.0), ["busy"],
+         "412 messages of the queue come before it; 2 of 2 slots are busy; 824.0 starts/s: about 0.2 s to 1 s"),
+        (facts(ahead=10_000, starts_per_s=0.0), ["busy"], "over 10,000 messages"),
+        (facts("queued-with-backoff", not_before=NOW + 1_000, paused=True), ["paused", "delayed"], "paused"),
+        (facts("locked", attempts=2, lock_at=NOW + 9_000, run=RunningOn("w", 7, NOW - 3_000)), ["running"],
+         "has run for 3 s in w, child 7, attempt 2; its lease ends in 9 s"),
+        (facts("locked-with-requeue", attempts=1, lock_at=NOW), ["handed_out", "requeued"], "no worker reports it"),
+        (facts("done-with-backoff", not_before=NOW + 60_000), ["deduped"], "refused for another 60 s"),
+        (facts("done-awaiting-gc"), ["done"], "done"),
+        (facts("nil", history=(Event("cancelled", "m", NOW - 60_000),)), ["cancelled"], "cancelled 60 s ago"),
+        (facts("nil"), ["gone"], "queue low does not have it"),
+        (facts("dead", dead=DeadMessage("m#1", "m", NOW - 60_000, 3, 0, "ValueError: x\n\nTrace", b"")), ["dead"],
+         "dead for 60 s after 3 attempts: ValueError: x"),
+        (facts("dead"), ["dead"], "dead"),
+    ],
+)  # fmt: skip
+def test_reason_that_decides_comes_first(known: MessageFacts, codes: list[str], says: str):
+    reasons = why(known)
+    assert [reason.code for reason in reasons] == codes
+    assert says in reasons[0].sentence
+
+
+def test_all_reasons_that_hold_are_listed():
+    known = facts(
+        "queued-with-backoff", paused=True, not_before=NOW + 1_000, workers=(), ahead=None
+    )
+    assert [reason.code for reason in why(known)] == ["paused", "delayed", "no_worker"]
+
+
+def announce(client: Client, name: str, **more: Any) -> None:
+    presence.put_worker(client, name, {
+        "seen_at": client.clock_ms(), "lease_ms": 15_000, "queues": ["low"], "slots": 1,
+        "jobs": presence.digest_of(["a.b"]), **more,
+    })  # fmt: skip
+
+
+def test_facts_of_a_message_from_enqueue_to_end(queue: Queue, client: Client):
+    def codes() -> list[str]:
+        collector = Collector(queue)
+        found = [reason.code for reason in why(collector.collect("m"))]
+        assert collector.unread == {}
+        return found
+
+    assert codes() == ["gone"]
+    queue.enqueue(b"{}", mid="first")
+    queue.enqueue(b'{"job":"a.c"}', mid="m")
+    queue.admin.pause()
+    assert codes() == ["paused", "no_worker"]
+    queue.admin.resume()
+    announce(client, "w")
+    presence.put_jobs(client, ["a.b"])
+    assert codes() == ["unknown_job", "busy"]
+    presence.put_jobs(client, ["a.b", "a.c"])
+    announce(client, "w", jobs=presence.digest_of(["a.b", "a.c"]), running=1)
+    assert codes() == ["busy"]
+    _, message = queue.dequeue(2).messages
+    assert codes() == ["handed_out"]
+    now_ms = client.clock_ms()
+    job = RunningJob("low", "m", now_ms - 1_000)
+    presence.put_running(client, "w", [ChildEntry(7, "working", 0, 0, (job,))])
+    assert codes() == ["running"]
+    record = "a.c\x1f1\x1f\x1f10\x1f1\x1f1\x1fw\x1fTimeout"
+    [reply] = queue.finish(
+        [Ending(mid="m", token=message.token, outcome="retry", backoff=60, record=record)]
+    ).replies
+    assert reply == "ok"
+    known = Collector(queue).collect("m")
+    assert "attempt 1 failed: Timeout" in why(known)[0].sentence
+    assert known.starts_per_s == pytest.approx(1 / 60)
+    queue.cancel("m")
+    queue.enqueue(b"{}", mid="m", delay=60)
+    assert codes() == ["delayed"]
+
+
+def test_history_is_found_among_the_newest_events_alone(queue: Queue, redis: Any):
+    assert starts_per_s(queue) is None
+    events = f"{queue.prefix}events"
+    redis.xadd(events, {"1": "done\x1fold\x1f5\x1fa.b"}, id="1-1")
+    pipe = redis.pipeline()
+    for n in range(MOST_EVENTS):
+        pipe.xadd(
+            events, {"1": f"done\x1fm\x1f5\x1fa.b\x1f{n}" if n % 1_000 == 0 else "done\x1fn\x1f5"}
+        )
+    pipe.execute()
+    collector = Collector(queue)
+    assert [event.attempt for event in collector.history("m")] == [0, 1_000, 2_000, 3_000, 4_000]
+    assert collector.history("old") == ()
+    assert (starts_per_s(queue) or 0) > 400
+
+
+@pytest.mark.parametrize("name", ["messages", "ready", "events", "meta", "dead", "locks"])
+def test_key_of_another_type_leaves_the_other_facts(queue: Queue, redis: Any, name: str):
+    queue.enqueue(b'{"job":"a.b"}', mid="m")
+    redis.delete(queue.prefix + name)
+    redis.set(queue.prefix + name, "another type")
+    collector = Collector(queue)
+    if name in ("messages", "meta", "locks"):  # without its status nothing can be said
+        with pytest.raises(ScriptError):
+            collector.collect("m")
+        return
+    assert why(collector.collect("m")) and collector.unread
+
+
+def test_hostile_bytes_in_any_hash_break_no_reason(queue: Queue, client: Client, redis: Any):
+    queue.enqueue(b'{"job":"a.b"}', mid="m")
+    queue.enqueue(b'{"job":"a.b"}', mid="run")
+    now = client.clock_ms()
+    good = {
+        "seen_at": now,
+        "lease_ms": 15_000,
+        "queues": ["low"],
+        "jobs": "d",
+        "running": 1,
+        "slots": 1,
+    }
+    odd = [
+        b'{"seen_at":%d,"lease_ms":1,"queues":["low"],"jobs":"\\ud800\\u001b","slots":-1}' % now,
+        b"[" * 9_000,
+    ]
+    for raw in [*HOSTILE, *odd]:
+        redis.hset("jobq:workers", mapping={"w": json.dumps(good), b"\xff": raw, "x": raw})
+        redis.hset("jobq:running", mapping={"w": raw, "x": raw})
+        redis.hset("jobq:jobs", mapping={"d": raw})
+        redis.hset(f"{queue.prefix}messages", "m", raw)
+        redis.xadd(f"{queue.prefix}events", {raw or "f": raw})
+        redis.xadd(f"{queue.prefix}events", {"1": b"retry\x1fm\x1f" + str(raw).encode()})
+        for mid in ("m", "run", "none"):
+            for reason in why(Collector(queue).collect(mid)):
+                reason.sentence.encode()
