@@ -38,7 +38,7 @@ from jobq.queue.types import Entry, Place, WaitingHead
 
 COLUMNS = ("ready", "delayed", "locked", "requeued", "done", "deduped", "dead", "messages")
 QUEUES = Listing(
-    ("queue", "ready", "oldest", "starts/s:starts", *COLUMNS[1:], ":remark"),
+    ("queue", *COLUMNS, "oldest", "starts/s:starts", ":remark"),
     drops=("deduped", "requeued", "done", "messages", "starts/s"),
 )
 #: Place -> what its messages are called.

@@ -34,13 +34,13 @@ JOBS = Listing(("worker", "child", "queue", "mid", "for:took"), ("child",))
 
 @command("workers", "", "--queues low", "--json | jq .children")
 @queues_option
-def workers(session: Session, queues: str | None) -> bool:
+def workers(session: Session, queues: str | None) -> None:
     """List the workers, then the jobs that they run.
 
     state: working, quiet (it takes nothing new), lost (not seen for three leases; its messages come back), or
     damaged (another program wrote the entry). busy: jobs that run, of the slots that there are. Workers report
     this every third of a lease, 5 seconds by default, so a short job may not be listed. An entry of a lost
-    worker is removed after an hour. Exit code 1: no worker is working.
+    worker is removed after an hour.
     """
     client = session.client
     wanted = set(names_of(queues)) if queues else set()
@@ -55,7 +55,6 @@ def workers(session: Session, queues: str | None) -> bool:
         found = list(_jobs(records, now_ms))
         for line in ["", *session.lines(found, JOBS)] if found else ():
             click.echo(line)
-    return any(record["state"] in ("working", "quiet") for record in records)
 
 
 def _record(

@@ -25,7 +25,7 @@ def test_queues_counts_where_messages_are(cli: Any, client: Any) -> None:
         "oldest_ms": None, "starts_per_s": None,
     }  # fmt: skip
     shown = cli("queues", "--queues", "low").out.splitlines()
-    assert shown[0].split()[:3] == ["queue", "ready", "oldest"] and len(shown) == 2
+    assert shown[0].split()[:3] == ["queue", "ready", "delayed"] and len(shown) == 2
 
 
 def test_queues_without_any_says_so(cli: Any) -> None:

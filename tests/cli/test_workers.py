@@ -55,13 +55,12 @@ def test_workers_lists_each_and_what_it_runs(cli: Any, client: Any) -> None:
 
 
 def test_workers_of_one_queue_and_none_at_all(cli: Any, client: Any) -> None:
-    assert cli("workers").code == 1 and "no worker runs" in cli("workers").err
+    assert "no worker runs" in cli("workers").err
     announce(client, "gone", 600_000)
     announce(client, "other", queues=["else"])
     assert [one["worker"] for one in cli("workers", "--queues", "low", "--json").records] == [
         "gone"
     ]
-    assert cli("workers", "--queues", "low").code == 1
 
 
 def test_workers_fit_eighty_columns(cli: Any, client: Any, monkeypatch: Any) -> None:
@@ -84,7 +83,7 @@ def test_hostile_entries_show_as_damaged_and_break_no_verb(
         redis.hset("jobq:jobs", "d", raw)
         ended = cli("workers")
         assert [line.split()[1] for line in ended.out.splitlines()[1:]] == ["damaged"] * 3
-        assert "\x1b" not in ended.out and ended.code == 1
+        assert "\x1b" not in ended.out and ended.code == 0
         for verb in ("why m", "status m", "queues"):
             assert cli(*verb.split()).code == 0
 
@@ -155,7 +154,8 @@ def test_queues_show_the_age_of_the_oldest_and_the_rate(cli: Any, queue: Queue) 
     queue.enqueue(CALL % round(time.time() * 1000 - 300_000), mid="m")
     [record] = cli("queues", "--json").records
     assert 300_000 <= record["oldest_ms"] < 900_000 and record["starts_per_s"] is None
-    assert cli("queues").out.splitlines()[0].split()[:4] == ["queue", "ready", "oldest", "starts/s"]
+    assert cli("queues").out.splitlines()[0].split()[-2:] == ["oldest", "starts/s"]
+    assert cli("queues").out.splitlines()[1].split()[-4:-2] == ["5", "min"]
     [message] = queue.dequeue().messages
     queue.finish([Ending(mid="m", token=message.token, outcome="retry", backoff=0.001)])
     [record] = cli("queues", "--json").records
