@@ -24,11 +24,9 @@ SECTIONS = {
         "worker": Verb("worker", "worker", "Run jobs until TERM or INT."),
         "enqueue": Verb("enqueue", "enqueue", "Have a worker run a job."),
         "queues": Verb("queues", "queues", "Count the messages of each queue, once or live."),
-        "workers": Verb("workers", "workers", "List the workers, then the jobs that they run."),
+        "workers": Verb("why", "workers", "List the workers, then the jobs that they run."),
         "status": Verb("messages", "status", "Show where a message is, and its attempts."),
-        "why": Verb(
-            "workers", "why_", "Explain why a message waits, where it runs, or how it ended."
-        ),
+        "why": Verb("why", "why_", "Explain why a message waits, where it runs, or how it ended."),
         "cancel": Verb("messages", "cancel", "Cancel messages."),
         "pause": Verb("queues", "pause", "Hand out no message of a queue until it is resumed."),
         "resume": Verb("queues", "resume", "End a pause."),
