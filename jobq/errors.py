@@ -13,6 +13,7 @@
     ├── CodecError
     ├── JobNotFoundError
     ├── JobAlreadyRegisteredError
+    ├── DuplicateError
     ├── NoCurrentJobError
     ├── LeaseLostError
     ├── ResultNotStoredError
@@ -146,6 +147,18 @@ class JobNotFoundError(JobqError):
 
 class JobAlreadyRegisteredError(JobqError):
     """Another function is registered under this job name."""
+
+
+class DuplicateError(JobqError):
+    """A call of a unique job with on_conflict="raise" was refused: one like it waits or runs already.
+
+    `receipts`: those of the refused calls; they lead to the messages that live. The other calls of the same
+    `enqueue_many` are enqueued.
+    """
+
+    def __init__(self, message: str | None = None, receipts: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.receipts = tuple(receipts)
 
 
 class NoCurrentJobError(JobqError):

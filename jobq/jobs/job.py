@@ -25,8 +25,9 @@ from jobq.jobs.queues import QueueLike, queue_of
 from jobq.jobs.results import Receipt, Receipts, ResultRefusedError
 from jobq.jobs.retry import DEFAULT_POLICY, DEFAULT_RETRIES, MOST_RETRIES, Decision, Listed, Rules
 from jobq.jobs.signing import seal_for
+from jobq.jobs.unique import unique_of
 from jobq.queue.mids import new_mid
-from jobq.queue.types import PER_CALL
+from jobq.queue.types import PER_CALL, Enqueued
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -74,13 +75,17 @@ class Outgoing:
         now = time.time_ns() // 1_000_000
         name, mid, headers, overrides = job.name, self.mid, self.headers, job.travelling(now)
         limit = server.max_content
+        unique = None if mid else job.unique
         contents: list[tuple[str | None, bytes]] = [
-            (mid, encode(name, args, kwargs, now, headers, overrides, limit))
+            (
+                unique.mid(args, kwargs) if unique else mid,
+                encode(name, args, kwargs, now, headers, overrides, limit),
+            )
             for args, kwargs in self.calls
         ]
         if server.codec is not None and (seal := seal_for(server.codec)) is not None:
             due_ms = job.due_ms(now)
-            mids = [mid or new_mid() for _ in contents]
+            mids = [own or new_mid() for own, _ in contents]
             contents = [
                 (mid, seal.close_call(queue.name, mid, content, due_ms))
                 for mid, (_, content) in zip(mids, contents, strict=True)
@@ -89,9 +94,12 @@ class Outgoing:
         if len(contents) == 1:
             [(mid, content)] = contents
             done = queue.enqueue(content, mid=mid, **job.queue_options)
-            return [Receipt(*done, job.name, queue, job.stores_result)]
+            receipt: Receipt[Any] = Receipt(*done, job.name, queue, job.stores_result)
+            if done.action == "exists":
+                job.refused(receipt, queue, *self.calls[0])
+            return [receipt]
         accepted = queue.enqueue_many(contents, **job.queue_options)
-        return list(Receipts(accepted, job.name, queue, job.stores_result))
+        return list(job.receipts(accepted, queue))
 
 
 class Job(Generic[P, R]):
@@ -134,7 +142,10 @@ class Job(Generic[P, R]):
         queue: QueueLike = known or queue_of(self.queue, client)
         mid, content = self._content(queue, args, kwargs)
         done = queue.enqueue(content, mid=mid, **self.queue_options)
-        return Receipt(*done, self.name, queue, self.stores_result)
+        receipt: Receipt[R] = Receipt(*done, self.name, queue, self.stores_result)
+        if done.action == "exists":
+            self.refused(receipt, queue, args, kwargs)
+        return receipt
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
         """`enqueue` without blocking the event loop.
@@ -157,7 +168,10 @@ class Job(Generic[P, R]):
             queue = await asyncio.to_thread(queue_of, self.queue, client)
         mid, content = self._content(queue, args, kwargs)
         done = await aenqueue(queue, content, mid=mid, **self.queue_options)
-        return Receipt(*done, self.name, queue, self.stores_result)
+        receipt: Receipt[R] = Receipt(*done, self.name, queue, self.stores_result)
+        if done.action == "exists":
+            await asyncio.to_thread(self.refused, receipt, queue, args, kwargs)
+        return receipt
 
     def args(self, *args: P.args, **kwargs: P.kwargs) -> Args[P]:
         """The arguments of one call, for enqueue_many. Raises TypeError for arguments that don't fit the function."""
@@ -187,7 +201,7 @@ class Job(Generic[P, R]):
             return receipts
         queue = queue_of(self.queue, self.settings.get("client"))
         accepted = queue.enqueue_many(self._contents(queue, calls), **self.queue_options)
-        return Receipts(accepted, self.name, queue, self.stores_result)
+        return self.receipts(accepted, queue)
 
     @overload
     async def aenqueue_many(self, arguments: Iterable[Args[P]]) -> Sequence[Receipt[R]]: ...
@@ -207,7 +221,28 @@ class Job(Generic[P, R]):
         calls = self._many(arguments)
         queue: Any = await asyncio.to_thread(queue_of, self.queue, self.settings.get("client"))
         accepted = await aenqueue_many(queue, self._contents(queue, calls), **self.queue_options)
-        return Receipts(accepted, self.name, queue, self.stores_result)
+        return self.receipts(accepted, queue)
+
+    def receipts(self, accepted: Sequence[Enqueued], queue: QueueLike) -> Receipts[R]:
+        """The receipts of many calls. DuplicateError if some were refused and the job wants to know."""
+        receipts: Receipts[R] = Receipts(accepted, self.name, queue, self.stores_result)
+        if self.unique is not None and self.unique.raises:
+            self.unique.refuse_any(receipts)
+        return receipts
+
+    def refused(
+        self, receipt: Receipt[R], queue: QueueLike, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        """One like this call lives: DuplicateError if the job wants to know."""
+        if self.unique is not None and self.unique.raises:
+            self.unique.refuse(receipt, args, kwargs, queue)
+
+    def unique_mid(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """The mid that stands for this call of a unique job, for `receipt` and `jobq status`."""
+        self.check_arguments(args, kwargs)
+        if self.unique is None:
+            raise ConfigError(f"{self.name} is not unique; declare it with @job(unique=True)")
+        return self.unique.mid(args, kwargs)
 
     def _enqueue_layers(self) -> tuple[Any, ...]:
         """The middlewares that have a part in enqueueing."""
@@ -239,7 +274,8 @@ class Job(Generic[P, R]):
             headers = self.settings.get("headers")
             encoder = CallEncoder(self.name, headers, self.travelling(now), server.max_content)
             self._encoder = encoder
-        mid: str | None = self.settings.get("mid")
+        unique = self.unique
+        mid = self.settings.get("mid") if unique is None else unique.mid(args, kwargs)
         content = encoder(args, kwargs, now)
         if server.codec is not None and (seal := seal_for(server.codec)) is not None:
             mid = mid or new_mid()
@@ -256,6 +292,7 @@ class Job(Generic[P, R]):
     def due_ms(self, now: int) -> float:
         """When a call that is enqueued now is to run."""
         at, delay = self.settings.get("at"), self.settings.get("delay")
+        delay = delay or self.settings.get("debounce")
         due_ms: float = at * 1000 if at is not None else now + (delay or 0) * 1000
         return due_ms
 
@@ -354,6 +391,9 @@ class Job(Generic[P, R]):
         self.queue_options = {
             name: settings[name] for name in _TO_QUEUE if settings.get(name) is not None
         }
+        self.unique = unique_of(self.name, self._signature, settings)
+        if self.unique is not None:
+            self.queue_options |= self.unique.queue_options
         if self.timeout and self.hard_timeout and _contradict(settings):
             raise ConfigError(
                 f"hard_timeout={self.hard_timeout:g} ends {self.name} before timeout={self.timeout:g} can; "

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from jobq.client.names import checked_name
 from jobq.config import duration_s, parse_durability
@@ -18,11 +18,19 @@ DAY_S = 86_400.0
 YEAR_10000_S = 253_402_300_800.0
 
 
+#: What becomes of a call of a unique job while one like it lives.
+OnConflict = Literal["skip", "raise", "replace", "requeue"]
+
+
 class Options(TypedDict, total=False):
     """For `.options(...)`; durations in seconds, as timedelta or as "5m".
 
     queue, client: where to. mid: the message's id and dedupe key. delay, at: not before. can_update: newer
     content replaces what waits under the mid. can_requeue: newer content runs after the current run.
+    unique: refuse a call while one like it waits or runs; True compares all arguments, names compare some, a function
+    of the arguments compares what it returns. until: "done", "start", or how long after the run. on_conflict: "skip",
+    "raise", "replace" or "requeue". debounce: run that long after the last call like it, at_most that long after the
+    first. throttle: refuse calls like it for that long.
     dedupe: refuse the mid for that long after it is done. lease: the least length of the message's leases, where the
     worker's is shorter. headers: go with it.
     durability: memory, disk or replicas=n, confirmed before enqueue returns; None = the client's.
@@ -38,6 +46,12 @@ class Options(TypedDict, total=False):
     at: datetime | float | None
     can_update: bool
     can_requeue: bool
+    unique: bool | str | Sequence[str] | Callable[..., Any] | None
+    until: Duration | None
+    on_conflict: OnConflict | None
+    debounce: Duration | None
+    at_most: Duration | None
+    throttle: Duration | None
     dedupe: Duration | None
     lease: Duration | None
     durability: str | None
@@ -91,6 +105,10 @@ def _mid(name: str, value: Any) -> str | None:
         return None
     if not isinstance(value, str) or not 0 < len(value) <= 128 or not value.isprintable():
         raise ConfigError(f"mid={value!r} can't be used; take 1-128 printable characters")
+    if value.startswith("="):
+        raise ConfigError(
+            f"mid={value!r} can't be used: mids that begin with '=' belong to unique jobs; take another, or unique=…"
+        )
     return value
 
 
@@ -112,6 +130,38 @@ def _duration(least: float, most: float = MAX_S) -> Callable[[str, Any], float |
         return seconds
 
     return check
+
+
+def _unique(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, bool) or callable(value):
+        return value
+    names = (value,) if isinstance(value, str) else value
+    if (
+        not isinstance(names, list | tuple)
+        or not names
+        or any(type(one) is not str for one in names)
+    ):
+        raise ConfigError(
+            f"unique={value!r} doesn't say what calls are compared by; give True, names of arguments, or a function"
+        )
+    return tuple(names)
+
+
+def _until(name: str, value: Any) -> Any:
+    if value is None or value in ("done", "start"):
+        return value
+    try:
+        return _duration(0.001)(name, value)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; or 'done' or 'start'") from None
+
+
+def _on_conflict(name: str, value: Any) -> Any:
+    if value is None or value in get_args(OnConflict):
+        return value
+    raise ConfigError(
+        f"on_conflict={value!r} is unknown; take one of {', '.join(get_args(OnConflict))}"
+    )
 
 
 def _at(name: str, value: Any) -> float | None:
@@ -174,6 +224,12 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "at": _at,
     "can_update": _flag,
     "can_requeue": _flag,
+    "unique": _unique,
+    "until": _until,
+    "on_conflict": _on_conflict,
+    "debounce": _duration(0.001),
+    "at_most": _duration(0.001),
+    "throttle": _duration(0.001),
     "dedupe": _duration(0),
     "lease": _duration(0.001, DAY_S),
     "durability": _durability,

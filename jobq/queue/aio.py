@@ -14,7 +14,7 @@ from typing import Unpack
 from jobq.client.aio import async_client
 from jobq.client.scripts import Argument
 from jobq.errors import UnavailableError
-from jobq.queue.mids import checked_mid, new_mid
+from jobq.queue.mids import new_mid
 from jobq.queue.queue import (
     Content,
     EnqueueOptions,
@@ -23,6 +23,7 @@ from jobq.queue.queue import (
     batches_of,
     checked_content,
     enqueue_values,
+    given_mid,
 )
 from jobq.queue.types import Enqueued, EnqueuedMany
 
@@ -39,13 +40,14 @@ async def aenqueue(
 
     What waits for a disk, for replicas or in an outage buffer does so in a thread.
     """
-    mid = new_mid() if mid is None else checked_mid(mid)
+    values = enqueue_values(**options)
+    mid = new_mid() if mid is None else given_mid(mid, values)
     if needs_thread(queue, durability):
         return await asyncio.to_thread(
             queue.enqueue, content, mid=mid, durability=durability, **options
         )
     checked_content(mid, content)
-    return (await send(queue, enqueue_values(**options), (mid, content), (mid,)))[0]
+    return (await send(queue, values, (mid, content), (mid,)))[0]
 
 
 def needs_thread(queue: Queue, durability: str | None) -> bool:
@@ -68,7 +70,7 @@ async def aenqueue_many(
     values, done = enqueue_values(**options), EnqueuedMany()
     under_way: deque[asyncio.Task[Sequence[Enqueued]]] = deque()
     try:
-        for batch in batches_of(contents):
+        for batch in batches_of(contents, values):
             if isinstance(batch, Exception):
                 await asyncio.gather(*under_way)
                 raise batch

@@ -35,7 +35,7 @@ from jobq.queue import keys
 from jobq.queue.admin import Admin
 from jobq.queue.directory import register_queue
 from jobq.queue.durability import Confirmation
-from jobq.queue.mids import MadeMids, checked_mid, new_mid
+from jobq.queue.mids import MadeMids, checked_mid, new_mid, users_mid
 from jobq.queue.outage import attach_buffer
 from jobq.queue.types import (
     CRASH_LIMIT,
@@ -143,10 +143,10 @@ class Queue:
         **options: Unpack[EnqueueOptions],
     ) -> Enqueued:
         """Accept one message; for the options see enqueue_many."""
-        mid = new_mid() if mid is None else checked_mid(mid)
+        values = enqueue_values(**options) if options else _NO_OPTIONS
+        mid = new_mid() if mid is None else given_mid(mid, values)
         if len(content) > HARD_MAX_CONTENT:
             checked_content(mid, content)
-        values = enqueue_values(**options) if options else _NO_OPTIONS
         client = self.client
         level = durability or client.durability
         if client.outage is None or caller is not None:
@@ -181,7 +181,7 @@ class Queue:
         when the client has an outage buffer and that is full.
         """
         values = enqueue_values(**options) if options else _NO_OPTIONS
-        done, batches = EnqueuedMany(), batches_of(contents)
+        done, batches = EnqueuedMany(), batches_of(contents, values)
         some = list(islice(batches, 2))
         level = durability or self.client.durability
         alone = caller is not None or level != "memory" or self.client.outage is not None
@@ -208,7 +208,8 @@ class Queue:
             raise ConfigError(
                 f"{len(contents):,} messages are too many for a call; give {PER_CALL}"
             )
-        return self._enqueue(enqueue_values(**options), *_rows(contents), caller, None)
+        values = enqueue_values(**options)
+        return self._enqueue(values, *_rows(contents, values), caller, None)
 
     def dequeue(
         self,
@@ -392,6 +393,11 @@ class Queue:
             text_of(generation), text_of(dead_id), text_of(progress), unknowns,
         )  # fmt: skip
 
+    def content(self, mid: str) -> bytes | None:
+        """The content of a live message; None if there is none."""
+        found: bytes | None = self.client.command("HGET", keys.key(self.prefix, "messages"), mid)
+        return found
+
     def cancel(self, *mids: str, caller: Caller | None = None, now: int | None = None) -> list[str]:
         """Per mid 'cancelled', or the status that leaves nothing to cancel.
 
@@ -569,13 +575,18 @@ def _at_most_ms(at_most: Duration | None, options: EnqueueOptions) -> Argument:
     return _milliseconds("at_most", at_most)
 
 
-def _rows(batch: Sequence[Content]) -> Batch:
+def given_mid(mid: str, values: Values) -> str:
+    """`mid`, if whoever gave it may: those that begin with '=' belong to unique jobs, which say `again`."""
+    return checked_mid(mid) if values["again"] else users_mid(mid)
+
+
+def _rows(batch: Sequence[Content], values: Values) -> Batch:
     """A round trip's rows, and their mids."""
     contents = [item for item in batch if isinstance(item, bytes)]
     mids: Sequence[str] = MadeMids(len(contents))
     if len(contents) < len(batch):
         pairs = [(None, item) if isinstance(item, bytes) else item for item in batch]
-        mids = [new_mid() if mid is None else checked_mid(mid) for mid, _ in pairs]
+        mids = [new_mid() if mid is None else given_mid(mid, values) for mid, _ in pairs]
         contents = [content for _, content in pairs]
     if max(map(len, contents)) > HARD_MAX_CONTENT:
         for mid, content in zip(mids, contents, strict=True):
@@ -594,7 +605,7 @@ def checked_content(mid: str, content: bytes) -> None:
         )
 
 
-def batches_of(contents: Iterable[Content]) -> Iterator[Batch | Exception]:
+def batches_of(contents: Iterable[Content], values: Values) -> Iterator[Batch | Exception]:
     """The round trips of these contents, and last what went wrong with the contents behind them."""
     batch: list[Content] = []
     size = 0
@@ -603,10 +614,10 @@ def batches_of(contents: Iterable[Content]) -> Iterator[Batch | Exception]:
             batch.append(item)
             size += len(item if isinstance(item, bytes) else item[1])
             if len(batch) == PER_CALL or size >= BYTES_PER_CALL:
-                yield _rows(batch)
+                yield _rows(batch, values)
                 batch, size = [], 0
         if batch:
-            yield _rows(batch)
+            yield _rows(batch, values)
     except Exception as error:
         yield error
 

@@ -15,7 +15,7 @@ from jobq.jobs.codec import decode_any, encode
 from jobq.jobs.signing import seal_for
 from jobq.pipeline.writing import column_types
 from jobq.pipeline.writing.settings import LONGEST_S, WriteSettings
-from jobq.queue.mids import checked_mid, mid_of
+from jobq.queue.mids import mid_of, users_mid
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,7 +119,7 @@ class Rows:
 def _given_id(column: str, value: Any) -> str:
     if value is None:
         raise BadRecordError(f"column {column!r} is null; an id is 1-128 printable characters")
-    return checked_mid(value if type(value) is str else str(value))
+    return users_mid(value if type(value) is str else str(value))
 
 
 def _when(value: Any) -> str:

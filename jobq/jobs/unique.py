@@ -1,0 +1,226 @@
+"""Unique jobs: the mid that stands for a call, and what an enqueue does while a message of that mid lives.
+
+There is no lock beside the message: its mid is taken while it lives, and free when it is done, dead or cancelled.
+So nothing can be left behind when a process dies.
+"""
+
+from __future__ import annotations
+
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from inspect import Parameter, Signature
+from typing import Any
+
+from msgspec.json import Encoder
+
+from jobq.durations import lasting
+from jobq.errors import CodecError, ConfigError, DuplicateError, JobqError
+from jobq.jobs.codec import check, decode
+from jobq.jobs.queues import QueueLike
+from jobq.jobs.results import Receipt
+from jobq.queue.mids import LONGEST_MID
+
+#: Of the digest: 128 bits, in characters that need no quotes in a shell.
+DIGEST_CHARACTERS = 22
+_MOST_NAME = LONGEST_MID - DIGEST_CHARACTERS - 2
+#: Characters of the arguments in an error.
+_SHOWN = 60
+#: What an enqueue says of itself where the job is unique, and how `unique` says it.
+_SAID_OTHERWISE = {
+    "mid": "unique makes the mid",
+    "dedupe": "say until=… or throttle=…",
+    "can_update": "say on_conflict='replace'",
+    "can_requeue": "say on_conflict='requeue'",
+}
+_NEEDS_NAMES = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_encode = Encoder(order="sorted").encode
+
+
+class Unique:
+    """How the calls of one job are told apart, and the options of their enqueue."""
+
+    __slots__ = ("_defaults", "_job", "_kinds", "_pick", "_signature", "queue_options", "raises")
+
+    def __init__(self, job: str, signature: Signature, settings: Mapping[str, Any]) -> None:
+        self._job, self._signature = job, signature
+        parameters = signature.parameters.values()
+        self._kinds = {parameter.kind for parameter in parameters}
+        self._defaults = {
+            one.name: None if one.default is one.empty else one.default for one in parameters
+        }
+        self._pick = self._checked_pick(settings.get("unique"))
+        self.raises = settings.get("on_conflict") == "raise"
+        self.queue_options = _queue_options(job, settings)
+        if settings.get("result_ttl") is not None:
+            self.queue_options["drop_results"] = True
+
+    def mid(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """The mid of a call whose arguments were checked; ConfigError if they can't be compared."""
+        value = self._value(args, kwargs)
+        try:
+            check(value, f"unique of {self._job}")
+            text = _encode(value)
+        except (CodecError, ValueError, TypeError) as error:
+            raise ConfigError(
+                f"unique of {self._job} needs arguments that JSON knows: {error}; "
+                "give unique=[names] or unique=lambda …"
+            ) from error
+        name = self._job
+        if len(name) > _MOST_NAME:
+            name, text = name[:_MOST_NAME], f"{name}:".encode() + text
+        digest = urlsafe_b64encode(blake2b(text, digest_size=16).digest())
+        return f"={name}:{digest[:DIGEST_CHARACTERS].decode()}"
+
+    def refuse(
+        self,
+        receipt: Receipt[Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        queue: QueueLike,
+    ) -> None:
+        """Raise DuplicateError for a call that was refused."""
+        raise DuplicateError(f"{self.shown(args, kwargs)} {_lives(receipt, queue)}", (receipt,))
+
+    def refuse_any(self, receipts: Sequence[Receipt[Any]]) -> None:
+        """Raise DuplicateError if some of many calls were refused; the others are enqueued."""
+        refused = tuple([one for one in receipts if one.action == "exists"])
+        if refused:
+            more = f"{len(refused):,} of {len(receipts):,} calls of {self._job}"
+            raise DuplicateError(
+                f"{more} wait or run already, {refused[0].mid} the first of them; the others were enqueued",
+                refused,
+            )
+
+    def shown(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """The call as errors name it: `send=7`."""
+        value = self._value(args, kwargs)
+        values = value.values() if isinstance(value, dict) else [value]
+        text = ",".join([_encode(one).decode() for one in values])
+        return f"{self._job}={text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}"
+
+    def _value(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What calls are compared by."""
+        named = self._named(args, kwargs)
+        pick = self._pick
+        if pick is None:
+            return named
+        if callable(pick):
+            return pick(**named)
+        return {name: named[name] for name in pick if name in named}
+
+    def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """All arguments by name, with the defaults."""
+        if self._kinds.isdisjoint(_NEEDS_NAMES):
+            return {**self._defaults, **dict(zip(self._defaults, args)), **kwargs}
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        named = dict(bound.arguments)
+        for parameter in self._signature.parameters.values():
+            if parameter.kind is Parameter.VAR_KEYWORD:
+                named |= named.pop(parameter.name)
+        return named
+
+    def _checked_pick(self, unique: Any) -> Callable[..., Any] | tuple[str, ...] | None:
+        if unique is None or unique is True or callable(unique):
+            return None if unique in (None, True) else unique
+        missing = [name for name in unique if name not in self._defaults]
+        if missing and Parameter.VAR_KEYWORD not in self._kinds:
+            raise ConfigError(
+                f"unique={list(unique)!r}: {self._job} has no argument {missing[0]!r}; "
+                f"it has {', '.join(self._defaults) or 'none'}"
+            )
+        return tuple(unique)
+
+
+def unique_of(job: str, signature: Signature, settings: Mapping[str, Any]) -> Unique | None:
+    """What the settings of a job ask for; ConfigError if they contradict one another."""
+    get = settings.get
+    if get("unique") is False:
+        return None
+    unique = get("unique") is not None or get("debounce") is not None or get("throttle") is not None
+    if not unique:
+        for name in ("until", "on_conflict", "at_most"):
+            if get(name) is not None:
+                other = "debounce=…" if name == "at_most" else "unique=True"
+                raise ConfigError(f"{name}={get(name)!r} of {job} needs {other}")
+        return None
+    for name, remedy in _SAID_OTHERWISE.items():
+        if get(name):
+            raise ConfigError(
+                f"{name}={get(name)!r} contradicts unique of {job}: {remedy}, or .options(unique=False)"
+            )
+    return Unique(job, signature, settings)
+
+
+def _queue_options(job: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `Queue.enqueue` for what was asked."""
+    get = settings.get
+    if get("debounce") is not None:
+        return _debounced(job, settings)
+    if get("at_most") is not None:
+        raise ConfigError(f"at_most={get('at_most')!r} of {job} needs debounce=…")
+    until, conflict = get("until") or "done", get("on_conflict") or "skip"
+    for_s = None if until in ("done", "start") else until
+    if get("throttle") is not None:
+        _only(job, settings, "throttle", ("until",))
+        if conflict in ("replace", "requeue"):
+            raise ConfigError(
+                f"on_conflict={conflict!r} of {job}: a throttle runs the first call; take 'skip' or 'raise'"
+            )
+        return {"again": "done", "throttle": get("throttle")}
+    if conflict == "requeue" and for_s is not None:
+        raise ConfigError(
+            f"on_conflict='requeue' of {job} with until={until:g}: a call can't be refused for a time and run; "
+            "take until='done'"
+        )
+    options: dict[str, Any] = {"again": "start" if until == "start" else "done"}
+    if for_s is not None:
+        options["dedupe"] = for_s
+    if conflict in ("replace", "requeue"):
+        options["can_update" if conflict == "replace" else "can_requeue"] = True
+    return options
+
+
+def _debounced(job: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    _only(job, settings, "debounce", ("throttle", "until", "on_conflict", "delay", "at"))
+    debounce, at_most = settings["debounce"], settings.get("at_most")
+    options = {"again": "start", "can_update": True, "delay": debounce}
+    if at_most is not None:
+        if at_most < debounce:
+            raise ConfigError(
+                f"at_most={at_most:g} of {job} is shorter than debounce={debounce:g}; make it longer"
+            )
+        options["at_most"] = at_most
+    return options
+
+
+def _only(job: str, settings: Mapping[str, Any], name: str, others: Sequence[str]) -> None:
+    for other in others:
+        if settings.get(other) is not None:
+            raise ConfigError(
+                f"{name}={settings[name]!r} and {other}={settings[other]!r} of {job} contradict each other; give one"
+            )
+
+
+def _lives(receipt: Receipt[Any], queue: QueueLike) -> str:
+    """Where the message is that a call was refused for, and since when, as far as this user may see that."""
+    status = receipt.existing_status
+    if status == "done-with-backoff":
+        left_s = max(0.0, queue.status(receipt.mid).not_before / 1000 - time.time())
+        return f"ran already, and is refused for another {lasting(left_s)}"
+    since = _queued_since(receipt.mid, queue)
+    verb = "runs" if status.startswith("locked") else "waits"
+    again = ", and waits again" if status == "locked-with-requeue" else ""
+    return f"{verb} already{again}{since}"
+
+
+def _queued_since(mid: str, queue: QueueLike) -> str:
+    try:
+        content = queue.content(mid)
+        enqueued_at = decode(content).enqueued_at if content else 0
+    except JobqError:  # no right to read it, or it is sealed
+        enqueued_at = 0
+    passed_s = max(0.0, time.time() - enqueued_at / 1000)
+    return f" (queued since {lasting(passed_s)})" if enqueued_at else ""
