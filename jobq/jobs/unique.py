@@ -39,7 +39,7 @@ _encode = Encoder(order="sorted").encode
 
 
 class Unique:
-    """How the calls of one job are told apart, and the options of their enqueue."""
+    """What the calls of one job are compared by, and the options of their enqueue."""
 
     __slots__ = ("_defaults", "_job", "_kinds", "_pick", "_signature", "queue_options", "raises")
 
@@ -205,7 +205,7 @@ def _only(job: str, settings: Mapping[str, Any], name: str, others: Sequence[str
 
 
 def _lives(receipt: Receipt[Any], queue: QueueLike) -> str:
-    """Where the message is that a call was refused for, and since when, as far as this user may see that."""
+    """Where the message is that a call was refused for, and since when if this user may read that."""
     status = receipt.existing_status
     if status == "done-with-backoff":
         left_s = max(0.0, queue.status(receipt.mid).not_before / 1000 - time.time())

@@ -576,7 +576,7 @@ def _at_most_ms(at_most: Duration | None, options: EnqueueOptions) -> Argument:
 
 
 def given_mid(mid: str, values: Values) -> str:
-    """`mid`, if whoever gave it may: those that begin with '=' belong to unique jobs, which say `again`."""
+    """`mid`, if it can be used: those that begin with '=' belong to unique jobs, which say `again`."""
     return checked_mid(mid) if values["again"] else users_mid(mid)
 
 
