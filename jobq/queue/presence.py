@@ -114,9 +114,13 @@ def put_jobs(client: Client, names: Sequence[str]) -> None:
 
 
 def forget_worker(client: Client, name: str) -> None:
-    """Remove a worker that has stopped."""
+    """Remove a worker that has stopped, and its jobs' names unless another worker has the same."""
+    mine = client.command("HGET", keys.workers(client.namespace), name)
     for hash_key in (keys.workers(client.namespace), keys.running(client.namespace)):
         client.command("HDEL", hash_key, name)
+    digest = _entry(name, _decoded(mine)).jobs
+    if digest and all(entry.jobs != digest for _, entry in _read(client)):
+        client.command("HDEL", keys.jobs(client.namespace), digest)
 
 
 def remove_stale(client: Client) -> None:

@@ -38,7 +38,7 @@ ROLES = {
         (*_PRODUCER, "checkpoint", "close", "collect", "counts", "dequeue", "extend", "finish", "progress", "release",
          "schedule", "schedules", "tick"),
         (*_RESULTS, "blpop", "hget", "lmpop", "lpop"), ("sadd", "smembers"),
-        ("hset", "hdel", "hkeys", "hgetall"),
+        ("hset", "hdel", "hget", "hkeys", "hgetall"),
         ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("function|list", "client|unblock"),
     ),
     "dashboard": Role(

@@ -78,8 +78,11 @@ def test_what_dead_workers_left_is_removed(client: Client, redis: Any):
     assert set(redis.hkeys("jobq:jobs")) == {
         presence.digest_of([name]).encode() for name in ("live", "dead")
     }
+    presence.put_worker(client, "twin", facts(client, jobs=presence.digest_of(["live"])))
     presence.forget_worker(client, "live")
-    assert not redis.exists("jobq:running")
+    assert not redis.exists("jobq:running") and redis.hlen("jobq:jobs") == 2
+    presence.forget_worker(client, "twin")
+    assert redis.hkeys("jobq:jobs") == [presence.digest_of(["dead"]).encode()]
 
 
 def test_hostile_entries_are_damaged_or_read_as_text(queue: Queue, client: Client, redis: Any):

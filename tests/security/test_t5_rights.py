@@ -20,6 +20,8 @@ from jobq.client.scripts import folder, load
 from jobq.config import ServerSettings
 from jobq.errors import JobqError, ScriptError
 from jobq.jobs.registry import Registry, job
+from jobq.observe.facts import Collector
+from jobq.observe.why import why
 from jobq.queue import presence
 from jobq.queue import roles as rights
 from jobq.queue.doctor import Facts, diagnose
@@ -159,6 +161,8 @@ def test_each_user_does_its_part_live(login, redis):
     for one in (dashboard.client, operator.client):
         assert presence.workers(one) and presence.running(one, ["w"]) == {"w": ()}
         assert presence.job_names(one, [known]) == {known: {"a.b"}}
+        collector = Collector(Queue("low", one))
+        assert why(collector.collect("late"))[0].code == "delayed" and collector.unread == {}
     presence.remove_stale(worker.client)
     presence.forget_worker(worker.client, "w")
     assert worker.admin.counts() == dashboard.admin.counts() and dashboard.admin.counts().dead == 1

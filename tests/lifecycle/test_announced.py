@@ -1,0 +1,43 @@
+"""What a worker shows of itself while it works, and that nothing is left when it has gone."""
+
+from __future__ import annotations
+
+import signal
+
+from jobq import __version__
+from jobq.queue import presence
+
+from .conftest import until
+
+
+def test_worker_shows_what_it_runs_and_leaves_no_trace(
+    start, send, ledger, queue, client, redis, server
+):
+    send("gated", "a")
+    worker = start("--processes", "2", "--lease", "3s", "--name", "w")
+    until(lambda: ledger.lines("start", "a"))
+
+    def children():
+        return presence.running(client, ["w"]).get("w") or ()
+
+    def jobs():
+        return [(child.pid, job) for child in children() for job in child.running]
+
+    [(pid, job)] = until(jobs)
+    assert pid in worker.children() and (job.queue, job.mid) == ("low", "a")
+    [entry] = presence.workers(client)
+    assert (entry.name, entry.version, entry.pid) == ("w", __version__, worker.pid)
+    # On Valkey the worker knows async jobs, of which a child runs ten at the same time.
+    assert (entry.slots, entry.quiet) == (20 if server.kind == "valkey" else 2, False)
+    assert entry.started_at - 60_000 < job.started_at <= client.clock_ms() + 60_000
+    [names] = presence.job_names(client, [entry.jobs]).values()
+    assert names and {"gated", "quick"} <= names
+    until(lambda: all(child.rss for child in children()))
+
+    worker.send(signal.SIGTSTP)
+    until(lambda: presence.workers(client)[0].quiet)
+    ledger.gate("a").touch()
+    until(lambda: sum(child.ended for child in children()) == 1)
+    assert jobs() == []
+    assert worker.stop() == 0
+    assert not redis.exists("jobq:workers", "jobq:running", "jobq:jobs")
