@@ -226,8 +226,13 @@ class WakeWaiter:
             group.sort()
 
     def _stopped(self, number: int) -> bool:
-        """Whether the server ended this wait, so that its reply comes now."""
-        if not self._many or not self._may_unblock or number not in self._ids:
+        """Whether the server ended this wait, so that its reply comes now.
+
+        Not worth a call for a wait alone. What is behind a wait may run after the connection was dropped, and after
+        the call was made again elsewhere: what it hands out then, nobody hears of until its lease ends.
+        """
+        wanted = self._many or self._behind
+        if not wanted or not self._may_unblock or number not in self._ids:
             return False
         key, polled = self._keys[self._groups[number][0]], select.poll()
         polled.register(self._waiting[number].file, select.POLLIN)

@@ -84,9 +84,24 @@ def test_wait_ends_by_the_servers_clock_when_its_user_may_not_unblock(
         redis.acl_deluser("idler")
 
 
-def test_call_is_made_by_itself_when_the_wait_ends_early(
+def test_call_behind_a_wait_that_ends_early_is_made_and_read(
+    queue: Queue, sleep: WakeWaiter, ahead: CallAhead[Dequeued], redis: Any
+) -> None:
+    """A connection that is dropped instead may have it made later, when nobody reads what it hands out."""
+    for _ in range(50):
+        sleep.begin(30, ahead.command)
+        assert sleep.end(())
+        assert ahead.read(sleep.reply).messages == []
+    queue.enqueue(b"v", mid="m")
+
+    assert redis.info("clients")["blocked_clients"] == 0
+    assert [message.mid for message in ahead.again().messages] == ["m"]
+
+
+def test_call_is_made_by_itself_when_a_wait_that_ends_early_is_dropped(
     queue: Queue, sleep: WakeWaiter, ahead: CallAhead[Dequeued]
 ) -> None:
+    sleep._may_unblock = False
     sleep.begin(30, ahead.command)
     sleep.end(())
     queue.enqueue(b"v", mid="m")
