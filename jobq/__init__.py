@@ -31,14 +31,16 @@ if TYPE_CHECKING:
     from jobq.jobs.job import AsyncJob, Job, SyncJob
     from jobq.jobs.registry import Registry, default_registry, job
     from jobq.jobs.results import Receipt
+    from jobq.limits.limit import Limit
+    from jobq.limits.slots import Slots
     from jobq.queue.queue import Queue
     from jobq.queue.types import Ending, Lease, Message
 
 __all__ = [
     "AsyncJob", "Client", "Context", "Dead", "Ending", "Job", "JobAborted", "JobTimeout", "JobqError", "Lease",
-    "Message", "Outcome", "Queue", "Receipt", "Registry", "Retry", "Snooze", "SyncJob", "__version__", "config",
-    "connect", "current", "default_client", "default_registry", "errors", "events", "job", "middleware", "retry",
-    "set_default_client",
+    "Limit", "Message", "Outcome", "Queue", "Receipt", "Registry", "Retry", "Slots", "Snooze", "SyncJob", "__version__",
+    "config", "connect", "current", "default_client", "default_registry", "errors", "events", "job", "middleware",
+    "retry", "set_default_client",
 ]  # fmt: skip
 
 _MODULES = {"config": "jobq.config", "errors": "jobq.errors", "events": "jobq.events"} | {
@@ -52,6 +54,8 @@ _NAMES = {
     "jobq.jobs.context": ("Context", "current"),
     "jobq.jobs.job": ("AsyncJob", "Job", "SyncJob"),
     "jobq.jobs.results": ("Receipt",),
+    "jobq.limits.limit": ("Limit",),
+    "jobq.limits.slots": ("Slots",),
     "jobq.jobs.registry": ("Registry", "default_registry", "job"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

@@ -20,6 +20,7 @@
     ├── ResultTimeoutError
     ├── JobFailedError
     ├── EmptyKeyError
+    ├── LimitedError
     ├── GroupNotFoundError
     ├── OutOfRangeError
     └── PipelineError
@@ -183,6 +184,14 @@ class JobFailedError(JobqError):
 
 class EmptyKeyError(JobqError):
     """EMPTYKEY: nothing was ever pushed to this key."""
+
+
+class LimitedError(JobqError):
+    """A limit allows no start now; `retry_after` is in how many seconds it may."""
+
+    def __init__(self, message: str | None = None, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class GroupNotFoundError(JobqError):

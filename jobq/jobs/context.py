@@ -166,6 +166,11 @@ class Context:
         return self._call.message.fence
 
     @property
+    def token(self) -> str:
+        """Proves to the server that this attempt holds the message. A secret."""
+        return self._call.message.token
+
+    @property
     def generation(self) -> str:
         """Names this life of the mid: with it, an idempotency key."""
         return self._call.message.generation

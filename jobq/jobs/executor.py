@@ -22,6 +22,7 @@ from msgspec import structs
 
 from jobq.errors import CodecError, ConfigError, JobAborted, JobTimeout
 from jobq.events import ago_ms, attempt_record, in_utc, trace_id
+from jobq.jobs.admission import arun_admitted, run_admitted
 from jobq.jobs.codec import UnknownVersionError, decode
 from jobq.jobs.context import Call, Checkpoint, Context, JobLines, ReportProgress, running
 from jobq.jobs.endings import UnknownJobs, Unrunnable, failed_ending
@@ -186,6 +187,11 @@ class Executor:
 
         told_to_stop(): whether the worker asked the job to stop. Any other JobAborted is a failure.
         """
+        if call.job.limits:
+            return run_admitted(call, self.worker, lambda: self._run(call, told_to_stop))
+        return self._run(call, told_to_stop)
+
+    def _run(self, call: Call, told_to_stop: Asked | None) -> Ending:
         report, keep = self._report, self.checkpoint
         if call.sealed:
             report, keep = self._reporting(call), self._checkpointing(call)
@@ -220,11 +226,16 @@ class Executor:
         ending = self._done(call, result, started, thread_time_ns() - cpu)
         return self._sealed(call, ending) if call.sealed else ending
 
-    async def arun(self, call: Call, told_to_stop: Asked | None = None) -> Ending:
+    def arun(self, call: Call, told_to_stop: Asked | None = None) -> Coroutine[Any, Any, Ending]:
         """Run an async job to its outcome, as one of many on this thread's event loop.
 
         told_to_stop(): as in `run`, and for cancellation: a job that cancels itself has failed.
         """
+        if call.job.limits:
+            return arun_admitted(call, self.worker, lambda: self._arun(call, told_to_stop))
+        return self._arun(call, told_to_stop)
+
+    async def _arun(self, call: Call, told_to_stop: Asked | None) -> Ending:
         report, keep = self._report, self.checkpoint
         if call.sealed:
             report, keep = self._reporting(call), self._checkpointing(call)

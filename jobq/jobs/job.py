@@ -387,6 +387,7 @@ class Job(Generic[P, R]):
         self.timeout: float | None = settings.get("timeout")
         self.hard_timeout: float | None = settings.get("hard_timeout")
         self.result_ttl: float | None = settings.get("result_ttl")
+        self.limits: tuple[Any, ...] = settings.get("limits", ())
         self.stores_result = self.result_ttl is not None
         self.queue_options = {
             name: settings[name] for name in _TO_QUEUE if settings.get(name) is not None

@@ -67,7 +67,7 @@ class Options(TypedDict, total=False):
 #: What travels with a message when `.options(...)` changes it.
 TRAVELLING = ("retries", "retry_for", "timeout", "hard_timeout", "result_ttl")
 #: What `@job(...)` also takes.
-_ONLY_DECLARED = frozenset(("name", "retry", "retry_on", "dead_on", "registry"))
+_ONLY_DECLARED = frozenset(("name", "retry", "retry_on", "dead_on", "registry", "limits"))
 
 
 def checked_options(given: Mapping[str, Any], *, declaring: bool) -> dict[str, Any]:
@@ -216,6 +216,16 @@ def _policy(name: str, value: Any) -> Any:
     return value
 
 
+def _limits(name: str, value: Any) -> tuple[Any, ...]:
+    limits = tuple(value) if isinstance(value, list | tuple) else ()
+    if not limits or not all(hasattr(one, "admit") for one in limits):
+        raise ConfigError(
+            f"limits={value!r} can't be used; give a list of Limit(name, rate) and Slots(name, most)"
+        )
+    # Slots first, so that no start is counted for nothing; by name, so that two jobs ask in the same order.
+    return tuple(sorted(limits, key=lambda one: (one.rank, one.name)))
+
+
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "queue": _queue,
     "client": _as_given,
@@ -245,4 +255,5 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "retry_on": checked_filter,
     "dead_on": checked_filter,
     "registry": _as_given,
+    "limits": _limits,
 }

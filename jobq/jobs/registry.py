@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from jobq.errors import ConfigError, JobAlreadyRegisteredError, JobNotFoundError
+from jobq.jobs.admission import JobLimit
 from jobq.jobs.codec import MAX_NAME
 from jobq.jobs.job import AsyncJob, Job, SyncJob
 from jobq.jobs.middleware import Middlewares, everywhere
@@ -69,7 +70,8 @@ class Declaration(Options, total=False):
     """For `@job(...)`: Options, and what belongs to the job rather than to one message.
 
     retry: the policy, or a function of (failures, error). retry_on, dead_on: exception classes or a
-    function of the error; an error not in retry_on, or in dead_on, is dead at once.
+    function of the error; an error not in retry_on, or in dead_on, is dead at once. limits: each is asked before the
+    job starts; while one refuses, the job waits and its attempt isn't counted.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Declaration(Options, total=False):
     retry_on: ErrorFilter | list[type[BaseException]] | None
     dead_on: ErrorFilter | list[type[BaseException]] | None
     registry: Registry
+    limits: Sequence[JobLimit]
 
 
 class Decorator:

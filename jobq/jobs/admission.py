@@ -1,0 +1,138 @@
+"""What a job asks before it starts: `@job(limits=[…])`. A refused job is snoozed, and its attempt isn't counted.
+
+The limits themselves are in `jobq.limits`. Here is what an executor and a worker need to know of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from jobq.errors import JobqError, UnavailableError
+from jobq.events import ago_ms, attempt_record, trace_id
+from jobq.jobs.context import Call, failure_log
+from jobq.queue.types import Ending
+
+#: How long a job waits whose limit can't be asked: while its server is away, and after any other error.
+UNREACHABLE_S, BROKEN_S = 1.0, 5.0
+
+
+class Admitted(Protocol):
+    """The answer of one limit. `undo`: the job didn't start; `leave`: it is over. Neither raises a JobqError."""
+
+    granted: bool
+    retry_after: float
+
+    def undo(self) -> None: ...
+    def leave(self) -> None: ...
+    async def aundo(self) -> None: ...
+    async def aleave(self) -> None: ...
+
+
+class JobLimit(Protocol):
+    """What `@job(limits=…)` takes. rank: those of a lower one are asked first."""
+
+    name: str
+    rank: int
+
+    def admit(self, call: Call, worker: str) -> Admitted: ...
+    async def aadmit(self, call: Call, worker: str) -> Admitted: ...
+
+
+class HoldingTable(Protocol):
+    """The memory where a child notes what its jobs hold: the supervisor renews that, and gives it back."""
+
+    lease_s: float
+
+    def note(self, owner: str, payload: bytes) -> int | None:
+        """Note what the message with the token `owner` is about to take; None if there is no room."""
+        ...
+
+    def keep(self, index: int) -> None:
+        """It was taken: renew it."""
+
+    def drop(self, index: int) -> None:
+        """It was given back."""
+
+    def is_lost(self, index: int) -> bool:
+        """Whether it could not be renewed."""
+        ...
+
+
+class Holdings:
+    """The table of this process, if it is the child of a worker."""
+
+    table: HoldingTable | None = None
+
+
+holdings = Holdings()
+
+
+def run_admitted(call: Call, worker: str, run: Callable[[], Ending]) -> Ending:
+    """Run a job once all its limits admit it, or return the ending of one that must wait."""
+    held: list[Admitted] = []
+    try:
+        for limit in call.job.limits:
+            try:
+                answer = limit.admit(call, worker)
+            except JobqError as error:
+                return _unasked(call, worker, limit, error)
+            if not answer.granted:
+                while held:
+                    held.pop().undo()
+                return _refused(call, worker, limit, answer.retry_after)
+            held.append(answer)
+        return run()
+    finally:
+        for one in held:
+            one.leave()
+
+
+async def arun_admitted(
+    call: Call, worker: str, run: Callable[[], Coroutine[Any, Any, Ending]]
+) -> Ending:
+    """As run_admitted."""
+    held: list[Admitted] = []
+    try:
+        for limit in call.job.limits:
+            try:
+                answer = await limit.aadmit(call, worker)
+            except JobqError as error:
+                return _unasked(call, worker, limit, error)
+            if not answer.granted:
+                while held:
+                    await held.pop().aundo()
+                return _refused(call, worker, limit, answer.retry_after)
+            held.append(answer)
+        return await run()
+    finally:
+        for one in held:
+            await one.aleave()
+
+
+def _refused(call: Call, worker: str, limit: JobLimit, wait_s: float) -> Ending:
+    failure_log.debug(
+        "%s %s waits %.1f s for limit %s", call.job.name, call.message.mid, wait_s, limit.name
+    )
+    return _snoozed(call, worker, wait_s)
+
+
+def _unasked(call: Call, worker: str, limit: JobLimit, error: JobqError) -> Ending:
+    away = isinstance(error, UnavailableError)
+    failure_log.log(
+        logging.WARNING if away else logging.ERROR,
+        "%s %s waits: limit %s can't be asked: %s", call.job.name, call.message.mid, limit.name, error,
+    )  # fmt: skip
+    return _snoozed(call, worker, UNREACHABLE_S if away else BROKEN_S)
+
+
+def _snoozed(call: Call, worker: str, wait_s: float) -> Ending:
+    message = call.message
+    record = attempt_record(
+        call.job.name, message.attempt, ago_ms(call.enqueued_at), 0, 0, 0, worker,
+        nbytes=len(message.content), trace_id=trace_id(call.headers),
+    )  # fmt: skip
+    return Ending(
+        mid=message.mid, token=message.token, outcome="snooze", backoff=wait_s, record=record
+    )

@@ -1,0 +1,41 @@
+"""Names of a limit's keys: `jobq:limit:{stripe}:ring`. The limit's name is the hash tag.
+
+=================  =======================================================================
+ring               list: when the last starts were, epoch ms, newest first; PX as long as they count
+state              hash: hold, hold_ms, advice (the last turn that was given), and of a rate above 10,000 moment,
+                   started_at, idle_at; of slots lease_ms, the longest; PX until none of it matters
+settings           hash: most, span_ms; what the server was set to, until it is unset
+holders            sorted set, token -> when its lease ends, epoch ms; PX a lease
+call:<caller>      string, PX 10 min: number and reply of that caller's last start
+=================  =======================================================================
+
+`jobq:limits`, outside any slot, is a hash: name -> what the program said last, and when.
+"""
+
+from __future__ import annotations
+
+from jobq.client.acl import allowed_for, literal, selector
+from jobq.client.functions import scripts
+from jobq.client.names import checked_name
+
+
+def base(namespace: str, limit: str) -> str:
+    """What every key of a limit begins with."""
+    return f"{checked_name('namespace', namespace)}:limit:{{{checked_name('limit', limit)}}}:"
+
+
+def limit_names(namespace: str) -> str:
+    """Hash of the limits ever used; outside any slot of theirs."""
+    return f"{checked_name('namespace', namespace)}:limits"
+
+
+#: What jobq sends to the hash of names itself.
+_NAMES = ("hgetall", "hset")
+
+
+def rights(namespace: str = "jobq") -> list[str]:
+    """Return the words after a user's name, without passwords: to use and set all limits."""
+    called = [script for script in scripts() if script.area == "limit"]
+    names = literal(limit_names(namespace))
+    pattern = f"{literal(checked_name('namespace', namespace))}:limit:{{*"
+    return [f"~{pattern}", "resetchannels", *allowed_for(called), *selector(f"~{names}", _NAMES)]

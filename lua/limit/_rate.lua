@@ -1,0 +1,11 @@
+-- rate: how a rate is kept. Up to 10,000 a span, by a ring of the last starts: exact, all of them at once if need be.
+-- Above, by one moment (GCRA): a twentieth of the rate at once, the rest spread over the span.
+-- needs:
+local IN_RING = 10000
+
+local function at_once(most) return most <= IN_RING and most or math.floor(most / 20) end
+
+-- How far a start moves the moment, us.
+local function spread_us(cost, most, window_ms)
+  return math.ceil(cost * window_ms * 1000 / (most - at_once(most)))
+end

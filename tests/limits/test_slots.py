@@ -1,0 +1,146 @@
+"""Slots count what is in use: leases, renewals, waits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+import pytest
+
+from jobq import Slots
+from jobq.errors import ConfigError, LimitedError
+from jobq.limits.renewal import Renewals, renewals
+
+DEADLINE_S = 120
+HOLDERS = "jobq:limit:{erp}:holders"
+
+
+def until(done):
+    deadline = time.monotonic() + DEADLINE_S
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_no_more_are_in_use_than_there_are_slots(client, redis):
+    erp = Slots("erp", 2)
+    with erp.slot(), erp.slot() as second:
+        assert not second.lost
+        assert redis.zcard(HOLDERS) == 2
+        with pytest.raises(
+            LimitedError, match="erp has 2 slots, all in use; the first lease ends in"
+        ) as caught:
+            erp.slot(timeout=0.1).__enter__()
+        assert 0 < caught.value.retry_after <= 15
+    assert redis.zcard(HOLDERS) == 0
+    with erp.slot(timeout=0):
+        assert redis.zcard(HOLDERS) == 1
+
+
+def test_one_who_waits_gets_what_another_gives_back(client, redis):
+    erp = Slots("erp", 1)
+
+    async def use(n: int) -> int:
+        async with erp.slot(timeout=60):
+            assert redis.zcard(HOLDERS) == 1
+            await asyncio.sleep(0)
+        return n
+
+    async def all_of_them() -> list[int]:
+        return await asyncio.gather(*map(use, range(4)))
+
+    assert asyncio.run(all_of_them()) == [0, 1, 2, 3]
+
+
+def test_a_hold_gives_no_slot_and_takes_none_away(client, redis):
+    erp = Slots("erp", 5)
+    with erp.slot() as held:
+        erp.hold(600)
+        with pytest.raises(LimitedError, match="erp is held"):
+            erp.slot(timeout=0).__enter__()
+        erp.calls.perform(held.renew_steps())
+        assert not held.lost
+    asyncio.run(erp.ahold(0))
+    with erp.slot(timeout=0):
+        pass
+
+
+def test_a_lease_is_renewed_while_it_is_used_and_ends_with_its_process(client, redis):
+    erp = Slots("erp", 1, lease=1)
+    with erp.slot():
+        before = redis.zrange(HOLDERS, 0, 0, withscores=True)[0][1]
+        until(lambda: redis.zrange(HOLDERS, 0, 0, withscores=True)[0][1] > before + 200)
+    pid = os.fork()
+    if pid == 0:
+        erp.slot(timeout=60).__enter__()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert redis.zcard(HOLDERS) == 1
+    with erp.slot(timeout=DEADLINE_S):
+        assert redis.zcard(HOLDERS) == 1
+
+
+def test_a_slot_whose_lease_ended_is_lost_once_another_has_it(client, redis):
+    erp = Slots("erp", 1)
+    with erp.slot() as held:
+        redis.delete(HOLDERS)
+        erp.calls.perform(held.renew_steps())
+        assert not held.lost  # there was room: it is taken again
+        redis.delete(HOLDERS)
+        with erp.slot(timeout=0):
+            erp.calls.perform(held.renew_steps())
+            assert held.lost
+    assert redis.zcard(HOLDERS) == 0
+
+
+def test_a_fork_neither_renews_nor_gives_back_what_its_parent_holds(client, redis):
+    erp = Slots("erp", 1)
+    with erp.slot() as held:
+        pid = os.fork()
+        if pid == 0:
+            held.leave()
+            os._exit(len(renewals._due) if renewals._pid == os.getpid() else 0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert redis.zcard(HOLDERS) == 1
+
+
+def test_the_thread_ends_when_nothing_is_held(client, monkeypatch):
+    monkeypatch.setattr("jobq.limits.renewal.IDLE_S", 0.01)
+    own, erp = Renewals(), Slots("erp", 1, lease=1)
+    for _ in range(2):
+        held = erp.slot()
+        own.add(held)
+        thread = own._thread
+        assert thread is not None
+        until(lambda held=held: redis_has(client, held.token))
+        own.remove(held)
+        until(lambda thread=thread: not thread.is_alive())
+        assert own._thread is None
+        client.command("DEL", HOLDERS)
+
+
+def redis_has(client, token):
+    return client.command("ZSCORE", HOLDERS, token) is not None
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (
+            lambda: Slots("x", 0),
+            "most=0 is out of range; take a whole number of 1 to 1,000,000,000",
+        ),
+        (lambda: Slots("a b", 1), "limit 'a b' can't be used"),
+        (lambda: Slots("x", 1, lease=0.1), "lease=0.1 is out of range; take 1 second to 1 day"),
+    ],
+)
+def test_bad_input_is_refused_in_words(client, make, says):
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert says in str(caught.value)
+
+
+def test_a_slot_is_entered_once(client):
+    with Slots("x", 2).slot() as held, pytest.raises(ConfigError, match="is held already"):
+        held.__enter__()
