@@ -8,6 +8,8 @@ from jobq.cli.arguments import names_of
 from jobq.cli.options import option, queues_option
 from jobq.cli.session import Session, command
 from jobq.client.address import connection_options, parse
+from jobq.limits.keys import rights as of_limits
+from jobq.limits.keys import within as within_limits
 from jobq.protocols.reliable.keys import rights as of_reliable
 from jobq.protocols.rsmq.keys import rights as of_rsmq
 from jobq.queue.roles import rights
@@ -15,9 +17,11 @@ from jobq.topics.keys import rights as of_topics
 
 ROLES = ("producer", "worker", "dashboard", "operator", "deployer")
 #: Printed only when asked for.
-MORE = ("topic", "rsmq", "reliable", "pipeline")
+MORE = ("topic", "limit", "rsmq", "reliable", "pipeline")
 #: Of protocols with names of their own.
 _OF_OTHERS = ("rsmq", "reliable")
+#: Roles that use limits beside queues.
+_WITH_LIMITS = ("worker", "operator")
 
 
 @command(
@@ -42,8 +46,9 @@ def acl(
     """Print the commands that make users with least rights.
 
     Without ROLE, one user for each role of jobq itself. topic, rsmq and reliable are users of those protocols,
-    and --queues names their topics or queues. pipeline reads and writes DataFrames and fills lakes. These four
-    are printed only by name. The command does not connect to a server.
+    and --queues names their topics or queues. limit uses and sets all limits. pipeline reads and writes DataFrames
+    and fills lakes. These five are printed only by name. A worker and an operator may use all limits, too. The
+    command does not connect to a server.
 
     Rights are derived from the scripts of this version, for processes with JOBQ_FUNCTIONS=1. No user has a
     password, so none can log in until you set one: ACL SETUSER name '>…'. Users may select only the database
@@ -70,12 +75,17 @@ def _rights(role: str, namespace: str, ns: str | None, queues: str) -> list[str]
         return of_rsmq(ns or role, names)
     if role == "topic":
         return of_topics(namespace, names)
+    if role == "limit":
+        return of_limits(namespace)
     if role == "pipeline":
         from jobq.pipeline.rights import rights as of_pipeline
 
         return of_pipeline(namespace, names)
 
-    return rights(role, namespace, names)
+    words = rights(role, namespace, names)
+    if role in _WITH_LIMITS:
+        words += within_limits(namespace)
+    return words
 
 
 def _database(url: str | None) -> list[str]:

@@ -34,6 +34,7 @@ SECTIONS = {
     "Queues": {
         "queue": Verb("queues", "queue", "Look into a queue, empty it, take it off the list."),
         "dead": Verb("dead", "dead", "List, revive and purge messages that are out of attempts."),
+        "limit": Verb("limit", "limit", "List, set and hold rate limits and slots."),
         "events": Verb(
             "events", "events", "Show what queues recorded, and set how much they record."
         ),

@@ -45,7 +45,7 @@ class HoldingTable(Protocol):
 
     lease_s: float
 
-    def note(self, owner: str, payload: bytes) -> int | None:
+    def note(self, owner: str, entry: bytes) -> int | None:
         """Note what the message with the token `owner` is about to take; None if there is no room."""
         ...
 

@@ -182,16 +182,18 @@ class Executor:
         """The ending of a message that must not run: dead at once."""
         return self._unrunnable.unreadable(queue, message, why)
 
-    def run(self, call: Call, told_to_stop: Asked | None = None) -> Ending:
+    def run(
+        self, call: Call, told_to_stop: Asked | None = None, *, admitted: bool = False
+    ) -> Ending:
         """Run a sync job to its outcome.
 
-        told_to_stop(): whether the worker asked the job to stop. Any other JobAborted is a failure.
+        told_to_stop(): whether the worker asked the job to stop. Any other JobAborted is a failure. admitted: whether
+        its limits were asked.
         """
-        if call.job.limits:
-            return run_admitted(call, self.worker, lambda: self._run(call, told_to_stop))
-        return self._run(call, told_to_stop)
-
-    def _run(self, call: Call, told_to_stop: Asked | None) -> Ending:
+        if call.job.limits and not admitted:
+            return run_admitted(
+                call, self.worker, lambda: self.run(call, told_to_stop, admitted=True)
+            )
         report, keep = self._report, self.checkpoint
         if call.sealed:
             report, keep = self._reporting(call), self._checkpointing(call)
@@ -226,16 +228,17 @@ class Executor:
         ending = self._done(call, result, started, thread_time_ns() - cpu)
         return self._sealed(call, ending) if call.sealed else ending
 
-    def arun(self, call: Call, told_to_stop: Asked | None = None) -> Coroutine[Any, Any, Ending]:
+    async def arun(
+        self, call: Call, told_to_stop: Asked | None = None, *, admitted: bool = False
+    ) -> Ending:
         """Run an async job to its outcome, as one of many on this thread's event loop.
 
         told_to_stop(): as in `run`, and for cancellation: a job that cancels itself has failed.
         """
-        if call.job.limits:
-            return arun_admitted(call, self.worker, lambda: self._arun(call, told_to_stop))
-        return self._arun(call, told_to_stop)
-
-    async def _arun(self, call: Call, told_to_stop: Asked | None) -> Ending:
+        if call.job.limits and not admitted:
+            return await arun_admitted(
+                call, self.worker, lambda: self.arun(call, told_to_stop, admitted=True)
+            )
         report, keep = self._report, self.checkpoint
         if call.sealed:
             report, keep = self._reporting(call), self._checkpointing(call)

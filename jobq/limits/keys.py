@@ -1,7 +1,7 @@
 """Names of a limit's keys: `jobq:limit:{stripe}:ring`. The limit's name is the hash tag.
 
 =================  =======================================================================
-ring               list: when the last starts were, epoch ms, newest first; PX as long as they count
+ring               list: when the last starts were, epoch ms, newest first; PX while they count
 state              hash: hold, hold_ms, advice (the last turn that was given), and of a rate above 10,000 moment,
                    started_at, idle_at; of slots lease_ms, the longest; PX until none of it matters
 settings           hash: most, span_ms; what the server was set to, until it is unset
@@ -14,9 +14,10 @@ call:<caller>      string, PX 10 min: number and reply of that caller's last sta
 
 from __future__ import annotations
 
-from jobq.client.acl import allowed_for, literal, selector
+from jobq.client.acl import CALLS, allowed_for, commands, literal, selector
 from jobq.client.functions import scripts
 from jobq.client.names import checked_name
+from jobq.client.scripts import Script
 
 
 def base(namespace: str, limit: str) -> str:
@@ -29,13 +30,29 @@ def limit_names(namespace: str) -> str:
     return f"{checked_name('namespace', namespace)}:limits"
 
 
-#: What jobq sends to the hash of names itself.
-_NAMES = ("hgetall", "hset")
-
-
 def rights(namespace: str = "jobq") -> list[str]:
     """Return the words after a user's name, without passwords: to use and set all limits."""
-    called = [script for script in scripts() if script.area == "limit"]
-    names = literal(limit_names(namespace))
-    pattern = f"{literal(checked_name('namespace', namespace))}:limit:{{*"
-    return [f"~{pattern}", "resetchannels", *allowed_for(called), *selector(f"~{names}", _NAMES)]
+    return [
+        f"~{_pattern(namespace)}",
+        "resetchannels",
+        *allowed_for(_scripts()),
+        *_names(namespace),
+    ]
+
+
+def within(namespace: str = "jobq") -> list[str]:
+    """Return the words that allow the same to a user who does other things."""
+    needed = set[str]().union(*map(commands, _scripts()))
+    return [*selector(f"~{_pattern(namespace)}", [*CALLS, *sorted(needed)]), *_names(namespace)]
+
+
+def _scripts() -> list[Script]:
+    return [script for script in scripts() if script.area == "limit"]
+
+
+def _pattern(namespace: str) -> str:
+    return f"{literal(checked_name('namespace', namespace))}:limit:{{*"
+
+
+def _names(namespace: str) -> list[str]:
+    return selector(f"~{literal(limit_names(namespace))}", ("hget", "hgetall", "hset"))

@@ -91,7 +91,9 @@ class Grant:
 
 
 class Limit(OnServer):
-    """Never more than `rate` starts, "100/m", in any such span of time, whoever asks. Threads may share it.
+    """Never more than `rate` starts, "100/m", in any such span of time, in all processes together.
+
+    Threads may share it.
 
     margin: the span is that many seconds longer, for providers that count arrivals. The rate may be changed at the
     server: `jobq limit set stripe 200/m`. Above 10,000 a span, at most a twentieth of the rate starts at once.
@@ -249,7 +251,7 @@ class Limit(OnServer):
 
 
 def checked_hold(seconds: Duration) -> float:
-    """How long to hold; ConfigError for what is no duration."""
+    """How long to hold; ConfigError for text that can't be read as one."""
     try:
         found = wait_of(seconds)
     except ValueError as error:

@@ -12,7 +12,7 @@ from jobq.errors import JobqError
 from jobq.protocols.kit.steps import Steps
 
 logger = logging.getLogger("jobq.limits")
-#: Without a slot to renew for so long, the thread ends.
+#: The thread ends after this time without a slot to renew.
 IDLE_S = 30.0
 
 

@@ -34,7 +34,7 @@ LEAST_LEASE_S, LONGEST_LEASE_S = 1.0, 86_400.0
 LONGEST_LABEL = 200
 
 
-class Payload(msgspec.Struct, array_like=True):
+class HolderEntry(msgspec.Struct, array_like=True):
     """What a worker's supervisor needs to know of a slot."""
 
     name: str
@@ -177,8 +177,8 @@ class SlotLease:
         table = holdings.table if self._owner else None
         if table is None:
             return
-        payload = msgspec.json.encode(Payload(self.slots.name, self.slots.most, self.token))
-        index = table.note(self._owner, payload)
+        entry = msgspec.json.encode(HolderEntry(self.slots.name, self.slots.most, self.token))
+        index = table.note(self._owner, entry)
         if index is not None:
             self._table, self._index = table, index
 
@@ -209,7 +209,7 @@ class SlotLease:
 
 
 class Slots(OnServer):
-    """At most `most` at once, whoever asks: `with ERP.slot(timeout=5): …`. Threads may share it.
+    """At most `most` at once, in all processes together: `with ERP.slot(timeout=5): …`. Threads may share it.
 
     lease: how long a slot is held after its process died; inside a job, the worker's lease. The number may be changed
     at the server: `jobq limit set erp 80`.

@@ -26,7 +26,7 @@ hold_ms = whole('hold_ms', hold_ms, 0, 2592000000)
 
 local now_ms = time_ms(now)
 local held = held_until(redis.call('HGET', state, 'hold'), redis.call('HGET', state, 'hold_ms'), now_ms)
--- Whoever was refused during a hold has a turn after its end: those turns are over as well.
+-- Turns that were given during the hold come after its end.
 if hold_ms == 0 then
   redis.call('HDEL', state, 'hold', 'hold_ms', 'advice')
   return {'ok', 0}

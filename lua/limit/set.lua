@@ -7,7 +7,7 @@ KEYS
 ARGV
   most  starts of the rate, or slots; '' for what programs say
   span_ms  of the rate; '' for slots
-RETURNS  {'ok'}
+RETURNS  {'ok', 1 if it was set before, else 0}
 COST     O(1)
 WRITES   settings and state
 ]]
@@ -20,7 +20,7 @@ arguments_are(2)
 most = whole_or_none('most', most, 1, 1000000000)
 span_ms = whole_or_none('span_ms', span_ms, 1, 2592000000)
 if span_ms and not most then refuse('most', 'given with span_ms') end
-redis.call('HLEN', settings)
+local before = redis.call('HLEN', settings) > 0 and 1 or 0
 redis.call('HLEN', state)
 
 redis.call('DEL', settings)
@@ -30,4 +30,4 @@ if most then
 end
 -- Turns were given by the old rate.
 redis.call('HDEL', state, 'advice')
-return {'ok'}
+return {'ok', before}

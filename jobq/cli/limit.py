@@ -1,0 +1,98 @@
+"""`jobq limit`: what limits allow and what is used; change and hold them at the server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from jobq.cli.options import DURATION, group
+from jobq.cli.output import Listing
+from jobq.cli.session import Session, command
+from jobq.limits.directory import LimitFacts, hold_limit, limit_facts, set_limit, unset_limit
+
+LIMITS = Listing(
+    ("limit", "rule", "used", "waits", "held", ":remark"),
+    empty="no limit was ever used here; a program that uses Limit or Slots adds it",
+)
+#: Holders named in the table.
+NAMED = 3
+name_argument = click.argument("name", metavar="LIMIT")
+
+
+@group("limit", "list", "set stripe 200/m", "hold stripe 30s")
+def limit() -> None:
+    """List, set and hold rate limits and slots, which jobs and other programs share."""
+
+
+@command("list", "", "--json", group=limit)
+def list_limits(session: Session) -> None:
+    """List the limits.
+
+    rule: a rate, or a number of slots. used: starts in the last span of the rate, or slots in use; of a rate above
+    10,000, how much of what may start at once. waits: when the last turn is that a refused caller was given. held: how
+    long nothing may start. The last column says what differs from the program, and who holds slots.
+    """
+    facts = limit_facts(session.client)
+    if session.as_json:
+        session.say_all(
+            ({**one._asdict(), "holders": [h._asdict() for h in one.holders]} for one in facts),
+            LIMITS,
+        )
+        return
+    session.say_all(map(_row, facts), LIMITS)
+
+
+def _row(one: LimitFacts) -> dict[str, Any]:
+    remarks = [f"set here; programs say {one.program}"] if one.is_set else []
+    if one.holders:
+        named = ", ".join(holder.who for holder in one.holders[:NAMED])
+        more = len(one.holders) - NAMED
+        remarks.append(f"in use by {named}" + f" and {more} more" * (more > 0))
+    return {
+        "limit": one.name, "rule": one.rule, "used": one.used, "waits": _seconds(one.turn_s),
+        "held": _seconds(one.held_s), "remark": "; ".join(remarks),
+    }  # fmt: skip
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds else ""
+
+
+@command("set", "stripe 200/m", "erp 80", group=limit)
+@name_argument
+@click.argument("rule")
+def set_rule(session: Session, name: str, rule: str) -> None:
+    """Set a rate, such as 200/m, or a number of slots at the server.
+
+    It wins over what programs say, from their next call on. Their logs say so once.
+    """
+    set_limit(session.client, name, rule)
+    session.say({"limit": name, "rule": rule}, f"{name}: {rule}, whatever programs say")
+
+
+@command("unset", "stripe", group=limit)
+@name_argument
+def unset(session: Session, name: str) -> bool:
+    """Have programs decide again.
+
+    Exit code 1: the server was not set.
+    """
+    was_set = unset_limit(session.client, name)
+    session.say(
+        {"limit": name, "was_set": was_set}, f"{name}: as programs say" + " already" * (not was_set)
+    )
+    return was_set
+
+
+@command("hold", "stripe 30s", "stripe 0", group=limit)
+@name_argument
+@click.argument("duration", type=DURATION)
+def hold(session: Session, name: str, duration: float) -> None:
+    """Allow nothing for a time; 0 ends a hold.
+
+    Slots in use stay in use. A longer hold stays as it is.
+    """
+    hold_limit(session.client, name, duration)
+    text = f"held for {duration:g} s" if duration else "not held"
+    session.say({"limit": name, "held_s": duration}, f"{name}: {text}")

@@ -1,0 +1,115 @@
+"""All limits of a server: what they are, what is used, and what the server was set to."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jobq.client.connection import Client
+from jobq.client.names import is_name
+from jobq.client.numbered_calls import Values
+from jobq.durations import Rate, rate_of
+from jobq.errors import ConfigError
+from jobq.limits import keys
+from jobq.limits.calls import LimitCalls
+from jobq.limits.limit import Limit
+from jobq.limits.slots import Slots
+
+
+class SlotHolder(NamedTuple):
+    """Who holds a slot, and for how much longer unless it is renewed."""
+
+    who: str
+    left_s: float
+
+
+class LimitFacts(NamedTuple):
+    """One limit. rule: what is in force, `100/m` or a number of slots. program: what the program said last.
+
+    used: starts of the last span, or slots in use; above 10,000 a span, how much of what may start at once is used.
+    seen_at: epoch seconds of the last sign of a program.
+    """
+
+    name: str
+    rule: str
+    program: str
+    is_set: bool
+    used: int
+    held_s: float
+    turn_s: float
+    seen_at: int
+    holders: list[SlotHolder]
+
+
+def limit_facts(client: Client) -> list[LimitFacts]:
+    """Return all limits, by name. What can't be a limit's name isn't listed."""
+    listed = client.command("HGETALL", keys.limit_names(client.namespace))
+    said = dict(zip(listed[::2], listed[1::2], strict=True))
+    return [
+        _facts(client, name.decode(), said[name].decode("utf-8", "replace"))
+        for name in sorted(said)
+        if is_name("limit", name)
+    ]
+
+
+def _facts(client: Client, name: str, said: str) -> LimitFacts:
+    program, _, seen_at = said.partition(" ")
+    most, span_ms, margin_ms = _parsed(program)
+    values: Values = {"now": "", "most": most, "span_ms": span_ms or "", "margin_ms": margin_ms}
+    calls = LimitCalls(name, program, client)
+    most, span_ms, is_set, used, held_ms, turn_ms, *found = calls.perform(
+        calls.run_steps("look", values)
+    )
+    return LimitFacts(
+        name, str(Rate(most, span_ms)) if span_ms else str(most), program, bool(is_set), used, held_ms / 1000,
+        turn_ms / 1000, int(seen_at) if seen_at.isdigit() else 0,
+        [
+            SlotHolder(token.decode("utf-8", "replace").partition(" ")[2], left_ms / 1000)
+            for token, left_ms in zip(found[::2], found[1::2], strict=True)
+        ],
+    )  # fmt: skip
+
+
+def _parsed(program: str) -> tuple[int, int, int]:
+    """Starts, span and margin in ms of what a program said; a span of 0 for slots."""
+    rate, _, margin = program.partition("+")
+    try:
+        found = rate_of(rate)
+        return found.most, found.span_ms, int(margin or 0)
+    except ValueError:
+        return int(rate) if rate.isdigit() and 0 < int(rate) <= 10**9 else 1, 0, 0
+
+
+def set_limit(client: Client, name: str, rule: str) -> None:
+    """Have the server win over what programs say: a rate, or a number of slots. ConfigError for the other kind."""
+    made = (
+        Slots(name, int(rule), client=client)
+        if rule.isdigit()
+        else Limit(name, rule, client=client)
+    )
+    known = client.command("HGET", keys.limit_names(client.namespace), name)
+    said = known.decode("utf-8", "replace").partition(" ")[0] if known else ""
+    if said and ("/" in said) != isinstance(made, Limit):
+        kind = "a rate, such as 100/m" if "/" in said else "a number of slots, such as 50"
+        raise ConfigError(
+            f"{rule!r} can't be a rule for {name}, which programs declare as {said!r}; give {kind}"
+        )
+    most, span_ms = (
+        (made.rate.most, made.rate.span_ms) if isinstance(made, Limit) else (made.most, 0)
+    )
+    calls = made.calls
+    if not known:
+        calls.perform(calls.list_steps())
+    values: Values = {"most": most, "span_ms": span_ms or ""}
+    calls.perform(calls.run_steps("set", values))
+
+
+def unset_limit(client: Client, name: str) -> bool:
+    """Have programs decide again; return whether the server was set to anything."""
+    calls = Limit(name, "1/s", client=client).calls
+    reply = calls.perform(calls.run_steps("set", {"most": "", "span_ms": ""}))
+    return bool(reply[1])
+
+
+def hold_limit(client: Client, name: str, seconds: float) -> None:
+    """Have a limit allow nothing for a time; 0 ends a hold."""
+    Limit(name, "1/s", client=client).hold(seconds)

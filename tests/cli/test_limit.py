@@ -1,0 +1,58 @@
+"""`jobq limit`."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobq import Limit, Slots
+
+pytestmark = pytest.mark.one_server
+
+
+def test_list_says_what_is_used_held_and_set(cli, client):
+    assert "no limit was ever used here" in cli("limit", "list").err
+    stripe, erp = Limit("stripe", "3/m", margin=0.5), Slots("erp", 2)
+    assert stripe.take(2)
+    with erp.slot():
+        assert cli("limit", "set", "erp", "5").out == "erp: 5, whatever programs say\n"
+        assert cli("limit", "hold", "stripe", "1h").out == "stripe: held for 3600 s\n"
+        shown = cli("limit", "list").out
+        first, second = cli("limit", "list", "--json").records
+    assert "set here; programs say 2; in use by" in shown
+    assert (first["name"], first["rule"], first["is_set"], first["used"]) == ("erp", "5", True, 1)
+    assert first["holders"][0]["who"] and 0 < first["holders"][0]["left_s"] <= 15
+    assert (second["rule"], second["program"], second["used"]) == ("3/m", "3/m+500", 2)
+    assert 3_000 < second["held_s"] <= 3_600
+
+
+def test_what_is_set_wins_until_it_is_unset(cli, client):
+    assert cli("limit", "set", "stripe", "1/h").code == 0
+    stripe = Limit("stripe", "100/m")
+    assert [bool(stripe.take()) for _ in range(2)] == [True, False]
+    assert cli("limit", "unset", "stripe").code == 0
+    assert stripe.take()
+    assert cli("limit", "unset", "stripe").code == 1
+    assert cli("limit", "hold", "stripe", "1h").code == 0
+    assert not stripe.take()
+    assert cli("limit", "hold", "stripe", "0").out == "stripe: not held\n"
+    assert stripe.take()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["set", "stripe", "often"], "rate='often' is not a rate; write '100/m'"),
+        (["set", "stripe", "0"], "most=0 is out of range"),
+        (
+            ["set", "stripe", "50"],
+            "'50' can't be a rule for stripe, which programs declare as '100/m'",
+        ),
+        (["set", "{x}", "1/m"], "limit '{x}' can't be used"),
+        (["hold", "stripe", "31d"], "is out of range; take 0 seconds to 30 days"),
+    ],
+)
+def test_bad_words_are_refused(cli, client, words, says):
+    Limit("stripe", "100/m").take()
+    refused = cli("limit", *words)
+    assert refused.code == 2
+    assert says in refused.err
