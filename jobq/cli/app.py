@@ -34,7 +34,11 @@ SECTIONS = {
     "Queues": {
         "queue": Verb("queues", "queue", "Look into a queue, empty it, take it off the list."),
         "dead": Verb("dead", "dead", "List, revive and purge messages that are out of attempts."),
-        "limit": Verb("limit", "limit", "List, set and hold rate limits and slots."),
+        "limit": Verb(
+            "limit",
+            "limit",
+            "List, set and hold rate limits and slots, which jobs and other programs share.",
+        ),
         "events": Verb(
             "events", "events", "Show what queues recorded, and set how much they record."
         ),
