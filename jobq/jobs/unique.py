@@ -119,7 +119,9 @@ class Unique:
         named = dict(bound.arguments)
         for parameter in self._signature.parameters.values():
             if parameter.kind is Parameter.VAR_KEYWORD:
-                named |= named.pop(parameter.name)
+                # A name that only a place gives may be among them.
+                more = named.pop(parameter.name)
+                named |= {f"**{name}" if name in named else name: more[name] for name in more}
         return named
 
     def _checked_pick(self, unique: Any) -> Callable[..., Any] | tuple[str, ...] | None:

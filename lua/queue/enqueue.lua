@@ -67,7 +67,8 @@ one_of('can_requeue', can_requeue, '0', '1')
 whole_or_none('lock_ms', lock_ms, 1, LONGEST_LOCK_MS)
 one_of('again', again, '', 'done', 'start')
 local from_now_ms = string.match(dedupe_ms, '^@(.*)$')
-whole_or_none('dedupe_ms', from_now_ms or dedupe_ms, 0, MOST_MS)
+local read = from_now_ms and whole or whole_or_none
+read('dedupe_ms', from_now_ms or dedupe_ms, 0, MOST_MS)
 at_most_ms = whole_or_none('at_most_ms', at_most_ms, 0, MOST_MS)
 if at_most_ms and (delay_ms == '' or dedupe_ms ~= '') then refuse('at_most_ms', 'with delay_ms and without dedupe_ms') end
 delay_ms, at = whole_or_none('delay_ms', delay_ms, 0, MOST_MS), whole_or_none('at', at, 0, LATEST_MS)

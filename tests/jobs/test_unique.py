@@ -292,3 +292,11 @@ def test_mids_of_users_are_kept_apart(declare, queue):
         declare().unique_mid(1)
     plain = declare(unique=True).options(unique=False)
     assert plain.queue_options == {} and plain.enqueue(1).mid != plain.enqueue(1).mid
+
+
+def test_calls_differ_by_a_place_that_another_argument_is_named_like(client: Any):
+    def send(customer: int, /, **more: int) -> None: ...
+
+    made = job(name="send", registry=Registry(), queue="low", client=client, unique=True)(send)
+    mids = {made.enqueue(*args, customer=9).mid for args in ((1,), (2,))}
+    assert len(mids) == 2

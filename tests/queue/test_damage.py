@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from jobq.client.numbered_calls import Caller
 from jobq.errors import ConfigError, ScriptError
 from jobq.queue import keys
 from jobq.queue.directory import queue_names, strange_queue_names
 from jobq.queue.fsck import fsck, repair
 from jobq.queue.presence import workers
-from jobq.queue.queue import Queue
+from jobq.queue.queue import Queue, enqueue_values
 from jobq.queue.types import Ending
 
 NO_MIDS = (b"\xff", b"\xff\xfe\xfd", b"a\nb", b"\x00", b"x" * 70_000, "é".encode() * 300)
@@ -243,6 +244,15 @@ def test_moment_before_1970_is_over_and_lengths_are_whole_numbers(queue: Queue, 
             queue.enqueue(b"v", **bad)  # type: ignore[arg-type]
     with pytest.raises(ConfigError):
         queue.dequeue(lease=0.0001)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", ["@", "@@5", "@-1", "@1e3", "@ 5", "@nan", "@3153600000001"])
+def test_dedupe_from_now_on_is_refused_in_words_when_it_is_no_number(queue: Queue, given: str):
+    with pytest.raises(ScriptError, match="dedupe_ms must be a whole number from 0"):
+        queue.scripts["enqueue"].call(
+            Caller(), enqueue_values() | {"dedupe_ms": given}, ["m", b"v"]
+        )
+    assert queue.admin.counts().messages == 0
 
 
 def test_cancelled_mid_does_not_start_again_before_its_lock_is_over(queue: Queue, at: Any):

@@ -27,6 +27,7 @@ def confined(server, redis):
 def lives_of_messages(queue: Queue, at: Any) -> None:
     """Every verb, and every branch that writes a key of its own."""
     queue.admin.events_level("all")
+    queue.admin.retention(2)
     now = at(0)
     for cycle in range(3):
         many = [(f"m{i}", b"v") for i in range(12)]
