@@ -19,6 +19,7 @@ from jobq.config import WorkerSettings, parse_queues
 from jobq.errors import ConfigError
 from jobq.jobs.middleware import everywhere
 from jobq.jobs.registry import Registry, default_registry
+from jobq.limits.in_worker import SlotKeeper
 from jobq.observe import sentry
 from jobq.observe.log import Logging
 from jobq.protocols.ruby.intake import source
@@ -172,7 +173,7 @@ def worker(
         logs.settle()
         check_jobs(intake, default_registry)
 
-    hooks, source = Hooks(sentry.start, sentry.finish), intake and intake.source
+    hooks, source = Hooks(sentry.start, sentry.finish, SlotKeeper()), intake and intake.source
     return run_worker(settings, session.client, default_registry, import_all, hooks, source, log)
 
 

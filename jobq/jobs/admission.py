@@ -52,7 +52,7 @@ class HoldingTable(Protocol):
     def keep(self, index: int) -> None:
         """It was taken: renew it."""
 
-    def drop(self, index: int) -> None:
+    def drop(self, index: int, entry: bytes) -> None:
         """It was given back."""
 
     def is_lost(self, index: int) -> bool:

@@ -60,7 +60,7 @@ class SlotLease:
         # A worker's supervisor renews what is on the worker's server.
         self._owner = owner if slots.is_on_default_server else ""
         self._table: HoldingTable | None = None
-        self._index = 0
+        self._index, self._entry = 0, b""
         self._until = 0
         self._lost = False
 
@@ -143,7 +143,7 @@ class SlotLease:
                 renewals.add(self)
             return True
         if self._table is not None:
-            self._table.drop(self._index)
+            self._table.drop(self._index, self._entry)
             self._table = None
         self.retry_after, self._word = reply[1] / 1000, reply[0].decode()
         self._most = reply[2]
@@ -153,7 +153,7 @@ class SlotLease:
         """Give it back."""
         yield from self.calls.run_steps("leave", {"token": self.token})
         if self._table is not None:
-            self._table.drop(self._index)
+            self._table.drop(self._index, self._entry)
 
     def renew_steps(self) -> Steps[None]:
         """Renew the lease; sets `lost` if the slot is another's by now."""
@@ -177,8 +177,8 @@ class SlotLease:
         table = holdings.table if self._owner else None
         if table is None:
             return
-        entry = msgspec.json.encode(HolderEntry(self.slots.name, self.slots.most, self.token))
-        index = table.note(self._owner, entry)
+        self._entry = msgspec.json.encode(HolderEntry(self.slots.name, self.slots.most, self.token))
+        index = table.note(self._owner, self._entry)
         if index is not None:
             self._table, self._index = table, index
 

@@ -28,6 +28,7 @@ from jobq.jobs.signing import seal_of
 from jobq.queue.types import CallAhead, Dequeued, Ending, Lease, Message
 from jobq.worker import exit_codes, logger
 from jobq.worker.child_queues import ChildQueues
+from jobq.worker.holdings import Keeper
 from jobq.worker.polling import Polling
 from jobq.worker.queue_client import NotReportedError
 from jobq.worker.queue_health import QueueHealth
@@ -38,10 +39,14 @@ from jobq.worker.timers import Timers
 
 
 class Hooks(NamedTuple):
-    """Called in each child, before its first message and before its exit."""
+    """Called in each child, before its first message and before its exit.
+
+    keeper: renews what jobs hold elsewhere, in the supervisor; None: each child does so itself.
+    """
 
     start: Callable[[], object] = lambda: None
     exit: Callable[[], object] = lambda: None
+    keeper: Keeper | None = None
 
 
 class PoolPlan(NamedTuple):

@@ -8,7 +8,9 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
+from jobq.jobs import admission
 from jobq.worker.child import PoolPlan
+from jobq.worker.holdings import SharedHoldings
 from jobq.worker.process import StackFile, child_main
 from jobq.worker.shared_state import Phase, SharedSlots
 
@@ -26,6 +28,7 @@ class PoolMember:
     def __init__(self, index: int) -> None:
         self.index = index
         self.slots = SharedSlots()
+        self.holdings = SharedHoldings()
         self.stacks = StackFile()
         self.pid = 0
         self.killed_for = ""
@@ -39,6 +42,7 @@ class PoolMember:
     def fork(self, plan: PoolPlan, control: int = 0) -> None:
         """Fork a child that is asked for `control`. The caller is single-threaded. Raises OSError."""
         self.slots.reset(control)
+        self.holdings.reset()
         self.stacks.clear()
         self.killed_for, self.hard_slots, self.late_since = "", set(), 0
         self.done = False
@@ -48,6 +52,9 @@ class PoolMember:
         try:
             self.pid = os.fork()
             if self.pid == 0:
+                if plan.hooks.keeper is not None:
+                    self.holdings.lease_s = plan.settings.lease_s
+                    admission.holdings.table = self.holdings
                 child_main(plan, self.slots, parent, self.stacks)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -25,6 +25,7 @@ from jobq.worker.child import PoolPlan
 from jobq.worker.child_exit import ChildExit, end_held, inspect_exit
 from jobq.worker.feeder import Feeder, Source
 from jobq.worker.heartbeat import Heartbeat, listed
+from jobq.worker.holdings import Keeping
 from jobq.worker.leases import Leases
 from jobq.worker.pool import PoolMember
 from jobq.worker.queue_client import ANSWER_S, REDIRECTED_S, REFUSED
@@ -64,6 +65,8 @@ class Supervisor:
         self.members = [PoolMember(index) for index in range(settings.processes)]
         self.feeder = Feeder(source, settings, self.members)
         self.leases = Leases(settings, self.queues)
+        keeper = plan.hooks.keeper
+        self.keeping = Keeping(keeper, self.client, settings.lease_s) if keeper else None
         names = [queue.name for queue in self.queues]
         self.heartbeat = Heartbeat(self.client, settings, names, plan.registry)
         self.upkeep = QueueUpkeep(self.queues, settings, plan.health)
@@ -213,6 +216,8 @@ class Supervisor:
                 if self.plan.log is not None:
                     self.plan.log.write_rest(member.slots.lines)
                 self._on_child_exit(member, inspect_exit(pid, status, usage, member.slots))
+                if self.keeping:
+                    self.keeping.child_gone(member.holdings)
 
     def _on_child_exit(self, member: PoolMember, child: ChildExit) -> None:
         child = child._replace(
@@ -292,6 +297,8 @@ class Supervisor:
             logger.warning("%s: %s", what, error)
         if not done:
             self._renew_at = min(self._renew_at, self._soon(began))
+        if self.keeping:
+            self.keeping.renew([(one.slots, one.holdings) for one in self.members if one.pid])
 
     def _soon(self, began: float) -> float:
         now = time.monotonic()
@@ -321,6 +328,8 @@ class Supervisor:
         while self._exits and time.monotonic() < until:
             self._end_held()
             time.sleep(BUSY_POLL_S * bool(self._exits))
+        if self.keeping:
+            self.keeping.leave()
         try:
             self.upkeep.collect()
         except JobqError as error:

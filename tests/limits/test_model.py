@@ -29,7 +29,7 @@ MUTANTS = {
     "renewing takes what is another's": ("renew", "< most", "< most + 1"),
     "renewing counts the dead": ("renew", "'ZREMRANGEBYSCORE', holders, '-inf', text(now_ms)", "'ZCARD', holders"),
 }  # fmt: skip
-HISTORIES, STEPS = 30, 60
+HISTORIES, STEPS = 12, 60
 
 
 def explore(redis, histories, count, changed):
@@ -53,4 +53,4 @@ def test_model_notices(redis, fault):
         name not in ("take", "settle")
     )
     with pytest.raises(Broken):
-        explore(redis, histories, 10 * HISTORIES, changed)
+        explore(redis, histories, 40 * HISTORIES, changed)

@@ -1,0 +1,200 @@
+"""What jobs hold elsewhere, such as slots of limits: noted by the child, renewed and given back by the supervisor.
+
+The child notes an entry before it takes what the entry names, so nothing is held that isn't noted. The supervisor
+renews entries with the leases. It gives back those whose message the child holds no more, and all of a child that died.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable
+from enum import IntEnum
+from multiprocessing import get_context
+from struct import Struct
+from typing import NamedTuple, Protocol
+
+from jobq.client.connection import Client
+from jobq.errors import JobqError
+from jobq.worker import logger
+from jobq.worker.shared_state import LOCK_WAIT_S, SharedSlots
+
+#: Entries of one child, and the bytes of each.
+COUNT, SIZE = 512, 1024
+_HEAD = Struct(">HH")  # lengths of the owner and of the entry
+ROOM = SIZE - _HEAD.size
+
+
+class HoldingState(IntEnum):
+    """How far it is. NOTED: the child may have taken it. LOST: it could not be renewed."""
+
+    FREE = 0
+    NOTED = 1
+    HELD = 2
+    LOST = 3
+
+
+class Holding(NamedTuple):
+    """owner: the token of the message whose job holds it. entry: what it is, to the keeper."""
+
+    place: int
+    state: int
+    owner: str
+    entry: bytes
+
+
+class Keeper(Protocol):
+    """Knows what entries mean."""
+
+    def renew(self, client: Client, entries: list[bytes], lease_s: float) -> list[bool]:
+        """Renew what is held for `lease_s`; return whether each is still held. Raises JobqError."""
+        ...
+
+    def leave(self, client: Client, entries: list[bytes]) -> None:
+        """Give back what may be held. Twice does no harm. Raises JobqError."""
+
+
+class SharedHoldings:
+    """Memory that one child shares with the supervisor. Pages that no job uses cost nothing."""
+
+    def __init__(self) -> None:
+        self._memory = memoryview(mmap.mmap(-1, COUNT + COUNT * SIZE))
+        self._states = self._memory[:COUNT]
+        self.lease_s = 0.0
+        self._lock = get_context("fork").Lock()
+
+    def reset(self) -> None:
+        """Empty it for the next child; the last one is gone."""
+        if any(self._states):
+            self._states[:] = bytes(COUNT)
+        self._lock = get_context("fork").Lock()
+
+    # The child's.
+
+    def note(self, owner: str, entry: bytes) -> int | None:
+        """Note what the job of the message `owner` is about to take; None if there is no room."""
+        name = owner.encode()
+        if len(name) + len(entry) > ROOM:
+            return None
+        with self._lock:
+            index = bytes(self._states).find(HoldingState.FREE)
+            if index < 0:
+                return None
+            start = COUNT + index * SIZE
+            text = _HEAD.pack(len(name), len(entry)) + name + entry
+            self._memory[start : start + len(text)] = text
+            self._states[index] = HoldingState.NOTED
+        return index
+
+    def keep(self, index: int) -> None:
+        """It was taken: renew it."""
+        self._states[index] = HoldingState.HELD
+
+    def drop(self, index: int, entry: bytes) -> None:
+        """It was given back, here or by the supervisor."""
+        with self._lock:
+            if self._read(index).entry == entry:
+                self._states[index] = HoldingState.FREE
+
+    def is_lost(self, index: int) -> bool:
+        """Whether it could not be renewed."""
+        return self._states[index] == HoldingState.LOST
+
+    # The supervisor's.
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is noted."""
+        return not any(self._states)
+
+    def snapshot(self) -> list[Holding] | None:
+        """Everything noted; None if the child is in the middle of a change, or was stopped there."""
+        if not self._lock.acquire(timeout=LOCK_WAIT_S):
+            return None
+        try:
+            return self.left()
+        finally:
+            self._lock.release()
+
+    def left(self) -> list[Holding]:
+        """Everything noted, once the child is gone."""
+        return [self._read(index) for index, state in enumerate(self._states) if state]
+
+    def confirm(self, renewed: Iterable[Holding], state: HoldingState) -> None:
+        """Note whether what is still noted was renewed, or that it was given back."""
+        if not self._lock.acquire(timeout=LOCK_WAIT_S):
+            return
+        try:
+            for one in renewed:
+                now = self._read(one.place)
+                if now.state and now.entry == one.entry:
+                    self._states[one.place] = state
+        finally:
+            self._lock.release()
+
+    def _read(self, index: int) -> Holding:
+        start = COUNT + index * SIZE
+        nowner, nentry = _HEAD.unpack_from(self._memory, start)
+        middle = start + _HEAD.size + nowner
+        owner = bytes(self._memory[start + _HEAD.size : middle]).decode()
+        return Holding(
+            index, self._states[index], owner, bytes(self._memory[middle : middle + nentry])
+        )
+
+
+#: A child's messages and what its jobs hold.
+Memory = tuple[SharedSlots, SharedHoldings]
+
+
+class Keeping:
+    """The supervisor's part, for all its children."""
+
+    def __init__(self, keeper: Keeper, client: Client, lease_s: float) -> None:
+        self._keeper, self._client, self._lease_s = keeper, client, lease_s
+        # What must be given back, and wasn't yet.
+        self._gone: list[bytes] = []
+
+    def child_gone(self, holdings: SharedHoldings) -> None:
+        """Give back what a child that exited held."""
+        self._gone += [one.entry for one in holdings.left()]
+        self.leave()
+
+    def leave(self) -> None:
+        """Give back what is to be given back; again with the next renewal if that fails."""
+        gone = self._gone
+        try:
+            if gone:
+                self._keeper.leave(self._client, gone)
+                self._gone = []
+        except JobqError as error:
+            logger.warning("%d slots of limits can't be given back yet: %s", len(gone), error)
+
+    def renew(self, children: Iterable[Memory]) -> None:
+        """Renew what running jobs hold, and give back what jobs left behind that are over."""
+        for slots, holdings in children:
+            if not holdings.is_empty:
+                self._renew(slots, holdings)
+        self.leave()
+
+    def _renew(self, slots: SharedSlots, holdings: SharedHoldings) -> None:
+        # In this order: a message is held before its job holds anything, and until after it has given that back.
+        noted, messages = holdings.snapshot(), slots.snapshot()
+        if noted is None or messages is None:
+            return
+        owners = {held.token for held in messages}
+        over = [one for one in noted if one.owner not in owners]
+        held = [one for one in noted if one.owner in owners and one.state != HoldingState.NOTED]
+        holdings.confirm(over, HoldingState.FREE)
+        self._gone += [one.entry for one in over]
+        if not held:
+            return
+        try:
+            kept = self._keeper.renew(self._client, [one.entry for one in held], self._lease_s)
+        except JobqError as error:
+            logger.warning("slots of limits not renewed: %s", error)
+            return
+        holdings.confirm((one for one, ok in zip(held, kept, strict=True) if ok), HoldingState.HELD)
+        lost = [one for one, ok in zip(held, kept, strict=True) if not ok]
+        holdings.confirm(lost, HoldingState.LOST)
+        # One that was given back while it was renewed may have been taken again.
+        now = {one.entry for one in holdings.snapshot() or ()}
+        self._gone += [one.entry for one in held if one.entry not in now]
