@@ -115,7 +115,7 @@ def _refused(call: Call, worker: str, limit: JobLimit, wait_s: float) -> Ending:
     failure_log.debug(
         "%s %s waits %.1f s for limit %s", call.job.name, call.message.mid, wait_s, limit.name
     )
-    return _snoozed(call, worker, wait_s)
+    return _snoozed(call, worker, wait_s, f"limit {limit.name}")
 
 
 def _unasked(call: Call, worker: str, limit: JobLimit, error: JobqError) -> Ending:
@@ -124,13 +124,14 @@ def _unasked(call: Call, worker: str, limit: JobLimit, error: JobqError) -> Endi
         logging.WARNING if away else logging.ERROR,
         "%s %s waits: limit %s can't be asked: %s", call.job.name, call.message.mid, limit.name, error,
     )  # fmt: skip
-    return _snoozed(call, worker, UNREACHABLE_S if away else BROKEN_S)
+    wait_s = UNREACHABLE_S if away else BROKEN_S
+    return _snoozed(call, worker, wait_s, f"limit {limit.name} can't be asked")
 
 
-def _snoozed(call: Call, worker: str, wait_s: float) -> Ending:
+def _snoozed(call: Call, worker: str, wait_s: float, why: str) -> Ending:
     message = call.message
     record = attempt_record(
-        call.job.name, message.attempt, ago_ms(call.enqueued_at), 0, 0, 0, worker,
+        call.job.name, message.attempt, ago_ms(call.enqueued_at), 0, 0, 0, worker, why,
         nbytes=len(message.content), trace_id=trace_id(call.headers),
     )  # fmt: skip
     return Ending(

@@ -20,7 +20,8 @@ MOST_AHEAD = 10_000
 MOST_NAMES = 3
 _WAITING = ("queued", "queued-with-backoff", "done-with-requeue")
 _RUNNING = ("locked", "locked-with-requeue")
-_ENDED = ("done", "cancelled", "cleared", "superseded")
+_ENDED = ("done", "cancelled", "expired", "evicted", "superseded")
+_FAILED = ("retry", "crashed", "recovered")
 
 
 class Reason(NamedTuple):
@@ -101,9 +102,8 @@ def _over(facts: MessageFacts) -> Reason:
         text = f"done; its mid is refused for another {until}, because it was enqueued with dedupe"
         return Reason("deduped", text, "to run it again now, enqueue it under another mid")
     if last is not None and last.kind in _ENDED:
-        kind = "removed by clear" if last.kind == "cleared" else last.kind
         by = f" by {last.worker}" if last.worker else ""
-        return Reason(last.kind, f"{kind} {facts.since(last.finished_at)} ago{by}")
+        return Reason(last.kind, f"{last.kind} {facts.since(last.finished_at)} ago{by}")
     if word != "nil":
         return Reason("done", "done")
     return Reason("gone", f"queue {facts.queue} does not have it")
@@ -151,13 +151,19 @@ def _delayed(facts: MessageFacts) -> Iterator[Reason]:
         yield Reason("upkeep_late", text)
         return
     left = facts.until(status.not_before)
-    failed = _last_failure(facts)
+    last = facts.last or Event("", "", 0)
     if status.unknowns:
         text = f"waits {left}: the worker that got it does not know its job ({_counted(status.unknowns, 'time')})"
         yield Reason("unknown_backoff", text, "start a worker that imports the job's module")
-    elif failed is not None:
-        text = f"waits {left} for its next attempt; attempt {failed.attempt} failed: {_first_line(failed.error)}"
+    elif last.kind in _FAILED:
+        text = f"waits {left} for its next attempt; attempt {last.attempt} failed: {_first_line(last.error)}"
         yield Reason("retrying", text.rstrip(": "))
+    elif last.kind == "snoozed" and last.error.startswith("limit "):
+        limit, ago = _first_line(last.error), facts.since(last.finished_at)
+        asked = "" if limit.endswith("asked") else f" allowed no start {ago} ago"
+        yield Reason("limited", f"waits {left}: {limit}{asked}", "jobq limit list")
+    elif last.kind == "snoozed":
+        yield Reason("snoozed", f"waits {left}: the job asked to run later")
     elif status.attempts:
         text = f"waits {left} for its next attempt, after {_counted(status.attempts, 'attempt')}"
         yield Reason("retrying", text)
@@ -227,12 +233,6 @@ def _arrival(facts: MessageFacts) -> str:
 _HOLDING_UP: tuple[Callable[[MessageFacts], Iterator[Reason]], ...] = (
     _paused, _delayed, _recovering, _served, _known, _behind,
 )  # fmt: skip
-
-
-def _last_failure(facts: MessageFacts) -> Event | None:
-    last = facts.last
-    failed = last is not None and last.kind in ("retry", "crashed", "recovered")
-    return last if failed else None
 
 
 def _first_line(text: str) -> str:

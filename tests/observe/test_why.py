@@ -11,6 +11,10 @@ import pytest
 from jobq.client.connection import Client
 from jobq.errors import ScriptError
 from jobq.events import Event
+from jobq.jobs.context import Call
+from jobq.jobs.executor import Executor
+from jobq.jobs.registry import Registry, job
+from jobq.limits.limit import Limit
 from jobq.observe.facts import MOST_EVENTS, Collector, starts_per_s
 from jobq.observe.why import MessageFacts, RunningOn, why
 from jobq.queue import presence
@@ -24,6 +28,7 @@ BUSY = WorkerEntry("w", queues=("low",), slots=2, running=2, lease_ms=15_000, se
 IDLE = BUSY._replace(name="idle", running=0)
 WAITING = MessageFacts("low", "m", NOW, Status("queued"), job="a.b", ahead=0, workers=(IDLE,))
 FAILED = Event("retry", "m", NOW - 5_000, attempt=2, worker="w", error="Timeout 30 s")
+LIMITED = Event("snoozed", "m", NOW - 2_000, error="limit stripe")
 
 
 def facts(word: str = "queued", **more: Any) -> MessageFacts:
@@ -41,6 +46,10 @@ def facts(word: str = "queued", **more: Any) -> MessageFacts:
          "waits 8 s for its next attempt; attempt 2 failed: Timeout 30 s"),
         (facts(not_before=NOW + 8_000, attempts=1), ["retrying"], "after 1 attempt"),
         (facts(not_before=NOW + 8_000, unknowns=3), ["unknown_backoff"], "does not know its job (3 times)"),
+        (facts(not_before=NOW + 8_000, history=(LIMITED,)), ["limited"],
+         "waits 8 s: limit stripe allowed no start 2 s ago"),
+        (facts(not_before=NOW + 8_000, history=(Event("snoozed", "m", NOW),)), ["snoozed"], "asked to run later"),
+        (facts("nil", history=(Event("expired", "m", NOW - 5_000, worker="w"),)), ["expired"], "expired 5 s ago by w"),
         (facts(not_before=NOW - 9_000), ["upkeep_late"], "it was due 9 s ago"),
         (facts(lock_at=NOW - 4_000), ["lease"], "lease ended 4 s ago"),
         (facts(workers=(BUSY._replace(seen_at=NOW - 600_000),)), ["no_worker"], "w did until 10 min ago"),
@@ -179,3 +188,18 @@ def test_hostile_bytes_in_any_hash_break_no_reason(queue: Queue, client: Client,
         for mid in ("m", "run", "none"):
             for reason in why(Collector(queue).collect(mid)):
                 reason.sentence.encode()
+
+
+def test_message_that_a_limit_refused_names_the_limit(queue: Queue, client: Client):
+    registry, limit = Registry(), Limit("stripe", "1/m", client=client)
+    charge = job(name="charge", queue="low", registry=registry, limits=[limit])(lambda: None)
+    assert limit.take()
+    charge.options(client=client, mid="m").enqueue()
+    announce(client, "w")
+    [message] = queue.dequeue().messages
+    executor = Executor(registry, worker="w")
+    call = executor.resolve("low", message)
+    assert isinstance(call, Call)
+    queue.finish([executor.run(call)])
+    [reason] = why(Collector(queue).collect("m"))
+    assert reason.code == "limited" and ": limit stripe allowed no start" in reason.sentence
