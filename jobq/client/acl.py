@@ -35,7 +35,7 @@ CALLS, READING = ("fcall", "fcall_ro"), ("fcall_ro",)
 def commands(script: Script) -> set[str]:
     """Every command that a script may send, in lower case."""
     words = _WORD.findall(_COMMENT.sub("", script.text))
-    names = (word.lower() for word in words if word not in OPTIONS)
+    names = (str(word).lower() for word in words if word not in OPTIONS)
     return {SUBCOMMANDS.get(name, name) for name in names}
 
 
