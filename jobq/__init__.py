@@ -35,12 +35,13 @@ if TYPE_CHECKING:
     from jobq.limits.slots import Slots
     from jobq.queue.queue import Queue
     from jobq.queue.types import Ending, Lease, Message
+    from jobq.schedules.declared import schedule
 
 __all__ = [
     "AsyncJob", "Client", "Context", "Dead", "Ending", "Job", "JobAborted", "JobTimeout", "JobqError", "Lease",
     "Limit", "Message", "Outcome", "Queue", "Receipt", "Registry", "Retry", "Slots", "Snooze", "SyncJob", "__version__",
     "config", "connect", "current", "default_client", "default_registry", "errors", "events", "job", "middleware",
-    "retry", "set_default_client",
+    "retry", "schedule", "set_default_client",
 ]  # fmt: skip
 
 _MODULES = {"config": "jobq.config", "errors": "jobq.errors", "events": "jobq.events"} | {
@@ -57,6 +58,7 @@ _NAMES = {
     "jobq.limits.limit": ("Limit",),
     "jobq.limits.slots": ("Slots",),
     "jobq.jobs.registry": ("Registry", "default_registry", "job"),
+    "jobq.schedules.declared": ("schedule",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 

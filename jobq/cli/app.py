@@ -42,6 +42,7 @@ SECTIONS = {
         "events": Verb(
             "events", "events", "Show what queues recorded, and set how much they record."
         ),
+        "cron": Verb("cron", "cron", "List, add, pause and check schedules."),
         "check": Verb(
             "check", "check", "Check the server, the queues' structure, or that nothing was lost."
         ),

@@ -25,6 +25,7 @@ from jobq.observe.log import Logging
 from jobq.protocols.ruby.intake import source
 from jobq.protocols.ruby.retries import RubyJobCounts, RubyRetries
 from jobq.protocols.ruby.settings import IntakeSettings, parse_names, parse_queue_names
+from jobq.schedules.scheduler import Scheduler
 from jobq.worker.feeder import Source
 
 _OPTIONS = (
@@ -143,6 +144,7 @@ def setting(
 @setting("shutdown-timeout", "How long running jobs may continue after TERM.", DURATION, "30s")
 @setting("unknown-for", "How long to retry messages whose job is not known here.", DURATION, "15m")
 @setting("unknown-wait", "Longest wait between two such retries.", DURATION, "1m")
+@option("--no-cron", "Enqueue no ticks of schedules; run their jobs all the same.")
 @intake_options
 @option("--name TEXT", "Name in events and logs.  [default: host and process id]")
 @option("--log-level debug|info|warning|error", "Lowest level that is logged.", default="info")
@@ -159,6 +161,7 @@ def worker(
     from jobq.worker.child import Hooks
     from jobq.worker.run import run_worker
 
+    ticks = None if given.pop("no_cron") else Scheduler
     intake = intake_of(session, given)
     settings = settings_of(given)
     logs = Logging(log_level, log_format)
@@ -173,7 +176,8 @@ def worker(
         logs.settle()
         check_jobs(intake, default_registry)
 
-    hooks, source = Hooks(sentry.start, sentry.finish, SlotKeeper()), intake and intake.source
+    hooks = Hooks(sentry.start, sentry.finish, SlotKeeper(), ticks)
+    source = intake and intake.source
     return run_worker(settings, session.client, default_registry, import_all, hooks, source, log)
 
 

@@ -7,6 +7,7 @@ import select
 import time
 from collections.abc import Callable, Mapping, MutableMapping
 from contextvars import ContextVar
+from datetime import datetime
 from typing import Any, Protocol
 
 import msgspec
@@ -15,6 +16,7 @@ from jobq.errors import CodecError, LeaseLostError, NoCurrentJobError
 from jobq.jobs.codec import decode_any, encode_plain
 from jobq.jobs.job import Job
 from jobq.jobs.retry import Decision
+from jobq.jobs.ticks import tick_of
 from jobq.queue.types import Message
 
 #: (queue, mid, token, text) -> whether the token still holds.
@@ -179,6 +181,18 @@ class Context:
     def enqueued_at(self) -> int:
         """Epoch ms by the producer's clock; 0 when it didn't say."""
         return self._call.enqueued_at
+
+    @property
+    def tick(self) -> datetime | None:
+        """The time of the schedule that this call stands for, in the schedule's zone; None for other calls."""
+        found = tick_of(self._call.headers)
+        return found.at if found else None
+
+    @property
+    def missed(self) -> int:
+        """How many ticks of the schedule before this one had no run: nobody was there to enqueue them."""
+        found = tick_of(self._call.headers)
+        return found.missed if found else 0
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -65,13 +65,9 @@ class Outgoing:
         self.calls = calls
         self.size = 0
 
-    def deliver(self) -> list[Receipt[Any]]:
-        """Encode the calls and enqueue them in one round trip."""
-        job = self.job
-        client = job.settings.get("client") or runtime.default
-        known = client.queues.get(self.queue) if client is not None else None
-        queue: QueueLike = known or queue_of(self.queue, client)
-        server = queue.client.settings
+    def contents(self, queue: QueueLike) -> list[tuple[str | None, bytes]]:
+        """The calls as bytes, each with its mid, if it must have a certain one."""
+        job, server = self.job, queue.client.settings
         now = time.time_ns() // 1_000_000
         name, mid, headers, overrides = job.name, self.mid, self.headers, job.travelling(now)
         limit = server.max_content
@@ -90,6 +86,15 @@ class Outgoing:
                 (mid, seal.close_call(queue.name, mid, content, due_ms))
                 for mid, (_, content) in zip(mids, contents, strict=True)
             ]
+        return contents
+
+    def deliver(self) -> list[Receipt[Any]]:
+        """Encode the calls and enqueue them in one round trip."""
+        job = self.job
+        client = job.settings.get("client") or runtime.default
+        known = client.queues.get(self.queue) if client is not None else None
+        queue: QueueLike = known or queue_of(self.queue, client)
+        contents = self.contents(queue)
         self.size = sum([len(content) for _, content in contents])
         if len(contents) == 1:
             [(mid, content)] = contents

@@ -37,8 +37,8 @@ class Ticks(Protocol):
         """The ticks after a moment, in order."""
         ...
 
-    def until(self, moment_ms: int) -> Iterator[int]:
-        """The ticks up to a moment, the newest first."""
+    def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
+        """The ticks after a moment and up to another, the newest first."""
         ...
 
 
@@ -64,9 +64,9 @@ class Every:
             yield tick
             tick += self.step_ms
 
-    def until(self, moment_ms: int) -> Iterator[int]:
-        """The ticks up to a moment, the newest first."""
-        yield from range(moment_ms // self.step_ms * self.step_ms, -1, -self.step_ms)
+    def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
+        """The ticks after a moment and up to another, the newest first."""
+        yield from range(until_ms // self.step_ms * self.step_ms, max(-1, after_ms), -self.step_ms)
 
 
 class Cron:
@@ -101,12 +101,13 @@ class Cron:
                     last = tick
                     yield tick
 
-    def until(self, moment_ms: int) -> Iterator[int]:
-        """The ticks up to a moment, the newest first."""
-        last = moment_ms + 1
-        for day in self._days(moment_ms, -1):
+    def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
+        """The ticks after a moment and up to another, the newest first."""
+        last = until_ms + 1
+        first_day = _local(max(0, after_ms), self._zone).date() - _DAY
+        for day in self._days(until_ms, -1, first_day):
             for tick in reversed(self._on(day)):
-                if tick < last:
+                if after_ms < tick < last:
                     last = tick
                     yield tick
 
@@ -120,9 +121,9 @@ class Cron:
     def _matches(self, day: date) -> bool:
         return day.month in self._spec.months and self._spec.match_day(day)
 
-    def _days(self, moment_ms: int, step: int) -> Iterator[date]:
+    def _days(self, moment_ms: int, step: int, first: date = date(1970, 1, 1)) -> Iterator[date]:
         """The days from a moment on, or back, that have ticks. Around a change of clocks a day may begin twice."""
-        first, last = date(1970, 1, 1), _LAST.date()
+        last = _LAST.date()
         day = _local(min(moment_ms, _ms(_LAST)), self._zone).date() - step * _DAY
         day, empty = max(first, min(day, last)), 0
         while empty < MOST_DAYS and first <= day <= last:

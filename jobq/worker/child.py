@@ -25,6 +25,7 @@ from jobq.jobs.endings import UnknownJobs
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
 from jobq.jobs.signing import seal_of
+from jobq.queue.queue import Queue
 from jobq.queue.types import CallAhead, Dequeued, Ending, Lease, Message
 from jobq.worker import exit_codes, logger
 from jobq.worker.child_queues import ChildQueues
@@ -38,15 +39,29 @@ from jobq.worker.signals import Signals
 from jobq.worker.timers import Timers
 
 
+class TickSource(Protocol):
+    """Enqueues what schedules want, in the supervisor."""
+
+    def next_s(self) -> float:
+        """Return the seconds until `run` has something to do."""
+        ...
+
+    def run(self, ask: Callable[[int, Callable[[], object]], bool]) -> None:
+        """Make the calls that are due. ask: makes those of one queue, by its number; see QueueUpkeep."""
+        ...
+
+
 class Hooks(NamedTuple):
     """Called in each child, before its first message and before its exit.
 
-    keeper: renews what jobs hold elsewhere, in the supervisor; None: each child does so itself.
+    keeper: renews what jobs hold elsewhere, in the supervisor; None: each child does so itself. ticks: makes what
+    enqueues ticks of schedules there.
     """
 
     start: Callable[[], object] = lambda: None
     exit: Callable[[], object] = lambda: None
     keeper: Keeper | None = None
+    ticks: Callable[[Sequence[Queue], Registry], TickSource] | None = None
 
 
 class PoolPlan(NamedTuple):

@@ -21,7 +21,7 @@ from jobq.errors import JobqError, masked
 from jobq.queue.queue import Queue
 from jobq.worker import exit_codes, logger
 from jobq.worker.async_runner import loop_library
-from jobq.worker.child import PoolPlan
+from jobq.worker.child import PoolPlan, TickSource
 from jobq.worker.child_exit import ChildExit, end_held, inspect_exit
 from jobq.worker.feeder import Feeder, Source
 from jobq.worker.heartbeat import Heartbeat, listed
@@ -70,6 +70,8 @@ class Supervisor:
         names = [queue.name for queue in self.queues]
         self.heartbeat = Heartbeat(self.client, settings, names, plan.registry)
         self.upkeep = QueueUpkeep(self.queues, settings, plan.health)
+        make = None if settings.burst else plan.hooks.ticks
+        self.ticks = make(self.queues, plan.registry) if make else None
         # Children that exited, with the queues in which what they held must still be ended.
         self._exits: list[tuple[ChildExit, list[int]]] = []
         self.code: int | None = None
@@ -154,6 +156,8 @@ class Supervisor:
         )
         waiting = any(not m.pid for m in self.members)
         poll_s = min(BUSY_POLL_S if busy or waiting else IDLE_POLL_S, self.upkeep.next_s())
+        if self.ticks and not self.quiet and not self.stopping:
+            poll_s = min(poll_s, self.ticks.next_s())
         if select.select([self._woken], [], [], poll_s)[0]:
             for number in os.read(self._woken, 4096):
                 self._on_signal(number)
@@ -272,6 +276,8 @@ class Supervisor:
             self._renew()
         if now >= self._upkeep_at:
             self._run_upkeep(time.monotonic())
+        if self.ticks and not self.stopping and not self.quiet:
+            self._run_ticks(self.ticks)
         self.upkeep.log_troubles()
         if self.stopping and now >= self.stop_at:
             self.stopping += 1
@@ -310,6 +316,12 @@ class Supervisor:
         except JobqError:
             # The renewal of leases logs it.
             self._upkeep_at = self._soon(began)
+
+    def _run_ticks(self, ticks: TickSource) -> None:
+        try:
+            ticks.run(self.upkeep.ask)
+        except JobqError as error:
+            logger.debug("ticks of schedules wait for the server: %s", error)
 
     def _restart(self) -> None:
         while self.restarting and not self.stopping:

@@ -1,0 +1,313 @@
+"""`jobq cron`: the schedules of queues."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import reduce
+from itertools import islice
+from typing import Any
+
+import click
+
+from jobq.cli.arguments import from_words
+from jobq.cli.enqueue import find, is_known
+from jobq.cli.modules import load, module_of
+from jobq.cli.options import (
+    Function,
+    group,
+    import_option,
+    limit_option,
+    option,
+    queues_option,
+)
+from jobq.cli.output import Listing
+from jobq.cli.session import Session, command
+from jobq.errors import ConfigError
+from jobq.events import in_utc
+from jobq.jobs.registry import default_registry
+from jobq.jobs.ticks import moment
+from jobq.queue.queue import Queue
+from jobq.queue.types import Schedules
+from jobq.schedules.declared import schedules_of
+from jobq.schedules.lint import findings
+from jobq.schedules.schedule import Owed, Schedule, checked_schedule, decoded, encoded
+from jobq.schedules.scheduler import enqueue_tick
+
+LISTED = Listing(
+    ("queue", "name", "job", "rule", "tz", "next", "last", "state", "from"),
+    drops=("tz", "last", "job"),
+    empty="no schedules; declare one with @schedule, or jobq cron add",
+)
+HISTORY = Listing(
+    ("tick", "queue", "name", "outcome", "late ms:late_ms", "missed", "mid"),
+    drops=("missed", "mid"),
+    empty="no tick yet",
+)
+_FROM = {"c": "code", "a": "added"}
+_RULE_OPTIONS = (
+    option("--every DURATION", "When: at whole multiples of this time, instead of an expression."),
+    option("--tz ZONE", "Time zone of the expression, such as Europe/Berlin.  [default: UTC]"),
+)
+
+
+def _rule_options(function: Function) -> Function:
+    return reduce(lambda inner, decorate: decorate(inner), reversed(_RULE_OPTIONS), function)
+
+
+@group(
+    "cron",
+    "list",
+    'next "0 7 * * 1-5" --tz Europe/Berlin -n 5',
+    "run-now app.jobs.digest",
+    "history app.jobs.digest",
+)
+def cron() -> None:
+    """List, add, pause and check schedules.
+
+    Workers enqueue the ticks of the schedules that their modules declare with @schedule, and of those that were
+    added here.
+    """
+
+
+@command("list", "", "--queues reports --json", group=cron)
+@queues_option
+def list_schedules(session: Session, queues: str | None) -> None:
+    """List schedules, with their next and last ticks."""
+    session.say_all(session.from_each(queues, _rows), LISTED)
+
+
+def _rows(queue: Queue) -> Iterator[dict[str, Any]]:
+    found = queue.admin.schedules()
+    for name in sorted(found.definitions.keys() | found.ticks.keys()):
+        state, text = found.ticks.get(name), found.definitions.get(name, "")
+        row: dict[str, Any] = {
+            "queue": queue.name, "name": name, "job": "", "rule": "", "tz": "", "next": "",
+            "last": in_utc(state.last_ms) if state and state.mid else "",
+            "state": "paused" if state and state.paused else "", "from": _FROM.get(text[:1], ""),
+        }  # fmt: skip
+        yield row | _facts(queue, text, found)
+
+
+def _facts(queue: Queue, text: str, found: Schedules) -> dict[str, Any]:
+    if not text:
+        return {"state": "no definition"}
+    try:
+        one = decoded(text[1:])
+    except ConfigError:
+        return {"state": "unreadable"}
+    shift_ms = one.shift_ms(queue.name)
+    coming = next(one.ticks.after(found.now_ms - shift_ms), None)
+    return {
+        "job": one.job, "rule": one.rule, "tz": one.zone, "missed": one.missed, "overlap": one.overlap,
+        "next": in_utc(coming + shift_ms) if coming is not None else "",
+    }  # fmt: skip
+
+
+@command("next", '"0 7 * * 1-5" --tz Europe/Berlin', "--every 10m -n 3 --json", group=cron)
+@click.argument("expression", required=False)
+@_rule_options
+@limit_option(5, 1_000)
+def next_ticks(session: Session, expression: str | None, limit: int, **given: Any) -> None:
+    """Print the next times of an expression or an interval, without a server."""
+    one = checked_schedule("example", "example", expression, given)
+    for tick in islice(one.ticks.after(_now_ms()), limit):
+        local = moment(tick, one.zone).isoformat(timespec="seconds")
+        session.say({"at": in_utc(tick), "local": local}, local)
+
+
+@command("lint", "--import app.jobs", "--queues reports --json", group=cron)
+@import_option
+@queues_option
+def lint(session: Session, modules: tuple[str, ...], queues: str | None) -> bool:
+    """Warn of schedules that may do something else than meant.
+
+    With --import, it checks what these modules declare, without a server; otherwise the schedules of queues. Exit
+    code 1: there are warnings.
+    """
+    load(modules)
+    warned = False
+    for one in _declared() if modules else _kept(session, queues):
+        timeout_s = None
+        if one.job in default_registry:
+            job = default_registry.get(one.job)
+            timeout_s = job.hard_timeout or job.timeout
+        for text in findings(one, _now_ms(), timeout_s):
+            warned = True
+            session.say(
+                {"name": one.name, "rule": one.rule, "warning": text}, f"{one.name}: {text}"
+            )
+    return not warned
+
+
+def _declared() -> Iterator[Schedule]:
+    for job in default_registry:
+        yield from schedules_of(job)
+
+
+def _kept(session: Session, queues: str | None) -> Iterator[Schedule]:
+    def read(queue: Queue) -> Iterator[Schedule]:
+        for name, text in queue.admin.schedules().definitions.items():
+            try:
+                yield decoded(text[1:])
+            except ConfigError as error:
+                session.note(f"{queue.name}: {name}: {error}")
+
+    yield from session.from_each(queues, read)
+
+
+@command(
+    "add",
+    'nightly app.jobs.digest --cron "0 3 * * *" --tz Europe/Berlin --queue reports',
+    "poll app.jobs.poll https://example.com depth=2 --every 10m --overlap queue",
+    group=cron,
+)
+@click.argument("name")
+@click.argument("job")
+@click.argument("words", metavar="[ARG|NAME=ARG]...", nargs=-1)
+@option("--cron EXPRESSION", "When: minute, hour, day of the month, month and day of the week.")
+@_rule_options
+@option("--missed one|skip|all", "What becomes of ticks while no worker ran.", default="one")
+@option(
+    "--overlap skip|queue|allow|cancel",
+    "What a tick does while the run before isn't over.",
+    default="skip",
+)
+@option("--spread DURATION", "Enqueue after a share of this time that is the schedule's own.")
+@option("-q, --queue NAME", "Queue.  [default: the job's, else default]", shared=("JOBQ_QUEUE",))
+@import_option
+def add(
+    session: Session, name: str, job: str, words: tuple[str, ...], queue: str | None,
+    modules: tuple[str, ...], **given: Any,
+) -> bool:  # fmt: skip
+    """Keep a schedule at the server, or change one that was added.
+
+    Workers that serve the queue and know the job enqueue its ticks, from ten seconds after the command on. A schedule
+    that code declares is changed there. ARGs are the job's arguments, as for jobq enqueue.
+    """
+    load(modules or module_of(job))
+    target = find(job, known=bool(modules) or is_known(job))
+    call = from_words(words)
+    try:
+        target.check_arguments(call.args, call.kwargs)
+    except TypeError as error:
+        raise ConfigError(
+            f"{target.name} can't be called so: {error}; give its arguments"
+        ) from error
+    one = checked_schedule(name, target.name, given.pop("cron"), given, call.args, call.kwargs)
+    home = session.queue(queue or target.queue)
+    word, other = home.admin.schedule("add", name, encoded(one))
+    if word == "taken":
+        raise ConfigError(
+            f"{name} is declared in the code of {decoded(other).job}; pause it, or change it there"
+        )
+    if word == "full":
+        raise ConfigError(f"queue {home.name} has 1,000 schedules, which is the most; remove some")
+    home.list_in_directory()
+    done = "added" if word == "added" else "unchanged"
+    session.say({"queue": home.name, "name": name, "done": done}, f"{home.name}: {name} {done}")
+    return True
+
+
+def _steering(verb: str, done: str) -> Any:
+    """What pause, resume and remove have in common."""
+
+    def steer(session: Session, name: str, queues: str | None) -> bool:
+        queue, _ = _home(session, name, queues)
+        word, _ = queue.admin.schedule(verb, name)
+        said = f"{done} already" if word == "same" else done
+        session.say(
+            {"queue": queue.name, "name": name, "done": said}, f"{queue.name}: {name} {said}"
+        )
+        return True
+
+    return steer
+
+
+def _home(session: Session, name: str, queues: str | None) -> tuple[Queue, Schedules]:
+    """The one queue that has this schedule."""
+    homes = []
+    for queue in session.queues(queues):
+        found = queue.admin.schedules()
+        if name in found.definitions or name in found.ticks:
+            homes.append((queue, found))
+    if len(homes) == 1:
+        return homes[0]
+    if homes:
+        names = ", ".join(queue.name for queue, _ in homes)
+        raise ConfigError(f"queues {names} have a schedule {name!r} each; give --queues NAME")
+    raise ConfigError(f"there is no schedule {name!r:.120}; jobq cron list shows them")
+
+
+@command("pause", "nightly", "app.jobs.digest --queues reports", group=cron)
+@click.argument("name")
+@queues_option
+def pause(session: Session, name: str, queues: str | None) -> bool:
+    """Have no ticks of a schedule until it is resumed."""
+    return bool(_steering("pause", "paused")(session, name, queues))
+
+
+@command("resume", "nightly", group=cron)
+@click.argument("name")
+@queues_option
+def resume(session: Session, name: str, queues: str | None) -> bool:
+    """End a pause; its ticks aren't made up for."""
+    return bool(_steering("resume", "resumed")(session, name, queues))
+
+
+@command("remove", "nightly", "app.jobs.old --force", group=cron)
+@click.argument("name")
+@option("--force", "Also one that code declared; a worker that still declares it brings it back.")
+@queues_option
+def remove(session: Session, name: str, force: bool, queues: str | None) -> bool:
+    """Remove a schedule that was added."""
+    _, found = _home(session, name, queues)
+    if found.definitions.get(name, "").startswith("c") and not force:
+        raise ConfigError(
+            f"{name} is declared in code; remove it there, then give --force for what is left of it here"
+        )
+    return bool(_steering("remove", "removed")(session, name, queues))
+
+
+@command("run-now", "nightly", "app.jobs.digest --queues reports", group=cron)
+@click.argument("name")
+@import_option
+@queues_option
+def run_now(session: Session, name: str, modules: tuple[str, ...], queues: str | None) -> bool:
+    """Enqueue a schedule's call now, whatever its ticks are."""
+    queue, found = _home(session, name, queues)
+    text = found.definitions.get(name, "")
+    if not text:
+        raise ConfigError(f"schedule {name} has no definition at the server; enqueue its job")
+    one = decoded(text[1:])
+    load(modules or module_of(one.job))
+    job = find(one.job, known=bool(modules) or is_known(one.job))
+    done = enqueue_tick(queue, job, one, Owed(found.now_ms, 0, runs=True), 0, at_once=True)
+    session.say({"queue": queue.name, "name": name, "mid": done.detail}, done.detail)
+    return True
+
+
+@command("history", "", "nightly -n 100 --json", group=cron)
+@click.argument("name", required=False)
+@limit_option(20, 1_000)
+@queues_option
+def history(session: Session, name: str | None, limit: int, queues: str | None) -> None:
+    """List the newest ticks, and what became of them.
+
+    late ms: from the time that it was due to its enqueue. missed: how many ticks before it had no run of their own.
+    """
+
+    def read(queue: Queue) -> Iterator[dict[str, Any]]:
+        found = queue.admin.schedules(1_000).log
+        named = (entry for entry in found if name in (None, entry.name))
+        for entry in islice(named, limit):
+            yield {"queue": queue.name, **entry._asdict(), "tick": in_utc(entry.tick_ms)}
+
+    rows = sorted(session.from_each(queues, read), key=lambda row: -row["tick_ms"])[:limit]
+    for row in rows:
+        del row["tick_ms"]
+    session.say_all(rows, HISTORY)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,48 @@
+"""Which tick of a schedule a call stands for: a header that travels with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+HEADER = "jobq-tick"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Tick(NamedTuple):
+    """A tick. missed: how many before it had no run. rule: a cron expression, or `every 600s`."""
+
+    schedule: str
+    at_ms: int
+    missed: int
+    zone: str
+    rule: str
+
+    @property
+    def at(self) -> datetime:
+        """The time that it stands for, in the schedule's zone."""
+        return moment(self.at_ms, self.zone)
+
+    def header(self) -> str:
+        """The tick as a header. Names and zones have no spaces."""
+        return f"{self.at_ms} {self.missed} {self.zone} {self.schedule} {self.rule}"
+
+
+def tick_of(headers: Mapping[str, str]) -> Tick | None:
+    """The tick that a call's headers name; None without a good one."""
+    parts = headers.get(HEADER, "").split(" ", 4)
+    numbers = [part for part in parts[:2] if part.isascii() and part.isdigit() and len(part) < 16]
+    if len(parts) < 5 or len(numbers) < 2:
+        return None
+    return Tick(parts[3], int(parts[0]), int(parts[1]), parts[2], parts[4])
+
+
+def moment(at_ms: int, zone: str) -> datetime:
+    """An epoch ms in a zone; in UTC if that zone isn't known here."""
+    at = _EPOCH + timedelta(milliseconds=at_ms)
+    try:
+        return at.astimezone(ZoneInfo(zone))
+    except Exception:
+        return at

@@ -1,0 +1,97 @@
+"""`@schedule`, beside `@job` on a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
+
+from jobq.durations import Duration
+from jobq.errors import ConfigError
+from jobq.jobs.job import Job
+from jobq.jobs.registry import Registry
+from jobq.schedules.schedule import Missed, Overlap, Schedule, checked_schedule
+
+F = TypeVar("F", bound=Callable[..., Any])
+#: Where a function keeps what was declared. `@job` copies it to the job.
+_KEPT = "__jobq_schedules__"
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """For `@schedule`.
+
+    every: an interval, instead of an expression. tz: the zone of the expression, UTC by default. missed: what becomes
+    of ticks while no worker ran: "one", the newest; "skip", none that is over a minute late; "all", up to 100. overlap:
+    what a tick does while the run before isn't over: "skip" it; "queue", wait; "allow" both; "cancel" that run. spread:
+    enqueue after a share of this time that is the schedule's own. name: of the schedule, the job's by default. args,
+    kwargs: for the job.
+    """
+
+    every: Duration
+    tz: str
+    missed: Missed
+    overlap: Overlap
+    spread: Duration
+    name: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+
+class Declared(NamedTuple):
+    """One `@schedule`; the job's name isn't known yet."""
+
+    cron: str | None
+    options: dict[str, Any]
+
+    def of(self, job: str) -> Schedule:
+        """The schedule of this job."""
+        options = dict(self.options)
+        name, args, kwargs = (options.pop(key, None) for key in ("name", "args", "kwargs"))
+        return checked_schedule(
+            job if name is None else name, job, self.cron, options, args or (), kwargs
+        )
+
+
+def schedule(cron: str | None = None, /, **options: Unpack[ScheduleOptions]) -> Callable[[F], F]:
+    """Have workers enqueue a call of this job at the times of a cron expression, or every so often.
+
+    Put it on a function with `@job`, above or below it, once for each schedule.
+    """
+    declared = Declared(cron, dict(options))
+    declared.of("job")  # what is wrong with it shows where it is written
+
+    def mark(function: F) -> F:
+        target: Any = function.function if isinstance(function, Job) else function
+        if not hasattr(target, "__dict__"):
+            raise ConfigError(f"@schedule on {function!r}: put it on a function with @job")
+        # Decorators apply from the bottom up; they are listed as they are written.
+        setattr(target, _KEPT, (declared, *getattr(target, _KEPT, ())))
+        return function
+
+    return mark
+
+
+def schedules_of(job: Job[..., Any]) -> list[Schedule]:
+    """What a job's function declares; ConfigError for arguments that don't fit it."""
+    found = [declared.of(job.name) for declared in getattr(job.function, _KEPT, ())]
+    for one in found:
+        try:
+            job.check_arguments(one.args, one.kwargs)
+        except TypeError as error:
+            raise ConfigError(
+                f"schedule {one.name!r} can't call {job.name}: {error}; give @schedule(args=…, kwargs=…)"
+            ) from error
+    return found
+
+
+def declared_in(registry: Registry) -> dict[str, dict[str, Schedule]]:
+    """Queue -> name -> schedule; ConfigError where two have one name."""
+    found: dict[str, dict[str, Schedule]] = {}
+    for job in registry:
+        for one in schedules_of(job):
+            names = found.setdefault(job.queue, {})
+            if one.name in names:
+                raise ConfigError(
+                    f"two schedules of queue {job.queue} are named {one.name!r}; give one another name=…"
+                )
+            names[one.name] = one
+    return found

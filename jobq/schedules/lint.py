@@ -1,0 +1,48 @@
+"""What a schedule does that its author may not expect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import islice, pairwise
+
+from jobq.schedules.expressions import Cron
+from jobq.schedules.schedule import Schedule
+
+#: How far lint looks for changes of clocks, and how many ticks for the shortest time between two.
+DAYS, TICKS = 400, 200
+MINUTE_MS = 60_000
+
+
+def findings(schedule: Schedule, now_ms: int, timeout_s: float | None = None) -> Iterator[str]:
+    """Warnings, each a sentence. timeout_s: of its job."""
+    coming = list(islice(schedule.ticks.after(now_ms), TICKS))
+    if not coming:
+        yield f"{schedule.rule!r} never comes again"
+        return
+    times = schedule.ticks
+    if isinstance(times, Cron):
+        if not schedule.tz and not times.is_open:
+            yield "its times are in UTC, since it has no tz=…"
+        yield from _gaps(times, now_ms)
+    shortest_ms = min((after - before for before, after in pairwise(coming)), default=0)
+    if shortest_ms and schedule.overlap == "allow" and timeout_s and shortest_ms < timeout_s * 1000:
+        yield (
+            f"it has a tick every {shortest_ms / 1000:g} s, a run may take {timeout_s:g} s, and overlap='allow' "
+            "lets runs pile up"
+        )
+    if schedule.missed == "all" and 0 < shortest_ms <= MINUTE_MS:
+        yield "missed='all' enqueues up to 100 runs at once after an outage; 'one' may do"
+
+
+def _gaps(times: Cron, now_ms: int) -> Iterator[str]:
+    """The first time that a change of clocks leaves out."""
+    if times.is_open:
+        return
+    today = datetime.fromtimestamp(now_ms / 1000, UTC).date()
+    for number in range(DAYS):
+        for local in times.gaps_on(today + timedelta(days=number)):
+            yield (
+                f"{local:%Y-%m-%d %H:%M} doesn't exist in {times.zone}, where clocks change; it runs when they have"
+            )
+            return

@@ -1,0 +1,181 @@
+"""A schedule: which call is made when. It is declared in code, or kept at the server as JSON."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, get_args
+
+import msgspec
+
+from jobq.config import duration_s
+from jobq.durations import Duration
+from jobq.errors import ConfigError
+from jobq.jobs.ticks import Tick
+from jobq.schedules.expressions import Cron, Every, Ticks
+
+Missed = Literal["skip", "one", "all"]
+Overlap = Literal["skip", "queue", "allow", "cancel"]
+#: With missed="skip", a tick that is later than this is missed.
+GRACE_MS = 60_000
+#: With missed="all", so many ticks are made up for; and this many are counted.
+CAP, MOST_COUNTED = 100, 10_000
+MOST_NAME = 100
+_DAY_S = 86_400.0
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One schedule of a queue. every_ms: 0 for a cron expression. args, kwargs: what the job is called with.
+
+    tz: '' if none was given, which means UTC.
+    """
+
+    name: str
+    job: str
+    cron: str = ""
+    every_ms: int = 0
+    tz: str = ""
+    missed: Missed = "one"
+    overlap: Overlap = "skip"
+    spread_ms: int = 0
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+
+    @property
+    def ticks(self) -> Ticks:
+        """Its times."""
+        return ticks_of(self.cron, self.every_ms, self.zone)
+
+    @property
+    def zone(self) -> str:
+        """The zone of its expression."""
+        return self.tz or "UTC"
+
+    @property
+    def rule(self) -> str:
+        """The expression or the interval, for people."""
+        return self.cron or f"every {self.every_ms / 1000:g}s"
+
+    def shift_ms(self, queue: str) -> int:
+        """How long after its ticks it is enqueued: a share of `spread` that is always the same."""
+        return zlib.crc32(f"{queue}/{self.name}".encode()) % self.spread_ms if self.spread_ms else 0
+
+    def tick(self, at_ms: int, missed: int) -> Tick:
+        """What current().tick tells."""
+        return Tick(self.name, at_ms, missed, self.zone, self.rule)
+
+    def mid(self, tick_ms: int) -> str:
+        """The mid of a tick's message. Where a tick may take the place of the run before, both have one mid."""
+        if self.overlap in ("queue", "cancel"):
+            return f"{self.name}@latest"
+        return f"{self.name}@{self.tick(tick_ms, 0).at.isoformat(timespec='auto')}"
+
+
+class Owed(NamedTuple):
+    """A tick that is due. runs: whether it is enqueued, or only noted as missed."""
+
+    tick_ms: int
+    missed: int
+    runs: bool
+
+
+def owed(schedule: Schedule, last_ms: int, now_ms: int) -> list[Owed]:
+    """What is due after the last tick, oldest first. now_ms: less the schedule's shift."""
+    all_of_them = schedule.missed == "all"
+    newest: list[int] = []
+    count = 0
+    for tick in schedule.ticks.between(last_ms, now_ms):
+        count += 1
+        if len(newest) < (CAP if all_of_them else 1):
+            newest.append(tick)
+        if count == MOST_COUNTED:
+            break
+    if not newest:
+        return []
+    runs = schedule.missed != "skip" or now_ms - newest[0] <= GRACE_MS
+    first, *others = reversed(newest)
+    return [Owed(first, count - len(newest), runs), *(Owed(tick, 0, runs) for tick in others)]
+
+
+def following(schedule: Schedule, now_ms: int) -> Iterator[int]:
+    """The ticks that come."""
+    return schedule.ticks.after(now_ms)
+
+
+@lru_cache(maxsize=2_000)
+def ticks_of(cron: str, every_ms: int, zone: str) -> Ticks:
+    """The times of a schedule. ConfigError for what can't be read."""
+    return Cron(cron, zone) if cron else Every(every_ms / 1000)
+
+
+def checked_schedule(
+    name: str,
+    job: str,
+    cron: str | None,
+    given: Mapping[str, Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> Schedule:
+    """A schedule of options as people write them, or ConfigError. given: every, tz, missed, overlap, spread."""
+    options = {key: value for key, value in given.items() if value is not None}
+    every = options.pop("every", None)
+    if (cron is None) == (every is None):
+        raise ConfigError(f"schedule {name!r} takes a cron expression or every=…, one of the two")
+    if every is not None and "tz" in options:
+        raise ConfigError(f"tz={options['tz']!r} says nothing about every={every!r}; leave one out")
+    if unknown := options.keys() - {"tz", "missed", "overlap", "spread"}:
+        raise ConfigError(f"there is no option {min(unknown)!r} of a schedule")
+    spread = options.pop("spread", 0)
+    made = Schedule(
+        name=checked_name(name), job=job, cron=cron or "", args=tuple(args), kwargs=dict(kwargs or {}),
+        every_ms=0 if every is None else Every(every).step_ms, spread_ms=_spread_ms(spread), **options,
+    )  # fmt: skip
+    _one_of("missed", made.missed, get_args(Missed))
+    _one_of("overlap", made.overlap, get_args(Overlap))
+    if made.missed == "all" and made.overlap != "allow":
+        raise ConfigError(
+            f"missed='all' of schedule {name!r} enqueues many ticks at once, and overlap={made.overlap!r} keeps one; "
+            "add overlap='allow'"
+        )
+    if next(made.ticks.after(0), None) is None:
+        raise ConfigError(f"{cron!r} of schedule {name!r} never comes; check day and month")
+    return made
+
+
+def checked_name(name: Any) -> str:
+    """A name for a schedule, or ConfigError."""
+    good = isinstance(name, str) and 0 < len(name) <= MOST_NAME and name.isprintable()
+    if not good or " " in name:
+        raise ConfigError(
+            f"schedule name {name!r:.120} can't be used; take 1-{MOST_NAME} printable characters without spaces"
+        )
+    return str(name)
+
+
+def encoded(schedule: Schedule) -> str:
+    """As the server keeps it."""
+    return msgspec.json.encode(schedule).decode()
+
+
+def decoded(text: str) -> Schedule:
+    """A schedule from the server, where anything may stand; ConfigError says what is wrong with it."""
+    try:
+        found = msgspec.json.decode(text, type=Schedule)
+        checked_name(found.name)
+        ticks_of(found.cron, found.every_ms, found.zone)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"a schedule at the server can't be read: {error}") from error
+    return found
+
+
+def _spread_ms(spread: Duration) -> int:
+    seconds = duration_s(spread)
+    if not 0 <= seconds <= _DAY_S:
+        raise ConfigError(f"spread={spread!r} is out of range; take 0 seconds to a day")
+    return round(seconds * 1000)
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name}={value!r} is unknown; take one of {', '.join(allowed)}")

@@ -1,0 +1,190 @@
+"""Enqueues the ticks of schedules. Every worker has one for the queues that it serves; there is no leader.
+
+It goes by the server's clock: each look tells how far that is, and between looks a monotonic clock goes on. What a
+process with another opinion enqueues is settled by the script `tick`.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from jobq.client.numbered_calls import moment
+from jobq.errors import ConfigError
+from jobq.jobs.job import Job, Outgoing
+from jobq.jobs.registry import Registry
+from jobq.jobs.ticks import HEADER
+from jobq.queue.queue import Queue
+from jobq.queue.types import Schedules, Ticked
+from jobq.schedules.declared import declared_in
+from jobq.schedules.schedule import Owed, Schedule, decoded, encoded, following, owed
+
+logger = logging.getLogger("jobq.schedules")
+
+#: The longest time between two looks: as long as it takes at most until an added schedule is noticed.
+LOOK_S = 10.0
+#: After a tick, each process waits a random part of this time, and sees whether another one was faster.
+WAIT_S = 0.3
+RETRY_S = 1.0
+#: A last tick that is further ahead than this was written when the server's clock was ahead.
+CLOCK_MS = 60_000
+#: Calls of one look at a queue; the rest waits for the next one. Leases must be renewed meanwhile.
+MOST_CALLS = 20
+
+#: (number of the queue, call) -> whether the server answered.
+Ask = Callable[[int, Callable[[], object]], bool]
+
+
+class Scheduler:
+    """The schedules of some queues. monotonic, share, now: of clocks and of chance, for tests."""
+
+    def __init__(
+        self,
+        queues: Sequence[Queue],
+        registry: Registry,
+        monotonic: Callable[[], float] = time.monotonic,
+        share: Callable[[], float] = random.random,
+        now: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        declared = declared_in(registry)
+        self._queues, self._registry = queues, registry
+        self._declared = [declared.get(queue.name, {}) for queue in queues]
+        self._monotonic, self._share, self._now = monotonic, share, now
+        # At first, workers that start together ask one after another.
+        self._look_at = [monotonic() + share() * WAIT_S for _ in queues]
+        self._warned: set[str] = set()
+
+    def next_s(self) -> float:
+        """Seconds until a look is due."""
+        return max(0.0, min(self._look_at) - self._monotonic())
+
+    def run(self, ask: Ask) -> None:
+        """Look at the queues whose time has come. Raises what `ask` raises."""
+        for index, at in enumerate(self._look_at):
+            now = self._monotonic()
+            if at <= now:
+                self._look_at[index] = now + RETRY_S
+                ask(index, partial(self._look, index))
+
+    def _look(self, index: int) -> None:
+        queue = self._queues[index]
+        found = queue.admin.schedules(now=self._now())
+        began, now_ms = self._monotonic(), found.now_ms
+        self._declare(index, found)
+        next_ms, calls = now_ms + LOOK_S * 1000, 0
+        for schedule in self._all(index, found.definitions):
+            state = found.ticks.get(schedule.name)
+            if state is None or state.paused:
+                continue
+            shift_ms, last_ms = schedule.shift_ms(queue.name), state.last_ms
+            due = owed(schedule, last_ms, now_ms - shift_ms)
+            if last_ms > now_ms + CLOCK_MS:
+                due = [Owed(last_ms, 0, runs=False)]
+            for one in due:
+                calls += 1
+                if calls > MOST_CALLS or not self._tick(queue, schedule, one, last_ms):
+                    next_ms = now_ms
+                    break
+                last_ms = one.tick_ms
+            coming = next(following(schedule, now_ms - shift_ms), None)
+            if coming is not None:
+                next_ms = min(next_ms, coming + shift_ms)
+        wait_s = max(0.0, (next_ms - now_ms) / 1000)
+        self._look_at[index] = began + wait_s + self._share() * WAIT_S
+
+    def _declare(self, index: int, found: Schedules) -> None:
+        """Show at the server what the code declares; a new schedule starts with that."""
+        admin = self._queues[index].admin
+        for name, schedule in self._declared[index].items():
+            definition = encoded(schedule)
+            if found.definitions.get(name) != f"c{definition}" or name not in found.ticks:
+                if found.definitions.get(name, "").startswith("a"):
+                    self._warn(
+                        f"schedule {name} was added, and is declared in code now, which holds"
+                    )
+                if admin.schedule("declare", name, definition, now=self._now())[0] == "full":
+                    self._warn(f"schedule {name} can't be kept: the queue has 1,000; remove some")
+
+    def _all(self, index: int, definitions: Mapping[str, str]) -> list[Schedule]:
+        """What this worker's code declares, and what was added for jobs that it knows."""
+        declared = self._declared[index]
+        schedules = list(declared.values())
+        for name, text in definitions.items():
+            if text.startswith("a") and name not in declared:
+                try:
+                    schedule = decoded(text[1:])
+                except ConfigError as error:
+                    self._warn(f"schedule {name!r:.120}: {error}")
+                    continue
+                if schedule.name == name and schedule.job in self._registry:
+                    schedules.append(schedule)
+        return schedules
+
+    def _tick(self, queue: Queue, schedule: Schedule, one: Owed, last_ms: int) -> bool:
+        """Ask for one tick; whether the next one may follow it."""
+        try:
+            job = self._registry.get(schedule.job)
+            done = enqueue_tick(queue, job, schedule, one, last_ms, now=self._now())
+        except (ConfigError, TypeError, ValueError) as error:
+            self._warn(f"schedule {schedule.name} can't be enqueued: {error}")
+            return True
+        if done.outcome in ("skipped", "missed", "clock"):
+            logger.warning(
+                "schedule %s: tick %s is %s",
+                schedule.name,
+                _text(schedule, one),
+                _WORDS[done.outcome],
+            )
+        elif one.missed and done.outcome not in ("exists", "early", "new", "paused"):
+            logger.warning(
+                "schedule %s: tick %s stands in for %d more that were missed",
+                schedule.name, _text(schedule, one), one.missed,
+            )  # fmt: skip
+        return done.outcome not in ("exists", "early", "new", "paused", "clock")
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned and len(self._warned) < 1_000:
+            self._warned.add(text)
+            logger.warning("%s", text)
+
+
+_WORDS = {
+    "skipped": "skipped, since the run before isn't over",
+    "missed": "missed: no worker ran then",
+    "clock": "ahead of the server's clock, which was set back; ticks go on from now",
+}
+
+
+def _text(schedule: Schedule, one: Owed) -> str:
+    return schedule.tick(one.tick_ms, 0).at.isoformat()
+
+
+def enqueue_tick(
+    queue: Queue,
+    job: Job[..., object],
+    schedule: Schedule,
+    one: Owed,
+    last_ms: int,
+    *,
+    at_once: bool = False,
+    now: int | None = None,
+) -> Ticked:
+    """Enqueue the call of a tick. at_once: whatever the ticks are. Middleware has no part in it.
+
+    The supervisor makes this call, and children are forked from it: they would share what middleware opens.
+    """
+    outgoing = Outgoing(job, [(list(schedule.args), dict(schedule.kwargs))])
+    outgoing.mid = schedule.mid(one.tick_ms)
+    outgoing.headers[HEADER] = schedule.tick(one.tick_ms, one.missed).header()
+    [(mid, content)] = outgoing.contents(queue)
+    lease, dedupe = job.settings.get("lease"), job.settings.get("dedupe")
+    return queue.admin.tick(
+        schedule.name, one.tick_ms, last_ms, mid or outgoing.mid, content,
+        due_ms=one.tick_ms + schedule.shift_ms(queue.name), missed=one.missed,
+        overlap="run" if at_once else schedule.overlap if one.runs else "miss",
+        now=moment(now), lock_ms="" if lease is None else round(lease * 1000),
+        dedupe_ms="" if dedupe is None else round(dedupe * 1000),
+    )  # fmt: skip

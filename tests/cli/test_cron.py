@@ -1,0 +1,125 @@
+"""`jobq cron`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobq.jobs.codec import decode
+from jobq.jobs.ticks import tick_of
+from jobq.queue.queue import Queue
+
+MODULE = """
+from jobq import job, schedule
+
+@job(queue="low", name="shop.digest", timeout=90)
+@schedule("30 2 * * *", tz="Europe/Berlin")
+@schedule("0 7 * * *", name="morning")
+@schedule(every="1m", name="often", missed="all", overlap="allow")
+def digest(): ...
+"""
+
+
+@pytest.fixture
+def module(bare: Path) -> str:
+    (bare / "shop_of_schedules.py").write_text(MODULE)
+    return "shop_of_schedules"
+
+
+def test_next_prints_local_times(line: Any) -> None:
+    ended = line("cron", "next", "0 7 * * 1-5", "--tz", "Europe/Berlin", "-n", "3", "--json")
+
+    times = [datetime.fromisoformat(record["local"]) for record in ended.records]
+    assert [(at.hour, at.weekday() < 5) for at in times] == [(7, True)] * 3
+    assert len(line("cron", "next", "--every", "10m").out.splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("next", "0 7 * *"), "has 4 fields; write minute"),
+        (("next",), "one of the two"),
+        (("next", "@daily", "--tz", "Mars"), "can't be used as a time zone"),
+        (("pause", "nobody"), "there is no schedule 'nobody'"),
+        (("add", "a b", "x.y", "--every", "1m"), "without spaces"),
+        (("add", "a", "x.y", "--every", "1m", "--overlap", "never"), "is not one of 'skip'"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_in_words(cli: Any, words: tuple[str, ...], says: str) -> None:
+    ended = cli("cron", *words)
+
+    assert ended.code == 2
+    assert says in ended.err
+
+
+def test_lint_warns_of_what_modules_declare(line: Any, module: str) -> None:
+    ended = line("cron", "lint", "--import", module, "--json")
+
+    assert ended.code == 1
+    warnings = [(record["name"], record["warning"]) for record in ended.records]
+    assert [name for name, _ in warnings] == ["shop.digest", "morning", "often", "often"]
+    for (_, text), words in zip(
+        warnings,
+        ("02:30 doesn't exist in Europe/Berlin", "in UTC", "pile up", "missed='all'"),
+        strict=True,
+    ):
+        assert words in text
+
+
+def test_schedule_is_added_listed_paused_run_and_removed(cli: Any, queue: Queue) -> None:
+    added = cli("cron", "add", "nightly", "x.y", "a", "n=2", "--cron", "@daily", "-q", "low")
+    assert (added.code, added.out) == (0, "low: nightly added\n")
+    [row] = cli("cron", "list", "--json").records
+    assert (row["queue"], row["name"], row["job"], row["rule"]) == (
+        "low",
+        "nightly",
+        "x.y",
+        "@daily",
+    )
+    assert (row["from"], row["state"], row["last"]) == ("added", "", "")
+    assert datetime.fromisoformat(row["next"]).hour == 0
+    assert "nightly" in cli("cron", "list").out
+
+    assert cli("cron", "pause", "nightly").out == "low: nightly paused\n"
+    assert cli("cron", "pause", "nightly").out == "low: nightly paused already\n"
+    assert cli("cron", "list", "--json").records[0]["state"] == "paused"
+    assert cli("cron", "resume", "nightly").code == 0
+
+    mid = cli("cron", "run-now", "nightly").out.strip()
+    [message] = queue.dequeue(5).messages
+    call = decode(message.content)
+    tick = tick_of(call.headers)
+    assert (message.mid, call.job, call.args, call.kwargs) == (mid, "x.y", ["a"], {"n": 2})
+    assert tick is not None and tick.schedule == "nightly"
+    [entry] = cli("cron", "history", "nightly", "--json").records
+    assert (entry["name"], entry["outcome"], entry["mid"]) == ("nightly", "enqueued", mid)
+    assert mid in cli("cron", "history").out
+
+    assert cli("cron", "remove", "nightly").out == "low: nightly removed\n"
+    assert cli("cron", "list", "--json").records == []
+
+
+def test_schedule_of_code_is_changed_in_code(cli: Any, queue: Queue) -> None:
+    queue.admin.schedule("declare", "s", '{"name":"s","job":"app.jobs.s","cron":"@daily"}')
+    queue.list_in_directory()
+
+    refused = cli("cron", "add", "s", "x.y", "--every", "1m", "-q", "low")
+    assert "s is declared in the code of app.jobs.s; pause it, or change it there" in refused.err
+    assert cli("cron", "remove", "s").code == 2
+    assert cli("cron", "pause", "s").code == 0
+    assert cli("cron", "remove", "s", "--force").code == 0
+
+
+def test_what_others_wrote_is_shown_and_stops_nothing(cli: Any, queue: Queue, redis: Any) -> None:
+    queue.list_in_directory()
+    redis.hset(
+        f"{queue.prefix}schedules",
+        mapping={"good": 'a{"name":"good","job":"x","cron":"@daily"}', "bad": b"a\xff"},
+    )
+    redis.hset(f"{queue.prefix}ticks", "alone", "x")
+
+    rows = {row["name"]: row["state"] for row in cli("cron", "list", "--json").records}
+    assert rows == {"good": "", "bad": "unreadable", "alone": "no definition"}
