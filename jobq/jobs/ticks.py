@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
-from zoneinfo import ZoneInfo
 
 HEADER = "jobq-tick"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,6 +40,8 @@ def tick_of(headers: Mapping[str, str]) -> Tick | None:
 
 def moment(at_ms: int, zone: str) -> datetime:
     """An epoch ms in a zone; in UTC if that zone isn't known here."""
+    from zoneinfo import ZoneInfo
+
     at = _EPOCH + timedelta(milliseconds=at_ms)
     try:
         return at.astimezone(ZoneInfo(zone))

@@ -53,7 +53,7 @@ def test_every_option_names_its_variables_in_the_help(line: Any, path: tuple[str
     for option in LEAVES[path].params:
         if isinstance(option, click.Option) and option.name != "help":
             assert isinstance(option, Option), option.name
-            variable = "_".join(("JOBQ", *path, option.key)).upper()
+            variable = "_".join(("JOBQ", *path, option.key)).upper().replace("-", "_")
             assert variable in shown
             assert option.help
 
