@@ -30,8 +30,8 @@ from jobq.jobs.ticks import moment
 from jobq.queue.queue import Queue
 from jobq.queue.types import Schedules
 from jobq.schedules.declared import schedules_of
+from jobq.schedules.definition import Owed, Schedule, checked_schedule, decoded, encoded
 from jobq.schedules.lint import findings
-from jobq.schedules.schedule import Owed, Schedule, checked_schedule, decoded, encoded
 from jobq.schedules.scheduler import enqueue_tick
 
 LISTED = Listing(

@@ -9,7 +9,7 @@ from jobq.durations import Duration
 from jobq.errors import ConfigError
 from jobq.jobs.job import Job
 from jobq.jobs.registry import Registry
-from jobq.schedules.schedule import Missed, Overlap, Schedule, checked_schedule
+from jobq.schedules.definition import Missed, Overlap, Schedule, checked_schedule
 
 F = TypeVar("F", bound=Callable[..., Any])
 #: Where a function keeps what was declared. `@job` copies it to the job.
@@ -52,7 +52,7 @@ class Declared(NamedTuple):
 
 
 def schedule(cron: str | None = None, /, **options: Unpack[ScheduleOptions]) -> Callable[[F], F]:
-    """Have workers enqueue a call of this job at the times of a cron expression, or every so often.
+    """Have workers enqueue a call of this job at the times of a cron expression, or after each interval.
 
     Put it on a function with `@job`, above or below it, once for each schedule.
     """

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
 
+from jobq.schedules.definition import Schedule
 from jobq.schedules.expressions import Cron
-from jobq.schedules.schedule import Schedule
 
 #: How far lint looks for changes of clocks, and how many ticks for the shortest time between two.
 DAYS, TICKS = 400, 200

@@ -20,18 +20,18 @@ from jobq.jobs.ticks import HEADER
 from jobq.queue.queue import Queue
 from jobq.queue.types import Schedules, Ticked
 from jobq.schedules.declared import declared_in
-from jobq.schedules.schedule import Owed, Schedule, decoded, encoded, following, owed
+from jobq.schedules.definition import Owed, Schedule, decoded, encoded, following, owed
 
 logger = logging.getLogger("jobq.schedules")
 
-#: The longest time between two looks: as long as it takes at most until an added schedule is noticed.
+#: The longest time between two looks. An added schedule is noticed within it.
 LOOK_S = 10.0
 #: After a tick, each process waits a random part of this time, and sees whether another one was faster.
 WAIT_S = 0.3
 RETRY_S = 1.0
 #: A last tick that is further ahead than this was written when the server's clock was ahead.
 CLOCK_MS = 60_000
-#: Calls of one look at a queue; the rest waits for the next one. Leases must be renewed meanwhile.
+#: Calls of one look at a queue; the rest waits for the next one, since leases must be renewed.
 MOST_CALLS = 20
 
 #: (number of the queue, call) -> whether the server answered.

@@ -15,7 +15,7 @@ from jobq.jobs.middleware import Middlewares
 from jobq.jobs.signing import seal_of
 from jobq.jobs.ticks import tick_of
 from jobq.queue.types import Ending
-from jobq.schedules.schedule import Schedule, encoded
+from jobq.schedules.definition import Schedule, encoded
 from jobq.schedules.scheduler import Scheduler
 
 START = 1_800_000_000_000  # a whole hour

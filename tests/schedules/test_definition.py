@@ -13,7 +13,7 @@ from jobq.errors import ConfigError
 from jobq.jobs.middleware import Middlewares
 from jobq.jobs.ticks import HEADER, Tick, tick_of
 from jobq.schedules.declared import declared_in, schedules_of
-from jobq.schedules.schedule import Owed, Schedule, decoded, encoded, owed
+from jobq.schedules.definition import Owed, Schedule, decoded, encoded, owed
 
 pytestmark = pytest.mark.one_server
 HOUR = 3_600_000
