@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from jobq.errors import Dead, JobAborted, JobqError, JobTimeout, Outcome, Retry, Snooze
     from jobq.jobs import middleware, retry
     from jobq.jobs.context import Context, current
+    from jobq.jobs.deaths import DeadCall
     from jobq.jobs.job import AsyncJob, Job, SyncJob
     from jobq.jobs.registry import Registry, default_registry, job
     from jobq.jobs.results import Receipt
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
     from jobq.schedules.declared import schedule
 
 __all__ = [
-    "AsyncJob", "Client", "Context", "Dead", "Ending", "Job", "JobAborted", "JobTimeout", "JobqError", "Lease",
-    "Limit", "Message", "Outcome", "Queue", "Receipt", "Registry", "Retry", "Slots", "Snooze", "SyncJob", "__version__",
+    "AsyncJob", "Client", "Context", "Dead", "DeadCall", "Ending", "Job", "JobAborted", "JobTimeout", "JobqError",
+    "Lease", "Limit", "Message", "Outcome", "Queue", "Receipt", "Registry", "Retry", "Slots", "Snooze", "SyncJob",
+    "__version__",
     "config", "connect", "current", "default_client", "default_registry", "errors", "events", "job", "middleware",
     "retry", "schedule", "set_default_client",
 ]  # fmt: skip
@@ -53,6 +55,7 @@ _NAMES = {
     "jobq.queue.types": ("Ending", "Lease", "Message"),
     "jobq.errors": ("Dead", "JobAborted", "JobTimeout", "JobqError", "Outcome", "Retry", "Snooze"),
     "jobq.jobs.context": ("Context", "current"),
+    "jobq.jobs.deaths": ("DeadCall",),
     "jobq.jobs.job": ("AsyncJob", "Job", "SyncJob"),
     "jobq.jobs.results": ("Receipt",),
     "jobq.limits.limit": ("Limit",),

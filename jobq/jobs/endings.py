@@ -202,6 +202,11 @@ class Unrunnable:
             **stored,  # type: ignore[arg-type]
         )  # fmt: skip
 
+    def nothing(self, message: Message) -> Ending:
+        """For a message about a death that leads to no call: done."""
+        record = self._record(message, "jobq.on_dead", "", {})
+        return Ending(mid=message.mid, token=message.token, record=record)
+
     def broken(self, queue: str, message: Message, error: Exception) -> Ending:
         """For an unexpected error while reading the message: retried for a while, then dead."""
         why = f"reading it failed: {summary(error)}"

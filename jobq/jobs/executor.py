@@ -25,6 +25,7 @@ from jobq.events import ago_ms, attempt_record, in_utc, trace_id
 from jobq.jobs.admission import arun_admitted, run_admitted
 from jobq.jobs.codec import UnknownVersionError, decode
 from jobq.jobs.context import Call, Checkpoint, Context, JobLines, ReportProgress, running
+from jobq.jobs.deaths import ON_DEAD, FindDead, dead_call, dead_id_in
 from jobq.jobs.endings import UnknownJobs, Unrunnable, failed_ending
 from jobq.jobs.forks import ForkedProcessError, Home, leave
 from jobq.jobs.middleware import Middlewares, around_run
@@ -119,6 +120,8 @@ class Executor:
         self.log: JobLines | None = None
         #: Keeps the checkpoints of jobs, and reads them.
         self.checkpoint: Checkpoint | None = None
+        #: Finds the dead message that a message about a death names.
+        self.find_dead: FindDead | None = None
         self._rss_kib = 0
         self._runs = 0
 
@@ -129,6 +132,8 @@ class Executor:
         """
         try:
             content = message.content
+            if content.startswith(ON_DEAD):
+                return self._on_dead(queue, message)
             if self._seal is not None or content.startswith(MARK):
                 content = opened(self._seal, queue, message.mid, content)
             envelope = decode(content)
@@ -167,6 +172,23 @@ class Executor:
             return call
         except Exception as error:
             return self._unresolved(queue, message, error)
+
+    def _on_dead(self, queue: str, message: Message) -> Call | Ending:
+        """The call of a dead message's on_dead. The message is done if there is nothing to call."""
+        dead = self.find_dead and self.find_dead(queue, dead_id_in(message.content))
+        if not dead:
+            return self._unrunnable.nothing(message)
+        try:
+            died = dead_call(self._seal, queue, dead)
+        except CodecError:
+            return self._unrunnable.nothing(message)
+        job = self.registry.find(died.job)
+        if job is None:
+            why = f"no job {died.job!r:.200} here, whose on_dead is to be called"
+            return self._unrunnable.ending(queue, message, died.job, why, died.headers)
+        if job.on_dead is None:
+            return self._unrunnable.nothing(message)
+        return Call(job.on_dead, message, queue, [died], {}, died.headers, died.died_at)
 
     def _unresolved(self, queue: str, message: Message, error: Exception) -> Ending:
         try:

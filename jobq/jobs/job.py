@@ -388,6 +388,7 @@ class Job(Generic[P, R]):
         self.rules = Rules(
             self.retries, policy, settings.get("retry_on"), settings.get("dead_on"), self.retry_for
         )
+        self.on_dead: Job[..., Any] | None = settings.get("on_dead")
         self.expires: float | None = settings.get("expires")
         self.timeout: float | None = settings.get("timeout")
         self.hard_timeout: float | None = settings.get("hard_timeout")

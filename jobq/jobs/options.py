@@ -67,7 +67,9 @@ class Options(TypedDict, total=False):
 #: What travels with a message when `.options(...)` changes it.
 TRAVELLING = ("retries", "retry_for", "timeout", "hard_timeout", "result_ttl")
 #: What `@job(...)` also takes.
-_ONLY_DECLARED = frozenset(("name", "retry", "retry_on", "dead_on", "registry", "limits"))
+_ONLY_DECLARED = frozenset(
+    ("name", "retry", "retry_on", "dead_on", "on_dead", "registry", "limits")
+)
 
 
 def checked_options(given: Mapping[str, Any], *, declaring: bool) -> dict[str, Any]:
@@ -226,6 +228,12 @@ def _limits(name: str, value: Any) -> tuple[Any, ...]:
     return tuple(sorted(limits, key=lambda one: (one.rank, one.name)))
 
 
+def _callback(name: str, value: Any) -> Any:
+    if value is None or callable(value):
+        return value
+    raise ConfigError(f"on_dead={value!r} can't be called; give a job, or a function of a DeadCall")
+
+
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "queue": _queue,
     "client": _as_given,
@@ -254,6 +262,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "retry": _policy,
     "retry_on": checked_filter,
     "dead_on": checked_filter,
+    "on_dead": _callback,
     "registry": _as_given,
     "limits": _limits,
 }

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 from jobq.errors import ConfigError, JobAlreadyRegisteredError, JobNotFoundError
 from jobq.jobs.admission import JobLimit
 from jobq.jobs.codec import MAX_NAME
+from jobq.jobs.deaths import DeadCall
 from jobq.jobs.job import AsyncJob, Job, SyncJob
 from jobq.jobs.middleware import Middlewares, everywhere
 from jobq.jobs.options import Options, checked_options
@@ -71,13 +72,15 @@ class Declaration(Options, total=False):
 
     retry: the policy, or a function of (failures, error). retry_on, dead_on: exception classes or a
     function of the error; an error not in retry_on, or in dead_on, is dead at once. limits: each is asked before the
-    job starts; while one refuses, the job waits and its attempt isn't counted.
+    job starts; while one refuses, the job waits and its attempt isn't counted. on_dead: a job or a function that a
+    worker calls with a DeadCall once a message of this job is dead.
     """
 
     name: str
     retry: Policy
     retry_on: ErrorFilter | list[type[BaseException]] | None
     dead_on: ErrorFilter | list[type[BaseException]] | None
+    on_dead: Callable[[DeadCall], Any] | None
     registry: Registry
     limits: Sequence[JobLimit]
 
@@ -98,6 +101,9 @@ class Decorator:
         settings = checked_options(self._declared, declaring=True)
         name = checked_job_name(settings.pop("name", None) or job_name(function))
         registry: Registry = settings.pop("registry", default_registry)
+        on_dead = settings.get("on_dead")
+        if on_dead is not None and not isinstance(on_dead, Job):
+            settings["on_dead"] = job(name=f"{name}.on_dead", registry=registry)(on_dead)
         kind = AsyncJob if inspect.iscoroutinefunction(function) else SyncJob
         made: Job[..., Any] = kind(function, name, settings, registry.middleware)
         registry.add(made)

@@ -109,7 +109,8 @@ class Admin:
     def dead(self, offset: int = 0, limit: int = 100, *, mid: str = "") -> list[DeadMessage]:
         """One page of the dead, newest first: at most 1,000, and about 256 KiB, so perhaps fewer than `limit`.
 
-        With `mid`, only the newest dead message of that mid. `attempts` is -1 for an entry whose record is damaged.
+        With `mid`, only the newest dead message of that mid, or the one of that dead id. `attempts` is -1 for an entry
+        whose record is damaged.
         """
         _check_page(offset, limit)
         reply = self.scripts["dead"].run({"mid": mid, "offset": offset, "limit": limit})
@@ -176,7 +177,9 @@ class Admin:
         age_ms = None if age is None else round(duration_s(age) * 1000)
         if age_ms is not None and not 1 <= age_ms <= LONGEST_MS:
             raise ConfigError(f"age={age!r} is out of range; take a millisecond to 100 years")
-        reply = self.scripts["retention"].run({"most": most or "", "age_ms": age_ms or ""})
+        reply = self.scripts["retention"].run(
+            {"most": most or "", "age_ms": age_ms or "", "on_dead": ""}
+        )
         found = [_number(word or b"") for word in reply]
         kept = DeadLimits()
         return DeadLimits(
@@ -184,6 +187,10 @@ class Admin:
             kept.age_s if found[1] is None else found[1] / 1000,
             found[2] or 0,
         )
+
+    def call_on_dead(self) -> None:
+        """From now on each death adds a message, by which a worker calls what the job declares as on_dead."""
+        self.scripts["retention"].run({"most": "", "age_ms": "", "on_dead": "1"})
 
     def fsck(self) -> list[Violation]:
         """The violated invariants; nothing is repaired. Calls are bounded, so it is safe while the queue is in use."""

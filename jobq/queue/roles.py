@@ -35,7 +35,8 @@ _RESULTS = ("blmove", "exists", "lindex")
 ROLES = {
     "producer": Role(_PRODUCER, _RESULTS, ("sadd",)),
     "worker": Role(
-        (*_PRODUCER, "checkpoint", "close", "collect", "counts", "dequeue", "extend", "finish", "progress", "release",
+        (*_PRODUCER, "checkpoint", "close", "collect", "counts", "dead", "dequeue", "extend", "finish", "progress",
+         "release", "retention",
          "schedule", "schedules", "tick"),
         (*_RESULTS, "blpop", "hget", "lmpop", "lpop"), ("sadd", "smembers"),
         ("hset", "hdel", "hget", "hkeys", "hgetall"),

@@ -147,6 +147,7 @@ class Child:
         self.timers = Timers(2 * self.settings.prefetch_s, self._look_around)
         self.executor = self._executor()
         self.executor.checkpoint = self.queues.checkpoint
+        self.executor.find_dead = self.queues.find_dead
         self.log = plan.log
         if self.log is not None:
             self.executor.log = self.log

@@ -22,7 +22,7 @@ from jobq.config import WorkerSettings
 from jobq.errors import JobqError, ScriptError, UnavailableError
 from jobq.jobs.signing import seal_of
 from jobq.queue.queue import Queue
-from jobq.queue.types import CallAhead, Dequeued, Ending, Finished, Lease, Message
+from jobq.queue.types import CallAhead, DeadMessage, Dequeued, Ending, Finished, Lease, Message
 from jobq.worker import logger
 from jobq.worker.done_calls import DoneCalls
 from jobq.worker.queue_client import (
@@ -300,6 +300,11 @@ class ChildQueues:
     def checkpoint(self, queue: str, mid: str, token: str, value: str) -> str | None:
         """Keep or read the checkpoint of a running job."""
         return self._progress[queue].checkpoint(mid, token, value)
+
+    def find_dead(self, queue: str, dead_id: str) -> DeadMessage | None:
+        """Return a dead message, or None if it isn't among the dead."""
+        found = self._progress[queue].admin.dead(mid=dead_id)
+        return found[0] if found and found[0].dead_id == dead_id else None
 
     # Give back.
 

@@ -30,10 +30,17 @@ class QueueUpkeep:
     """Queues are given in the order in which children number them."""
 
     def __init__(
-        self, queues: Sequence[Queue], settings: WorkerSettings, health: QueueHealth
+        self,
+        queues: Sequence[Queue],
+        settings: WorkerSettings,
+        health: QueueHealth,
+        *,
+        on_dead: bool = False,
     ) -> None:
         self._queues, self._settings, self._health = queues, settings, health
         self._outages = OutageLog([queue.name for queue in queues])
+        # Queues that don't know yet that deaths add messages.
+        self._to_note = set(range(len(queues))) if on_dead else set[int]()
         # Queues whose calls the server refuses the supervisor. Children note their own troubles.
         self._refused: dict[int, QueueTrouble] = {}
         self._not_before: dict[int, int] = {}
@@ -110,6 +117,9 @@ class QueueUpkeep:
 
     def _collect(self, index: int, limit: int = 100) -> None:
         self._asked_at[index] = now = boot_ns()
+        if index in self._to_note:
+            self._queues[index].admin.call_on_dead()
+            self._to_note.discard(index)
         left = self._queues[index].admin.upkeep(limit, crash_limit=self._settings.crash_limit)
         self._due.pop(index, None)
         if left.circle or left.surplus:

@@ -8,17 +8,18 @@ import socket
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from jobq.client.connection import Client
 from jobq.client.functions import check_library
 from jobq.config import WorkerSettings
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, JobqError
 from jobq.jobs.context import JobLines
 from jobq.jobs.forks import Home
 from jobq.jobs.registry import Registry
 from jobq.queue.outage import switch_off_buffers
+from jobq.queue.queue import Queue
 from jobq.worker import exit_codes, logger
 from jobq.worker.child import Hooks, PoolPlan
 from jobq.worker.feeder import Source
@@ -60,6 +61,7 @@ def run_worker(
     warn_of_unserved(client, registry, settings)
     if client.settings.functions:
         check_library(client)
+    _note_on_dead(client, registry, settings)
     client.close()
     alive_read, alive_write = os.pipe()
     health = QueueHealth(len(settings.queues))
@@ -72,6 +74,14 @@ def run_worker(
         finally:
             os.close(alive_read)
             os.close(alive_write)
+
+
+def _note_on_dead(client: Client, registry: Registry, settings: WorkerSettings) -> None:
+    """Have deaths add messages before the first job runs. If the server is away, the supervisor does it later."""
+    if any(job.on_dead is not None for job in registry):
+        with suppress(JobqError):
+            for name, _ in settings.queues:
+                Queue(name, client).admin.call_on_dead()
 
 
 def _loaded(load: Callable[[], object], registry: Registry) -> bool:

@@ -69,7 +69,8 @@ class Supervisor:
         self.keeping = Keeping(keeper, self.client, settings.lease_s) if keeper else None
         names = [queue.name for queue in self.queues]
         self.heartbeat = Heartbeat(self.client, settings, names, plan.registry)
-        self.upkeep = QueueUpkeep(self.queues, settings, plan.health)
+        on_dead = any(job.on_dead is not None for job in plan.registry)
+        self.upkeep = QueueUpkeep(self.queues, settings, plan.health, on_dead=on_dead)
         make = None if settings.burst else plan.hooks.ticks
         self.ticks = make(self.queues, plan.registry) if make else None
         # Children that exited, with the queues in which what they held must still be ended.

@@ -1,5 +1,5 @@
 -- ending: what becomes of a held message when its attempt ends. Newer content wins over every outcome.
--- needs: dead dead_messages messages options nattempts ncrashes requeue tokens generations last_dead meta add_to any count_of emit forget now_ms start_newer to_ready unlock_to_wait
+-- needs: dead dead_messages messages options nattempts ncrashes requeue tokens generations last_dead meta add_to any count_of emit forget level max_content now_ms start_newer to_ready unlock_to_wait
 -- How many dead messages a queue keeps, and how long, unless its meta says otherwise.
 local DEAD_MAX, DEAD_AGE_MS = 10000, 15552000000
 
@@ -24,6 +24,24 @@ local function evict(most, new)
   return 0
 end
 
+-- What such a message begins with. No content of a call that jobq makes is equal in that.
+local ON_DEAD = '{"job":"jobq.on_dead","args":["'
+
+-- Once a worker knows a job with on_dead, each death adds a message, by which a worker calls that. It is written in the
+-- same call, so there is one for each death, whoever finds it out. The death of such a message adds none.
+local function call_on_dead(id, content)
+  if string.sub(content, 1, #ON_DEAD) == ON_DEAD or redis.call('HGET', meta, 'on_dead') ~= '1' then return end
+  local mid = 'on_dead:' .. string.gsub(string.sub(id, -500), '^[\128-\191]+', '')
+  local call = ON_DEAD .. string.gsub(string.gsub(id, '[\\"]', '\\%0'), '%c', '?') .. '"]}'
+  if redis.call('HSETNX', messages, mid, call) == 0 then return end
+  if #call > max_content then
+    max_content = #call
+    redis.call('HSET', meta, 'max_content', max_content)
+  end
+  to_ready(mid)
+  if level == 'all' then emit('enqueued', mid, now_ms, '\31\31\31\31\31\31\31\31\31' .. #call) end
+end
+
 -- Each death makes room for itself and for one more, so that a queue over its limits comes back to them.
 local function to_dead(mid, reason)
   evict(2, 1)
@@ -32,8 +50,10 @@ local function to_dead(mid, reason)
   local own = string.match(redis.call('HGET', options, mid) or ',', '^%d*,%d*') or ','
   local head = {count_of(nattempts, mid), count_of(ncrashes, mid), own, #reason, reason}
   redis.call('ZADD', dead, now_ms, id)
-  redis.call('HSET', dead_messages, id, table.concat(head, '\31') .. (redis.call('HGET', messages, mid) or ''))
+  local content = redis.call('HGET', messages, mid) or ''
+  redis.call('HSET', dead_messages, id, table.concat(head, '\31') .. content)
   redis.call('HSET', last_dead, mid, id)
+  call_on_dead(id, content)
 end
 
 -- One more crash of `mid`, which has left its place: to ready, or to the dead at the limit of crashes, 0 for none.

@@ -1,11 +1,11 @@
 #!lua flags=no-writes
 --[[
-dead: one page of the dead, newest first, of about 256 KiB at most; or the newest of one mid.
+dead: one page of the dead, newest first, of about 256 KiB at most; or the newest of one mid, or one.
 
 KEYS
   dead:zset dead_messages:hash last_dead:hash
 ARGV
-  mid     '' = all
+  mid     or a dead id, '' = all
   offset  of the page, from 0
   limit   1-1000
 RETURNS  {per message: dead id, died_at, attempts, ncrashes, reason, content}; attempts -1: what is stored isn't
@@ -40,7 +40,7 @@ local function look_at(id)
 end
 
 if mid ~= '' then
-  local id = redis.call('HGET', last_dead, mid)
+  local id = redis.call('HEXISTS', dead_messages, mid) == 1 and mid or redis.call('HGET', last_dead, mid)
   if id then look_at(id) end
   return page
 end

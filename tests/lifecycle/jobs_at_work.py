@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from jobq import JobAborted, Retry, current, job
+from jobq import DeadCall, JobAborted, Retry, current, job
 from jobq.jobs import retry
 from jobq.worker.shared_state import SharedSlots
 
@@ -183,6 +183,20 @@ def grows(ledger: str, name: str, megabytes: int) -> None:
 
 
 KEPT: list[bytes] = []
+
+
+def tell(died: DeadCall) -> None:
+    """Note a death."""
+    ledger, name = died.args
+    note(ledger, name, "died", job=died.job, crashes=died.crashes, reason=died.reason)
+
+
+@job(name="dies", retries=0, on_dead=tell, **HERE)
+def dies(ledger: str, name: str) -> None:
+    """Fail, or end this process."""
+    if name == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise ValueError("bad")
 
 
 @job(name="resumes", **HERE)

@@ -62,6 +62,18 @@ def test_job_of_a_killed_child_goes_on_from_its_checkpoint(queue, start, send, l
     assert [line["step"] for line in ledger.lines("step")] == [1, 2, 2, 3]
 
 
+def test_on_dead_is_called_once_for_a_failure_and_for_a_crash(queue, start, send, ledger):
+    send("dies", "fails")
+    send("dies", "killed")
+    start("--processes", "1", "--crash-limit", "1")
+    until(lambda: len(ledger.lines("died")) == 2)
+    until(lambda: queue.admin.counts().messages == 0)
+    [failed], [killed] = ledger.lines("died", "fails"), ledger.lines("died", "killed")
+    assert (failed["job"], failed["crashes"], killed["crashes"]) == ("dies", 0, 1)
+    assert "ValueError: bad" in failed["reason"] and "SIGKILL" in killed["reason"]
+    assert len(queue.admin.dead()) == 2
+
+
 def test_job_of_a_killed_child_does_not_wait_for_its_lease(start, send, ledger):
     start("--processes", "1", "--lease", "1h")
     send("gated", "a")

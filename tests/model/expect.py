@@ -55,10 +55,32 @@ def crashed(w: World, mid: str, dead: bool) -> None:
 
 def buried(record: Record, mid: str) -> None:
     """The run that just ended is dead; newer content lives on."""
+    record.died += 1
     # The content of a run that newer content waits behind is not the world's business any more.
     record.dead += ((f"{mid}#{record.generation}", "" if record.fresh else record.content),)
     if not record.fresh:
         record.settle()
+
+
+ON_DEAD = '{"job":"jobq.on_dead","args":["'
+
+
+def taken_deaths(m: Machine, w: World) -> None:
+    """Each message about a death is of one that happened; another program takes all of them, without a trace."""
+    places = [m.command(w.clock, "LRANGE", key, 0, -1) for key in ("ready", "circle")]
+    mids = [mid for place in places for mid in map(str, place.values()) if mid not in w.records]
+    for mid in mids:
+        dead_id = mid.removeprefix("on_dead:")
+        record = w.records[dead_id.partition("#")[0]]
+        need(record.died, f"{mid} is about no death")
+        need(m.command(w.clock, "ZSCORE", "dead", dead_id), f"{mid} names none of the dead")
+        record.died -= 1
+        call = str(m.command(w.clock, "HGET", "messages", mid))
+        need(call == f'{ON_DEAD}{dead_id}"]}}', f"{mid} calls {call}")
+        for key in ("messages", "locks", "tokens", "nattempts"):
+            m.command(w.clock, "HDEL", key, mid)
+        for key in ("ready", "circle"):
+            m.command(w.clock, "LREM", key, 1, mid)
 
 
 def lease_of(w: World, record: Record) -> int:
@@ -72,6 +94,8 @@ def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None
     need(not (rows and w.paused) and bool(paused) == w.paused, "handed out while paused")
     for i in range(0, len(rows), 7):
         mid, content, attempt, ncrashes, generation, lock_at, unknowns = rows[i : i + 7]
+        if w.scope.on_dead and str(mid).startswith("on_dead:"):
+            continue
         record, token = w.records[str(mid)], f"{worker}.{w.numbers[worker]}.{i // 7}"
         need(not record.token, f"I6 {mid} handed out while {record.token} holds it")
         need(
@@ -108,4 +132,6 @@ def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None
         )
         record.attempts, record.token, record.until = record.attempts + 1, token, int(str(lock_at))
         w.holds[worker] += (Hold(str(mid), token, str(content)),)
+    if w.scope.on_dead:
+        taken_deaths(m, w)
     need(rows or isinstance(sleep_ms, int), "no hand-out and no sleep")

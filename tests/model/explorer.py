@@ -9,7 +9,7 @@ from jobq.queue.fsck import PARTS
 from tests.model.actions import ACTIONS, Action, moves
 from tests.model.digest import digest
 from tests.model.drain import Drain
-from tests.model.expect import need, word_of
+from tests.model.expect import need, taken_deaths, word_of
 from tests.model.explored import Explored, Seen, way_to
 from tests.model.machine import Machine, Mutation, Violation, lap_of
 from tests.model.world import Scope, World, begin
@@ -34,8 +34,9 @@ class Explorer:
         started = time.perf_counter()
         self.machine.reset()
         world = begin(self.scope)
-        if self.scope.dead_max:
-            self.machine.run("retention", "", world.clock, self.scope.dead_max, "")
+        if self.scope.dead_max or self.scope.on_dead:
+            most, on_dead = self.scope.dead_max or "", "1" if self.scope.on_dead else ""
+            self.machine.run("retention", "", world.clock, most, "", on_dead)
         queue = deque([(self.machine.take(), world, 0)])
         self.came_from.append((0, ()))
         seen = Seen()
@@ -75,6 +76,12 @@ class Explorer:
         return found
 
     def _settle(self, world: World) -> None:
+        if world.scope.on_dead:
+            taken_deaths(self.machine, world)
+            silent = [mid for mid, record in world.records.items() if record.died]
+            need(not silent, f"no message tells of the death of {silent}")
+        for record in world.records.values():
+            record.died = 0
         if most := world.scope.dead_max:
             records, command = world.records.values(), self.machine.command
             died = sum(len(record.dead) for record in records)

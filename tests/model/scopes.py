@@ -149,6 +149,15 @@ SCOPES = (  # those that take long first
         dead_max=1,
     ),
     Scope(
+        "a message for each death",
+        {"plain": PLAIN, "requeue": REQUEUE},
+        {"enqueue": 2, "fail": 2, "forget": 2, "revive": 1, "cancel": 1},
+        endings=("done", "dead", "crashed"),
+        actions=("collect", "more"),
+        crash_limit=1,
+        on_dead=True,
+    ),
+    Scope(
         "checkpoints",
         {"update": UPDATE, "requeue": REQUEUE},
         {"enqueue": 2, "fail": 2, "forget": 1, "checkpoint": 2, "cancel": 1},

@@ -46,6 +46,8 @@ class Scope:
     ticks: tuple[int, ...] = ()
     """When a schedule has its ticks, from the start; the first is enqueued as the first mid, and so on."""
     overlap: str = "skip"
+    on_dead: bool = False
+    """Whether each death adds a message."""
     dead_max: int = 0
     """When set, so many of the dead are kept; else as many as by default."""
     idle: bool = False
@@ -85,6 +87,7 @@ class Record:
         self.latest = 0  # of a burst: newer content moves what waits no further than this
         self.cancelled = False  # what keeps the mid taken is a run that was cancelled, not a dedupe
         self.newer_options: tuple[int | str, int | str] = ("", "")  # of what is fresh
+        self.died = 0  # times, of which no message tells yet
         self.checkpoint = ""  # for the next attempt at this content
         self.dead: tuple[tuple[str, str], ...] = ()  # dead id, content
 
@@ -116,7 +119,7 @@ class Record:
         return (
             f"{self.content} {self.fresh} {waits} {until} {self.generation} {self.attempts} "
             f"{self.crashes} {self.unknowns} {self.lock} {dedupe} {newer_options} {self.dead} "
-            f"{self.cancelled} {self.checkpoint}"
+            f"{self.cancelled} {self.checkpoint} {self.died}"
         )
 
 

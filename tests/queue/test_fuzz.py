@@ -66,7 +66,7 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
         "release": Call(_numbered("held", held.token)),
         "repair": Call((NOW, "ready1", "held", "none")),
         "resume": Call(()),
-        "retention": Call((10, 1_000)),
+        "retention": Call((10, 1_000, "1")),
         "revive": Call(_numbered(dead_id)),
         "schedule": Call((NOW + 5_000, "resume", "nightly", "")),
         "schedules": Call((NOW, 10)),

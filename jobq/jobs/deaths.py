@@ -1,0 +1,59 @@
+"""What `@job(on_dead=…)` is called with, and the messages by which it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from jobq.jobs.codec import decode
+from jobq.jobs.signing import Seal, opened, shown_text
+from jobq.queue.types import DeadMessage
+
+#: What the content of such a message begins with: the script that makes a message dead writes it, in a queue where
+#: some job declares on_dead. It is never sealed. What it leads to is: the dead message.
+ON_DEAD = b'{"job":"jobq.on_dead","args":["'
+
+#: (queue, dead id) -> the dead message; None if it was revived, purged or evicted.
+FindDead = Callable[[str, str], DeadMessage | None]
+
+
+class DeadCall(msgspec.Struct, frozen=True):
+    """The call of a dead message, and what became of it. Times are epoch ms.
+
+    attempts, crashes: how often it was handed out, and how many of these ended with their process. reason: the last
+    error with its traceback, or how its process ended.
+    """
+
+    job: str
+    mid: str
+    queue: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    headers: dict[str, str]
+    enqueued_at: int
+    died_at: int
+    attempts: int
+    crashes: int
+    reason: str
+    dead_id: str
+
+    def __repr__(self) -> str:
+        # As with Message: arguments and headers are for the job alone.
+        return f"<DeadCall of {self.job!r}, {self.dead_id!r}>"
+
+
+def dead_id_in(content: bytes) -> str:
+    """The id in the content of such a message; CodecError if it has none."""
+    return str(decode(content).args[0])
+
+
+def dead_call(seal: Seal | None, queue: str, dead: DeadMessage) -> DeadCall:
+    """The call of a dead message; CodecError if it can't be read or isn't trusted."""
+    envelope = decode(opened(seal, queue, dead.mid, dead.content))
+    reason = shown_text(seal, "reason", queue, dead.mid, dead.reason)
+    return DeadCall(
+        envelope.job, dead.mid, queue, envelope.args, envelope.kwargs, envelope.headers,
+        envelope.enqueued_at, dead.died_at, dead.attempts, dead.ncrashes, reason, dead.dead_id,
+    )  # fmt: skip
