@@ -28,7 +28,7 @@ end
 local ON_DEAD = '{"job":"jobq.on_dead","args":["'
 
 -- Once a worker knows a job with on_dead, each death adds a message, by which a worker calls that. It is written in the
--- same call, so there is one for each death, whoever finds it out. The death of such a message adds none.
+-- same call, so there is one for each death. The death of such a message adds none.
 local function call_on_dead(id, content)
   if string.sub(content, 1, #ON_DEAD) == ON_DEAD or redis.call('HGET', meta, 'on_dead') ~= '1' then return end
   local mid = 'on_dead:' .. string.gsub(string.sub(id, -500), '^[\128-\191]+', '')

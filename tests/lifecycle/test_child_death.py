@@ -62,13 +62,13 @@ def test_job_of_a_killed_child_goes_on_from_its_checkpoint(queue, start, send, l
     assert [line["step"] for line in ledger.lines("step")] == [1, 2, 2, 3]
 
 
-def test_on_dead_is_called_once_for_a_failure_and_for_a_crash(queue, start, send, ledger):
+def test_on_dead_is_called_after_a_failure_and_after_a_crash(queue, start, send, ledger):
     send("dies", "fails")
     send("dies", "killed")
     start("--processes", "1", "--crash-limit", "1")
-    until(lambda: len(ledger.lines("died")) == 2)
-    until(lambda: queue.admin.counts().messages == 0)
-    [failed], [killed] = ledger.lines("died", "fails"), ledger.lines("died", "killed")
+    failed = until(lambda: ledger.lines("died", "fails"), "no on_dead after a failure")[0]
+    killed = until(lambda: ledger.lines("died", "killed"), "no on_dead after a crash")[0]
+    until(lambda: queue.admin.counts().messages == 0, "something is left")
     assert (failed["job"], failed["crashes"], killed["crashes"]) == ("dies", 0, 1)
     assert "ValueError: bad" in failed["reason"] and "SIGKILL" in killed["reason"]
     assert len(queue.admin.dead()) == 2
@@ -110,7 +110,7 @@ def test_failed_attempt_is_not_made_again_when_the_next_job_kills_its_child(
 ):
     send("again", "failed", 1)
     send("kills", "poison")
-    start("--processes", "1", "--crash-limit", "1")
+    worker = start("--processes", "1", "--crash-limit", "1")
     until(lambda: queue.admin.dead() and queue.admin.counts().messages == 0)
 
     assert [line["attempt"] for line in ledger.lines("start", "failed")] == [1, 2]
