@@ -110,7 +110,7 @@ def test_failed_attempt_is_not_made_again_when_the_next_job_kills_its_child(
 ):
     send("again", "failed", 1)
     send("kills", "poison")
-    worker = start("--processes", "1", "--crash-limit", "1")
+    start("--processes", "1", "--crash-limit", "1")
     until(lambda: queue.admin.dead() and queue.admin.counts().messages == 0)
 
     assert [line["attempt"] for line in ledger.lines("start", "failed")] == [1, 2]
