@@ -37,6 +37,14 @@ _OPTIONS = (
     option("--can-update", "Replace the content of a waiting message with the same mid."),
     option("--can-requeue", "If the mid is running, run the new content after it."),
     option("--dedupe DURATION", "Refuse the mid for this long after the message is done."),
+    option("--unique", "Refuse a call like one that waits or runs: the same arguments."),
+    option("--until WHEN", "With --unique: until it is done, until its start, or this long."),
+    option(
+        "--on-conflict WORD", "With --unique: skip, raise, replace or requeue.  [default: skip]"
+    ),
+    option("--debounce DURATION", "Run once no like call came for this long."),
+    option("--at-most DURATION", "With --debounce: run after this long in any case."),
+    option("--throttle DURATION", "Refuse like calls for this long after the first."),
     option("--lease DURATION", "Least length of the message's lease.  [default: the worker's]"),
     option("--durability LEVEL", "Wait until the server confirms memory, disk or replicas=N."),
     option("--header NAME=TEXT", "headers", "Header of the message; repeatable.", multiple=True),

@@ -152,7 +152,7 @@ if next(lives) then
 end
 
 for i = FIXED + 1, drop_results == '1' and #ARGV or 0, 2 do
-  if words[i - FIXED] == 'added' then redis.call('UNLINK', KEYS[FIXED_KEYS + (i - FIXED + 1) / 2]) end
+  if words[i - FIXED] == 'added' then redis.call('DEL', KEYS[FIXED_KEYS + (i - FIXED + 1) / 2]) end
 end
 for i = FIXED + 1, level == 'all' and #ARGV or 0, 2 do
   if words[i - FIXED] ~= 'exists' then

@@ -174,3 +174,16 @@ def test_enqueue_has_a_flag_for_each_option_of_a_call() -> None:
     flags = {one.name for one in enqueue.params}
     named = {"client": "url"}
     assert {named.get(name, name) for name in Options.__annotations__} <= flags
+
+
+def test_unique_call_is_refused_while_one_with_the_same_arguments_waits(cli: Any) -> None:
+    first, again, other = (
+        cli("enqueue", "a.b", word, "--unique", "--json").records[0] for word in ("x", "x", "y")
+    )
+    assert (first["action"], again["action"], other["action"]) == ("added", "exists", "added")
+    assert first["mid"] == again["mid"]
+    told = cli("enqueue", "a.b", "x", "--unique", "--on-conflict", "raise")
+    assert told.code != 0 and "a.b" in told.err
+    assert cli("enqueue", "a.b", "x", "--until", "soon").code == 2
+    [late] = cli("enqueue", "a.b", "z", "--debounce", "5m", "--at-most", "1h", "--json").records
+    assert late["action"] == "added"

@@ -68,7 +68,8 @@ def allowed(redis, users):
 def call(redis, name):
     """A call of a command with arguments enough, its keys being a queue's."""
     [facts] = redis.execute_command("COMMAND", "INFO", name.upper()).values()
-    words = [name.upper(), *["1"] * (abs(facts["arity"]) - 1)]
+    words = name.upper().split("|")
+    words += ["1"] * (abs(facts["arity"]) - len(words))
     if facts["first_key_pos"]:
         words[facts["first_key_pos"]] = "jobq:{low}:x"
     return words
