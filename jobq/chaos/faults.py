@@ -50,6 +50,8 @@ FAULTS = {
         Fault("none", "no fault: the clean run", nothing),
         Fault("child-kill", "kill -9 of a worker process", workers.child_kill, bounds=SOON,
               threads=4),
+        Fault("limits-kill", "jobs that wait for limits, and kill -9 of a worker process", workers.limits_kill,
+              ("limits",), threads=2),
         Fault("worker-kill", "kill -9 of a supervisor", workers.worker_kill, (), SLOW, SHORT_S,
               bounds=AFTER_LEASE, per_second=HALF_LOAD),
         Fault("host-loss", "kill -9 of a supervisor and its processes", workers.host_loss, (), SLOW, SHORT_S,

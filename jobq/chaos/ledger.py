@@ -137,6 +137,7 @@ class History:
     crashes: list[InjectedFault] = field(default_factory=list)
     stalls: list[InjectedFault] = field(default_factory=list)
     orphans: list[int] = field(default_factory=list)
+    grants: list[int] = field(default_factory=list)
     poison: dict[str, int] = field(default_factory=dict)
     late: float = 0.0
     answered: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -188,6 +189,8 @@ def read(lines: Iterable[Line]) -> History:
 def _rest(history: History, line: Line) -> None:
     if line["word"] == "orphan":
         history.orphans.append(line["pid"])
+    elif line["word"] == "grant":
+        history.grants.append(line["started"])
     elif line["word"] == "poison":
         history.poison[line["mid"]] = line["limit"]
     elif line["word"] == "stall":

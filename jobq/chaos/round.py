@@ -37,7 +37,7 @@ QUICK_S = 0.3
 #: Messages per second; a slower drain counts as stopped.
 SLOWEST = 25
 #: Keys without a TTL that may stay: the listings, the queue's settings and events, and one wake marker.
-LASTING = ("events", "jobs", "meta", "queues", "running", "wake", "workers")
+LASTING = ("events", "jobs", "limits", "meta", "queues", "running", "wake", "workers")
 #: How often the machine's delay is measured.
 WAKEUP_S = 0.02
 

@@ -71,7 +71,8 @@ class Fault(NamedTuple):
     """A kind of fault, and the round in which it is injected.
 
     needs: "proxy"; "side", a second proxy for every other worker; "own", a server that may be killed; "alone",
-    because it disturbs every user of the server; "queues", workers that serve more than the tested queue; "shards",
+    because it disturbs every user of the server; "queues", workers that serve more than the tested queue;
+    "limits", jobs with limits; "shards",
     a Cluster of its own. pause_s: between injections, least and most. lease_s, crash_limit: of the workers.
     bounds: on what is measured. per_second: messages enqueued. preload: enqueue everything before the workers
     start. poison_every: one message in so many is poison, 0 for none. baseline: the fault whose rate this one's is

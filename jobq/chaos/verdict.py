@@ -9,6 +9,7 @@ from math import ceil
 from typing import NamedTuple
 
 from jobq.chaos.ledger import History, InjectedFault, Line, Run, read
+from jobq.chaos.limit_check import over_rate, over_slots
 from jobq.queue.audit import Audited
 
 
@@ -118,6 +119,8 @@ def _broken(
     yield "wrongly_dead", final.dead - set(history.poison)
     yield "undead", _undead(history, final)
     yield "orphans", map(str, history.orphans)
+    yield "over_rate", over_rate(history.grants)
+    yield "over_slots", over_slots(history.runs)
     yield "leaked", final.leaked
     yield "fsck", final.fsck
     yield "tracebacks", final.tracebacks

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
 from collections.abc import Callable
 
+from jobq.chaos.limit_check import STEM
+from jobq.chaos.producers import QUEUE, enqueue_content
 from jobq.chaos.round_setup import RoundSetup
 from jobq.chaos.workers import alive, children_of, signalled
+from jobq.queue.queue import Queue
 
 ORPHAN_S = 20.0
 
@@ -20,6 +24,16 @@ def child_kill(setup: RoundSetup) -> None:
         pid = setup.random.choice(children)
         with setup.injected("child-kill", [pid], cuts=True, spares=True):
             signalled(pid, signal.SIGKILL)
+
+
+def limits_kill(setup: RoundSetup, count: int = 10) -> None:
+    """Enqueue jobs that wait for limits, and kill -9 one process of a worker."""
+    queue, ledger = Queue(QUEUE, setup.client), setup.workers.ledger
+    for _ in range(count):
+        mid = f"{STEM}{setup.random.getrandbits(48):x}"
+        content = json.dumps({"job": "jobq.chaos.limited", "args": [mid]}).encode()
+        enqueue_content(queue, ledger, mid, content)
+    child_kill(setup)
 
 
 def worker_kill(setup: RoundSetup) -> None:

@@ -15,11 +15,13 @@ from typing import Any
 from jobq.chaos.bad_jobs import AMPLE_S, KINDS, LOOK_S, WAYS, gone, outlived
 from jobq.chaos.call_records import shorten_from_environment
 from jobq.chaos.ledger import Ledger
+from jobq.chaos.limit_check import RATE, RATE_NAME, SLOTS, SLOTS_NAME
 from jobq.chaos.producers import QUEUE
 from jobq.chaos.queue_faults import JOB_S, NEIGHBOUR
 from jobq.errors import JobAborted
-from jobq.jobs.context import current
+from jobq.jobs.context import Call, current
 from jobq.jobs.registry import job
+from jobq.limits import Grant, Limit, Slots
 from jobq.queue.queue import Queue
 from jobq.queue.types import CallAhead, Dequeued, Ending, Finished
 
@@ -30,6 +32,9 @@ ledger = Ledger(os.environ.get(FOLDER, ""))
 _finish, _finish_ahead = Queue.finish, Queue.finish_ahead
 _dequeue = Queue.dequeue
 _dequeue_ahead = Queue.dequeue_ahead
+_admit, _aadmit = Limit.admit, Limit.aadmit
+#: How long a limited job runs.
+LIMITED_S = 0.02
 
 
 def work(mid: str, seconds: float, padding: str = "") -> None:
@@ -92,6 +97,28 @@ def _forked(way: str) -> Iterator[float]:
 
 
 job(name="jobq.chaos.fork", queue=QUEUE)(fork_on_loop if os.environ.get(LOOP) else fork)
+
+
+LIMITS = [Limit(RATE_NAME, RATE), Slots(SLOTS_NAME, SLOTS)]
+
+
+def limited(mid: str) -> None:
+    """Run for a moment, if the limits allow."""
+    _note("start")
+    time.sleep(LIMITED_S)
+    _note("end")
+
+
+async def limited_on_loop(mid: str) -> None:
+    """The same on an event loop."""
+    _note("start")
+    await asyncio.sleep(LIMITED_S)
+    _note("end")
+
+
+job(name="jobq.chaos.limited", queue=QUEUE, limits=LIMITS)(
+    limited_on_loop if os.environ.get(LOOP) else limited
+)
 
 
 @job(name="jobq.chaos.neighbour", queue=NEIGHBOUR)
@@ -158,6 +185,22 @@ def finish_ahead(queue: Queue, endings: Sequence[Ending], **options: Any) -> Cal
     )
 
 
+def admit(limit: Limit, call: Call, worker: str) -> Grant:
+    """Limit.admit, recorded after."""
+    return _granted(_admit(limit, call, worker))
+
+
+async def aadmit(limit: Limit, call: Call, worker: str) -> Grant:
+    """Limit.aadmit, recorded after."""
+    return _granted(await _aadmit(limit, call, worker))
+
+
+def _granted(grant: Grant) -> Grant:
+    if grant:
+        ledger.write("grant", started=grant.started_ms, pid=os.getpid())
+    return grant
+
+
 def _noted(finished: Finished) -> Finished:
     if finished.dequeued is not None:
         _hand(finished.dequeued)
@@ -177,3 +220,5 @@ if ledger.folder:
     setattr(Queue, "dequeue", dequeue)  # noqa: B010
     setattr(Queue, "dequeue_ahead", dequeue_ahead)  # noqa: B010
     setattr(Queue, "finish_ahead", finish_ahead)  # noqa: B010
+    setattr(Limit, "admit", admit)  # noqa: B010
+    setattr(Limit, "aadmit", aadmit)  # noqa: B010

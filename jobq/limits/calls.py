@@ -10,6 +10,8 @@ from typing import Any
 from jobq.client.connection import Client, default_client
 from jobq.client.numbered_calls import BoundScripts, Callers, CallState, Values
 from jobq.client.scripts import Argument
+from jobq.jobs.admission import Admitted
+from jobq.jobs.context import Call
 from jobq.jobs.queues import ClientLike
 from jobq.limits import keys
 from jobq.protocols.kit.facade import AsyncFacade, BlockingFacade
@@ -68,6 +70,17 @@ class OnServer:
         self.name = name
         self._client: Any = client
         self._bound: LimitCalls | None = None
+
+    #: Those of a lower rank are asked first: slots before rates.
+    rank = 1
+
+    def admit(self, call: Call, worker: str) -> Admitted:
+        """For a job that is about to start."""
+        raise NotImplementedError
+
+    async def aadmit(self, call: Call, worker: str) -> Admitted:
+        """As admit."""
+        raise NotImplementedError
 
     @property
     def said(self) -> str:

@@ -99,9 +99,6 @@ class Limit(OnServer):
     server: `jobq limit set stripe 200/m`. Above 10,000 a span, at most a twentieth of the rate starts at once.
     """
 
-    #: A job's slots are taken before its starts are counted.
-    rank = 1
-
     def __init__(
         self, name: str, rate: str, *, margin: Duration = 0, client: ClientLike | None = None
     ) -> None:

@@ -182,6 +182,19 @@ def test_ledger_gives_back_what_was_written_and_leaves_out_a_torn_line(tmp_path)
     assert second["at"] == 1.5
 
 
+def limited_at_once(story, count):
+    for word in ("start", "end"):
+        for number in range(count):
+            story.run(word, f"limited-{number}", number)
+
+
+def test_limits_that_are_used_up_are_not_exceeded(story):
+    limited_at_once(story, 3)
+    for number in range(120):
+        story.say("grant", started=number // 40 * 1_001)
+    assert not broken(story.judged()).keys() & {"over_rate", "over_slots"}
+
+
 PLANTED = {
     "lost": lambda story: story.enqueue("a"),
     "unfinished": lambda story: {"waiting": frozenset("a")},
@@ -193,6 +206,8 @@ PLANTED = {
     "wrongly_dead": lambda story: {"dead": frozenset("a")},
     "undead": lambda story: poisoned(story, 4),
     "orphans": lambda story: story.say("orphan", pid=7),
+    "over_rate": lambda story: [story.say("grant", started=5 * n) for n in range(41)] and None,
+    "over_slots": lambda story: limited_at_once(story, 4),
     "leaked": lambda story: {"leaked": ("jobq:x",)},
     "fsck": lambda story: {"fsck": ("ready without message: a",)},
     "tracebacks": lambda story: {"tracebacks": ("worker1.log",)},

@@ -1,0 +1,33 @@
+"""The limits of a round, and what breaks them: too many starts in a span of the server's clock, or too many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from jobq.chaos.ledger import Run
+
+#: What limited jobs are called, and what limits them.
+STEM, RATE_NAME, SLOTS_NAME = "limited-", "chaos-rate", "chaos-slots"
+MOST, SPAN_MS, SLOTS = 40, 1_000, 3
+RATE = f"{MOST}/s"
+
+
+def over_rate(grants: Sequence[int]) -> Iterator[str]:
+    """Yield the moments, epoch ms, at which a start was granted that made too many."""
+    ordered = sorted(grants)
+    for first, later in zip(ordered, ordered[MOST:], strict=False):
+        if later - first <= SPAN_MS:
+            yield str(later)
+
+
+def over_slots(runs: Iterable[Run]) -> Iterator[str]:
+    """Yield the mids of limited jobs that ran to their end beside as many others as there are slots."""
+    ended = [run for run in runs if run.ended and run.mid.startswith(STEM)]
+    changes = sorted(
+        [(run.start, 1, run.mid) for run in ended] + [(run.last, -1, run.mid) for run in ended]
+    )
+    running = 0
+    for _, change, mid in changes:
+        running += change
+        if running > SLOTS:
+            yield mid
