@@ -12,7 +12,8 @@ local function keep_for_later(mid, content, given, action, own)
   return action, ''
 end
 
--- at_most_ms: the first content of a burst sets until when later ones may move the message. sign: '<' for what waits, '>' for what waits behind a run. begins: this content is the first one.
+-- at_most_ms: the first content of a burst sets until when later ones may move the message. sign: '<' for what waits, '>'
+-- for what waits behind a run. begins: this content is the first one.
 -- -> given, with the time and the options for this mid
 local function bounded(mid, given, sign, begins)
   if not given.at_most_ms then return given end

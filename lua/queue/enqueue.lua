@@ -42,17 +42,23 @@ if #KEYS == 22 and #ARGV == 14 and now .. delay_ms .. at .. lock_ms .. dedupe_ms
   local level, longest = unpack(redis.call('HMGET', meta, 'events', 'max_content'))
   local notes, nwake = redis.call('SCARD', left_ready), redis.call('LLEN', wake)
   redis.call('LLEN', ready)
-  if (can_update == '0' or can_update == '1') and (can_requeue == '0' or can_requeue == '1')
-    and (again == '' or again == 'done' or again == 'start') and #mid <= 512 and string.find(mid, '^[ -~]+$') and #content <= (tonumber(longest) or -1)
-    and #content <= 1048576 and #caller <= 64 and string.find(caller, '^[!-~]+$')
+  local usual = (can_update == '0' or can_update == '1') and (can_requeue == '0' or can_requeue == '1')
+    and (again == '' or again == 'done' or again == 'start') and #mid <= 512 and string.find(mid, '^[ -~]+$')
+    and #content <= (tonumber(longest) or -1) and #content <= 1048576 and #caller <= 64 and string.find(caller, '^[!-~]+$')
     and #number <= 15 and string.find(number, '^%d+$')
     and tonumber(number) > last_number and (not recorded or last_number >= 0) and level ~= 'all' and notes == 0
-    and redis.call('HSETNX', messages, mid, content) == 1 then
+  if usual and redis.call('HSETNX', messages, mid, content) == 1 then
     redis.call('RPUSH', ready, mid)
     redis.call('DEL', eoq_backoff)
     if nwake == 0 then redis.call('LPUSH', wake, '1') end
     redis.call('SET', last_call, number .. '\30added\31\30', 'PX', 600000)
     return {'added', ''}
+  end
+  -- The usual refusal: one of the same mid is ready.
+  if usual and can_update == '0' and redis.call('SISMEMBER', done, mid) == 0 and redis.call('HEXISTS', locks, mid) == 0
+    and redis.call('HEXISTS', backoffs, mid) == 0 then
+    redis.call('SET', last_call, number .. '\30exists\31queued\30', 'PX', 600000)
+    return {'exists', 'queued'}
   end
 end
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jobq.client.numbered_calls import Caller
 from jobq.errors import CodecError, ConfigError, DuplicateError
 from jobq.jobs.job import Job
 from jobq.jobs.registry import Registry, job
@@ -300,3 +301,16 @@ def test_calls_differ_by_a_place_that_another_argument_is_named_like(client: Any
     made = job(name="send", registry=Registry(), queue="low", client=client, unique=True)(send)
     mids = {made.enqueue(*args, customer=9).mid for args in ((1,), (2,))}
     assert len(mids) == 2
+
+
+def test_refusal_is_answered_alike_when_its_call_is_repeated_after_the_message_has_gone(
+    queue, take
+):
+    own = Caller()
+    queue.enqueue(b"1", mid="m")
+    refused = queue.enqueue(b"2", mid="m", caller=own)
+    take()[1]()
+    queue.admin.collect()
+    own.number -= 1
+    assert queue.enqueue(b"2", mid="m", caller=own) == refused == ("m", "exists", "queued")
+    assert queue.status("m").word == "nil"
