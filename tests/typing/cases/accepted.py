@@ -86,6 +86,9 @@ on_client = bare.options(
     can_requeue=True, dedupe="1h", lease="5m", headers={"a": "b"}, retries=1, hard_timeout=9, result_ttl=None,
 )  # fmt: skip
 assert_type(on_client.enqueue(1), Receipt[int])
+assert_type(bare.options(unique=["a"], until="start", on_conflict="replace").unique_mid(1), str)
+assert_type(bare.options(unique=lambda a, **_: a, throttle="1h").enqueue(1), Receipt[int])
+job(debounce="10s", at_most="2m", unique=True, registry=registry, name="b")(plain)
 Queue("low", jobq.connect()).admin.counts()
 
 shared = rsmq.Rsmq(jobq.connect(), ns="rsmq", realtime=True)
