@@ -174,7 +174,7 @@ class Job(Generic[P, R]):
         mid, content = self._content(queue, args, kwargs)
         done = await aenqueue(queue, content, mid=mid, **self.queue_options)
         receipt: Receipt[R] = Receipt(*done, self.name, queue, self.stores_result)
-        if done.action == "exists":
+        if done.action == "exists" and self.unique is not None:
             await asyncio.to_thread(self.refused, receipt, queue, args, kwargs)
         return receipt
 
