@@ -23,7 +23,8 @@ arguments_are(2)
 local given = whole_or_none('now', now, 0, LATEST_MS)
 limit = whole('limit', limit, 0, 1000)
 --@include shared/_clock
+--@include shared/_all_of
 local logged = limit > 0 and redis.call('LRANGE', tick_log, 0, limit - 1) or {}
 return {
-  string.format('%.0f', time_ms(given)), redis.call('HGETALL', schedules), redis.call('HGETALL', ticks), logged,
+  string.format('%.0f', time_ms(given)), all_of(schedules), all_of(ticks), logged,
 }
