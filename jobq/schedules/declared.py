@@ -60,7 +60,8 @@ def schedule(cron: str | None = None, /, **options: Unpack[ScheduleOptions]) -> 
     declared.of("job")  # what is wrong with it shows where it is written
 
     def mark(function: F) -> F:
-        target: Any = function.function if isinstance(function, Job) else function
+        given: Any = function  # a Job, to isinstance, would be all that it can return
+        target: Any = given.function if isinstance(given, Job) else given
         if not hasattr(target, "__dict__"):
             raise ConfigError(f"@schedule on {function!r}: put it on a function with @job")
         # Decorators apply from the bottom up; they are listed as they are written.
