@@ -136,7 +136,7 @@ chaos: $(VENV)/.tested ## every fault, with a ledger, and the long forms of its 
 soak: $(VENV)/.tested ## what make test has in short form, at full size: make chaos, and the explorer with one enqueue more, for a night
 	@failed=; \
 	$(SELF) chaos || failed="$$failed chaos"; \
-	JOBQ_MODEL=large $(BIN)/python -m pytest tests/model -n 2 --dist loadfile $(PYTEST_ARGS) || failed="$$failed tests/model"; \
+	JOBQ_MODEL=large JOBQ_LIMITS=large $(BIN)/python -m pytest tests/model tests/limits -n 2 --dist loadfile $(PYTEST_ARGS) || failed="$$failed tests/model"; \
 	JOBQ_BURSTS=soak $(BIN)/python -m pytest tests/lifecycle/test_unique_bursts.py $(PYTEST_ARGS) || failed="$$failed unique"; \
 	[ -z "$$failed" ] || { echo "make soak: failed:$$failed" >&2; exit 1; }
 

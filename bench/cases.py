@@ -8,6 +8,7 @@ from typing import NamedTuple
 from bench import crowds, drains, weight
 from bench.durable import durability
 from bench.latency import latency
+from bench.limits import limits
 from bench.peers import PEERS, QUEUES
 from bench.producing import enqueue
 from bench.scripts import scripts
@@ -54,6 +55,7 @@ CASES = {
     "import": Case(imports, OWN, "import jobq, import redis, a first enqueue"),
     "durability": Case(durability, OWN, "what each level of durability costs an enqueue"),
     "topic": Case(topics, OWN, "topics: append, poll, read, memory per message"),
+    "limits": Case(limits, OWN, "limits: starts, refusals, slots, memory"),
     "topic-layouts": Case(layouts, OWN, "ways to store a topic's messages"),
     "leftover": Case(weight.left_over, OWN, "keys left after a drain", steady=True),
     "worker": Case(weight.resident, QUEUES, "memory of a worker's processes", steady=True),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from jobq.client.scripts import load
@@ -29,7 +31,7 @@ MUTANTS = {
     "renewing takes what is another's": ("renew", "< most", "< most + 1"),
     "renewing counts the dead": ("renew", "'ZREMRANGEBYSCORE', holders, '-inf', text(now_ms)", "'ZCARD', holders"),
 }  # fmt: skip
-HISTORIES, STEPS = 12, 60
+HISTORIES, STEPS = (2_000 if os.environ.get("JOBQ_LIMITS") == "large" else 12), 60
 
 
 def explore(redis, histories, count, changed):
@@ -53,4 +55,4 @@ def test_model_notices(redis, fault):
         name not in ("take", "settle")
     )
     with pytest.raises(Broken):
-        explore(redis, histories, 40 * HISTORIES, changed)
+        explore(redis, histories, 500, changed)
