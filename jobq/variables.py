@@ -29,7 +29,7 @@ INNER = frozenset(
 COMMANDS = (
     "worker", "enqueue", "queues", "workers", "status", "why", "cancel", "pause", "resume", "queue", "dead", "limit",
     "events", "cron", "check", "topic", "reliable", "rsmq", "ruby", "lake", "report", "spark", "server", "functions",
-    "acl", "demo", "chaos",
+    "completion", "acl", "demo", "chaos",
 )  # fmt: skip
 #: What commands were called before: their variables are still read.
 FORMER_COMMANDS = ("messages", "clear", "forget", "doctor", "fsck", "audit", "resque")

@@ -65,6 +65,7 @@ SECTIONS = {
         "functions": Verb(
             "functions", "functions", "Load the scripts into the server as functions."
         ),
+        "completion": Verb("completion", "completion", "Complete commands in bash, zsh or fish."),
         "acl": Verb("acl", "acl", "Print the commands that make users with least rights."),
     },
     "Try it": {

@@ -13,6 +13,7 @@ import click
 from jobq.cli.arguments import names_of
 from jobq.cli.modules import load
 from jobq.cli.options import DURATION, Function, import_option, option, queues_option_of
+from jobq.cli.reload import Sources
 from jobq.cli.session import Session, command
 from jobq.client.connection import set_default_client
 from jobq.config import WorkerSettings, parse_queues
@@ -145,6 +146,7 @@ def setting(
 @setting("unknown-for", "How long to retry messages whose job is not known here.", DURATION, "15m")
 @setting("unknown-wait", "Longest wait between two such retries.", DURATION, "1m")
 @option("--no-cron", "Enqueue no ticks of schedules; run their jobs all the same.")
+@option("--reload", "Start anew when a source file changes; for development.")
 @intake_options
 @option("--name TEXT", "Name in events and logs.  [default: host and process id]")
 @option("--log-level debug|info|warning|error", "Lowest level that is logged.", default="info")
@@ -161,6 +163,7 @@ def worker(
     from jobq.worker.child import Hooks
     from jobq.worker.run import run_worker
 
+    sources = Sources() if given.pop("reload") else None
     ticks = None if given.pop("no_cron") else Scheduler
     intake = intake_of(session, given)
     settings = settings_of(given)
@@ -172,13 +175,25 @@ def worker(
         everywhere.add(intake.rules)
 
     def import_all() -> None:
-        load(modules)
+        try:
+            load(modules)
+        except BaseException as error:
+            if sources:
+                sources.add_failed(error)
+            raise
+        if sources:
+            sources.add_imported()
         logs.settle()
         check_jobs(intake, default_registry)
 
-    hooks = Hooks(sentry.start, sentry.finish, SlotKeeper(), ticks)
+    hooks = Hooks(
+        sentry.start, sentry.finish, SlotKeeper(), ticks, sources.changed if sources else None
+    )
     source = intake and intake.source
-    return run_worker(settings, session.client, default_registry, import_all, hooks, source, log)
+    code = run_worker(settings, session.client, default_registry, import_all, hooks, source, log)
+    if sources:
+        sources.restart(code)
+    return code
 
 
 def settings_of(given: dict[str, Any]) -> WorkerSettings:

@@ -55,13 +55,15 @@ class Hooks(NamedTuple):
     """Called in each child, before its first message and before its exit.
 
     keeper: renews what jobs hold elsewhere, in the supervisor; None: each child does so itself. ticks: makes what
-    enqueues ticks of schedules there.
+    enqueues ticks of schedules there. changed: whether the program's files have changed, so that the worker ends with
+    exit_codes.RELOAD.
     """
 
     start: Callable[[], object] = lambda: None
     exit: Callable[[], object] = lambda: None
     keeper: Keeper | None = None
     ticks: Callable[[Sequence[Queue], Registry], TickSource] | None = None
+    changed: Callable[[], bool] | None = None
 
 
 class PoolPlan(NamedTuple):

@@ -17,3 +17,6 @@ MEANINGS = {
 FENCED = 13
 RECYCLED = 14
 FAILED = 70
+
+#: Of a worker with --reload: a source file has changed, and the command starts anew.
+RELOAD = 71

@@ -65,6 +65,7 @@ class Supervisor:
         self.members = [PoolMember(index) for index in range(settings.processes)]
         self.feeder = Feeder(source, settings, self.members)
         self.leases = Leases(settings, self.queues)
+        self._changed = plan.hooks.changed
         keeper = plan.hooks.keeper
         self.keeping = Keeping(keeper, self.client, settings.lease_s) if keeper else None
         names = [queue.name for queue in self.queues]
@@ -165,6 +166,8 @@ class Supervisor:
 
     def _on_signal(self, number: int) -> None:
         if number in (signal.SIGTERM, signal.SIGINT):
+            if self.code == exit_codes.RELOAD:
+                self.code = None
             self.stop()
         elif number == signal.SIGTSTP:
             self.quiet = True
@@ -280,6 +283,9 @@ class Supervisor:
         if self.ticks and not self.stopping and not self.quiet:
             self._run_ticks(self.ticks)
         self.upkeep.log_troubles()
+        if not self.stopping and self._changed is not None and self._changed():
+            logger.info("a source file has changed")
+            self.stop(exit_codes.RELOAD)
         if self.stopping and now >= self.stop_at:
             self.stopping += 1
             self._escalate()

@@ -1,0 +1,80 @@
+"""`jobq worker --reload`: start the worker anew when a source file of the program changes; for development."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import time
+import traceback
+from pathlib import Path
+
+import jobq
+from jobq.worker import exit_codes, logger
+
+EVERY_S = 0.5
+#: Installed packages, Python's own modules, and jobq.
+_LEFT_OUT = (
+    *{sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")},
+    str(Path(jobq.__file__).parent),
+)
+State = dict[str, tuple[int, int]]
+
+
+class Sources:
+    """The Python files in the folders of the program's own modules. Polled, so it works in containers too."""
+
+    def __init__(self) -> None:
+        self._folders = {os.getcwd()}
+        self._state: State = {}
+        self._look_at = 0.0
+
+    def add_imported(self) -> None:
+        """Watch the folders of all modules that are imported by now."""
+        files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+        self._add([file for file in files if file])
+
+    def add_failed(self, error: BaseException) -> None:
+        """Watch the folders of the files in which an import failed."""
+        files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+        if isinstance(error, SyntaxError) and error.filename:
+            files.append(error.filename)
+        self._add(files)
+
+    def _add(self, files: list[str]) -> None:
+        own = [file for file in files if file.endswith(".py") and not file.startswith(_LEFT_OUT)]
+        self._folders |= {os.path.dirname(os.path.abspath(file)) for file in own}
+        self._state = self._read()
+
+    def changed(self) -> bool:
+        """Whether a file was changed, added or removed. It looks twice a second at most."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + EVERY_S
+        return self._read() != self._state
+
+    def restart(self, code: int) -> None:
+        """Start the command anew if the worker ended for a change; after a failed start, wait for one."""
+        if code in (exit_codes.BOOT, exit_codes.CHILD_BOOT):
+            logger.info("waiting for a source file to change")
+            while not self.changed():
+                time.sleep(EVERY_S / 5)
+        elif code != exit_codes.RELOAD:
+            return
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(sys.executable, sys.orig_argv)
+
+    def _read(self) -> State:
+        found: State = {}
+        for folder in self._folders:
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        if entry.name.endswith(".py"):
+                            stat = entry.stat()
+                            found[entry.path] = (stat.st_mtime_ns, stat.st_size)
+            except OSError:
+                continue  # it was removed, perhaps while it was read
+        return found
