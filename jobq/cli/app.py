@@ -65,7 +65,11 @@ SECTIONS = {
         "functions": Verb(
             "functions", "functions", "Load the scripts into the server as functions."
         ),
-        "completion": Verb("completion", "completion", "Complete commands in bash, zsh or fish."),
+        "completion": Verb(
+            "completion",
+            "completion",
+            "Print a script that completes commands in bash, zsh or fish.",
+        ),
         "acl": Verb("acl", "acl", "Print the commands that make users with least rights."),
     },
     "Try it": {

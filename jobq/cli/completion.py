@@ -12,7 +12,7 @@ from jobq.cli.session import Session, command
 @command("completion", "bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 def completion(session: Session, shell: str) -> None:
-    """Print a script by which bash, zsh or fish completes jobq's commands and options."""
+    """Print a script that completes commands in bash, zsh or fish."""
     found = get_completion_class(shell)
     assert found is not None
     root = click.get_current_context().find_root().command
