@@ -9,14 +9,13 @@ import time
 import traceback
 from pathlib import Path
 
-import jobq
 from jobq.worker import exit_codes, logger
 
 EVERY_S = 0.5
 #: Installed packages, Python's own modules, and jobq.
 _LEFT_OUT = (
     *{sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")},
-    str(Path(jobq.__file__).parent),
+    str(Path(__file__).parents[1]),
 )
 State = dict[str, tuple[int, int]]
 
