@@ -21,7 +21,7 @@ INNER = frozenset(
     PREFIX + name
     for name in (
         "CHAOS_LEDGER", "CHAOS_LOOP", "CHAOS_RECORD",
-        "AUDIT", "CHAOS_JOBS", "MODEL", "PAGES_DEADLINE", "REQUIRE_TOOLS", "SCHEDULES", "TEST_LEDGER",
+        "AUDIT", "BURSTS", "CHAOS_JOBS", "MODEL", "PAGES_DEADLINE", "REQUIRE_TOOLS", "SCHEDULES", "TEST_LEDGER",
         "TOPIC_MESSAGES",
     )
 )  # fmt: skip
