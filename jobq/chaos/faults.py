@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jobq.chaos import network_faults as network
 from jobq.chaos import queue_faults as queues
+from jobq.chaos import schedule_faults as schedules
 from jobq.chaos import server_faults as server
 from jobq.chaos import worker_faults as workers
 from jobq.chaos.producers import QUEUE
@@ -94,6 +95,8 @@ FAULTS = {
               bounds=UNDISTURBED, event_loops=False),
         Fault("fork", "jobs that fork; the fork leaves by return, sys.exit, an exception or _exit", queues.fork, (),
               (0.1, 0.3)),
+        Fault("schedulers", "kill -9 and SIGSTOP of schedulers; each tick is enqueued once",
+              schedules.schedulers),
         Fault("neighbour", "keys of another queue of the same workers are damaged",
               queues.neighbour, ("queues",), (0.1, 0.3),
               baseline="none", bounds=UNDISTURBED, queues=(QUEUE, queues.NEIGHBOUR)),

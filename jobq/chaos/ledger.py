@@ -19,6 +19,7 @@ fault     name, pids (none = all), until, cuts: whether it explains a second run
 stall     until: this machine woke nobody, long enough for leases to end
 late      worst: seconds by which this machine was late to wake a sleeping thread
 poison    mid, limit: after so many runs it must be dead
+tick      text: what is wrong with a tick of a schedule
 orphan    pid: a process that outlived its supervisor, or the fork of a job that kept working
 ========  ====================================================================="""
 
@@ -138,6 +139,7 @@ class History:
     stalls: list[InjectedFault] = field(default_factory=list)
     orphans: list[int] = field(default_factory=list)
     grants: list[int] = field(default_factory=list)
+    ticks: list[str] = field(default_factory=list)
     poison: dict[str, int] = field(default_factory=dict)
     late: float = 0.0
     answered: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -191,6 +193,8 @@ def _rest(history: History, line: Line) -> None:
         history.orphans.append(line["pid"])
     elif line["word"] == "grant":
         history.grants.append(line["started"])
+    elif line["word"] == "tick":
+        history.ticks.append(line["text"])
     elif line["word"] == "poison":
         history.poison[line["mid"]] = line["limit"]
     elif line["word"] == "stall":

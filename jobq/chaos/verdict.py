@@ -121,6 +121,7 @@ def _broken(
     yield "orphans", map(str, history.orphans)
     yield "over_rate", over_rate(history.grants)
     yield "over_slots", over_slots(history.runs)
+    yield "ticks", history.ticks
     yield "leaked", final.leaked
     yield "fsck", final.fsck
     yield "tracebacks", final.tracebacks

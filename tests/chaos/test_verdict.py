@@ -208,6 +208,7 @@ PLANTED = {
     "orphans": lambda story: story.say("orphan", pid=7),
     "over_rate": lambda story: [story.say("grant", started=5 * n) for n in range(41)] and None,
     "over_slots": lambda story: limited_at_once(story, 4),
+    "ticks": lambda story: story.say("tick", text="s0: enqueued twice"),
     "leaked": lambda story: {"leaked": ("jobq:x",)},
     "fsck": lambda story: {"fsck": ("ready without message: a",)},
     "tracebacks": lambda story: {"tracebacks": ("worker1.log",)},

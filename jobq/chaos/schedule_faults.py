@@ -1,0 +1,169 @@
+"""Schedulers that are killed and stopped at any moment: each tick is enqueued once, and none is left out.
+
+`python -m jobq.chaos.schedule_faults QUEUE` is one scheduler. It has sixty schedules with a tick each second.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from jobq.chaos.round_setup import RoundSetup
+from jobq.chaos.servers import keys_of
+from jobq.chaos.workers import signalled, wait_until
+from jobq.client.connection import Client, default_client
+from jobq.errors import JobqError
+from jobq.events import Event, decode
+from jobq.jobs.middleware import Middlewares
+from jobq.jobs.registry import Registry, job
+from jobq.queue.queue import Queue
+from jobq.schedules.definition import Schedule, encoded
+from jobq.schedules.scheduler import Scheduler
+
+PACKAGE = Path(__file__).resolve().parents[2]
+JOB, STEP_MS = "chaos.tick", 1_000
+SCHEDULES, SCHEDULERS, TICKS = 60, 3, 100
+DEADLINE_S = 120.0
+
+
+def schedulers(setup: RoundSetup) -> None:
+    """Kill and stop schedulers of a queue beside the tested one, and check its ticks."""
+    with setup.injected("schedulers"):
+        for text in play(setup.client, setup.server.url, setup.random):
+            setup.workers.ledger.write("tick", text=text)
+
+
+def play(
+    client: Client,
+    url: str,
+    chance: random.Random,
+    count: int = SCHEDULERS,
+    ticks: int = TICKS,
+    step: Callable[[], object] | None = None,
+) -> list[str]:
+    """Run so many schedulers until there are so many ticks; return what is wrong with these.
+
+    step: changes the server's clock, and is called again and again.
+    """
+    queue = Queue(f"ticks-{chance.getrandbits(32):x}", client)
+    running: list[subprocess.Popen[bytes]] = []
+    queue.admin.events_maxlen(1_000_000)
+    for number in range(SCHEDULES):
+        one = Schedule(name=f"s{number}", job=JOB, every_ms=STEP_MS, overlap="allow")
+        queue.admin.schedule("add", one.name, encoded(one))
+    first = {name: state.last_ms for name, state in queue.admin.schedules().ticks.items()}
+    try:
+        running += (_started(queue, url) for _ in range(count))
+        wait_until(lambda: nticks(queue) > 0, "no tick of any scheduler", DEADLINE_S)
+        deadline = time.monotonic() + DEADLINE_S + ticks / SCHEDULES
+        while nticks(queue) < ticks and time.monotonic() < deadline:
+            _disturb(queue, url, running, chance)
+            if step is not None:
+                step()
+        _end(running)
+        return list(wrong(queue, first if step is None else {}))
+    finally:
+        _end(running)
+        if names := [name for name in keys_of(client) if name.startswith(queue.prefix)]:
+            client.command("UNLINK", *names)
+
+
+def _end(running: list[subprocess.Popen[bytes]]) -> None:
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def nticks(queue: Queue) -> int:
+    """How many events there are."""
+    return int(queue.client.command("XLEN", f"{queue.prefix}events"))
+
+
+def _started(queue: Queue, url: str) -> subprocess.Popen[bytes]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("JOBQ", "REDIS"))}
+    path = os.pathsep.join(filter(None, [str(PACKAGE), os.environ.get("PYTHONPATH", "")]))
+    env = {**kept, "PYTHONPATH": path, "JOBQ_URL": url, "JOBQ_NAMESPACE": queue.client.namespace}
+    command = [sys.executable, "-P", "-m", "jobq.chaos.schedule_faults", queue.name]
+    return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL)
+
+
+def _disturb(
+    queue: Queue, url: str, running: list[subprocess.Popen[bytes]], chance: random.Random
+) -> None:
+    """Kill one scheduler and start another, or stop one for a while."""
+    time.sleep(chance.uniform(0.1, 0.5))
+    process = chance.choice(running)
+    if chance.random() < 0.5:
+        process.kill()
+        process.wait()
+        running[running.index(process)] = _started(queue, url)
+        return
+    signalled(process.pid, signal.SIGSTOP)
+    time.sleep(chance.uniform(0.1, 0.5))
+    signalled(process.pid, signal.SIGCONT)
+
+
+def wrong(queue: Queue, first: dict[str, int]) -> Iterator[str]:
+    """What is wrong with the ticks of a queue. first: where they begin, if each since then must be accounted for."""
+    found, stored = _settled(queue)
+    runs = Counter((one.job, one.enqueued_at) for one in found if one.error == "enqueued")
+    yield from (f"{name} at {at}: enqueued {n} times" for (name, at), n in runs.items() if n > 1)
+    early = [one for one in found if one.error != "missed" and one.finished_at < one.enqueued_at]
+    yield from (f"{one.job} at {one.enqueued_at}: enqueued early" for one in early)
+    if stored != len(runs):
+        yield f"{len(runs)} ticks were enqueued, and {stored} messages are there"
+    counted: dict[str, int] = defaultdict(int)
+    last: dict[str, int] = {}
+    for one in found:
+        counted[one.job] += 1 + one.attempt
+        last[one.job] = max(last.get(one.job, 0), one.enqueued_at)
+    for name, at in first.items():
+        due = last.get(name, at) // STEP_MS - at // STEP_MS
+        if counted[name] != due:
+            yield f"{name}: {counted[name]} of {due} ticks are accounted for"
+
+
+def _settled(queue: Queue) -> tuple[list[Event], int]:
+    """The ticks and the number of messages, once no call of a killed scheduler is on its way any more."""
+    while True:
+        before = nticks(queue)
+        found, stored = _events(queue), queue.admin.counts().messages
+        time.sleep(0.1)
+        if nticks(queue) == before:
+            return found, stored
+
+
+def _events(queue: Queue) -> list[Event]:
+    """The ticks that the queue's events tell of."""
+    entries = queue.client.command("XRANGE", f"{queue.prefix}events", "-", "+")
+    found = (decode(fields[1], fields[0]) for _, fields in entries)
+    return [event for event in found if event.kind == "tick"]
+
+
+def main(name: str) -> None:
+    """One scheduler, until it is killed."""
+    registry = Registry(Middlewares())
+    job(name=JOB, queue=name, registry=registry)(lambda: None)
+    parent, scheduler = os.getppid(), Scheduler([Queue(name, default_client())], registry)
+
+    def ask(_: int, call: Callable[[], object]) -> bool:
+        try:
+            call()
+        except JobqError:
+            return False
+        return True
+
+    while os.getppid() == parent:
+        scheduler.run(ask)
+        time.sleep(min(0.1, scheduler.next_s()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
