@@ -8,11 +8,14 @@ from jobq.client.connection import Client
 from jobq.client.names import is_name
 from jobq.client.numbered_calls import Values
 from jobq.durations import Rate, rate_of
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, ScriptError
 from jobq.limits import keys
 from jobq.limits.calls import LimitCalls
 from jobq.limits.limit import Limit
 from jobq.limits.slots import Slots
+
+#: The rule of a limit whose keys can't be read.
+DAMAGED = "damaged"
 
 
 class SlotHolder(NamedTuple):
@@ -41,14 +44,21 @@ class LimitFacts(NamedTuple):
 
 
 def limit_facts(client: Client) -> list[LimitFacts]:
-    """Return all limits, by name. What can't be a limit's name isn't listed."""
+    """Return all limits, by name; DAMAGED as the rule of one that can't be read. Other names aren't listed."""
     listed = client.command("HGETALL", keys.limit_names(client.namespace))
     said = dict(zip(listed[::2], listed[1::2], strict=True))
     return [
-        _facts(client, name.decode(), said[name].decode("utf-8", "replace"))
+        _facts_or_damage(client, name.decode(), said[name].decode("utf-8", "replace"))
         for name in sorted(said)
         if is_name("limit", name)
     ]
+
+
+def _facts_or_damage(client: Client, name: str, said: str) -> LimitFacts:
+    try:
+        return _facts(client, name, said)
+    except (ScriptError, ValueError):  # anybody may have written these keys; the others are listed
+        return LimitFacts(name, DAMAGED, said[:100], False, 0, 0.0, 0.0, 0, [])
 
 
 def _facts(client: Client, name: str, said: str) -> LimitFacts:

@@ -56,3 +56,12 @@ def test_bad_words_are_refused(cli, client, words, says):
     refused = cli("limit", *words)
     assert refused.code == 2
     assert says in refused.err
+
+
+def test_limit_that_cannot_be_read_hides_no_other(cli, client, redis):
+    Limit("stripe", "100/m").take()
+    said = {"typed": "5/s 1", "early": "5/s+-7 1", "square": "² ²", "long": "9" * 5_000}
+    redis.hset("jobq:limits", mapping=said)
+    redis.set("jobq:limit:{typed}:ring", "x")
+    rules = {one["name"]: one["rule"] for one in cli("limit", "list", "--json").records}
+    assert rules == {"stripe": "100/m", **dict.fromkeys(said, "damaged")}
