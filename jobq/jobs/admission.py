@@ -77,6 +77,8 @@ def run_admitted(call: Call, worker: str, run: Callable[[], Ending]) -> Ending:
             try:
                 answer = limit.admit(call, worker)
             except JobqError as error:
+                while held:
+                    held.pop().undo()
                 return _unasked(call, worker, limit, error)
             if not answer.granted:
                 while held:
@@ -99,6 +101,8 @@ async def arun_admitted(
             try:
                 answer = await limit.aadmit(call, worker)
             except JobqError as error:
+                while held:
+                    await held.pop().aundo()
                 return _unasked(call, worker, limit, error)
             if not answer.granted:
                 while held:

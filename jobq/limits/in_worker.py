@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 
 import msgspec
 
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import Values
+from jobq.errors import JobqError
 from jobq.limits.calls import LimitCalls
 from jobq.limits.slots import HolderEntry
 
+logger = logging.getLogger("jobq.limits")
 PER_CALL = 500
 _DECODER = msgspec.json.Decoder(HolderEntry)
 
@@ -18,21 +21,21 @@ _DECODER = msgspec.json.Decoder(HolderEntry)
 class SlotKeeper:
     """Renews slots, a call for each 500 of a limit, and gives back those of dead children."""
 
-    def renew(self, client: Client, entries: list[bytes], lease_s: float) -> list[bool]:
-        """Renew slots; return whether each is still held."""
+    def renew(self, client: Client, entries: list[bytes], lease_s: float) -> list[bool | None]:
+        """Renew slots; return whether each is still held, None where the server is away."""
         by_limit: dict[tuple[str, int], list[str]] = defaultdict(list)
         holders = [_DECODER.decode(entry) for entry in entries]
         for one in holders:
             by_limit[one.name, one.most].append(one.token)
-        kept = set[str]()
+        kept: dict[str, bool | None] = {}
         for (name, most), tokens in by_limit.items():
-            calls = LimitCalls(name, str(most), client)
-            values: Values = {"now": "", "most": most, "lease_ms": round(lease_s * 1000)}
-            for start in range(0, len(tokens), PER_CALL):
-                part = tokens[start : start + PER_CALL]
-                reply = calls.perform(calls.run_steps("renew", values, part))
-                kept.update(token for token, ok in zip(part, reply[1:], strict=True) if ok)
-        return [one.token in kept for one in holders]
+            try:
+                kept.update(_renewed(client, name, most, tokens, lease_s))
+            except JobqError as error:
+                logger.warning("slots of %s not renewed: %s", name, error)
+                if not client.is_cluster:
+                    break  # the others are on the same server
+        return [kept.get(one.token) for one in holders]
 
     def leave(self, client: Client, entries: list[bytes]) -> None:
         """Give slots back."""
@@ -40,3 +43,16 @@ class SlotKeeper:
             one = _DECODER.decode(entry)
             calls = LimitCalls(one.name, str(one.most), client)
             calls.perform(calls.run_steps("leave", {"token": one.token}))
+
+
+def _renewed(
+    client: Client, name: str, most: int, tokens: list[str], lease_s: float
+) -> dict[str, bool | None]:
+    calls = LimitCalls(name, str(most), client)
+    values: Values = {"now": "", "most": most, "lease_ms": round(lease_s * 1000)}
+    kept: dict[str, bool | None] = {}
+    for start in range(0, len(tokens), PER_CALL):
+        part = tokens[start : start + PER_CALL]
+        reply = calls.perform(calls.run_steps("renew", values, part))
+        kept.update((token, bool(ok)) for token, ok in zip(part, reply[1:], strict=True))
+    return kept

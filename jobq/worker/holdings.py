@@ -45,8 +45,8 @@ class Holding(NamedTuple):
 class Keeper(Protocol):
     """Knows what entries mean."""
 
-    def renew(self, client: Client, entries: list[bytes], lease_s: float) -> list[bool]:
-        """Renew what is held for `lease_s`; return whether each is still held. Raises JobqError."""
+    def renew(self, client: Client, entries: list[bytes], lease_s: float) -> list[bool | None]:
+        """Renew what is held for `lease_s`; return whether each is still held, None where the server is away."""
         ...
 
     def leave(self, client: Client, entries: list[bytes]) -> None:
@@ -170,31 +170,35 @@ class Keeping:
 
     def renew(self, children: Iterable[Memory]) -> None:
         """Renew what running jobs hold, and give back what jobs left behind that are over."""
-        for slots, holdings in children:
-            if not holdings.is_empty:
-                self._renew(slots, holdings)
+        held = [
+            (holdings, one)
+            for slots, holdings in children
+            if not holdings.is_empty
+            for one in self._held(slots, holdings)
+        ]
+        if held:
+            entries = [one.entry for _, one in held]
+            kept = self._keeper.renew(self._client, entries, self._lease_s)
+            for (holdings, one), ok in zip(held, kept, strict=True):
+                if ok is not None:
+                    holdings.confirm([one], HoldingState.HELD if ok else HoldingState.LOST)
+            # One that was given back while it was renewed may have been taken again.
+            now = {
+                one.entry
+                for holdings in {id(holdings): holdings for holdings, _ in held}.values()
+                for one in holdings.snapshot() or ()
+            }
+            self._gone += [entry for entry in entries if entry not in now]
         self.leave()
 
-    def _renew(self, slots: SharedSlots, holdings: SharedHoldings) -> None:
+    def _held(self, slots: SharedSlots, holdings: SharedHoldings) -> list[Holding]:
+        """What a child's running jobs hold; what is left over is to be given back."""
         # In this order: a message is held before its job holds anything, and until after it has given that back.
         noted, messages = holdings.snapshot(), slots.snapshot()
         if noted is None or messages is None:
-            return
+            return []
         owners = {held.token for held in messages}
         over = [one for one in noted if one.owner not in owners]
-        held = [one for one in noted if one.owner in owners and one.state != HoldingState.NOTED]
         holdings.confirm(over, HoldingState.FREE)
         self._gone += [one.entry for one in over]
-        if not held:
-            return
-        try:
-            kept = self._keeper.renew(self._client, [one.entry for one in held], self._lease_s)
-        except JobqError as error:
-            logger.warning("slots of limits not renewed: %s", error)
-            return
-        holdings.confirm((one for one, ok in zip(held, kept, strict=True) if ok), HoldingState.HELD)
-        lost = [one for one, ok in zip(held, kept, strict=True) if not ok]
-        holdings.confirm(lost, HoldingState.LOST)
-        # One that was given back while it was renewed may have been taken again.
-        now = {one.entry for one in holdings.snapshot() or ()}
-        self._gone += [one.entry for one in held if one.entry not in now]
+        return [one for one in noted if one.owner in owners and one.state != HoldingState.NOTED]

@@ -20,7 +20,7 @@ class FakeKeeper:
     def renew(self, client, entries, lease_s):
         """As Keeper.renew."""
         if self.away:
-            raise UnavailableError
+            return [None] * len(entries)
         self.renewed += entries
         self.meanwhile()
         return [entry not in self.lost for entry in entries]
@@ -81,7 +81,10 @@ def test_what_cannot_be_renewed_is_lost_until_it_can(keeper, keeping, child):
     keeper.lost = {b"held"}
     keeping.renew([child])
     assert holdings.is_lost(held)
-    keeper.lost = set()
+    keeper.away = True
+    keeping.renew([child])
+    assert holdings.is_lost(held)
+    keeper.lost, keeper.away = set(), False
     keeping.renew([child])
     assert not holdings.is_lost(held)
 
