@@ -57,7 +57,7 @@ end
 tick()
 if any.due then rarely().promote(limit) end
 walk(limit, crash_limit)
-local surplus = redis.call('ZCARD', dead) > 0 and rarely().evict(limit, 0) or 0
+local surplus = any.dead and rarely().evict(limit, 0) or 0
 -- A child may have died between taking the wake marker and its dequeue.
 if paused ~= '1' and redis.call('LLEN', ready) > 0 then wake_up() end
 local first = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]
