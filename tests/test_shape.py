@@ -37,6 +37,7 @@ LATE = {
     ("jobs/queues.py", "redis.exceptions"): "as jobq.client.connection",
     ("jobs/results.py", "asyncio"): "as in jobs/job.py",
     ("jobs/ticks.py", "zoneinfo"): "only a job that asks for its tick needs a time zone",
+    ("observe/sentry.py", "jobq.observe.sentry_crons"): "it needs sentry_sdk",
     ("observe/sentry.py", "jobq.observe.sentry_spans"): "it needs sentry_sdk",
     ("pipeline/lake/__init__.py", "jobq.pipeline.lake.reading"): "it needs deltalake; names load at first use",
     ("pipeline/source.py", "jobq.pipeline.reading.readers"): "executors import the source without the readers",

@@ -189,6 +189,11 @@ class Context:
         return found.at if found else None
 
     @property
+    def hard_limit(self) -> float | None:
+        """Seconds after which a run is stopped; None for never."""
+        return self._call.job.hard_timeout or self._call.job.timeout
+
+    @property
     def missed(self) -> int:
         """How many ticks of the schedule before this one had no run: nobody was there to enqueue them."""
         found = tick_of(self._call.headers)

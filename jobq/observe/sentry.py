@@ -30,7 +30,8 @@ class SentryMiddleware:
 
     capture_retries: an event per failed attempt instead. propagate_traces=False: a job starts a
     new trace. local_variables: send those of stack frames if the SDK's `include_local_variables` is set too;
-    otherwise no event of an attempt has any, since they hold the job's arguments.
+    otherwise no event of an attempt has any, since they hold the job's arguments. monitor_crons: a check-in per
+    call of a schedule, for which Sentry makes a monitor.
     """
 
     def __init__(
@@ -39,10 +40,12 @@ class SentryMiddleware:
         capture_retries: bool = False,
         propagate_traces: bool = True,
         local_variables: bool = False,
+        monitor_crons: bool = False,
     ) -> None:
         self.capture_retries = capture_retries
         self.propagate_traces = propagate_traces
         self.local_variables = local_variables
+        self.monitor_crons = monitor_crons
 
     def enqueue(
         self, outgoing: Outgoing, next: Callable[[Outgoing], list[Receipt[Any]]]
@@ -78,7 +81,7 @@ class SentryMiddleware:
     def _attempt(self, context: Context) -> Iterator[None]:
         import sentry_sdk
 
-        from jobq.observe import sentry_spans
+        from jobq.observe import sentry_crons, sentry_spans
 
         raised: BaseException | None = None
         with sentry_sdk.isolation_scope() as scope:
@@ -86,6 +89,7 @@ class SentryMiddleware:
             if not self.local_variables:
                 scope.add_event_processor(_without_variables)
             headers = context.headers if self.propagate_traces else {}
+            check_in = sentry_crons.checking_in(context) if self.monitor_crons else None
             with sentry_spans.processing(context, headers) as ended:
                 try:
                     yield
@@ -93,6 +97,8 @@ class SentryMiddleware:
                     raised = error
                     ended("aborted" if _on_purpose(error) else "internal_error")
                     self._report(context, error)
+            if check_in and _is_final(context, raised):
+                check_in("error" if raised else "ok")
         if raised is not None:
             raise raised
 
@@ -203,6 +209,13 @@ def _on_purpose(error: BaseException) -> bool:
     asyncio = sys.modules.get("asyncio")
     cancelled = asyncio is not None and isinstance(error, asyncio.CancelledError)
     return cancelled or isinstance(error, _ON_PURPOSE)
+
+
+def _is_final(context: Context, error: BaseException | None) -> bool:
+    """Whether no other attempt of the message follows."""
+    if error is None or isinstance(error, Dead):
+        return True
+    return not _on_purpose(error) and context.decide(error).outcome == "dead"
 
 
 def _warn_of_missing_sdk() -> None:

@@ -15,8 +15,10 @@ from jobq.jobs.codec import encode
 from jobq.jobs.context import Call
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry, job
+from jobq.jobs.ticks import HEADER, Tick
 from jobq.observe import sentry as observed
 from jobq.observe.sentry import SentryMiddleware
+from jobq.observe.sentry_crons import config_of
 from jobq.queue.types import Ending, Message
 
 TRACE = "0123456789abcdef0123456789abcdef"
@@ -252,3 +254,52 @@ def test_decision_that_breaks_does_not_reach_the_job(sentry: Any, run: Run):
     sentry()
     ended = run(fail, retry=lambda failures, error: 1 / 0)
     assert ended is not None and ended.outcome == "retry"
+
+
+def test_scheduled_call_is_one_check_in_however_many_attempts(sentry: Any, run: Run):
+    kept = sentry()
+    tick = Tick(
+        "Nightly digest".replace(" ", "."), 1_700_000_000_000, 0, "Europe/Berlin", "0 7 * * *"
+    )
+    watched = {
+        "middleware": SentryMiddleware(monitor_crons=True),
+        "headers": {HEADER: tick.header()},
+    }
+    run(fail, timeout=90, **watched)
+    run(fail, attempt=2, timeout=90, **watched)
+    run(lambda: None, timeout=90, **watched)
+
+    found = kept.items("check_in")
+    assert [one["status"] for one in found] == [
+        "in_progress",
+        "in_progress",
+        "error",
+        "in_progress",
+        "ok",
+    ]
+    assert {(one["monitor_slug"], one["check_in_id"]) for one in found} == {
+        ("nightly-digest", found[0]["check_in_id"])
+    }
+    assert found[0]["monitor_config"] == {
+        "schedule": {"type": "crontab", "value": "0 7 * * *"}, "timezone": "Europe/Berlin",
+        "checkin_margin": 5, "max_runtime": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("every 600s", {"type": "interval", "value": 10, "unit": "minute"}),
+        ("every 10s", None),
+        ("every 1.5s", None),
+    ],
+)
+def test_intervals_of_seconds_have_no_monitor(rule: str, expected: Any):
+    found = config_of(Tick("s", 0, 0, "UTC", rule), None)
+    assert (found and found["schedule"]) == expected
+
+
+def test_calls_without_a_schedule_have_no_check_in(sentry: Any, run: Run):
+    kept = sentry()
+    run(lambda: None, middleware=SentryMiddleware(monitor_crons=True))
+    assert kept.items("check_in") == []

@@ -1,0 +1,58 @@
+"""Sentry check-ins of scheduled calls."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import sentry_sdk
+from sentry_sdk.crons import capture_checkin
+
+from jobq.jobs.context import Context
+from jobq.jobs.ticks import Tick, tick_of
+
+#: Minutes after a tick at which Sentry takes a run that hasn't begun for missed.
+MARGIN_MIN = 5
+_INTERVAL = re.compile(r"every (\d+)s")
+_NO_SLUG = re.compile(r"[^a-z0-9_-]+")
+
+
+def checking_in(context: Context) -> Callable[[str], None]:
+    """Tell Sentry that a scheduled call runs; call what this returns with `ok` or `error` at its end.
+
+    All attempts of a message are one check-in. The child that runs it makes it: the supervisor, which enqueues ticks,
+    has one thread and no connection to Sentry. A tick that never starts is missed there, since no check-in comes.
+    """
+    tick = tick_of(context.headers)
+    config = config_of(tick, context.hard_limit) if tick else None
+    if tick is None or config is None:
+        return lambda _: None
+    slug = _NO_SLUG.sub("-", tick.schedule.lower()).strip("-")[:50]
+    name = f"{context.queue}/{context.mid}/{context.generation}/{tick.at_ms}"
+    known = hashlib.sha256(name.encode()).hexdigest()[:32]
+
+    def send(status: str) -> None:
+        with sentry_sdk.utils.capture_internal_exceptions():
+            capture_checkin(slug, known, status, monitor_config=config)
+
+    send("in_progress")
+    return send
+
+
+def config_of(tick: Tick, limit_s: float | None) -> Any:
+    """A monitor's configuration; None for intervals that Sentry has no monitors for. limit_s: of a run."""
+    interval = _INTERVAL.fullmatch(tick.rule)
+    if interval is None and tick.rule.startswith("every "):
+        return None
+    if interval is not None and int(interval[1]) % 60:
+        return None
+    rule = (
+        {"type": "interval", "value": int(interval[1]) // 60, "unit": "minute"}
+        if interval
+        else {"type": "crontab", "value": tick.rule}
+    )
+    config = {"schedule": rule, "timezone": tick.zone, "checkin_margin": MARGIN_MIN}
+    return config | ({"max_runtime": math.ceil(limit_s / 60)} if limit_s else {})
