@@ -54,8 +54,10 @@ def far(proxy):
     def queue(**settings):
         given = {"url": f"redis://127.0.0.1:{proxy.port}", "socket_timeout_s": 0.1, **settings}
         made.append(connect(settings=ServerSettings(**given)))
-        queue = Queue("low", made[-1])
+        queue, patience_s = Queue("low", made[-1]), made[-1].patience_s
+        made[-1].patience_s = 120
         assert queue.enqueue(b"v", mid="before").action == "added"
+        made[-1].patience_s = patience_s
         return queue
 
     yield queue
