@@ -82,7 +82,7 @@ def test_a_lease_is_renewed_while_it_is_used_and_ends_with_its_process(client, r
 
 
 def test_a_slot_whose_lease_ended_is_lost_once_another_has_it(client, redis):
-    erp = Slots("erp", 1)
+    erp = Slots("erp", 1, lease="1h")  # no thread renews it in between
     with erp.slot() as held:
         redis.delete(HOLDERS)
         erp.calls.perform(held.renew_steps())
