@@ -9,8 +9,16 @@ from jobq import Retry, current, job
 
 
 @job(queue="bench")
-def noop() -> None:
+def noop(number: int = 0) -> None:
     """Nothing: what is left is jobq's own cost."""
+
+
+@job(queue="bench")
+def spin(number: int = 0) -> None:
+    """One millisecond of this thread's CPU, however busy the machine is."""
+    until = time.thread_time_ns() + 1_000_000
+    while time.thread_time_ns() < until:
+        pass
 
 
 @job(queue="bench", retries=5)

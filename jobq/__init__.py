@@ -25,7 +25,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from jobq import config, errors, events
     from jobq.client.connection import Client, connect, default_client, set_default_client
-    from jobq.errors import Dead, JobAborted, JobqError, JobTimeout, Outcome, Retry, Snooze
+    from jobq.errors import Dead, Hold, JobAborted, JobqError, JobTimeout, Outcome, Retry, Snooze
     from jobq.jobs import middleware, retry
     from jobq.jobs.context import Context, current
     from jobq.jobs.deaths import DeadCall
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from jobq.schedules.declared import schedule
 
 __all__ = [
-    "AsyncJob", "Client", "Context", "Dead", "DeadCall", "Ending", "Job", "JobAborted", "JobTimeout", "JobqError",
-    "Lease", "Limit", "Message", "Outcome", "Queue", "Receipt", "Registry", "Retry", "Slots", "Snooze", "SyncJob",
-    "__version__",
+    "AsyncJob", "Client", "Context", "Dead", "DeadCall", "Ending", "Hold", "Job", "JobAborted", "JobTimeout",
+    "JobqError", "Lease", "Limit", "Message", "Outcome", "Queue", "Receipt", "Registry", "Retry", "Slots", "Snooze",
+    "SyncJob", "__version__",
     "config", "connect", "current", "default_client", "default_registry", "errors", "events", "job", "middleware",
     "retry", "schedule", "set_default_client",
 ]  # fmt: skip
@@ -53,7 +53,16 @@ _NAMES = {
     "jobq.client.connection": ("Client", "connect", "default_client", "set_default_client"),
     "jobq.queue.queue": ("Queue",),
     "jobq.queue.types": ("Ending", "Lease", "Message"),
-    "jobq.errors": ("Dead", "JobAborted", "JobTimeout", "JobqError", "Outcome", "Retry", "Snooze"),
+    "jobq.errors": (
+        "Dead",
+        "Hold",
+        "JobAborted",
+        "JobTimeout",
+        "JobqError",
+        "Outcome",
+        "Retry",
+        "Snooze",
+    ),
     "jobq.jobs.context": ("Context", "current"),
     "jobq.jobs.deaths": ("DeadCall",),
     "jobq.jobs.job": ("AsyncJob", "Job", "SyncJob"),

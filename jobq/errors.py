@@ -6,6 +6,7 @@
     ├── ConfigError
     ├── UnavailableError
     ├── ServerFullError
+    │   └── KeyFullError
     ├── NotDurableError
     ├── BufferFullError
     ├── ScriptError
@@ -33,6 +34,7 @@
     ├── Retry
     ├── Dead
     └── Snooze
+        └── Hold
 
     JobTimeout           jobq raises these two in a handler. They pass its ``except Exception``,
     JobAborted           so they derive from BaseException and are no errors of jobq.
@@ -107,6 +109,10 @@ class UnavailableError(JobqError):
 
 class ServerFullError(JobqError):
     """The server refused the call and changed nothing: memory or disk is full, or too few replicas are connected."""
+
+
+class KeyFullError(ServerFullError):
+    """The line of a key holds as many messages as its rule allows; nothing of the call was accepted."""
 
 
 class NotDurableError(JobqError):
@@ -269,6 +275,17 @@ class Snooze(Outcome):
     def __init__(self, after: Duration) -> None:
         super().__init__("snoozed")
         self.after = _wait_s(after)
+
+
+class Hold(Snooze):
+    """Start no message of this message's key for `after`, given as in Retry: "they answered 429". Costs no attempt.
+
+    The message goes back to the front of its key's line. If it has no key, this is a Snooze.
+    """
+
+    def __init__(self, after: Duration) -> None:
+        super().__init__(after)
+        self.args = ("held",)
 
 
 class JobTimeout(BaseException):

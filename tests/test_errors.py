@@ -14,7 +14,7 @@ import jobq
 from jobq import errors
 
 #: Raised to end an attempt. The last two pass `except Exception` in a job.
-CONTROL_FLOW = {"Outcome", "Retry", "Dead", "Snooze", "JobTimeout", "JobAborted"}
+CONTROL_FLOW = {"Outcome", "Retry", "Dead", "Snooze", "Hold", "JobTimeout", "JobAborted"}
 BUILTIN = {
     name for name, each in vars(builtins).items()
     if inspect.isclass(each) and issubclass(each, BaseException)

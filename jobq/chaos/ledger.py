@@ -3,7 +3,8 @@
 Every line has `word` and `at`, seconds of the clock that all processes of a machine share. The others:
 
 ========  =====================================================================
-enqueue   mid: about to be enqueued
+enqueue   mid: about to be enqueued; key, most, ordered: its key, how many messages
+          of the key run at once at most, and whether in the order of their enqueues
 enqueued  mid, outcome (ok, fail = surely not accepted, info = unknown), action,
           again: whether an earlier try may have been accepted
 handed    messages: [mid, token, fence] of what one call handed out; pid
@@ -122,6 +123,14 @@ class InjectedFault(NamedTuple):
     spares: bool = False
 
 
+class KeyUse(NamedTuple):
+    """The key of a message, at most `most` of which run at once."""
+
+    key: str
+    most: int
+    ordered: bool
+
+
 @dataclass
 class History:
     """Everything that happened in one round."""
@@ -141,6 +150,7 @@ class History:
     grants: list[int] = field(default_factory=list)
     ticks: list[str] = field(default_factory=list)
     poison: dict[str, int] = field(default_factory=dict)
+    keys: dict[str, KeyUse] = field(default_factory=dict)
     late: float = 0.0
     answered: dict[tuple[str, int], float] = field(default_factory=dict)
     accepted: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -208,6 +218,8 @@ def _enqueue(history: History, line: Line) -> None:
     mid = line["mid"]
     if line["word"] == "enqueue":
         history.outcomes[mid] = "info"
+        if "key" in line:
+            history.keys[mid] = KeyUse(line["key"], line["most"], line["ordered"])
         return
     history.outcomes[mid] = line["outcome"]
     if line["outcome"] == "ok" and line.get("action") != "added" and not line.get("again"):

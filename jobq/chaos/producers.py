@@ -6,10 +6,10 @@ import json
 import random
 import threading
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jobq.chaos.bad_jobs import HARD_TIMEOUT_S, KINDS
-from jobq.chaos.ledger import Ledger
+from jobq.chaos.ledger import KeyUse, Ledger
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.errors import (
@@ -32,12 +32,15 @@ DEDUPE_S = 5.0
 FLUSH_S, LOOK_S = 120.0, 1.0
 #: One message in LONG_EVERY runs long enough for faults to hit it.
 LONG_EVERY, LONG_S, SHORT_S = 25, 0.4, 0.01
+#: With keys: how many messages of one run at once, how long they run, and which have the producer's ordered key.
+KEY_MAX, KEYED_S, ORDERED_EVERY = 2, 0.1, 5
 
 
 class ProducerLoad(NamedTuple):
     """What one producer enqueues: so many messages in about `seconds`.
 
-    poison_every: before each so many messages a poison one, 0 for none; crash_limit: of the workers.
+    poison_every: before each so many messages a poison one, 0 for none; crash_limit: of the workers. keys: how many
+    keys the messages have, 0 for none.
     """
 
     messages: int
@@ -45,6 +48,7 @@ class ProducerLoad(NamedTuple):
     seed: int
     poison_every: int = 0
     crash_limit: int = 0
+    keys: int = 0
 
 
 class Producer(threading.Thread):
@@ -84,9 +88,19 @@ class Producer(threading.Thread):
             kind = list(KINDS)[number // every % len(KINDS)]
             limit = self._load.crash_limit
             enqueue_poison(self._queue, self._ledger, f"{mid}-{kind}", kind, limit)
-        seconds = LONG_S if number % LONG_EVERY == 0 else self._random.uniform(0, SHORT_S)
-        if enqueue(self._queue, self._ledger, mid, seconds) == "buffered":
+        longest_s = KEYED_S if self._load.keys else SHORT_S
+        seconds = LONG_S if number % LONG_EVERY == 0 else self._random.uniform(0, longest_s)
+        use = self._key_use(number) if self._load.keys else None
+        if (
+            enqueue_content(self._queue, self._ledger, mid, contents(mid, seconds), use)
+            == "buffered"
+        ):
             self._buffered.append(mid)
+
+    def _key_use(self, number: int) -> KeyUse:
+        if number % ORDERED_EVERY == 0:
+            return KeyUse(f"ordered-{self.name}", 1, ordered=True)
+        return KeyUse(f"k{number % self._load.keys}", KEY_MAX, ordered=False)
 
     def _flush(self) -> None:
         """Wait until the outage buffer is empty, and write the outcomes of its messages."""
@@ -122,17 +136,20 @@ def enqueue_poison(queue: Queue, ledger: Ledger, mid: str, kind: str, limit: int
     enqueue_content(queue, ledger, mid, json.dumps(call).encode())
 
 
-def enqueue_content(queue: Queue, ledger: Ledger, mid: str, content: bytes) -> str:
+def enqueue_content(
+    queue: Queue, ledger: Ledger, mid: str, content: bytes, use: KeyUse | None = None
+) -> str:
     """Enqueue once, and write the outcome. After NotDurableError, enqueue again under the same mid.
 
     The outcome of a buffered message is unknown until the buffer is flushed.
     """
     again = False
-    ledger.write("enqueue", mid=mid)
+    keyed: dict[str, Any] = {"key": use.key, "ordered": use.ordered} if use else {}
+    ledger.write("enqueue", mid=mid, **(use._asdict() if use else {}))
     while True:
         outcome, action = "info", ""
         try:
-            action = queue.enqueue(content, mid=mid, dedupe=_dedupe(queue)).action
+            action = queue.enqueue(content, mid=mid, dedupe=_dedupe(queue), **keyed).action
             outcome = "info" if action == "buffered" else "ok"
         except NotDurableError:
             ledger.write("enqueued", mid=mid, outcome=outcome, action=action, again=again)

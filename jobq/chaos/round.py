@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from jobq.chaos.call_records import short_lived
 from jobq.chaos.ledger import Ledger
-from jobq.chaos.producers import QUEUE, Producer, ProducerLoad
+from jobq.chaos.producers import KEY_MAX, QUEUE, Producer, ProducerLoad
 from jobq.chaos.proxy import Proxy
 from jobq.chaos.round_setup import Fault, RoundSetup
 from jobq.chaos.servers import TargetServer, keys_of
@@ -36,8 +36,8 @@ PATIENCE_S = 60.0
 QUICK_S = 0.3
 #: Messages per second; a slower drain counts as stopped.
 SLOWEST = 25
-#: Keys without a TTL that may stay: the listings, the queue's settings and events, and one wake marker.
-LASTING = ("events", "jobs", "limits", "meta", "queues", "running", "wake", "workers")
+#: Keys without a TTL that may stay: the listings, the queue's settings, limits and events, and one wake marker.
+LASTING = ("events", "jobs", "limits", "meta", "queues", "rules", "running", "wake", "workers")
 #: How often the machine's delay is measured.
 WAKEUP_S = 0.02
 
@@ -112,6 +112,8 @@ def run_round(server: TargetServer, plan: RoundPlan, folder: Path) -> Verdict:
         setup = RoundSetup(workers, server, client, proxy, second_proxy)
         queue = Queue(QUEUE, client)
         queue.admin.events_level(plan.events)
+        if fault.keys:
+            queue.rules(key_max=KEY_MAX)
         wakeups = WakeupMonitor(workers.ledger, fault.lease_s)
         wakeups.start()
         try:
@@ -185,7 +187,12 @@ def _producers(url: str, namespace: str, workers: WorkerGroup, plan: RoundPlan) 
     fault = plan.fault
     seconds = 0.0 if fault.preload else plan.jobs / fault.per_second
     load = ProducerLoad(
-        plan.jobs // PRODUCERS, seconds, plan.seed, fault.poison_every, fault.crash_limit
+        plan.jobs // PRODUCERS,
+        seconds,
+        plan.seed,
+        fault.poison_every,
+        fault.crash_limit,
+        fault.keys,
     )
     return [Producer(settings, QUEUE, workers.ledger, f"p{n}", load) for n in range(PRODUCERS)]
 
@@ -228,7 +235,7 @@ def drained(queue: Queue, jobs: int, deadline: float | None = None) -> frozenset
     deadline = deadline or time.monotonic() + DRAIN_S + jobs / SLOWEST
     while queue.admin.counts().messages and time.monotonic() < deadline:
         time.sleep(0.05)
-    parts: tuple[Place, ...] = ("ready", "due", "circle")
+    parts: tuple[Place, ...] = ("ready", "lines", "due", "circle")
     left = (entry for part in parts for entry in queue.admin.every_entry(part))
     return frozenset(entry.mid for entry in left if not entry.status.startswith("done"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import ceil
 from typing import NamedTuple
 
@@ -114,6 +114,8 @@ def _broken(
     yield "unexpected", (ran | set(history.started)) - set(history.outcomes)
     yield "unexplained", _unexplained(history, hits)
     yield "concurrent", _concurrent(history)
+    yield "over_limit", _over_limit(history)
+    yield "out_of_order", _out_of_order(history)
     yield "stale_accepted", _stale_accepted(history)
     yield "misreported", _misreported(history, final)
     yield "wrongly_dead", final.dead - set(history.poison)
@@ -177,6 +179,40 @@ def _concurrent(history: History) -> Iterator[str]:
             for other, b in spans
         ):
             yield mid
+
+
+def _over_limit(history: History) -> Iterator[str]:
+    """Keys of which more messages ran at once than allowed."""
+    steps: dict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
+    for mid, use in history.keys.items():
+        for run in history.started.get(mid, ()):
+            for began, ended in _held(history, run):
+                # At one moment, an end comes before a start.
+                steps[use.key, use.most] += [(began, 1), (ended, -1)]
+    for (key, most), changes in steps.items():
+        if max(accumulate(change for _, change in sorted(changes))) > most:
+            yield key
+
+
+def _held(history: History, run: Run) -> Iterator[tuple[float, float]]:
+    """Yield the spans in which the run held its lease, up to the fault that killed it."""
+    yield from run.leased()
+    at, left = run.points[-1]
+    killed = [one.at for one in history.faults if run.pid in one.pids and one.at > at]
+    if not run.ended and killed and left > 0:
+        yield at, min(at + left, *killed)
+
+
+def _out_of_order(history: History) -> Iterator[str]:
+    """Keys whose messages must run in the order of their enqueues, and did not."""
+    numbers = {mid: number for number, mid in enumerate(history.keys)}
+    latest: dict[str, int] = {}
+    for run in sorted(history.runs, key=lambda run: run.fence):
+        use = history.keys.get(run.mid)
+        if use is not None and use.ordered:
+            if numbers[run.mid] < latest.get(use.key, 0):
+                yield use.key
+            latest[use.key] = max(latest.get(use.key, 0), numbers[run.mid])
 
 
 def _stale_accepted(history: History) -> Iterator[str]:

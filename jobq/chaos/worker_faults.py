@@ -46,6 +46,11 @@ def host_loss(setup: RoundSetup) -> None:
     _replace(setup, "host-loss", os.killpg)
 
 
+def any_kill(setup: RoundSetup) -> None:
+    """One of the three above."""
+    setup.random.choice((child_kill, worker_kill, host_loss))(setup)
+
+
 def _replace(setup: RoundSetup, name: str, kill: Callable[[int, int], None]) -> None:
     worker = setup.worker()
     children = children_of(worker.pid)

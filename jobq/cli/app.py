@@ -33,6 +33,7 @@ SECTIONS = {
     },
     "Queues": {
         "queue": Verb("queues", "queue", "Look into a queue, empty it, take it off the list."),
+        "key": Verb("keys", "key", "Show and limit what runs for each key of a queue."),
         "dead": Verb("dead", "dead", "List, revive and purge messages that are out of attempts."),
         "limit": Verb(
             "limit",
@@ -79,7 +80,7 @@ SECTIONS = {
         "chaos": Verb("chaos", "chaos", "Inject faults and check that no message is lost."),
     },
 }
-#: Every verb of the first level. key, flow, schedule, web, metrics and django are kept free.
+#: Every verb of the first level. flow, schedule, web, metrics and django are kept free.
 COMMANDS = tuple(name for verbs in SECTIONS.values() for name in verbs)
 
 

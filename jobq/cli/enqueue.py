@@ -46,6 +46,8 @@ _OPTIONS = (
     option("--at-most DURATION", "With --debounce: run after this long in any case."),
     option("--throttle DURATION", "Refuse like calls for this long after the first."),
     option("--lease DURATION", "Least length of the message's lease.  [default: the worker's]"),
+    option("--key TEXT", "Line of the queue to wait in.  [default: the job's]"),
+    option("--ordered", "Start the messages of the key one after another, in this order."),
     option("--durability LEVEL", "Wait until the server confirms memory, disk or replicas=N."),
     option("--header NAME=TEXT", "headers", "Header of the message; repeatable.", multiple=True),
     option("--expires DURATION", "Don't start it later than this after its enqueue or its delay."),

@@ -215,13 +215,13 @@ def _set(
         act(queue)
         yield queue.name
 
-    used = _used(session, names)
+    used = used_names(session, names)
     for name in list(session.from_each(used, one)) if used else ():
         session.say({"queue": name, **facts}, f"{name}: {word}")
     return len(used) == len(names)
 
 
-def _used(session: Session, names: tuple[str, ...]) -> list[str]:
+def used_names(session: Session, names: tuple[str, ...]) -> list[str]:
     """Return the names that queues here have; print a line for each other name."""
     session.queues(names)  # refuses what cannot be a name
     try:
@@ -312,7 +312,7 @@ def clear(session: Session, names: tuple[str, ...], yes: bool) -> bool:
 
     The results of jobs that are running are refused. Exit code 1: a queue was never used here.
     """
-    used = _used(session, names)
+    used = used_names(session, names)
     queues = session.queues(used) if used else []
     live = {queue.name: queue.admin.counts().messages for queue in queues}
     shown = ", ".join(f"{count:,} of {name}" for name, count in live.items())
@@ -337,7 +337,7 @@ def forget(session: Session, names: tuple[str, ...]) -> bool:
     queue back on the list within a minute. The counter of its fence numbers stays, so that they never go back.
     Exit code 1: a queue was refused, or never used here.
     """
-    used, left = _used(session, names), 0
+    used, left = used_names(session, names), 0
     workers = served(session.client)
     for queue in session.queues(used) if used else ():
         counts = queue.admin.counts()

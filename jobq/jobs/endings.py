@@ -75,7 +75,9 @@ def _ending(
     context.forget_decision()
     message = call.message
     kind, mark = (
-        ("", "") if decision.outcome == "snooze" else (class_name(error), fingerprint(error))
+        ("", "")
+        if decision.outcome in ("snooze", "hold")
+        else (class_name(error), fingerprint(error))
     )
     record = attempt_record(
         call.job.name, message.attempt, ago_ms(call.enqueued_at), *figures, kind, mark,
@@ -133,6 +135,8 @@ def _log_return(context: Context, error: BaseException, decision: Decision) -> N
     logger = job_logger(context, failure_log)
     if decision.outcome == "snooze":
         logger.debug("%s %s snoozes %.1f s", context.job, context.mid, decision.after_s)
+    elif decision.outcome == "hold":
+        logger.debug("%s %s holds its key %.1f s", context.job, context.mid, decision.after_s)
     else:
         what = summary(error)
         logger.warning(

@@ -20,7 +20,7 @@ from jobq.client.runtime import runtime
 from jobq.errors import ConfigError
 from jobq.jobs.codec import CallEncoder, Overrides, encode
 from jobq.jobs.middleware import Middlewares, around_enqueue
-from jobq.jobs.options import TRAVELLING, Options, checked_options
+from jobq.jobs.options import TRAVELLING, ArgumentKey, Options, checked_options, key_of_call
 from jobq.jobs.queues import QueueLike, queue_of
 from jobq.jobs.results import Receipt, Receipts, ResultRefusedError
 from jobq.jobs.retry import DEFAULT_POLICY, DEFAULT_RETRIES, MOST_RETRIES, Decision, Listed, Rules
@@ -33,7 +33,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Arguments = tuple[Sequence[Any], dict[str, Any]]
-_TO_QUEUE = ("delay", "at", "can_update", "can_requeue", "dedupe", "lease", "durability")
+#: One message of enqueue_many: content, or mid and content, or mid, content and key.
+Row = bytes | tuple[str | None, bytes] | tuple[str | None, bytes, str | None]
+_TO_QUEUE = ("delay", "at", "can_update", "can_requeue", "dedupe", "lease", "ordered", "durability")
 
 
 class Args(Generic[P]):
@@ -95,15 +97,17 @@ class Outgoing:
         known = client.queues.get(self.queue) if client is not None else None
         queue: QueueLike = known or queue_of(self.queue, client)
         contents = self.contents(queue)
+        keys = [job.key_of(args, kwargs) for args, kwargs in self.calls]
         self.size = sum([len(content) for _, content in contents])
         if len(contents) == 1:
             [(mid, content)] = contents
-            done = queue.enqueue(content, mid=mid, **job.queue_options)
+            done = queue.enqueue(content, mid=mid, **job.options_with(keys[0]))
             receipt: Receipt[Any] = Receipt(*done, job.name, queue, job.stores_result)
             if done.action == "exists":
                 job.refused(receipt, queue, *self.calls[0])
             return [receipt]
-        accepted = queue.enqueue_many(contents, **job.queue_options)
+        rows = contents if job.keyless else [(*one, key) for one, key in zip(contents, keys)]
+        accepted = queue.enqueue_many(rows, **job.queue_options)
         return list(job.receipts(accepted, queue))
 
 
@@ -126,6 +130,8 @@ class Job(Generic[P, R]):
         self._signature = inspect.signature(function)
         self._encoder: CallEncoder | None = None
         self._least, self._most = _positional(self._signature)
+        if isinstance(settings.get("key"), str):
+            settings["key"] = ArgumentKey(name, self._signature, settings["key"])
         self._settle(settings)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -146,7 +152,10 @@ class Job(Generic[P, R]):
         known = client.queues.get(self.queue) if client is not None else None
         queue: QueueLike = known or queue_of(self.queue, client)
         mid, content = self._content(queue, args, kwargs)
-        done = queue.enqueue(content, mid=mid, **self.queue_options)
+        options = self.queue_options
+        if not self.keyless:
+            options = self.options_with(self.key_of(args, kwargs))
+        done = queue.enqueue(content, mid=mid, **options)
         receipt: Receipt[R] = Receipt(*done, self.name, queue, self.stores_result)
         if done.action == "exists":
             self.refused(receipt, queue, args, kwargs)
@@ -172,7 +181,8 @@ class Job(Generic[P, R]):
             # The first one may start a server, or look one up.
             queue = await asyncio.to_thread(queue_of, self.queue, client)
         mid, content = self._content(queue, args, kwargs)
-        done = await aenqueue(queue, content, mid=mid, **self.queue_options)
+        options = self.options_with(self.key_of(args, kwargs))
+        done = await aenqueue(queue, content, mid=mid, **options)
         receipt: Receipt[R] = Receipt(*done, self.name, queue, self.stores_result)
         if done.action == "exists" and self.unique is not None:
             await asyncio.to_thread(self.refused, receipt, queue, args, kwargs)
@@ -260,13 +270,14 @@ class Job(Generic[P, R]):
             )
         return self._calls(arguments)
 
-    def _contents(
-        self, queue: QueueLike, calls: Iterator[Arguments]
-    ) -> Iterator[bytes | tuple[str | None, bytes]]:
-        """What is enqueued of each call: the bytes, with their mid where they are sealed for it."""
+    def _contents(self, queue: QueueLike, calls: Iterator[Arguments]) -> Iterator[Row]:
+        """What is enqueued of each call: the bytes, with the mid that they are sealed for and with their key."""
         for args, kwargs in calls:
             made = self._content(queue, args, kwargs)
-            yield made[1] if made[0] is None else made
+            if not self.keyless:
+                yield (*made, self.key_of(args, kwargs))
+            else:
+                yield made[1] if made[0] is None else made
 
     def _content(
         self, queue: QueueLike, args: Sequence[Any], kwargs: dict[str, Any]
@@ -293,6 +304,17 @@ class Job(Generic[P, R]):
             return self.overrides
         expires_at = round(self.due_ms(now) + self.expires * 1000)
         return structs.replace(self.overrides or Overrides(), expires_at=expires_at)
+
+    def key_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        """The key of a call with these arguments; None if it has none."""
+        key = self.settings.get("key")
+        return key_of_call(self.name, key, args, kwargs) if callable(key) else key
+
+    def options_with(self, key: str | None) -> dict[str, Any]:
+        """What `Queue.enqueue` gets for one call with this key."""
+        if key is not None:
+            return {**self.queue_options, "key": key}
+        return {name: value for name, value in self.queue_options.items() if name != "ordered"}
 
     def due_ms(self, now: int) -> float:
         """When a call that is enqueued now is to run."""
@@ -381,6 +403,8 @@ class Job(Generic[P, R]):
     def _settle(self, settings: dict[str, Any]) -> None:
         self.settings = settings
         self._encoder = None
+        #: Whether no call of this job has a key.
+        self.keyless = settings.get("key") is None
         self.queue: str = settings.get("queue", "default")
         policy = settings.get("retry", DEFAULT_POLICY)
         self.retry_for: float | None = settings.get("retry_for")
@@ -401,6 +425,10 @@ class Job(Generic[P, R]):
         self.unique = unique_of(self.name, self._signature, settings)
         if self.unique is not None:
             self.queue_options |= self.unique.queue_options
+        if settings.get("ordered") and self.keyless:
+            raise ConfigError(
+                f"ordered=True of {self.name} orders the messages of a key; give key=…, too"
+            )
         if self.timeout and self.hard_timeout and _contradict(settings):
             raise ConfigError(
                 f"hard_timeout={self.hard_timeout:g} ends {self.name} before timeout={self.timeout:g} can; "

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from inspect import Parameter, Signature
 from typing import Any, Literal, TypedDict, get_args
+from uuid import UUID
 
 from jobq.client.names import checked_name
 from jobq.config import duration_s, parse_durability
@@ -12,6 +14,7 @@ from jobq.durations import Duration
 from jobq.errors import ConfigError
 from jobq.jobs.queues import ClientLike
 from jobq.jobs.retry import MOST_RETRIES, checked_filter
+from jobq.queue.types import checked_key
 
 MAX_S = 3_153_600_000.0
 DAY_S = 86_400.0
@@ -33,6 +36,8 @@ class Options(TypedDict, total=False):
     first. throttle: refuse calls like it for that long.
     dedupe: refuse the mid for that long after it is done. lease: the least length of the message's leases, where the
     worker's is shorter. headers: go with it.
+    key: the line of the queue that it waits in, or a function of the arguments that returns it; None = no key.
+    ordered: messages of the key start one after another, in the order in which they were enqueued.
     durability: memory, disk or replicas=n, confirmed before enqueue returns; None = the client's.
     expires: don't start the message later than that after its enqueue, or after its delay or at.
     retry_for: no retry later than that after the enqueue; without retries of its own, it runs as often as fits.
@@ -54,6 +59,8 @@ class Options(TypedDict, total=False):
     throttle: Duration | None
     dedupe: Duration | None
     lease: Duration | None
+    key: str | Callable[..., object] | None
+    ordered: bool
     durability: str | None
     headers: Mapping[str, str]
     expires: Duration | None
@@ -112,6 +119,12 @@ def _mid(name: str, value: Any) -> str | None:
             f"mid={value!r} can't be used: mids that begin with '=' belong to unique jobs; take another, or unique=…"
         )
     return value
+
+
+def _key(name: str, value: Any) -> Any:
+    if value is None or (callable(value) and not isinstance(value, type)):
+        return value
+    return checked_key(value)
 
 
 def _duration(least: float, most: float = MAX_S) -> Callable[[str, Any], float | None]:
@@ -250,6 +263,8 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "throttle": _duration(0.001),
     "dedupe": _duration(0),
     "lease": _duration(0.001, DAY_S),
+    "key": _key,
+    "ordered": _flag,
     "durability": _durability,
     "headers": _headers,
     "expires": _duration(0.001),
@@ -266,3 +281,53 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "registry": _as_given,
     "limits": _limits,
 }
+
+
+#: From the arguments of a call to its key; None: the call has none.
+KeyOf = Callable[..., object]
+
+
+class ArgumentKey:
+    """Takes one argument of a call, or its default, as the key."""
+
+    __slots__ = ("_default", "_name", "_position")
+
+    def __init__(self, job: str, signature: Signature, name: str) -> None:
+        named = {p.name: p for p in signature.parameters.values() if p.kind not in _MANY}
+        if name not in named:
+            known = ", ".join(named) or "no arguments"
+            raise ConfigError(
+                f"key={name!r} is not an argument of {job}, which takes {known}; name one of them, or give a function "
+                "of the arguments"
+            )
+        positional = [p.name for p in named.values() if p.kind is not Parameter.KEYWORD_ONLY]
+        self._name = name
+        self._position = positional.index(name) if name in positional else _NOWHERE
+        default = named[name].default
+        self._default = None if default is Parameter.empty else default
+
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
+        """The argument's value."""
+        if self._position < len(args):
+            return args[self._position]
+        return kwargs.get(self._name, self._default)
+
+
+_MANY = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_NOWHERE = 1 << 30
+
+
+def key_of_call(
+    job: str, key_of: KeyOf, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str | None:
+    """The key of one call, None if it has none. ConfigError for what can't be a key."""
+    key = key_of(*args, **kwargs)
+    if type(key) is int or isinstance(key, UUID):
+        return str(key)
+    if key is None:
+        return None
+    if not isinstance(key, str):
+        raise ConfigError(
+            f"key={key!r:.200} of {job} can't be used; a key is a str, an int or a UUID, or None for a call without one"
+        )
+    return checked_key(key)

@@ -19,13 +19,13 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 
 from jobq.config import duration_s
 from jobq.durations import Duration, wait_of
-from jobq.errors import ConfigError, Dead, Retry, Snooze
+from jobq.errors import ConfigError, Dead, Hold, Retry, Snooze
 
 Policy = Callable[[int, BaseException], Duration | None]
 Matcher = Callable[[BaseException], bool]
 ErrorFilter = type[BaseException] | tuple[type[BaseException], ...] | Matcher
 
-AfterError = Literal["retry", "dead", "snooze"]
+AfterError = Literal["retry", "dead", "snooze", "hold"]
 
 DEFAULT_RETRIES = 5
 MOST_RETRIES = 10_000
@@ -192,7 +192,8 @@ class Rules:
 
     def _decision(self, failures: int, error: BaseException) -> Decision:
         if isinstance(error, Snooze):
-            return Decision("snooze", bounded_s(error.after))
+            word: AfterError = "hold" if isinstance(error, Hold) else "snooze"
+            return Decision(word, bounded_s(error.after))
         if isinstance(error, Dead):
             return Decision("dead", why="given up by the job")
         asked = isinstance(error, Retry)
@@ -224,7 +225,9 @@ class Rules:
 def checked(decision: Decision) -> Decision:
     """`decision`, which may come from middleware, with a bounded wait; ConfigError or ValueError if it is invalid."""
     if decision.outcome not in get_args(AfterError):
-        raise ConfigError(f"outcome {decision.outcome!r:.40} is unknown; use retry, dead or snooze")
+        raise ConfigError(
+            f"outcome {decision.outcome!r:.40} is unknown; use retry, dead, snooze or hold"
+        )
     return Decision(decision.outcome, bounded_s(wait_of(decision.after_s)), str(decision.why))
 
 

@@ -14,6 +14,7 @@ from jobq.errors import ConfigError, ScriptError
 from jobq.events import LEVELS, MAXLENS
 from jobq.queue import keys
 from jobq.queue.fsck import fsck
+from jobq.queue.rules import KeyPage, KeyRow, key_rows
 from jobq.queue.types import (
     CRASH_LIMIT,
     PER_CALL,
@@ -60,18 +61,20 @@ class Admin:
         """As `counts`, with what a second sample needs to tell a rate, and the head of ready; in O(1)."""
         reply = self.scripts["counts"].run()
         fence, added, mid, attempts, content = reply[-5:]
-        *numbers, paused, quarantined = reply[:-5]
+        *numbers, paused, quarantined, nkeys = reply[:-5]
         head = WaitingHead(text_of(mid), attempts, content) if mid else None
         return Sample(
-            Counts._make([*numbers, bool(paused), quarantined]), int(fence), int(added), head
+            Counts._make([*numbers, bool(paused), quarantined, nkeys]), int(fence), int(added), head
         )
 
     def content(
         self, place: Place = "ready", offset: int = 0, limit: int = 100, *, now: int | None = None
     ) -> Page:
         """One page of the messages in one place: at most 1,000, and about 256 KiB of content."""
-        if place not in ("ready", "due", "circle"):
-            raise ConfigError(f"place {place!r} is unknown; take 'ready', 'due' or 'circle'")
+        if place not in ("ready", "due", "circle", "lines"):
+            raise ConfigError(
+                f"place {place!r} is unknown; take 'ready', 'due', 'circle' or 'lines'"
+            )
         _check_page(offset, limit)
         looked_at, *items = self.scripts["content"].run(
             {"place": place, "offset": offset, "limit": limit, "now": moment(now)}
@@ -79,7 +82,29 @@ class Admin:
         entries = [
             Entry._make([text_of(row[0]), text_of(row[1]), *row[2:]]) for row in _rows(items, 7)
         ]
+        if place == "lines":
+            return Page(entries, looked_at or None)
         return Page(entries, offset + looked_at if looked_at else None)
+
+    def keys(self, cursor: int = 0, limit: int = 100, *, now: int | None = None) -> KeyPage:
+        """One page of the keys that have messages or are held, in no order."""
+        _check_page(cursor, limit)
+        following, *items = self.scripts["lines"].run(
+            {"now": moment(now), "cursor": cursor, "limit": limit}
+        )
+        return KeyPage(key_rows(items), int(following) or None)
+
+    def every_key(self) -> Iterator[KeyRow]:
+        """All keys that have messages or are held, page by page; a key that changes in between may come twice."""
+        cursor: int | None = 0
+        while cursor is not None:
+            page = self.keys(cursor, SHORT_PAGE)
+            yield from page.rows
+            cursor = page.following
+
+    def has_keys(self) -> bool:
+        """Whether the queue has or had keys or rules, which workers before 1.0 don't know."""
+        return bool(self.client.command("HEXISTS", keys.key(self.prefix, "meta"), "turn"))
 
     def pause(self) -> None:
         """Hand out no messages until `resume`; running jobs go on."""

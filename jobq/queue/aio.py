@@ -24,6 +24,8 @@ from jobq.queue.queue import (
     checked_content,
     enqueue_values,
     given_mid,
+    keys_of,
+    suited,
 )
 from jobq.queue.types import Enqueued, EnqueuedMany
 
@@ -47,7 +49,8 @@ async def aenqueue(
             queue.enqueue, content, mid=mid, durability=durability, **options
         )
     checked_content(mid, content)
-    return (await send(queue, values, (mid, content), (mid,)))[0]
+    rows = (mid, content, *keys_of(options)) if values["keyed"] else (mid, content)
+    return (await send(queue, values, rows, (mid,)))[0]
 
 
 def needs_thread(queue: Queue, durability: str | None) -> bool:
@@ -70,7 +73,7 @@ async def aenqueue_many(
     values, done = enqueue_values(**options), EnqueuedMany()
     under_way: deque[asyncio.Task[Sequence[Enqueued]]] = deque()
     try:
-        for batch in batches_of(contents, values):
+        for batch in batches_of(contents, values, options.get("key")):
             if isinstance(batch, Exception):
                 await asyncio.gather(*under_way)
                 raise batch
@@ -97,7 +100,11 @@ async def send(
     """Make one enqueue call, as Queue.send. The caller of a coroutine that was cancelled stays out of use."""
     if monotonic() >= queue.listed_until:
         await asyncio.to_thread(queue.list_in_directory)
+    values = suited(values, rows, mids)
+    if values["keyed"] and monotonic() >= queue.keyed_until:
+        await asyncio.to_thread(queue.refuse_older_workers)
     own = queue.callers.take()
+    values = suited(values, rows, mids)
     dropped = queue.result_keys(mids) if values["drop_results"] else ()
     state = queue.scripts["enqueue"].numbered(own, values, rows, dropped)
     try:

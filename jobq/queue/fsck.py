@@ -18,14 +18,14 @@ from jobq.queue.types import Violation, text_of
 
 #: Mids of one call, which takes the server well under a millisecond.
 LIMIT = 200
-PLACES = ("ready", "circle", "due")
+PLACES = ("ready", "circle", "due", "lines")
 SIDES = (
     "locks", "tokens", "backoffs", "nattempts", "ncrashes", "nunknowns", "generations", "requeue", "options",
     "progress",
 )  # fmt: skip
 PARTS = (
-    "totals", *PLACES, "done", *SIDES, "left_ready", "left_circle", "messages", "dead", "dead_messages",
-    "last_dead", "quarantine",
+    "totals", *PLACES, "done", *SIDES, "left_ready", "left_circle", "messages", "keys", "running", "dead",
+    "dead_messages", "last_dead", "quarantine",
 )  # fmt: skip
 #: Suspects that are checked one by one; each check reads whole lists.
 MOST_SUSPECTS = 1_000

@@ -11,10 +11,17 @@ nattempts          hash, mid -> hand-outs minus releases and snoozes
 ncrashes           hash, mid -> crashes
 nunknowns          hash, mid -> times in a row that it was handed to a worker that doesn't know its job
 generations        hash, mid -> token of the first hand-out of this generation, once that attempt is over
-requeue            hash, mid -> `not_before,lock_ms,dedupe_ms:content` to run after this run
+requeue            hash, mid -> `not_before,lock_ms,dedupe_ms:content` to run after this run;
+                   with a key `not_before,lock_ms,dedupe_ms,o,length of the key,key:content`, o if ordered
 options            hash, mid -> `lock_ms,dedupe_ms`, only for messages that have their own; in place of dedupe_ms
                    `@` and until when the mid is taken, or `<` and until when newer content may move the message,
-                   with `>` the newer content itself
+                   with `>` the newer content itself; with a key `lock_ms,dedupe_ms,slot,key`, o before the slot
+                   of an ordered one
+lines              hash, `slot:key` -> mid: the messages of a key that wait, by slots from its head to its tail
+keys               hash, key -> its head, tail, waiting, running, turn, rate, hold and place, packed; '' = no key
+turns              sorted set, keys whose messages may go, by virtual time
+rests              sorted set, keys that are held or used up their rate, by the end of that, ms
+rules              hash, key -> `max,starts,span_ms,weight,waiting`; '' = all keys
 progress           hash, mid -> what the running attempt last reported, and behind 0x1e its checkpoint
 ready              list, mids to handle now
 due                sorted set, mids with a backoff by its end
@@ -30,7 +37,7 @@ eoq-backoff?       string, PX: until when callers needn't poll
 ndry-runs          string, PX: polls in a row that found nothing
 wake               list of at most one marker, which ends one child's idle wait
 meta               hash: paused, events, maxlen, floor, fence, max_lease, max_content, deduped, all_since,
-                   dead_max, dead_age_ms, dead_evicted, on_dead
+                   dead_max, dead_age_ms, dead_evicted, on_dead, turn, max
 call:<caller>      string, PX 10 min: number and short reply of that caller's last call; with a `~` behind,
                    PX 1 s: the write that a durable enqueue waits for
 result:<mid>       list of one, TTL: a result

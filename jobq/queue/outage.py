@@ -25,6 +25,7 @@ from jobq.config import ServerSettings
 from jobq.errors import (
     BufferFullError,
     ConfigError,
+    KeyFullError,
     NotDurableError,
     ServerFullError,
     UnavailableError,
@@ -40,7 +41,7 @@ FIRST_TRY_S = 0.2
 FLUSH_S = 10.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.25
 #: Errors that pass, or that a person can repair at the server while messages wait.
-_WAITED_FOR = (UnavailableError, ServerFullError, NotDurableError, ConfigError)
+_WAITED_FOR = (UnavailableError, ServerFullError, NotDurableError, ConfigError, KeyFullError)
 #: Mids of unknown outcome that are kept until a flush names them; the log names all.
 MOST_UNKNOWN = 10_000
 

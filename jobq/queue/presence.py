@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from jobq.client.connection import Client
+from jobq.errors import ConfigError
 from jobq.queue import keys
 from jobq.queue.types import text_of
 
@@ -270,3 +271,16 @@ def _number(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LATEST_MS:
         return None
     return value
+
+
+def refuse_older_workers(client: Client, queue: str) -> None:
+    """Raise ConfigError while a worker serves `queue` that is too old for messages with keys."""
+    old = [entry for entry in workers(client) if entry.serves(queue) and not entry.version]
+    now_ms = client.clock_ms() if old else 0
+    for entry in old:
+        if entry.is_live(now_ms):
+            where = f" on {entry.host}" if entry.host else ""
+            raise ConfigError(
+                f"worker {entry.name}{where} serves queue {queue!r} with a version of jobq that knows no keys; "
+                "upgrade or stop it first"
+            )

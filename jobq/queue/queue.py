@@ -29,14 +29,30 @@ from jobq.client.numbered_calls import (
 from jobq.client.pipelining import OverlappingCalls
 from jobq.client.scripts import Argument, wire
 from jobq.config import HARD_MAX_CONTENT, duration_s
-from jobq.durations import DAY_MS, Duration
-from jobq.errors import CodecError, ConfigError, ScriptError, UnavailableError
+from jobq.durations import DAY_MS, Duration, Rate
+from jobq.errors import CodecError, ConfigError, KeyFullError, ScriptError, UnavailableError
 from jobq.queue import keys
 from jobq.queue.admin import Admin
 from jobq.queue.directory import register_queue
 from jobq.queue.durability import Confirmation
 from jobq.queue.mids import MadeMids, checked_mid, new_mid, users_mid
 from jobq.queue.outage import attach_buffer
+from jobq.queue.presence import refuse_older_workers
+from jobq.queue.rules import (
+    MOST_WEIGHT,
+    UNCHANGED,
+    KeyFacts,
+    Number,
+    QueueRules,
+    Rule,
+    Unchanged,
+    facts_of,
+    hold_ms,
+    number_given,
+    number_kept,
+    rate_given,
+    rate_kept,
+)
 from jobq.queue.types import (
     CRASH_LIMIT,
     LEASE_S,
@@ -52,6 +68,7 @@ from jobq.queue.types import (
     Lease,
     Message,
     Status,
+    checked_key,
     text_of,
 )
 
@@ -64,12 +81,15 @@ _WITH_REASON = frozenset(("dead", "crashed"))
 REPLIES = {b"ok": "ok", b"dead": "dead", b"stale": "stale"}
 LEASE_MS = round(LEASE_S * 1000)
 _LATEST_S = 253_402_300_799
+#: How often a process that enqueues messages with keys looks for workers that know none.
+KEYED_EVERY_S = 60.0
 #: Endings and hand-outs of one call.
 MOST = 1_000
 #: What the scripts take for a mid at most.
 MOST_MID_BYTES = 512
 
-Content = bytes | tuple[str | None, bytes]
+#: A content, with its mid, with its key.
+Content = bytes | tuple[str | None, bytes] | tuple[str | None, bytes, str | None]
 #: The rows of a round trip, and their mids.
 Batch = tuple[list[Argument], Sequence[str]]
 Values = dict[str, Argument]
@@ -80,7 +100,7 @@ _UNREADABLE = (KeyError, TypeError, AttributeError, ValueError)
 _ADDED = [b"added", b""]
 _NO_OPTIONS: Values = {
     "now": "", "delay_ms": "", "at": "", "can_update": 0, "can_requeue": 0, "again": "",
-    "lock_ms": "", "dedupe_ms": "", "at_most_ms": "", "drop_results": "",
+    "lock_ms": "", "dedupe_ms": "", "at_most_ms": "", "drop_results": "", "keyed": "",
 }  # fmt: skip
 
 
@@ -97,6 +117,8 @@ class EnqueueOptions(TypedDict, total=False):
     at_most: Duration | None
     lease: Duration | None
     drop_results: bool
+    key: str | None
+    ordered: bool
     now: int | None
 
 
@@ -115,6 +137,8 @@ class Queue:
         self.callers = Callers()
         #: Until when (time.monotonic) this process need not list the queue again.
         self.listed_until = 0.0
+        #: Until when (time.monotonic) this process need not look for workers that know no keys.
+        self.keyed_until = 0.0
         attach_buffer(self.client)
 
     def __repr__(self) -> str:
@@ -147,11 +171,14 @@ class Queue:
         mid = new_mid() if mid is None else given_mid(mid, values)
         if len(content) > HARD_MAX_CONTENT:
             checked_content(mid, content)
+        rows: tuple[Argument, ...] = (mid, content)
+        if values["keyed"]:
+            rows = (mid, content, *keys_of(options))
         client = self.client
         level = durability or client.durability
         if client.outage is None or caller is not None:
-            return self.send(level, values, (mid, content), (mid,), caller)[0]
-        accepted: Enqueued = client.outage.enqueue(self, level, values, (mid, content), (mid,))[0]
+            return self.send(level, values, rows, (mid,), caller)[0]
+        accepted: Enqueued = client.outage.enqueue(self, level, values, rows, (mid,))[0]
         return accepted
 
     def enqueue_many(
@@ -174,14 +201,16 @@ class Queue:
         it is done; without it only until it is collected. throttle: how long to refuse it from now on, also when it is
         done earlier. at_most: how long after the first content `delay` of later ones may move the message.
         drop_results: delete the results that earlier messages of these mids left. lease: the least length of this
-        message's leases. durability: memory, disk or replicas=n instead of the client's. Raises ConfigError or
-        CodecError for a bad mid, option or size, ServerFullError when the server takes no writes (memory or disk full,
-        replicas missing), NotDurableError for the messages of a round trip that were accepted but not as durably as
-        asked, UnavailableError when the outcome of a call is unknown (its `mids` are the messages), BufferFullError
-        when the client has an outage buffer and that is full.
+        message's leases. key: messages of a key wait in a line of their own, and keys take turns; a third item of a
+        content is its own key. ordered: they start in the order of their enqueue, one at a time, a retry before the
+        next. durability: memory, disk or replicas=n instead of the client's. Raises ConfigError or CodecError for a bad
+        mid, option or size, KeyFullError when the line of a key is full, ServerFullError when the server takes no
+        writes (memory or disk full, replicas missing), NotDurableError for the messages of a round trip that were
+        accepted but not as durably as asked, UnavailableError when the outcome of a call is unknown (its `mids` are the
+        messages), BufferFullError when the client has an outage buffer and that is full.
         """
         values = enqueue_values(**options) if options else _NO_OPTIONS
-        done, batches = EnqueuedMany(), batches_of(contents, values)
+        done, batches = EnqueuedMany(), batches_of(contents, values, options.get("key"))
         some = list(islice(batches, 2))
         level = durability or self.client.durability
         alone = caller is not None or level != "memory" or self.client.outage is not None
@@ -196,7 +225,7 @@ class Queue:
 
     def enqueue_at_once(
         self,
-        contents: Sequence[tuple[str, bytes]],
+        contents: Sequence[Content],
         caller: Caller,
         **options: Unpack[EnqueueOptions],
     ) -> Sequence[Enqueued]:
@@ -209,7 +238,8 @@ class Queue:
                 f"{len(contents):,} messages are too many for a call; give {PER_CALL}"
             )
         values = enqueue_values(**options)
-        return self._enqueue(values, *_rows(contents, values), caller, None)
+        rows = _rows(contents, values, options.get("key"))
+        return self._enqueue(values, *rows, caller, None)
 
     def dequeue(
         self,
@@ -413,6 +443,67 @@ class Queue:
                 self.callers.give_back(own)
         return words
 
+    def rules(
+        self,
+        *,
+        max: Number = UNCHANGED,
+        key_max: Number = UNCHANGED,
+        key_rate: str | Rate | Unchanged | None = UNCHANGED,
+        key_weight: Number = UNCHANGED,
+        key_waiting: Number = UNCHANGED,
+    ) -> QueueRules:
+        """Set what the queue and its keys may do, from the next hand-out on; return all of it. None: no limit.
+
+        max: messages that run at once. key_max: those of each key. key_rate: starts of a key, '100/m'. key_weight: its
+        share of turns. key_waiting: messages in its line. What isn't given stays as it is.
+        """
+        most, *rule = self._rule("", number_given("max", max), {
+            "max": number_given("key_max", key_max), "rate": rate_given("key_rate", key_rate),
+            "weight": number_given("key_weight", key_weight, MOST_WEIGHT),
+            "waiting": number_given("key_waiting", key_waiting),
+        })  # fmt: skip
+        return QueueRules(number_kept(most), *_rule_kept(rule))
+
+    def rule(
+        self,
+        key: str,
+        *,
+        max: Number = UNCHANGED,
+        rate: str | Rate | Unchanged | None = UNCHANGED,
+        weight: Number = UNCHANGED,
+        waiting: Number = UNCHANGED,
+    ) -> Rule:
+        """Set what one key may do; return its rule. None: as all keys. For the settings see `rules`."""
+        _, *rule = self._rule(checked_key(key), "-", {
+            "max": number_given("max", max), "rate": rate_given("rate", rate),
+            "weight": number_given("weight", weight, MOST_WEIGHT), "waiting": number_given("waiting", waiting),
+        })  # fmt: skip
+        return _rule_kept(rule)
+
+    def _rule(self, key: str, in_queue: Argument, given: dict[str, Any]) -> list[bytes]:
+        self.refuse_older_workers()
+        starts, span_ms = given["rate"]
+        reply: list[bytes] = self.scripts["rule"].run({
+            "now": "", "key": key, "in_queue": in_queue, "most": given["max"], "starts": starts, "span_ms": span_ms,
+            "weight": given["weight"], "waiting": given["waiting"],
+        })  # fmt: skip
+        return reply
+
+    def hold(self, key: str, wait: Duration, *, now: int | None = None) -> int:
+        """Hand out nothing of a key for `wait`; 0 ends what holds it. What runs goes on.
+
+        Return until when, epoch ms by the server's clock; 0: it isn't held.
+        """
+        values: Values = {
+            "now": moment(now), "key": checked_key(key), "wait_ms": hold_ms(wait, duration_s(wait)),
+        }  # fmt: skip
+        self.refuse_older_workers()
+        return int(self.scripts["hold"].run(values)[0])
+
+    def why(self, mid: str, *, now: int | None = None) -> KeyFacts:
+        """The facts that say why `mid` runs or waits."""
+        return facts_of(self.scripts["why"].run({"mid": checked_mid(mid), "now": moment(now)}))
+
     def on(self, client: Client) -> Queue:
         """The same queue on another client."""
         return Queue(self.name, client)
@@ -425,6 +516,7 @@ class Queue:
         caller: Caller | None,
         durability: str | None,
     ) -> Sequence[Enqueued]:
+        values = suited(values, rows, mids)
         buffer = self.client.outage
         level = durability or self.client.durability
         if buffer is not None and caller is None:
@@ -444,6 +536,8 @@ class Queue:
         """Make one enqueue call, past the outage buffer; `tries`: those that were made of it before."""
         if monotonic() >= self.listed_until:
             self.list_in_directory()
+        if values["keyed"] and monotonic() >= self.keyed_until:
+            self.refuse_older_workers()
         own = caller or self.callers.take()
         script = self.scripts["enqueue"]
         dropped = self.result_keys(mids) if values["drop_results"] else ()
@@ -489,9 +583,12 @@ class Queue:
                     break
                 if monotonic() >= self.listed_until:
                     self.list_in_directory()
+                suiting = suited(values, *batch)
+                if suiting["keyed"] and monotonic() >= self.keyed_until:
+                    self.refuse_older_workers()
                 own = self.callers.take()
                 dropped = self.result_keys(batch[1]) if values["drop_results"] else ()
-                state = script.numbered(own, values, batch[0], dropped)
+                state = script.numbered(own, suiting, batch[0], dropped)
                 calls.send(state)
                 under_way.append((own, state, batch[1]))
                 if len(under_way) > 1:
@@ -512,10 +609,17 @@ class Queue:
         """List the queue, for a minute; before an enqueue: an error must not hide that messages were accepted."""
         self.listed_until = register_queue(self.client, self.name)
 
+    def refuse_older_workers(self) -> None:
+        """Raise ConfigError while a worker of this queue knows no keys; looked up once a minute."""
+        refuse_older_workers(self.client, self.name)
+        self.keyed_until = monotonic() + KEYED_EVERY_S
+
     def accepted(self, caller: Caller, reply: Any, mids: Sequence[str]) -> Sequence[Enqueued]:
         """What the reply to an enqueue says. Raises LeaseLostError when the script refused the caller."""
         if reply[0] == b"closed":
             raise self.scripts["enqueue"].refused(caller)
+        if reply[0] == b"full":
+            raise line_full(reply)
         if len(reply) == 2 * len(mids) and reply[::2].count(b"added") == len(mids):
             return AddedMessages(mids)
         try:
@@ -525,6 +629,13 @@ class Queue:
             ]
         except _UNREADABLE as error:
             raise _unreadable(error) from error
+
+
+def _rule_kept(reply: Sequence[bytes]) -> Rule:
+    most, starts, span_ms, weight, waiting = reply
+    return Rule(
+        number_kept(most), rate_kept(starts, span_ms), number_kept(weight), number_kept(waiting)
+    )
 
 
 def queue_scripts(client: Client, area: str, name: str) -> BoundScripts:
@@ -548,6 +659,7 @@ def enqueue_values(**options: Unpack[EnqueueOptions]) -> Values:
         "can_update": int(options.get("can_update", False)),
         "can_requeue": int(options.get("can_requeue", False)),
         "again": options.get("again") or "",
+        "keyed": _keyed(options),
         "lock_ms": "" if lease is None else _lease_ms(lease),
         "dedupe_ms": _dedupe_ms(options.get("dedupe"), options.get("throttle")),
         "at_most_ms": _at_most_ms(options.get("at_most"), options),
@@ -580,19 +692,60 @@ def given_mid(mid: str, values: Values) -> str:
     return checked_mid(mid) if values["again"] else users_mid(mid)
 
 
-def _rows(batch: Sequence[Content], values: Values) -> Batch:
-    """A round trip's rows, and their mids."""
+def _keyed(options: EnqueueOptions) -> str:
+    key = options.get("key")
+    if key is not None:
+        checked_key(key)
+    return "ordered" if options.get("ordered") else "" if key is None else "key"
+
+
+def suited(values: Values, rows: Sequence[Argument], mids: Sequence[str]) -> Values:
+    """The options of a call with these rows, which may have keys of their own."""
+    if len(rows) > 2 * len(mids):
+        return values if values["keyed"] else {**values, "keyed": "key"}
+    if values["keyed"]:
+        raise ConfigError("ordered=True needs a key for each message; give key=")
+    return values
+
+
+def keys_of(options: EnqueueOptions) -> tuple[str]:
+    """What a row of one message ends in."""
+    key = options.get("key")
+    if key is None:
+        raise ConfigError("ordered=True needs a key; give key=")
+    return (key,)
+
+
+def line_full(reply: Sequence[bytes]) -> KeyFullError:
+    """The error for the reply of an enqueue to a line that is full."""
+    key, most = text_of(reply[1]), int(reply[2])
+    return KeyFullError(
+        f"the line of {key} holds {most:,} messages at most; nothing was accepted: enqueue later, or raise its rule"
+    )
+
+
+def _rows(batch: Sequence[Content], values: Values, key: str | None = None) -> Batch:
+    """A round trip's rows, and their mids. key: of those that have none of their own."""
     contents = [item for item in batch if isinstance(item, bytes)]
     mids: Sequence[str] = MadeMids(len(contents))
+    found: list[str] = []
     if len(contents) < len(batch):
-        pairs = [(None, item) if isinstance(item, bytes) else item for item in batch]
-        mids = [new_mid() if mid is None else given_mid(mid, values) for mid, _ in pairs]
-        contents = [content for _, content in pairs]
+        items = [(None, item) if isinstance(item, bytes) else item for item in batch]
+        mids = [new_mid() if item[0] is None else given_mid(item[0], values) for item in items]
+        contents = [item[1] for item in items]
+        if any(len(item) > 2 for item in items):
+            own = [item[2] if len(item) > 2 else key for item in items]
+            found = ["" if one is None else checked_key(one) for one in own]
     if max(map(len, contents)) > HARD_MAX_CONTENT:
         for mid, content in zip(mids, contents, strict=True):
             checked_content(mid, content)
-    rows: list[Argument] = [b""] * (2 * len(contents))
-    rows[::2], rows[1::2] = mids, contents
+    if key is not None and not found:
+        found = [key] * len(contents)
+    width = 3 if found else 2
+    rows: list[Argument] = [b""] * (width * len(contents))
+    rows[::width], rows[1::width] = mids, contents
+    if found:
+        rows[2::width] = found
     return rows, mids
 
 
@@ -605,7 +758,9 @@ def checked_content(mid: str, content: bytes) -> None:
         )
 
 
-def batches_of(contents: Iterable[Content], values: Values) -> Iterator[Batch | Exception]:
+def batches_of(
+    contents: Iterable[Content], values: Values, key: str | None = None
+) -> Iterator[Batch | Exception]:
     """The round trips of these contents, and last what went wrong with the contents behind them."""
     batch: list[Content] = []
     size = 0
@@ -614,10 +769,10 @@ def batches_of(contents: Iterable[Content], values: Values) -> Iterator[Batch | 
             batch.append(item)
             size += len(item if isinstance(item, bytes) else item[1])
             if len(batch) == PER_CALL or size >= BYTES_PER_CALL:
-                yield _rows(batch, values)
+                yield _rows(batch, values, key)
                 batch, size = [], 0
         if batch:
-            yield _rows(batch, values)
+            yield _rows(batch, values, key)
     except Exception as error:
         yield error
 

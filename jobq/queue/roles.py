@@ -30,10 +30,10 @@ class Role(NamedTuple):
 
 
 _PRODUCER = ("enqueue", "status", "cancel")
-_LOOKING = ("content", "counts", "dead", "fsck", "schedules", "status")
+_LOOKING = ("content", "counts", "dead", "fsck", "lines", "schedules", "status", "why")
 _RESULTS = ("blmove", "exists", "lindex")
 ROLES = {
-    "producer": Role(_PRODUCER, _RESULTS, ("sadd",)),
+    "producer": Role(_PRODUCER, _RESULTS, ("sadd",), ("hgetall",)),
     "worker": Role(
         (*_PRODUCER, "checkpoint", "close", "collect", "counts", "dead", "dequeue", "extend", "finish", "progress",
          "release", "retention",
@@ -47,7 +47,8 @@ ROLES = {
         ("smembers",), ("hgetall", "hmget"), reads=True,
     ),
     "operator": Role(
-        (*_LOOKING, "cancel", "clear", "level", "pause", "purge", "resume", "retention", "revive", "schedule", "tick"),
+        (*_LOOKING, "cancel", "clear", "hold", "level", "pause", "purge", "resume", "retention", "revive", "rule",
+         "schedule", "tick"),
         ("lpos", "llen", "unlink", "xrevrange"), ("smembers", "srem"), ("hgetall", "hmget"),
     ),
 }  # fmt: skip

@@ -9,10 +9,14 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 import msgspec
 
+from jobq.errors import ConfigError
+
 Action = Literal["added", "updated", "requeued", "exists", "buffered"]
-OutcomeWord = Literal["done", "retry", "dead", "crashed", "snooze", "release", "unknown", "expired"]
+OutcomeWord = Literal[
+    "done", "retry", "dead", "crashed", "snooze", "release", "unknown", "hold", "expired"
+]
 T = TypeVar("T")
-Place = Literal["ready", "due", "circle"]
+Place = Literal["ready", "due", "circle", "lines"]
 
 #: Messages of one call. The server serves no other client during it; 1,000 messages take two milliseconds.
 PER_CALL = 250
@@ -20,6 +24,19 @@ LEASE_S = 15.0
 DAY_S = 86_400.0
 #: Crashes that make a message dead.
 CRASH_LIMIT = 3
+
+
+#: Of a key, in characters.
+LONGEST_KEY = 128
+
+
+def checked_key(key: str) -> str:
+    """Return `key`; raise ConfigError for one that is empty, too long or not printable."""
+    if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or not key.isprintable():
+        raise ConfigError(
+            f"key={key!r:.200} can't be used; take 1-{LONGEST_KEY} printable characters"
+        )
+    return key
 
 
 def text_of(value: bytes) -> str:
@@ -205,7 +222,8 @@ class Status(NamedTuple):
 class Counts(NamedTuple):
     """How many messages are where. `locked` holds expired locks too, until they are recovered.
 
-    `quarantined`: bytes that stood among the mids and can't be one (`jobq check fsck`).
+    `quarantined`: bytes that stood among the mids and can't be one (`jobq check fsck`). `ready`: those in the lines
+    of keys too. `keys`: how many keys have messages or are held.
     """
 
     messages: int
@@ -219,6 +237,7 @@ class Counts(NamedTuple):
     circle: int
     paused: bool
     quarantined: int = 0
+    keys: int = 0
 
 
 class WaitingHead(NamedTuple):

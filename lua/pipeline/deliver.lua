@@ -3,26 +3,29 @@
 deliver: enqueue messages that have each their own time, whole or not at all.
 
 KEYS
-  messages:hash options:hash backoffs:hash ready:list due:zset circle:list left_ready:set left_circle:set
-  eoq_backoff:string wake:list meta:hash events:stream last_call:string
+  messages:hash options:hash locks:hash backoffs:hash ready:list due:zset circle:list left_ready:set left_circle:set
+  keys:hash lines:hash turns:zset rests:zset rules:hash eoq_backoff:string wake:list meta:hash events:stream last_call:string
 ARGV
   caller     random id of who calls, as in last_call's name
   number     of this call, counted up by the caller
   now        epoch ms, or '' for the server's clock
   dedupe_ms  how long to refuse its mid after it is done
+  keyed      'key' | 'ordered': each message has a key, as in enqueue; '' = none has
   batch      messages with their times: 8 digits, the length of the head; the head, MessagePack of
-             {mid, when, size, mid, when, size, …}; and the contents one after the other, of these sizes
-RETURNS  {'ok', number added, number whose mid lives already}; {'closed'}
+             {mid, when, size, mid, when, size, …}, with keyed {mid, when, size, key, …}; and the contents one after
+             the other, of these sizes
+RETURNS  {'ok', number added, number whose mid lives already}; {'closed'} | {'full', key, most}, as enqueue
 COST     O(messages)
-WRITES   nothing when memory is full or the call is refused; messages that live already stay as they are
+WRITES   nothing when memory or a line is full, or the call is refused; messages that live already stay as they are
 ]]
-local messages, options, backoffs, ready, due, circle, left_ready, left_circle, eoq_backoff, wake,
-  meta, events, last_call = unpack(KEYS)
-local caller, number, now, dedupe_ms, batch = unpack(ARGV, 1, 5)
+local messages, options, locks, backoffs, ready, due, circle, left_ready, left_circle, keys, lines, turns, rests, rules,
+  eoq_backoff, wake, meta, events, last_call = unpack(KEYS)
+local caller, number, now, dedupe_ms, keyed, batch = unpack(ARGV, 1, 6)
 
 --@include shared/_arguments
-keys_are(13)
-arguments_are(5)
+keys_are(19)
+arguments_are(6)
+one_of('keyed', keyed, '', 'key', 'ordered')
 --@include queue/_stored
 whole_or_none('dedupe_ms', dedupe_ms, 0, MOST_MS)
 --@include shared/_caller
@@ -35,12 +38,17 @@ read_clock(now)
 --@include queue/_text
 local any = {left_ready = redis.call('SCARD', left_ready) > 0}
 local nwake = redis.call('LLEN', wake)
+-- A queue that never had keys begins to have some.
+local begins = keyed ~= '' and not turn
+if begins then turn = 0 end
 --@include queue/_wake
---@include queue/_place
+--@include queue/_pace
+--@include queue/_lines
+--@include queue/_notes
 --@include queue/_accept
 
 -- A batch is text and bytes, since cmsgpack doesn't read bytes that are no text.
-local times = {}
+local times, key_of = {}, {}
 
 -- 'd500': in half a second, 'a1700000000000': then, '': now
 local function time_of(when)
@@ -54,17 +62,22 @@ local function unpacked(batch)
   local length = string.match(string.sub(batch, 1, 8), '^%d%d%d%d%d%d%d%d$')
   local pairs_, place = {}, 9 + (tonumber(length) or #batch)
   local read, head = pcall(cmsgpack.unpack, string.sub(batch, 9, place - 1))
-  if not length or not read or type(head) ~= 'table' or #head % 3 ~= 0 or #head < 3 or #head > 3000 then
+  local width = keyed == '' and 3 or 4
+  if not length or not read or type(head) ~= 'table' or #head % width ~= 0 or #head < width or #head > 1000 * width then
     refuse('the batch', '8 digits, a head of 1 to 1000 messages, and their contents')
   end
-  for i = 1, #head, 3 do
-    local mid, size = head[i], head[i + 2]
+  for i = 1, #head, width do
+    local mid, size, key = head[i], head[i + 2], width == 4 and head[i + 3] or ''
     if type(mid) ~= 'string' or mid == '' or #mid > LONGEST_MID or not is_text(mid) then
       refuse('a mid of the batch', '1 to 512 bytes of UTF-8 without control characters')
     end
     if type(size) ~= 'number' or size < 0 or size > 1048576 or size % 1 ~= 0 or type(head[i + 1]) ~= 'string' then
       refuse('a size of the batch', 'a whole number from 0 to 1048576')
     end
+    if type(key) ~= 'string' or #key > 512 or not is_text(key) then
+      refuse('a key of the batch', '512 bytes of UTF-8 without control characters at most')
+    end
+    if key ~= '' and not times[mid] then key_of[mid] = key end
     pairs_[#pairs_ + 1], pairs_[#pairs_ + 2] = mid, string.sub(batch, place, place + size - 1)
     times[mid], place = times[mid] or time_of(head[i + 1]), place + size
   end
@@ -73,14 +86,29 @@ local function unpacked(batch)
 end
 
 local function place_new(mids)
-  local now_ready, later = {}, {}
+  local now_ready, later, lined, plain = {}, {}, {}, {}
+  local own, mark = ',' .. dedupe_ms, keyed == 'ordered' and 'o' or ''
   for _, mid in ipairs(mids) do
-    local place = times[mid] > now_ms and later or now_ready
+    local key, waits = key_of[mid], times[mid] > now_ms
+    local place = waits and later or key and lined or now_ready
     place[#place + 1] = mid
+    if not key then plain[#plain + 1] = mid end
+    if key and waits then write_options({mid}, own .. ',' .. mark .. ',' .. key) end
   end
-  write_options(mids, ',' .. dedupe_ms)
+  write_options(plain, own)
+  if lined[1] then in_lines().put(lined, key_of, own, mark) end
   if now_ready[1] then put_ready(now_ready) end
   if later[1] then put_due(later, times) end
+end
+
+-- What is due only later isn't counted: it comes to its line when it is.
+local function full_line(given)
+  local mids, starting = {}, {}
+  for i = 1, #given, 2 do
+    local mid = given[i]
+    if key_of[mid] and times[mid] <= now_ms then mids[#mids + 1], starting[mid] = mid, key_of[mid] end
+  end
+  if mids[1] then return in_lines().full_line(mids, starting) end
 end
 
 -- Up to 1,000 messages -> the script's reply
@@ -90,6 +118,9 @@ local function accept_batch(batch)
   probe('LLEN', ready)
   for _, key in ipairs({messages, options, backoffs}) do redis.call('HEXISTS', key, '') end
   redis.call('ZRANK', due, '')
+  probe('HLEN', locks)
+  local full, most = full_line(given)
+  if full then return {'full', full, tostring(most)} end
   local short = #given / 2 * max_content <= 4194304
   local new = (short and write_together or write_each)(given, again)
   if new[1] then place_new(new) end
@@ -109,5 +140,8 @@ if call.kept then
   return kept_words(call.kept)
 end
 local words = accept_batch(batch)
+if words[1] == 'full' then return words end
+save_lines()
+if begins and next(key_of) and words[2] ~= '0' then redis.call('HSETNX', meta, 'turn', '0') end
 record_call(call, table.concat(words, '\31') .. '\30')
 return words

@@ -2,7 +2,7 @@
 -- needs: messages options backoffs ready due left_ready any take_over wake_up
 -- own: lock length and dedupe backoff, joined by a comma; ',' where a message has neither
 local function write_options(mids, own)
-  if own == ',' then return end
+  if own == ',' or not mids[1] then return end
   local fields = {}
   for i, mid in ipairs(mids) do fields[2 * i - 1], fields[2 * i] = mid, own end
   redis.call('HSET', options, unpack(fields))

@@ -1,5 +1,5 @@
 -- check: what must hold for a mid in each place, for what is kept beside it, and for the totals.
--- needs: dead_messages messages left_ready left_circle meta events done tokens count_of is_mid backoffs circle dead due locks ready
+-- needs: options keys lines turns rests dead_messages messages left_ready left_circle meta events done tokens count_of is_mid backoffs circle dead due locks ready
 local bad = {}
 local function rule(holds, name, mid)
   if not holds then bad[#bad + 1], bad[#bad + 2] = name, mid end
@@ -8,7 +8,35 @@ local function has(key, mid) return redis.call('HEXISTS', key, mid) == 1 end
 local function finished(mid) return redis.call('SISMEMBER', done, mid) == 1 end
 local function size(list, notes) return redis.call('LLEN', list) - redis.call('SCARD', notes) end
 
+-- -> slot, key, from the name of a place in a line
+local function line_place(field) return string.match(field, '^(%-?%d+):(.+)$') end
+
+-- A place in a line is that of its message: what options says of it, and no other.
+local function in_line(mid)
+  local slot, key = string.match(redis.call('HGET', options, mid) or '', '^%d*,[@<>]?%d*,o?(%-?%d+),(.+)$')
+  return slot ~= nil and redis.call('HGET', lines, slot .. ':' .. key) == mid
+end
+
+-- K3, K5: what waits has its turn, rests or has all it may run; nothing is kept of a key that nothing is owed.
+local function check_key(key, state)
+  if #state ~= 57 then return rule(false, 'keys: not a state', key) end
+  local _, _, waiting, running, _, _, _, flags = struct.unpack('<dddddddB', state)
+  local turned, resting = redis.call('ZSCORE', turns, key), redis.call('ZSCORE', rests, key)
+  rule((turned and 1 or 0) + (resting and 2 or 0) == flags % 4, 'keys: in turns or rests and not said so, or said so', key)
+  if key ~= '' then rule(waiting == 0 or turned or resting or running > 0, 'a key waits in vain', key) end
+  rule(waiting > 0 or running > 0 or turned or resting, 'a key that nothing is owed', key)
+end
+
 local check = {
+  lines = function(field, mid)
+    local slot, key = line_place(field)
+    rule(slot ~= nil, 'lines: not a place', mid)
+    rule(is_mid(mid), 'lines: not a mid', mid)
+    rule(has(messages, mid), 'in a line without message', mid)
+    rule(not has(locks, mid) and not finished(mid) and not has(backoffs, mid), 'in a line and elsewhere', mid)
+    rule(slot and redis.call('HGET', keys, key), 'in the line of no key', mid)
+    rule(in_line(mid) and redis.call('HGET', lines, field) == mid, 'in a line that it does not name', mid)
+  end,
   ready = function(mid)
     rule(is_mid(mid), 'ready: not a mid', mid)
     rule(has(messages, mid), 'ready without message', mid)
@@ -31,17 +59,17 @@ local check = {
   dead = function(id)
     local stored = redis.call('HGET', dead_messages, id)
     rule(stored, 'dead without content', id)
-    rule(not stored or string.find(stored, '^%d*\31%d*\31%d*,%d*\31%d+\31'), 'dead: content of another shape', id)
+    rule(not stored or string.find(stored, '^%d*\31%d*\31%d*,%d*[^\31]*\31%d+\31'), 'dead: content of another shape', id)
   end,
 }
 
 -- Numbers beside messages, by the name of their key.
 local LIMITS = {locks = LATEST_MS, backoffs = LATEST_MS, nattempts = 1e15, ncrashes = 1e15, nunknowns = 1e15}
 local SETTINGS = {floor = LATEST_MS, max_lease = LONGEST_LOCK_MS, max_content = 1048576, maxlen = 1e9, fence = 9e15,
-  deduped = 1e15, dead_max = 1e9, dead_age_ms = MOST_MS, dead_evicted = 1e15}
+  deduped = 1e15, dead_max = 1e9, dead_age_ms = MOST_MS, dead_evicted = 1e15, turn = 9e15, max = 1e9}
 
 local function totals()
-  local placed = size(ready, left_ready) + size(circle, left_circle) + redis.call('ZCARD', due)
+  local placed = size(ready, left_ready) + size(circle, left_circle) + redis.call('ZCARD', due) + redis.call('HLEN', lines)
   rule(redis.call('HLEN', messages) == placed, 'messages and places differ in number', '')
   rule(redis.call('HLEN', locks) == redis.call('HLEN', tokens), 'locks and tokens differ in number', '')
   rule(redis.call('HLEN', backoffs) == redis.call('ZCARD', due), 'backoffs and due differ in number', '')

@@ -24,6 +24,12 @@ local function evict(most, new)
   return 0
 end
 
+-- What a message is revived with: its options but for the slot in its line, and for moments, which are of this life.
+local function lasting_options(text)
+  local mark, key = string.match(text, '^%d*,[@<>]?%d*,(o?)%-?%d*,(.+)$')
+  return (string.match(text, '^%d*,%d*') or ',') .. (key and ',' .. mark .. ',' .. key or '')
+end
+
 -- What such a message begins with. No content of a call that jobq makes is equal in that.
 local ON_DEAD = '{"job":"jobq.on_dead","args":["'
 
@@ -47,7 +53,7 @@ local function to_dead(mid, reason)
   evict(2, 1)
   local id = mid .. '#' .. (redis.call('HGET', generations, mid) or redis.call('HGET', tokens, mid) or '')
   reason = string.sub(reason, 1, 16384)
-  local own = string.match(redis.call('HGET', options, mid) or ',', '^%d*,%d*') or ','
+  local own = lasting_options(redis.call('HGET', options, mid) or ',')
   local head = {count_of(nattempts, mid), count_of(ncrashes, mid), own, #reason, reason}
   redis.call('ZADD', dead, now_ms, id)
   local content = redis.call('HGET', messages, mid) or ''
@@ -69,7 +75,7 @@ local function crash(mid, reason, kind, limit, first_to_front)
     forget(mid)
   else
     unlock_to_wait(mid)
-    to_ready(mid, first_to_front and crashes == 1)
+    to_ready(mid, first_to_front and crashes == 1, true)
   end
   return over and 'dead' or kind
 end

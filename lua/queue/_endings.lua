@@ -1,8 +1,8 @@
 -- endings: six arguments per ending, from ARGV[first] on, `count` endings. Plain successes are gathered and written together.
--- needs: tokens any free emit now_ms rarely tick done
+-- needs: tokens options any free emit now_ms rarely tick done
 local LONGEST_RECORD = 65536
 local IS_OUTCOME = {done = true, retry = true, dead = true, crashed = true, snooze = true, release = true, unknown = true,
-  expired = true}
+  expired = true, hold = true}
 
 -- What each outcome may say in `detail`, and how `age_ms` and `record` have to be; before anything is written.
 local function check_endings(first, count)
@@ -18,27 +18,34 @@ local function check_endings(first, count)
   end
 end
 
-local function holders(first, count)
+local function ended_mids(first, count)
   local mids, argv = {}, ARGV
   for i = 1, count do mids[i] = argv[first + 6 * (i - 1)] end
-  return count > 0 and redis.call('HMGET', tokens, unpack(mids)) or mids
+  return mids
 end
 
 -- A stale ending changes nothing.
 local function settle_all(words, first, count, crash_limit)
-  local held, ended, released, finished, argv = holders(first, count), {}, {}, {}, ARGV
-  local unusual = any.newer or any.options
+  local mids, ended, released, finished, argv = ended_mids(first, count), {}, {}, {}, ARGV
+  local held = count > 0 and redis.call('HMGET', tokens, unpack(mids)) or mids
+  local own = any.options and not any.newer and count > 0 and redis.call('HMGET', options, unpack(mids))
+  local function is_plain(i)
+    if not own then return not any.newer end
+    return not own[i] or string.find(own[i], '^%d*,,') or string.find(own[i], '^%d*,$')
+  end
   for i = 1, count do
     local at = first + 6 * (i - 1)
     local mid, token, outcome, detail = argv[at], argv[at + 1], argv[at + 2], argv[at + 3]
     if ended[mid] or held[i] ~= token then words[i] = 'stale' else
       words[i], ended[mid] = 'ok', true
       tick()
-      if outcome == 'done' and detail == '' and not unusual then
+      if outcome == 'done' and detail == '' and is_plain(i) then
         finished[#finished + 1] = mid
         emit('done', mid, now_ms - argv[at + 4], argv[at + 5])
-      elseif outcome == 'release' then -- no attempt that ended, so no event
-        released[#released + 1] = {mid, token, 'release', detail}
+      elseif outcome == 'release' or outcome == 'hold' then
+        released[#released + 1] = {mid, token, outcome, detail}
+        -- A release ends no attempt, so it has no event.
+        if outcome == 'hold' then emit('snoozed', mid, now_ms - argv[at + 4], argv[at + 5]) end
       else
         local kind = rarely().settle(mid, token, outcome, detail, crash_limit)
         emit(kind, mid, now_ms - argv[at + 4], argv[at + 5])

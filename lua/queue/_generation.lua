@@ -1,5 +1,5 @@
 -- generation: erase a message's traces, let its newer content start over, or take its lock away.
--- needs: messages options backoffs meta nattempts ncrashes requeue done tokens nunknowns generations progress add_to any free leave_circle now_ms to_due to_ready
+-- needs: messages options backoffs meta nattempts ncrashes requeue done tokens nunknowns generations progress add_to any free leave_circle now_ms to_due to_ready turn
 local function forget_sides(...)
   free(...)
   for _, key in ipairs({backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options, progress}) do
@@ -29,16 +29,28 @@ local function unlock_to_wait(mid, token)
   free(mid)
 end
 
+-- `not_before,lock_ms,dedupe_ms,o,5,k:y:1:content`: the mark of ordered ones, the length of the key, the key
+-- -> the head, its first three, and what of options follows these; nothing where it isn't of this shape
+local function with_key(newer)
+  local head, not_before, lock_ms, dedupe_ms, mark, length = string.match(newer, '^((%d*),(%d*),(%d*),(o?),(%d%d?%d?),)')
+  if not head or not turn then return end
+  local key = string.sub(newer, #head + 1, #head + length)
+  if #key ~= tonumber(length) or string.sub(newer, #head + #key + 1, #head + #key + 1) ~= ':' then return end
+  return head .. key .. ':', not_before, lock_ms, dedupe_ms, ',' .. mark .. ',' .. key
+end
+
 -- The newer content of `mid`, which its caller has taken out of its place, starts with attempts 0. Bytes of another
 -- shape were written by another program. All of them are content then, which a worker can't read.
 local function start_newer(mid, newer)
   local head, not_before, lock_ms, dedupe_ms = string.match(newer, '^((%d*),(%d*),(%d*):)')
   local latest = string.match(redis.call('HGET', options, mid) or '', '^%d*,>(%d+)')
+  local key = ''
+  if not head then head, not_before, lock_ms, dedupe_ms, key = with_key(newer) end
   forget_sides(mid)
   redis.call('HSET', messages, mid, string.sub(newer, #(head or '') + 1))
   if latest then dedupe_ms = '<' .. latest end
-  if head and lock_ms .. dedupe_ms ~= '' then
-    redis.call('HSET', options, mid, lock_ms .. ',' .. dedupe_ms)
+  if head and lock_ms .. dedupe_ms .. key ~= '' then
+    redis.call('HSET', options, mid, lock_ms .. ',' .. dedupe_ms .. key)
     any.options, any.sides = true, true
   end
   not_before = stored(not_before, LATEST_MS, nil)

@@ -1,15 +1,26 @@
 -- newer: what enqueue does with a mid that lives. Every branch names the state that it handles.
--- needs: messages options backoffs meta locks requeue add_to any emit leave_circle leave_due leave_ready level now_ms start_newer status tick to_due to_ready wake_up write_options done progress
+-- needs: messages options backoffs meta locks requeue add_to any emit leave_circle leave_due leave_ready level now_ms start_newer status tick to_due to_ready wake_up write_options done progress turn
 -- given: what the call asks for: {not_before: epoch ms or nil, own: lock length and dedupe backoff, joined by a comma,
--- can_update, can_requeue: '0' or '1', again: '', 'done' or 'start', at_most_ms: number or nil}
+-- can_update, can_requeue: '0' or '1', again: '', 'done' or 'start', at_most_ms: number or nil, key_of: the key of each
+-- mid that has one, mark: 'o' where they are ordered}
 -- own: the options that go on where this call gives none
 local function keep_for_later(mid, content, given, action, own)
   tick()
   local till = given.not_before and string.format('%.0f', given.not_before) or ''
+  -- What only waits keeps its key.
+  local mark, key = string.match(own or '', '^%d*,[@<>]?%d*,(o?)%-?%d*,(.+)$')
+  if not key then key, mark = given.key_of[mid], given.mark end
   own = string.match(given.own == ',' and own or given.own, '^%d*,%d*') or ','
+  if key then own = own .. ',' .. mark .. ',' .. #key .. ',' .. key end
   redis.call('HSET', requeue, mid, till .. ',' .. own .. ':' .. content)
   any.newer, any.sides = true, true
   return action, ''
+end
+
+-- In place of its own; the key stays, under which it waits.
+local function give_options(mid, own)
+  local kept_key = turn and string.match(redis.call('HGET', options, mid) or '', '^%d*,[@<>]?%d*(,.*)$') or ''
+  write_options({mid}, own .. kept_key)
 end
 
 -- at_most_ms: the first content of a burst sets until when later ones may move the message. sign: '<' for what waits, '>'
@@ -28,7 +39,7 @@ local function bounded(mid, given, sign, begins)
   write_options({mid}, given_lock .. ',' .. sign .. string.format('%.0f', latest) .. (rest or ''))
   return {
     not_before = math.min(given.not_before, latest), own = given_lock .. ',', can_update = given.can_update,
-    can_requeue = given.can_requeue, again = given.again,
+    can_requeue = given.can_requeue, again = given.again, key_of = given.key_of, mark = given.mark,
   }
 end
 
@@ -56,7 +67,7 @@ local function enqueue_done(mid, content, given, word)
     leave_circle(mid)
   end
   start_newer(mid, redis.call('HGET', requeue, mid))
-  if string.find(given.own, '@', 1, true) then write_options({mid}, given.own) end
+  if string.find(given.own, '@', 1, true) then give_options(mid, given.own) end
   return 'added', ''
 end
 
@@ -74,7 +85,7 @@ local function update_queued(mid, content, given)
   tick()
   redis.call('HSET', messages, mid, content)
   redis.call('HDEL', progress, mid) -- the checkpoint is of other arguments
-  if given.at_most_ms then given = bounded(mid, given, '<') else write_options({mid}, given.own) end
+  if given.at_most_ms then given = bounded(mid, given, '<') elseif given.own ~= ',' then give_options(mid, given.own) end
   local not_before = given.not_before
   if not_before then
     local waits = redis.call('HEXISTS', backoffs, mid) == 1

@@ -2,10 +2,11 @@
 -- needs: messages ready left_ready ncrashes nunknowns any max_content rarely
 -- Up to `limit` mids off the head of ready, and the reply: three items, then seven a message, of which the hand-out
 -- fills in attempt, generation and lock_at. A message that has crashed a worker is handed out alone, so that the cause of a crash is certain.
-local function pick(limit)
-  local reply, mids = {0, 0, 0}, {}
+-- reply, mids: what was taken before from elsewhere; `limit` counts that.
+local function pick(limit, reply, mids)
   local notes = any.left_ready and rarely().drop_stale() or 0
-  local window = redis.call('LRANGE', ready, 0, limit + math.min(notes, limit) - 1)
+  local n = #mids
+  local window = redis.call('LRANGE', ready, 0, limit - n + math.min(notes, limit - n) - 1)
   if #window == 0 then return reply, mids end
   if #window * max_content > MOST_BYTES then window = rarely().readable(window) end
   local noted = notes > 0 and redis.call('SMISMEMBER', left_ready, unpack(window)) or {}
@@ -13,7 +14,7 @@ local function pick(limit)
   local unknowns = any.unknowns and rarely().counts(nunknowns, window) or {}
   local contents, strange = redis.call('HMGET', messages, unpack(window)), {}
   if not string.find(table.concat(window), '^[ -~]*$') then strange = rarely().strange_ones(window) end
-  local stale, used, n = {}, 0, 0
+  local stale, used = {}, 0
   for i, mid in ipairs(window) do
     local is_strange = strange[i] or #mid > LONGEST_MID
     if noted[i] == 1 or not (contents[i] or is_strange) then

@@ -1,7 +1,9 @@
 -- place: a live mid is in exactly one of ready, due, circle; each list holds at most one copy of it.
 -- A mid that leaves a list out of turn leaves its copy, noted; coming back takes the copy over.
--- needs: backoffs ready due circle left_ready left_circle any wake_up
-local function to_ready(mid, front)
+-- needs: backoffs ready due circle left_ready left_circle any wake_up turn in_lines
+-- back: it was handed out and comes back.
+local function to_ready(mid, front, back)
+  if turn and in_lines().to_line(mid, front, back) then return wake_up() end
   if not any.left_ready or redis.call('SREM', left_ready, mid) == 0 then
     redis.call(front and 'LPUSH' or 'RPUSH', ready, mid)
   end
@@ -21,20 +23,11 @@ local function leave_due(mid)
   redis.call('HDEL', backoffs, mid)
 end
 
--- The mids come back to a list: copies of theirs that were noted as stale are theirs again. -> those without one
-local function take_over(notes, mids)
-  local noted, back, fresh = redis.call('SMISMEMBER', notes, unpack(mids)), {}, {}
-  for i, mid in ipairs(mids) do
-    if noted[i] == 1 then back[#back + 1] = mid else fresh[#fresh + 1] = mid end
-  end
-  if back[1] then redis.call('SREM', notes, unpack(back)) end
-  return fresh
-end
-
 -- How many copies aren't noted. If the list is empty (another program emptied it), a note would drop the next copy of the mid.
 local function unnoted(list, notes) return redis.call('LLEN', list) - redis.call('SCARD', notes) end
 
 local function leave_ready(mid)
+  if turn and in_lines().leave_line(mid) then return end
   if unnoted(ready, left_ready) <= 0 then return end
   redis.call('SADD', left_ready, mid)
   any.left_ready = true

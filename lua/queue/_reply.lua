@@ -1,6 +1,6 @@
 -- reply: the hand-out part of a reply: sleep_ms, paused, fence of the first (due_ms where there is none), then seven
 -- items a message.
--- needs: ready due circle eoq_backoff ndry_runs any lock_up now_ms paused pick rarely wake_up walk
+-- needs: locks ready due circle eoq_backoff ndry_runs turns any lock_up now_ms paused turn pick pick_turns in_lines rarely wake_up walk
 
 -- Nothing to hand out: how long to wait, told to every other caller through eoq_backoff; and due_ms.
 local function rest(lap)
@@ -11,7 +11,9 @@ local function rest(lap)
   if length > 0 then cap = math.max(50, math.floor(2000 * math.min(1, lap / length))) end
   local ms = math.min(cap, 10 * 2 ^ runs)
   local due_ms = first[2] and math.max(1, first[2] - now_ms) or 0
-  if first[2] then ms = math.min(ms, due_ms) end
+  local rest_ms = turn and in_lines().next_rest()
+  if rest_ms then due_ms = due_ms > 0 and math.min(due_ms, rest_ms) or rest_ms end
+  if due_ms > 0 then ms = math.min(ms, due_ms) end
   redis.call('SET', eoq_backoff, string.format('%.0f', now_ms + ms), 'PX', string.format('%.0f', ms))
   return ms, due_ms
 end
@@ -30,9 +32,19 @@ local function hand_out(limit, by)
   if any.due then rarely().promote(lap) end
   walk(lap, by.crash_limit)
   local reply, mids = {0, 0, 0}, {}
-  if paused ~= '1' then reply, mids = pick(limit) end
+  local room, nturns = paused ~= '1' and limit or 0, 0
+  if turn then
+    local most = in_lines().most_running
+    if most then room = math.min(room, most - redis.call('HLEN', locks)) end
+    in_lines().end_rests(lap)
+    if room > 0 then reply, mids = pick_turns(room) end
+    nturns = redis.call('ZCARD', turns)
+    if most then room = most - redis.call('HLEN', locks) - #mids end
+  elseif room > 0 then
+    pick(limit, reply, mids)
+  end
   if mids[1] then lock_up(reply, mids, by) end
-  local more = redis.call('LLEN', ready) > 0 and paused ~= '1'
+  local more = room > 0 and paused ~= '1' and redis.call('LLEN', ready) + nturns > 0
   if more then wake_up() end
   if mids[1] or more then redis.call('DEL', ndry_runs) else reply[1], reply[3] = rest(lap) end
   reply[2] = paused == '1' and 1 or 0

@@ -1,8 +1,13 @@
 -- settle: what becomes of one held message whose attempt ends, but for the plainest success.
--- needs: options nattempts requeue done nunknowns add_to any to_dead crash dedupe_until emit forget leave_circle level now_ms own_options start_newer to_due to_ready free unlock_to_wait
-local function wait_until(mid, token, backoff_ms, front)
+-- needs: options nattempts requeue done nunknowns add_to any to_dead crash dedupe_until emit forget leave_circle level now_ms own_options start_newer to_due to_ready free unlock_to_wait turn in_lines
+local function wait_until(mid, token, backoff_ms, outcome)
   unlock_to_wait(mid, token)
-  if backoff_ms > 0 then to_due(mid, now_ms + backoff_ms) else to_ready(mid, front) end
+  if turn and in_lines().hold_line(mid, backoff_ms, outcome == 'hold') then return end
+  if backoff_ms > 0 then
+    to_due(mid, now_ms + backoff_ms)
+  else
+    to_ready(mid, outcome == 'release' or outcome == 'hold')
+  end
 end
 
 local function finish_done(mid, detail)
@@ -38,12 +43,13 @@ local function settle(mid, token, outcome, detail, crash_limit)
   if outcome == 'crashed' then return crash(mid, detail, 'crashed', crash_limit, true) end
   if outcome == 'dead' then to_dead(mid, detail) end
   if newer then
+    if outcome == 'hold' and turn then in_lines().hold_key(mid, tonumber(detail) or 0) end
     start_newer(mid, newer)
   elseif outcome == 'dead' or outcome == 'expired' then
     forget(mid)
   else
     count_ending(mid, outcome)
-    wait_until(mid, token, tonumber(detail) or 0, outcome == 'release')
+    wait_until(mid, token, tonumber(detail) or 0, outcome)
   end
-  return (outcome == 'snooze' or outcome == 'unknown') and 'snoozed' or outcome
+  return (outcome == 'snooze' or outcome == 'unknown' or outcome == 'hold') and 'snoozed' or outcome
 end

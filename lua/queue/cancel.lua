@@ -5,7 +5,8 @@ cancel: see to it that messages don't run, or that their current run's outcome i
 KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
-  left_ready:set left_circle:set eoq_backoff:string wake:list meta:hash events:stream
+  left_ready:set left_circle:set keys:hash lines:hash turns:zset rests:zset rules:hash
+  eoq_backoff:string wake:list meta:hash events:stream
   last_call:string
 ARGV
   caller  1-64 printable ASCII characters, the connection's random id
@@ -17,12 +18,13 @@ COST     O(messages)
 WRITES   nothing for a message not cancelled, nothing at all when the call is refused
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
-  progress, ready, due, circle, done, left_ready, left_circle, eoq_backoff, wake, meta,
+  progress, ready, due, circle, done, left_ready, left_circle, keys, lines, turns, rests, rules,
+  eoq_backoff, wake, meta,
   events, last_call = unpack(KEYS)
 local caller, number, now = unpack(ARGV, 1, 3)
 
 --@include shared/_arguments
-keys_are(22)
+keys_are(27)
 arguments_are(3, 1, 1000)
 --@include _stored
 --@include shared/_caller
@@ -37,6 +39,8 @@ probe_live()
 local any = {left_ready = redis.call('SCARD', left_ready) > 0, left_circle = redis.call('SCARD', left_circle) > 0}
 local nwake = redis.call('LLEN', wake)
 --@include _wake
+--@include _pace
+--@include _lines
 --@include _counters
 --@include _place
 --@include _status
@@ -57,5 +61,6 @@ for i = 4, #ARGV do
   words[#words + 1] = over and word or 'cancelled'
   if not over then cancel(ARGV[i], word) end
 end
+save_lines()
 record_call(call, table.concat(words, '\31') .. '\30')
 return words

@@ -6,7 +6,7 @@ the fence goes on counting, and the dead stay.
 KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
-  left_ready:set left_circle:set eoq_backoff:string ndry_runs:string wake:list meta:hash events:stream last_call:string
+  left_ready:set left_circle:set keys:hash lines:hash turns:zset rests:zset eoq_backoff:string ndry_runs:string wake:list meta:hash events:stream last_call:string
 ARGV
   caller  1-64 printable ASCII characters, the connection's random id
   number  of this call, counted up by the caller
@@ -16,12 +16,12 @@ COST     O(1) here; the server frees the memory in the background
 WRITES   all keys but last_call's; nothing when the call is refused
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
-  progress, ready, due, circle, done, left_ready, left_circle, eoq_backoff,
+  progress, ready, due, circle, done, left_ready, left_circle, keys, lines, turns, rests, eoq_backoff,
   ndry_runs, wake, meta, events, last_call = unpack(KEYS)
 local caller, number, now = unpack(ARGV)
 
 --@include shared/_arguments
-keys_are(23)
+keys_are(27)
 arguments_are(3)
 --@include _stored
 --@include shared/_caller
@@ -40,7 +40,7 @@ if call.kept then
 end
 local words = {'cleared', redis.call('HLEN', messages)}
 tick()
-for i = 1, 20 do redis.call('UNLINK', KEYS[i]) end
+for i = 1, 24 do redis.call('UNLINK', KEYS[i]) end
 redis.call('HDEL', meta, 'deduped')
 emit('cleared', '', now_ms, '\31\31\31\31\31\31\31' .. words[2])
 record_call(call, table.concat(words, '\31') .. '\30')

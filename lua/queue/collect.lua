@@ -6,7 +6,8 @@ KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
   left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash
-  quarantine:hash eoq_backoff:string wake:list meta:hash events:stream
+  quarantine:hash keys:hash lines:hash turns:zset rests:zset rules:hash
+  eoq_backoff:string wake:list meta:hash events:stream
 ARGV
   now          epoch ms, or '' for the server's clock
   crash_limit  crashes that make a message dead, 0 = never
@@ -18,11 +19,12 @@ WRITES   what it finds; running it twice is harmless
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead,
-  quarantine, eoq_backoff, wake, meta, events = unpack(KEYS)
+  quarantine, keys, lines, turns, rests, rules,
+  eoq_backoff, wake, meta, events = unpack(KEYS)
 local now, crash_limit, limit = unpack(ARGV)
 
 --@include shared/_arguments
-keys_are(25)
+keys_are(30)
 arguments_are(3)
 crash_limit, limit = whole('crash_limit', crash_limit, 0, 1000000), whole('limit', limit, 1, 1000)
 --@include _stored
@@ -32,6 +34,8 @@ read_clock(now)
 --@include _present
 --@include _present_dead
 --@include _wake
+--@include _pace
+--@include _lines
 
 -- What most calls don't need is made when first it is.
 local rare
@@ -59,9 +63,15 @@ if any.due then rarely().promote(limit) end
 walk(limit, crash_limit)
 local surplus = any.dead and rarely().evict(limit, 0) or 0
 -- A child may have died between taking the wake marker and its dequeue.
-if paused ~= '1' and redis.call('LLEN', ready) > 0 then wake_up() end
+if turn then
+  in_lines().end_rests(limit)
+  save_lines()
+end
+if paused ~= '1' and redis.call('LLEN', ready) + (turn and redis.call('ZCARD', turns) or 0) > 0 then wake_up() end
 local first = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]
+local due_ms, rest_ms = first and math.max(1, first - now_ms), turn and in_lines().next_rest()
+if rest_ms then due_ms = math.min(due_ms or rest_ms, rest_ms) end
 return {
   'collected', redis.call('LLEN', circle), redis.call('ZCARD', due), redis.call('HLEN', quarantine),
-  first and math.max(1, first - now_ms) or 0, surplus,
+  due_ms or 0, surplus,
 }

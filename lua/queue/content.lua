@@ -4,25 +4,25 @@ content: one page of the messages in one place, of about 256 KiB of mids and con
 
 KEYS
   messages:hash locks:hash backoffs:hash nattempts:hash ncrashes:hash requeue:hash ready:list due:zset
-  circle:list done:set left_ready:set left_circle:set meta:hash events:stream
+  circle:list done:set left_ready:set left_circle:set lines:hash meta:hash events:stream
 ARGV
-  place   'ready' | 'due' | 'circle'
-  offset  of the page, from 0
+  place   'ready' | 'due' | 'circle' | 'lines', in no order
+  offset  of the page, from 0; in lines what the page before returned
   limit   entries looked at, 1-1000
   now     epoch ms, or '' for the server's clock
-RETURNS  {entries looked at, perhaps fewer than there are, then per message: mid, status, attempts, ncrashes, not_before or 0, lock_at or 0,
+RETURNS  {entries looked at, or the offset of the next page of lines, 0 at the end, perhaps fewer than there are, then per message: mid, status, attempts, ncrashes, not_before or 0, lock_at or 0,
          content}; stale copies are left out
 COST     O(offset + limit)
 WRITES   nothing
 ]]
 local messages, locks, backoffs, nattempts, ncrashes, requeue, ready, due, circle, done, left_ready, left_circle,
-  meta, events = unpack(KEYS)
+  lines, meta, events = unpack(KEYS)
 local place, offset, limit, now = unpack(ARGV)
 
 --@include shared/_arguments
-keys_are(14)
+keys_are(15)
 arguments_are(4)
-one_of('place', place, 'ready', 'due', 'circle')
+one_of('place', place, 'ready', 'due', 'circle', 'lines')
 offset, limit = whole('offset', offset, 0, 9007199254740991), whole('limit', limit, 1, 1000)
 --@include _stored
 --@include _counters
@@ -45,7 +45,7 @@ local page, looked_at, bytes = {0}, 0, 0
 local function add(item) page[#page + 1] = item end
 local function look_at(mid)
   looked_at, bytes = looked_at + 1, bytes + #mid
-  if place ~= 'due' and redis.call('SISMEMBER', notes, mid) == 1 then return end
+  if place ~= 'due' and place ~= 'lines' and redis.call('SISMEMBER', notes, mid) == 1 then return end
   add(mid)
   add(status(mid))
   for _, key in ipairs({nattempts, ncrashes, backoffs, locks}) do
@@ -56,6 +56,12 @@ local function look_at(mid)
   add(content)
 end
 
+if place == 'lines' then
+  local reply = redis.call('HSCAN', lines, string.format('%.0f', offset), 'COUNT', math.min(STEP, limit))
+  for i = 2, #reply[2], 2 do look_at(reply[2][i]) end
+  page[1] = tonumber(reply[1])
+  return page
+end
 repeat
   local mids = mids_from(offset + looked_at, math.min(STEP, limit - looked_at))
   for _, mid in ipairs(mids) do

@@ -4,18 +4,19 @@ counts: how many messages are where, and which one waits at the head of ready.
 
 KEYS
   messages:hash locks:hash requeue:hash ready:list due:zset circle:list done:set left_ready:set
-  left_circle:set dead:zset quarantine:hash meta:hash nattempts:hash events:stream
-RETURNS  {messages, ready, delayed, deduped, locked, done, requeued, dead, circle, paused, quarantined, fence, events
-         ever added, head of ready or '', its attempts, its content if that has at most 4 KiB, else ''}: locked holds
+  left_circle:set keys:hash lines:hash dead:zset quarantine:hash meta:hash nattempts:hash events:stream
+RETURNS  {messages, ready, delayed, deduped, locked, done, requeued, dead, circle, paused, quarantined, keys, fence,
+         events ever added, head of ready or '', its attempts, its content if that has at most 4 KiB, else ''}: ready
+         counts what waits in lines too, keys those that have messages or are held, locked holds
          expired locks not yet recovered, done what awaits collection, circle all that rotates
 COST     O(1)
 WRITES   nothing
 ]]
-local messages, locks, requeue, ready, due, circle, done, left_ready, left_circle, dead, quarantine,
+local messages, locks, requeue, ready, due, circle, done, left_ready, left_circle, keys, lines, dead, quarantine,
   meta, nattempts, events = unpack(KEYS)
 
 --@include shared/_arguments
-keys_are(14)
+keys_are(16)
 --@include _stored
 --@include _counters
 
@@ -44,7 +45,7 @@ local deduped, mid = count_of(meta, 'deduped'), head()
 local content = redis.call('HSTRLEN', messages, mid) <= 4096 and redis.call('HGET', messages, mid) or ''
 return {
   redis.call('HLEN', messages),
-  redis.call('LLEN', ready) - redis.call('SCARD', left_ready),
+  redis.call('LLEN', ready) - redis.call('SCARD', left_ready) + redis.call('HLEN', lines),
   redis.call('ZCARD', due) - deduped,
   deduped,
   redis.call('HLEN', locks),
@@ -54,6 +55,7 @@ return {
   redis.call('LLEN', circle) - redis.call('SCARD', left_circle),
   redis.call('HGET', meta, 'paused') == '1' and 1 or 0,
   redis.call('HLEN', quarantine),
+  redis.call('HLEN', keys) - redis.call('HEXISTS', keys, ''),
   count_of(meta, 'fence'),
   events_added(),
   mid,

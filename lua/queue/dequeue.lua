@@ -6,7 +6,8 @@ KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
   left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash
-  quarantine:hash eoq_backoff:string ndry_runs:string wake:list meta:hash events:stream last_call:string
+  quarantine:hash keys:hash lines:hash turns:zset rests:zset rules:hash
+  eoq_backoff:string ndry_runs:string wake:list meta:hash events:stream last_call:string
 ARGV
   caller       1-64 printable ASCII characters, the connection's random id
   number       of this call, counted up by the caller
@@ -23,11 +24,12 @@ WRITES   nothing while eoq_backoff holds or when the call is refused
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead,
-  quarantine, eoq_backoff, ndry_runs, wake, meta, events, last_call = unpack(KEYS)
+  quarantine, keys, lines, turns, rests, rules,
+  eoq_backoff, ndry_runs, wake, meta, events, last_call = unpack(KEYS)
 local caller, number, now, lease_ms, crash_limit, limit = unpack(ARGV)
 
 --@include shared/_arguments
-keys_are(27)
+keys_are(32)
 lease_ms = whole('lease_ms', lease_ms, 1, 86400000)
 crash_limit, limit = whole('crash_limit', crash_limit, 0, 1000000), whole('limit', limit, 1, 1000)
 --@include _stored
@@ -42,6 +44,8 @@ read_clock(now)
 --@include _present_dead
 probe('STRLEN', eoq_backoff, ndry_runs)
 --@include _wake
+--@include _pace
+--@include _lines
 
 -- What most calls don't need is made when first it is.
 local rare
@@ -49,6 +53,7 @@ local function rarely()
   if rare then return rare end
 --@include _counters
 --@include _text
+--@include _notes
 --@include _place
 --@include _free
 --@include _generation
@@ -66,6 +71,7 @@ end
 
 --@include _upkeep
 --@include _pick
+--@include _turns
 --@include _handout
 --@include _reply
 
@@ -87,5 +93,6 @@ if resting > 0 then return reply_with({resting, paused == '1' and 1 or 0, 0}) en
 
 tick()
 local handed = hand_out(limit, by)
+save_lines()
 record_call(call, '\30' .. table.concat(without_contents(handed, lease_ms), '\31'))
 return reply_with(handed)

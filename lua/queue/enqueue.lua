@@ -5,7 +5,8 @@ enqueue: accept messages, or newer content for mids that live, whole or not at a
 KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
-  left_ready:set left_circle:set eoq_backoff:string wake:list meta:hash events:stream last_call:string
+  left_ready:set left_circle:set keys:hash lines:hash turns:zset rests:zset rules:hash
+  eoq_backoff:string wake:list meta:hash events:stream last_call:string
   then one result:list per message, where drop_results is 1
 ARGV
   caller       1-64 printable ASCII characters, the connection's random id
@@ -22,21 +23,24 @@ ARGV
                now on, also when it is done earlier
   at_most_ms   how long after now can_update may move a message that this call adds, '' = without end; needs delay_ms
   drop_results  1: delete the result that an earlier message of the same mid left, '' = keep it
-  then two per message: mid, content, 1-1000 messages
+  keyed        'key': each message has a key behind its content, 512 bytes at most, '' = none | 'ordered': and those of
+               a key start in the order of their enqueue | '' = two per message
+  then two per message: mid, content, 1-1000 messages; or three: mid, content, key
 RETURNS  {per message: action, reason}: 'added' '' | 'updated' '' | 'requeued' '' | 'exists' status;
-         {'closed'}
+         {'closed'} | {'full', key, most}: the line of a key would hold more than its rule allows
 COST     O(messages)
-WRITES   nothing for 'exists'; nothing at all when memory is full or the call is refused
+WRITES   nothing for 'exists'; nothing at all when memory or a line is full, or the call is refused
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
-  progress, ready, due, circle, done, left_ready, left_circle, eoq_backoff, wake, meta, events,
-  last_call = unpack(KEYS)
-local caller, number, now, delay_ms, at, can_update, can_requeue, again, lock_ms, dedupe_ms, at_most_ms, drop_results = unpack(ARGV, 1, 12)
+  progress, ready, due, circle, done, left_ready, left_circle, keys, lines, turns, rests, rules,
+  eoq_backoff, wake, meta, events, last_call = unpack(KEYS)
+local caller, number, now, delay_ms, at, can_update, can_requeue, again, lock_ms, dedupe_ms, at_most_ms, drop_results,
+  keyed = unpack(ARGV, 1, 13)
 
 -- The usual call: one new message of a plain text mid, that asks for nothing. What it touches is read before its first
 -- write, and no function is made. Whatever isn't usual goes on to the general case, with nothing written yet.
-if #KEYS == 22 and #ARGV == 14 and now .. delay_ms .. at .. lock_ms .. dedupe_ms .. at_most_ms .. drop_results == '' then
-  local mid, content = ARGV[13], ARGV[14]
+if #KEYS == 27 and #ARGV == 15 and now .. delay_ms .. at .. lock_ms .. dedupe_ms .. at_most_ms .. drop_results .. keyed == '' then
+  local mid, content = ARGV[14], ARGV[15]
   local recorded = redis.call('GET', last_call)
   local last_number = recorded and tonumber(string.match(recorded, '^%d+')) or -1
   local level, longest = unpack(redis.call('HMGET', meta, 'events', 'max_content'))
@@ -63,10 +67,11 @@ if #KEYS == 22 and #ARGV == 14 and now .. delay_ms .. at .. lock_ms .. dedupe_ms
 end
 
 --@include shared/_arguments
-local FIXED_KEYS, FIXED = 22, 12
-arguments_are(FIXED, 1, 1000, 2)
+one_of('keyed', keyed, '', 'key', 'ordered')
 one_of('drop_results', drop_results, '', '1')
-keys_are(FIXED_KEYS + (drop_results == '1' and (#ARGV - FIXED) / 2 or 0))
+local FIXED_KEYS, FIXED, WIDTH = 27, 13, keyed == '' and 2 or 3
+arguments_are(FIXED, 1, 1000, WIDTH)
+keys_are(FIXED_KEYS + (drop_results == '1' and (#ARGV - FIXED) / WIDTH or 0))
 --@include _stored
 one_of('can_update', can_update, '0', '1')
 one_of('can_requeue', can_requeue, '0', '1')
@@ -93,13 +98,23 @@ local own = lock_ms .. ',' .. dedupe_ms
 if from_now_ms then own = lock_ms .. ',@' .. string.format('%.0f', math.min(LATEST_MS, now_ms + from_now_ms)) end
 if at_most_ms then own = lock_ms .. ',<' .. string.format('%.0f', math.min(LATEST_MS, now_ms + at_most_ms)) end
 
+local batch, key_of, any_key = {unpack(ARGV, FIXED + 1)}, {}, false
+if keyed ~= '' then
+  batch = {}
+  for i = FIXED + 1, #ARGV, 3 do
+    local mid, key = ARGV[i], ARGV[i + 2]
+    if #key > 512 or not is_text(key) then refuse('a key', 'UTF-8 without control characters, 512 bytes at most') end
+    batch[#batch + 1], batch[#batch + 2] = mid, ARGV[i + 1]
+    if key ~= '' then key_of[mid], any_key = key_of[mid] or key, true end
+  end
+end
 local mids, words, longest = {}, {}, max_content
-for i = FIXED + 1, #ARGV, 2 do
-  local mid, size = ARGV[i], #ARGV[i + 1]
+for i = 1, #batch, 2 do
+  local mid, size = batch[i], #batch[i + 1]
   if mid == '' or #mid > 512 then refuse('a mid', '1 to 512 bytes') end
   if size > 1048576 then refuse('a content', '1 MiB at most') end
   if size > longest then longest = size end
-  mids[(i - FIXED + 1) / 2], words[i - FIXED], words[i - FIXED + 1] = mid, 'added', ''
+  mids[(i + 1) / 2], words[i], words[i + 1] = mid, 'added', ''
 end
 if not is_text(table.concat(mids, ' ')) then refuse('a mid', 'UTF-8 without control characters') end
 if call.refused then return {'closed'} end
@@ -113,27 +128,51 @@ end
 local any = {left_ready = redis.call('SCARD', left_ready) > 0}
 local nwake = redis.call('LLEN', wake)
 probe('LLEN', ready)
-if own ~= ',' then redis.call('HEXISTS', options, '') end
+local begins = any_key and not turn
+if begins then turn = 0 end
+if any_key or own ~= ',' then redis.call('HEXISTS', options, '') end
 if not_before then
   redis.call('ZRANK', due, '')
   redis.call('HEXISTS', backoffs, '')
 end
 --@include _probe_live
 --@include _wake
+--@include _pace
+--@include _lines
+--@include _notes
 --@include _counters
 --@include _place
 --@include _accept
 
-local batch, lives = {unpack(ARGV, FIXED + 1)}, {}
+local new_till = at_most_ms and math.min(not_before, now_ms + at_most_ms) or not_before
+local lives, later, mark = {}, new_till and new_till > now_ms, keyed == 'ordered' and 'o' or ''
+if any_key and not later then
+  local key, most = in_lines().full_line(mids, key_of)
+  if key then return {'full', key, tostring(most)} end
+end
 local write = write_each
 if #batch > 2 then
   if #batch / 2 * max_content <= MOST_BYTES then write = write_together else probe_live() end
 end
 local new = write(batch, lives, probe_live)
+local changed = new[1] ~= nil
 if new[1] then
-  write_options(new, own)
-  if at_most_ms then not_before = math.min(not_before, now_ms + at_most_ms) end
-  if not_before and not_before > now_ms then put_due(new, not_before) else put_ready(new) end
+  local plain, lined = new, {}
+  if any_key then
+    plain = {}
+    for _, mid in ipairs(new) do
+      local group = key_of[mid] and lined or plain
+      group[#group + 1] = mid
+    end
+  end
+  write_options(plain, own)
+  if lined[1] and not later then
+    in_lines().put(lined, key_of, own, mark)
+  else
+    for _, mid in ipairs(lined) do write_options({mid}, own .. ',' .. mark .. ',' .. key_of[mid]) end
+  end
+  not_before = new_till
+  if later then put_due(new, not_before) elseif plain[1] then put_ready(plain) end
 end
 
 -- Only where they are needed: to make these functions costs more than a message.
@@ -146,26 +185,28 @@ if next(lives) then
 --@include _newer
   local given = {
     not_before = not_before, own = own, can_update = can_update, can_requeue = can_requeue, again = again,
-    at_most_ms = at_most_ms,
+    at_most_ms = at_most_ms, key_of = key_of, mark = mark,
   }
   for i = 1, #batch, 2 do
     if lives[i] then words[i], words[i + 1] = enqueue_again(batch[i], batch[i + 1], given) end
   end
   longest = max_content
   for i = 1, #batch, 2 do
-    if words[i] ~= 'exists' then longest = math.max(longest, #batch[i + 1]) end
+    if words[i] ~= 'exists' then longest, changed = math.max(longest, #batch[i + 1]), true end
   end
 end
 
-for i = FIXED + 1, drop_results == '1' and #ARGV or 0, 2 do
-  if words[i - FIXED] == 'added' then redis.call('DEL', KEYS[FIXED_KEYS + (i - FIXED + 1) / 2]) end
+for i = 1, drop_results == '1' and #batch or 0, 2 do
+  if words[i] == 'added' then redis.call('DEL', KEYS[FIXED_KEYS + (i + 1) / 2]) end
 end
-for i = FIXED + 1, level == 'all' and #ARGV or 0, 2 do
-  if words[i - FIXED] ~= 'exists' then
-    local action = words[i - FIXED] == 'added' and '' or words[i - FIXED]
-    emit('enqueued', ARGV[i], now_ms, '\31\31\31\31\31\31\31' .. action .. '\31\31' .. #ARGV[i + 1])
+for i = 1, level == 'all' and #batch or 0, 2 do
+  if words[i] ~= 'exists' then
+    local action = words[i] == 'added' and '' or words[i]
+    emit('enqueued', batch[i], now_ms, '\31\31\31\31\31\31\31' .. action .. '\31\31' .. #batch[i + 1])
   end
 end
+save_lines()
+if begins and changed then redis.call('HSETNX', meta, 'turn', '0') end
 if longest > max_content then redis.call('HSET', meta, 'max_content', longest) end
 record_call(call, table.concat(words, '\31') .. '\30')
 return words

@@ -6,7 +6,8 @@ KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
   left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash
-  quarantine:hash eoq_backoff:string ndry_runs:string wake:list meta:hash events:stream last_call:string
+  quarantine:hash keys:hash lines:hash turns:zset rests:zset rules:hash
+  eoq_backoff:string ndry_runs:string wake:list meta:hash events:stream last_call:string
   then one result:list per result
 ARGV
   caller       1-64 printable ASCII characters, the connection's random id
@@ -26,14 +27,15 @@ WRITES   nothing for a stale ending, nothing at all when the call is refused
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead,
-  quarantine, eoq_backoff, ndry_runs, wake, meta, events, last_call = unpack(KEYS)
+  quarantine, keys, lines, turns, rests, rules,
+  eoq_backoff, ndry_runs, wake, meta, events, last_call = unpack(KEYS)
 local caller, number, now, lease_ms, crash_limit, limit, count = unpack(ARGV, 1, 7)
 
 --@include shared/_arguments
 lease_ms = whole('lease_ms', lease_ms, 1, 86400000)
 crash_limit, limit = whole('crash_limit', crash_limit, 0, 1000000), whole('limit', limit, 0, 1000)
 count = whole('count', count, 0, 1000)
-local FIRST, FIXED_KEYS = 8, 27
+local FIRST, FIXED_KEYS = 8, 32
 keys_are(FIXED_KEYS, FIXED_KEYS + count)
 --@include _stored
 --@include shared/_caller
@@ -47,6 +49,8 @@ read_clock(now)
 --@include _present_dead
 probe('STRLEN', eoq_backoff, ndry_runs)
 --@include _wake
+--@include _pace
+--@include _lines
 --@include _free
 
 -- What most calls don't need is made when first it is.
@@ -55,6 +59,7 @@ local function rarely()
   if rare then return rare end
 --@include _counters
 --@include _text
+--@include _notes
 --@include _place
 --@include _generation
 --@include _mid
@@ -72,6 +77,7 @@ end
 
 --@include _upkeep
 --@include _pick
+--@include _turns
 --@include _handout
 --@include _reply
 --@include _endings
@@ -125,5 +131,6 @@ if limit > 0 then
   tick()
   handed = resting > 0 and {resting, paused == '1' and 1 or 0, 0} or hand_out(limit, by)
 end
+save_lines()
 record_call(call, table.concat(words, '\31') .. '\30' .. (handed[1] and table.concat(without_contents(handed, lease_ms), '\31') or ''))
 return append(words, handed)

@@ -5,10 +5,11 @@ fsck: check one part of a queue against the invariants; nothing is changed here.
 KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
-  left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash quarantine:hash wake:list meta:hash
+  left_ready:set left_circle:set keys:hash lines:hash turns:zset rests:zset rules:hash
+  dead:zset dead_messages:hash last_dead:hash quarantine:hash wake:list meta:hash
   events:stream schedules:hash ticks:hash tick_log:list
 ARGV
-  part    'types': of each key; 'totals'; 'ready' 'circle' 'due' 'done' 'dead'; the name of a hash with a field
+  part    'types': of each key; 'totals'; 'ready' 'circle' 'due' 'done' 'dead' 'lines' 'keys'; 'running': of each key, where at most 10,000 hold a lock; the name of a hash with a field
           per message, 'messages' among them; 'left_ready' 'left_circle'; 'last_dead' 'dead_messages'
           'quarantine'; 'at': one mid's place, 'note_ready' 'note_circle': whether one note has its copy
   cursor  offset in a list or sorted set, or SCAN's; the mid, for the last three
@@ -19,12 +20,12 @@ COST     O(limit), and O(cursor) in a list; O(ready + circle) for one mid
 WRITES   nothing
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options, progress,
-  ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead, quarantine, wake, meta,
-  events, schedules, ticks, tick_log = unpack(KEYS)
+  ready, due, circle, done, left_ready, left_circle, keys, lines, turns, rests, rules, dead, dead_messages, last_dead,
+  quarantine, wake, meta, events, schedules, ticks, tick_log = unpack(KEYS)
 local part, cursor, limit = unpack(ARGV)
 
 --@include shared/_arguments
-keys_are(27)
+keys_are(32)
 arguments_are(3)
 limit = whole('limit', limit, 1, 1000)
 --@include _stored
@@ -34,10 +35,11 @@ limit = whole('limit', limit, 1, 1000)
 --@include _check
 
 local NAMES = {'messages', 'locks', 'tokens', 'backoffs', 'nattempts', 'ncrashes', 'nunknowns', 'generations',
-  'requeue', 'options', 'progress', 'ready', 'due', 'circle', 'done', 'left_ready', 'left_circle', 'dead',
-  'dead_messages', 'last_dead', 'quarantine', 'wake', 'meta', 'events', 'schedules', 'ticks', 'tick_log'}
+  'requeue', 'options', 'progress', 'ready', 'due', 'circle', 'done', 'left_ready', 'left_circle', 'keys', 'lines',
+  'turns', 'rests', 'rules', 'dead', 'dead_messages', 'last_dead', 'quarantine', 'wake', 'meta', 'events', 'schedules',
+  'ticks', 'tick_log'}
 local TYPES = {ready = 'list', due = 'zset', circle = 'list', done = 'set', left_ready = 'set', left_circle = 'set',
-  dead = 'zset', wake = 'list', events = 'stream', tick_log = 'list'}
+  turns = 'zset', rests = 'zset', dead = 'zset', wake = 'list', events = 'stream', tick_log = 'list'}
 local seen, notes, following = {}, {}, '0'
 
 local function offset() return whole('cursor', cursor, 0, 9007199254740991) end
@@ -85,7 +87,26 @@ local function is_placed(mid)
   local function copy(list, left)
     return redis.call('LPOS', list, mid) and redis.call('SISMEMBER', left, mid) == 0
   end
-  return redis.call('ZSCORE', due, mid) or copy(ready, left_ready) or copy(circle, left_circle)
+  return redis.call('ZSCORE', due, mid) or copy(ready, left_ready) or copy(circle, left_circle) or in_line(mid)
+end
+
+-- K1: what a key runs are its messages that hold a lock.
+local function running()
+  if redis.call('HLEN', locks) > 10000 or redis.call('HLEN', keys) == 0 then return end
+  local found, held = {}, redis.call('HKEYS', locks)
+  for first = 1, #held, 1000 do
+    for _, own in ipairs(redis.call('HMGET', options, unpack(held, first, math.min(#held, first + 999)))) do
+      local key = string.match(own or '', '^%d*,[@<>]?%d*,o?%-?%d*,(.+)$')
+      if key then found[key] = (found[key] or 0) + 1 end
+    end
+  end
+  for _, key in ipairs(redis.call('HKEYS', keys)) do
+    local state = redis.call('HGET', keys, key)
+    local _, _, _, count = struct.unpack('<dddddddB', #state == 57 and state or string.rep('\0', 57))
+    rule(count == (found[key] or 0), 'keys: running differs from the locks', key)
+    found[key] = nil
+  end
+  for key in pairs(found) do rule(false, 'keys: running differs from the locks', key) end
 end
 
 local look = {
@@ -100,6 +121,14 @@ local look = {
   messages = function()
     following = scanned('HSCAN', messages, 2, function(mid) seen[#seen + 1] = mid end)
   end,
+  lines = function()
+    following = scanned('HSCAN', lines, 2, function(field, mid)
+      seen[#seen + 1] = mid
+      check.lines(field, mid)
+    end)
+  end,
+  keys = function() following = scanned('HSCAN', keys, 2, check_key) end,
+  running = running,
   left_ready = function() following = scanned('SSCAN', left_ready, 1, function(mid) notes[#notes + 1] = mid end) end,
   left_circle = function() following = scanned('SSCAN', left_circle, 1, function(mid) notes[#notes + 1] = mid end) end,
   dead_messages = function()

@@ -6,7 +6,8 @@ KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
   left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash
-  quarantine:hash eoq_backoff:string wake:list meta:hash events:stream last_call:string
+  quarantine:hash keys:hash lines:hash turns:zset rests:zset rules:hash
+  eoq_backoff:string wake:list meta:hash events:stream last_call:string
 ARGV
   caller  1-64 printable ASCII characters, the connection's random id
   number  of this call, counted up by the caller
@@ -18,11 +19,12 @@ WRITES   nothing for a stale one, nothing at all when the call is refused
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead,
-  quarantine, eoq_backoff, wake, meta, events, last_call = unpack(KEYS)
+  quarantine, keys, lines, turns, rests, rules,
+  eoq_backoff, wake, meta, events, last_call = unpack(KEYS)
 local caller, number, now = unpack(ARGV, 1, 3)
 
 --@include shared/_arguments
-keys_are(26)
+keys_are(31)
 arguments_are(3, 1, 1000, 2)
 --@include _stored
 --@include shared/_caller
@@ -34,6 +36,8 @@ local call = open_call(last_call, number)
 read_clock(now)
 --@include _present
 --@include _wake
+--@include _pace
+--@include _lines
 --@include _counters
 --@include _place
 --@include _free
@@ -55,5 +59,6 @@ for i = 4, #ARGV, 2 do
 end
 if #held > 0 then tick() end
 for i = #held, 1, -1 do settle(unpack(held[i])) end
+save_lines()
 record_call(call, table.concat(words, '\31') .. '\30')
 return words

@@ -7,6 +7,7 @@ KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
   left_ready:set left_circle:set dead:zset dead_messages:hash last_dead:hash quarantine:hash
+  keys:hash lines:hash turns:zset rests:zset rules:hash
   eoq_backoff:string wake:list meta:hash events:stream
 ARGV
   now  epoch ms, or '' for the server's clock
@@ -18,21 +19,25 @@ WRITES   where it stands is made anew, whatever it was; a second call finds noth
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, dead, dead_messages, last_dead, quarantine,
+  keys, lines, turns, rests, rules,
   eoq_backoff, wake, meta, events = unpack(KEYS)
 local now = unpack(ARGV, 1, 1)
 
 --@include shared/_arguments
-keys_are(25)
+keys_are(30)
 arguments_are(1, 0, 100)
 --@include _stored
 --@include _counters
 --@include shared/_clock
 --@include _clock
 read_clock(now)
+if redis.call('EXISTS', keys, lines) > 0 then turn = turn or 0 end
 --@include _present
 --@include _present_dead
 --@include _text
 --@include _wake
+--@include _pace
+--@include _lines
 --@include _place
 --@include _free
 --@include _generation
@@ -44,6 +49,7 @@ local function take_out(mid)
   redis.call('LREM', ready, 0, mid)
   redis.call('LREM', circle, 0, mid)
   redis.call('ZREM', due, mid)
+  if turn and in_line(mid) then in_lines().leave_line(mid) end
   redis.call('SREM', left_ready, mid)
   redis.call('SREM', left_circle, mid)
 end
@@ -98,8 +104,47 @@ local function repair_meta()
   if deduped ~= count_of(meta, 'deduped') then redis.call('HSET', meta, 'deduped', deduped) end
 end
 
+-- States, turns and rests of all keys, from what stands in lines and holds a lock. Another's place in a line is dropped.
+local function repair_keys()
+  local all, found = in_lines(), {}
+  local function of(key)
+    found[key] = found[key] or {waiting = 0, running = 0}
+    return found[key]
+  end
+  for _, key in ipairs(redis.call('HKEYS', keys)) do
+    if key ~= '' then of(key) end
+  end
+  for _, place in ipairs(redis.call('HKEYS', lines)) do
+    local mid, slot, key = redis.call('HGET', lines, place), line_place(place)
+    if slot and in_line(mid) and string.find(redis.call('HGET', options, mid), ',o?' .. string.gsub(slot, '%-', '%%-') .. ',') then
+      local seen, number = of(key), tonumber(slot)
+      seen.waiting = seen.waiting + 1
+      seen.head, seen.tail = math.min(seen.head or number, number), math.max(seen.tail or number, number)
+    else
+      redis.call('HDEL', lines, place)
+    end
+  end
+  for _, mid in ipairs(redis.call('HKEYS', locks)) do
+    local key = all.key_in(redis.call('HGET', options, mid))
+    if key then of(key).running = of(key).running + 1 end
+  end
+  redis.call('DEL', turns, rests)
+  redis.call('HDEL', keys, '')
+  for key, seen in pairs(found) do
+    local s = all.state_of(key)
+    s.waiting, s.running, s.turned, s.resting, all.touched[key] = seen.waiting, seen.running, false, false, true
+    s.head, s.tail = seen.head or 0, (seen.tail or -1) + 1
+    all.offer(key, s)
+  end
+end
+
 tick()
+if turn then
+  redis.call('HSETNX', meta, 'turn', '0')
+  repair_keys()
+end
 local words = {}
 for i = 2, #ARGV do words[#words + 1] = repair(ARGV[i]) end
+save_lines()
 repair_meta()
 return words

@@ -3,8 +3,9 @@
 revive: put dead messages back, as new ones, on a person's word.
 
 KEYS
-  messages:hash backoffs:hash options:hash ready:list due:zset circle:list left_ready:set left_circle:set
-  dead:zset dead_messages:hash last_dead:hash eoq_backoff:string wake:list meta:hash events:stream
+  messages:hash locks:hash backoffs:hash options:hash ready:list due:zset circle:list left_ready:set left_circle:set
+  dead:zset dead_messages:hash last_dead:hash keys:hash lines:hash turns:zset rests:zset rules:hash
+  eoq_backoff:string wake:list meta:hash events:stream
   last_call:string
 ARGV
   caller  1-64 printable ASCII characters, the connection's random id
@@ -16,12 +17,13 @@ RETURNS  {per message: 'revived' | 'exists': one of its mid lives | 'nil': not a
 COST     O(messages)
 WRITES   nothing for one not revived; nothing at all when memory is full or the call is refused
 ]]
-local messages, backoffs, options, ready, due, circle, left_ready, left_circle, dead, dead_messages, last_dead,
+local messages, locks, backoffs, options, ready, due, circle, left_ready, left_circle, dead, dead_messages, last_dead,
+  keys, lines, turns, rests, rules,
   eoq_backoff, wake, meta, events, last_call = unpack(KEYS)
 local caller, number, now = unpack(ARGV, 1, 3)
 
 --@include shared/_arguments
-keys_are(16)
+keys_are(22)
 arguments_are(3, 1, 1000)
 --@include _stored
 --@include shared/_caller
@@ -38,13 +40,15 @@ probe('HLEN', messages, options, dead_messages, last_dead)
 probe('LLEN', ready)
 probe('ZCARD', dead)
 --@include _wake
+--@include _pace
+--@include _lines
 --@include _counters
 --@include _place
 
 local function revive(id)
   local mid, stored = string.match(id, '^(.*)#[^#]*$'), redis.call('HGET', dead_messages, id)
   if not stored then return 'nil' end
-  local head, own, length = string.match(stored, '^(%d*\31%d*\31(%d*,%d*)\31(%d+)\31)')
+  local head, own, length = string.match(stored, '^(%d*\31%d*\31(%d*,%d*[^\31]*)\31(%d+)\31)')
   if not (head and mid) or #length > 7 or mid == '' or #mid > 512 or not is_text(mid) then return 'damaged' end
   local content = string.sub(stored, #head + length + 1)
   if redis.call('HSETNX', messages, mid, content) == 0 then return 'exists' end
@@ -65,5 +69,6 @@ if call.kept then
 end
 local words = {}
 for i = 4, #ARGV do words[#words + 1] = revive(ARGV[i]) end
+save_lines()
 record_call(call, table.concat(words, '\31') .. '\30')
 return words

@@ -6,7 +6,8 @@ forward, so it is enqueued once.
 KEYS
   messages:hash locks:hash tokens:hash backoffs:hash nattempts:hash ncrashes:hash nunknowns:hash
   generations:hash requeue:hash options:hash progress:hash ready:list due:zset circle:list done:set
-  left_ready:set left_circle:set eoq_backoff:string wake:list meta:hash events:stream
+  left_ready:set left_circle:set keys:hash lines:hash turns:zset rests:zset rules:hash
+  eoq_backoff:string wake:list meta:hash events:stream
   ticks:hash tick_log:list
 ARGV
   now        epoch ms, or '' for the server's clock
@@ -30,12 +31,12 @@ COST     O(1)
 WRITES   nothing for 'exists', 'early' and 'paused'
 ]]
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
-  progress, ready, due, circle, done, left_ready, left_circle, eoq_backoff, wake, meta, events,
-  ticks, tick_log = unpack(KEYS)
+  progress, ready, due, circle, done, left_ready, left_circle, keys, lines, turns, rests, rules,
+  eoq_backoff, wake, meta, events, ticks, tick_log = unpack(KEYS)
 local now, name, tick_ms, after_ms, due_ms, overlap, missed, mid, content, lock_ms, dedupe_ms = unpack(ARGV)
 
 --@include shared/_arguments
-keys_are(23)
+keys_are(28)
 arguments_are(11)
 --@include _stored
 one_of('overlap', overlap, 'skip', 'queue', 'allow', 'cancel', 'miss', 'run')
@@ -76,6 +77,9 @@ local any = {
 }
 local nwake = redis.call('LLEN', wake)
 --@include _wake
+--@include _pace
+--@include _lines
+--@include _notes
 --@include _counters
 --@include _place
 --@include _accept
@@ -92,7 +96,9 @@ end
 
 local function put(target)
   if #content > max_content then redis.call('HSET', meta, 'max_content', #content) end
-  local given = {not_before = now_ms, own = lock_ms .. ',' .. dedupe_ms, can_update = '1', can_requeue = '1', again = ''}
+  local given = {
+    not_before = now_ms, own = lock_ms .. ',' .. dedupe_ms, can_update = '1', can_requeue = '1', again = '', key_of = {}, mark = '',
+  }
   local action = 'added'
   if status(target) ~= 'nil' then
     action = enqueue_again(target, content, given)
@@ -121,6 +127,7 @@ if outcome == 'replaced' then
   if status(target) == 'nil' then target = mid end
 end
 if outcome ~= 'skipped' and outcome ~= 'missed' then put(target) end
+save_lines()
 keep_tick(name, known, overlap == 'run' and last or tick_ms, outcome == 'missed' and known.mid or target)
 log_tick(name, tick_ms, now_ms - due_ms, outcome, missed, target)
 emit('tick', '', now_ms, table.concat(

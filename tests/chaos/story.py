@@ -17,8 +17,10 @@ class Story:
         self.now += 0.001
         self.lines.append({"word": word, "at": self.now, **fields})
 
-    def enqueue(self, mid: str, outcome: str = "ok", action: str = "added") -> None:
-        self.say("enqueue", mid=mid)
+    def enqueue(
+        self, mid: str, outcome: str = "ok", action: str = "added", **keyed: object
+    ) -> None:
+        self.say("enqueue", mid=mid, **keyed)
         if outcome:
             self.say("enqueued", mid=mid, outcome=outcome, action=action)
 

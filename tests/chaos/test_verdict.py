@@ -195,12 +195,49 @@ def test_limits_that_are_used_up_are_not_exceeded(story):
     assert not broken(story.judged()).keys() & {"over_rate", "over_slots"}
 
 
+def of_key(story: Story, *mids: str, most: int = 2, ordered: bool = False) -> None:
+    for mid in mids:
+        story.enqueue(mid, key="acme", most=most, ordered=ordered)
+
+
+def three_of_a_key(story: Story) -> None:
+    of_key(story, "a", "b", "c")
+    for fence, mid in enumerate("abc"):
+        story.hand(mid, fence)
+        story.run("start", mid, fence, pid=fence)
+    for fence, mid in enumerate("abc"):
+        story.run("end", mid, fence, pid=fence)
+        story.finish(mid, fence)
+
+
+def overtaken(story: Story) -> None:
+    of_key(story, "a", "b", most=1, ordered=True)
+    story.whole("b", 1)
+    story.whole("a", 2)
+
+
+@pytest.mark.parametrize("died_first", [True, False])
+def test_run_that_a_kill_ended_counts_until_the_kill(story, died_first):
+    of_key(story, "a", "b", most=1)
+    story.hand("a", 1)
+    story.run("start", "a", 1, pid=1)
+    if died_first:
+        story.injected((1,))
+    story.whole("b", 2, pid=2)
+    story.whole("a", 3, pid=2)
+    if not died_first:
+        story.injected((1,))
+    assert broken(story.judged()) == ({} if died_first else {"over_limit": ["acme"]})
+
+
 PLANTED = {
     "lost": lambda story: story.enqueue("a"),
     "unfinished": lambda story: {"waiting": frozenset("a")},
     "unexpected": lambda story: story.whole("a", 1),
     "unexplained": lambda story: interrupted(story, (9,)),
     "concurrent": lambda story: two_at_once(story, 1.5),
+    "over_limit": three_of_a_key,
+    "out_of_order": overtaken,
     "stale_accepted": lambda story: (story.enqueue("a"), story.whole("a", 1), story.finish("a", 2)),
     "misreported": lambda story: (story.enqueue("a", "fail"), story.whole("a", 1)),
     "wrongly_dead": lambda story: {"dead": frozenset("a")},

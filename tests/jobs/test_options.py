@@ -51,6 +51,8 @@ def test_durations_come_in_three_forms(send: Job[..., Any], value: Any):
         {"delay": -1}, {"delay": "soon"}, {"delay": []}, {"delay": float("nan")}, {"delay": 1, "at": 1},
         {"at": datetime(2030, 1, 1)}, {"at": "tomorrow"}, {"at": -1},
         {"can_update": 1}, {"can_requeue": "yes"}, {"dedupe": -1}, {"lease": 0}, {"lease": "2d"},
+        {"key": ""}, {"key": "x" * 129}, {"key": "a\nb"}, {"key": 7}, {"key": str},
+        {"ordered": 1}, {"ordered": True},
         {"headers": {"a": 1}}, {"headers": "x"}, {"retries": -1}, {"retries": True}, {"retries": None},
         {"timeout": 0}, {"hard_timeout": -1}, {"result_ttl": 0}, {"timeout": 9, "hard_timeout": 9},
     ],

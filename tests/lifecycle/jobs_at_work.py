@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from jobq import DeadCall, JobAborted, Retry, current, job
+from jobq import DeadCall, Hold, JobAborted, Retry, current, job
 from jobq.jobs import retry
 from jobq.worker.shared_state import SharedSlots
 
@@ -310,3 +310,13 @@ async def closes(ledger: str, name: str) -> None:
     """Raises what an event loop raises in what it closes."""
     note(ledger, name, "start")
     raise GeneratorExit
+
+
+@job(name="holds", **HERE)
+def holds(ledger: str, name: str, seconds: float) -> None:
+    """Holds its key the first time."""
+    note(ledger, name, "start", attempt=current().attempt)
+    mark = gate(ledger, f"held {name}")
+    if not mark.exists():
+        mark.touch()
+        raise Hold(seconds)

@@ -88,6 +88,25 @@ def lease_of(w: World, record: Record) -> int:
     return max(int(record.lock or 0), w.scope.lease)
 
 
+def taken_in_turn(w: World, mid: str) -> None:
+    """K4: no more of a key run than may; K6: none before another of its key that never left the line."""
+    record, scope = w.records[mid], w.scope
+    held = [one for one in w.records.values() if one.token]
+    need(not scope.most or len(held) < scope.most, f"K4 {mid} is one more than the queue may run")
+    if record.key:
+        need(w.now >= w.held_keys.get(record.key, 0), f"{record.key} was handed out while held")
+        most = int(scope.rule[0] or 0) if scope.rule else 0
+        running = sum(one.key == record.key for one in held)
+        need(not most or running < most, f"K4 {mid} of {record.key} handed out while {running} run")
+        earlier = [
+            one
+            for one in w.records.values()
+            if one.newer_key == record.key and one.fresh and 0 < one.turn < record.turn
+        ]
+        need(not earlier, f"K6 {mid} of {record.key} came before one that was enqueued earlier")
+    record.turn, record.lined = 0, False
+
+
 def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None:
     """Take what was handed out; every promise of a hand-out is checked here."""
     sleep_ms, paused, _fence, *rows = reply
@@ -108,6 +127,7 @@ def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None
             record.generation, record.fresh = token, False
             record.attempts = record.crashes = record.unknowns = 0
             record.lock, record.dedupe = record.newer_options
+            record.key = record.newer_key
             record.checkpoint = ""
         if "checkpoint" in w.scope.budget:
             kept = str(m.command(w.clock, "HGET", "progress", mid) or "").rpartition("\x1e")[2]
@@ -130,6 +150,7 @@ def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None
             not ncrashes or len(rows) == 7,
             "a message with a crash on record was not handed out alone",
         )
+        taken_in_turn(w, str(mid))
         record.attempts, record.token, record.until = record.attempts + 1, token, int(str(lock_at))
         w.holds[worker] += (Hold(str(mid), token, str(content)),)
     if w.scope.on_dead:

@@ -37,6 +37,7 @@ class Explorer:
         if self.scope.dead_max or self.scope.on_dead:
             most, on_dead = self.scope.dead_max or "", "1" if self.scope.on_dead else ""
             self.machine.run("retention", "", world.clock, most, "", on_dead)
+        self._set_rules(world)
         queue = deque([(self.machine.take(), world, 0)])
         self.came_from.append((0, ()))
         seen = Seen()
@@ -53,6 +54,12 @@ class Explorer:
                     break
         self.result.states, self.result.seconds = seen.states, time.perf_counter() - started
         return self.result
+
+    def _set_rules(self, world: World) -> None:
+        scope = self.scope
+        if scope.rule or scope.most:
+            rule = scope.rule or ("",) * 5
+            self.machine.run("rule", "", world.clock, "", "", scope.most or "", *rule)
 
     def _step(
         self, world: World, index: int, action: Action, seen: Seen
@@ -125,7 +132,7 @@ class Explorer:
         elif record.content and record.deduped_till > world.now:
             expected = ("done-with-requeue",)
         elif record.content:
-            later = record.not_before > world.now and not record.token
+            later = record.not_before > world.now and not record.token and not record.lined
             expected = ("queued-with-backoff",) if later else ("queued",)
             if record.deduped_till:
                 expected += ("done-with-requeue",)

@@ -60,6 +60,7 @@ class Machine:
         part("streams", store)
         snapshots = part("snapshots", store)
         scripts = part("runtime", store, snapshots)
+        snapshots.struct = scripts.struct
         self.add_script = scripts.load
         self._load_scripts(mutations, area)
         self.store = store
@@ -70,7 +71,7 @@ class Machine:
         self.leftovers = scripts.leftovers
         self.take, self.open, self.put = snapshots.take, snapshots.open, snapshots.put
         self.canonical, self.unchanged = snapshots.canonical, snapshots.unchanged
-        invariants = part("invariants", store, snapshots)
+        invariants = part("invariants", store, snapshots, scripts.struct)
         self.settled, self.broken = invariants.settled, invariants.broken
         self.recount = invariants.recount
         self.bound_dry_runs = invariants.bound_dry_runs

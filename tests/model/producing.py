@@ -49,11 +49,14 @@ def enqueue(m: Machine, w: World, mids: str, flavour_name: str) -> None:
     for mid in batch:
         w.ncontents += 1
         items += [mid, f"c{w.ncontents}"]
+    keyed = ("ordered" if flavour.ordered else "key") if flavour.key else ""
     options = (
         flavour.delay, "", flavour.update, flavour.requeue, flavour.again, flavour.lock, flavour.dedupe,
-        flavour.at_most, "",
+        flavour.at_most, "", keyed,
     )  # fmt: skip
-    reply = call(m, w, "enqueue", "P", *options, *items)
+    sent = [part for i in range(0, len(items), 2) for part in (*items[i : i + 2], flavour.key)]
+    sent = sent if keyed else items
+    reply = call(m, w, "enqueue", "P", *options, *sent)
     for i in range(0, len(items), 2):
         mid, content, action, word = items[i], items[i + 1], str(reply[i]), words[items[i]]
         expected = expected_action(w.records[mid], word, flavour)
@@ -82,10 +85,14 @@ def accepted(
         # Under an expired lock it waits until somebody recovers that run.
         if not record.fresh and options == ("", ""):
             options = (record.lock, record.dedupe)
+        # What only waits keeps its key.
+        record.newer_key = flavour.key if record.fresh else record.key or flavour.key
         record.accept(content, not_before)
         record.newer_options = options
         return
     if action == "updated" and word.startswith("queued"):
+        if flavour.delay != "":
+            record.turn = 0
         updated(record, content, options, record.not_before if flavour.delay == "" else not_before)
         return
     if action == "added":
@@ -93,7 +100,9 @@ def accepted(
     if record.deduped_till > w.now and word in ("done-with-backoff", "done-with-requeue"):
         not_before = max(not_before, record.deduped_till)
     record.accept(content, not_before)
-    record.newer_options = options
+    record.newer_options, record.newer_key, record.turn = options, flavour.key, 0
+    if action == "added" and not_before <= w.now:
+        record.turn = max(one.turn for one in w.records.values()) + 1
 
 
 def updated(

@@ -30,6 +30,9 @@ DEBOUNCED = Flavour(again="start", update=1, delay=3, at_most=5)
 
 ALL = ("extend", "release", "collect")
 
+KEYED = Flavour(key="A")
+ORDERED = Flavour(key="A", ordered=True)
+
 SCOPES = (  # those that take long first
     Scope(
         "several in one call",
@@ -235,6 +238,66 @@ SCOPES = (  # those that take long first
         actions=(),
         ticks=(1, 3),
         overlap="allow",
+    ),
+    Scope(
+        "keys, one at a time each",
+        {"keyed": KEYED, "plain": PLAIN},
+        {"enqueue": 2, "fail": 1, "forget": 1},
+        workers="A",
+        mids=("m1", "m2"),
+        hold_cap=2,
+        endings=("done", "hold"),
+        actions=(),
+        rule=(1, "", "", "", ""),
+    ),
+    Scope(
+        "keys cancelled and changed",
+        {"keyed": KEYED, "of another": Flavour(key="B", requeue=1)},
+        {"enqueue": 2, "cancel": 1, "fail": 0, "forget": 0},
+        workers="A",
+        mids=("m1", "m2"),
+        actions=(),
+        hold_cap=2,
+        limit=2,
+    ),
+    Scope(
+        "keys that update and come back",
+        {
+            "keyed": replace(KEYED, update=1),
+            "later": replace(KEYED, delay=3, update=1),
+            "moved": Flavour(key="B", requeue=1),
+        },
+        {"enqueue": 2, "fail": 1, "forget": 1, "revive": 1},
+        workers="A",
+        endings=("done", "dead"),
+        actions=(),
+    ),
+    Scope(
+        "a line in order",
+        {"ordered": ORDERED},
+        {"enqueue": 2, "fail": 1, "forget": 1},
+        mids=("m1", "m2"),
+        endings=("done", "retry", "crashed"),
+        actions=("release",),
+        limit=2,
+        hold_cap=2,
+        workers="A",
+    ),
+    Scope(
+        "keys that rest and wake",
+        {"keyed": KEYED, "plain": PLAIN},
+        {"enqueue": 2, "fail": 1, "forget": 0},
+        mids=("m1", "m2"),
+        endings=("done", "hold"),
+        actions=("more",),
+        workers="A",
+        hold_cap=2,
+        lease=20,
+        backoff=10,
+        margin=0,
+        idle=True,
+        most=1,
+        rule=(1, 2, 1_000, "", ""),
     ),
     Scope(
         "a clock that steps back",

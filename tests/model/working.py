@@ -41,7 +41,9 @@ def finish(m: Machine, w: World, worker: str, which: str, outcome: str, more: st
         w.left["fail"] -= 1
     holds = [w.holds[worker][int(i)] for i in which]
     w.holds[worker] = tuple(h for h in w.holds[worker] if h not in holds)
-    detail = w.scope.backoff if outcome in ("retry", "unknown") else DETAILS.get(outcome, "")
+    detail = (
+        w.scope.backoff if outcome in ("retry", "unknown", "hold") else DETAILS.get(outcome, "")
+    )
     sent = "retry" if outcome == "again" else outcome
     endings = [item for h in holds for item in (h.mid, h.token, sent, detail, 0, "")]
     settings = (w.scope.lease, w.scope.crash_limit, 1 if more else 0, len(holds))
@@ -69,7 +71,7 @@ def ended(
     record = w.records[hold.mid]
     fresh = record.fresh
     kind = (
-        {"snooze": "snoozed", "unknown": "snoozed"}.get(outcome, outcome)
+        {"snooze": "snoozed", "unknown": "snoozed", "hold": "snoozed"}.get(outcome, outcome)
         if word == "ok"
         else "dead"
     )
@@ -80,6 +82,13 @@ def ended(
         return
     need(word == "ok", f"finish {outcome} answered {word}")
     record.token = ""
+    ordered = any(one.ordered for one in w.scope.flavours.values())
+    if (
+        record.key
+        and detail
+        and (outcome == "hold" or (ordered and not fresh and outcome == "retry"))
+    ):
+        w.held_keys[record.key] = max(w.held_keys.get(record.key, 0), w.now + int(detail))
     if outcome == "dead":
         buried(record, hold.mid)
     elif outcome == "done" and not fresh:
@@ -88,12 +97,13 @@ def ended(
     elif outcome == "expired" and not fresh:
         record.settle()
     elif not fresh:
-        record.attempts -= outcome in ("snooze", "release", "unknown")
+        record.attempts -= outcome in ("snooze", "release", "unknown", "hold")
         if outcome == "unknown":
             record.unknowns += 1
         elif outcome != "release":
             record.unknowns = 0
         record.not_before = w.now + int(detail or 0)
+        record.lined = bool(record.key) and (outcome == "hold" or ordered)
 
 
 def deduped_till(now: int, dedupe: int | str) -> int:

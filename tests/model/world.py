@@ -17,6 +17,8 @@ class Flavour:
     """'@3': refused for 3 ms from the enqueue on."""
     again: str = ""
     at_most: int | str = ""
+    key: str = ""
+    ordered: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,10 @@ class Scope:
     """Whether each death adds a message."""
     dead_max: int = 0
     """When set, so many of the dead are kept; else as many as by default."""
+    rule: tuple[int | str, ...] = ()
+    """Of all keys: most, starts, span_ms, weight, waiting."""
+    most: int = 0
+    """Messages of the queue that run at once, 0 = any number."""
     idle: bool = False
     """The idle protocol is part of the state; elsewhere its flag is checked and then taken away."""
 
@@ -90,6 +96,11 @@ class Record:
         self.died = 0  # times, of which no message tells yet
         self.checkpoint = ""  # for the next attempt at this content
         self.dead: tuple[tuple[str, str], ...] = ()  # dead id, content
+        self.key, self.newer_key = "", ""  # of the run at hand, of what is fresh
+        self.lined = False  # it waits at the head of its line, and the line with it
+        self.turn = (
+            0  # its place among those that wait in the line of its key and never left it, 0 = none
+        )
 
     def copy(self) -> Record:
         twin = Record.__new__(Record)
@@ -106,6 +117,7 @@ class Record:
         self.generation, self.lock, self.dedupe, self.newer_options = "", "", "", ("", "")
         self.checkpoint = ""
         self.latest = 0
+        self.key, self.newer_key, self.turn, self.lined = "", "", 0, False
 
     def text(self, now: int) -> str:
         until = max(0, self.until - now) if self.token else ""
@@ -119,7 +131,7 @@ class Record:
         return (
             f"{self.content} {self.fresh} {waits} {until} {self.generation} {self.attempts} "
             f"{self.crashes} {self.unknowns} {self.lock} {dedupe} {newer_options} {self.dead} "
-            f"{self.cancelled} {self.checkpoint} {self.died}"
+            f"{self.cancelled} {self.checkpoint} {self.died} {self.key} {self.newer_key} {self.turn} {self.lined}"
         )
 
 
@@ -155,6 +167,8 @@ class World:
     """Of the schedule: -1 while nobody has asked for it; with the mid of its last run, and the ticks that had one."""
     last_run: str = ""
     ticked: tuple[int, ...] = ()
+    held_keys: dict[str, int] = field(default_factory=dict)
+    """Until when nothing of a key may be handed out."""
     behind: int = 0
     """How far the server's clock has stepped back behind `now`, the time that scripts go by."""
 
@@ -166,7 +180,8 @@ class World:
         records = {mid: record.copy() for mid, record in self.records.items()}
         return World(
             self.scope, self.now, records, dict(self.holds), dict(self.left), dict(self.numbers),
-            self.ncontents, self.paused, dict(self.calls), self.last_tick, self.last_run, self.ticked, self.behind,
+            self.ncontents, self.paused, dict(self.calls), self.last_tick, self.last_run, self.ticked,
+            dict(self.held_keys), self.behind,
         )  # fmt: skip
 
     def text(self) -> str:
@@ -178,6 +193,8 @@ class World:
             coming = [max(0, tick_ms - self.now) for tick_ms in self.tick_times()]
             behind = sum(tick_ms <= self.last_tick for tick_ms in self.tick_times())
             parts.append(f"{coming} {behind} {self.last_tick < 0} {self.last_run} {self.ticked}")
+        held = {key: at - self.now for key, at in self.held_keys.items() if at > self.now}
+        parts.append(f"{sorted(held.items())}")
         return "\n".join(parts)
 
     def tick_times(self) -> list[int]:

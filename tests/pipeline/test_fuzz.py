@@ -30,7 +30,7 @@ def good(queue: Queue, kill_message: Any) -> dict[str, Call]:
     queue.cancel("ready")
     args = {
         "dead": ((0, "", NOW * 2, 10), (0, 2, 3)),
-        "deliver": (("fuzz", 7, NOW, 1_000, packed(BATCH)), (1, 3)),
+        "deliver": (("fuzz", 7, NOW, 1_000, "", packed(BATCH)), (1, 3)),
         "messages": (("0", 10, "1", NOW), (1,)),
         "walk": (("0-0", "+", 10), (2,)),
     }

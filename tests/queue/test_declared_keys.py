@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobq.client.scripts import folder, load
-from jobq.errors import ScriptError
+from jobq.errors import KeyFullError, ScriptError
 from jobq.queue.fsck import repair
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending, Violation
@@ -72,8 +72,34 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
         queue.admin.dead(mid="m2")
         (queue.admin.purge if cycle == 1 else queue.admin.revive)(*ids)
         queue.close_caller("somebody")
+    keys_of_messages(queue, now)
+    queue.admin.content("lines", now=now)
+    list(repair(queue, [*queue.admin.fsck(), Violation("as if", "k3", b"k3")]))
+    queue.admin.collect(now=now + 100_000)
     queue.admin.purge(*(dead.dead_id for dead in queue.admin.dead()))
     queue.admin.clear(now=now)
+
+
+def keys_of_messages(queue: Queue, now: int) -> None:
+    """Keys with rules, with a rate, ordered; held, full, released, and one that crashed."""
+    queue.admin.retention(1_000, "30d")
+    queue.rules(max=50, key_max=2, key_rate="100/m", key_weight=2)
+    queue.rule("A", max=3, waiting=5, weight=4)
+    rows = [(f"k{i}", b"v", "AB"[i % 2]) for i in range(8)]
+    queue.enqueue_many(rows, now=now, can_update=True, can_requeue=True)
+    queue.enqueue(b"v", mid="o", key="C", ordered=True, now=now, can_update=True)
+    with pytest.raises(KeyFullError):
+        queue.enqueue_many([(f"{now}-{i}", b"v", "A") for i in range(9)], now=now)
+    for outcome in ("hold", "crashed", "retry", "release"):
+        held = queue.dequeue(8, now=now).messages
+        queue.finish(
+            [Ending(mid=m.mid, token=m.token, outcome=outcome, backoff=1) for m in held], now=now
+        )
+    queue.enqueue(b"w", mid="k0", key="B", can_update=True, can_requeue=True, delay=1, now=now)
+    queue.hold("A", 10, now=now)
+    queue.why("k1", now=now)
+    queue.admin.keys(now=now)
+    queue.cancel("k1", "k2", now=now)
 
 
 def test_scripts_touch_only_the_keys_they_declare(confined, at):

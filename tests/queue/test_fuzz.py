@@ -50,7 +50,8 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
         "dequeue": Call(_numbered(1_000, 3, 5)),
         "enqueue": Call(
             _numbered(
-                5, "", 1, 1, "start", 50, 60, "", 1, "new", "content", "held", "newer", "due1", "x"
+                5, "", 1, 1, "start", 50, 60, "", 1, "key", "new", "content", "acme", "held", "newer", "acme",
+                "due1", "x", "",
             ),
             tuple(map(queue.result_key, ("new", "held", "due1"))),
         ),
@@ -59,7 +60,9 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
             _numbered(1_000, 3, 2, 1, *ending, 1, 60_000, "result"), (queue.result_key("held"),)
         ),
         "fsck": Call(("ready", 0, 10)),
+        "hold": Call((NOW + 5_000, "acme", 60_000)),
         "level": Call(("all", 1_000)),
+        "lines": Call((NOW, 0, 10)),
         "pause": Call(()),
         "progress": Call(("held", held.token, "half")),
         "purge": Call((dead_id,)),
@@ -68,9 +71,11 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
         "resume": Call(()),
         "retention": Call((10, 1_000, "1")),
         "revive": Call(_numbered(dead_id)),
+        "rule": Call((NOW + 5_000, "acme", 7, 3, 100, 60_000, 2, 9)),
         "schedule": Call((NOW + 5_000, "resume", "nightly", "")),
         "schedules": Call((NOW, 10)),
         "status": Call(("held", NOW)),
+        "why": Call(("key1", NOW)),
         "tick": Call((
             NOW + 5_000, "nightly", NOW + 4_000, NOW + 1_000, NOW + 4_500, "cancel", 2, "nightly@2", "tick", 70, 5,
         )),
@@ -94,11 +99,20 @@ def alive(queue: Queue, at: Callable[[int], int], end: Any) -> tuple[Lease, str]
     queue.enqueue_many([(f"due{i}", b"v") for i in range(3)], delay=3_600, dedupe=1, now=at(3))
     queue.enqueue_many([(f"ready{i}", b"v") for i in range(4)], now=at(3))
     queue.cancel("ready0", now=at(4))
+    keyed_ones(queue, at)
     queue.enqueue(b"w", mid="ready3", can_update=True, delay=60, now=at(4))
     queue.admin.schedule("add", "nightly", "{}", now=at(1_000))
     queue.admin.tick("nightly", at(1_000) + 1, at(1_000), "nightly@1", b"tick", now=at(2_000))
     queue.admin.schedule("pause", "paused", "{}", now=at(1_000))
     return Lease("held", held.token), queue.admin.dead()[0].dead_id
+
+
+def keyed_ones(queue: Queue, at: Callable[[int], int]) -> None:
+    """Keys with messages that wait, run, and are held."""
+    queue.rules(max=1_000, key_max=1, key_rate="1000/m")
+    queue.enqueue_many([(f"key{i}", b"v", "ab"[i % 2]) for i in range(6)], now=at(3))
+    queue.enqueue(b"v", mid="ordered", key="acme", ordered=True, now=at(3))
+    queue.hold("b", 60, now=at(3))
 
 
 @pytest.fixture

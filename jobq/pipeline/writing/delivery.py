@@ -14,7 +14,8 @@ from jobq.pipeline.writing.rows import RowMessage
 from jobq.queue import keys
 from jobq.queue.directory import register_queue
 from jobq.queue.durability import Confirmation
-from jobq.queue.queue import queue_scripts
+from jobq.queue.presence import refuse_older_workers
+from jobq.queue.queue import line_full, queue_scripts
 
 #: Limits of what waits in memory until its batch is full, over all queues: messages, and bytes of content.
 MAX_WAITING = 20_000
@@ -25,8 +26,8 @@ _pack = msgspec.msgpack.Encoder().encode
 class QueueSender:
     """Send batches to one queue. Not shared between threads: its calls are numbered."""
 
-    def __init__(self, client: Client, queue: str, dedupe_ms: int) -> None:
-        self._client, self._name = client, queue
+    def __init__(self, client: Client, queue: str, dedupe_ms: int, keyed: str = "") -> None:
+        self._client, self._name, self._keyed = client, queue, keyed
         self._prefix = keys.prefix(client.namespace, queue)
         self._dedupe_ms = dedupe_ms
         self._caller = Caller()
@@ -44,19 +45,27 @@ class QueueSender:
         values: dict[str, Argument] = {
             "now": "",
             "dedupe_ms": self._dedupe_ms or "",
-            "batch": packed(messages),
+            "keyed": self._keyed,
+            "batch": packed(messages, bool(self._keyed)),
         }
-        _, nadded, npresent = self._script.call(self._caller, values, by=confirmation.exchange)
+        if self._keyed:
+            refuse_older_workers(self._client, self._name)
+        word, nadded, npresent = self._script.call(self._caller, values, by=confirmation.exchange)
+        if word == b"full":
+            raise line_full((word, nadded, npresent))
         confirmation.check([message.mid for message in messages])
         self.nadded += int(nadded)
         self.npresent += int(npresent)
 
 
 class Delivery:
-    """Gather messages by queue and send them in batches of at most `batch` messages."""
+    """Gather messages by queue and send them in batches of at most `batch` messages.
 
-    def __init__(self, client: Client, batch: int, dedupe_ms: int) -> None:
-        self._client, self._batch, self._dedupe_ms = client, batch, dedupe_ms
+    keyed: 'key' or 'ordered' if messages have keys.
+    """
+
+    def __init__(self, client: Client, batch: int, dedupe_ms: int, keyed: str = "") -> None:
+        self._client, self._batch, self._dedupe_ms, self._keyed = client, batch, dedupe_ms, keyed
         self._senders: dict[str, QueueSender] = {}
         self._waiting: dict[str, list[RowMessage]] = {}
         self._bytes: dict[str, int] = {}
@@ -99,14 +108,15 @@ class Delivery:
         self._nbytes -= size
         sender = self._senders.get(queue)
         if sender is None:
-            sender = self._senders[queue] = QueueSender(self._client, queue, self._dedupe_ms)
+            sender = QueueSender(self._client, queue, self._dedupe_ms, self._keyed)
+            self._senders[queue] = sender
         sender.send(batch)
 
 
-def packed(messages: Sequence[RowMessage]) -> bytes:
+def packed(messages: Sequence[RowMessage], keyed: bool = False) -> bytes:
     """Return a batch in the format that lua/pipeline/deliver.lua reads."""
     head: list[Any] = []
-    for _, when, mid, content in messages:
-        head += (mid, when, len(content))
+    for _, when, mid, content, key in messages:
+        head += (mid, when, len(content), key) if keyed else (mid, when, len(content))
     text = _pack(head)
     return b"".join([b"%08d" % len(text), text, *[message.content for message in messages]])

@@ -16,6 +16,7 @@ from jobq.jobs.signing import seal_for
 from jobq.pipeline.writing import column_types
 from jobq.pipeline.writing.settings import LONGEST_S, WriteSettings
 from jobq.queue.mids import mid_of, users_mid
+from jobq.queue.types import checked_key
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,12 +25,13 @@ if TYPE_CHECKING:
 
 
 class RowMessage(NamedTuple):
-    """The message of one row. when: '' at once, 'd<ms>' after a delay, 'a<epoch ms>' not before."""
+    """The message of one row. when: '' at once, 'd<ms>' after a delay, 'a<epoch ms>' not before. key: '' for none."""
 
     queue: str
     when: str
     mid: str
     content: bytes
+    key: str = ""
 
 
 class Rows:
@@ -54,37 +56,42 @@ class Rows:
         settings = self._settings
         stamp = b',"enqueued_at":%d}' % (time.time_ns() // 1_000_000)
         nothing = [None] * batch.num_rows
-        queues, mids, times, arguments = (
+        queues, mids, times, arguments, keys = (
             self._values(batch, name) if name else nothing
             for name in (
                 settings.queue_column, settings.id_column, settings.delay_column, settings.args_column,
+                settings.key_column,
             )
         )  # fmt: skip
         names = settings.kwargs_columns
         kwargs: Any = zip(*[self._values(batch, name) for name in names], strict=True)
-        rows = zip(queues, mids, times, arguments, kwargs if names else [()] * batch.num_rows)
-        for queue, mid, at, args, values in rows:
+        rows = zip(queues, mids, times, keys, arguments, kwargs if names else [()] * batch.num_rows)
+        for queue, mid, at, key, args, values in rows:
             self.number += 1
             try:
                 call = encode(settings.job, self._args(args), dict(zip(names, values)))
-                yield self._message(queue, mid, at, call, stamp)
+                yield self._message((queue, mid, at, key), call, stamp)
             except JobqError as error:
                 raise self._bad(str(error), mid) from error
 
-    def _message(self, queue: Any, mid: Any, at: Any, call: bytes, stamp: bytes) -> RowMessage:
+    def _message(self, serving: tuple[Any, Any, Any, Any], call: bytes, stamp: bytes) -> RowMessage:
+        """Make the message. serving: the row's queue, mid, time and key, each None for none."""
+        queue, mid, at, key = serving
         settings = self._settings
         queue = settings.queue if queue is None else queue
         if queue not in self._checked:
             self._checked.add(checked_name("queue", queue))
         when = settings.when if at is None else _when(at)
+        key = "" if key is None else checked_key(str(key))
         if settings.id_column:
             mid = _given_id(settings.id_column, mid)
         else:
-            mid = self._ids.id(f"{queue}\0{when}\0".encode() + call)
+            line = f"{key}\0" if key else ""
+            mid = self._ids.id(f"{queue}\0{when}\0{line}".encode() + call)
         content = call[:-1] + stamp
         if self._seal is not None:
             content = self._seal.close_call(queue, mid, content, _due_ms(when))
-        return RowMessage(queue, when, mid, content)
+        return RowMessage(queue, when, mid, content, key)
 
     def _args(self, value: Any) -> Sequence[Any]:
         return () if value is None or self._arguments is None else self._arguments(value)

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 #: Options of a write. Spark adds the last two to those of a stream.
 KNOWN = (
-    *PLACE, "job", "queue", "queueColumn", "idColumn", "loadId", "argsColumn", "kwargsColumns",
+    *PLACE, "job", "queue", "queueColumn", "idColumn", "keyColumn", "ordered", "loadId", "argsColumn", "kwargsColumns",
     "delayColumn", "delay", "dedupeFor", "commit", "batch", "checkpointLocation", "queryName",
 )  # fmt: skip
 #: Options that name a column -> the check of its type.
 SERVING = {
     "queueColumn": column_types.is_text, "idColumn": column_types.is_id, "argsColumn": column_types.is_arguments,
-    "delayColumn": column_types.is_time,
+    "delayColumn": column_types.is_time, "keyColumn": column_types.is_id,
 }  # fmt: skip
 #: The most messages of one call.
 MOST = 1_000
@@ -46,11 +46,18 @@ class WriteSettings:
     id_column: str = ""
     args_column: str = ""
     delay_column: str = ""
+    key_column: str = ""
+    ordered: bool = False
     kwargs_columns: tuple[str, ...] = ()
     load_id: str = ""
     when: str = ""
     dedupe_ms: int = DAY_MS
     batch: int = 500
+
+    @property
+    def keyed(self) -> str:
+        """Return what lua/pipeline/deliver.lua needs to know of keys: '' if no row has one."""
+        return "" if not self.key_column else "ordered" if self.ordered else "key"
 
     def __repr__(self) -> str:
         return f"WriteSettings(job={self.job!r}, queue={self.queue!r})"
@@ -74,6 +81,8 @@ def write_settings(given: Mapping[str, str], schema: StructType) -> WriteSetting
         id_column=named["idColumn"],
         args_column=named["argsColumn"],
         delay_column=named["delayColumn"],
+        key_column=named["keyColumn"],
+        ordered=_ordered(options),
         kwargs_columns=kwargs,
         load_id=options.text("loadId"),
         when=f"d{_ms(options, 'delay')}" if "delay" in options else "",
@@ -138,6 +147,13 @@ def _check_commit(options: SparkOptions) -> None:
             f"option commit={options.text('commit')!r} was removed; leave it out: rows are enqueued as they come, "
             "and a write that is run again adds the rest"
         )
+
+
+def _ordered(options: SparkOptions) -> bool:
+    ordered = options.flag("ordered", False)
+    if ordered and "keyColumn" not in options:
+        raise ConfigError("option ordered=true orders the rows of a key; give keyColumn, too")
+    return ordered
 
 
 def _batch(options: SparkOptions) -> int:

@@ -142,7 +142,7 @@ def write_partition(
 ) -> PartitionWritten:
     """Write the rows of one partition; all of them, or an error that says how many are enqueued."""
     client = connect(settings=settings.server)
-    delivery = Delivery(client, settings.batch, settings.dedupe_ms)
+    delivery = Delivery(client, settings.batch, settings.dedupe_ms, settings.keyed)
     rows = Rows(settings, schema, _load_id(settings, position), position.partition)
     try:
         with collector.gc_off():

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from jobq.client.connection import Client
 from jobq.client.numbered_calls import Caller, Values
 from jobq.protocols.kit.scripts import bound
 from jobq.protocols.ruby.key_names import RubyQueueName, beside
-from jobq.queue.queue import Queue
+from jobq.queue.queue import EnqueueOptions, Queue
 
 LEASE_S = 15.0
 LIMIT = 100
 #: No further job after so much: what is made of a claim travels in one call.
 BYTES = 1024 * 1024
+_PLAIN: EnqueueOptions = {}
+_ORDERED: EnqueueOptions = {"ordered": True}
 _CLAIM_ID = re.compile(rb"[\w-]{1,64}")
 _LATEST_MS = 253_402_300_799_999
 
@@ -70,20 +72,26 @@ class Claims:
     def deliver(
         self,
         claim: Claim,
-        contents: Sequence[tuple[str, bytes]],
+        contents: Sequence[tuple[str, bytes] | tuple[str, bytes, str]],
         queue: Queue,
         when_taken: Callable[[int], None],
+        ordered: Collection[int] = (),
     ) -> None:
         """Enqueue what was made of a claim's jobs, once, and settle the claim.
 
-        No live message is replaced: when_taken(index) handles the content whose mid is in use already.
+        contents: mid and content, and the key if there is one. No live message is replaced: when_taken(index) handles
+        the content whose mid is in use already. ordered: indexes of contents with ordered keys, which go in a separate
+        call.
         """
-        caller = Caller()
-        caller.id = claim.claim_id
-        done = queue.enqueue_at_once(contents, caller) if contents else []
-        for index, one in enumerate(done):
-            if one.action == "exists":
-                when_taken(index)
+        others = [index for index in range(len(contents)) if index not in ordered]
+        for chosen, options, end in ((others, _PLAIN, ""), (sorted(ordered), _ORDERED, ".ordered")):
+            caller = Caller()
+            caller.id = claim.claim_id + end
+            rows = [contents[index] for index in chosen]
+            done = queue.enqueue_at_once(rows, caller, **options) if rows else []
+            for index, one in zip(chosen, done, strict=True):
+                if one.action == "exists":
+                    when_taken(index)
         self.settle(claim.claim_id)
 
     def settle(self, claim_id: str) -> None:

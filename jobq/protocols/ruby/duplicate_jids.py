@@ -14,7 +14,7 @@ from jobq.errors import CodecError
 from jobq.jobs.signing import Seal, opened
 from jobq.protocols.ruby.job_format import Arrival, call_of
 from jobq.protocols.ruby.key_names import RubyQueueName
-from jobq.queue.queue import Queue
+from jobq.queue.queue import EnqueueOptions, Queue
 
 logger = logging.getLogger("jobq")
 TRIES = 5
@@ -40,8 +40,12 @@ class DuplicateJids:
                 found[own] = own, arrival._replace(mid=own)
         return list(found.values())
 
-    def settle(self, own: str, mid: str, plain: bytes, sealed: bytes, sealed_as_own: bytes) -> None:
+    def settle(self, own: str, arrival: Arrival, sealed: bytes, sealed_as_own: bytes) -> None:
         """See that a call is run whose mid was taken when it was enqueued. Repeating it enqueues nothing more."""
+        mid, plain = arrival.mid, arrival.content
+        options: EnqueueOptions = {}
+        if arrival.key:
+            options = {"key": arrival.key, "ordered": arrival.ordered}
         caller = Caller()
         caller.id = own
         for _ in range(TRIES):
@@ -52,13 +56,11 @@ class DuplicateJids:
             if found == "another":
                 break
             # Not can_update: what waits there now may be another call.
-            if (
-                self._queue.enqueue(sealed, mid=mid, caller=caller, can_requeue=True).action
-                != "exists"
-            ):
+            again: EnqueueOptions = {**options, "can_requeue": True}
+            if self._queue.enqueue(sealed, mid=mid, caller=caller, **again).action != "exists":
                 return
         self._warn(mid, own)
-        self._queue.enqueue(sealed_as_own, mid=own, caller=caller)
+        self._queue.enqueue(sealed_as_own, mid=own, caller=caller, **options)
 
     def _compared(self, mid: str, plain: bytes) -> str:
         """'one' with what waits, 'another' than what waits or runs, or 'next': nothing is in its way."""

@@ -19,13 +19,15 @@ from typing import TypeVar
 
 from jobq.client.connection import Client, connect
 from jobq.config import HARD_MAX_CONTENT
-from jobq.errors import CodecError, JobqError
+from jobq.errors import CodecError, ConfigError, JobqError
+from jobq.jobs.codec import decode
+from jobq.jobs.registry import Registry, default_registry
 from jobq.jobs.signing import opened, seal_of
 from jobq.protocols.ruby.claims import LIMIT, Claim, Claims
 from jobq.protocols.ruby.dashboard_entries import ResqueEntry, SidekiqEntry
 from jobq.protocols.ruby.dead_jobs import DeadJobs, refuse
 from jobq.protocols.ruby.duplicate_jids import DuplicateJids
-from jobq.protocols.ruby.job_format import read_job
+from jobq.protocols.ruby.job_format import Arrival, read_job, refused
 from jobq.protocols.ruby.key_names import RubyQueueName
 from jobq.protocols.ruby.lists import ListWaiter
 from jobq.protocols.ruby.prefetch import PrefetchWindow
@@ -46,6 +48,29 @@ PATIENCE_S = 2.0
 T = TypeVar("T")
 
 
+class DeclaredKeys:
+    """Finds the keys of calls by what the jobs of `registry` declare. Calls of other jobs have no key."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._jobs = {job.name: job for job in registry if not job.keyless}
+
+    def keyed(self, arrival: Arrival) -> Arrival:
+        """Return the arrival with the key of its call. ConfigError if its arguments make none."""
+        if not self._jobs:
+            return arrival
+        call = decode(arrival.content)
+        job = self._jobs.get(call.job)
+        if job is None:
+            return arrival
+        try:
+            key = job.key_of(call.args, call.kwargs)
+        except Exception as error:  # the function is the program's
+            raise ConfigError(f"its key can't be found: {error}") from error
+        if key is None:
+            return arrival
+        return arrival._replace(key=key, ordered=bool(job.settings.get("ordered")))
+
+
 class QueueIntake:
     """One Ruby queue and the jobq queue that its jobs go to."""
 
@@ -56,6 +81,7 @@ class QueueIntake:
         self.claims = Claims(ruby, ruby_queue, settings.lease_s)
         self._ruby = ruby
         self._seal = seal_of(queue.client)
+        self._keys = DeclaredKeys(default_registry)
         self._shared = DuplicateJids(ruby_queue, queue, self._seal)
         self._window = PrefetchWindow(settings.backlog)
         #: Whether nothing might be taken when this was last asked.
@@ -105,7 +131,7 @@ class QueueIntake:
         arrivals = []
         for index, raw in enumerate(claim.jobs):
             own = f"{claim.claim_id}.{index}"
-            arrival = read_job(self.ruby_queue, raw, own, self.settings.names)
+            arrival = self._read(raw, own)
             try:
                 self._sealed(arrival.mid, arrival.content)
             except CodecError as error:
@@ -116,13 +142,27 @@ class QueueIntake:
                 logger.error("%s: %s will be dead: %s", self.ruby_queue, arrival.mid, arrival.fault)
             arrivals.append((own, arrival))
         arrivals = self._shared.apart(arrivals)
-        contents = [(one.mid, self._sealed(one.mid, one.content)) for _, one in arrivals]
+        sealed = [self._sealed(one.mid, one.content) for _, one in arrivals]
+        contents = [
+            (one.mid, content, one.key) if one.key else (one.mid, content)
+            for content, (_, one) in zip(sealed, arrivals, strict=True)
+        ]
+        ordered = {index for index, (_, one) in enumerate(arrivals) if one.ordered}
 
         def settle(index: int) -> None:
-            (own, (mid, plain, _)), (_, sealed) = arrivals[index], contents[index]
-            self._shared.settle(own, mid, plain, sealed, self._sealed(own, plain))
+            own, one = arrivals[index]
+            self._shared.settle(own, one, sealed[index], self._sealed(own, one.content))
 
-        self.claims.deliver(claim, contents, self.queue, settle)
+        self.claims.deliver(claim, contents, self.queue, settle, ordered)
+
+    def _read(self, raw: bytes, own: str) -> Arrival:
+        arrival = read_job(self.ruby_queue, raw, own, self.settings.names)
+        if arrival.fault:
+            return arrival
+        try:
+            return self._keys.keyed(arrival)
+        except ConfigError as error:
+            return refused(self.ruby_queue, raw, arrival.mid, str(error))
 
     def _sealed(self, mid: str, content: bytes) -> bytes:
         """Return the content to enqueue. Raises CodecError for what no queue accepts."""

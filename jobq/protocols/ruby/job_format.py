@@ -44,11 +44,16 @@ _write = msgspec.json.Encoder().encode
 
 
 class Arrival(NamedTuple):
-    """One job that was taken in. With a `fault` no call can be made of it, and `content` is a refusal."""
+    """One job that was taken in. With a `fault` no call can be made of it, and `content` is a refusal.
+
+    key: of the queue's keys, '' for none.
+    """
 
     mid: str
     content: bytes
     fault: str = ""
+    key: str = ""
+    ordered: bool = False
 
 
 def read_job(
@@ -67,6 +72,11 @@ def read_job(
         fault = str(error)
     except Exception as error:  # one bad job must not stop the others
         fault = f"it can't be read: {error!r:.200}"
+    return refused(ruby_queue, raw, mid, fault)
+
+
+def refused(ruby_queue: RubyQueueName, raw: bytes, mid: str, fault: str) -> Arrival:
+    """The message of a job that can't be run: a refusal."""
     return Arrival(mid, refusal(fault, raw, {ORIGIN: _named(ruby_queue)}), fault)
 
 

@@ -1,5 +1,5 @@
 -- invariants: what must hold in every state (specs/reliability.md 3.4, as DESIGN section 3 amends it).
-local R, S = ...
+local R, S, struct = ...
 local I = {}
 local SIDES = {'locks', 'tokens', 'backoffs', 'nattempts', 'ncrashes', 'nunknowns', 'generations', 'requeue', 'options', 'progress'}
 local RESTING, DEAD = {'eoq_backoff', 'ndry_runs', 'wake'}, {'dead', 'dead_messages', 'last_dead'}
@@ -25,7 +25,10 @@ local function place_of(mid, live)
   rule(not left_circle or in_circle == 1, 'I2 note without copy in circle: ' .. mid)
   local ready = in_ready == 1 and not left_ready
   local circle = in_circle == 1 and not left_circle
-  local due = fields('due')[mid] ~= nil
+  local due, lined = fields('due')[mid] ~= nil, 0
+  for _, other in pairs(fields('lines')) do if other == mid then lined = lined + 1 end end
+  rule(lined <= 1 and not (lined == 1 and ready), 'I2 one copy in lines: ' .. mid)
+  ready = ready or lined == 1
   local places = (ready and 1 or 0) + (circle and 1 or 0) + (due and 1 or 0)
   rule(places == (live and 1 or 0), 'I2 ' .. (live and 'live' or 'gone') .. ' mid in ' .. places .. ' places: ' .. mid)
   return ready, due, circle
@@ -51,7 +54,7 @@ local function check_mid(mid, owed)
   rule(score == tonumber(fields('backoffs')[mid]), 'I2 due and backoffs differ: ' .. mid)
   rule(not newer or lock or done, 'I1 requeue on a message that waits: ' .. mid)
   -- accepted = stored, and nothing else is
-  local newest = newer and string.match(newer, '^%d*,%d*,%d*:(.*)$') or (not done and content) or ''
+  local newest = newer and string.match(newer, '^%d*,%d*,%d*[^:]*:(.*)$') or (not done and content) or ''
   rule(newest == owed, 'I8/I9 stored ' .. newest .. ', accepted ' .. owed .. ': ' .. mid)
 end
 
@@ -97,15 +100,73 @@ local function check_totals()
   end
 end
 
+local function key_in(own) return string.match(own or '', '^%d*,%d*,o?(%-?%d*),(.+)$') end
+
+local function check_lines()
+  local waiting = {}
+  for place, mid in pairs(fields('lines')) do
+    local slot, key = string.match(place, '^(%-?%d+):(.+)$')
+    local own_slot, own_key = key_in(fields('options')[mid])
+    waiting[key] = (waiting[key] or 0) + 1
+    rule(own_slot == slot and own_key == key, 'K2 ' .. mid .. ' stands at ' .. place)
+    rule(fields('messages')[mid] and not fields('locks')[mid] and not fields('done')[mid] and not fields('backoffs')[mid],
+      'K2 in a line and elsewhere: ' .. mid)
+  end
+  return waiting
+end
+
+local function check_state(key, text, running, waiting)
+  local head, tail, waits, runs, pass, _, _, flags = struct.unpack('<dddddddB', text)
+  local turned, resting = fields('turns')[key], fields('rests')[key]
+  rule((turned and 1 or 0) + (resting and 2 or 0) == flags % 4, 'K3 turns and rests of ' .. key .. ' are not as said')
+  rule(waits > 0 or runs > 0 or resting or turned, 'K5 a trace of ' .. key)
+  rule(not turned or turned == pass, 'K3 the turn of ' .. key)
+  if key == '' then return end
+  rule(runs == (running[key] or 0), 'K1 ' .. key .. ' runs ' .. runs .. ', locks ' .. (running[key] or 0))
+  rule(waits == (waiting[key] or 0), 'K2 ' .. key .. ' says that ' .. waits .. ' wait')
+  rule(tail - head >= waits, 'K2 the line of ' .. key)
+  local most = tonumber(string.match(fields('rules')[''] or '', '^%d+')) or (flags > 3 and 1)
+  rule(waits == 0 or turned or resting or (most and runs >= most), 'K3 ' .. key .. ' waits in vain')
+end
+
+-- K1: what a key runs are its messages that hold a lock. K2: a place in a line is the one that its message names.
+-- K3: what waits has its turn, rests, or all run that may. K5: nothing is kept of a key that nothing is owed.
+local function check_keys()
+  local running, waiting = {}, check_lines()
+  for mid in pairs(fields('locks')) do
+    local _, key = key_in(fields('options')[mid])
+    if key then running[key] = (running[key] or 0) + 1 end
+  end
+  for key, text in pairs(fields('keys')) do check_state(key, text, running, waiting) end
+  for name, names in pairs({K1 = running, K2 = waiting, ['K3 turns'] = fields('turns'), ['K3 rests'] = fields('rests')}) do
+    for key in pairs(names) do rule(fields('keys')[key], name .. ': no state of ' .. key) end
+  end
+end
+
+-- A key has its turn; that of no key may be kept until it comes, though nothing is ready.
+local function any_turn()
+  for key in pairs(fields('turns')) do if key ~= '' then return true end end
+  return false
+end
+
+local function is_full()
+  local n = 0
+  for _ in pairs(fields('locks')) do n = n + 1 end
+  return n >= (tonumber(fields('meta').max) or math.huge)
+end
+
 -- L5: while callers are told to rest, nothing may be had; what is ready has a wake marker on the way.
 local function check_rest(idle)
   local any_ready = false
   for _, mid in ipairs(items('ready')) do any_ready = any_ready or not fields('left_ready')[mid] end
+  any_ready = (any_ready or any_turn()) and not is_full()
   rule(#items('wake') <= 1, 'L5 more than one wake marker')
   if fields('meta').paused == '1' then return end
   if R.look('eoq_backoff') then
     rule(not any_ready, 'L5 resting while a message is ready')
     local till = R.db.eoq_backoff.px
+    local waiting = check_lines()
+    for key, at in pairs(fields('rests')) do rule(not waiting[key] or at >= till or till <= R.now + 1, 'L5 resting past the rest of ' .. key) end
     for mid, at in pairs(fields('due')) do rule(at >= till or till <= R.now + 1, 'L5 resting past the backoff of ' .. mid) end
   end
   rule(not idle or not any_ready or #items('wake') == 1, 'L5 a message is ready and nobody is woken')
@@ -158,6 +219,7 @@ function I.broken(...)
   check_strangers(mids)
   check_sides()
   check_totals()
+  check_keys()
   return table.concat(bad, '; ')
 end
 

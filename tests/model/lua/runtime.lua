@@ -6,7 +6,32 @@ local scripts, undeclared = {}, false
 -- Whether scripts may touch keys that they don't declare.
 function M.undeclared(allowed) undeclared = allowed end
 
-local env = {redis = {call = R.call, pcall = R.pcall, error_reply = function(text) return {err = text} end}}
+-- The server's struct, for the one format that the scripts use: seven whole numbers of 8 bytes each, and a byte.
+local struct = {}
+function struct.pack(format, ...)
+  assert(format == '<dddddddB')
+  local parts, numbers = {}, {...}
+  for i = 1, 7 do
+    local digits = string.format('%016.0f', numbers[i] + 4e15)
+    parts[i] = string.gsub(digits, '%d%d', function(pair) return string.char(pair + 1) end)
+  end
+  return table.concat(parts) .. string.char(numbers[8])
+end
+
+function struct.unpack(format, text)
+  assert(format == '<dddddddB' and #text == 57)
+  local numbers = {}
+  for i = 1, 7 do
+    local number = 0
+    for place = 8 * i - 7, 8 * i do number = number * 100 + string.byte(text, place) - 1 end
+    numbers[i] = number - 4e15
+  end
+  numbers[8] = string.byte(text, 57)
+  return unpack(numbers)
+end
+M.struct = struct
+
+local env = {struct = struct, redis = {call = R.call, pcall = R.pcall, error_reply = function(text) return {err = text} end}}
 for _, name in ipairs({'string', 'table', 'math', 'tonumber', 'tostring', 'ipairs', 'pairs', 'unpack', 'select',
   'type', 'error', 'assert', 'pcall', 'next'}) do
   env[name] = _G[name]
@@ -78,7 +103,7 @@ function M.next_time(now, margin)
       if moment > now and (not best or moment < best) then best = moment end
     end
   end
-  for _, key in ipairs({'locks', 'backoffs'}) do
+  for _, key in ipairs({'locks', 'backoffs', 'rests'}) do
     for _, at in pairs(R.db[key] and R.db[key].m or {}) do meet(at) end
   end
   local rest = R.db.eoq_backoff
@@ -91,7 +116,7 @@ function M.leftovers()
   local left = {}
   for _, key in ipairs(S.keys()) do
     local spared = R.db[key].px or key == 'events' or key == 'meta' or key == 'wake'
-      or key == 'dead' or key == 'dead_messages' or key == 'last_dead' or key == 'ticks' or key == 'tick_log'
+      or key == 'dead' or key == 'dead_messages' or key == 'last_dead' or key == 'ticks' or key == 'tick_log' or key == 'rules'
     if not spared then left[#left + 1] = key end
   end
   local meta = R.db.meta and R.db.meta.m or {}

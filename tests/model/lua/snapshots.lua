@@ -68,7 +68,7 @@ end
 local function settings(value)
   local floor = tonumber(value.m.floor) or 0
   local ahead = floor > R.now and '+' .. left_ms(floor) or ''
-  return table.concat({value.m.paused or '', value.m.events or '', value.m.max_lease or '', value.m.deduped or '', ahead}, ' ')
+  return table.concat({value.m.turn and 'keyed' or '', value.m.max or '', value.m.paused or '', value.m.events or '', value.m.max_lease or '', value.m.deduped or '', ahead}, ' ')
 end
 
 -- number 0x1e words 0x1e hand-outs: of these only whose they are
@@ -81,7 +81,61 @@ local function call_record(value)
   return string.gsub(head, '^(x?)%d+', '%1') .. mids
 end
 
+-- What is behind the queue's virtual time counts as much as what is at it.
+local function since_turn(pass) return R.text_of(math.max(-1, pass - (tonumber(R.db.meta and R.db.meta.m.turn) or 0))) end
+
+-- Places count from the head of a line, turns from the queue's, moments from now.
+local heads_of = {}
+local function key_states(value)
+  local parts = {}
+  heads_of = {}
+  for _, key in ipairs(R.members(value)) do
+    local head, tail, waiting, running, pass, tat, hold, flags = S.struct.unpack('<dddddddB', value.m[key])
+    heads_of[key] = head
+    if key == '' then head, tail, waiting = 0, 0, 0 end
+    parts[#parts + 1] = table.concat({key, tail - head, waiting, running, since_turn(pass), math.max(0, tat - R.now * 1000),
+      left_ms(hold), flags}, ',')
+  end
+  return table.concat(parts, ' ')
+end
+
+local function relative(text, pattern)
+  return (string.gsub(text, pattern, function(before, slot, between, key)
+    return before .. R.text_of(tonumber(slot) - (heads_of[key] or 0)) .. between .. key
+  end))
+end
+
+local function line_places(value)
+  local parts = {}
+  for place, mid in pairs(value.m) do parts[#parts + 1] = relative(place, '^(o?)(%-?%d+)(:)(.+)$') .. '=' .. mid end
+  table.sort(parts)
+  return table.concat(parts, ' ')
+end
+
+-- Of a message that stands in no line the slot means nothing.
+local function options_of(value)
+  local parts, lined = {}, {}
+  for _, mid in pairs(R.db.lines and R.db.lines.m or {}) do lined[mid] = true end
+  for _, mid in ipairs(R.members(value)) do
+    local own = value.m[mid]
+    if lined[mid] then
+      own = relative(own, '^(%d*,%d*,o?)(%-?%d+)(,)(.+)$')
+    else
+      own = string.gsub(own, '^(%d*,%d*,o?)%-?%d*,', '%1,')
+    end
+    parts[#parts + 1] = mid .. '=' .. own
+  end
+  return table.concat(parts, ' ')
+end
+
+local function key_turns(value)
+  local parts = {}
+  for _, name in ipairs(R.ordered(value)) do parts[#parts + 1] = name .. '=' .. since_turn(value.m[name]) end
+  return table.concat(parts, ' ')
+end
+
 local renderers = {
+  keys = key_states, lines = line_places, options = options_of, turns = key_turns, rests = waiting,
   locks = times, backoffs = times, due = waiting, meta = settings,
   requeue = function(value)
     local text = pairs_of(value)

@@ -197,3 +197,19 @@ def test_missing_job_is_named():
 def test_column_that_is_there_twice_is_refused():
     with pytest.raises(ConfigError, match="column 'a' is there twice"):
         write_settings({"job": "j"}, StructType().add("a", "string").add("a", "long"))
+
+
+def test_key_column_gives_each_row_its_key_and_another_id():
+    schema = schema_of(path="string", customer="long")
+    rows = [("/a", 7), ("/a", 8), ("/a", None), ("/a", 7)]
+    made = messages(schema, rows, keyColumn="customer")
+    assert [message.key for message in made] == ["7", "8", "", "7"]
+    assert len({message.mid for message in made}) == 4
+    assert decode(made[0].content).kwargs == {"path": "/a"}
+    assert decode(
+        messages(schema, rows, keyColumn="customer", kwargsColumns="customer")[0].content
+    ).kwargs == {"customer": 7}
+    with pytest.raises(BadRecordError, match="row 1 of partition 0: key='' can't be used"):
+        messages(schema_of(path="string", customer="string"), [("/a", "")], keyColumn="customer")
+    with pytest.raises(ConfigError, match="give keyColumn, too"):
+        messages(schema, rows, ordered="true")

@@ -6,7 +6,7 @@ import pytest
 
 from jobq.client.functions import load_library
 from jobq.client.scripts import load
-from jobq.errors import LeaseLostError, ServerFullError
+from jobq.errors import KeyFullError, LeaseLostError, ServerFullError
 from jobq.pipeline.writing.delivery import QueueSender, packed
 from jobq.pipeline.writing.rows import RowMessage
 from jobq.queue import keys
@@ -26,10 +26,10 @@ def call(client, name, *args):
 
 def test_deliver_repeats_its_reply_and_refuses_an_older_call(client):
     queue, batch = Queue("low", client), packed([*MESSAGES, *LATER])
-    assert call(client, "deliver", "caller", 2, "", 1000, batch) == ["ok", "8", "0"]
-    assert call(client, "deliver", "caller", 2, "", 1000, batch) == ["ok", "8", "0"]
-    assert call(client, "deliver", "caller", 3, "", 1000, batch) == ["ok", "0", "8"]
-    assert call(client, "deliver", "caller", 2, "", 1000, batch) == ["closed"]
+    assert call(client, "deliver", "caller", 2, "", 1000, "", batch) == ["ok", "8", "0"]
+    assert call(client, "deliver", "caller", 2, "", 1000, "", batch) == ["ok", "8", "0"]
+    assert call(client, "deliver", "caller", 3, "", 1000, "", batch) == ["ok", "0", "8"]
+    assert call(client, "deliver", "caller", 2, "", 1000, "", batch) == ["closed"]
     counts = queue.admin.counts()
     assert (counts.ready, counts.delayed) == (5, 3)
     assert [entry.content for entry in queue.admin.content("due").entries] == [b"\xff"] * 3
@@ -39,7 +39,7 @@ def test_event_is_the_one_that_enqueue_writes(client, redis):
     queue = Queue("low", client)
     queue.admin.events_level("all")
     queue.enqueue(b"abc", mid="m1")
-    call(client, "deliver", "caller", 1, "", "", packed([RowMessage("low", "", "m2", b"abc")]))
+    call(client, "deliver", "caller", 1, "", "", "", packed([RowMessage("low", "", "m2", b"abc")]))
     one, two = (fields[b"1"].split(b"\x1f") for _, fields in redis.xrange("jobq:{low}:events"))
     assert (one[1], two[1]) == (b"m1", b"m2")
     assert (one[0], one[3:]) == (two[0], two[3:])
@@ -49,7 +49,7 @@ def test_mid_that_comes_twice_in_a_batch_keeps_its_first_time_and_content(client
     twice = [
         RowMessage("low", when, "m", content) for when, content in (("", b"1"), ("d60000", b"2"))
     ]
-    assert call(client, "deliver", "caller", 1, "", "", packed(twice)) == ["ok", "1", "1"]
+    assert call(client, "deliver", "caller", 1, "", "", "", packed(twice)) == ["ok", "1", "1"]
     queue = Queue("low", client)
     assert [entry.content for entry in queue.admin.content("ready").entries] == [b"1"]
     assert queue.admin.fsck() == []
@@ -85,3 +85,29 @@ def test_writes_work_by_functions_alone(client, server, monkeypatch):
     Write(server.url, schema, **options).save([(n, None) for n in range(10)])
     assert Queue("low", client).admin.counts().ready == 10
     client.command("FUNCTION", "FLUSH")
+
+
+def test_rows_with_keys_wait_in_the_lines_of_their_keys(client):
+    queue = Queue("low", client)
+    queue.rule("bob", waiting=1)
+    sender = QueueSender(client, "low", 1000, "ordered")
+    sender.send(
+        [
+            RowMessage("low", "", "a1", b"1", "acme"),
+            RowMessage("low", "", "a2", b"2", "acme"),
+            RowMessage("low", "", "b1", b"3", "bob"),
+            RowMessage("low", "", "plain", b"4"),
+            RowMessage("low", "a1", "a3", b"5", "acme"),
+            RowMessage("low", "d60000", "a4", b"6", "acme"),
+        ]
+    )
+    waiting = {row.key: (row.waiting, row.oldest) for row in queue.admin.every_key()}
+    assert waiting == {"acme": (3, "a1"), "bob": (1, "b1")}
+    assert (queue.admin.counts().ready, queue.admin.counts().delayed) == (5, 1)
+    with pytest.raises(KeyFullError, match="the line of bob holds 1 messages at most"):
+        sender.send(
+            [RowMessage("low", "", "c", b"7", "eve"), RowMessage("low", "", "b2", b"8", "bob")]
+        )
+    assert queue.admin.counts().messages == 6
+    assert {one.mid for one in queue.dequeue(10).messages} == {"a1", "b1", "plain"}
+    assert queue.admin.fsck() == []

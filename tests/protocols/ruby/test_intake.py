@@ -13,7 +13,9 @@ import pytest
 from jobq.client.connection import connect
 from jobq.config import CodecSettings, ServerSettings
 from jobq.errors import CodecError, ConfigError
-from jobq.jobs.codec import decode
+from jobq.jobs.codec import decode, read_refusal
+from jobq.jobs.registry import Registry
+from jobq.jobs.registry import job as declare
 from jobq.jobs.signing import opened, seal_of
 from jobq.protocols.ruby.intake import Intake
 from jobq.protocols.ruby.job_format import read_job
@@ -255,3 +257,35 @@ def test_place_that_names_no_queue_is_refused(text):
 def test_mapping_that_says_nothing_or_two_things_is_refused(texts):
     with pytest.raises(ConfigError):
         parse_names(texts)
+
+
+def test_job_has_the_key_that_the_job_of_its_class_declares(
+    redis, default, line, pushed, monkeypatch
+):
+    registry = Registry()
+    declared = declare(name="HardWorker", registry=registry, key="customer", ordered=True)
+    declared(lambda customer, count=1: None)
+    monkeypatch.setattr("jobq.protocols.ruby.intake.default_registry", registry)
+    pushed("a1", ["acme", 1])
+    pushed("b1", ["bob"])
+    pushed("plain", [], **{"class": "Other"})
+    pushed("none", [None])
+    pushed("broken", [["no", "key"]])
+    pushed("a2", ["acme", 2])
+    line().carry(greedy=True)
+    assert {row.key: (row.waiting, row.oldest) for row in default.admin.every_key()} == {
+        "acme": (2, "a1"),
+        "bob": (1, "b1"),
+    }
+    messages = {}
+    while handed := default.dequeue(10).messages:
+        messages |= {one.mid: one for one in handed}
+    assert set(messages) == {"a1", "b1", "plain", "none", "broken"}
+    refused = read_refusal(messages["broken"].content)
+    assert "key=['no', 'key'] of HardWorker can't be used" in refused.why
+    pushed("a1", ["acme", 9])
+    line().carry(greedy=True)
+    assert [(row.key, row.waiting) for row in default.admin.every_key() if row.waiting] == [
+        ("acme", 2)
+    ]
+    assert default.admin.fsck() == []

@@ -1,0 +1,124 @@
+"""`python -m bench.keys`: what keys cost, in CPU of the server per message and in jobs per second of a worker.
+
+One driver enqueues by 250, and dequeues and finishes by 64. Then two processes of a worker drain no-op jobs and jobs of
+1 ms CPU. Each round measures every case once, and prints medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from bench.page import put
+from bench.server import ROOT, private_server, server_s
+from bench.stage import wait_for
+from bench.work import noop, spin
+from bench.worker import running_worker
+from jobq import Ending, Queue
+
+PAGE = ROOT / "docs" / "reference" / "performance.md"
+COMMAND = "python -m bench.keys --report"
+BATCH, SPINS = 64, 2_400
+#: A drain counts from here to the end: by then all processes have started.
+FROM_SHARE = 0.2
+
+
+class Case(NamedTuple):
+    """So many keys, one after another, and how many messages of each may run at once."""
+
+    keys: int
+    key_max: int | None = None
+
+    def key_of(self, number: int) -> str | None:
+        """The key of a message."""
+        return f"customer-{number % self.keys}" if self.keys else None
+
+
+CASES = {
+    "none": Case(0),
+    "1": Case(1),
+    "32": Case(32),
+    "1,000": Case(1_000),
+    "1,000, at most 5 of each at once": Case(1_000, 5),
+}
+
+
+def driven(case: Case, count: int) -> tuple[float, float]:
+    """µs of the server per message: to enqueue it, and to hand it out and end it."""
+    with private_server() as client:
+        queue = Queue("bench", client)
+        if case.key_max:
+            queue.rules(key_max=case.key_max)
+        rows: list[Any] = [b"{}"] * count
+        if case.keys:
+            rows = [(None, b"{}", case.key_of(number)) for number in range(count)]
+        used = [server_s(client)]
+        queue.enqueue_many(rows)
+        used.append(server_s(client))
+        endings: list[Ending] = []
+        while True:
+            dequeued = queue.finish(endings, dequeue=BATCH).dequeued
+            assert dequeued is not None
+            if not dequeued.messages and not endings:
+                break
+            endings = [Ending(mid=one.mid, token=one.token) for one in dequeued.messages]
+        used.append(server_s(client))
+    return (used[1] - used[0]) / count * 1e6, (used[2] - used[1]) / count * 1e6
+
+
+def drained(case: Case, job: Any, count: int) -> float:
+    """Jobs per second of two processes."""
+    with private_server() as client:
+        queue = Queue("bench", client)
+        if case.key_max:
+            queue.rules(key_max=case.key_max)
+        keyed = (
+            job.options(client=client, key=case.key_of) if case.keys else job.options(client=client)
+        )
+        keyed.enqueue_many([(number,) for number in range(count)])
+        with running_worker(client, client.url, 2):
+            wait_for(lambda: _left(queue) <= count * (1 - FROM_SHARE), 300)
+            began, first = time.perf_counter(), _left(queue)
+            wait_for(lambda: not _left(queue), 300)
+            return first / (time.perf_counter() - began)
+
+
+def _left(queue: Queue) -> int:
+    counts = queue.admin.counts()
+    return counts.ready + counts.locked
+
+
+def tables(count: int, runs: int) -> Iterator[str]:
+    """The medians as Markdown."""
+    found: dict[str, list[tuple[float, ...]]] = {name: [] for name in CASES}
+    for _ in range(runs):
+        for name, case in CASES.items():
+            rates = (drained(case, noop, count), drained(case, spin, min(count, SPINS)))
+            found[name].append((*driven(case, count), *rates))
+    yield f"Medians of {runs} alternating rounds of {count:,} messages ({min(count, SPINS):,} of 1 ms), Valkey."
+    yield ""
+    yield "| keys | enqueue, server µs | hand out and end, server µs | no-op jobs/s | 1 ms jobs/s |"
+    yield "|---|---|---|---|---|"
+    for name, rows in found.items():
+        enqueued, ran, noops, spins = map(statistics.median, zip(*rows, strict=True))
+        yield f"| {name} | {enqueued:.1f} | {ran:.1f} | {noops:,.0f} | {spins:,.0f} |"
+
+
+def main() -> None:
+    """Measure, and print or write into the page."""
+    parser = argparse.ArgumentParser(prog="python -m bench.keys", description=__doc__)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--messages", type=int, default=30_000)
+    parser.add_argument("--report", action="store_true", help="into docs/reference/performance.md")
+    chosen = parser.parse_args()
+    text = "\n".join(tables(chosen.messages, chosen.runs))
+    print(text)
+    if chosen.report:
+        put(PAGE, COMMAND, text)
+
+
+if __name__ == "__main__":
+    main()

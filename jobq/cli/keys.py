@@ -1,0 +1,152 @@
+"""`jobq key list | set | hold`: what waits and runs by key, and the limits of keys."""
+
+from __future__ import annotations
+
+from heapq import nlargest
+from typing import Any
+
+import click
+
+from jobq.cli import output
+from jobq.cli.options import group, limit_option, option
+from jobq.cli.output import Listing
+from jobq.cli.queues import used_names
+from jobq.cli.session import Session, command
+from jobq.config import duration_s
+from jobq.errors import ConfigError
+from jobq.queue.directory import queue_names
+from jobq.queue.queue import Queue
+from jobq.queue.rules import KeyRow
+
+KEYS = Listing(
+    ("key", "waiting", "running", "most:most", "weight", "may start:when", "oldest"),
+    drops=("oldest", "weight"),
+    empty="no message with a key waits or runs",
+)
+#: An option of all keys, and what it is called for one key.
+OF_ONE = {"key_max": "max", "key_rate": "rate", "key_weight": "weight", "key_waiting": "waiting"}
+NONE = "none"
+
+queue_argument = click.argument("name", metavar="QUEUE")
+
+
+@group("key", "list mail", "set mail --key-max 5 --key-rate 100/m", "hold mail acme 30s")
+def key() -> None:
+    """Show and limit what runs for each key of a queue.
+
+    Messages with a key, such as a customer, wait in the key's line. Keys take turns.
+    """
+
+
+@command("list", "mail", "mail --all --json", group=key)
+@queue_argument
+@limit_option(100, 1_000)
+@option("--all", "everything", "Show all keys, in no order.")
+def list_(session: Session, name: str, limit: int, everything: bool) -> bool:
+    """List the keys with messages that wait or run, those with most waiting first.
+
+    most: how many messages of the key run at once, at most. may start: until when the key is held or has used
+    up its rate. oldest: the message that is next. Exit code 1: the queue was never used here.
+    """
+    for known in used_names(session, (name,)):
+        [queue] = session.queues([known])
+        rows = queue.admin.every_key()
+        shown = rows if everything else iter(nlargest(limit, rows, _waiting))
+        session.say_all((_record(session, queue, row) for row in shown), KEYS)
+        return True
+    return False
+
+
+def _waiting(row: KeyRow) -> tuple[int, int]:
+    return row.waiting, row.running
+
+
+def _record(session: Session, queue: Queue, row: KeyRow) -> dict[str, Any]:
+    facts = row._asdict()
+    if session.as_json:
+        return {"queue": queue.name, **facts}
+    at = output.moment(max(row.held_until, row.starts_at))
+    return {**facts, "most": "" if row.max is None else row.max, "when": at}
+
+
+@command(
+    "set",
+    "mail",
+    "mail --max 200 --key-max 5 --key-rate 100/m",
+    "mail acme --max 20 --weight 3",
+    "mail acme --max none --weight none",
+    group=key,
+)
+@queue_argument
+@click.argument("one", metavar="[KEY]", required=False)
+@option("--max N", "Most messages that run at once: of the queue, or of KEY.")
+@option("--key-max N", "Most messages of each key that run at once.")
+@option("--key-rate RATE", "Most starts of each key: 100/m, 5/s, 1000/h.")
+@option("--key-weight N", "Turns of each key, compared with other keys.")
+@option("--key-waiting N", "Most messages of each key that wait.")
+@option("--rate RATE", "Most starts of KEY.")
+@option("--weight N", "Turns of KEY, compared with other keys.")
+@option("--waiting N", "Most messages of KEY that wait.")
+def set_(session: Session, name: str, one: str | None, **given: str | None) -> None:
+    """Change the limits of a queue and its keys, or of one KEY, and show them.
+
+    A limit that is not given stays as it is; `none` removes it. KEY has the limits of all keys where it has none
+    of its own. Limits are stored at the server. They apply from the next start on and never stop a running job.
+    """
+    limits = {part: _value(part, text) for part, text in given.items() if text is not None}
+    for general, single in OF_ONE.items():
+        wrong = general if one else single
+        if wrong in limits and wrong != "max":
+            fits = f"with KEY give --{single}" if one else f"give a KEY, or --{_flag(general)}"
+            raise ConfigError(f"--{_flag(wrong)} is for {'all keys' if one else 'one key'}; {fits}")
+    queue = session.queue(name)
+    known = name in queue_names(session.client)
+    held = queue.rule(one, **limits) if one else queue.rules(**limits)
+    facts = {field: _shown(value) for field, value in held._asdict().items()}
+    record = {"queue": name, **({"key": one} if one else {}), **facts}
+    words = [
+        f"{field.replace('_', ' ')} {value}" for field, value in facts.items() if value is not None
+    ]
+    none = "as all keys" if one else "no limits"
+    session.say(record, f"{f'{name} {one}' if one else name}: {', '.join(words) or none}")
+    if not known:
+        session.note(f"no queue {name} was ever used here; its limits apply once it is")
+
+
+def _flag(parameter: str) -> str:
+    return parameter.replace("_", "-")
+
+
+def _value(parameter: str, text: str) -> Any:
+    if text.strip().lower() == NONE:
+        return None
+    if parameter.endswith("rate"):
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(
+            f"--{_flag(parameter)} {text!r} is not a number; give one, or none"
+        ) from None
+
+
+def _shown(value: Any) -> Any:
+    return value if value is None or isinstance(value, int) else str(value)
+
+
+@command("hold", "mail acme 30s", "mail acme 0", group=key)
+@queue_argument
+@click.argument("one", metavar="KEY")
+@click.argument("duration", metavar="DURATION")
+def hold(session: Session, name: str, one: str, duration: str) -> bool:
+    """Start no message of a key for some time; 0 ends a hold.
+
+    Running jobs continue. Exit code 1: the queue was never used here.
+    """
+    seconds = duration_s(duration)
+    for known in used_names(session, (name,)):
+        until = session.queue(known).hold(one, seconds)
+        text = f"held for {seconds:g} s" if until else "no longer held"
+        session.say({"queue": name, "key": one, "held_until": until}, f"{name} {one}: {text}")
+        return True
+    return False

@@ -1,0 +1,162 @@
+"""Keys inside a queue: what they may do, and what a person sees of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from jobq.client.scripts import Argument
+from jobq.durations import DAY_MS, Duration, Rate, rate_of
+from jobq.errors import ConfigError
+from jobq.queue.types import text_of
+
+MOST_WEIGHT = 1_000
+MOST = 1_000_000_000
+#: Of a hold, in seconds.
+LONGEST_HOLD_S = 365 * DAY_MS / 1000
+
+
+class Unchanged:
+    """A setting that a call leaves as it is."""
+
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED: Final = Unchanged()
+#: None: none, or as all.
+Number = int | None | Unchanged
+
+
+class Rule(NamedTuple):
+    """What one key may do; None: as all keys. `max`: messages that run at once. `rate`: starts in any such time.
+
+    `weight`: its share of turns. `waiting`: messages in its line.
+    """
+
+    max: int | None = None
+    rate: Rate | None = None
+    weight: int | None = None
+    waiting: int | None = None
+
+
+class QueueRules(NamedTuple):
+    """What a queue and all of its keys may do; None: no limit. `max`: messages of the queue that run at once."""
+
+    max: int | None = None
+    key_max: int | None = None
+    key_rate: Rate | None = None
+    key_weight: int | None = None
+    key_waiting: int | None = None
+
+
+class KeyRow(NamedTuple):
+    """One key of a queue. Times are epoch ms, 0: none.
+
+    `max`: None where there is no limit. `starts_at`: when its rate allows the next start. `oldest`: the message at
+    the head of its line.
+    """
+
+    key: str
+    waiting: int
+    running: int
+    weight: int
+    max: int | None
+    held_until: int
+    starts_at: int
+    oldest: str
+
+
+class KeyPage(NamedTuple):
+    """Some keys of a queue, and the cursor of the next page, None at the end."""
+
+    rows: list[KeyRow]
+    following: int | None
+
+
+class KeyFacts(NamedTuple):
+    """Why a message runs or waits. Times are epoch ms by the server's clock, 0: none.
+
+    `place`: in the line of its key, from 1; 0: it stands in none. `waiting`, `running`, `max`, `held_until`,
+    `starts_at` and `rate` are those of its key. `holders`: at most ten running messages of its key, each with the end
+    of its lease. `keys_before`: keys whose turn comes first.
+    """
+
+    status: str
+    key: str
+    ordered: bool
+    place: int
+    waiting: int
+    running: int
+    max: int | None
+    held_until: int
+    starts_at: int
+    rate: Rate | None
+    paused: bool
+    queue_running: int
+    queue_max: int | None
+    keys_before: int
+    now: int
+    holders: list[tuple[str, int]]
+
+
+def number_given(name: str, value: Number, most: int = MOST) -> Argument:
+    """A setting as the script `rule` takes it."""
+    if isinstance(value, Unchanged):
+        return "-"
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ConfigError(f"{name}={value!r:.200} is out of range; take 1 to {most:,}")
+    return value
+
+
+def rate_given(name: str, value: str | Rate | Unchanged | None) -> tuple[Argument, Argument]:
+    """A rate as the script `rule` takes it: starts, and in how many ms."""
+    if isinstance(value, Unchanged):
+        return "-", "-"
+    if value is None:
+        return "", ""
+    try:
+        rate = value if isinstance(value, Rate) else rate_of(value)
+    except ValueError as error:
+        raise ConfigError(f"{name}={error}") from None
+    return rate.most, rate.span_ms
+
+
+def number_kept(text: bytes) -> int | None:
+    """A setting as the script `rule` answers it."""
+    return int(text) if text else None
+
+
+def rate_kept(most: bytes | int, span_ms: bytes | int) -> Rate | None:
+    """A rate as scripts answer it."""
+    return Rate(int(most), int(span_ms)) if most and span_ms else None
+
+
+def hold_ms(wait: Duration, seconds: float) -> int:
+    """How long a key is held."""
+    if not 0 <= seconds <= LONGEST_HOLD_S:
+        raise ConfigError(f"{wait!r:.200} is out of range; hold a key for 0 seconds to 365 days")
+    return round(seconds * 1000)
+
+
+def key_rows(items: Sequence[Any]) -> list[KeyRow]:
+    """The rows of a page of keys."""
+    rows = zip(*(iter(items),) * 8, strict=True)
+    return [
+        KeyRow(text_of(key), waiting, running, weight, most or None, held, starts, text_of(oldest))
+        for key, waiting, running, weight, most, held, starts, oldest in rows
+    ]
+
+
+def facts_of(reply: Sequence[Any]) -> KeyFacts:
+    """What the script `why` answers."""
+    word, key, ordered, place, waiting, running, most, held, starts = reply[:9]
+    starts_most, span_ms, paused, queue_running, queue_max, keys_before, now = reply[9:16]
+    holders = zip(*(iter(reply[16:]),) * 2, strict=True)
+    return KeyFacts(
+        text_of(word), text_of(key), bool(ordered), place, waiting, running, most or None, held, starts,
+        rate_kept(starts_most, span_ms), bool(paused), queue_running, queue_max or None, keys_before, now,
+        [(text_of(mid), lock_at) for mid, lock_at in holders],
+    )  # fmt: skip

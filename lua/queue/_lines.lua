@@ -1,0 +1,298 @@
+-- lines: messages that carry a key wait in the line of their key. The functions are made when a queue has keys or rules.
+-- A key's state is read once in a call, and written once, by save. Its running messages are those that hold a lock.
+-- needs: messages options locks ready keys lines turns rests rules meta any wake_up now_ms turn pace
+-- Virtual time that a message of weight 1 takes. Whole numbers only: fractions add up to less than a round, without end.
+local UNIT = 1000000
+if turn then
+  probe('HLEN', keys, lines, rules)
+  probe('ZCARD', turns, rests)
+end
+
+local made_lines
+local function in_lines()
+  if made_lines then return made_lines end
+  local known, touched, offered = {}, {}, {}
+  local now_us, most_running = now_ms * 1000, stored(redis.call('HGET', meta, 'max'), 1e9, nil)
+  local any_rules = redis.call('HLEN', rules) > 0
+
+  -- -> key, slot, whether it is ordered; nothing for a message without a key
+  local function key_in(own)
+    local ordered, slot, key = string.match(own or '', '^%d*,[@<>]?%d*,(o?)(%-?%d*),(.+)$')
+    return key, slot, ordered == 'o'
+  end
+
+  -- What can't be a state counts as none.
+  local function state_in(text)
+    if text and #text == 57 then
+      local head, tail, waiting, running, pass, tat, hold, flags = struct.unpack('<dddddddB', text)
+      local sum = math.abs(head) + math.abs(tail) + pass + waiting + running + tat + hold
+      if sum <= 9e15 and sum % 1 == 0 and waiting >= 0 and running >= 0 and pass >= 0 and tat >= 0 and hold >= 0 then
+        -- So far ahead only a key is that was last used before virtual time began anew.
+        if pass > turn + 1e12 then pass = turn end
+        return {
+          head = head, tail = tail, waiting = waiting, running = running, pass = pass, tat = tat, hold = hold,
+          turned = flags % 2 == 1, resting = flags % 4 > 1, ordered = flags > 3,
+        }
+      end
+    end
+    return {head = 0, tail = 0, waiting = 0, running = 0, pass = -1, tat = 0, hold = 0}
+  end
+
+  local function states_of(names)
+    local missing, n = {}, 0
+    for _, key in ipairs(names) do
+      if not known[key] then n = n + 1; missing[n], known[key] = key, true end
+    end
+    if n == 0 then return end
+    for i, text in ipairs(redis.call('HMGET', keys, unpack(missing))) do known[missing[i]] = state_in(text) end
+  end
+
+  local function state_of(key)
+    if not known[key] then known[key] = state_in(redis.call('HGET', keys, key)) end
+    return known[key]
+  end
+
+  -- most, starts and in how many ms, weight, waiting; nil = none
+  local function rule_in(text)
+    local rule = {string.match(text or '', '^(%d*),(%d*),(%d*),(%d*),(%d*)$')}
+    for i = 1, 5 do rule[i] = stored(rule[i], 3e12, nil) end
+    return rule
+  end
+
+  -- Beside each state: what its key may, by its own rule or by that of all.
+  local all_rule
+  local function rule_states(names)
+    local own = {}
+    if any_rules then
+      all_rule = all_rule or rule_in(redis.call('HGET', rules, ''))
+      own = redis.call('HMGET', rules, unpack(names))
+    end
+    for i, key in ipairs(names) do
+      local s, all, one = known[key], key ~= '' and all_rule or {}, own[i] and rule_in(own[i]) or {}
+      s.most = one[1] or all[1]
+      s.burst, s.interval = pace(one[2] and one or all)
+      s.most_waiting, s.weight = one[5] or all[5], math.min(1000, math.max(1, math.floor(one[4] or all[4] or 1)))
+      s.cost = math.floor(UNIT / s.weight)
+      if s.ordered then s.most = math.min(1, s.most or 1) end
+    end
+  end
+
+  -- Into turns, if something waits and the key isn't held. Whether its limits let it go is decided by the hand-out. A
+  -- key without a past pays its first message in advance: else one that comes back again and again would always be first.
+  -- -> whether it was offered
+  local function offer(key, s)
+    if s.turned or s.resting or s.waiting == 0 then return false end
+    touched[key] = true
+    if s.hold > now_ms then
+      redis.call('ZADD', rests, string.format('%.0f', s.hold), key)
+      s.resting = true
+      return false
+    end
+    if s.pass < 0 then
+      if not s.cost then rule_states({key}) end
+      s.pass = turn + s.cost
+    end
+    s.pass, s.turned = math.max(s.pass, turn), true
+    offered[key] = s.pass
+    return true
+  end
+
+  local function write_offers()
+    local row, n = {}, 0
+    for key, pass in pairs(offered) do
+      row[n + 1], row[n + 2] = string.format('%.0f', pass), key
+      n = n + 2
+    end
+    for first = 1, n, 2000 do redis.call('ZADD', turns, unpack(row, first, math.min(n, first + 1999))) end
+    offered = {}
+  end
+
+  local function leave_turns(key, s)
+    if not s.turned then return end
+    s.turned, touched[key] = false, true
+    if offered[key] then offered[key] = nil else redis.call('ZREM', turns, key) end
+  end
+
+  -- Of a key nothing is kept once nothing waits, runs or is owed: a rest ends what it owes.
+  local function save()
+    write_offers()
+    local row, n, gone = {}, 0, {}
+    for key in pairs(touched) do
+      local s = known[key]
+      if s.waiting == 0 then s.head = s.tail end
+      local owes_until = math.max(s.hold, math.ceil(s.tat / 1000))
+      if s.waiting + s.running == 0 and not s.turned and owes_until > now_ms and not s.resting then
+        redis.call('ZADD', rests, string.format('%.0f', owes_until), key)
+        s.resting = true
+      elseif s.resting and s.waiting + s.running == 0 and owes_until <= now_ms then
+        redis.call('ZREM', rests, key)
+        s.resting = false
+      end
+      if s.waiting + s.running == 0 and not s.turned and not s.resting then
+        gone[#gone + 1] = key
+      else
+        local flags = (s.turned and 1 or 0) + (s.resting and 2 or 0) + (s.ordered and 4 or 0)
+        row[n + 1] = key
+        row[n + 2] = struct.pack('<dddddddB', s.head, s.tail, s.waiting, s.running, math.max(0, s.pass), s.tat, s.hold, flags)
+        n = n + 2
+      end
+    end
+    for first = 1, n, 2000 do redis.call('HSET', keys, unpack(row, first, math.min(n, first + 1999))) end
+    for first = 1, #gone, 2000 do redis.call('HDEL', keys, unpack(gone, first, math.min(#gone, first + 1999))) end
+    touched = {}
+  end
+
+  -- A key whose line these would make longer than its rule allows, and how much that is; nothing for none.
+  local function full_line(mids, key_of)
+    if not any_rules then return end
+    local names, more = {}, {}
+    for i, content in ipairs(redis.call('HMGET', messages, unpack(mids))) do
+      local key = key_of[mids[i]]
+      if key and not more[key] then names[#names + 1], more[key] = key, 0 end
+      if key and not content then more[key] = more[key] + 1 end
+    end
+    states_of(names)
+    rule_states(names)
+    for _, key in ipairs(names) do
+      local s = known[key]
+      if s.most_waiting and more[key] > 0 and s.waiting + more[key] > s.most_waiting then return key, s.most_waiting end
+    end
+  end
+
+  -- New messages, each to the end of the line of its key. stem: lock length and dedupe backoff; mark: 'o' = ordered
+  local function put(mids, key_of, stem, mark)
+    local names, seen, own, slots = {}, {}, {}, {}
+    for _, mid in ipairs(mids) do
+      local key = key_of[mid]
+      if not seen[key] then names[#names + 1], seen[key] = key, true end
+    end
+    states_of(names)
+    for i, mid in ipairs(mids) do
+      local key = key_of[mid]
+      local s = known[key]
+      local slot = string.format('%.0f', s.tail)
+      own[2 * i - 1], own[2 * i] = mid, stem .. ',' .. mark .. slot .. ',' .. key
+      slots[2 * i - 1], slots[2 * i] = slot .. ':' .. key, mid
+      s.tail, s.waiting = s.tail + 1, s.waiting + 1
+    end
+    for _, key in ipairs(names) do
+      touched[key] = true
+      if mark == 'o' then known[key].ordered = true end
+      offer(key, known[key])
+    end
+    redis.call('HSET', options, unpack(own))
+    redis.call('HSET', lines, unpack(slots))
+    any.options, any.sides = true, true
+    wake_up()
+  end
+
+  -- back: it was handed out and comes back; one that is ordered does so to the head, whatever ended its attempt.
+  -- -> whether it has a key, and so a line
+  local function to_line(mid, front, back)
+    local own = redis.call('HGET', options, mid)
+    local key, _, ordered = key_in(own)
+    if not key then return false end
+    local s = state_of(key)
+    local at_head = front or (back and ordered)
+    if at_head then s.head = s.head - 1 else s.tail = s.tail + 1 end
+    local slot = string.format('%.0f', at_head and s.head or s.tail - 1)
+    redis.call('HSET', lines, slot .. ':' .. key, mid)
+    redis.call('HSET', options, mid, string.match(own, '^%d*,[@<>]?%d*,') .. (ordered and 'o' or '') .. slot .. ',' .. key)
+    s.waiting, s.ordered, touched[key] = s.waiting + 1, s.ordered or ordered, true
+    offer(key, s)
+    return true
+  end
+
+  -- -> whether it has a key, and so stood in a line
+  local function leave_line(mid)
+    local key, slot = key_in(redis.call('HGET', options, mid))
+    if not key then return false end
+    local field = slot .. ':' .. key
+    if redis.call('HGET', lines, field) == mid then
+      local s = state_of(key)
+      redis.call('HDEL', lines, field)
+      s.waiting, touched[key] = math.max(0, s.waiting - 1), true
+      if s.waiting == 0 then leave_turns(key, s) end
+    end
+    return true
+  end
+
+  -- The locks of these are about to go, where they have one: their keys, and the queue, may run so many more.
+  local function free_slots(...)
+    local mids, names, freed, offers = {...}, {}, 0, false
+    local held, own = redis.call('HMGET', locks, ...), redis.call('HMGET', options, ...)
+    for i = 1, #mids do
+      local key = held[i] and key_in(own[i])
+      if held[i] then freed = freed + 1 end
+      if key then names[#names + 1] = key end
+    end
+    states_of(names)
+    for _, key in ipairs(names) do
+      local s = known[key]
+      s.running, touched[key] = math.max(0, s.running - 1), true
+      offers = offer(key, s) or offers
+    end
+    if freed > 0 and most_running and not offers then
+      offers = redis.call('LLEN', ready) + redis.call('ZCARD', turns) > 0
+    end
+    if offers then wake_up() end
+  end
+
+  -- Nothing of the key is handed out before `till`.
+  local function hold(key, till)
+    local s = state_of(key)
+    s.hold, touched[key] = till, true
+    if till > now_ms then
+      leave_turns(key, s)
+      s.resting = true
+      redis.call('ZADD', rests, string.format('%.0f', till), key)
+    elseif s.resting then
+      redis.call('ZREM', rests, key)
+      s.resting = false
+      if offer(key, s) then wake_up() end
+    end
+  end
+
+  local function hold_key(mid, wait_ms)
+    local key = key_in(redis.call('HGET', options, mid))
+    if key and wait_ms > 0 then hold(key, math.max(state_of(key).hold, now_ms + wait_ms)) end
+  end
+
+  -- A message that comes back makes its whole line wait: an ordered one does, and one whose job asked for that.
+  -- -> whether this one did
+  local function hold_line(mid, wait_ms, asked)
+    local key, _, ordered = key_in(redis.call('HGET', options, mid))
+    if not key or not (ordered or asked) then return false end
+    to_line(mid, true)
+    hold_key(mid, wait_ms)
+    wake_up()
+    return true
+  end
+
+  local function end_rests(limit)
+    for _, key in ipairs(redis.call('ZRANGE', rests, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit)) do
+      local s = state_of(key)
+      redis.call('ZREM', rests, key)
+      s.resting, touched[key] = false, true
+      offer(key, s)
+    end
+  end
+
+  -- ms until the first rest ends, or nil
+  local function next_rest()
+    local first = redis.call('ZRANGE', rests, 0, 0, 'WITHSCORES')[2]
+    return first and math.max(1, math.ceil(first) - now_ms)
+  end
+
+  made_lines = {
+    known = known, touched = touched, now_us = now_us, most_running = most_running, key_in = key_in, state_of = state_of,
+    states_of = states_of, rule_states = rule_states, offer = offer, write_offers = write_offers, leave_turns = leave_turns,
+    save = save, put = put, full_line = full_line, to_line = to_line, leave_line = leave_line, free_slots = free_slots, hold = hold,
+    hold_key = hold_key, hold_line = hold_line, end_rests = end_rests, next_rest = next_rest,
+  }
+  return made_lines
+end
+
+local function save_lines()
+  if made_lines then made_lines.save() end
+end

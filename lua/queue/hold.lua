@@ -1,0 +1,45 @@
+#!lua
+--[[
+hold: hand out nothing of a key for a while; what runs goes on.
+
+KEYS
+  messages:hash options:hash locks:hash ready:list keys:hash lines:hash turns:zset rests:zset rules:hash eoq_backoff:string
+  wake:list meta:hash events:stream
+ARGV
+  now      epoch ms, or '' for the server's clock
+  key      1-512 bytes
+  wait_ms  from now on, 0-31536000000; 0 ends what holds it
+RETURNS  {epoch ms until which nothing is handed out, 0 = it isn't held}
+COST     O(1)
+WRITES   nothing when it isn't held and shall not be
+]]
+local messages, options, locks, ready, keys, lines, turns, rests, rules, eoq_backoff, wake, meta, events = unpack(KEYS)
+local now, key, wait_ms = unpack(ARGV)
+
+--@include shared/_arguments
+keys_are(13)
+arguments_are(3)
+wait_ms = whole('wait_ms', wait_ms, 0, 31536000000)
+--@include _stored
+--@include shared/_clock
+--@include _clock
+read_clock(now)
+--@include _text
+if key == '' or #key > 512 or not is_text(key) then refuse('key', '1 to 512 bytes of UTF-8 without control characters') end
+local any = {}
+local nwake = redis.call('LLEN', wake)
+probe('HLEN', messages, options, locks)
+probe('LLEN', ready)
+local begins = not turn
+turn = turn or 0
+--@include _wake
+--@include _pace
+--@include _lines
+
+local s = in_lines().state_of(key)
+if wait_ms == 0 and s.hold <= now_ms then return {0} end
+tick()
+if begins then redis.call('HSETNX', meta, 'turn', '0') end
+in_lines().hold(key, wait_ms > 0 and now_ms + wait_ms or 0)
+save_lines()
+return {wait_ms > 0 and now_ms + wait_ms or 0}
