@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import sentry_sdk
 from sentry_sdk.crons import capture_checkin
+from sentry_sdk.utils import capture_internal_exceptions
 
 from jobq.jobs.context import Context
 from jobq.jobs.ticks import Tick, tick_of
@@ -35,7 +35,7 @@ def checking_in(context: Context) -> Callable[[str], None]:
     known = hashlib.sha256(name.encode()).hexdigest()[:32]
 
     def send(status: str) -> None:
-        with sentry_sdk.utils.capture_internal_exceptions():
+        with capture_internal_exceptions():
             capture_checkin(slug, known, status, monitor_config=config)
 
     send("in_progress")
