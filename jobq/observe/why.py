@@ -90,6 +90,9 @@ def why(facts: MessageFacts) -> list[Reason]:
     if word not in _WAITING:
         return [_over(facts)]
     found = [reason for one in _HOLDING_UP for reason in one(facts)]
+    if not found and facts.ahead is None:
+        text = "waits: it is not in the list ready; if it has a key, the key's line or limits hold it up"
+        return [Reason("not_ready", text, f"jobq key list {facts.queue}")]
     return found or [Reason("soon", "waits: nothing holds it up; it is handed out next")]
 
 

@@ -40,6 +40,7 @@ def facts(word: str = "queued", **more: Any) -> MessageFacts:
     ("known", "codes", "says"),
     [
         (facts(), ["soon"], "nothing holds it up"),
+        (facts(ahead=None), ["not_ready"], "if it has a key, the key's line or limits hold it up"),
         (facts(paused=True, workers=()), ["paused", "no_worker"], "the queue is paused"),
         (facts(not_before=NOW + 60_000), ["delayed"], "waits 60 s: it was enqueued with a delay"),
         (facts(not_before=NOW + 8_000, attempts=2, history=(FAILED,)), ["retrying"],
