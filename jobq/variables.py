@@ -21,8 +21,8 @@ INNER = frozenset(
     PREFIX + name
     for name in (
         "CHAOS_LEDGER", "CHAOS_LOOP", "CHAOS_RECORD",
-        "AUDIT", "BURSTS", "CHAOS_JOBS", "MODEL", "PAGES_DEADLINE", "REQUIRE_TOOLS", "SCHEDULES", "TEST_LEDGER",
-        "TOPIC_MESSAGES",
+        "AUDIT", "BURSTS", "CHAOS_JOBS", "LIMITS", "MODEL", "PAGES_DEADLINE", "REQUIRE_TOOLS", "SCHEDULES",
+        "TEST_LEDGER", "TOPIC_MESSAGES",
     )
 )  # fmt: skip
 #: Every option of a command has a variable that begins with its name: JOBQ_WORKER_PROCESSES.
