@@ -87,6 +87,7 @@ QUEUE_COLUMNS: Columns = (
     Column("circle", "int64", "Handed out, or just done."),
     Column("paused", "boolean", "Nothing is handed out."),
     Column("quarantined", "int64", "Invalid mids that were set aside."),
+    Column("keys", "int64", "Keys that have messages or are held."),
     Column("level", "string", "What the event stream records: off, attempts or all."),
     Column("maxlen", "int64", "Approximate number of events that the stream keeps."),
     Column("events", "int64", "Number of events in the stream."),
