@@ -22,15 +22,30 @@ INSEPARABLE = {
     "producer": {
         "checkpoint",
         "close",
+        "extend",
+        "hold",
         "level",
         "pause",
         "progress",
         "purge",
+        "release",
         "resume",
         "retention",
         "revive",
+        "rule",
     },
-    "worker": {"content", "level", "pause", "purge", "resume", "retention", "revive"},
+    "worker": {
+        "content",
+        "hold",
+        "level",
+        "lines",
+        "pause",
+        "purge",
+        "resume",
+        "retention",
+        "revive",
+        "rule",
+    },
     "dashboard": set(),
     "operator": {"checkpoint", "close", "enqueue", "extend", "progress", "release"},
 }
@@ -72,6 +87,8 @@ def call(redis, name):
     words += ["1"] * (abs(facts["arity"]) - len(words))
     if facts["first_key_pos"]:
         words[facts["first_key_pos"]] = "jobq:{low}:x"
+    if name == "zunionstore":
+        words[3] = "jobq:{low}:x"
     return words
 
 
