@@ -83,11 +83,13 @@ def _statuses(session: Session, mid: str, names: str | None) -> Iterator[dict[st
 def _more(queue: Queue, mid: str) -> dict[str, Any]:
     """Return the job, the worker that has it or had it last, the last error, and the attempts."""
     collector = Collector(queue)
+    line = collector.line(mid)
     job, run = collector.job(mid), collector.run(mid)
     attempts = [event for event in collector.history(mid) if event.kind in ATTEMPTS]
     last = attempts[-1] if attempts else None
     worker = run.worker if run else last.worker if last else ""
     return {
+        "key": line.key if line else "",
         "job": job or (last.job if last else ""), "worker": worker, "running_since": run.started_at if run else 0,
         "last_error": last.error if last else "", "history": [_attempt(event) for event in attempts],
     }  # fmt: skip

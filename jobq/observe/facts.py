@@ -18,6 +18,7 @@ from jobq.observe.why import MOST_AHEAD, MessageFacts, RunningOn
 from jobq.queue import keys, presence
 from jobq.queue.presence import WorkerEntry
 from jobq.queue.queue import Queue
+from jobq.queue.rules import KeyFacts
 from jobq.queue.types import DeadMessage
 
 T = TypeVar("T")
@@ -57,11 +58,18 @@ class Collector:
             starts_per_s=self._try("events", lambda: starts_per_s(queue), None),
             history=self.history(mid),
             dead=dead[0] if dead else None,
+            line=self.line(mid),
         )
 
     def job(self, mid: str) -> str:
         """The job of a message, '' if that isn't known."""
         return self._try("content", lambda: _job_of(self.queue, mid), "")
+
+    def line(self, mid: str) -> KeyFacts | None:
+        """The key of a message and what holds that up; None if the queue has no keys."""
+        if not self._try("rules", self.queue.admin.has_keys, False):
+            return None
+        return self._try("keys", lambda: self.queue.why(mid), None)
 
     def run(self, mid: str, workers: list[WorkerEntry] | None = None) -> RunningOn | None:
         """Where this mid runs, as of the worker's last heartbeat."""

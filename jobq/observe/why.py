@@ -12,6 +12,7 @@ from typing import NamedTuple
 from jobq.durations import lasting
 from jobq.events import Event
 from jobq.queue.presence import WorkerEntry
+from jobq.queue.rules import KeyFacts
 from jobq.queue.types import DeadMessage, Status
 
 #: Positions in ready that are looked at; beyond, a message is "over 10,000" from the head.
@@ -47,6 +48,7 @@ class MessageFacts:
     job: '' if unknown. ahead: messages before it in ready, None if it isn't there, MOST_AHEAD for that many or more.
     workers: all that list the queue, those that are gone too. knows: worker -> whether it knows the job; unknown ones
     are left out. starts_per_s: of the last minute, None if unknown. history: the events of the mid, oldest first.
+    line: its key and what holds that up, None if the queue has no keys.
     """
 
     queue: str
@@ -62,6 +64,7 @@ class MessageFacts:
     starts_per_s: float | None = None
     history: tuple[Event, ...] = ()
     dead: DeadMessage | None = None
+    line: KeyFacts | None = None
 
     @property
     def live(self) -> list[WorkerEntry]:
@@ -208,6 +211,40 @@ def _known(facts: MessageFacts) -> Iterator[Reason]:
         yield Reason("unknown_job_partly", f"{text}: {_listed(without)}", remedy)
 
 
+def _ruled(facts: MessageFacts) -> Iterator[Reason]:
+    line, queue = facts.line, facts.queue
+    if line is None or facts.status.not_before > facts.now_ms:
+        return
+    if line.queue_max is not None and line.queue_running >= line.queue_max:
+        text = f"waits: the queue runs {line.queue_running:,} of {line.queue_max:,}"
+        yield Reason("queue_max", text, f"jobq key set {queue} --max N, if more may run")
+    if line.key:
+        yield from _keyed(facts, line)
+
+
+def _keyed(facts: MessageFacts, line: KeyFacts) -> Iterator[Reason]:
+    queue, key = facts.queue, line.key
+    if line.held_until > facts.now_ms:
+        text = f"waits: {key} is held for {facts.until(line.held_until)} (Hold)"
+        yield Reason("key_held", text, f"jobq key hold {queue} {key} 0")
+    if line.starts_at > facts.now_ms:
+        used = f" ({line.rate} used up)" if line.rate else ""
+        text = f"waits: {key} may start again in {facts.until(line.starts_at)}{used}"
+        yield Reason(
+            "key_rate", text, f"jobq key set {queue} {key} --rate RATE, if it may run faster"
+        )
+    place = f"waits: place {line.place:,} in the line of {key}"
+    if line.max is not None and line.running >= line.max:
+        names = [mid for mid, _ in line.holders]
+        text = f"{place}; {line.running:,} of {line.max:,} run: {_listed(names)}"
+        yield Reason("key_max", text, f"jobq key set {queue} {key} --max N, if more may run")
+    elif line.place > 1:
+        yield Reason("line", place)
+    if line.place and line.keys_before:
+        text = f"waits: {_counted(line.keys_before, 'key')} before {key} in this lap"
+        yield Reason("turns", text, f"jobq key set {queue} {key} --weight N, for more turns")
+
+
 def _behind(facts: MessageFacts) -> Iterator[Reason]:
     working = [worker for worker in facts.live if not worker.quiet]
     slots = sum(worker.slots for worker in working)
@@ -234,7 +271,7 @@ def _arrival(facts: MessageFacts) -> str:
 
 #: In the order in which a person should take care of them.
 _HOLDING_UP: tuple[Callable[[MessageFacts], Iterator[Reason]], ...] = (
-    _paused, _delayed, _recovering, _served, _known, _behind,
+    _paused, _delayed, _recovering, _served, _known, _ruled, _behind,
 )  # fmt: skip
 
 

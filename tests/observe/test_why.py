@@ -91,7 +91,7 @@ def test_all_reasons_that_hold_are_listed():
 
 def announce(client: Client, name: str, **more: Any) -> None:
     presence.put_worker(client, name, {
-        "seen_at": client.clock_ms(), "lease_ms": 15_000, "queues": ["low"], "slots": 1,
+        "seen_at": client.clock_ms(), "lease_ms": 15_000, "queues": ["low"], "slots": 1, "version": "1.2",
         "jobs": presence.digest_of(["a.b"]), **more,
     })  # fmt: skip
 
@@ -204,3 +204,30 @@ def test_message_that_a_limit_refused_names_the_limit(queue: Queue, client: Clie
     queue.finish([executor.run(call)])
     [reason] = why(Collector(queue).collect("m"))
     assert reason.code == "limited" and ": limit stripe allowed no start" in reason.sentence
+
+
+def test_message_behind_a_key_says_what_holds_the_key_up(queue: Queue, client: Client):
+    def told() -> list[tuple[str, str]]:
+        collector = Collector(queue)
+        found = [(one.code, one.sentence) for one in why(collector.collect("m"))]
+        assert collector.unread == {}
+        return found
+
+    announce(client, "w")
+    queue.enqueue_many([("a", b"{}"), ("b", b"{}"), ("m", b"{}")], key="acme")
+    assert told() == [("line", "waits: place 3 in the line of acme")]
+    queue.rule("acme", max=1)
+    [first] = queue.dequeue(1).messages
+    assert told() == [("key_max", "waits: place 2 in the line of acme; 1 of 1 run: a")]
+    queue.rules(max=1)
+    assert [code for code, _ in told()] == ["queue_max", "key_max"]
+    assert told()[0][1] == "waits: the queue runs 1 of 1"
+    queue.rules(max=None)
+    queue.rule("acme", max=None, rate="1/h")
+    queue.hold("acme", 300)
+    held = dict(told())
+    assert held["key_held"].startswith("waits: acme is held for ")
+    queue.hold("acme", 0)
+    queue.finish([Ending(mid="a", token=first.token)])
+    queue.dequeue(1)
+    assert "(1/h used up)" in dict(told())["key_rate"]
