@@ -122,9 +122,11 @@ def _mid(name: str, value: Any) -> str | None:
 
 
 def _key(name: str, value: Any) -> Any:
-    if value is None or (callable(value) and not isinstance(value, type)):
-        return value
-    return checked_key(value)
+    return value if value is None or _is_function(value) else checked_key(value)
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and not isinstance(value, type)
 
 
 def _duration(least: float, most: float = MAX_S) -> Callable[[str, Any], float | None]:
