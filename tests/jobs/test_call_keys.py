@@ -27,7 +27,6 @@ def made(registry: Registry, **options: Any) -> Job[..., Any]:
      ("region", ("acme",), {"region": "us"}, "us"), ("region", ("acme",), {"region": None}, None),
      (lambda customer, text="", **_: f"{customer}/{text}", ("acme", "x"), {"region": "us"}, "acme/x"),
      (lambda *_, **__: None, ("acme",), {}, None)],
-    ids=str,
 )  # fmt: skip
 def test_key_is_an_argument_or_a_function_of_the_arguments(
     registry: Registry, key: Any, args: Any, kwargs: Any, found: str | None
