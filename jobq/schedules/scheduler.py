@@ -17,6 +17,7 @@ from jobq.errors import ConfigError
 from jobq.jobs.job import Job, Outgoing
 from jobq.jobs.registry import Registry
 from jobq.jobs.ticks import HEADER
+from jobq.queue.keys import key
 from jobq.queue.queue import Queue
 from jobq.queue.types import Schedules, Ticked
 from jobq.schedules.declared import declared_in
@@ -54,7 +55,7 @@ class Scheduler:
         self._declared = [declared.get(queue.name, {}) for queue in queues]
         self._monotonic, self._share, self._now = monotonic, share, now
         # At first, workers that start together ask one after another.
-        self._look_at = [monotonic() + share() * WAIT_S for _ in queues]
+        self._look_at = [monotonic() + share() * WAIT_S] * len(queues)
         self._warned: set[str] = set()
 
     def next_s(self) -> float:
@@ -63,11 +64,35 @@ class Scheduler:
 
     def run(self, ask: Ask) -> None:
         """Look at the queues whose time has come. Raises what `ask` raises."""
-        for index, at in enumerate(self._look_at):
+        now = self._monotonic()
+        due = [index for index, at in enumerate(self._look_at) if at <= now]
+        others = [index for index in due if not self._declared[index]]
+        without = set(self._without(others, ask, now)) if len(others) > 1 else ()
+        for index in due:
             now = self._monotonic()
-            if at <= now:
+            if index not in without:
                 self._look_at[index] = now + RETRY_S
                 ask(index, partial(self._look, index))
+
+    def _without(self, indexes: list[int], ask: Ask, now: float) -> list[int]:
+        """Those of these queues that have no schedule. One command covers many of them."""
+        client = self._queues[indexes[0]].client
+        if client.is_cluster:
+            return []
+        names = [key(self._queues[index].prefix, "schedules") for index in indexes]
+        found: list[int] = []
+        exist = partial(client.command, "EXISTS", *names)
+        if not ask(indexes[0], lambda: found.append(exist())):
+            return []
+        if not found[0]:
+            again = now + LOOK_S + self._share() * WAIT_S
+            for index in indexes:
+                self._look_at[index] = again
+            return indexes
+        if len(indexes) == 1:
+            return []
+        half = len(indexes) // 2
+        return [*self._without(indexes[:half], ask, now), *self._without(indexes[half:], ask, now)]
 
     def _look(self, index: int) -> None:
         queue = self._queues[index]
