@@ -102,9 +102,11 @@ class Scheduler:
         next_ms, calls = now_ms + LOOK_S * 1000, 0
         for schedule in self._all(index, found.definitions):
             state = found.ticks.get(schedule.name)
-            if state is None or state.paused:
+            if state is not None and state.paused:
                 continue
-            shift_ms, last_ms = schedule.shift_ms(queue.name), state.last_ms
+            # One that was declared just now starts now.
+            last_ms = now_ms if state is None else state.last_ms
+            shift_ms = schedule.shift_ms(queue.name)
             due = owed(schedule, last_ms, now_ms - shift_ms)
             if last_ms > now_ms + CLOCK_MS:
                 due = [Owed(last_ms, 0, runs=False)]

@@ -119,6 +119,16 @@ def test_new_schedule_starts_now_and_makes_up_for_nothing(
     assert passing.run(61 * MINUTE, passing.scheduler(registry)) == [(60, 0)]
 
 
+def test_new_schedule_has_its_first_tick_on_time(passing: Time, registry: Registry):
+    declare(registry, "* * * * *")
+    passing.ms = MINUTE - 1_000
+
+    [(minute, late)] = passing.run(MINUTE + 5_000, passing.scheduler(registry))
+
+    assert minute == 1
+    assert late <= 300
+
+
 def test_deploy_with_two_expressions_runs_no_tick_twice(passing: Time, registry: Registry):
     declare(registry, "*/10 * * * *")
     newer = Registry(Middlewares())
