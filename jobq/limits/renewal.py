@@ -67,6 +67,9 @@ class Renewals:
                     one.calls.perform(one.leave_steps())
             except JobqError as error:
                 logger.warning("%r can't be renewed yet: %s", one, error)
+            except Exception:
+                # The slots of others must be renewed all the same.
+                logger.exception("%r can't be renewed", one)
 
     def _next(self) -> Renewable | None:
         """Wait for the next that is due; None once there was nothing for a while."""

@@ -122,6 +122,10 @@ def checked_schedule(
     every = options.pop("every", None)
     if (cron is None) == (every is None):
         raise ConfigError(f"schedule {name!r} takes a cron expression or every=…, one of the two")
+    if cron is not None and not (isinstance(cron, str) and cron.strip()):
+        raise ConfigError(
+            f"{cron!r:.100} is not a cron expression; write it as '30 7 * * 1-5', at 7:30 from Monday to Friday"
+        )
     if every is not None and "tz" in options:
         raise ConfigError(f"tz={options['tz']!r} says nothing about every={every!r}; leave one out")
     if unknown := options.keys() - {"tz", "missed", "overlap", "spread"}:

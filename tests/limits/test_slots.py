@@ -120,6 +120,32 @@ def test_the_thread_ends_when_nothing_is_held(client, monkeypatch):
         client.command("DEL", HOLDERS)
 
 
+class BrokenSlot:
+    """Its renewal fails with an error that nobody foresaw."""
+
+    lease_s = 0.1
+
+    def __init__(self):
+        self.nasked = 0
+
+    @property
+    def calls(self):
+        self.nasked += 1
+        raise ValueError("broken")
+
+
+def test_slots_are_renewed_when_the_renewal_of_another_fails(client, redis):
+    own, broken = Renewals(), BrokenSlot()
+    own.add(broken)
+    until(lambda: broken.nasked > 1)
+    with Slots("erp", 1, lease=1).slot() as held:
+        own.add(held)
+        before = redis.zscore(HOLDERS, held.token)
+        until(lambda: redis.zscore(HOLDERS, held.token) > before)
+        own.remove(held)
+    own.remove(broken)
+
+
 def redis_has(client, token):
     return client.command("ZSCORE", HOLDERS, token) is not None
 

@@ -68,6 +68,8 @@ def test_arguments_that_do_not_fit_are_refused_before_a_worker_runs(registry: Re
     [
         (None, {}, "one of the two"),
         ("@daily", {"every": 60}, "one of the two"),
+        (5, {}, "5 is not a cron expression"),
+        (" ", {}, "' ' is not a cron expression"),
         (None, {"every": 60, "tz": "UTC"}, "leave one out"),
         ("@daily", {"tz": "Mars/Base"}, "tz='Mars/Base'"),
         ("@daily", {"missed": "twice"}, "take one of skip, one, all"),
