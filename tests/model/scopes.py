@@ -267,7 +267,7 @@ SCOPES = (  # those that take long first
             "later": replace(KEYED, delay=3, update=1),
             "moved": Flavour(key="B", requeue=1),
         },
-        {"enqueue": 2, "fail": 1, "forget": 1, "revive": 1},
+        {"enqueue": 3, "fail": 1, "forget": 1, "revive": 1},
         workers="A",
         endings=("done", "dead"),
         actions=(),

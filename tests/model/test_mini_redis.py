@@ -29,6 +29,7 @@ for i, line in ipairs(ARGV) do
   for item in string.gmatch(line .. '\\n', '([^\\n]*)\\n') do args[#args + 1] = item end
   local ok, reply = pcall(redis.call, unpack(args))
   if ok and args[1] == 'HSCAN' then reply = sorted_scan(reply, 2) end
+  if ok and args[1] == 'HKEYS' then table.sort(reply) end
   if ok and args[1] == 'SSCAN' then reply = sorted_scan(reply, 1) end
   if ok and args[1] == 'PTTL' and reply > 0 then reply = 'some' end
   out[i] = ok and described(reply) or 'error'
@@ -45,7 +46,7 @@ any: DEL k k|UNLINK k|TYPE k|EXISTS k k|PEXPIRE k 100000
 stream: XADD k t f v|XADD k t f v f v|XLEN k|XRANGE k b e|XRANGE k b e COUNT 2|XREVRANGE k e b COUNT 1
 stream: XTRIM k MINID t|RENAME k k
 hash: HGET k f|HMGET k f f|HEXISTS k f|HLEN k|HSTRLEN k f|HSET k f v f v|HSET k f n
-hash: HSETNX k f v|HDEL k f f|HINCRBY k f n|HSCAN k 0|HSCAN k 0 COUNT 100
+hash: HSETNX k f v|HDEL k f f|HINCRBY k f n|HKEYS k|HSCAN k 0|HSCAN k 0 COUNT 100
 set: SADD k f f|SREM k f f|SCARD k|SISMEMBER k f|SMISMEMBER k f f|SSCAN k 0
 list: LPUSH k f f|RPUSH k f f|LPOP k|LPOP k 2|RPOP k|RPOP k 2|LLEN k|LINDEX k i
 list: LRANGE k i i|LTRIM k i i|LREM k 0 f|LREM k 1 f|LPOS k f|RPUSH k f|RPUSH k f f

@@ -22,18 +22,10 @@ command('HMGET', 'first', 2, nil, function(a, count)
 end)
 
 -- Like a scan, in no order that anyone may rely on.
-local function all_of(with_values)
-  return function(a)
-    local value, reply = look(a[1], 'hash'), {}
-    for _, name in ipairs(value and R.members(value) or {}) do
-      reply[#reply + 1] = name
-      if with_values then reply[#reply + 1] = value.m[name] end
-    end
-    return reply
-  end
-end
-command('HKEYS', 'first', 1, 1, all_of(false))
-command('HGETALL', 'first', 1, 1, all_of(true))
+command('HKEYS', 'first', 1, 1, function(a)
+  local value = look(a[1], 'hash')
+  return value and R.members(value) or {}
+end)
 
 command('HEXISTS', 'first', 2, 2, function(a)
   local value = look(a[1], 'hash')
