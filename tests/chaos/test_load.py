@@ -14,7 +14,7 @@ from jobq.chaos.workers import children_of
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 
-from .conftest import JOBS
+from .conftest import JOBS, broken
 
 LONG = JOBS > 300
 DEADLINE_S = 300
@@ -58,7 +58,7 @@ def test_nobody_starves_behind_a_ready_list_that_never_empties(played):
                 fill()
 
     verdict = played(Fault("crowd", "ready is never empty", crowd, lease_s=2.0))
-    assert verdict.holds, verdict
+    assert broken(verdict) == {}
     assert min(least) > 0
     assert verdict.recoveries
 
@@ -88,5 +88,5 @@ def test_every_message_of_a_backlog_is_handed_out_once(own):
 def test_many_that_are_not_due_stand_in_nobodys_way(played):
     many = partial(queue_faults.delayed, count=1_000_000 if LONG else 50_000)
     verdict = played(FAULTS["delayed"]._replace(inject=many))
-    assert verdict.holds, verdict
+    assert broken(verdict) == {}
     assert verdict.duplicates == 0
