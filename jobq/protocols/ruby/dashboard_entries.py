@@ -57,6 +57,11 @@ class DashboardEntry:
             counts,
         )
         self._counted = counts.totals(self._ruby_queue.system)
+        self._describe(fed_worker, [ruby_queue.queue for ruby_queue in ruby_queues])
+
+    def _describe(self, fed_worker: FedWorker, names: list[str]) -> None:
+        """Set what the entry says of the worker and its queues. For subclasses."""
+        raise NotImplementedError
 
     def _run_since(self) -> dict[str, int]:
         """Add what ran since the last heartbeat to the system's own statistics, and return the counts added."""
@@ -72,17 +77,9 @@ class DashboardEntry:
 class SidekiqEntry(DashboardEntry):
     """One entry in `processes`."""
 
-    def __init__(
-        self,
-        client: Client,
-        ruby_queues: Sequence[RubyQueueName],
-        fed_worker: FedWorker,
-        counts: RubyJobCounts,
-    ) -> None:
-        super().__init__(client, ruby_queues, fed_worker, counts)
+    def _describe(self, fed_worker: FedWorker, names: list[str]) -> None:
         host = socket.gethostname()
         self.identity = f"{host}:{fed_worker.supervisor}:{secrets.token_hex(6)}"
-        names = [ruby_queue.queue for ruby_queue in ruby_queues]
         weights = dict.fromkeys(names, 0)
         self._info = _write(
             {
@@ -161,15 +158,8 @@ class SidekiqEntry(DashboardEntry):
 class ResqueEntry(DashboardEntry):
     """One entry in `resque:workers`."""
 
-    def __init__(
-        self,
-        client: Client,
-        ruby_queues: Sequence[RubyQueueName],
-        fed_worker: FedWorker,
-        counts: RubyJobCounts,
-    ) -> None:
-        super().__init__(client, ruby_queues, fed_worker, counts)
-        queues = ",".join(ruby_queue.queue for ruby_queue in ruby_queues)
+    def _describe(self, fed_worker: FedWorker, names: list[str]) -> None:
+        queues = ",".join(names)
         # No host of Ruby's: a Resque worker that starts there would take one whose process isn't Ruby's for dead,
         # remove it, and list what it runs as failed.
         self.identity = f"{socket.gethostname()}/jobq:{fed_worker.supervisor}:{queues}"
