@@ -104,7 +104,6 @@ async def send(
     if values["keyed"] and monotonic() >= queue.keyed_until:
         await asyncio.to_thread(queue.refuse_older_workers)
     own = queue.callers.take()
-    values = suited(values, rows, mids)
     dropped = queue.result_keys(mids) if values["drop_results"] else ()
     state = queue.scripts["enqueue"].numbered(own, values, rows, dropped)
     try:

@@ -8,6 +8,7 @@ anything into them, so readers take every field as text from strangers: what can
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
@@ -27,6 +28,8 @@ MOST_RUNNING = 500
 #: Job names of a program that are kept, in bytes. Of a larger program the jobs are unknown to readers.
 MOST_NAMES_BYTES = 1 << 20
 PER_CALL = 500
+#: How often a process that enqueues messages with keys looks for workers that know none.
+KEYED_EVERY_S = 60.0
 _NUMBERS = ("pid", "slots", "running", "lease_ms", "started_at", "seen_at")
 _LATEST_MS = 253_402_300_799_999
 
@@ -273,8 +276,11 @@ def _number(value: Any) -> int | None:
     return value
 
 
-def refuse_older_workers(client: Client, queue: str) -> None:
-    """Raise ConfigError while a worker serves `queue` that is too old for messages with keys."""
+def refuse_older_workers(client: Client, queue: str) -> float:
+    """Raise ConfigError while a worker serves `queue` that is too old for messages with keys.
+
+    Return until when (time.monotonic) that need not be asked again.
+    """
     old = [entry for entry in workers(client) if entry.serves(queue) and not entry.version]
     now_ms = client.clock_ms() if old else 0
     for entry in old:
@@ -284,3 +290,4 @@ def refuse_older_workers(client: Client, queue: str) -> None:
                 f"worker {entry.name}{where} serves queue {queue!r} with a version of jobq that knows no keys; "
                 "upgrade or stop it first"
             )
+    return time.monotonic() + KEYED_EVERY_S

@@ -81,8 +81,6 @@ _WITH_REASON = frozenset(("dead", "crashed"))
 REPLIES = {b"ok": "ok", b"dead": "dead", b"stale": "stale"}
 LEASE_MS = round(LEASE_S * 1000)
 _LATEST_S = 253_402_300_799
-#: How often a process that enqueues messages with keys looks for workers that know none.
-KEYED_EVERY_S = 60.0
 #: Endings and hand-outs of one call.
 MOST = 1_000
 #: What the scripts take for a mid at most.
@@ -611,8 +609,7 @@ class Queue:
 
     def refuse_older_workers(self) -> None:
         """Raise ConfigError while a worker of this queue knows no keys; looked up once a minute."""
-        refuse_older_workers(self.client, self.name)
-        self.keyed_until = monotonic() + KEYED_EVERY_S
+        self.keyed_until = refuse_older_workers(self.client, self.name)
 
     def accepted(self, caller: Caller, reply: Any, mids: Sequence[str]) -> Sequence[Enqueued]:
         """What the reply to an enqueue says. Raises LeaseLostError when the script refused the caller."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -32,6 +33,7 @@ class QueueSender:
         self._dedupe_ms = dedupe_ms
         self._caller = Caller()
         self._script = queue_scripts(client, "pipeline", queue)["deliver"]
+        self._keyed_until = 0.0
         self.nadded = self.npresent = 0
 
     def send(self, messages: Sequence[RowMessage]) -> None:
@@ -48,8 +50,8 @@ class QueueSender:
             "keyed": self._keyed,
             "batch": packed(messages, bool(self._keyed)),
         }
-        if self._keyed:
-            refuse_older_workers(self._client, self._name)
+        if self._keyed and monotonic() >= self._keyed_until:
+            self._keyed_until = refuse_older_workers(self._client, self._name)
         word, nadded, npresent = self._script.call(self._caller, values, by=confirmation.exchange)
         if word == b"full":
             raise line_full((word, nadded, npresent))
