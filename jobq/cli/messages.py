@@ -22,6 +22,8 @@ def content_facts(content: bytes, wanted: bool) -> dict[str, Any]:
     return {"job": job_name(content), **(output.content_facts(content) if wanted else {})}
 
 
+#: Characters of a checkpoint that people see; --json has all of it.
+MOST_SHOWN = 200
 #: What the engine answers for a mid that a queue doesn't have; the word of --json, too.
 UNKNOWN = "nil"
 
@@ -33,6 +35,7 @@ def status(session: Session, mid: str, queues: str | None) -> bool:
     """Show where a message is, and its attempts.
 
     The attempts are those among the newest 5,000 events of the queue; jobq report finds older ones in a lake.
+    checkpoint: what the next attempt reads; the first 200 characters, --json prints all of it.
     Exit code 1: no queue has it. It was never enqueued, or it finished or was cancelled and is already removed.
     """
     found = [record for record in _statuses(session, mid, queues) if record["status"] != UNKNOWN]
@@ -52,6 +55,8 @@ def _sentence(record: dict[str, Any]) -> str:
     facts = {key: value for key, value in (record | times).items() if value and key != "history"}
     if record["status"] == UNKNOWN:
         return f"{record['mid']}: not found: no queue has it; it was never enqueued, or is done and removed"
+    if len(facts.get("checkpoint", "")) > MOST_SHOWN:
+        facts["checkpoint"] = f"{facts['checkpoint'][:MOST_SHOWN]}…"
     shown = [f"{key.replace('_', ' ')} {facts[key]}" for key in list(facts)[1:] if key != "status"]
     return "  ".join([f"{record['mid']}: {record['status']}", *shown])
 
@@ -73,7 +78,8 @@ def _attempt_line(attempt: dict[str, Any]) -> str:
 def _statuses(session: Session, mid: str, names: str | None) -> Iterator[dict[str, Any]]:
     def one(queue: Queue) -> Iterator[dict[str, Any]]:
         facts = queue.status(mid)._asdict()
-        facts["progress"] = session.shown("progress", queue.name, mid, facts["progress"])
+        for what in ("progress", "checkpoint"):
+            facts[what] = session.shown(what, queue.name, mid, facts[what])
         record = {"mid": mid, "queue": queue.name, "status": facts.pop("word"), **facts}
         yield record | (_more(queue, mid) if record["status"] != UNKNOWN else {})
 

@@ -413,12 +413,11 @@ class Queue:
     def status(self, mid: str, *, now: int | None = None) -> Status:
         """Where `mid` is in its life."""
         reply = self.scripts["status"].run({"mid": checked_mid(mid), "now": moment(now)})
-        word, attempts, ncrashes, not_before, lock_at, generation, dead_id, progress, unknowns = (
-            reply
-        )
+        word, attempts, ncrashes, not_before, lock_at, *more = reply
+        generation, dead_id, progress, unknowns, checkpoint = more
         return Status(
             word.decode(), attempts, ncrashes, not_before, lock_at,
-            text_of(generation), text_of(dead_id), text_of(progress), unknowns,
+            text_of(generation), text_of(dead_id), text_of(progress), unknowns, text_of(checkpoint),
         )  # fmt: skip
 
     def content(self, mid: str) -> bytes | None:

@@ -205,7 +205,8 @@ class Lease(NamedTuple):
 class Status(NamedTuple):
     """Where a mid is. `word` is one of Carmine's eight, or 'dead' when only a dead one is known.
 
-    `unknowns`: how many times in a row it was handed to a worker that doesn't know its job.
+    `unknowns`: how many times in a row it was handed to a worker that doesn't know its job. `checkpoint`: what the next
+    attempt reads, as JSON or its seal.
     """
 
     word: str
@@ -217,6 +218,7 @@ class Status(NamedTuple):
     dead_id: str = ""
     progress: str = ""
     unknowns: int = 0
+    checkpoint: str = ""
 
 
 class Counts(NamedTuple):

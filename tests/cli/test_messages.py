@@ -35,6 +35,18 @@ def test_status_shows_lock_and_progress_of_a_running_job(cli: Any, queue: Queue)
     assert r"half\x1b[2J" in shown
 
 
+def test_status_shows_what_the_next_attempt_reads(cli: Any, queue: Queue) -> None:
+    queue.enqueue(CALL, mid="m")
+    [message] = queue.dequeue().messages
+    queue.progress("m", message.token, "half")
+    assert "checkpoint" not in cli("status", "m").out
+    queue.checkpoint("m", message.token, f'["{"x" * 300}"]')
+    shown = cli("status", "m").out
+    assert f'progress half  checkpoint ["{"x" * 198}…  job a.b' in shown
+    [record] = cli("status", "m", "--json").records
+    assert (record["progress"], len(record["checkpoint"])) == ("half", 304)
+
+
 def test_messages_show_contents_only_when_asked(cli: Any, queue: Queue) -> None:
     queue.enqueue(CALL, mid="m")
     plain, whole = cli("queue", "peek"), cli("queue", "peek", "--content")

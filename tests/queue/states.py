@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jobq.queue.keys import key
 from jobq.queue.types import Ending, Message
 
 TABLE = Path(__file__).with_name("states.txt")
@@ -113,6 +114,18 @@ def _later(held: Held) -> str:
     return "-"
 
 
+def _tick(overlap: str) -> Callable[[Held], str]:
+    """The next tick of a schedule whose last run is this message."""
+
+    def call(held: Held) -> str:
+        ticks = key(held.queue.prefix, "ticks")
+        held.queue.client.command("HSET", ticks, "s", f"{T0},,m")
+        told = held.queue.admin.tick("s", NOW - 1, T0, "s@2", b"4", overlap=overlap, now=NOW)
+        return f"{told.outcome} {told.detail}"
+
+    return call
+
+
 def _silent(verb: str) -> Callable[[Held], str]:
     def call(held: Held) -> str:
         answer = getattr(held.queue.admin, verb)(
@@ -143,6 +156,10 @@ VERBS: dict[str, Callable[[Held], str]] = {
     "cancel": lambda held: str(held.queue.cancel("m", now=NOW)[0]),
     "revive": _of_dead("revive"),
     "purge": _of_dead("purge"),
+    "tick, overlap=skip": _tick("skip"),
+    "tick, overlap=queue": _tick("queue"),
+    "tick, overlap=allow": _tick("allow"),
+    "tick, overlap=cancel": _tick("cancel"),
     "pause": _silent("pause"),
     "resume": _silent("resume"),
     "collect": _silent("collect"),
@@ -193,4 +210,5 @@ What each call does to a message in each status. `python docs/make_states.py` ge
 There are eight statuses, named as in Carmine, and *dead*. "expired" is a message whose lease has ended and which no
 worker has recovered yet: its status reads queued, and its last holder may still finish it. The holder, or the last
 holder, calls finish, extend and release. "and dead": there is a dead message of that mid in addition to the live one.
+A tick is that of a schedule whose last run is the message; `s@2` is the mid of the next run.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
+from typing import NamedTuple
 from zoneinfo import ZoneInfo, available_timezones
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
@@ -20,9 +21,9 @@ def zones() -> dict[str, list[datetime]]:
     for name in sorted(available_timezones()):
         zone = ZoneInfo(name)
         changes = list(transitions(zone))
-        offsets = (at.astimezone(zone).utcoffset() for at in changes)
-        if changes:
-            found.setdefault((*changes, *offsets), (name, changes))
+        begins = (datetime(YEARS[0], 1, 1, tzinfo=UTC), *changes)
+        offsets = (at.astimezone(zone).utcoffset() for at in begins)
+        found.setdefault((*changes, *offsets), (name, changes))
     return dict(found.values())
 
 
@@ -40,6 +41,28 @@ def transitions(zone: ZoneInfo) -> Iterator[datetime]:
                 before, after = (middle, after) if same else (before, middle)
             yield at + after * MINUTE
         at += DAY
+
+
+class Minute(NamedTuple):
+    """A minute: its time on the wall, whether that comes a second time, and times that were left out before it."""
+
+    at_ms: int
+    wall: datetime
+    again: bool
+    left_out: list[datetime]
+
+
+def looked_at(zone: ZoneInfo, start: datetime, end: datetime) -> list[Minute]:
+    """Every minute from `start` to before `end`."""
+    found, at = [], start
+    before = (start - MINUTE).astimezone(zone).replace(tzinfo=None)
+    while at < end:
+        local = at.astimezone(zone)
+        wall = local.replace(tzinfo=None, fold=0)
+        left_out = [before + i * MINUTE for i in range(1, (wall - before) // MINUTE)]
+        found.append(Minute(round(at.timestamp() * 1000), wall, local.fold == 1, left_out))
+        before, at = wall, at + MINUTE
+    return found
 
 
 def numbers(field: str, least: int, most: int) -> set[int]:
@@ -73,19 +96,11 @@ class Reference:
         both = self._dom.startswith("*") or self._dow.startswith("*")
         return (dom and dow) if both else (dom or dow)
 
-    def ticks(self, zone: ZoneInfo, start: datetime, end: datetime) -> list[int]:
-        """The ticks from `start` to before `end`, in epoch ms."""
-        found, at = [], start
-        before = (start - MINUTE).astimezone(zone).replace(tzinfo=None)
-        while at < end:
-            local = at.astimezone(zone)
-            wall = local.replace(tzinfo=None, fold=0)
-            if self._is_open:
-                hit = self.names(wall)
-            else:
-                left_out = [before + i * MINUTE for i in range(1, (wall - before) // MINUTE)]
-                hit = (local.fold == 0 and self.names(wall)) or any(map(self.names, left_out))
-            if hit:
-                found.append(round(at.timestamp() * 1000))
-            before, at = wall, at + MINUTE
+    def ticks(self, minutes: list[Minute]) -> list[int]:
+        """The ticks among these, in epoch ms."""
+        found = []
+        for at_ms, wall, again, left_out in minutes:
+            hit = self.names(wall) if self._is_open else not again and self.names(wall)
+            if hit or (left_out and not self._is_open and any(map(self.names, left_out))):
+                found.append(at_ms)
         return found
