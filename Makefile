@@ -96,8 +96,10 @@ test-pythons: $(VENV)/.tested ## what depends on the interpreter, on every other
 			$$venv/bin/python -m pip install -q -e '.[all]' --group engine && \
 			touch $$venv/.tested || { failed="$$failed $$version"; continue; }; \
 		fi; \
+		rm -f .pytest_cache/v/cache/lastfailed; \
 		$$venv/bin/python -m pytest -q -n $(PROCESSES) --dist loadfile --server valkey \
-			--deselect $(DEPLOYED) $(INTERPRETED) || failed="$$failed $$version"; \
+			--deselect $(DEPLOYED) $(INTERPRETED) || $$venv/bin/python -m tests.again --server valkey || \
+			failed="$$failed $$version"; \
 	done; \
 	[ -z "$$failed" ] || { echo "make test-pythons: failed:$$failed" >&2; exit 1; }
 

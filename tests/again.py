@@ -1,4 +1,4 @@
-"""`python -m tests.again`: what failed in the last run of all tests, run again by itself.
+"""`python -m tests.again [option…]`: what failed in the last run, run again by itself, with these options of pytest.
 
 Five processes of tests share two cores there. A test that fails beside the others and twice passes alone says that
 the test is unsteady, or that the product is under load: the output names it, to be looked into. More than a few are no
@@ -31,6 +31,7 @@ def _run(ids: Sequence[str]) -> int:
         "no:xdist",
         "-p",
         "no:cacheprovider",
+        *sys.argv[1:],
         *ids,
     ]
     return subprocess.run(command, check=False).returncode

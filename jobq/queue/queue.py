@@ -805,7 +805,8 @@ def _unreadable(error: Exception) -> ScriptError:
 
 def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeued:
     """What a reply hands out, from its place `start` on."""
-    caller.arrived()
+    if len(reply) > start + 3:
+        caller.arrived()
     if len(reply) > start + 3 + 7 * limit:
         raise ScriptError("a script handed out more than the call wanted; its record was forged")
     stem = f"{caller.id}.{caller.number}."

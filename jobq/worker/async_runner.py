@@ -265,7 +265,7 @@ class AsyncRunner(Runner):
             # It may kill this child: report endings that the supervisor couldn't report then.
             child.report_unsafe()
             # Only now: what waited until a thread was free may have been taken back.
-            if not child.slots.start(slot, kill_after_s(call.job)):
+            if not child.slots.start(slot, kill_after_s(call.job), in_thread=True):
                 child.queues.give_back(index, (slot,))
                 self._changed.set()
                 return

@@ -112,15 +112,17 @@ def end_held(
     handed = queue.close_caller(child.caller) if child.caller else []
     mine = [held for held in child.held if held.queue == index]
     known = {held.token for held in mine}
-    # Of several suspects each is marked and runs alone from now on: only a crash of its own can make it dead.
-    limit = crash_limit if child.ncharged == 1 else 0
-    crashed = _ended(queue, [_ending(queue, child, held, worker) for held in mine], limit)
     unread = [
         HeldMessage(UNREAD, SlotState.FREE, index, mid, token)
         for mid, token in handed
         if token not in known
     ]
-    limit = crash_limit if len(unread) == 1 else 0
+    nread = len(unread) if child.suspect == ALL_HANDED else 0
+    # What was handed out by another queue's call is charged there.
+    nelsewhere = 1 if child.suspect == ALL_HANDED and not unread else 0
+    # Of several suspects each is marked and runs alone from now on: only a crash of its own can make it dead.
+    limit = crash_limit if child.ncharged + nread + nelsewhere == 1 else 0
+    crashed = _ended(queue, [_ending(queue, child, held, worker) for held in mine], limit)
     crashed += _ended(queue, [_ending(queue, child, held, worker) for held in unread], limit)
     queue.admin.collect(1, crash_limit=crash_limit)
     return crashed
@@ -165,8 +167,9 @@ def _is_charged(child: ChildExit, held: HeldMessage) -> bool:
     if child.killed_for in NOT_CHARGED:
         return False
     if child.suspect:
-        # Known exactly, so jobs that ran at the same time are not charged.
-        return held.slot + 1 == child.suspect and held.state in (SlotState.HELD, SlotState.FREE)
+        # The thread that read it ran nothing else. Jobs in other threads may have ended the process as well.
+        is_read = held.slot + 1 == child.suspect and held.state in (SlotState.HELD, SlotState.FREE)
+        return is_read or (running and held.in_thread)
     return running
 
 

@@ -5,8 +5,9 @@ the child's exit ends what it held. A lock guards every change on which both mus
 tries the lock, and doesn't need it once the child is gone: a child that dies or is stopped while it holds the lock
 doesn't block the supervisor.
 
-Layout: words of 8 bytes, a byte per slot for its state, a byte per slot for a lost lock, then a record per slot with
-the queue's index, lengths, token and mid; at the end, log lines that aren't written yet. Only this module knows it.
+Layout: words of 8 bytes, a byte per slot for its state, one for a lost lock, one for a run in a thread, then a record
+per slot with the queue's index, lengths, token and mid; at the end, log lines that aren't written yet. Only this module
+knows it.
 """
 
 from __future__ import annotations
@@ -66,13 +67,14 @@ class SlotState(IntEnum):
 
 
 class HeldMessage(NamedTuple):
-    """One message that a child holds."""
+    """One message that a child holds. in_thread: it was started in a thread beside the one that reads messages."""
 
     slot: int
     state: int
     queue: int
     mid: str
     token: str
+    in_thread: bool = False
 
 
 # Plain numbers: an enum's members cost more on each job's path.
@@ -97,6 +99,7 @@ _SINCE = _UNTIL + COUNT  # per slot: when its job started, boot_ns
 # Bytes.
 _STATES = 8 * (_SINCE + COUNT)
 _LOST = _STATES + COUNT
+_IN_THREAD = _LOST + COUNT
 _RECORDS = 8192
 _RECORD = 640
 _LINES = _RECORDS + COUNT * _RECORD
@@ -111,7 +114,8 @@ class SharedSlots:
         self._memory = memory
         self._words = memory.cast("q")
         self._states = memory[_STATES:_LOST]
-        self._lost = memory[_LOST : _LOST + COUNT]
+        self._lost = memory[_LOST:_IN_THREAD]
+        self._in_thread = memory[_IN_THREAD : _IN_THREAD + COUNT]
         #: For a JobLines.
         self.lines = memory[_LINES:]
         self._new_lock()
@@ -233,8 +237,11 @@ class SharedSlots:
             claimed, self._words[_FETCH] = self._words[_FETCH] == _CLAIMED, 0
         return not claimed
 
-    def start(self, slot: int, kill_after_s: float | None = None) -> bool:
-        """Start a message. False if it was taken back, its lock is lost, or its lease may have ended."""
+    def start(self, slot: int, kill_after_s: float | None = None, in_thread: bool = False) -> bool:
+        """Start a message. False if it was taken back, its lock is lost, or its lease may have ended.
+
+        in_thread: this thread goes on to read messages while it runs.
+        """
         words, states = self._words, self._states
         self._acquire()
         try:
@@ -244,6 +251,7 @@ class SharedSlots:
                 return False
             words[_STARTED_AT] = words[_SINCE + slot] = now
             words[_HARD + slot] = now + round(kill_after_s * 1e9) if kill_after_s else 0
+            self._in_thread[slot] = in_thread
             states[slot] = _RUNNING
             return True
         finally:
@@ -413,7 +421,7 @@ class SharedSlots:
         middle = start + _HEAD.size + token_length
         token = bytes(self._memory[start + _HEAD.size : middle]).decode()
         mid = bytes(self._memory[middle : middle + mid_length]).decode()
-        return HeldMessage(slot, state, queue, mid, token)
+        return HeldMessage(slot, state, queue, mid, token, bool(self._in_thread[slot]))
 
 
 def lease_and_margin(lease_s: float) -> tuple[int, int]:

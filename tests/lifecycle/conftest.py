@@ -112,6 +112,7 @@ def start(
         if worker.process.poll() is None:
             worker.process.kill()
         worker.process.wait(DEADLINE_S)
+        print(worker.log[-20_000:])  # shown if the test failed
         for pid in pids:
             until(lambda pid=pid: not psutil.pid_exists(pid), "a child outlived its supervisor")
 

@@ -59,17 +59,17 @@ def test_crash_names_no_job_when_the_mid_was_cancelled_and_is_another_life_s(que
 def read_and_died(queue):
     """read_and_died(suspect, states): a child killed with these states of its slots, for a reason if given."""
 
-    def die(suspect, states, status=9, **more):
+    def die(suspect, states, status=9, *, in_thread=False, limit=3, **more):
         caller = Caller()
         messages = queue.dequeue(len(states), caller=caller).messages
         held = [
-            HeldMessage(slot, state, 0, message.mid, message.token)
+            HeldMessage(slot, state, 0, message.mid, message.token, in_thread)
             for slot, (message, state) in enumerate(zip(messages, states, strict=True))
             if state != SlotState.FREE
         ]
         usage = resource.getrusage(resource.RUSAGE_SELF)
         death = ChildExit(os.getpid(), status, usage, caller.id, held, 5, suspect=suspect, **more)
-        return [crash.mid for crash in end_held(death, 0, queue, 3, "w")]
+        return [crash.mid for crash in end_held(death, 0, queue, limit, "w")]
 
     for mid in "abc":
         queue.enqueue(encode("f"), mid=mid)
@@ -93,6 +93,40 @@ HELD, RUNNING, TAKEN, ENDED, FREE = (
 )
 def test_death_charges_what_was_read_if_anything_was(read_and_died, suspect, states, charged):
     assert "".join(read_and_died(suspect, states)) == charged
+
+
+@pytest.mark.parametrize(
+    ("suspect", "states", "charged"),
+    [
+        (3, (RUNNING, ENDED, HELD), "ac"),
+        (3, (RUNNING, RUNNING, TAKEN), "ab"),
+        (ALL_HANDED, (RUNNING, FREE, FREE), "abc"),
+        (ALL_HANDED, (RUNNING, HELD, FREE), "ac"),
+    ],
+)
+def test_death_charges_what_ran_in_threads_beside_what_was_read_and_none_is_dead_of_it(
+    queue, read_and_died, suspect, states, charged
+):
+    assert "".join(read_and_died(suspect, states, in_thread=True, limit=1)) == charged
+    assert queue.admin.dead() == []
+    assert [queue.status(mid).ncrashes for mid in charged] == [1] * len(charged)
+
+
+def test_message_that_ran_in_a_thread_is_dead_of_a_death_while_nothing_was_read(
+    queue, read_and_died
+):
+    assert read_and_died(0, (RUNNING, HELD, HELD), in_thread=True, limit=1) == ["a"]
+    assert [dead.mid for dead in queue.admin.dead()] == ["a"]
+
+
+def test_reply_counts_as_arrived_only_when_it_hands_out_messages(queue):
+    arrived: list[int] = []
+    caller = Caller(lambda: arrived.append(1))
+    queue.dequeue(caller=caller)
+    assert not arrived
+    queue.enqueue(encode("f"))
+    queue.dequeue(caller=caller)
+    assert arrived == [1]
 
 
 @pytest.mark.parametrize("why", ["lease", "shutdown", "hard timeout"])
