@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from jobq.errors import CodecError, LeaseLostError, NoCurrentJobError
+from jobq.events import trace_id
 from jobq.jobs.codec import decode_any, encode_plain
 from jobq.jobs.job import Job
 from jobq.jobs.retry import Decision
@@ -110,6 +111,7 @@ class Context:
         "_logger",
         "_report",
         "_reported_at",
+        "_trace",
         "worker",
     )
 
@@ -131,6 +133,7 @@ class Context:
         self._reported_at = 0.0
         self._decision: tuple[BaseException, Decision] | None = None
         self._logger: JobLogger | None = None
+        self._trace: tuple[str, str] | None = None
 
     @property
     def job(self) -> str:
@@ -208,6 +211,22 @@ class Context:
     def size(self) -> int:
         """Bytes of the message's content."""
         return len(self._call.message.content)
+
+    @property
+    def trace_id(self) -> str:
+        """The 32 hex digits of the trace that this attempt belongs to, else of the enqueuer's trace; '' for none."""
+        if self._trace is not None:
+            return self._trace[0]
+        return trace_id(self._call.headers) if self._call.headers else ""
+
+    @property
+    def span_id(self) -> str:
+        """The 16 hex digits of this attempt's span; '' if nothing traces it."""
+        return self._trace[1] if self._trace else ""
+
+    def set_trace(self, trace_id: str, span_id: str) -> None:
+        """For middleware: name the trace and the span of this attempt, which log lines carry."""
+        self._trace = (trace_id, span_id)
 
     @property
     def lease_left(self) -> float:

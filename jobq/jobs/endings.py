@@ -84,11 +84,14 @@ def _ending(
         len(message.content), trace_id(call.headers),
     )  # fmt: skip
     ending: dict[str, Any] = {"mid": message.mid, "token": message.token, "record": record}
+    figured = _figured(call, decision.outcome, figures[0], kind, mark)
     if decision.outcome != "dead":
-        _log_return(context, error, decision)
+        _log_return(context, error, decision, figured)
         return Ending(outcome=decision.outcome, backoff=decision.after_s, **ending)
     reason = _reason(error, decision.why)
-    job_logger(context, failure_log).error("%s %s is dead: %s", context.job, context.mid, reason)
+    job_logger(context, failure_log).error(
+        "%s %s is dead: %s", context.job, context.mid, reason, extra=figured
+    )
     if call.job.stores_result:
         ending["result"] = encode_failure(reason.partition("\n")[0], kind)
         ending["result_ttl"] = call.job.result_ttl
@@ -131,17 +134,31 @@ def _reason(error: BaseException, why: str) -> str:
     return error_reason(error, why)
 
 
-def _log_return(context: Context, error: BaseException, decision: Decision) -> None:
+def _figured(call: Call, outcome: str, run_us: int, kind: str, mark: str) -> dict[str, Any]:
+    """What the log line of a failure carries in addition to the fields of the job."""
+    # As events call it.
+    word = "snoozed" if outcome in ("snooze", "hold") else outcome
+    fields: dict[str, Any] = {"outcome": word, "run_ms": run_us / 1000}
+    if call.enqueued_at:
+        fields["wait_ms"] = max(0, round(call.age_s * 1000 - run_us / 1000))
+    return fields | ({"error": kind} if kind else {}) | ({"fingerprint": mark} if mark else {})
+
+
+def _log_return(
+    context: Context, error: BaseException, decision: Decision, figured: dict[str, Any]
+) -> None:
     logger = job_logger(context, failure_log)
     if decision.outcome == "snooze":
-        logger.debug("%s %s snoozes %.1f s", context.job, context.mid, decision.after_s)
+        text = "%s %s snoozes %.1f s"
+        logger.debug(text, context.job, context.mid, decision.after_s, extra=figured)
     elif decision.outcome == "hold":
-        logger.debug("%s %s holds its key %.1f s", context.job, context.mid, decision.after_s)
+        text = "%s %s holds its key %.1f s"
+        logger.debug(text, context.job, context.mid, decision.after_s, extra=figured)
     else:
         what = summary(error)
         logger.warning(
             "%s %s attempt %d failed: %s; again in %.1f s",
-            context.job, context.mid, context.attempt, what, decision.after_s,
+            context.job, context.mid, context.attempt, what, decision.after_s, extra=figured,
         )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, TextIO
@@ -95,6 +95,8 @@ class JobLog:
         run_ms = round(seconds * 1000, 3)
         if not self._kept(logging.INFO, f"← {name} {mid} {took}", call, run_ms):
             extra = {**_extra_of(call), "outcome": "done", "run_ms": run_ms}
+            if call.enqueued_at:
+                extra["wait_ms"] = waited_ms(call, time.time(), run_ms)
             logger.info("← %s %s %s", name, mid, took, extra=extra)
 
     def flush(self) -> None:
@@ -190,13 +192,13 @@ class TextLines:
         head = self._heads.get(level)
         if head is None or head[0] != second:
             head = self._heads[level] = (second, *self._head(second, logging.getLevelName(level)))
-        return f"{head[1]}{ms:03d}{head[2]}{self._rest(text, call, run_ms)}\n"
+        return f"{head[1]}{ms:03d}{head[2]}{self._rest(now, text, call, run_ms)}\n"
 
     def _head(self, second: int, level: str) -> tuple[str, str]:
         at = datetime.fromtimestamp(second).strftime("%H:%M:%S.")
         return at, f" {self.pid} {level:7} "
 
-    def _rest(self, text: str, call: Call, run_ms: float | None) -> str:
+    def _rest(self, now: float, text: str, call: Call, run_ms: float | None) -> str:
         return text
 
 
@@ -208,9 +210,16 @@ class JsonLines(TextLines):
         fields = {"level": level.lower(), "logger": logger.name, "pid": self.pid}
         return f'{{"at": "{at}', f'+00:00", {json.dumps(fields)[1:-1]}, "message": '
 
-    def _rest(self, text: str, call: Call, run_ms: float | None) -> str:
-        message = call.message
-        end = "" if run_ms is None else f', "outcome": "done", "run_ms": {run_ms}'
+    def _rest(self, now: float, text: str, call: Call, run_ms: float | None) -> str:
+        message, end = call.message, ""
+        if run_ms is not None:
+            end = f', "outcome": "done", "run_ms": {run_ms}'
+            if call.enqueued_at:
+                end += f', "wait_ms": {waited_ms(call, now, run_ms)}'
+        context = running.get(None)
+        if context is not None:
+            for name, value in _around(context):
+                end += f', "{name}": {quoted(value)}'
         return (
             f'{quoted(text)}, "job": {quoted(call.job.name)}, "mid": {quoted(message.mid)}, '
             f'"attempt": {message.attempt}, "queue": {quoted(call.queue)}{end}}}'
@@ -224,8 +233,29 @@ def _extra_of(call: Call) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _extra(context: Context) -> dict[str, Any]:
-    return {name: getattr(context, name) for name in FIELDS}
+def _around(context: Context) -> Iterator[tuple[str, str]]:
+    """The worker, and the trace and span that are current, those that are known."""
+    if context.worker:
+        yield "worker", context.worker
+    trace_id, span_id = trace_of(context)
+    if trace_id:
+        yield "trace_id", trace_id
+    if span_id:
+        yield "span_id", span_id
+
+
+def trace_of(context: Context) -> tuple[str, str]:
+    """Trace and span as hex digits: OpenTelemetry's current ones, else those of the attempt."""
+    # Not imported here: only a program that has loaded it can have a span.
+    current = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
+    if current is not None and (found := current().get_span_context()).is_valid:
+        return f"{found.trace_id:032x}", f"{found.span_id:016x}"
+    return context.trace_id, context.span_id
+
+
+def waited_ms(call: Call, now: float, run_ms: float) -> int:
+    """From the enqueue to the start of a run that has just ended."""
+    return max(0, round(now * 1000 - run_ms - call.enqueued_at))
 
 
 def spent(seconds: float) -> str:
@@ -234,17 +264,21 @@ def spent(seconds: float) -> str:
 
 
 class JobFields(logging.Filter):
-    """Adds `job`, `mid`, `queue` and `attempt` to each record made inside a job, unless the record has them.
+    """Adds the fields of the job to each record made inside one, unless the record has them.
 
-    `jobq worker` adds it to its own handler and to those that the application put on the root logger.
+    They are job, mid, attempt, queue, worker and, if a trace is known, trace_id and span_id. `jobq worker` adds it to
+    its own handler and to all handlers of the application that exist once its modules are loaded.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Keep every record."""
         context = running.get(None)
         if context is not None:
-            for name, value in _extra(context).items():
-                record.__dict__.setdefault(name, value)
+            fields = record.__dict__
+            for name in FIELDS:
+                fields.setdefault(name, getattr(context, name))
+            for name, value in _around(context):
+                fields.setdefault(name, value)
         return True
 
 
@@ -334,5 +368,7 @@ class Logging:
         if not root.handlers and not self.own.handlers:
             root.addHandler(self.handler)
             root.setLevel(self.own.level)
-        for handler in root.handlers:
-            handler.addFilter(self.fields)
+        others = list(root.manager.loggerDict.values())
+        for one in (root, *others):
+            for handler in one.handlers if isinstance(one, logging.Logger) else ():
+                handler.addFilter(self.fields)

@@ -265,8 +265,9 @@ class Supervisor:
             child, index, self.queues[index], settings.crash_limit, settings.name
         ):
             logger.error(
-                "%s crashed: %s%s", crash.what, child.how, crash.follows, extra=crash._asdict()
-            )
+                "%s crashed: %s%s", crash.what, child.how, crash.follows,
+                extra={**crash._asdict(), "outcome": "crashed", "worker": settings.name},
+            )  # fmt: skip
 
     def _look_after(self) -> None:
         for member in self.members:

@@ -12,16 +12,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from jobq.jobs.context import LINES_SIZE
+from jobq.jobs.codec import encode
+from jobq.jobs.context import LINES_SIZE, Context
 from jobq.observe import log
 
 ROOT = Path(__file__).resolve().parents[2]
+TRACE = "0123456789abcdef0123456789abcdef"
 NASTY = "a\r\n08:00:00.000 1 INFO forged\x1b[2J\x9b"
 
 
@@ -118,11 +121,15 @@ def test_logging_gives_way_to_handlers_of_the_application(loggers: Any) -> None:
     assert own.handlers == [] and own.propagate
 
 
-def call(name: str = "a.b", mid: str = "m", attempt: int = 1, queue: str = "low") -> Any:
+def call(
+    name: str = "a.b", mid: str = "m", attempt: int = 1, queue: str = "low", headers: Any = None
+) -> Any:
     """What the log reads of a call."""
     message = SimpleNamespace(mid=mid, attempt=attempt)
     job = SimpleNamespace(name=name)
-    return SimpleNamespace(job=job, message=message, queue=queue, enqueued_at=1_000)
+    return SimpleNamespace(
+        job=job, message=message, queue=queue, enqueued_at=1_000, headers=headers
+    )
 
 
 @pytest.fixture
@@ -155,10 +162,16 @@ CALLS = [
 
 @pytest.mark.parametrize("form", log.FORMATS)
 @pytest.mark.parametrize("now", [1_700_000_000.0, 1_700_000_000.9999999, 1_700_000_001.0625])
+@pytest.mark.parametrize("inside", [False, True])
 def test_lines_are_the_same_bytes_with_and_without_logging(
-    job_log: Any, monkeypatch: pytest.MonkeyPatch, form: str, now: float
+    job_log: Any, monkeypatch: pytest.MonkeyPatch, form: str, now: float, inside: bool
 ) -> None:
     at(monkeypatch, now)
+    if inside:
+        context = Context(call(headers={"traceparent": f"00-{TRACE}-{'7' * 16}-01"}), worker="w 1")
+        current: ContextVar[Context] = ContextVar("current")
+        current.set(context)
+        monkeypatch.setattr(log, "running", current)
     told = []
     for through_logging in (False, True):
         set_up, stream = job_log(form)
@@ -172,6 +185,7 @@ def test_lines_are_the_same_bytes_with_and_without_logging(
     assert told[0] == told[1]
     assert told[0].count("\n") == 2 * len(CALLS) + 2 * (form == "text")
     assert "redis://***@host" in told[0] and "attempt" in told[0] and "12.3 ms" in told[0]
+    assert (f'"worker": "w 1", "trace_id": "{TRACE}"' in told[0]) == (inside and form == "json")
 
 
 def test_ends_are_written_together_and_no_other_line_overtakes_them(job_log: Any) -> None:
@@ -321,13 +335,21 @@ def fetch():
     helper()
     logging.getLogger("app.pages").warning("slow", extra={{"job": "its own"}})
     current().logger.info("by the job's logger")
+
+@job(name="fail", queue="low", retries=0)
+def fail():
+    logging.getLogger("app.pages").info("before")
+    raise ValueError("broken")
 """
 
 
-def logged(server: Any, queue: Any, tmp_path: Any, configured: str, *options: str) -> list[str]:
+def logged(
+    server: Any, queue: Any, tmp_path: Any, configured: str, *options: str, job: str = "fetch"
+) -> list[str]:
     """What a worker wrote whose one job logs through plain loggers."""
     (tmp_path / "logging_job.py").write_text(LOGGING_JOB.format(configured=configured))
-    queue.enqueue(b'{"job":"fetch"}', mid="m-1")
+    headers = {"traceparent": f"00-{TRACE}-{'7' * 16}-01"}
+    queue.enqueue(encode(job, [], {}, round(time.time() * 1000), headers), mid="m-1")
     ran = subprocess.run(
         [sys.executable, "-m", "jobq", "worker", "--burst", "--processes", "1", "--queues", "low",
          "--import", "logging_job", "--url", server.url, *options],
@@ -359,6 +381,26 @@ def test_plain_log_lines_have_their_jobs_fields_when_they_are_json(
     assert [(one["mid"], one["queue"], one["attempt"]) for one in inside] == [("m-1", "low", 1)] * 3
     assert [one["job"] for one in inside] == ["fetch", "its own", "fetch"]
     assert all("mid" not in one for one in records if one["logger"] == "jobq.worker")
+    assert {(one["trace_id"], bool(one["worker"])) for one in records if "mid" in one} == {
+        (TRACE, True)
+    }
+
+
+def test_line_of_a_failure_says_how_the_attempt_ended(
+    server: Any, queue: Any, tmp_path: Any
+) -> None:
+    # A handler on a logger of the application gets the fields as well.
+    configured = (
+        "from jobq.observe.log import JsonFormatter\n"
+        "handler = logging.StreamHandler(); handler.setFormatter(JsonFormatter())\n"
+        "own = logging.getLogger('app.pages'); own.addHandler(handler); own.propagate = False"
+    )
+    lines = logged(server, queue, tmp_path, configured, "--log-format", "json", job="fail")
+    (before, dead) = [one for one in map(json.loads, lines) if one.get("mid") == "m-1"]
+    shared = ("job", "mid", "queue", "attempt", "worker", "trace_id")
+    assert [before[name] for name in shared] == [dead[name] for name in shared]
+    assert (dead["level"], dead["outcome"], dead["error"]) == ("error", "dead", "ValueError")
+    assert dead["run_ms"] >= 0 and dead["wait_ms"] >= 0 and len(dead["fingerprint"]) > 8
 
 
 def test_handlers_of_the_application_get_the_fields_too(
