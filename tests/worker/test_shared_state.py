@@ -26,10 +26,20 @@ def test_what_was_published_is_read_back(memory):
     long = "é" * 128
     memory.publish(3, [message("a"), message(long, "t" * 60)], boot_ns() + LATER)
     assert memory.held() == [
-        (0, SlotState.HELD, 3, "a", "caller0123456789.1.0"),
-        (1, SlotState.HELD, 3, long, "t" * 60),
+        (0, SlotState.HELD, 3, "a", "caller0123456789.1.0", False),
+        (1, SlotState.HELD, 3, long, "t" * 60, False),
     ]
     assert memory.is_busy
+
+
+def test_run_in_a_thread_is_known_as_such_until_the_slot_s_next_start(memory):
+    memory.publish(0, [message("a")], boot_ns() + LATER)
+    assert memory.start(0, in_thread=True)
+    assert memory.held()[0].in_thread
+    memory.free([0])
+    memory.publish(0, [message("b")], boot_ns() + LATER)
+    assert memory.start(0)
+    assert not memory.held()[0].in_thread
 
 
 def test_as_many_as_a_worker_may_take_have_room(memory):
