@@ -23,7 +23,7 @@ from jobq.cli.options import (
 )
 from jobq.cli.output import Listing
 from jobq.cli.session import Session, command
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, KeyFullError
 from jobq.events import in_utc
 from jobq.jobs.registry import default_registry
 from jobq.jobs.ticks import moment
@@ -283,6 +283,8 @@ def run_now(session: Session, name: str, modules: tuple[str, ...], queues: str |
     load(modules or module_of(one.job))
     job = find(one.job, known=bool(modules) or is_known(one.job))
     done = enqueue_tick(queue, job, one, Owed(found.now_ms, 0, runs=True), 0, at_once=True)
+    if done.outcome == "full":
+        raise KeyFullError(f"the line of {name}'s key is full; nothing was enqueued")
     session.say({"queue": queue.name, "name": name, "mid": done.detail}, done.detail)
     return True
 

@@ -32,6 +32,7 @@ from jobq.queue.types import (
     Upkeep,
     Violation,
     WaitingHead,
+    checked_key,
     text_of,
 )
 
@@ -245,16 +246,21 @@ class Admin:
         after_ms: int,
         mid: str,
         content: bytes,
+        *,
+        key: str | None = None,
+        ordered: bool = False,
         **options: Argument,
     ) -> Ticked:
         """Enqueue a tick's call, at most once, however many ask for it.
 
-        after_ms: the last tick that the caller knows of. options: due_ms, overlap, missed, lock_ms, dedupe_ms and now,
-        as the script says.
+        after_ms: the last tick that the caller knows of. key, ordered: as for `Queue.enqueue`. options: due_ms,
+        overlap, missed, lock_ms, dedupe_ms and now, as the script says.
         """
+        keyed = "" if key is None else "ordered" if ordered else "key"
         values: dict[str, Argument] = {
             "now": "", "name": name, "tick_ms": tick_ms, "after_ms": after_ms, "due_ms": tick_ms, "overlap": "skip",
-            "missed": 0, "mid": mid, "content": content, "lock_ms": "", "dedupe_ms": "", **options,
+            "missed": 0, "mid": mid, "content": content, "lock_ms": "", "dedupe_ms": "", "keyed": keyed,
+            "key": "" if key is None else checked_key(key), **options,
         }  # fmt: skip
         return Ticked._make(map(text_of, self.scripts["tick"].run(values)))
 

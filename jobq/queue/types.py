@@ -326,9 +326,9 @@ class Violation(NamedTuple):
 class Ticked(NamedTuple):
     """What became of a tick.
 
-    'enqueued'; 'waits' for the run before; 'replaced' it; 'skipped' because of it; 'missed'; 'exists': the last tick is
-    another one than the caller knows of; 'early', 'paused'; 'new': the schedule starts now; 'clock': it goes on from
-    now. detail: the mid of the run, or a time.
+    'enqueued'; 'waits' for the run before; 'replaced' it; 'skipped' because of it; 'missed'; 'full': the line of
+    its key is; 'exists': the last tick is another one than the caller knows of; 'early', 'paused'; 'new': the schedule
+    starts now; 'clock': it goes on from now. detail: the mid of the run, or a time.
     """
 
     outcome: str

@@ -74,10 +74,6 @@ def schedule(cron: str | None = None, /, **options: Unpack[ScheduleOptions]) -> 
 def schedules_of(job: Job[..., Any]) -> list[Schedule]:
     """What a job's function declares; ConfigError for arguments that don't fit it."""
     found = [declared.of(job.name) for declared in getattr(job.function, _KEPT, ())]
-    if found and job.settings.get("key") is not None:
-        raise ConfigError(
-            f"{job.name} has key=…, which ticks don't carry; put @schedule on a job that enqueues it"
-        )
     for one in found:
         try:
             job.check_arguments(one.args, one.kwargs)

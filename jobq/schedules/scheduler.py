@@ -158,7 +158,7 @@ class Scheduler:
         except (ConfigError, TypeError, ValueError) as error:
             self._warn(f"schedule {schedule.name} can't be enqueued: {error}")
             return True
-        if done.outcome in ("skipped", "missed", "clock"):
+        if done.outcome in _WORDS:
             logger.warning(
                 "schedule %s: tick %s is %s",
                 schedule.name,
@@ -178,9 +178,17 @@ class Scheduler:
             logger.warning("%s", text)
 
 
+def _key_of(job: Job[..., object], schedule: Schedule) -> str | None:
+    try:
+        return job.key_of(schedule.args, schedule.kwargs)
+    except Exception as error:
+        raise ConfigError(f"the key of {job.name} can't be found: {error!r}") from error
+
+
 _WORDS = {
     "skipped": "skipped, since the run before isn't over",
     "missed": "missed: no worker ran then",
+    "full": "not enqueued, since the line of its key is full",
     "clock": "ahead of the server's clock, which was set back; ticks go on from now",
 }
 
@@ -207,11 +215,15 @@ def enqueue_tick(
     outgoing.mid = schedule.mid(one.tick_ms)
     outgoing.headers[HEADER] = schedule.tick(one.tick_ms, one.missed).header()
     [(mid, content)] = outgoing.contents(queue)
+    key = _key_of(job, schedule)
+    if key is not None and time.monotonic() >= queue.keyed_until:
+        queue.refuse_older_workers()
     lease, dedupe = job.settings.get("lease"), job.settings.get("dedupe")
     return queue.admin.tick(
         schedule.name, one.tick_ms, last_ms, mid or outgoing.mid, content,
         due_ms=one.tick_ms + schedule.shift_ms(queue.name), missed=one.missed,
         overlap="run" if at_once else schedule.overlap if one.runs else "miss",
+        key=key, ordered=bool(job.settings.get("ordered")),
         now=moment(now), lock_ms="" if lease is None else round(lease * 1000),
         dedupe_ms="" if dedupe is None else round(dedupe * 1000),
     )  # fmt: skip

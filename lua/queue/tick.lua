@@ -22,8 +22,10 @@ ARGV
   content    of the message, up to 1 MiB
   lock_ms    least length of the message's locks, 1-86400000, '' = the worker's lease
   dedupe_ms  how long to refuse its mid after it is done, '' = until collected
+  keyed      'key' or 'ordered': the message has a key, as in enqueue; '' = none
+  key        of the message, 512 bytes at most, or ''
 RETURNS  {'enqueued' | 'waits' | 'replaced', mid}: the message is accepted; it waits for the run before, or took its
-         place | {'skipped', mid of the run before} | {'missed', ''} | {'exists', last tick}: that is
+         place | {'skipped', mid of the run before} | {'missed', ''} | {'full', ''}: the line of the key is | {'exists', last tick}: that is
          another one than the caller knows of, or not before this tick | {'early', now}
          | {'paused', ''} | {'new', now}: the schedule was unknown and starts now | {'clock', now}: the last tick was
          later than now, so ticks go on from now
@@ -33,12 +35,14 @@ WRITES   nothing for 'exists', 'early' and 'paused'
 local messages, locks, tokens, backoffs, nattempts, ncrashes, nunknowns, generations, requeue, options,
   progress, ready, due, circle, done, left_ready, left_circle, keys, lines, turns, rests, rules,
   eoq_backoff, wake, meta, events, ticks, tick_log = unpack(KEYS)
-local now, name, tick_ms, after_ms, due_ms, overlap, missed, mid, content, lock_ms, dedupe_ms = unpack(ARGV)
+local now, name, tick_ms, after_ms, due_ms, overlap, missed, mid, content, lock_ms, dedupe_ms,
+  keyed, key = unpack(ARGV)
 
 --@include shared/_arguments
 keys_are(28)
-arguments_are(11)
+arguments_are(13)
 --@include _stored
+one_of('keyed', keyed, '', 'key', 'ordered')
 one_of('overlap', overlap, 'skip', 'queue', 'allow', 'cancel', 'miss', 'run')
 tick_ms, due_ms = whole('tick_ms', tick_ms, 0, LATEST_MS), whole('due_ms', due_ms, 0, LATEST_MS)
 after_ms = whole('after_ms', after_ms, 0, LATEST_MS)
@@ -48,6 +52,9 @@ whole_or_none('dedupe_ms', dedupe_ms, 0, MOST_MS)
 --@include _text
 if name == '' or #name > 256 or not is_text(name) then refuse('name', '1 to 256 bytes of UTF-8 without control characters') end
 if mid == '' or #mid > LONGEST_MID or not is_text(mid) then refuse('mid', '1 to 512 bytes of UTF-8 without control characters') end
+if #key > 512 or (key == '') ~= (keyed == '') or not is_text(key) then
+  refuse('key', 'UTF-8 without control characters, 512 bytes at most, where keyed says so')
+end
 if #content > 1048576 then refuse('content', '1 MiB at most') end
 --@include shared/_clock
 --@include _clock
@@ -76,6 +83,8 @@ local any = {
   newer = true, sides = true,
 }
 local nwake = redis.call('LLEN', wake)
+local begins = key ~= '' and not turn
+if begins then turn = 0 end
 --@include _wake
 --@include _pace
 --@include _lines
@@ -97,16 +106,22 @@ end
 local function put(target)
   if #content > max_content then redis.call('HSET', meta, 'max_content', #content) end
   local given = {
-    not_before = now_ms, own = lock_ms .. ',' .. dedupe_ms, can_update = '1', can_requeue = '1', again = '', key_of = {}, mark = '',
+    not_before = now_ms, own = lock_ms .. ',' .. dedupe_ms, can_update = '1', can_requeue = '1', again = '',
+    key_of = {[target] = key ~= '' and key or nil}, mark = keyed == 'ordered' and 'o' or '',
   }
   local action = 'added'
   if status(target) ~= 'nil' then
     action = enqueue_again(target, content, given)
   else
     write_each({target, content}, {})
-    write_options({target}, given.own)
-    put_ready({target})
+    if key == '' then
+      write_options({target}, given.own)
+      put_ready({target})
+    else
+      in_lines().put({target}, given.key_of, given.own, given.mark)
+    end
   end
+  if begins then redis.call('HSETNX', meta, 'turn', '0') end
   if level == 'all' then
     local kind = action == 'added' and '' or action
     emit('enqueued', target, now_ms, '\31\31\31\31\31\31\31' .. kind .. '\31\31' .. #content)
@@ -120,15 +135,18 @@ if overlap == 'miss' then
 elseif is_live(word) and overlap ~= 'allow' and overlap ~= 'run' then
   outcome, target = overlap == 'skip' and 'skipped' or overlap == 'queue' and 'waits' or 'replaced', known.mid
 end
+-- What takes the place of another message makes no line longer.
+if outcome == 'enqueued' and key ~= '' and in_lines().full_line({mid}, {[mid] = key}) then outcome, target = 'full', '' end
+local runs = outcome == 'enqueued' or outcome == 'waits' or outcome == 'replaced'
 tick()
 if outcome == 'replaced' then
   cancel(target, word)
   -- A mid whose run has to hear of it first stays taken until its lock ends, so the new run waits that long.
   if status(target) == 'nil' then target = mid end
 end
-if outcome ~= 'skipped' and outcome ~= 'missed' then put(target) end
+if runs then put(target) end
 save_lines()
-keep_tick(name, known, overlap == 'run' and last or tick_ms, outcome == 'missed' and known.mid or target)
+keep_tick(name, known, overlap == 'run' and last or tick_ms, target == '' and known.mid or target)
 log_tick(name, tick_ms, now_ms - due_ms, outcome, missed, target)
 emit('tick', '', now_ms, table.concat(
   {name, string.format('%.0f', missed), string.format('%.0f', due_ms), '', '', '', '', outcome, target}, '\31'))

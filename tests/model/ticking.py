@@ -14,8 +14,6 @@ from tests.model.machine import Machine
 from tests.model.producing import accepted, cancelled, expected_action
 from tests.model.world import Flavour, World
 
-AGAIN = Flavour(delay=0, update=1, requeue=1)
-
 
 def schedule(m: Machine, w: World, which: str) -> None:
     """One call for one tick, by somebody who knows of the last one, and one by somebody who doesn't."""
@@ -30,6 +28,7 @@ def schedule(m: Machine, w: World, which: str) -> None:
         stale = ask(m, w, tick_ms, before - 1, missed, index, content)
         need(stale == ("exists", str(before)), f"C1 asked behind an older tick: {stale}")
         need(m.unchanged(), "C1 a tick behind an older one changed something")
+    line = int(str(m.command(w.clock, "HLEN", "lines")))
     outcome, mid = ask(m, w, tick_ms, max(0, before), missed, index, content)
     last = last_tick(m, w)
     need(last >= before, f"C2 the last tick went from {before} to {last}")
@@ -43,7 +42,13 @@ def schedule(m: Machine, w: World, which: str) -> None:
         return
     need(w.now >= tick_ms, f"C3 {outcome} {tick_ms - w.now} ms early")
     need(index not in w.ticked, f"C1 tick {which} is {outcome} again")
-    took(w, outcome, mid, words, content, index)
+    is_full = bool(w.scope.rule) and line >= int(w.scope.rule[4])
+    if outcome == "full":
+        need(is_full, f"a line of {line} is full")
+        w.ticked += (index,)
+    else:
+        need(not is_full, f"{outcome} in a line of {line}")
+        took(w, outcome, mid, words, content, index)
     w.last_tick = tick_ms
     need(last == tick_ms, "C2 the last tick isn't the one that was enqueued")
     logged(m, w, index, missed, outcome)
@@ -60,14 +65,14 @@ def took(w: World, outcome: str, mid: str, words: dict[str, str], content: str, 
     w.ticked += (index,)
     if outcome == "skipped":
         return
-    word = words[mid]
+    word, again = words[mid], Flavour(delay=0, update=1, requeue=1, key=w.scope.tick_key)
     if outcome == "replaced":
         cancelled(w, w.records[w.last_run])
         word = "nil" if word.startswith("queued") else "done-with-backoff"
         if w.records[mid].deduped_till <= w.now:
             word = "done-awaiting-gc" if word != "nil" else "nil"
-    action = "added" if word == "nil" else expected_action(w.records[mid], word, AGAIN)
-    accepted(w, w.records[mid], action, word, content, AGAIN)
+    action = "added" if word == "nil" else expected_action(w.records[mid], word, again)
+    accepted(w, w.records[mid], action, word, content, again)
     if w.scope.overlap != "allow":
         others = [other for name, other in w.records.items() if name != mid]
         need(
@@ -84,9 +89,10 @@ def is_live(word: str) -> bool:
 def ask(
     m: Machine, w: World, tick_ms: int, after: int, missed: int, index: int, content: str
 ) -> tuple[str, str]:
-    mid = w.scope.mids[index]
+    mid, key = w.scope.mids[index], w.scope.tick_key
     reply = m.run(
-        "tick", "", w.clock, "", "s", tick_ms, after, tick_ms, w.scope.overlap, missed, mid, content, "", ""
+        "tick", "", w.clock, "", "s", tick_ms, after, tick_ms, w.scope.overlap, missed, mid, content, "", "",
+        "key" if key else "", key,
     )  # fmt: skip
     return str(reply[0]), str(reply[1])
 

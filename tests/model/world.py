@@ -48,6 +48,8 @@ class Scope:
     ticks: tuple[int, ...] = ()
     """When a schedule has its ticks, from the start; the first is enqueued as the first mid, and so on."""
     overlap: str = "skip"
+    tick_key: str = ""
+    """Of the messages that ticks enqueue."""
     on_dead: bool = False
     """Whether each death adds a message."""
     dead_max: int = 0

@@ -56,6 +56,10 @@ def lives_of_messages(queue: Queue, at: Any) -> None:
             last = queue.admin.schedules(1).ticks["s"].last_ms
             tick_ms = now + number + 1
             queue.admin.tick("s", tick_ms, last, f"s@{tick_ms}", b"v", overlap=overlap, now=tick_ms)
+            queue.admin.tick(
+                "s", tick_ms + 50, tick_ms, f"s@{tick_ms + 50}", b"v", key="k" if number % 2 else None,
+                overlap=overlap, now=tick_ms + 50,
+            )  # fmt: skip
         now += 2_000
         queue.enqueue(b"late", mid="m0", can_update=True, delay=3, now=now)
         queue.admin.collect(crash_limit=2, now=now)

@@ -78,6 +78,7 @@ def calls(queue: Queue, held: Lease, dead_id: str) -> dict[str, Call]:
         "why": Call(("key1", NOW)),
         "tick": Call((
             NOW + 5_000, "nightly", NOW + 4_000, NOW + 1_000, NOW + 4_500, "cancel", 2, "nightly@2", "tick", 70, 5,
+            "ordered", "acme",
         )),
     }  # fmt: skip
 

@@ -166,6 +166,23 @@ def test_log_keeps_a_thousand_ticks(begun: Queue, at: Any, redis: Any):
     assert len(begun.admin.schedules(1_000).log) == 999
 
 
+def test_ticks_of_a_key_wait_in_its_line_unless_that_is_full(begun: Queue, at: Any):
+    begun.rules(key_max=1, key_waiting=2)
+    for minute in range(1, 5):
+        outcome, mid = tick(
+            begun, at, minute, minute - 1, key="acme", overlap="allow", ordered=True
+        )
+        assert (outcome, mid) == (("full", "") if minute > 2 else ("enqueued", f"s@{minute}"))
+    [row] = begun.admin.every_key()
+    [message] = begun.dequeue(5, now=at(5 * MINUTE)).messages
+    waits = begun.why("s@2", now=at(5 * MINUTE))
+
+    assert (row.key, row.waiting) == ("acme", 2)
+    assert (message.mid, waits.key, waits.ordered, waits.running) == ("s@1", "acme", True, 1)
+    assert [outcome for _, outcome, _ in log(begun)] == ["full", "full", "enqueued", "enqueued"]
+    assert begun.admin.schedules().ticks["s"] == TickState(at(4 * MINUTE), False, "s@2")
+
+
 def test_events_tell_of_ticks(begun: Queue, at: Any, redis: Any):
     begun.admin.events_level("all")
     tick(begun, at, 2, 0, missed=1, now=at(2 * MINUTE) + 40)

@@ -69,6 +69,28 @@ def passing(queue: Queue) -> Time:
     return Time(queue)
 
 
+def test_ticks_have_the_key_of_their_job(
+    passing: Time, registry: Registry, caplog: pytest.LogCaptureFixture
+):
+    @schedule(every="10m", name="good", args=["acme"])
+    @schedule(every="10m", name="bad", args=[""])
+    @job(queue="low", name="work", registry=registry, key=lambda customer: customer[0])
+    def work(customer: str) -> None: ...
+
+    keys = []
+    scheduler = passing.scheduler(registry)
+    while passing.ms < 21 * MINUTE:
+        scheduler.run(lambda _, call: bool(call() or True))
+        keys += [(row.key, row.waiting) for row in passing.queue.admin.every_key()]
+        passing.run(passing.ms + MINUTE)
+
+    assert keys == [("a", 1), ("a", 1)]
+    assert [record.message for record in caplog.records] == [
+        "schedule bad can't be enqueued: the key of work can't be found: "
+        "IndexError('string index out of range')"
+    ]
+
+
 def test_each_tick_runs_once_when_several_schedulers_look(passing: Time, registry: Registry):
     declare(registry)
     several = [passing.scheduler(registry, share) for share in (0.0, 0.3, 0.9)]
