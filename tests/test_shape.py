@@ -28,6 +28,7 @@ LATE = {
     ("cli/spark.py", "code"): "only the shell needs a prompt",
     ("cli/worker.py", "jobq.worker.child"): "asyncio and multiprocessing start with the worker, not with its --help",
     ("cli/worker.py", "jobq.worker.run"): "as jobq.worker.child",
+    ("cli/worker.py", "jobq.metrics.health"): "as jobq.worker.child",
     ("durations.py", "email.utils"): "only an HTTP date needs it",
     ("extras.py", "importlib.metadata"): "only an error names versions",
     ("jobs/job.py", "asyncio"): "a program without coroutines never loads it",
@@ -210,7 +211,7 @@ def rebound() -> Iterator[tuple[str, str]]:
 
 
 #: What a new owner has to read. It grows with features, not with a change of form.
-MOST_FILES = 265
+MOST_FILES = 275
 
 
 def test_package_has_few_enough_files_to_be_read():

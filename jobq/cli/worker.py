@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from jobq.cli import exits
 from jobq.cli.arguments import names_of
 from jobq.cli.modules import load
 from jobq.cli.options import DURATION, Function, import_option, option, queues_option_of
@@ -18,9 +19,11 @@ from jobq.cli.session import Session, command
 from jobq.client.connection import set_default_client
 from jobq.config import WorkerSettings, parse_queues
 from jobq.errors import ConfigError
+from jobq.jobs.crashes import MonitorListener
 from jobq.jobs.middleware import everywhere
 from jobq.jobs.registry import Registry, default_registry
 from jobq.limits.in_worker import SlotKeeper
+from jobq.metrics.serving import fetch, parse_endpoint
 from jobq.observe import sentry
 from jobq.observe.log import Logging
 from jobq.protocols.ruby.intake import source
@@ -122,6 +125,8 @@ def setting(
     "--import app.jobs --processes 2 --threads 100",
     "--import app.jobs --burst --log-format json",
     "--import app.jobs --sidekiq default --resque resque:low",
+    "--import app.jobs --health 127.0.0.1:9464",
+    "--check --health 127.0.0.1:9464",
 )
 @import_option
 @queues_option_of(
@@ -146,6 +151,16 @@ def setting(
 @setting("unknown-for", "How long to retry messages whose job is not known here.", DURATION, "15m")
 @setting("unknown-wait", "Longest wait between two such retries.", DURATION, "1m")
 @option("--no-cron", "Enqueue no ticks of schedules; run their jobs all the same.")
+@option(
+    "--health ADDRESS",
+    "Serve /healthz, /readyz and /metrics at this host:port or unix:PATH.  [default: nowhere]",
+)
+@option(
+    "--check live|ready",
+    "Run nothing: ask the worker at --health whether it is live, the default, or ready.",
+    is_flag=False,
+    flag_value="live",
+)
 @option("--reload", "Start anew when a source file changes; for development.")
 @intake_options
 @option("--name TEXT", "Name in events and logs.  [default: host and process id]")
@@ -163,6 +178,9 @@ def worker(
     from jobq.worker.child import Hooks
     from jobq.worker.run import run_worker
 
+    health, check = given.pop("health"), given.pop("check")
+    if check:
+        return check_worker(session, health, check)
     sources = Sources() if given.pop("reload") else None
     ticks = None if given.pop("no_cron") else Scheduler
     intake = intake_of(session, given)
@@ -187,13 +205,39 @@ def worker(
         check_jobs(intake, default_registry)
 
     hooks = Hooks(
-        sentry.start, sentry.finish, SlotKeeper(), ticks, sources.changed if sources else None
+        sentry.start,
+        sentry.finish,
+        SlotKeeper(),
+        ticks,
+        sources.changed if sources else None,
+        listeners_of(health),
     )
     source = intake and intake.source
     code = run_worker(settings, session.client, default_registry, import_all, hooks, source, log)
     if sources:
         sources.restart(code)
     return code
+
+
+def listeners_of(health: str | None) -> list[MonitorListener]:
+    """Return what runs in the worker's monitor process."""
+    if not health:
+        return []
+    from jobq.metrics.health import WorkerPages
+
+    return [WorkerPages(parse_endpoint(health))]
+
+
+def check_worker(session: Session, health: str | None, page: str) -> int:
+    """Print what the worker at that address says; return 0 if it is live or ready."""
+    if not health:
+        raise ConfigError(
+            "--check needs the worker's address; give --health or set JOBQ_WORKER_HEALTH for both"
+        )
+    answer = fetch(parse_endpoint(health), {"live": "/healthz", "ready": "/readyz"}[page])
+    text = answer.body.decode("utf-8", "replace").strip()
+    session.say({"ok": answer.status == 200, "answer": text}, text)
+    return exits.OK if answer.status == 200 else exits.NO
 
 
 def settings_of(given: dict[str, Any]) -> WorkerSettings:

@@ -21,6 +21,7 @@ from jobq.client.connection import Client
 from jobq.config import WorkerSettings
 from jobq.errors import JobAborted, ServerFullError, UnavailableError
 from jobq.jobs.context import Call, JobLines
+from jobq.jobs.crashes import MonitorListener
 from jobq.jobs.endings import UnknownJobs
 from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry
@@ -29,6 +30,7 @@ from jobq.queue.queue import Queue
 from jobq.queue.types import CallAhead, Dequeued, Ending, Lease, Message
 from jobq.worker import exit_codes, logger
 from jobq.worker.child_queues import ChildQueues
+from jobq.worker.counters import Counters
 from jobq.worker.holdings import Keeper
 from jobq.worker.polling import Polling
 from jobq.worker.queue_client import NotReportedError
@@ -56,7 +58,7 @@ class Hooks(NamedTuple):
 
     keeper: renews what jobs hold elsewhere, in the supervisor; None: each child does so itself. ticks: makes what
     enqueues ticks of schedules there. changed: whether the program's files have changed, so that the worker ends with
-    exit_codes.RELOAD.
+    exit_codes.RELOAD. listeners: run in the monitor process; without any there is none.
     """
 
     start: Callable[[], object] = lambda: None
@@ -64,10 +66,14 @@ class Hooks(NamedTuple):
     keeper: Keeper | None = None
     ticks: Callable[[Sequence[Queue], Registry], TickSource] | None = None
     changed: Callable[[], bool] | None = None
+    listeners: Sequence[MonitorListener] = ()
 
 
 class PoolPlan(NamedTuple):
-    """What all children of a worker have in common. alive_read: readable once the supervisor is gone."""
+    """What all children of a worker have in common. alive_read: readable once the supervisor is gone.
+
+    counters: what one child counts, which each child has of its own; None if nobody asks.
+    """
 
     settings: WorkerSettings
     client: Client
@@ -77,6 +83,7 @@ class PoolPlan(NamedTuple):
     alive_write: int
     health: QueueHealth
     log: JobLines | None = None
+    counters: Counters | None = None
 
 
 class ChildContext(NamedTuple):
@@ -142,7 +149,7 @@ class Child:
         plan = context.plan
         self.context, self.settings, self.slots = context, plan.settings, context.slots
         self.queues = ChildQueues(
-            self.settings, plan.client, plan.health, self.slots, self._before_call
+            self.settings, plan.client, plan.health, self.slots, self._before_call, plan.counters
         )
         self.polling = Polling(self.settings, self.queues.client, self.queues.queues, plan.health)
         self.recycling = Recycling(self.settings)
@@ -291,6 +298,8 @@ class Child:
         """Free the slot of a job that was stopped: its lock is lost, or it is given back."""
         message = call.message
         logger.warning("%s %s stopped: %s", call.job.name, message.mid, why)
+        if self.context.plan.counters is not None:
+            self.context.plan.counters.aborted(index, call.job.name)
         if why == "hurry":
             self.queues.release(index, [Lease(message.mid, message.token)])
         self.slots.free((slot,))

@@ -6,6 +6,8 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from jobq.errors import CodecError
@@ -17,6 +19,7 @@ from jobq.queue import keys
 from jobq.queue.queue import Queue
 from jobq.queue.types import Ending
 from jobq.worker import exit_codes
+from jobq.worker.counters import Counters
 from jobq.worker.shared_state import ALL_HANDED, HeldMessage, SharedSlots, SlotState
 
 _FOLLOWS = {"ok": "; it runs again", "dead": "; it is dead, having crashed too often"}
@@ -27,7 +30,7 @@ NOT_CHARGED = frozenset(("shutdown", "lease"))
 
 
 class ChildExit(NamedTuple):
-    """How a child ended, and what it held."""
+    """How a child ended, and what it held. marks: what it had reported and not counted, by slot."""
 
     pid: int
     status: int
@@ -38,6 +41,7 @@ class ChildExit(NamedTuple):
     killed_for: str = ""
     hard_slots: frozenset[int] = frozenset()
     suspect: int = 0
+    marks: Mapping[int, int] = MappingProxyType({})
 
     @property
     def how(self) -> str:
@@ -71,13 +75,23 @@ class ChildExit(NamedTuple):
 
 
 class CrashedAttempt(NamedTuple):
-    """An attempt that ended with its child. job is '' and attempt 0 if they are no longer known."""
+    """An attempt that ended with its child. job is '' and attempt 0 if they are no longer known.
+
+    headers: those of its call. ran_us: how long it ran, 0 if that isn't known.
+    """
 
     job: str
     mid: str
     attempt: int
     queue: str
     reply: str
+    headers: Mapping[str, str] = MappingProxyType({})
+    ran_us: int = 0
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """What its log line carries."""
+        return {name: getattr(self, name) for name in ("job", "mid", "attempt", "queue", "reply")}
 
     @property
     def what(self) -> str:
@@ -92,22 +106,36 @@ class CrashedAttempt(NamedTuple):
 
 
 def inspect_exit(
-    pid: int, status: int, usage: resource.struct_rusage, slots: SharedSlots
-) -> ChildExit:
+    pid: int, status: int, usage: resource.struct_rusage, slots: SharedSlots,
+    counters: Counters | None = None,
+) -> ChildExit:  # fmt: skip
     """Read the shared memory of a child that exited; afterwards it may be reused."""
+    marks = counters.take_marks() if counters is not None else {}
     why = "lease" if os.waitstatus_to_exitcode(status) == exit_codes.FENCED else ""
     return ChildExit(
         pid, status, usage, slots.caller, slots.held(taken=True), slots.ran_ns() // 1000, why,
-        suspect=slots.suspect,
+        suspect=slots.suspect, marks=marks,
     )  # fmt: skip
 
 
+def cause_of(child: ChildExit, out_of_memory: bool) -> str:
+    """Return one of jobq.jobs.crashes.CAUSES. out_of_memory: whether the kernel has just killed for want of memory."""
+    if child.killed_for in ("lease", "hard timeout"):
+        return child.killed_for.replace(" ", "_")
+    code = os.waitstatus_to_exitcode(child.status)
+    if code >= 0:
+        return "exit"
+    return "memory" if out_of_memory and code == -signal.SIGKILL else "signal"
+
+
 def end_held(
-    child: ChildExit, index: int, queue: Queue, crash_limit: int, worker: str
-) -> list[CrashedAttempt]:
+    child: ChildExit, index: int, queue: Queue, crash_limit: int, worker: str,
+    counters: Counters | None = None,
+) -> list[CrashedAttempt]:  # fmt: skip
     """End or give back what the child held of one queue; return the crashed attempts. Safe to repeat after an error.
 
-    The child's caller is closed first, so that its dequeue hands out nothing if it arrives later.
+    The child's caller is closed first, so that its dequeue hands out nothing if it arrives later. counters: what the
+    supervisor counts.
     """
     handed = queue.close_caller(child.caller) if child.caller else []
     mine = [held for held in child.held if held.queue == index]
@@ -122,42 +150,70 @@ def end_held(
     nelsewhere = 1 if child.suspect == ALL_HANDED and not unread else 0
     # Of several suspects each is marked and runs alone from now on: only a crash of its own can make it dead.
     limit = crash_limit if child.ncharged + nread + nelsewhere == 1 else 0
-    crashed = _ended(queue, [_ending(queue, child, held, worker) for held in mine], limit)
-    crashed += _ended(queue, [_ending(queue, child, held, worker) for held in unread], limit)
+    crashed = _ended(child, index, queue, worker, counters, mine, limit)
+    crashed += _ended(child, index, queue, worker, counters, unread, limit)
     queue.admin.collect(1, crash_limit=crash_limit)
     return crashed
 
 
-def _ended(queue: Queue, endings: list[Ending], crash_limit: int) -> list[CrashedAttempt]:
+def _ended(
+    child: ChildExit, index: int, queue: Queue, worker: str, counters: Counters | None,
+    all_held: Sequence[HeldMessage], crash_limit: int,
+) -> list[CrashedAttempt]:  # fmt: skip
+    """End these messages, count them, and return the attempts that crashed."""
+    described = [_ending(queue, child, held, worker) for held in all_held]
+    endings = [ending for ending, _ in described]
     replies = queue.finish(endings, crash_limit=crash_limit).replies if endings else []
+    if counters is not None:
+        for held, ending, reply in zip(all_held, endings, replies, strict=True):
+            _count(counters, child, index, held, ending, reply)
     return [
-        _crash(queue, ending, reply)
-        for ending, reply in zip(endings, replies, strict=True)
+        _crash(queue, child, ending, headers, reply)
+        for (ending, headers), reply in zip(described, replies, strict=True)
         if ending.outcome == "crashed"
     ]
 
 
-def _crash(queue: Queue, ending: Ending, reply: str) -> CrashedAttempt:
+def _count(
+    counters: Counters, child: ChildExit, index: int, held: HeldMessage, ending: Ending, reply: str
+) -> None:
+    mark = child.marks.get(held.slot)
+    if ending.outcome != "release":
+        counters.crashed(index, ending, reply)
+    if reply == "stale" and mark and held.state in (SlotState.ENDED, SlotState.REPORTING):
+        counters.marked(mark)
+
+
+def _crash(
+    queue: Queue, child: ChildExit, ending: Ending, headers: Mapping[str, str], reply: str
+) -> CrashedAttempt:
     if reply == "stale":  # its content may be that of a later message by now
         return CrashedAttempt("", ending.mid, 0, queue.name, reply)
     job, attempt = ending.record.split(SEPARATOR, 2)[:2]
-    return CrashedAttempt(job, ending.mid, int(attempt), queue.name, reply)
+    return CrashedAttempt(
+        job, ending.mid, int(attempt), queue.name, reply, headers, child.ran_us
+    )  # fmt: skip
 
 
-def _ending(queue: Queue, child: ChildExit, held: HeldMessage, worker: str) -> Ending:
+def _ending(
+    queue: Queue, child: ChildExit, held: HeldMessage, worker: str
+) -> tuple[Ending, Mapping[str, str]]:
+    """Return how the attempt ended, and the headers of its call if it is to be reported."""
     if held.state == SlotState.ENDED:
-        return Ending(mid=held.mid, token=held.token, record=_record(queue, child, held, worker))
+        record, headers = _record(queue, child, held, worker)
+        return Ending(mid=held.mid, token=held.token, record=record), headers
     if not _is_charged(child, held):
-        return Ending(mid=held.mid, token=held.token, outcome="release")
+        return Ending(mid=held.mid, token=held.token, outcome="release"), {}
     reason = child.how
     if held.state != SlotState.RUNNING:
         reason = f"before its job began, as it was read; {reason}"
     if held.slot in child.hard_slots:
         reason = f"ran past its hard timeout; {reason}"
-    return Ending(
-        mid=held.mid, token=held.token, outcome="crashed", reason=reason,
-        record=_record(queue, child, held, worker, "crash"),
+    record, headers = _record(queue, child, held, worker, "crash")
+    ending = Ending(
+        mid=held.mid, token=held.token, outcome="crashed", reason=reason, record=record
     )  # fmt: skip
+    return ending, headers
 
 
 def _is_charged(child: ChildExit, held: HeldMessage) -> bool:
@@ -173,22 +229,25 @@ def _is_charged(child: ChildExit, held: HeldMessage) -> bool:
     return running
 
 
-def _record(queue: Queue, child: ChildExit, held: HeldMessage, worker: str, error: str = "") -> str:
-    content = b""
+def _record(
+    queue: Queue, child: ChildExit, held: HeldMessage, worker: str, error: str = ""
+) -> tuple[str, Mapping[str, str]]:
+    content, headers = b"", dict[str, str]()
     # A message that killed the child while it was read must not kill the supervisor too.
     if held.state in (SlotState.RUNNING, SlotState.ENDED):
         content = queue.client.command("HGET", keys.key(queue.prefix, "messages"), held.mid) or b""
     try:
         call = decode(opened(seal_of(queue.client), queue.name, held.mid, content))
-        name, enqueued_at, trace = one_column(call.job), call.enqueued_at, trace_id(call.headers)
+        name, enqueued_at, headers = one_column(call.job), call.enqueued_at, call.headers
     except CodecError:
-        name, enqueued_at, trace = "", 0, ""
+        name, enqueued_at = "", 0
     ran_us = child.ran_us if error and held.state == SlotState.RUNNING else 0
     attempt = queue.status(held.mid).attempts
-    return attempt_record(
+    record = attempt_record(
         name, attempt, ago_ms(enqueued_at), ran_us, 0, child.rss_kib, worker, error,
-        nbytes=len(content), trace_id=trace,
+        nbytes=len(content), trace_id=trace_id(headers),
     )  # fmt: skip
+    return record, headers
 
 
 def _signal_name(number: int) -> str:

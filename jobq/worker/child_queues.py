@@ -24,6 +24,7 @@ from jobq.jobs.signing import seal_of
 from jobq.queue.queue import Queue
 from jobq.queue.types import CallAhead, DeadMessage, Dequeued, Ending, Finished, Lease, Message
 from jobq.worker import logger
+from jobq.worker.counters import Counters
 from jobq.worker.done_calls import DoneCalls
 from jobq.worker.queue_client import (
     ChildClients,
@@ -54,19 +55,17 @@ class SentReport(NamedTuple):
 class ChildQueues:
     """Queues are given by index, in the order of the settings.
 
-    before_call: called before each call to a queue's server.
+    before_call: called before each call to a queue's server. counters: counts how runs ended; None for nobody.
     """
 
     def __init__(
-        self,
-        settings: WorkerSettings,
-        client: Client,
-        health: QueueHealth,
-        slots: SharedSlots,
-        before_call: Callable[[], None],
-    ) -> None:
+        self, settings: WorkerSettings, client: Client, health: QueueHealth, slots: SharedSlots,
+        before_call: Callable[[], None], counters: Counters | None = None,
+    ) -> None:  # fmt: skip
         self._settings, self._health, self._slots = settings, health, slots
-        self._before_call = before_call
+        self._before_call, self._counters = before_call, counters
+        if counters is not None:
+            health.on_failure = partial(counters.add, "server_errors")
         self._reporting = False
         clients = ChildClients(client, settings, self._may_give_up)
         names = [name for name, _ in settings.queues]
@@ -143,6 +142,8 @@ class ChildQueues:
 
         Only what is plainly done can: the supervisor reports it if this child dies.
         """
+        if self._counters is not None:
+            self._counters.ended(index, slot, ending)
         plain = self.mark_ended(slot, ending)
         one = (slot, ending, monotonic_ns())
         outbox = self._outboxes.get(index)
@@ -290,6 +291,8 @@ class ChildQueues:
 
     def _on_replies(self, index: int, endings: Sequence[Ending], finished: Finished) -> None:
         log_refused(endings, finished)
+        if self._counters is not None:
+            self._counters.reported(index, endings, finished.replies)
         if self._done_calls is not None:
             self._done_calls.note(self.queues[index].name, endings, finished.replies)
 

@@ -72,16 +72,18 @@ class Heartbeat:
         at_once = settings.threads
         if any(job.is_async for job in registry):
             at_once = max(settings.concurrency, settings.threads)
+        #: Jobs that this worker can run at the same time.
+        self.slots = settings.processes * at_once
         self._facts: dict[str, Any] = {
             "host": socket.gethostname(), "version": __version__, "queues": queues,
-            "slots": settings.processes * at_once, "jobs": presence.digest_of(self._jobs),
+            "slots": self.slots, "jobs": presence.digest_of(self._jobs),
             "lease_ms": round(settings.lease_s * 1000), "started_at": self._started_at,
         }  # fmt: skip
 
-    def send(self, members: list[PoolMember], quiet: bool = False) -> None:
+    def send(self, members: list[PoolMember], quiet: bool = False) -> bool:
         """Renew the worker's entries; now and then also the lists of queues and jobs, in case the server lost them.
 
-        quiet: nothing new is taken.
+        Return whether the server has answered. quiet: nothing new is taken.
         """
         children = [_child_entry(member, self._queues) for member in members if member.pid]
         facts = self._facts | {
@@ -95,8 +97,9 @@ class Heartbeat:
             if not isinstance(error, ScriptError) and not self._client.is_cluster:
                 raise
             self._warn(error)
-            return
+            return False
         self._may_warn = True
+        return True
 
     def _send(self, facts: dict[str, Any], children: list[presence.ChildEntry]) -> None:
         client, now = self._client, time.monotonic()

@@ -31,6 +31,8 @@ class Leases:
         # Dequeues that children don't read: queue, caller to close, and the tokens of what is the child's.
         self._claimed: list[tuple[int, str, frozenset[str]]] = []
         self._slow_ns = round(2 * settings.prefetch_s * 1e9)
+        #: Called with the number of locks that turned out to be lost.
+        self.on_lost: Callable[[int], None] = lambda count: None
 
     def renew(self, members: Iterable[PoolMember], ask: Ask) -> bool:
         """Renew all leases, one call per queue and 500 locks; whether all were confirmed."""
@@ -66,6 +68,8 @@ class Leases:
         deadline: int,
     ) -> None:
         gone = member.slots.confirm(renewed, lost, deadline)
+        if gone:
+            self.on_lost(len(gone))
         for held in gone:
             if held.state == SlotState.RUNNING:
                 logger.warning("%s: its lock is lost or it was cancelled; stopping it", held.mid)

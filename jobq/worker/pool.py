@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from jobq.jobs import admission
 from jobq.worker.child import PoolPlan
+from jobq.worker.counters import Counters
 from jobq.worker.holdings import SharedHoldings
 from jobq.worker.process import StackFile, child_main
 from jobq.worker.shared_state import Phase, SharedSlots
@@ -30,6 +31,8 @@ class PoolMember:
         self.slots = SharedSlots()
         self.holdings = SharedHoldings()
         self.stacks = StackFile()
+        #: What its children count; None if nobody asks.
+        self.counters: Counters | None = None
         self.pid = 0
         self.killed_for = ""
         self.hard_slots: set[int] = set()
@@ -55,7 +58,7 @@ class PoolMember:
                 if plan.hooks.keeper is not None:
                     self.holdings.lease_s = plan.settings.lease_s
                     admission.holdings.table = self.holdings
-                child_main(plan, self.slots, parent, self.stacks)
+                child_main(plan._replace(counters=self.counters), self.slots, parent, self.stacks)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -8,7 +8,7 @@ throughput. The writers need no lock: at worst two processes try at once, or one
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from jobq.client.clock import boot_ns
@@ -51,6 +51,8 @@ class QueueHealth:
         self._texts = memory[words : words + _TEXT * count]
         self._touched = memory[words + _TEXT * count :]
         self._untouched = bytes(count)
+        #: Called for each try that failed.
+        self.on_failure: Callable[[], None] = lambda: None
 
     @property
     def any_trouble(self) -> bool:
@@ -88,6 +90,7 @@ class QueueHealth:
 
     def failed(self, indexes: Iterable[int], state: int, why: object, asked_at: int) -> None:
         """Note that these queues don't answer. asked_at: when (boot_ns) the failed try began."""
+        self.on_failure()
         now = boot_ns()
         text = str(why).encode()[:_TEXT]
         for index in indexes:

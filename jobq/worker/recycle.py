@@ -6,6 +6,7 @@ import os
 import random
 import resource
 import time
+from pathlib import Path
 
 from jobq.config import WorkerSettings
 
@@ -52,3 +53,33 @@ def resident_bytes(pid: int | None = None) -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0 if pid else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+class MemoryKills:
+    """How often the kernel has killed a process of this one's cgroup for want of memory; Linux with cgroup v2 only."""
+
+    def __init__(self, events: Path | None = None) -> None:
+        self._events = events or _own_events()
+        self._known = self._count()
+
+    def _count(self) -> int:
+        try:
+            lines = self._events.read_text().splitlines()
+            return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    def more(self) -> bool:
+        """Whether there was another kill since the last call."""
+        before, self._known = self._known, self._count()
+        return self._known > before
+
+
+def _own_events() -> Path:
+    """Return the file in which the kernel counts these, or one that isn't there."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    place = next((line[3:] for line in lines if line.startswith("0::")), "/")
+    return Path("/sys/fs/cgroup", place.lstrip("/"), "memory.events")

@@ -18,19 +18,23 @@ from functools import partial
 from jobq.client.connection import connect
 from jobq.client.scripts import load
 from jobq.errors import JobqError, masked
+from jobq.jobs.crashes import ChildDeath, CrashReport
 from jobq.queue.queue import Queue
 from jobq.worker import exit_codes, logger
 from jobq.worker.async_runner import loop_library
 from jobq.worker.child import PoolPlan, TickSource
-from jobq.worker.child_exit import ChildExit, end_held, inspect_exit
+from jobq.worker.child_exit import ChildExit, cause_of, end_held, inspect_exit
 from jobq.worker.feeder import Feeder, Source
 from jobq.worker.heartbeat import Heartbeat, listed
 from jobq.worker.holdings import Keeping
 from jobq.worker.leases import Leases
+from jobq.worker.monitor import Monitor
 from jobq.worker.pool import PoolMember
 from jobq.worker.queue_client import ANSWER_S, REDIRECTED_S, REFUSED
 from jobq.worker.queue_upkeep import QueueUpkeep
+from jobq.worker.recycle import MemoryKills
 from jobq.worker.shared_state import Control
+from jobq.worker.systemd import Systemd
 
 # glibc's: gives free memory back.
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)
@@ -70,12 +74,24 @@ class Supervisor:
         self.keeping = Keeping(keeper, self.client, settings.lease_s) if keeper else None
         names = [queue.name for queue in self.queues]
         self.heartbeat = Heartbeat(self.client, settings, names, plan.registry)
+        self.monitor = Monitor(
+            plan.hooks.listeners,
+            settings,
+            self.members,
+            plan.registry.names(),
+            self.heartbeat.slots,
+        )
+        self.counters = self.monitor.counters
+        if self.counters is not None:
+            self.leases.on_lost = partial(self.counters.add, "leases_lost")
+            plan.health.on_failure = partial(self.counters.add, "server_errors")
+        self.memory_kills, self.systemd = MemoryKills(), Systemd()
         on_dead = any(job.on_dead is not None for job in plan.registry)
         self.upkeep = QueueUpkeep(self.queues, settings, plan.health, on_dead=on_dead)
         make = None if settings.burst else plan.hooks.ticks
         self.ticks = make(self.queues, plan.registry) if make else None
         # Children that exited, with the queues in which what they held must still be ended.
-        self._exits: list[tuple[ChildExit, list[int]]] = []
+        self._exits: list[tuple[ChildExit, ChildDeath, list[int]]] = []
         self.code: int | None = None
         self.stopping = 0
         self.quiet = False
@@ -102,7 +118,9 @@ class Supervisor:
         )  # fmt: skip
         if any(job.is_async for job in self.plan.registry):
             logger.info("async jobs run on the event loop of %s", loop_library().__name__)
+        self.monitor.start(self.plan.alive_write)
         while True:
+            self._report_state()
             self.feeder.look_after()
             self._respawn()
             self._wait()
@@ -112,8 +130,15 @@ class Supervisor:
                 break
         self._final_cleanup()
         self.heartbeat.leave()
+        self.monitor.leave()
         logger.info("%s leaves", self.settings.name)
         return self.code or exit_codes.OK
+
+    def _report_state(self) -> None:
+        """Say that this loop runs: to the monitor, which answers for this process, and to systemd."""
+        self.monitor.state.looped(self.quiet, bool(self.stopping))
+        self.monitor.look_after(self.plan.alive_write)
+        self.systemd.looped()
 
     def _over(self) -> bool:
         if any(member.pid for member in self.members):
@@ -193,6 +218,7 @@ class Supervisor:
             self.stop_at = time.monotonic() + self.settings.shutdown_timeout_s
             self.feeder.quiet(True)
             self._ask(Control.DRAIN)
+            self.systemd.stopping()
             logger.info("draining, for at most %g s", self.settings.shutdown_timeout_s)
         else:
             self._escalate()
@@ -223,7 +249,9 @@ class Supervisor:
             if pid:
                 if self.plan.log is not None:
                     self.plan.log.write_rest(member.slots.lines)
-                self._on_child_exit(member, inspect_exit(pid, status, usage, member.slots))
+                self._on_child_exit(
+                    member, inspect_exit(pid, status, usage, member.slots, member.counters)
+                )
                 if self.keeping:
                     self.keeping.child_gone(member.holdings)
 
@@ -237,41 +265,61 @@ class Supervisor:
         member.exited(crashed=not clean)
         # In a burst, a child that leaves because nothing is left to do is not replaced.
         member.done = self.settings.burst and code == exit_codes.OK
+        self.monitor.state.set_pid(member.index, 0)
+        death = self._death_of(child)
         if not clean:
             logger.warning("%s; it held %s", child.how, child.had)
+            if child.killed_for != "shutdown":
+                self.monitor.tell(death)
+                if self.counters is not None:
+                    self.counters.died(death.cause)
         if not clean or child.held:
-            self._exits.append((child, list(range(len(self.queues)))))
+            self._exits.append((child, death, list(range(len(self.queues)))))
             self._end_held()
         if code == exit_codes.CHILD_BOOT and not self.stopping and not self.booted:
             self.stop(exit_codes.CHILD_BOOT)
 
+    def _death_of(self, child: ChildExit) -> ChildDeath:
+        return ChildDeath(
+            self.settings.name, child.pid, cause_of(child, self.memory_kills.more()), child.how,
+            round(time.time() * 1000), child.rss_kib, child.usage.ru_utime + child.usage.ru_stime,
+        )  # fmt: skip
+
     def _end_held(self) -> None:
-        for child, left in list(self._exits):
+        for child, death, left in list(self._exits):
             try:
                 left[:] = [
                     index
                     for index in left
-                    if not self.upkeep.ask(index, partial(self._end_held_in, child, index))
+                    if not self.upkeep.ask(index, partial(self._end_held_in, child, death, index))
                 ]
             except JobqError as error:
                 logger.warning("what child %d held can't be given back yet: %s", child.pid, error)
                 return
             if not left:
-                self._exits.remove((child, left))
+                self._exits.remove((child, death, left))
 
-    def _end_held_in(self, child: ChildExit, index: int) -> None:
+    def _end_held_in(self, child: ChildExit, death: ChildDeath, index: int) -> None:
         settings = self.settings
         for crash in end_held(
-            child, index, self.queues[index], settings.crash_limit, settings.name
+            child, index, self.queues[index], settings.crash_limit, settings.name, self.counters
         ):
             logger.error(
                 "%s crashed: %s%s", crash.what, child.how, crash.follows,
-                extra={**crash._asdict(), "outcome": "crashed", "worker": settings.name},
+                extra={**crash.fields, "outcome": "crashed", "worker": settings.name},
             )  # fmt: skip
+            started_at = death.at - crash.ran_us // 1000 if crash.ran_us else 0
+            self.monitor.tell(CrashReport(
+                crash.job, crash.queue, crash.mid, crash.attempt, crash.reply == "dead",
+                started_at, dict(crash.headers), death,
+            ))  # fmt: skip
 
     def _look_after(self) -> None:
         for member in self.members:
-            self.booted = self.booted or (bool(member.pid) and not member.is_booting)
+            if not self.booted and member.pid and not member.is_booting:
+                self.booted = True
+                self.systemd.ready(len(self.members))
+            self.monitor.state.set_pid(member.index, member.pid)
             if member.pid:
                 self._take_back(member)
                 self.leases.enforce(member)
@@ -303,9 +351,12 @@ class Supervisor:
         try:
             self._end_held()
             done = self.leases.renew(self.members, self.upkeep.ask)
-            self.heartbeat.send(self.members, self.quiet or bool(self.stopping))
+            if self.heartbeat.send(self.members, self.quiet or bool(self.stopping)):
+                self.monitor.state.server_answered()
         except JobqError as error:
             done = False
+            if self.counters is not None:
+                self.counters.add("server_errors")
             holding = any(member.slots.is_busy for member in self.members if member.pid)
             what = "leases not renewed" if holding else "waiting for the server"
             logger.warning("%s: %s", what, error)

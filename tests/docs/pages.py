@@ -215,7 +215,7 @@ def type_page(shell: Shell, text: str, skipped: Callable[[str], bool]) -> None:
                 shell.await_output(pattern)
         elif (
             block.language[:1] == "{"
-            or block.language == "text"
+            or block.language in {"text", "yaml"}
             or (not block.is_commands and skipped(block.text))
         ):
             continue

@@ -1,0 +1,87 @@
+"""/healthz and /readyz of a worker, served by its monitor process."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+
+from jobq.jobs.crashes import MonitorListener
+from jobq.metrics.serving import Answer, Endpoint, Page, PageRequest, PageServer, listen, logger
+from jobq.worker.monitor import PoolView
+from jobq.worker.shared_state import Phase
+
+#: A supervisor that has made no turn for so long hangs, or for a lease if that is longer.
+HANGS_S = 10.0
+#: A server that hasn't answered for so many leases is away.
+AWAY_LEASES = 2
+
+
+def why_dead(pool: PoolView) -> str:
+    """Return why the worker should be restarted; '' if it works. A lost server is no reason."""
+    age_s = pool.state.loop_age_s
+    if age_s < max(HANGS_S, pool.settings.lease_s):
+        return ""
+    return f"the supervisor has done nothing for {age_s:.0f} s"
+
+
+def why_not_ready(pool: PoolView) -> str:
+    """Return why the worker takes no messages; '' if it does."""
+    state = pool.state
+    if dead := why_dead(pool):
+        return dead
+    if state.is_stopping:
+        return "draining: it takes nothing new, and leaves"
+    if state.is_quiet:
+        return "quiet: it takes nothing new until CONT"
+    if not any(child.phase in (Phase.WORKING, Phase.IDLE) for child in pool.children()):
+        return "no child works"
+    if state.server_age_s >= AWAY_LEASES * pool.settings.lease_s:
+        return "the server doesn't answer"
+    return ""
+
+
+def probe(why: Callable[[], str]) -> Page:
+    """Return a page that says ok, or why not with status 503."""
+
+    def page(_: PageRequest) -> Answer:
+        text = why()
+        return Answer(f"{text}\n".encode(), 503) if text else Answer(b"ok\n")
+
+    return page
+
+
+class WorkerPages(MonitorListener):
+    """Serves the pages of a worker from its monitor process."""
+
+    def __init__(
+        self, endpoint: Endpoint, more: Callable[[PoolView], Mapping[str, Page]] = lambda _: {}
+    ) -> None:
+        """more: makes pages beside the probes, in the monitor process."""
+        self._endpoint, self._more = endpoint, more
+        self._listening: socket.socket | None = None
+        self._announced = False
+
+    def open(self) -> None:
+        """Listen. After the first time at the same port, also if any port was wanted."""
+        self._listening = listen(self._endpoint)
+        if not self._endpoint.path:
+            port: int = self._listening.getsockname()[1]
+            self._endpoint = self._endpoint._replace(port=port)
+        if not self._announced:
+            self._announced = True
+            logger.info("probes and metrics at %s", self._endpoint.shown)
+
+    def close(self) -> None:
+        """Leave the socket to the monitor process."""
+        if self._listening is not None:
+            self._listening.close()
+
+    def start(self, pool: PoolView) -> None:
+        """Serve in a thread."""
+        assert self._listening is not None
+        pages = {
+            "/healthz": probe(lambda: why_dead(pool)),
+            "/readyz": probe(lambda: why_not_ready(pool)),
+            **self._more(pool),
+        }
+        PageServer(self._listening, pages).serve_in_thread()

@@ -1,0 +1,263 @@
+"""What one process of a worker counts: words in memory that outlives it, so that no count falls when a child dies.
+
+A page has one writer at a time: a child, then its successor in the same place; or the supervisor. Anyone reads. Every
+job and queue that can be counted is known before the first fork, so the labels of metrics are bounded: names beyond
+MOST_JOBS and MOST_QUEUES, and names that only messages know, are counted as OTHER.
+
+An ending is counted once the server has accepted it. Until then the page has a mark in the message's slot, by which
+the supervisor counts what a dead child had reported and not counted.
+"""
+
+from __future__ import annotations
+
+import mmap
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from jobq.events import SEPARATOR
+from jobq.jobs.crashes import CAUSES
+from jobq.queue.types import Ending
+from jobq.worker.shared_state import COUNT
+
+MOST_QUEUES, MOST_JOBS = 1_000, 200
+#: Stands for all names beyond that.
+OTHER = "other"
+OUTCOMES = ("done", "retry", "dead", "crashed", "snoozed", "expired", "aborted")
+#: Upper bounds of the buckets, in seconds. One more bucket has the rest.
+RUN_BUCKETS = (.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300)  # fmt: skip
+WAIT_BUCKETS = (*RUN_BUCKETS, 900, 3600)
+#: Counters of the whole process, beside the deaths of children by cause.
+PLAIN = ("stale_finishes", "leases_lost", "server_errors")
+_RUN_US = tuple(round(1e6 * bound) for bound in RUN_BUCKETS)
+_WAIT_MS = tuple(round(1e3 * bound) for bound in WAIT_BUCKETS)
+#: Words of a job: its buckets, the sum of its runs and of its CPU time, in us. Of a queue: buckets, sum in ms.
+_JOB, _QUEUE = len(_RUN_US) + 3, len(_WAIT_MS) + 2
+#: Words of a series: which it is, then a counter per outcome.
+_SERIES, _MOST_SERIES = 1 + len(OUTCOMES), 4096
+#: What the server's word for an ending is counted as. A release ends no attempt.
+_OUTCOME_OF = {
+    "done": 0, "retry": 1, "dead": 2, "crashed": 3, "snooze": 4, "unknown": 4, "hold": 4, "expired": 5,
+}  # fmt: skip
+_DEAD, _SNOOZED, _ABORTED = 2, 4, 6
+
+
+class Histogram(NamedTuple):
+    """How often each bucket was hit, not cumulated, the last one for what is beyond all bounds; and the sum."""
+
+    buckets: tuple[int, ...]
+    sum: float
+
+
+class Counted(NamedTuple):
+    """One look at the counters of a worker.
+
+    attempts: (queue, job, outcome) -> count. runs: job -> seconds. waits: queue -> seconds until the first attempt.
+    cpu_s: job -> seconds. deaths: cause -> count. plain: by the names of PLAIN.
+    """
+
+    attempts: dict[tuple[str, str, str], int]
+    runs: dict[str, Histogram]
+    waits: dict[str, Histogram]
+    cpu_s: dict[str, float]
+    deaths: dict[str, int]
+    plain: dict[str, int]
+
+
+class Labels(NamedTuple):
+    """The names that are counted by themselves."""
+
+    queues: tuple[str, ...]
+    jobs: tuple[str, ...]
+
+    @classmethod
+    def of(cls, queues: Sequence[str], jobs: Sequence[str]) -> Labels:
+        """Return the first of these names, and OTHER behind each."""
+        return cls((*queues[:MOST_QUEUES], OTHER), (*sorted(jobs)[:MOST_JOBS], OTHER))
+
+
+class Counters:
+    """The page of one process."""
+
+    def __init__(self, labels: Labels) -> None:
+        self.labels = labels
+        nplain = len(PLAIN) + len(CAUSES)
+        self._runs = 1 + nplain
+        self._waits = self._runs + _JOB * len(labels.jobs)
+        self._series = self._waits + _QUEUE * len(labels.queues)
+        self._most = min(_MOST_SERIES, len(labels.jobs) * len(labels.queues))
+        words = self._series + _SERIES * self._most
+        memory = memoryview(mmap.mmap(-1, 8 * words + 4 * COUNT))
+        # Word 0 is the number of series.
+        self._words = memory[: 8 * words].cast("q")
+        self._marks = memory[8 * words :].cast("I")
+        self._other = len(labels.jobs) - 1
+        self._job_of = {name: number for number, name in enumerate(labels.jobs)}
+        self._last_queue = len(labels.queues) - 1
+        # (queue, job) -> the first counter of its series; the memory has them too, for the next process.
+        self._found: dict[tuple[int, str], int] = {}
+        # What ended and isn't reported, by queue and token: its slot, the columns of its record, and the mark.
+        self._ended: dict[tuple[int, str], tuple[int, list[str], int]] = {}
+
+    # The writer's.
+
+    def ended(self, queue: int, slot: int, ending: Ending) -> None:
+        """Note an ending that isn't reported yet."""
+        columns = ending.record.split(SEPARATOR, 5)
+        try:
+            counter = self._found[queue, columns[0]] + _OUTCOME_OF[ending.outcome]
+        except KeyError:
+            counter = self._series_of(queue, columns[0]) + _OUTCOME_OF.get(ending.outcome, 0)
+        self._marks[slot] = counter
+        self._ended[queue, ending.token] = slot, columns, counter
+
+    def reported(self, queue: int, endings: Sequence[Ending], replies: Sequence[str]) -> None:
+        """Count endings that the server has answered."""
+        take, count = self._ended.pop, self._count
+        for ending, reply in zip(endings, replies, strict=True):
+            noted = take((queue, ending.token), None)
+            if noted is None:
+                continue
+            if reply == "ok":
+                count(queue, noted[1], noted[2])
+            elif reply == "dead":
+                count(queue, noted[1], noted[2] + _DEAD - _OUTCOME_OF["crashed"])
+            elif reply == "stale":
+                self.add("stale_finishes")
+            self._marks[noted[0]] = 0
+
+    def _count(self, queue: int, columns: list[str], counter: int) -> None:
+        words = self._words
+        words[counter] += 1
+        outcome = (counter - self._series - 1) % _SERIES
+        if len(columns) < 5 or (outcome and columns[3] == "0"):  # it didn't run
+            return
+        job, attempt, ago_ms = columns[0], columns[1], columns[2]
+        run_us = int(columns[3])
+        at = self._runs + _JOB * self._job_of.get(job, self._other)
+        words[at + bisect_left(_RUN_US, run_us)] += 1
+        words[at + _JOB - 2] += run_us
+        words[at + _JOB - 1] += int(columns[4])
+        if attempt == "1" and ago_ms and outcome != _SNOOZED:
+            wait_ms = max(0, int(ago_ms) - run_us // 1000)
+            at = self._waits + _QUEUE * min(queue, self._last_queue)
+            words[at + bisect_left(_WAIT_MS, wait_ms)] += 1
+            words[at + _QUEUE - 1] += wait_ms
+
+    def aborted(self, queue: int, job: str) -> None:
+        """Count an attempt that was stopped: its lock was lost, or it was given back."""
+        self._words[self._series_of(queue, job) + _ABORTED] += 1
+
+    def crashed(self, queue: int, ending: Ending, reply: str) -> None:
+        """In the supervisor, count what it ended for a dead child."""
+        if reply not in ("ok", "dead"):
+            return
+        columns = ending.record.split(SEPARATOR, 5)
+        outcome = _DEAD if reply == "dead" else _OUTCOME_OF[ending.outcome]
+        # An attempt that crashed says little about how long this job runs.
+        self._words[self._series_of(queue, columns[0]) + outcome] += 1
+
+    def marked(self, mark: int) -> None:
+        """In the supervisor, count what a dead child had reported, by the mark that it left."""
+        labels, at = divmod(mark, 8)
+        queue, job = divmod(labels, len(self.labels.jobs))
+        self._words[self._series_of(queue, self.labels.jobs[job]) + at] += 1
+
+    def add(self, name: str, number: int = 1) -> None:
+        """Count one of PLAIN."""
+        self._words[1 + PLAIN.index(name)] += number
+
+    def died(self, cause: str) -> None:
+        """Count the death of a child."""
+        self._words[1 + len(PLAIN) + CAUSES.index(cause)] += 1
+
+    def _series_of(self, queue: int, job: str) -> int:
+        """Return the word before the counters of a series, made if need be."""
+        number = self._job_of.get(job, self._other)
+        # Names that only messages know are looked up as OTHER: they would fill this process's memory.
+        name = self.labels.jobs[number]
+        known = self._found.get((queue, name))
+        if known is not None:
+            return known
+        key = 1 + min(queue, self._last_queue) * len(self.labels.jobs) + number
+        words, count = self._words, self._words[0]
+        for at in range(self._series, self._series + _SERIES * count, _SERIES):
+            if words[at] == key:
+                break
+        else:
+            at = self._series + _SERIES * count
+            if count == self._most:  # the last one takes all that has no room
+                at -= _SERIES
+            else:
+                words[at] = key
+                words[0] = count + 1
+        self._found[queue, name] = at + 1
+        return at + 1
+
+    # The supervisor's, between two writers.
+
+    def take_marks(self) -> dict[int, int]:
+        """Return, and remove, what the process left that wrote here: slot -> what `marked` takes."""
+        found = {}
+        for slot, counter in enumerate(self._marks):
+            if counter:
+                at, outcome = divmod(counter - self._series - 1, _SERIES)
+                key = self._words[self._series + _SERIES * at] - 1
+                found[slot] = key * 8 + outcome
+                self._marks[slot] = 0
+        return found
+
+    # Readers'.
+
+    def series(self) -> Iterator[tuple[str, str, Sequence[int]]]:
+        """Yield queue, job and the counters by outcome of each series."""
+        words, labels = self._words, self.labels
+        for at in range(self._series, self._series + _SERIES * words[0], _SERIES):
+            queue, job = divmod(words[at] - 1, len(labels.jobs))
+            yield labels.queues[queue], labels.jobs[job], words[at + 1 : at + _SERIES].tolist()
+
+    def row(self, first: int, length: int) -> list[int]:
+        """Return words as they are."""
+        return self._words[first : first + length].tolist()
+
+    def job_row(self, number: int) -> list[int]:
+        """Return the words of a job: buckets, sums of run and CPU time in us."""
+        return self.row(self._runs + _JOB * number, _JOB)
+
+    def queue_row(self, number: int) -> list[int]:
+        """Return the words of a queue: buckets, sum of waits in ms."""
+        return self.row(self._waits + _QUEUE * number, _QUEUE)
+
+
+def counted(pages: Sequence[Counters]) -> Counted:
+    """Return the sums over the pages of a worker."""
+    labels = pages[0].labels
+    attempts: dict[tuple[str, str, str], int] = {}
+    for page in pages:
+        for queue, job, counts in page.series():
+            for outcome, count in zip(OUTCOMES, counts, strict=True):
+                if count:
+                    key = queue, job, outcome
+                    attempts[key] = attempts.get(key, 0) + count
+    jobs = {
+        name: summed([page.job_row(number) for page in pages])
+        for number, name in enumerate(labels.jobs)
+    }
+    queues = {
+        name: summed([page.queue_row(number) for page in pages])
+        for number, name in enumerate(labels.queues)
+    }
+    plain = summed([page.row(1, len(PLAIN) + len(CAUSES)) for page in pages])
+    return Counted(
+        attempts,
+        {name: Histogram(tuple(row[:-2]), row[-2] / 1e6) for name, row in jobs.items() if any(row)},
+        {name: Histogram(tuple(row[:-1]), row[-1] / 1e3) for name, row in queues.items() if any(row)},
+        {name: row[-1] / 1e6 for name, row in jobs.items() if any(row)},
+        dict(zip(CAUSES, plain[len(PLAIN) :], strict=True)),
+        dict(zip(PLAIN, plain, strict=False)),
+    )  # fmt: skip
+
+
+def summed(rows: Sequence[Sequence[int]]) -> list[int]:
+    """Return the sums of columns."""
+    return [sum(column) for column in zip(*rows, strict=True)]

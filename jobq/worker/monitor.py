@@ -1,0 +1,271 @@
+"""The monitor process: it answers for the worker while the supervisor is busy, and reports what crashed.
+
+The supervisor has one thread, so it forks this process before the children. The process reads the memory that the
+worker's processes share. The supervisor sends it what died, one datagram each. It runs only if it has listeners, ends
+with the worker as its last process, and is started again if it dies.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
+
+import msgspec
+
+from jobq.client.clock import boot_ns
+from jobq.config import WorkerSettings
+from jobq.errors import ConfigError
+from jobq.jobs.crashes import ChildDeath, CrashReport, MonitorListener
+from jobq.jobs.forks import flush
+from jobq.worker import exit_codes, logger
+from jobq.worker.counters import Counters, Labels
+from jobq.worker.pool import BACKOFF_S, LONGEST_BACKOFF_S, PoolMember
+from jobq.worker.process import reseed
+from jobq.worker.recycle import resident_bytes
+from jobq.worker.shared_state import NEVER, Phase
+from jobq.worker.signals import die_with
+
+#: How long the monitor may take to send what is left.
+LEAVE_S = 2.0
+#: How often it looks whether the supervisor is there, where the kernel doesn't end it.
+LOOK_S = 1.0
+_IGNORED = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGALRM, signal.SIGUSR1,
+    signal.SIGUSR2,
+)  # fmt: skip
+_LARGEST = 1 << 16
+_LOOP_AT, _SERVER_AT, _FLAGS, _PIDS = range(4)
+_QUIET, _STOPPING = 1, 2
+
+
+class PoolState:
+    """What the supervisor writes for its monitor: when it last did something, whether it stops, pids of children."""
+
+    def __init__(self, count: int) -> None:
+        self._words = memoryview(mmap.mmap(-1, 8 * (_PIDS + count))).cast("q")
+        self.looped()
+
+    def looped(self, quiet: bool = False, stopping: bool = False) -> None:
+        """Note that the supervisor's loop has made another turn."""
+        self._words[_LOOP_AT] = boot_ns()
+        self._words[_FLAGS] = quiet * _QUIET + stopping * _STOPPING
+
+    def server_answered(self) -> None:
+        """Note that the server has answered all that it was asked."""
+        self._words[_SERVER_AT] = boot_ns()
+
+    def set_pid(self, index: int, pid: int) -> None:
+        """Note the child in this place of the pool, 0 for none."""
+        self._words[_PIDS + index] = pid
+
+    def pid(self, index: int) -> int:
+        """Return the child in this place of the pool, 0 for none."""
+        return self._words[_PIDS + index]
+
+    @property
+    def loop_age_s(self) -> float:
+        """Seconds since the supervisor's last turn."""
+        return max(0, boot_ns() - self._words[_LOOP_AT]) / 1e9
+
+    @property
+    def server_age_s(self) -> float:
+        """Seconds since the server answered, infinite if it never did."""
+        at = self._words[_SERVER_AT]
+        return max(0, boot_ns() - at) / 1e9 if at else float("inf")
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the worker takes nothing new until it is asked to continue."""
+        return bool(self._words[_FLAGS] & _QUIET)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the worker is about to leave."""
+        return bool(self._words[_FLAGS] & _STOPPING)
+
+
+class ChildView(NamedTuple):
+    """One living child. rss: bytes of resident memory. margin_s: until its first lease ends; None if nothing runs."""
+
+    place: int
+    pid: int
+    phase: Phase
+    running: int
+    rss: int
+    margin_s: float | None
+
+
+class PoolView:
+    """The worker as its monitor sees it. No method takes a lock or waits."""
+
+    def __init__(
+        self, settings: WorkerSettings, slots: int, state: PoolState, members: Sequence[PoolMember],
+        pages: Sequence[Counters],
+    ) -> None:  # fmt: skip
+        #: slots: jobs that the worker can run at the same time. pages: what its processes count.
+        self.settings, self.slots, self.state, self.pages = settings, slots, state, pages
+        self._members = members
+
+    def children(self) -> list[ChildView]:
+        """Return the living children."""
+        living = [(one, self.state.pid(one.index)) for one in self._members]
+        return [self._child(member, pid) for member, pid in living if pid]
+
+    def _child(self, member: PoolMember, pid: int) -> ChildView:
+        slots = member.slots
+        until = slots.deadline()
+        margin_s = None if until == NEVER else (until - boot_ns()) / 1e9
+        rss = resident_bytes(pid)
+        return ChildView(member.index, pid, slots.phase, slots.nrunning, rss, margin_s)
+
+
+class Monitor:
+    """The monitor process as the supervisor sees it. Without listeners it does nothing."""
+
+    def __init__(
+        self, listeners: Sequence[MonitorListener], settings: WorkerSettings, members: Sequence[PoolMember],
+        jobs: Sequence[str], slots: int,
+    ) -> None:  # fmt: skip
+        self._listeners = listeners
+        self.pid = 0
+        self._due_at, self._failures = 0.0, 0
+        self._outbox: socket.socket | None = None
+        self.state = PoolState(len(members))
+        labels = Labels.of([name for name, _ in settings.queues], jobs)
+        #: What the supervisor counts itself; None if nobody asks.
+        self.counters = Counters(labels) if listeners else None
+        pages = []
+        if self.counters is not None:
+            pages.append(self.counters)
+            for member in members:
+                member.counters = Counters(labels)
+                pages.append(member.counters)
+        self._pool = PoolView(settings, slots, self.state, members, pages)
+
+    def start(self, alive_write: int) -> None:
+        """Fork the process. alive_write: what it must not keep open. Raises ConfigError if a listener can't start."""
+        if self._listeners:
+            for listener in self._listeners:
+                listener.open()
+            self._fork(alive_write)
+
+    def look_after(self, alive_write: int) -> None:
+        """Start the process again if it died."""
+        if not self._listeners or (self.pid and not os.waitpid(self.pid, os.WNOHANG)[0]):
+            return
+        if self.pid:
+            self.pid = 0
+            self._due_at = time.monotonic() + min(LONGEST_BACKOFF_S, BACKOFF_S * 2**self._failures)
+            self._failures += 1
+            logger.warning("the monitor process died; it is started again")
+        if time.monotonic() < self._due_at:
+            return
+        try:
+            for listener in self._listeners:
+                listener.open()
+            self._fork(alive_write)
+        except (ConfigError, OSError) as error:
+            self._due_at = time.monotonic() + LONGEST_BACKOFF_S
+            logger.error("the monitor process can't start: %s", error)
+
+    def _fork(self, alive_write: int) -> None:
+        if self._outbox is not None:
+            self._outbox.close()
+        self._outbox, inbox = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._outbox.setblocking(False)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        parent = os.getpid()
+        try:
+            self.pid = os.fork()
+            if self.pid == 0:
+                os.close(alive_write)
+                self._outbox.close()
+                _monitor_main(self._listeners, self._pool, inbox, parent)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        inbox.close()
+        for listener in self._listeners:
+            listener.close()
+
+    def tell(self, report: ChildDeath | CrashReport) -> None:
+        """Pass a report on. If the process can't take it now, the report is lost, and the log says so."""
+        if self._outbox is None:
+            return
+        try:
+            self._outbox.send(msgspec.json.encode(report))
+        except OSError as error:
+            logger.warning("the report of a crash is lost: %s", error)
+
+    def leave(self) -> None:
+        """End the process, once it has sent what is left."""
+        if not self.pid or self._outbox is None:
+            return
+        try:
+            self._outbox.send(b"")
+        except OSError:
+            os.kill(self.pid, signal.SIGKILL)
+        until = time.monotonic() + LEAVE_S
+        while not os.waitpid(self.pid, os.WNOHANG)[0]:
+            if time.monotonic() >= until:
+                os.kill(self.pid, signal.SIGKILL)
+            time.sleep(0.005)
+        self.pid = 0
+        self._outbox.close()
+
+
+def _monitor_main(
+    listeners: Sequence[MonitorListener], pool: PoolView, inbox: socket.socket, parent: int
+) -> NoReturn:
+    code = exit_codes.FAILED
+    try:
+        die_with(parent)
+        reseed()
+        signal.set_wakeup_fd(-1)
+        for number in _IGNORED:
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        for listener in listeners:
+            listener.start(pool)
+        _receive(listeners, inbox, parent)
+        for listener in listeners:
+            _notify(listener.stop)
+        code = exit_codes.OK
+    except BaseException:
+        logger.exception("the monitor process fails")
+    finally:
+        try:
+            flush()
+        finally:
+            os._exit(code)
+
+
+def _receive(listeners: Sequence[MonitorListener], inbox: socket.socket, parent: int) -> None:
+    decode = msgspec.json.Decoder(ChildDeath | CrashReport).decode
+    while os.getppid() == parent:
+        if not select.select([inbox], [], [], LOOK_S)[0]:
+            continue
+        data = inbox.recv(_LARGEST)
+        if not data:
+            return
+        report = decode(data)
+        for listener in listeners:
+            if isinstance(report, ChildDeath):
+                _notify(listener.died, report)
+            else:
+                _notify(listener.crashed, report)
+
+
+def _notify(call: object, *arguments: object) -> None:
+    """Call a listener; an error of one must not keep the others from their report."""
+    assert callable(call)
+    try:
+        call(*arguments)
+    except Exception:
+        logger.exception("a listener of the monitor process fails")
