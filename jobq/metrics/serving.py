@@ -167,16 +167,17 @@ class PageServer(ThreadingMixIn, HTTPServer):
 class PageHandler(BaseHTTPRequestHandler):
     """One request. The connection closes after it."""
 
-    server: PageServer
     server_version, sys_version = "jobq", ""
     timeout = STEP_S
 
     def do_GET(self) -> None:
         """Answer with the page of this path."""
         asked = urlsplit(self.path)
-        page = self.server.pages.get(asked.path)
+        assert isinstance(self.server, PageServer)
+        pages = self.server.pages
+        page = pages.get(asked.path)
         if page is None:
-            known = " ".join(self.server.pages)
+            known = " ".join(pages)
             answer = Answer(f"no such page; there are {known}\n".encode(), 404)
         else:
             try:

@@ -42,7 +42,8 @@ with asyncio.Runner() as runner:
 
 #: Commands that go on until Ctrl-C, and what they write once they serve.
 SERVERS = {
-    r"jobq worker (?!.*--burst)": r" starts \d+ children|begins",
+    r"jobq worker (?!.*--check).*--health": r"probes and metrics at",
+    r"jobq worker (?!.*--(?:burst|check))": r" starts \d+ children|begins",
     r"uvicorn ": r"Uvicorn running on",
     # Both workers name their jobs, and each of three orders sends an invoice.
     r"honcho start": r"(?s)(shop\.invoice.*){5}",

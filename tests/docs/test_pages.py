@@ -110,7 +110,9 @@ def walk(server: Any, client: Any, redis: Any, tmp_path: Path) -> Iterator[Calla
     shell.env["PATH"] = f"{pip.parent}:{shell.env['PATH']}"
 
     def typed(page: str) -> Shell:
-        type_page(shell, (ROOT / page).read_text(), lambda text: not_run(page, text))
+        # Pages run side by side, so each has ports of its own.
+        text = (ROOT / page).read_text().replace("127.0.0.1:9464", f"127.0.0.1:{free_port()}")
+        type_page(shell, text, lambda text: not_run(page, text))
         return shell
 
     yield typed
