@@ -10,14 +10,14 @@ from jobq.metrics.serving import Answer, Endpoint, Page, PageRequest, PageServer
 from jobq.worker.monitor import PoolView
 from jobq.worker.shared_state import Phase
 
-#: A supervisor that has made no turn for so long hangs, or for a lease if that is longer.
+#: A supervisor whose loop made no turn for this time hangs; or for a lease if that is longer.
 HANGS_S = 10.0
-#: A server that hasn't answered for so many leases is away.
+#: Leases after which a server that doesn't answer is away.
 AWAY_LEASES = 2
 
 
 def why_dead(pool: PoolView) -> str:
-    """Return why the worker should be restarted; '' if it works. A lost server is no reason."""
+    """Return why the worker should be restarted; '' if it works. A lost server isn't a reason."""
     age_s = pool.state.loop_age_s
     if age_s < max(HANGS_S, pool.settings.lease_s):
         return ""

@@ -160,7 +160,7 @@ class PageServer(ThreadingMixIn, HTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what went wrong; a client that goes away early is no error."""
+        """Log what went wrong; a client that goes away early does no harm."""
         logger.debug("a request for metrics failed", exc_info=True)
 
 
