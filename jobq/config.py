@@ -22,6 +22,8 @@ PATIENCE_S, STAYING_PATIENCE_S = 2.0, 10.0
 VALID_S, LONGEST_VALID_S = 7 * 86_400.0, 366 * 86_400.0
 #: Bytes of one call, by default and at most.
 MAX_CONTENT, HARD_MAX_CONTENT = 256 * 1024, 1024 * 1024
+#: The servers that tests may connect to; jobq's pytest plugin sets it for the tests and what they start.
+TEST_SERVERS = "JOBQ_TEST_SERVERS"
 _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,40}")
 
 
@@ -327,6 +329,13 @@ def embedded_from_env(environ: Mapping[str, str] | None = None) -> bool | None:
             f"JOBQ_EMBEDDED={text!r} is neither 0 (forbid the embedded server) nor 1 (use it)"
         )
     return bool(int(text)) if text else None
+
+
+def servers_of_tests(environ: Mapping[str, str] | None = None) -> list[str] | None:
+    """JOBQ_TEST_SERVERS: the only URLs that may be connected to, `*` for any; None outside tests."""
+    env = os.environ if environ is None else environ
+    found = env.get(TEST_SERVERS)
+    return None if found is None else found.split()
 
 
 def lake_from_env(environ: Mapping[str, str] | None = None) -> str | None:

@@ -22,7 +22,7 @@ INNER = frozenset(
     for name in (
         "CHAOS_LEDGER", "CHAOS_LOOP", "CHAOS_RECORD",
         "AUDIT", "BURSTS", "CHAOS_JOBS", "LIMITS", "MODEL", "PAGES_DEADLINE", "REQUIRE_TOOLS", "SCHEDULES",
-        "TEST_LEDGER", "TOPIC_MESSAGES",
+        "TEST_LEDGER", "TEST_SERVERS", "TOPIC_MESSAGES",
     )
 )  # fmt: skip
 #: Every option of a command has a variable that begins with its name: JOBQ_WORKER_PROCESSES.

@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 from redis.connection import Connection, parse_url
 
+from jobq.config import servers_of_tests
 from jobq.errors import ConfigError, masked
 
 Host = tuple[str, int]
@@ -77,6 +78,30 @@ def _split(url: str) -> SplitResult:
             "[ as %5B, ] as %5D and @ as %40"
         )
     return parts
+
+
+def place(url: str) -> str:
+    """Where a server is: its URL without database, credentials and options."""
+    parts = urlsplit(url)
+    return (
+        f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path * (parts.scheme == 'unix')}"
+    )
+
+
+def refuse_outside_tests(url: str | None) -> None:
+    """Raise ConfigError in a test that is about to connect to a server that the tests didn't start.
+
+    url: None is the embedded server.
+    """
+    allowed = servers_of_tests()
+    if allowed is None or "*" in allowed:
+        return
+    if url is None or place(url) not in map(place, allowed):
+        shown = masked(url) if url else "the embedded server"
+        raise ConfigError(
+            f"under pytest, jobq connects only to servers of the tests, not to {shown}; use the fixture jobq, or "
+            "name the server: --jobq-url, jobq_servers in the ini file, or jobq.testing.allow_server(url)"
+        )
 
 
 def _kind(url: str, parts: SplitResult) -> tuple[str, str, str]:

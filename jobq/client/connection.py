@@ -85,8 +85,10 @@ class AttachedBuffer(Protocol):
 class Client:
     """Calls to one deployment in one namespace. Threads may share it, forked children too."""
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, clock: Callable[[], int] | None = None) -> None:
+        """`clock`: epoch ms for scripts, in place of the server's time; for tests."""
         self.settings = settings
+        self.clock = clock
         self.namespace = checked_name("namespace", settings.namespace)
         #: Which node serves a key.
         self.topology: Topology = topology(settings)
@@ -161,6 +163,8 @@ class Client:
 
     def clock_ms(self, near: str = "") -> int:
         """The server's clock, epoch ms; in a Cluster that of the node which serves the key `near`."""
+        if self.clock is not None:
+            return self.clock()
         seconds, microseconds = self.command("TIME", routed_by=near or None)
         return int(seconds) * 1000 + int(microseconds) // 1000
 

@@ -383,7 +383,9 @@ class ScriptCall(NamedTuple, Generic[T]):
 
 
 class Driver(Patience, Protocol):
-    """A blocking client."""
+    """A blocking client. clock: epoch ms for scripts, in place of the server's time."""
+
+    clock: Callable[[], int] | None
 
     def verb(self, script: Script) -> tuple[Argument, Argument]:
         """The first two words of a call of `script`."""
@@ -534,6 +536,43 @@ class BoundScript:
         )
 
 
+class TimedScript(BoundScript):
+    """A script of a client with a clock: where a caller leaves `now` to the server, this names the time."""
+
+    __slots__ = ("_clock",)
+
+    def __init__(
+        self,
+        client: Driver,
+        script: Script,
+        keys: Sequence[str],
+        call_key: str,
+        what: str,
+        clock: Callable[[], int],
+    ) -> None:
+        super().__init__(client, script, keys, call_key, what)
+        self._clock = clock
+
+    def state(self, values: Values, rest: Sequence[Argument] = ()) -> CallState:
+        """A call that is harmless to repeat."""
+        return super().state(self._timed(values), rest)
+
+    def numbered(
+        self,
+        caller: Caller,
+        values: Values,
+        rest: Sequence[Argument] = (),
+        more_keys: Sequence[str] = (),
+        tries: Tries | None = None,
+        fenced: bool = False,
+    ) -> CallState:
+        """The next numbered call of `caller`."""
+        return super().numbered(caller, self._timed(values), rest, more_keys, tries, fenced)
+
+    def _timed(self, values: Values) -> Values:
+        return {**values, "now": self._clock()} if values.get("now") == "" else values
+
+
 class BoundScripts(dict[str, BoundScript]):
     """The scripts of one area by name, each bound at first use to the keys of one name.
 
@@ -551,5 +590,11 @@ class BoundScripts(dict[str, BoundScript]):
     def __missing__(self, name: str) -> BoundScript:
         script = load(self._area, name)
         keys = [self._key(key) for key in script.keys if key != "last_call"]
-        bound = self[name] = BoundScript(self._client, script, keys, self._call_key, self._what)
+        client, call_key, what = self._client, self._call_key, self._what
+        clock = client.clock
+        if clock is None:
+            bound = BoundScript(client, script, keys, call_key, what)
+        else:
+            bound = TimedScript(client, script, keys, call_key, what, clock)
+        self[name] = bound
         return bound

@@ -25,6 +25,7 @@ from jobq.client.address import (
     Host,
     connection_options,
     parse,
+    refuse_outside_tests,
 )
 from jobq.client.runtime import runtime
 from jobq.config import ServerSettings
@@ -73,13 +74,18 @@ class Topology(Protocol):
 def topology(settings: ServerSettings) -> Topology:
     """The topology of the settings; without a URL, the embedded server."""
     if settings.url is None:
-        return Single(settings, lambda: runtime.start_server(settings))
+        return Single(settings, lambda: _embedded(settings))
     address = parse(settings.url)
     if address.kind == "sentinel":
         return Sentinel(settings, address)
     if address.kind == "cluster":
         return Cluster(settings, address)
     return Single(settings, lambda: address.plain)
+
+
+def _embedded(settings: ServerSettings) -> str:
+    refuse_outside_tests(None)
+    return runtime.start_server(settings)
 
 
 class _Opening:
@@ -90,7 +96,9 @@ class _Opening:
 
     def open(self, node: Hashable, *, blocking: bool = False) -> Connection:
         """A connection to `node`, not yet connected; `blocking`: reads on it never time out."""
-        make, options = connection_options(self._url(node))
+        url = self._url(node)
+        refuse_outside_tests(url)
+        make, options = connection_options(url)
         if blocking:
             options["socket_timeout"] = None
         connection: Connection = make(**self._options(options, node), retry=Retry(NoBackoff(), 0))

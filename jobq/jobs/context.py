@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from jobq.client.clock import wall
 from jobq.errors import CodecError, LeaseLostError, NoCurrentJobError
 from jobq.events import trace_id
 from jobq.jobs.codec import decode_any, encode_plain
@@ -66,7 +67,7 @@ class Call(msgspec.Struct, frozen=True, gc=False, eq=False):
     @property
     def age_s(self) -> float:
         """Seconds since the enqueue by the producer's and this host's clocks; 0 when it didn't say."""
-        return time.time() - self.enqueued_at / 1000 if self.enqueued_at else 0.0
+        return wall.s() - self.enqueued_at / 1000 if self.enqueued_at else 0.0
 
     @property
     def failures(self) -> int:

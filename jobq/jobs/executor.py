@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import resource
 import sys
-import time
 import types
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractContextManager
@@ -20,6 +19,7 @@ from typing import Any
 
 from msgspec import structs
 
+from jobq.client.clock import wall
 from jobq.errors import CodecError, ConfigError, JobAborted, JobTimeout
 from jobq.events import ago_ms, attempt_record, in_utc, trace_id
 from jobq.jobs.admission import arun_admitted, run_admitted
@@ -122,6 +122,8 @@ class Executor:
         self.checkpoint: Checkpoint | None = None
         #: Finds the dead message that a message about a death names.
         self.find_dead: FindDead | None = None
+        #: Called with the error of each attempt that failed.
+        self.on_failure: Callable[[Call, BaseException], object] | None = None
         self._rss_kib = 0
         self._runs = 0
 
@@ -137,7 +139,7 @@ class Executor:
             if self._seal is not None or content.startswith(MARK):
                 content = opened(self._seal, queue, message.mid, content)
             envelope = decode(content)
-            if self._seal is not None and 0 < envelope.not_after < time.time() * 1000:
+            if self._seal is not None and 0 < envelope.not_after < wall.ms():
                 until = in_utc(envelope.not_after)
                 why = (
                     f"the sealed call was valid until {until}; enqueue it again (JOBQ_CODEC_VALID)"
@@ -160,10 +162,7 @@ class Executor:
                 # Producers of earlier versions send no not_after and read unsealed results only.
                 self._seal is not None and envelope.not_after > 0,
             )
-            if (
-                envelope.options is not None
-                and 0 < envelope.options.expires_at < time.time() * 1000
-            ):
+            if envelope.options is not None and 0 < envelope.options.expires_at < wall.ms():
                 return self._sealed(
                     call, self._unrunnable.expired(call, envelope.options.expires_at)
                 )
@@ -360,6 +359,8 @@ class Executor:
     ) -> Ending:
         run_us = (perf_counter_ns() - started) // 1000
         self._measure_memory()
+        if self.on_failure is not None:
+            self.on_failure(call, error)
         figures = (run_us, cpu_ns // 1000, self._rss_kib, self.worker)
         ending = failed_ending(
             context, call, error, figures, lambda raised: _stops(raised, told_to_stop)

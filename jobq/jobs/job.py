@@ -16,6 +16,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from msgspec import UNSET, structs
 
+from jobq.client.clock import wall
 from jobq.client.runtime import runtime
 from jobq.errors import ConfigError
 from jobq.jobs.codec import CallEncoder, Overrides, encode
@@ -70,7 +71,7 @@ class Outgoing:
     def contents(self, queue: QueueLike) -> list[tuple[str | None, bytes]]:
         """The calls as bytes, each with its mid, if it must have a certain one."""
         job, server = self.job, queue.client.settings
-        now = time.time_ns() // 1_000_000
+        now = time.time_ns() // 1_000_000 + wall.ahead_ms
         name, mid, headers, overrides = job.name, self.mid, self.headers, job.travelling(now)
         limit = server.max_content
         unique = None if mid else job.unique
@@ -284,7 +285,7 @@ class Job(Generic[P, R]):
     ) -> tuple[str | None, bytes]:
         """The mid of one call, if it must have a certain one, and its bytes."""
         server = queue.client.settings
-        now = time.time_ns() // 1_000_000
+        now = time.time_ns() // 1_000_000 + wall.ahead_ms
         encoder = None if self.expires is not None else self._encoder
         if encoder is None or encoder.limit != server.max_content:
             headers = self.settings.get("headers")

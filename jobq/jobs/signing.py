@@ -10,12 +10,12 @@ from __future__ import annotations
 import binascii
 import hmac
 import os
-import time
 from base64 import b64decode, b64encode
 from functools import cache
 from typing import Any, Literal
 
 from jobq import extras
+from jobq.client.clock import wall
 from jobq.config import CodecSettings
 from jobq.errors import CodecError
 from jobq.jobs.codec import HARD_LIMIT, checked_size
@@ -60,7 +60,7 @@ class Seal:
 
         It may run until `valid_s` after it is due, by default now.
         """
-        not_after = int(max(due_ms, time.time() * 1000) + self.settings.valid_s * 1000)
+        not_after = int(max(due_ms, wall.ms()) + self.settings.valid_s * 1000)
         nonce = os.urandom(6).hex().encode()
         bounds = b',"not_after":%d,"nonce":"%b"}' % (not_after, nonce)
         sealed = self.close(queue, mid, call[:-1] + bounds)

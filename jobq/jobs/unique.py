@@ -6,7 +6,6 @@ So nothing can be left behind when a process dies.
 
 from __future__ import annotations
 
-import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
@@ -15,6 +14,7 @@ from typing import Any
 
 from msgspec.json import Encoder
 
+from jobq.client.clock import wall
 from jobq.durations import lasting
 from jobq.errors import CodecError, ConfigError, DuplicateError, JobqError
 from jobq.jobs.codec import check, decode
@@ -210,7 +210,7 @@ def _lives(receipt: Receipt[Any], queue: QueueLike) -> str:
     """Where the message is that a call was refused for, and since when if this user may read that."""
     status = receipt.existing_status
     if status == "done-with-backoff":
-        left_s = max(0.0, queue.status(receipt.mid).not_before / 1000 - time.time())
+        left_s = max(0.0, queue.status(receipt.mid).not_before / 1000 - wall.s())
         return f"ran already, and is refused for another {lasting(left_s)}"
     since = _queued_since(receipt.mid, queue)
     verb = "runs" if status.startswith("locked") else "waits"
@@ -224,5 +224,5 @@ def _queued_since(mid: str, queue: QueueLike) -> str:
         enqueued_at = decode(content).enqueued_at if content else 0
     except JobqError:  # no right to read it, or it is sealed
         enqueued_at = 0
-    passed_s = max(0.0, time.time() - enqueued_at / 1000)
+    passed_s = max(0.0, wall.s() - enqueued_at / 1000)
     return f" (queued since {lasting(passed_s)})" if enqueued_at else ""

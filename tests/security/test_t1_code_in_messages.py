@@ -44,6 +44,7 @@ IMPORTERS = {
     "cli/options.py",
     "jobs/middleware.py",
     "observe/sentry_spans.py",
+    "testing/__init__.py",
     "worker/async_runner.py",
 }
 

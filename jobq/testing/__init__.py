@@ -1,0 +1,35 @@
+"""Test jobs on a private server with a clock that moves: for pytest a plugin, for other frameworks `kit()`.
+
+Names load at first use: pytest loads the plugin in every project where jobq is installed.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jobq.testing.attempts import Ran
+    from jobq.testing.draining import Drained
+    from jobq.testing.harness import Kit
+    from jobq.testing.plain import kit, kit_for, run_job, running
+    from jobq.testing.servers import allow_server
+    from jobq.testing.waiting import EnqueuedCall
+
+__all__ = [
+    "Drained", "EnqueuedCall", "Kit", "Ran", "allow_server", "kit", "kit_for", "run_job", "running",
+]  # fmt: skip
+
+_HOME = {
+    "Drained": "draining", "EnqueuedCall": "waiting", "Kit": "harness", "Ran": "attempts", "allow_server": "servers",
+    "kit": "plain", "kit_for": "plain", "run_job": "plain", "running": "plain",
+}  # fmt: skip
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            raise AttributeError(f"module 'jobq.testing' has no attribute {name!r}")
+        found = getattr(import_module(f"jobq.testing.{_HOME[name]}"), name)
+        globals()[name] = found
+        return found

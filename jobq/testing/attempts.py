@@ -1,0 +1,201 @@
+"""One attempt of a job, as a worker runs it, without a server: real codec, executor, middleware, policy, timeouts."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, NamedTuple, TypedDict
+
+from msgspec import structs
+
+from jobq.client.clock import boot_ns, wall
+from jobq.config import duration_s
+from jobq.durations import Duration
+from jobq.errors import ConfigError
+from jobq.jobs.codec import encode
+from jobq.jobs.context import Call
+from jobq.jobs.executor import Executor
+from jobq.jobs.job import Job
+from jobq.jobs.registry import Registry
+from jobq.queue.types import LEASE_S, Ending, Message
+from jobq.testing.draining import WORKER, arun_call, run_call, soft_timeout
+from jobq.testing.recording import recorded
+from jobq.testing.waiting import EnqueuedCall
+
+#: What a message without a mid of its own is called.
+MID = "test-mid"
+
+
+class AttemptFacts(TypedDict, total=False):
+    """What an attempt knows of itself.
+
+    attempt: its number, from 1. crashes: how many of those before it ended with their process. waited: how long ago the
+    call was enqueued. lease_left: how long until its lease ends. checkpoint: what the attempt before kept.
+    """
+
+    attempt: int
+    crashes: int
+    mid: str
+    queue: str
+    generation: str
+    fence: int
+    headers: Mapping[str, str]
+    waited: Duration
+    lease_left: Duration
+    checkpoint: str
+
+
+class Ran(NamedTuple):
+    """What became of one attempt.
+
+    outcome: done, retry, dead, snooze, hold, expired or unknown. value: what the job returned. error: what it raised.
+    retry_in: seconds until it runs again; None if it doesn't. reason: why it is dead. progress: what it reported. logs:
+    records that were logged while it ran. enqueued: the calls that it enqueued.
+    """
+
+    outcome: str
+    value: Any = None
+    error: BaseException | None = None
+    retry_in: float | None = None
+    reason: str = ""
+    progress: tuple[str, ...] = ()
+    logs: tuple[logging.LogRecord, ...] = ()
+    enqueued: tuple[EnqueuedCall, ...] = ()
+
+
+class Attempts:
+    """Runs single attempts of such a kind."""
+
+    def __init__(self, registry: Registry, facts: AttemptFacts) -> None:
+        unknown = facts.keys() - AttemptFacts.__annotations__.keys()
+        if unknown:
+            raise ConfigError(
+                f"an attempt has no {min(unknown)!r}; it has {', '.join(AttemptFacts.__annotations__)}"
+            )
+        self._registry, self._facts = registry, facts
+        self._progress: list[str] = []
+        self._errors: list[BaseException] = []
+        self._values: list[Any] = []
+
+    def run(self, job: Job[..., Any], *args: Any, **kwargs: Any) -> Ran:
+        """Run the job once."""
+        executor, message = self._prepared(job, args, kwargs)
+        with _logged() as logs, recorded() as calls:
+            call = self._resolved(executor, message)
+            ending = run_call(executor, call) if isinstance(call, Call) else call
+        return self._ran(ending, logs, calls)
+
+    async def arun(self, job: Job[..., Any], *args: Any, **kwargs: Any) -> Ran:
+        """Run the job once: an async job on this event loop, a sync job in a thread."""
+        executor, message = self._prepared(job, args, kwargs)
+        with _logged() as logs, recorded() as calls:
+            call = self._resolved(executor, message)
+            ending = await arun_call(executor, call) if isinstance(call, Call) else call
+        return self._ran(ending, logs, calls)
+
+    def _prepared(
+        self, job: Job[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Executor, Message]:
+        job.check_arguments(args, kwargs)
+        self._progress, self._errors, self._values = [], [], []
+        facts = self._facts
+        lease_end = boot_ns() / 1e9 + duration_s(facts.get("lease_left", LEASE_S))
+        executor = Executor(
+            self._registry if job.name in self._registry else only(job), worker=WORKER, soft_timeout=soft_timeout,
+            report_progress=self._report, lease_deadline=lambda: lease_end,
+        )  # fmt: skip
+        kept = [facts.get("checkpoint", "")]
+        executor.checkpoint = lambda queue, mid, token, value: keep(kept, value)
+        executor.on_failure = lambda call, error: self._errors.append(error)
+        now = wall.ms()
+        enqueued_at = now - round(duration_s(facts.get("waited", 0)) * 1000)
+        headers = {**(job.settings.get("headers") or {}), **facts.get("headers", {})}
+        content = encode(job.name, args, kwargs, enqueued_at, headers, job.travelling(enqueued_at))
+        attempt = facts.get("attempt", 1)
+        message = Message(
+            facts.get("mid", MID), content, attempt, facts.get("crashes", 0), facts.get("fence", attempt),
+            facts.get("generation", "generation"), f"token.{attempt}", now,
+        )  # fmt: skip
+        return executor, message
+
+    def _resolved(self, executor: Executor, message: Message) -> Call | Ending:
+        queue = self._facts.get("queue", "test")
+        call = executor.resolve(queue, message)
+        return observed(call, self._values.append) if isinstance(call, Call) else call
+
+    def _report(self, queue: str, mid: str, token: str, text: str) -> bool:
+        self._progress.append(text)
+        return True
+
+    def _ran(self, ending: Ending, logs: list[logging.LogRecord], calls: list[EnqueuedCall]) -> Ran:
+        again = ending.outcome in ("retry", "snooze", "hold", "unknown")
+        return Ran(
+            ending.outcome,
+            self._values[-1] if self._values and ending.outcome == "done" else None,
+            self._errors[-1] if self._errors else None,
+            ending.backoff if again else None, ending.reason,
+            tuple(self._progress), tuple(logs), tuple(calls),
+        )  # fmt: skip
+
+
+def observed(call: Call, take: Callable[[Any], object]) -> Call:
+    """The same call, which hands on what the function returns, and asks no limit."""
+    job = copy.copy(call.job)
+    job.limits = ()
+    function = job.function
+    if job.is_async:
+
+        @wraps(function)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            value = await function(*args, **kwargs)
+            take(value)
+            return value
+
+        job.function = awaited
+    else:
+
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            value = function(*args, **kwargs)
+            take(value)
+            return value
+
+        job.function = called
+    return structs.replace(call, job=job)
+
+
+def only(job: Job[..., Any]) -> Registry:
+    """A registry of this job alone, with the middleware of its own."""
+    registry = Registry()
+    registry.middleware = job.middleware
+    registry.add(job)
+    return registry
+
+
+def keep(kept: list[str], value: str) -> str:
+    """Keep a checkpoint in a list of one, or read it if the value is empty."""
+    if value:
+        kept[0] = value
+    return kept[0]
+
+
+class _Gather(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@contextmanager
+def _logged() -> Iterator[list[logging.LogRecord]]:
+    root, handler = logging.getLogger(), _Gather()
+    root.addHandler(handler)
+    try:
+        yield handler.records
+    finally:
+        root.removeHandler(handler)

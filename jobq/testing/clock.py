@@ -1,0 +1,71 @@
+"""The clock of tests: jobq and its scripts go by it, and it moves without anyone waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from jobq.client.clock import wall
+from jobq.client.connection import Client
+from jobq.config import duration_s
+from jobq.durations import Duration
+from jobq.errors import ConfigError
+from jobq.queue.directory import queue_names
+from jobq.queue.keys import prefix, result
+
+#: Keys that one SCAN looks at.
+SCANNED = 1_000
+
+
+class KitClock:
+    """The time by which jobq goes in this process and at its server. It follows freezegun and time-machine.
+
+    It starts at the time of the host. Keys that the server itself removes after a while, such as results, go by the
+    server's clock; see `expire_results`.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        #: Refuses a move while something runs that can't follow.
+        self.guard: Callable[[], None] = bool  # type: ignore[assignment]
+
+    def now(self) -> datetime:
+        """The time, in UTC."""
+        return datetime.fromtimestamp(wall.ms() / 1000, UTC)
+
+    def move(self, by: Duration) -> None:
+        """Move it forward: 30, "5m", a timedelta."""
+        seconds = duration_s(by)
+        if seconds < 0:
+            raise ConfigError(
+                f"the clock can't go back by {-seconds:g} s; give a positive duration"
+            )
+        self._to(wall.ms() + round(seconds * 1000))
+
+    def move_to(self, at: datetime | float) -> None:
+        """Move it forward to a datetime with a zone, or to epoch seconds."""
+        if isinstance(at, datetime):
+            if at.tzinfo is None:
+                raise ConfigError(f"{at!r} has no time zone; use datetime(…, tzinfo=timezone.utc)")
+            at = at.timestamp()
+        if at * 1000 < wall.ms():
+            raise ConfigError(f"{at:.3f} is before {wall.ms() / 1000:.3f}; the clock can't go back")
+        self._to(round(at * 1000))
+
+    def expire_results(self) -> int:
+        """Delete all stored results, as if their time were over; return how many there were."""
+        gone = 0
+        for name in queue_names(self._client):
+            pattern, cursor = result(prefix(self._client.namespace, name), "*"), b"0"
+            while True:
+                cursor, found = self._client.command(
+                    "SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED, routed_by=pattern
+                )
+                gone += self._client.command("DEL", *found) if found else 0
+                if cursor == b"0":
+                    break
+        return gone
+
+    def _to(self, at_ms: int) -> None:
+        self.guard()
+        wall.ahead_ms += at_ms - wall.ms()

@@ -1,0 +1,278 @@
+"""Runs what waits in the queues, here and now, as a worker would: dequeue, decode, run, finish."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
+
+from jobq.client.clock import wall
+from jobq.client.connection import Client
+from jobq.errors import (
+    CodecError,
+    ConfigError,
+    Dead,
+    JobFailedError,
+    JobNotFoundError,
+    JobTimeout,
+    Outcome,
+)
+from jobq.jobs.context import Call
+from jobq.jobs.executor import Executor
+from jobq.jobs.registry import Registry
+from jobq.jobs.signing import seal_of
+from jobq.queue.directory import queue_names
+from jobq.queue.queue import Queue
+from jobq.queue.types import DAY_S, DeadMessage, Ending, Message
+from jobq.testing.clock import KitClock
+from jobq.testing.waiting import waiting
+
+T = TypeVar("T")
+#: What calls that are run here show as their worker.
+WORKER = "tests"
+
+
+class Drained(NamedTuple):
+    """What a drain did: attempts that were done, that failed and are retried, and messages that are dead or expired.
+
+    left: messages that still wait.
+    """
+
+    done: int = 0
+    failed: int = 0
+    dead: int = 0
+    left: int = 0
+    expired: int = 0
+
+
+class DrainPlan(NamedTuple):
+    """What to drain. See Kit.drain."""
+
+    queues: tuple[str, ...] | None = None
+    delayed: bool = False
+    retries: bool = True
+    raises: bool = True
+    limit: int = 10_000
+
+
+class Draining:
+    """Runs the messages of one client's queues with the jobs of one registry."""
+
+    def __init__(self, client: Client, registry: Registry, clock: KitClock) -> None:
+        self._client, self._registry, self._clock = client, registry, clock
+        self._error: BaseException | None = None
+        #: Messages that wait because an attempt here said so.
+        self._returned: set[str] = set()
+        self.executor = Executor(
+            registry, worker=WORKER, soft_timeout=soft_timeout, seal=seal_of(client),
+            report_progress=lambda queue, mid, token, text: self._queue(queue).progress(mid, token, text),
+        )  # fmt: skip
+        self.executor.checkpoint = lambda queue, mid, token, value: self._queue(queue).checkpoint(
+            mid, token, value
+        )
+        self.executor.find_dead = self._find_dead
+        self.executor.on_failure = self._on_failure
+
+    def nested(self) -> Draining:
+        """One for a drain within this one."""
+        return Draining(self._client, self._registry, self._clock)
+
+    def run(self, plan: DrainPlan) -> Drained:
+        """Drain. Raises the error of a job if the plan says so."""
+        steps = self._steps(plan)
+        try:
+            call = next(steps)
+            while True:
+                try:
+                    ending = run_call(self.executor, call)
+                except BaseException as error:
+                    steps.throw(error)
+                    raise
+                call = steps.send(ending)
+        except StopIteration as end:
+            drained: Drained = end.value
+            return drained
+
+    async def arun(self, plan: DrainPlan) -> Drained:
+        """Drain on this event loop; sync jobs run in threads."""
+        steps = self._steps(plan)
+        try:
+            call = next(steps)
+            while True:
+                try:
+                    ending = await arun_call(self.executor, call)
+                except BaseException as error:
+                    steps.throw(error)
+                    raise
+                call = steps.send(ending)
+        except StopIteration as end:
+            drained: Drained = end.value
+            return drained
+
+    def _steps(self, plan: DrainPlan) -> Generator[Call, Ending, Drained]:
+        """The calls to run, in turn; takes how each ended."""
+        counted = {"done": 0, "failed": 0, "dead": 0, "expired": 0}
+        nran = 0
+        while True:
+            names = list(plan.queues or queue_names(self._client))
+            self._note_on_dead(names)
+            ran = False
+            for queue in map(self._queue, names):
+                while (message := self._next(queue)) is not None:
+                    ran, nran = True, nran + 1
+                    if nran > plan.limit:
+                        raise ConfigError(
+                            f"{plan.limit:,} attempts have run and messages still come; if that is right, give limit="
+                        )
+                    ending = yield from self._attempt(queue, message, plan)
+                    word = _COUNTED.get(ending.outcome)
+                    if word:
+                        counted[word] += 1
+            if not ran and not self._jump(names, plan):
+                left = sum(len(waiting(self._client, name)) for name in names)
+                return Drained(left=left, **counted)
+
+    def _next(self, queue: Queue) -> Message | None:
+        # A debugger may hold a job up for long.
+        found = queue.dequeue(1, lease=DAY_S).messages
+        return found[0] if found else None
+
+    def _attempt(
+        self, queue: Queue, message: Message, plan: DrainPlan
+    ) -> Generator[Call, Ending, Ending]:
+        self._error = None
+        call = self.executor.resolve(queue.name, message)
+        try:
+            ending = (yield call) if isinstance(call, Call) else call
+        except BaseException:
+            queue.release([(message.mid, message.token)])
+            raise
+        error, self._error = self._error, None
+        queue.finish([ending])
+        if ending.outcome in _RETURNING:
+            self._returned.add(message.mid)
+        if plan.raises:
+            self._raise(queue.name, call, ending, error)
+        return ending
+
+    def _raise(
+        self, queue: str, call: Call | Ending, ending: Ending, error: BaseException | None
+    ) -> None:
+        if error is not None and (not isinstance(error, Outcome) or isinstance(error, Dead)):
+            raise error
+        if isinstance(call, Call):
+            if ending.outcome == "dead" and error is None:
+                raise JobFailedError(f"{call.job.name} {ending.mid} is dead: {ending.reason}")
+        elif ending.outcome == "unknown":
+            raise JobNotFoundError(
+                f"{ending.mid} of queue {queue} names a job that isn't registered here; import its module"
+            )
+        elif ending.outcome == "dead":
+            raise CodecError(f"{ending.mid} of queue {queue} can't run: {ending.reason}")
+
+    def _jump(self, names: Iterable[str], plan: DrainPlan) -> bool:
+        """Move the clock to the next moment at which something that this plan covers may run; False for none."""
+        now = wall.ms()
+        moments = [at for name in names for at in self._moments(name, plan) if at > now]
+        if not moments:
+            return False
+        self._clock.move_to(min(moments) / 1000)
+        return True
+
+    def _moments(self, name: str, plan: DrainPlan) -> Iterator[int]:
+        queue = self._queue(name)
+        if queue.admin.counts().paused:
+            return
+        for call in waiting(self._client, name):
+            again = call.attempts > 0 or call.mid in self._returned
+            if call.due and (plan.retries if again else plan.delayed):
+                yield round(call.due * 1000)
+        if plan.retries or plan.delayed:
+            for row in queue.admin.every_key():
+                if row.waiting:
+                    yield max(row.held_until, row.starts_at)
+
+    def _note_on_dead(self, names: Iterable[str]) -> None:
+        if any(job.on_dead is not None for job in self._registry):
+            for name in names:
+                self._queue(name).admin.call_on_dead()
+
+    def _queue(self, name: str) -> Queue:
+        return Queue(name, self._client)
+
+    def _find_dead(self, queue: str, dead_id: str) -> DeadMessage | None:
+        found = self._queue(queue).admin.dead(mid=dead_id)
+        return found[0] if found and found[0].dead_id == dead_id else None
+
+    def _on_failure(self, call: Call, error: BaseException) -> None:
+        self._error = error
+
+
+_COUNTED = {"done": "done", "retry": "failed", "dead": "dead", "expired": "expired"}
+_RETURNING = frozenset(("retry", "snooze", "hold", "release", "unknown"))
+
+
+def run_call(executor: Executor, call: Call) -> Ending:
+    """Run a call to its outcome; an async job on an event loop of its own."""
+    if not call.job.is_async:
+        return executor.run(call)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(executor.arun(call))
+    return in_thread(lambda: asyncio.run(executor.arun(call)))
+
+
+async def arun_call(executor: Executor, call: Call) -> Ending:
+    """Run a call to its outcome; a sync job in a thread."""
+    if call.job.is_async:
+        return await executor.arun(call)
+    return await asyncio.to_thread(executor.run, call)
+
+
+def in_thread(function: Callable[[], T]) -> T:
+    """The result of a function that runs in a thread, with this thread's context variables."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            results.append(context.run(function))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+@contextmanager
+def soft_timeout(seconds: float) -> Iterator[None]:
+    """Raise JobTimeout here after so many seconds, in the main thread; other threads run without a timeout.
+
+    A timer that was set before, such as that of pytest-timeout, goes on afterwards.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(*_: object) -> None:
+        raise JobTimeout(f"ran past its timeout of {seconds:g} s")
+
+    handler = signal.signal(signal.SIGALRM, ring)
+    before, every = signal.setitimer(signal.ITIMER_REAL, max(0.001, seconds))
+    try:
+        yield
+    finally:
+        left = signal.setitimer(signal.ITIMER_REAL, 0)[0]
+        signal.signal(signal.SIGALRM, handler)
+        if before:
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, before - (seconds - left)), every)

@@ -1,0 +1,352 @@
+"""The kit: an empty server, its clock, and what a test asks of the queues there."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Literal, Self, Unpack, get_args
+
+from jobq.client.clock import wall
+from jobq.client.connection import set_default_client
+from jobq.client.runtime import runtime
+from jobq.config import duration_s, settings_from_env
+from jobq.durations import Duration
+from jobq.errors import ConfigError
+from jobq.jobs.job import Job
+from jobq.jobs.middleware import everywhere
+from jobq.jobs.registry import Registry, default_registry
+from jobq.queue.directory import queue_names, register_queues
+from jobq.queue.queue import Queue
+from jobq.schedules.declared import declared_in
+from jobq.schedules.scheduler import Scheduler
+from jobq.testing.attempts import AttemptFacts, Attempts, Ran
+from jobq.testing.clock import KitClock
+from jobq.testing.draining import Drained, Draining, DrainPlan
+from jobq.testing.forked import POLL_S, ForkedWorker, worker_settings
+from jobq.testing.matching import Expectations, Expected, checked, listing
+from jobq.testing.servers import connected
+from jobq.testing.waiting import EnqueuedCall, dead, waiting
+
+#: What becomes of a call that a test enqueues: it waits; it runs at once; a worker process runs it.
+Mode = Literal["fake", "inline", "worker"]
+#: How deep inline calls may enqueue one another.
+DEEPEST = 50
+#: How far the clock may be from the server's for a worker to run.
+APART_S = 2.0
+PATIENCE_S = 10.0
+
+
+class Kit:
+    """One test's view of an empty server. Enter it, or call `close` at the end.
+
+    registry: whose jobs run here. strict: leftover messages fail the test.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        mode: Mode = "fake",
+        strict: bool = False,
+        registry: Registry = default_registry,
+    ) -> None:
+        settings = replace(
+            settings_from_env({**os.environ, "JOBQ_URL": url}),
+            patience_s=PATIENCE_S, functions=False, outage_buffer=0,
+        )  # fmt: skip
+        self.url, self.strict, self.registry = url, strict, registry
+        self._before = (runtime.default, os.environ.get("JOBQ_URL"))
+        wall.ahead_ms = 0
+        self.client = connected(settings, wall.ms)
+        #: Moves the time.
+        self.clock = KitClock(self.client)
+        self.clock.guard = self._check_movable
+        self._worker: ForkedWorker | None = None
+        self._inline: _Inline | None = None
+        self._modes: list[Mode] = []
+        self.client.command("FLUSHDB", "SYNC", routed_by="")
+        _forget_servers()
+        set_default_client(self.client)
+        os.environ["JOBQ_URL"] = url
+        self._closed = False
+        try:
+            self._enter(mode)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what runs, and restore the default client, the environment and the time. AssertionError if `strict`."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            while self._modes:
+                self._leave()
+            left = self.all_enqueued() if self.strict else []
+        finally:
+            default, url = self._before
+            set_default_client(default)
+            if url is None:
+                os.environ.pop("JOBQ_URL", None)
+            else:
+                os.environ["JOBQ_URL"] = url
+            wall.ahead_ms = 0
+            _forget_servers()
+            self.client.close()
+        if left:
+            shown = "\n".join(f"  {call!r}" for call in left[:5])
+            raise AssertionError(f"{len(left)} calls are left at the end of the test:\n{shown}")
+
+    # Modes.
+
+    @contextmanager
+    def mode(self, mode: Mode) -> Iterator[None]:
+        """Within this, have calls wait ("fake"), run at once ("inline") or be run by a worker process ("worker")."""
+        self._enter(mode)
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def _enter(self, mode: Mode) -> None:
+        if mode not in get_args(Mode):
+            raise ConfigError(f"mode {mode!r} is unknown; use {', '.join(get_args(Mode))}")
+        if mode == "worker":
+            self._start_worker(1, None)
+        self._modes.append(mode)
+        self._set_inline()
+
+    def _leave(self) -> None:
+        if self._modes.pop() == "worker":
+            self._stop_worker()
+        self._set_inline()
+
+    def _set_inline(self) -> None:
+        if self._inline is not None:
+            everywhere.remove(self._inline)
+            self._inline = None
+        if self._modes and self._modes[-1] == "inline":
+            self._inline = _Inline(self._draining())
+            everywhere.add(self._inline)
+
+    @contextmanager
+    def worker(
+        self, processes: int = 1, *, queues: Sequence[str] | None = None, **settings: Any
+    ) -> Iterator[ForkedWorker]:
+        """Run a real worker, forked from this process; `wait` on it. It goes by the server's clock.
+
+        settings: those of jobq.config.WorkerSettings, such as concurrency and lease_s.
+        """
+        yield self._start_worker(processes, queues, **settings)
+        self._stop_worker()
+
+    def _start_worker(
+        self, processes: int, queues: Sequence[str] | None, **settings: Any
+    ) -> ForkedWorker:
+        if self._worker is not None:
+            raise ConfigError("a worker runs already; give it more processes=")
+        seconds, _ = self.client.command("TIME")
+        if abs(wall.s() - int(seconds)) > APART_S:
+            raise ConfigError(
+                "a worker goes by the server's clock, and this test has moved or frozen its own; use drain()"
+            )
+        names = tuple(
+            queues or sorted({job.queue for job in self.registry} | set(queue_names(self.client)))
+        )
+        self._worker = ForkedWorker(
+            self.client.settings, self.registry, worker_settings(processes, names, **settings)
+        )
+        return self._worker
+
+    def _stop_worker(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.stop()
+
+    def _check_movable(self) -> None:
+        if self._worker is not None:
+            raise ConfigError(
+                "a worker runs, which goes by the server's clock; move the clock before or after it"
+            )
+
+    # Running.
+
+    def drain(
+        self,
+        queues: str | Sequence[str] | None = None,
+        *,
+        delayed: bool = False,
+        retries: bool = True,
+        raises: bool = True,
+        limit: int = 10_000,
+    ) -> Drained:
+        """Run what waits until nothing is left that may run, with all that these calls enqueue.
+
+        delayed: also what is due later. The clock jumps to each time. retries: also what has to wait for a retry, a
+        snooze, a key or a limit. raises: raise the first error of a job, once its outcome is stored; without it errors
+        are only counted. limit: attempts. Inside an event loop await `adrain`.
+        """
+        return self._draining().run(_plan(queues, delayed, retries, raises, limit))
+
+    async def adrain(
+        self,
+        queues: str | Sequence[str] | None = None,
+        *,
+        delayed: bool = False,
+        retries: bool = True,
+        raises: bool = True,
+        limit: int = 10_000,
+    ) -> Drained:
+        """`drain` in which async jobs run on this event loop, and sync jobs in threads."""
+        return await self._draining().arun(_plan(queues, delayed, retries, raises, limit))
+
+    def _draining(self) -> Draining:
+        return Draining(self.client, self.registry, self.clock)
+
+    def tick(self) -> None:
+        """Enqueue what schedules owe by now, as each worker does. The first call declares them, and they start then."""
+        names = sorted({*declared_in(self.registry), *queue_names(self.client)})
+        if names:
+            register_queues(self.client, names)
+        queues = [Queue(name, self.client) for name in names]
+        Scheduler(queues, self.registry, share=lambda: 0.0, now=wall.ms).run(_ask)
+
+    def run_job(self, job: Job[..., Any], *args: Any, **kwargs: Any) -> Ran:
+        """Run one call as a worker runs a first attempt, without a server."""
+        return Attempts(self.registry, AttemptFacts()).run(job, *args, **kwargs)
+
+    def running(self, **facts: Unpack[AttemptFacts]) -> Attempts:
+        """`running(attempt=3).run(job, …)`: run one call as such an attempt, without a server."""
+        return Attempts(self.registry, facts)
+
+    # Assertions.
+
+    def all_enqueued(self, queue: str | None = None) -> list[EnqueuedCall]:
+        """All calls that wait: ready, delayed, or for a retry. What has run is no longer among them."""
+        return waiting(self.client, queue)
+
+    def all_dead(self, queue: str | None = None) -> list[EnqueuedCall]:
+        """All dead calls, newest first in each queue."""
+        return dead(self.client, queue)
+
+    def assert_enqueued(
+        self,
+        job: Job[..., Any] | str | None = None,
+        *,
+        count: int | None = None,
+        within: Duration | None = None,
+        **expected: Unpack[Expectations],
+    ) -> list[EnqueuedCall]:
+        """Assert that such a call waits; return those that do.
+
+        args, kwargs: compared by the names of the function's parameters; what isn't given doesn't matter. A value may
+        be a function of it, or unittest.mock.ANY; a dict may have more items. delay, at: met within a second. count:
+        exactly that many. within: wait this long for it, for what another process enqueues.
+        """
+        wanted = checked(Expected(job, **expected))
+        return _assert(wanted, self.all_enqueued, count, within, "enqueued")
+
+    def refute_enqueued(
+        self,
+        job: Job[..., Any] | str | None = None,
+        *,
+        within: Duration | None = None,
+        **expected: Unpack[Expectations],
+    ) -> None:
+        """Assert that no such call waits, nor comes within a time."""
+        wanted = checked(Expected(job, **expected))
+        deadline = time.monotonic() + (0 if within is None else duration_s(within))
+        while True:
+            found = [call for call in self.all_enqueued() if not wanted.distance(call)]
+            if found:
+                shown = "\n".join(f"  {call!r}" for call in found[:5])
+                raise AssertionError(f"{len(found)} calls match {wanted}:\n{shown}")
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(POLL_S)
+
+    def assert_dead(
+        self,
+        job: Job[..., Any] | str | None = None,
+        *,
+        count: int | None = None,
+        within: Duration | None = None,
+        **expected: Unpack[Expectations],
+    ) -> list[EnqueuedCall]:
+        """Assert that such a call is dead; return those that are. reason: a part of its reason."""
+        wanted = checked(Expected(job, **expected))
+        return _assert(wanted, self.all_dead, count, within, "dead")
+
+
+class _Inline:
+    """Middleware that runs what was just enqueued."""
+
+    def __init__(self, draining: Draining) -> None:
+        self._draining = draining
+        self._local = threading.local()
+
+    def enqueue(self, outgoing: Any, following: Callable[[Any], Any]) -> Any:
+        """Enqueue, then run what is ready; delayed calls and retries wait."""
+        receipts = following(outgoing)
+        depth = getattr(self._local, "depth", 0)
+        if depth >= DEEPEST:
+            raise ConfigError(
+                f"inline calls enqueue one another more than {DEEPEST} deep; use drain()"
+            )
+        self._local.depth = depth + 1
+        try:
+            self._draining.nested().run(DrainPlan((outgoing.queue,), retries=False))
+        finally:
+            self._local.depth = depth
+        return receipts
+
+
+def _plan(
+    queues: str | Sequence[str] | None, delayed: bool, retries: bool, raises: bool, limit: int
+) -> DrainPlan:
+    names = (queues,) if isinstance(queues, str) else None if queues is None else tuple(queues)
+    return DrainPlan(names, delayed, retries, raises, limit)
+
+
+def _assert(
+    wanted: Expected,
+    calls: Callable[[], list[EnqueuedCall]],
+    count: int | None,
+    within: Duration | None,
+    what: str,
+) -> list[EnqueuedCall]:
+    deadline = time.monotonic() + (0 if within is None else duration_s(within))
+    while True:
+        present = calls()
+        found = [call for call in present if not wanted.distance(call)]
+        if found if count is None else len(found) == count:
+            return found
+        if time.monotonic() >= deadline:
+            number = "no" if not found else f"{len(found)}"
+            exact = "" if count is None else f", {count} expected"
+            raise AssertionError(
+                f"{number} {what} call matches {wanted}{exact}\n{listing(wanted, present, what)}"
+            )
+        time.sleep(POLL_S)
+
+
+def _ask(index: int, call: Callable[[], object]) -> bool:
+    call()
+    return True
+
+
+def _forget_servers() -> None:
+    """Forget what this process has listed: the server is another one, or empty."""
+    runtime.listed.clear()
+    runtime.listed_topics.clear()

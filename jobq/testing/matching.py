@@ -1,0 +1,183 @@
+"""Whether a call is the one that a test expects, and what differs where it isn't."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, TypedDict
+
+import msgspec
+
+from jobq.config import duration_s
+from jobq.durations import Duration
+from jobq.errors import ConfigError
+from jobq.jobs.job import Job
+from jobq.testing.waiting import EnqueuedCall
+
+#: How exactly a time must be met.
+CLOSE_S = 1.0
+#: Calls that an error lists.
+MOST_LISTED = 5
+#: What a difference in the job's name weighs: a call of another job is further away than any call of this one.
+OTHER_JOB = 100
+
+
+class Expectations(TypedDict, total=False):
+    """What a test may expect of a call; see Kit.assert_enqueued."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    queue: str
+    mid: str
+    delay: Duration
+    at: datetime | float
+    headers: Mapping[str, str]
+    reason: str
+
+
+class Expected(NamedTuple):
+    """What a test expects of a call; None where anything will do."""
+
+    job: Job[..., Any] | str | None = None
+    args: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] | None = None
+    queue: str | None = None
+    mid: str | None = None
+    delay: Duration | None = None
+    at: datetime | float | None = None
+    headers: Mapping[str, str] | None = None
+    reason: str | None = None
+
+    @property
+    def name(self) -> str | None:
+        """The job's name."""
+        return self.job.name if isinstance(self.job, Job) else self.job
+
+    def differences(self, call: EnqueuedCall) -> list[str]:
+        """What is different in a call; empty if it is as expected."""
+        found = self._arguments(call) if self.name in (None, call.job) else []
+        for what in ("queue", "mid"):
+            wanted, given = getattr(self, what), getattr(call, what)
+            if wanted is not None and not same(wanted, given):
+                found.append(f"{what} is {given!r}, not {wanted!r}")
+        if self.headers is not None and not same(dict(self.headers), dict(call.headers)):
+            found.append(f"headers are {dict(call.headers)!r}, without {dict(self.headers)!r}")
+        if self.reason is not None and self.reason not in call.reason:
+            found.append(
+                f"reason is {call.reason.partition(chr(10))[0]!r}, without {self.reason!r}"
+            )
+        return found + self._times(call)
+
+    def distance(self, call: EnqueuedCall) -> int:
+        """How many things differ."""
+        return len(self.differences(call)) + OTHER_JOB * (self.name not in (None, call.job))
+
+    def _times(self, call: EnqueuedCall) -> list[str]:
+        found = []
+        if self.delay is not None and abs(call.delay - duration_s(self.delay)) > CLOSE_S:
+            found.append(f"delay is {call.delay:.3f} s, not {duration_s(self.delay):g} s")
+        if self.at is not None:
+            at = self.at.timestamp() if isinstance(self.at, datetime) else self.at
+            if abs(call.due - at) > CLOSE_S:
+                found.append(f"at is {call.due:.3f}, not {at:.3f}")
+        return found
+
+    def _arguments(self, call: EnqueuedCall) -> list[str]:
+        if self.args is None and self.kwargs is None:
+            return []
+        wanted = bound(self.job, self.args or (), self.kwargs or {}, whole=False)
+        given = bound(self.job, call.args, call.kwargs, whole=True)
+        return [
+            f"{name} is {given[name]!r}, not {_shown(value)}"
+            if name in given
+            else f"{name} is missing"
+            for name, value in wanted.items()
+            if name not in given or not same(value, given[name])
+        ]
+
+    def __str__(self) -> str:
+        called = [_shown(value) for value in self.args or ()]
+        called += [f"{name}={_shown(value)}" for name, value in (self.kwargs or {}).items()]
+        text = "call" if self.name is None else f"{self.name}({', '.join(called) or '…'})"
+        others = {
+            name: value
+            for name, value in self._asdict().items()
+            if value is not None and name not in ("job", "args", "kwargs")
+        }
+        return text + "".join(f", {name}={value!r}" for name, value in others.items())
+
+
+def bound(
+    job: Job[..., Any] | str | None, args: Sequence[Any], kwargs: Mapping[str, Any], *, whole: bool
+) -> dict[str, Any]:
+    """Arguments by the names of the function's parameters; of an unknown function by their positions.
+
+    whole: with the defaults. Raises TypeError for those that don't fit the function.
+    """
+    if not isinstance(job, Job):
+        return {f"argument {index + 1}": value for index, value in enumerate(args)} | dict(kwargs)
+    signature = inspect.signature(job.function)
+    try:
+        found = signature.bind_partial(*args, **kwargs)
+    except TypeError as error:
+        if whole:  # as an older version of the job was called
+            return bound(None, args, kwargs, whole=True)
+        raise TypeError(f"{job.name}(): {error}") from None
+    if whole:
+        found.apply_defaults()
+    named = dict(found.arguments)
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            named |= named.pop(parameter.name, {})
+    return named
+
+
+def same(wanted: Any, given: Any) -> bool:
+    """Whether a value is as expected: equal as JSON, a dict with at least these items, or accepted by a callable."""
+    if isinstance(wanted, Mapping):
+        return isinstance(given, Mapping) and all(
+            name in given and same(value, given[name]) for name, value in wanted.items()
+        )
+    if isinstance(wanted, list | tuple):
+        return (
+            isinstance(given, list | tuple)
+            and len(wanted) == len(given)
+            and all(map(same, wanted, given))
+        )
+    if wanted == given:
+        return True
+    if callable(wanted):
+        return bool(wanted(given))
+    try:
+        return bool(msgspec.to_builtins(wanted) == given)
+    except (TypeError, ValueError):
+        return False
+
+
+def _shown(value: Any) -> str:
+    return getattr(value, "__name__", repr(value)) if callable(value) else repr(value)
+
+
+def listing(expected: Expected, calls: Sequence[EnqueuedCall], what: str) -> str:
+    """The calls that are there, nearest first, with what is different in each."""
+    if not calls:
+        return f"nothing is {what}"
+    lines = [f"{what}, nearest first:"]
+    nearest = sorted(calls, key=expected.distance)
+    for call in nearest[:MOST_LISTED]:
+        lines.append(f"  {call!r}")
+        if expected.name not in (None, call.job):
+            lines.append(f"    - job is {call.job!r}, not {expected.name!r}")
+        lines += [f"    - {difference}" for difference in expected.differences(call)]
+    if len(calls) > MOST_LISTED:
+        lines.append(f"  and {len(calls) - MOST_LISTED:,} more")
+    return "\n".join(lines)
+
+
+def checked(expected: Expected) -> Expected:
+    """`expected`, unless it could never match: its arguments must fit the function."""
+    if expected.job is None and (expected.args is not None or expected.kwargs is not None):
+        raise ConfigError("args and kwargs are those of a job; name the job")
+    bound(expected.job, expected.args or (), expected.kwargs or {}, whole=False)
+    return expected

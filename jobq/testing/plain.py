@@ -1,0 +1,67 @@
+"""Plain functions, for unittest, for Django's test cases and for any other framework."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import unittest
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Unpack
+
+from jobq.jobs.job import Job
+from jobq.jobs.registry import Registry, default_registry
+from jobq.testing.attempts import AttemptFacts, Attempts, Ran
+from jobq.testing.harness import Kit, Mode
+from jobq.testing.servers import PrivateServer
+
+
+class SharedServer:
+    """The private server of this process, started at first use; it ends with the process."""
+
+    def __init__(self) -> None:
+        self._started: tuple[int, PrivateServer] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        if self._started is None or self._started[0] != os.getpid():
+            server = PrivateServer()
+            atexit.register(server.stop)
+            self._started = os.getpid(), server
+        return self._started[1].url
+
+
+shared_server = SharedServer()
+
+
+@contextmanager
+def kit(
+    *, mode: Mode = "fake", strict: bool = False, registry: Registry = default_registry
+) -> Iterator[Kit]:
+    """A kit on this process's private server, which is emptied before."""
+    with Kit(shared_server.url, mode=mode, strict=strict, registry=registry) as made:
+        yield made
+
+
+def kit_for(
+    case: unittest.TestCase,
+    *,
+    mode: Mode = "fake",
+    strict: bool = False,
+    registry: Registry = default_registry,
+) -> Kit:
+    """A kit for one test of a TestCase; call it in `setUp`. It closes with the test."""
+    made = Kit(shared_server.url, mode=mode, strict=strict, registry=registry)
+    case.addCleanup(made.close)
+    return made
+
+
+def run_job(job: Job[..., Any], *args: Any, **kwargs: Any) -> Ran:
+    """Run one call as a worker runs a first attempt, without a server."""
+    return Attempts(default_registry, AttemptFacts()).run(job, *args, **kwargs)
+
+
+def running(**facts: Unpack[AttemptFacts]) -> Attempts:
+    """`running(attempt=3).run(job, …)`: run one call as such an attempt, without a server."""
+    return Attempts(default_registry, facts)

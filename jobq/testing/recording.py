@@ -1,0 +1,105 @@
+"""A client without a server: it keeps what is enqueued through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Never
+
+from jobq.client.clock import wall
+from jobq.client.connection import set_default_client
+from jobq.client.runtime import runtime
+from jobq.config import ServerSettings, duration_s
+from jobq.errors import ConfigError
+from jobq.jobs.codec import decode
+from jobq.queue.mids import checked_mid, new_mid
+from jobq.queue.types import Enqueued
+from jobq.testing.waiting import EnqueuedCall
+
+
+class RecordingClient:
+    """Stands for a client while one job runs without a server."""
+
+    durability = "memory"
+    #: Not None, so that coroutines hand their calls to a thread, where `RecordingQueue.enqueue` takes them.
+    outage = True
+
+    def __init__(self) -> None:
+        self.settings = ServerSettings(url="redis://recorded", patience_s=0)
+        #: What was enqueued.
+        self.calls: list[EnqueuedCall] = []
+        self.queues: dict[str, Any] = _Queues(self)
+
+    @property
+    def command(self) -> Callable[..., Any]:
+        """Refuse: there is no server."""
+        return refused
+
+    @property
+    def open_connection(self) -> Callable[..., Any]:
+        """Refuse: there is no server."""
+        return refused
+
+
+class RecordingQueue:
+    """Stands for a queue: it accepts every message."""
+
+    def __init__(self, name: str, client: RecordingClient) -> None:
+        self.name, self.client = name, client
+
+    def enqueue(self, content: bytes, *, mid: str | None = None, **options: Any) -> Enqueued:
+        """Keep one message."""
+        mid = new_mid() if mid is None else checked_mid(mid)
+        envelope, now = decode(content), wall.s()
+        delay, at = options.get("delay"), options.get("at")
+        due = now + duration_s(delay) if delay is not None else at or 0.0
+        due = due.timestamp() if hasattr(due, "timestamp") else due
+        self.client.calls.append(
+            EnqueuedCall(
+                envelope.job, envelope.args, envelope.kwargs, self.name, mid, envelope.headers,
+                due, max(0.0, due - now) if due else 0.0, content=content,
+            )
+        )  # fmt: skip
+        return Enqueued(mid, "added")
+
+    def enqueue_many(self, contents: Iterable[Any], **options: Any) -> Sequence[Enqueued]:
+        """Keep messages."""
+        done = []
+        for item in contents:
+            mid, content = (None, item) if isinstance(item, bytes) else item[:2]
+            done.append(self.enqueue(content, mid=mid, **options))
+        return done
+
+    def __getattr__(self, name: str) -> Never:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        refused(name)
+
+
+class _Queues(dict[str, Any]):
+    def __init__(self, client: RecordingClient) -> None:
+        super().__init__()
+        self._client = client
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The queue of this name, made when it is first asked for."""
+        return self.setdefault(name, RecordingQueue(name, self._client))
+
+
+def refused(*words: object, **_: object) -> Never:
+    """Raise ConfigError: the call needs a server."""
+    raise ConfigError(
+        f"{words[0] if words else 'this'} needs a server, and this job runs without one; "
+        "use the fixture jobq: enqueue and drain()"
+    )
+
+
+@contextmanager
+def recorded() -> Iterator[list[EnqueuedCall]]:
+    """Within this, keep what is enqueued with the default client."""
+    before, client = runtime.default, RecordingClient()
+    set_default_client(client)  # type: ignore[arg-type]
+    try:
+        yield client.calls
+    finally:
+        set_default_client(before)

@@ -1,0 +1,152 @@
+"""The server of tests: a private Valkey on a socket, which keeps nothing; or one that the command line names."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from jobq import extras
+from jobq.client.address import parse
+from jobq.client.connection import Client
+from jobq.client.numbered_calls import CallState
+from jobq.config import TEST_SERVERS, ServerSettings
+from jobq.embedded.process import START_S, client_of, program
+from jobq.errors import ConfigError, EmbeddedError, masked
+from jobq.worker.signals import die_with
+
+#: Databases of a server as it is installed.
+DATABASES = 16
+
+
+class PrivateServer:
+    """A Valkey without persistence, on a socket in a temporary folder. It ends with this process."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="jobq-tests-"))
+        self._socket = self._folder / "s"
+        self._pid = os.getpid()
+        #: Where clients find it.
+        self.url = f"unix://{self._socket}"
+        self._process = subprocess.Popen(
+            [
+                _installed(), "--port", "0", "--unixsocket", str(self._socket), "--unixsocketperm", "700",
+                "--dir", str(self._folder), "--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction",
+                "--logfile", str(self._folder / "log"),
+            ],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            preexec_fn=lambda: die_with(self._pid),
+        )  # fmt: skip
+        try:
+            self._wait()
+        except BaseException:
+            self.stop()
+            raise
+        allow_server(self.url)
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + START_S
+        with client_of(self._socket) as client:
+            while True:
+                try:
+                    client.ping()
+                    return
+                except OSError as error:
+                    self._still_starting(deadline, error)
+                except Exception as error:  # redis-py's, which is loading or refuses
+                    self._still_starting(deadline, error)
+
+    def _still_starting(self, deadline: float, error: Exception) -> None:
+        if self._process.poll() is not None or time.monotonic() > deadline:
+            log = self._folder / "log"
+            said = log.read_text(errors="replace")[-500:] if log.exists() else ""
+            raise EmbeddedError(
+                f"the server of the tests doesn't answer ({error}); it says: {said}"
+            )
+        time.sleep(0.002)
+
+    def stop(self) -> None:
+        """End it and remove its folder; in a forked process nothing."""
+        if os.getpid() != self._pid:
+            return
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _installed() -> str:
+    try:
+        return program()
+    except EmbeddedError:
+        found = shutil.which("valkey-server") or shutil.which("redis-server")
+        if found is None:
+            raise ConfigError(
+                f"tests need a Valkey or Redis: {extras.install('embedded')}, or name a server with --jobq-url"
+            ) from None
+        return found
+
+
+class KitClient(Client):
+    """A client of the tests' server. It confirms no durability, since that server keeps nothing."""
+
+    def perform(self, key: str, state: CallState, by: Any = None) -> Any:
+        """Make one call; see Client.perform."""
+        return super().perform(key, state)
+
+
+def connected(settings: ServerSettings, clock: Any) -> KitClient:
+    """A client of the tests' server on a clock."""
+    return KitClient(settings, clock)
+
+
+def flushable(url: str, may_flush: bool, process: int = 0) -> str:
+    """The URL of a server that tests may empty; ConfigError unless that is certain.
+
+    process: the number of this test process. Each one uses the next database.
+    """
+    if not may_flush:
+        raise ConfigError(
+            f"tests empty the database of {masked(url)} before each test; if that is right, add --jobq-may-flush"
+        )
+    if parse(url).kind != "single":
+        raise ConfigError(
+            f"tests need a single server, not {masked(url)}; a Cluster has one database"
+        )
+    parts = urlsplit(url)
+    unix = parts.scheme == "unix"
+    given = parse_qs(parts.query).get("db", [""])[0] if unix else parts.path.strip("/")
+    number = int(given) if given.isdecimal() else 0
+    if not 1 <= number + process < DATABASES or number < 1:
+        raise ConfigError(
+            f"tests use a database from 1 to {DATABASES - 1} of their own, one for each process, and {masked(url)} "
+            f"names {given or 'none'}; give {'?db=1' if unix else '/1'}"
+        )
+    if unix:
+        return parts._replace(query=f"db={number + process}").geturl()
+    return parts._replace(path=f"/{number + process}").geturl()
+
+
+def allow_server(url: str) -> None:
+    """Let this process, and those that it starts, connect to a server that the tests have started."""
+    allowed = os.environ.get(TEST_SERVERS)
+    if allowed is not None and url not in allowed.split():
+        os.environ[TEST_SERVERS] = f"{allowed} {url}".strip()
+
+
+@contextmanager
+def private_server() -> Iterator[str]:
+    """Start a private server; yield its URL, and stop it."""
+    server = PrivateServer()
+    try:
+        yield server.url
+    finally:
+        server.stop()

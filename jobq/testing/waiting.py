@@ -1,0 +1,89 @@
+"""What waits in the queues, as calls of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from jobq.client.connection import Client
+from jobq.durations import lasting
+from jobq.errors import CodecError
+from jobq.jobs.codec import Envelope, decode
+from jobq.jobs.signing import opened, seal_of, shown_text
+from jobq.queue.directory import queue_names
+from jobq.queue.queue import Queue
+from jobq.queue.types import Place
+
+_PLACES: tuple[Place, ...] = ("ready", "due", "lines")
+#: A call that isn't delayed may still be due a moment after its enqueue.
+SOON_S = 0.0005
+
+
+class EnqueuedCall(NamedTuple):
+    """A call that waits.
+
+    due: from when on it may run, epoch seconds; 0 = at once. delay: seconds from its enqueue until then. attempts: how
+    often it has run. reason: why it is dead, if it is. content: the bytes of a message that can't be read as a call.
+    """
+
+    job: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    queue: str
+    mid: str
+    headers: Mapping[str, str] = {}
+    due: float = 0.0
+    delay: float = 0.0
+    attempts: int = 0
+    reason: str = ""
+    content: bytes = b""
+
+    def __repr__(self) -> str:
+        called = [repr(value) for value in self.args]
+        called += [f"{name}={value!r}" for name, value in self.kwargs.items()]
+        when = f", in {lasting(self.delay)}" if self.delay > SOON_S else ""
+        ran = f", after {self.attempts} attempts" if self.attempts else ""
+        return f"{self.job or '(unreadable)'}({', '.join(called)}) in {self.queue}{when}{ran}, mid {self.mid}"
+
+
+def waiting(client: Client, queue: str | None = None) -> list[EnqueuedCall]:
+    """All calls that wait in a queue, or in all queues: ready ones, delayed ones, those in the lines of keys."""
+    names = queue_names(client) if queue is None else [queue]
+    return [call for name in names for call in _of_queue(client, name)]
+
+
+def dead(client: Client, queue: str | None = None) -> list[EnqueuedCall]:
+    """All dead calls, newest first in each queue."""
+    found = []
+    for name in queue_names(client) if queue is None else [queue]:
+        for one in Queue(name, client).admin.every_dead():
+            envelope = _read(client, name, one.mid, one.content)
+            reason = shown_text(seal_of(client), "reason", name, one.mid, one.reason)
+            found.append(
+                EnqueuedCall(
+                    envelope.job, envelope.args, envelope.kwargs, name, one.mid, envelope.headers,
+                    attempts=max(0, one.attempts), reason=reason, content=one.content,
+                )
+            )  # fmt: skip
+    return found
+
+
+def _of_queue(client: Client, name: str) -> Iterator[EnqueuedCall]:
+    admin = Queue(name, client).admin
+    for place in _PLACES:
+        for entry in admin.every_entry(place):
+            if not entry.status.startswith("queued"):
+                continue
+            envelope = _read(client, name, entry.mid, entry.content)
+            due, since = entry.not_before / 1000, envelope.enqueued_at / 1000
+            yield EnqueuedCall(
+                envelope.job, envelope.args, envelope.kwargs, name, entry.mid, envelope.headers, due,
+                max(0.0, due - since) if due and since else 0.0, entry.attempts, "", entry.content,
+            )  # fmt: skip
+
+
+def _read(client: Client, queue: str, mid: str, content: bytes) -> Envelope:
+    try:
+        return decode(opened(seal_of(client), queue, mid, content))
+    except CodecError:
+        return Envelope("-", [])

@@ -1,0 +1,319 @@
+"""The kit: modes, time, drains, and what it restores."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from freezegun import freeze_time
+
+from jobq.client.clock import wall
+from jobq.client.runtime import runtime
+from jobq.errors import ConfigError, Dead, Hold, JobNotFoundError, JobTimeout, Retry, Snooze
+from jobq.jobs.context import current
+from jobq.jobs.deaths import DeadCall
+from jobq.jobs.middleware import everywhere
+from jobq.jobs.registry import job
+from jobq.limits.limit import Limit
+from jobq.queue.queue import Queue
+from jobq.schedules.declared import schedule
+from jobq.testing import Drained, Kit, kit
+from jobq.testing.plain import shared_server
+
+
+@pytest.fixture
+def ran():
+    """What jobs did, in order."""
+    return []
+
+
+def noting(registry, ran, **options):
+    """A job that notes its argument and the time."""
+
+    @job(name="note", registry=registry, **options)
+    def note(what):
+        ran.append((what, round(wall.s())))
+
+    return note
+
+
+def test_call_waits_until_it_is_drained(jobq, registry, ran):
+    note = noting(registry, ran)
+    note.enqueue("a")
+    assert ran == []
+    assert jobq.drain() == Drained(done=1)
+    assert [what for what, _ in ran] == ["a"]
+    assert jobq.all_enqueued() == []
+
+
+def test_drain_jumps_to_delayed_calls_only_if_asked(jobq, registry, ran):
+    note = noting(registry, ran)
+    began = wall.s()
+    note.options(delay="1h").enqueue("late")
+    note.enqueue("now")
+    assert jobq.drain() == Drained(done=1, left=1)
+    assert jobq.drain(delayed=True) == Drained(done=1)
+    assert [what for what, _ in ran] == ["now", "late"]
+    assert 3599 <= ran[1][1] - began <= 3605
+
+
+def test_retries_run_after_their_backoffs_in_virtual_time(jobq, registry, ran):
+    @job(registry=registry, retries=2, retry=lambda failures, error: 100 * failures)
+    def fail_twice():
+        ran.append(round(wall.s()))
+        if len(ran) < 3:
+            raise ValueError("not yet")
+
+    with freeze_time("2031-05-06 07:08:09"):
+        fail_twice.options(delay="1h").enqueue()
+        assert jobq.drain(delayed=True, raises=False) == Drained(done=1, failed=2)
+        noon = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC).timestamp()
+        assert [at - noon for at in ran] == [3600, 3700, 3900]
+        assert jobq.clock.now() == datetime(2031, 5, 6, 8, 13, 9, tzinfo=UTC)
+
+
+def test_error_of_a_job_is_raised_once_its_outcome_is_stored(jobq, registry):
+    @job(registry=registry, retries=0)
+    def fail():
+        raise ValueError("broken")
+
+    fail.enqueue()
+    with pytest.raises(ValueError, match="broken"):
+        jobq.drain()
+    [died] = jobq.assert_dead(fail, reason="ValueError: broken")
+    assert died.attempts == 1
+
+
+def test_outcomes_that_jobs_choose_raise_nothing_but_dead(jobq, registry, ran):
+    @job(registry=registry)
+    def choose(*outcomes):
+        ran.append(len(ran))
+        chosen = outcomes[len(ran) - 1] if len(ran) <= len(outcomes) else "done"
+        if chosen == "snooze":
+            raise Snooze("1m")
+        if chosen == "retry":
+            raise Retry("1m")
+        if chosen == "hold":
+            raise Hold("1m")
+        if chosen == "dead":
+            raise Dead("enough")
+
+    choose.options(key="k").enqueue("snooze", "retry", "hold")
+    assert jobq.drain() == Drained(done=1, failed=1)
+    assert len(ran) == 4
+    ran.clear()
+    choose.enqueue("dead")
+    with pytest.raises(Dead, match="enough"):
+        jobq.drain()
+
+
+def test_retries_wait_if_asked(jobq, registry, ran):
+    @job(registry=registry)
+    def again():
+        ran.append(1)
+        raise Retry("1m")
+
+    again.enqueue()
+    assert jobq.drain(retries=False) == Drained(failed=1, left=1)
+    jobq.clock.move("2m")
+    assert jobq.drain(retries=False) == Drained(failed=1, left=1)
+    assert len(ran) == 2
+
+
+def test_calls_without_end_stop_at_the_limit(jobq, registry):
+    @job(name="again", registry=registry)
+    def again():
+        again.enqueue()
+
+    again.enqueue()
+    with pytest.raises(ConfigError, match="20 attempts have run"):
+        jobq.drain(limit=20)
+
+
+def test_keys_and_limits_and_expiry_go_by_the_clock(jobq, registry, ran):
+    note = noting(registry, ran, limits=[Limit("two", "2/m")])
+    Queue("default", jobq.client).rules(key_rate="1/m")
+    for what in "abc":
+        note.options(key="k").enqueue(what)
+    note.options(expires="1m").enqueue("never")
+    jobq.clock.move("5m")
+    began = wall.s()
+    assert jobq.drain() == Drained(done=3, expired=1)
+    assert sorted(what for what, _ in ran) == ["a", "b", "c"]
+    assert wall.s() - began >= 115
+
+
+def test_schedule_ticks_as_the_clock_moves(jobq, registry, ran):
+    @schedule("0 * * * *", tz="UTC")
+    @job(name="hourly", registry=registry)
+    def hourly():
+        ran.append(current().tick)
+
+    with freeze_time("2031-05-06 07:08:09"):
+        jobq.tick()
+        jobq.refute_enqueued(hourly)
+        for _ in range(3):
+            jobq.clock.move("1h")
+            jobq.tick()
+            jobq.drain()
+    assert [tick.hour for tick in ran] == [8, 9, 10]
+
+
+def test_on_dead_is_called(jobq, registry, ran):
+    def on_dead(died: DeadCall) -> None:
+        ran.append(died.job)
+
+    @job(name="dies", registry=registry, on_dead=on_dead)
+    def dies():
+        raise Dead("over")
+
+    dies.enqueue()
+    assert jobq.drain(raises=False) == Drained(done=1, dead=1)
+    assert ran == ["dies"]
+
+
+def test_inline_runs_at_once_and_raises_at_the_enqueue(jobq, registry, ran):
+    @job(name="inner", registry=registry)
+    async def inner(what):
+        await asyncio.sleep(0)
+        ran.append(what)
+
+    @job(name="outer", registry=registry, result_ttl=60)
+    def outer(what):
+        inner.enqueue(what)
+        assert ran == [what]
+        inner.options(delay=60).enqueue("later")
+        return what
+
+    @job(name="fail", registry=registry)
+    def fail():
+        raise ValueError("broken")
+
+    with jobq.mode("inline"):
+        assert outer.enqueue("a").result(timeout=1) == "a"
+        with pytest.raises(ValueError, match="broken"):
+            fail.enqueue()
+    assert everywhere.layers == ()
+    assert jobq.drain(delayed=True, raises=False, queues="default").done == 1
+    assert ran == ["a", "later"]
+
+
+def test_inline_calls_may_nest_only_so_deep(jobq, registry):
+    @job(name="deeper", registry=registry)
+    def deeper():
+        deeper.enqueue()
+
+    with jobq.mode("inline"), pytest.raises(ConfigError, match="50 deep"):
+        deeper.enqueue()
+
+
+def test_event_loop_drains_and_enqueues_inline(jobq, registry, ran):
+    @job(name="loop", registry=registry)
+    async def on_loop(what):
+        ran.append((what, asyncio.get_running_loop()))
+
+    @job(name="thread", registry=registry)
+    def in_thread(what):
+        ran.append((what, asyncio.run(asyncio.sleep(0, "own loop"))))
+
+    async def program():
+        await on_loop.aenqueue("a")
+        in_thread.enqueue("b")
+        assert await jobq.adrain() == Drained(done=2)
+        assert ran == [("a", asyncio.get_running_loop()), ("b", "own loop")]
+        with jobq.mode("inline"):
+            await on_loop.aenqueue("c")
+            on_loop.enqueue("d")
+        assert [what for what, _ in ran] == ["a", "b", "c", "d"]
+
+    asyncio.run(program())
+
+
+def test_worker_is_a_process_that_knows_the_jobs_of_the_test(jobq, registry, tmp_path):
+    @job(name="write", registry=registry)
+    def write(name):
+        (tmp_path / name).write_text(str(os.getpid()))
+
+    with jobq.worker() as worker:
+        write.enqueue("a")
+        worker.wait(timeout=120)
+        with pytest.raises(ConfigError, match="goes by the server's clock"):
+            jobq.clock.move(60)
+    assert (tmp_path / "a").read_text() != str(os.getpid())
+    with jobq.mode("worker"):
+        write.enqueue("b")
+    jobq.clock.move(60)
+    with pytest.raises(ConfigError, match="use drain"), jobq.worker():
+        pass
+
+
+def test_timeout_is_real_and_leaves_the_timer_of_others(jobq, registry):
+    import signal
+
+    @job(name="slow", registry=registry, timeout=0.05)
+    def slow():
+        while True:
+            pass
+
+    rang = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rang.append(1))
+    signal.setitimer(signal.ITIMER_REAL, 1000)
+    try:
+        slow.enqueue()
+        with pytest.raises(JobTimeout):
+            jobq.drain()
+        assert 900 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1000
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_unknown_job_is_an_error(jobq, registry, ran):
+    noting(registry, ran)
+    Queue("default", jobq.client).enqueue(b'{"job":"elsewhere"}')
+    with pytest.raises(JobNotFoundError, match="isn't registered here"):
+        jobq.drain()
+
+
+def test_results_are_over_when_asked(jobq, registry):
+    @job(registry=registry, result_ttl=60)
+    def answer():
+        return 42
+
+    receipt = answer.enqueue()
+    jobq.drain()
+    assert receipt.result(timeout=1) == 42
+    assert jobq.clock.expire_results() == 1
+    with pytest.raises(Exception, match="no result is kept"):
+        receipt.result(timeout=1)
+
+
+def test_clock_goes_forward_only(jobq):
+    before = jobq.clock.now()
+    jobq.clock.move(timedelta(days=2))
+    assert timedelta(days=2) <= jobq.clock.now() - before < timedelta(days=2, minutes=5)
+    for at, why in ((before, "can't go back"), (datetime(2040, 1, 1), "no time zone")):
+        with pytest.raises(ConfigError, match=why):
+            jobq.clock.move_to(at)
+    with pytest.raises(ConfigError, match="can't go back"):
+        jobq.clock.move(-1)
+
+
+def test_kit_restores_everything_and_reports_what_is_left(registry, ran, monkeypatch):
+    monkeypatch.setenv("JOBQ_URL", "redis://elsewhere:1")
+    client, layers = runtime.default, everywhere.layers
+    note = noting(registry, ran)
+    made = Kit(shared_server.url, mode="inline", strict=True, registry=registry)
+    note.enqueue("run")
+    assert os.environ["JOBQ_URL"] == made.url
+    made.clock.move("1h")
+    note.options(delay=5).enqueue("left")
+    with pytest.raises(AssertionError, match=r"1 calls are left .*\n  note\('left'\) in default"):
+        made.close()
+    assert (runtime.default, everywhere.layers, wall.ahead_ms) == (client, layers, 0)
+    assert os.environ["JOBQ_URL"] == "redis://elsewhere:1"
+    with pytest.raises(ConfigError, match="mode 'outline' is unknown"):
+        kit(mode="outline").__enter__()
+    assert runtime.default is client
