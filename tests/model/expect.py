@@ -89,7 +89,8 @@ def lease_of(w: World, record: Record) -> int:
 
 
 def taken_in_turn(w: World, mid: str) -> None:
-    """K4: no more of a key run than may; K6: none before another of its key that never left the line."""
+    """K4: no more of a key run than may; K6: none before another of its key that never left the line; K7: where they
+    are ordered, none before another that is neither done nor dead."""
     record, scope = w.records[mid], w.scope
     held = [one for one in w.records.values() if one.token]
     need(not scope.most or len(held) < scope.most, f"K4 {mid} is one more than the queue may run")
@@ -104,7 +105,35 @@ def taken_in_turn(w: World, mid: str) -> None:
             if one.newer_key == record.key and one.fresh and 0 < one.turn < record.turn
         ]
         need(not earlier, f"K6 {mid} of {record.key} came before one that was enqueued earlier")
+        before = [
+            one
+            for one in w.records.values()
+            if 0 < one.order < record.order and record.key in (one.key, one.newer_key)
+        ]
+        need(not before, f"K7 {mid} of {record.key} came before one that isn't over")
     record.turn, record.lined = 0, False
+
+
+#: How often another key may go while one waits for its turn: once in each lap, and once more where that one is new.
+LAPS = 2
+
+
+def no_longer_than_a_lap(w: World, went: str) -> None:
+    """K8: what waits in a key that may go comes within a lap of the keys, also what has crashed."""
+    if (w.scope.rule and w.scope.rule[1]) or not any(f.key for f in w.scope.flavours.values()):
+        return
+    w.passed.pop(went, None)
+    for key in w.keys_that_may_go() - {went}:
+        others = w.passed.setdefault(key, {})
+        others[went] = others.get(went, 0) + 1
+        need(others[went] <= LAPS, f"K8 {went!r} went {others[went]} times while {key!r} waits")
+
+
+def forget_blocked(w: World) -> None:
+    """A key that may not go, or that nothing waits in, gathers no credit."""
+    if w.passed:
+        may_go = w.keys_that_may_go()
+        w.passed = {key: others for key, others in w.passed.items() if key in may_go}
 
 
 def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None:
@@ -151,8 +180,10 @@ def handed(m: Machine, w: World, worker: str, reply: tuple[object, ...]) -> None
             "a message with a crash on record was not handed out alone",
         )
         taken_in_turn(w, str(mid))
+        no_longer_than_a_lap(w, record.key)
         record.attempts, record.token, record.until = record.attempts + 1, token, int(str(lock_at))
         w.holds[worker] += (Hold(str(mid), token, str(content)),)
+    forget_blocked(w)
     if w.scope.on_dead:
         taken_deaths(m, w)
     need(rows or isinstance(sleep_ms, int), "no hand-out and no sleep")

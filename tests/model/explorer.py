@@ -9,7 +9,7 @@ from jobq.queue.fsck import PARTS
 from tests.model.actions import ACTIONS, Action, moves
 from tests.model.digest import digest
 from tests.model.drain import Drain
-from tests.model.expect import need, taken_deaths, word_of
+from tests.model.expect import forget_blocked, need, taken_deaths, word_of
 from tests.model.explored import Explored, Seen, way_to
 from tests.model.machine import Machine, Mutation, Violation, lap_of
 from tests.model.world import Scope, World, begin
@@ -83,6 +83,7 @@ class Explorer:
         return found
 
     def _settle(self, world: World) -> None:
+        forget_blocked(world)
         if world.scope.on_dead:
             taken_deaths(self.machine, world)
             silent = [mid for mid, record in world.records.items() if record.died]

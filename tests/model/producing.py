@@ -103,6 +103,8 @@ def accepted(
     record.newer_options, record.newer_key, record.turn = options, flavour.key, 0
     if action == "added" and not_before <= w.now:
         record.turn = max(one.turn for one in w.records.values()) + 1
+        last = max(one.order for one in w.records.values())
+        record.order = last + 1 if flavour.ordered else 0
 
 
 def updated(

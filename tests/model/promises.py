@@ -1,6 +1,7 @@
 """Where each promise is looked at, in every state that the explorer reaches or after every call on the way.
 
-I1-I20 and L1-L6 are those of the reliability specification, section 3.4; I2 and I7 as DESIGN section 3 has them.
+I1-I20 and L1-L6 are those of the reliability specification, section 3.4; I2 and I7 as DESIGN section 3 has them; K1-K8
+are promises of keys.
 A row names the file under tests/ and words of the check there, which is what a violation says; a test reads the rows.
 
 I1   one status per mid, that of the model         model/explorer.py: I1 status of
@@ -34,6 +35,14 @@ I18  and takes its share of what waits, no more    model/working.py: I18 {gone} 
 I19  every key touched is declared                 model/machine.py: I19 {name}
 I19  under the one hash tag                        confined.py: key_slot
 I20  no batches yet; the counters there are: I14   model/lua/invariants.lua: I14 deduped counts
+K1   a key runs its messages that hold a lock       model/lua/invariants.lua: K1 ' .. key
+K2   a line holds who names that place, no other   model/lua/invariants.lua: K2 in a line and elsewhere
+K3   what waits has its turn, rests, or all run    model/lua/invariants.lua: waits in vain
+K4   no more of a key run than may                 model/expect.py: K4 {mid} of
+K5   nothing is kept of a key owed nothing         model/lua/invariants.lua: K5 a trace of
+K6   none before another that never left the line  model/expect.py: K6 {mid} of
+K7   an ordered line starts in order               model/expect.py: K7 {mid} of
+K8   what may go comes within a lap of the keys    model/expect.py: K8 {went!r} went
 L1   one fair worker empties it, from every state  model/drain.py: I13 it never drains
 L1   accepted, not superseded: done or dead        model/drain.py: accepted, never run
 L2   what waits moves, whatever is ready           queue/test_upkeep.py: def test_
@@ -58,5 +67,5 @@ class Check(NamedTuple):
     words: str
 
 
-_ROW = re.compile(r"^([IL]\d+) +(\S.*?) {2,}(\S+): (.+)$", re.MULTILINE)
+_ROW = re.compile(r"^([IKL]\d+) +(\S.*?) {2,}(\S+): (.+)$", re.MULTILINE)
 CHECKS = tuple(Check(*row) for row in _ROW.findall(__doc__))

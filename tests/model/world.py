@@ -100,9 +100,9 @@ class Record:
         self.dead: tuple[tuple[str, str], ...] = ()  # dead id, content
         self.key, self.newer_key = "", ""  # of the run at hand, of what is fresh
         self.lined = False  # it waits at the head of its line, and the line with it
-        self.turn = (
-            0  # its place among those that wait in the line of its key and never left it, 0 = none
-        )
+        # Its place among those that wait in the line of its key and never left it, 0 = none; and among those of an
+        # ordered key that are neither done nor dead.
+        self.turn = self.order = 0
 
     def copy(self) -> Record:
         twin = Record.__new__(Record)
@@ -119,7 +119,13 @@ class Record:
         self.generation, self.lock, self.dedupe, self.newer_options = "", "", "", ("", "")
         self.checkpoint = ""
         self.latest = 0
-        self.key, self.newer_key, self.turn, self.lined = "", "", 0, False
+        self.key, self.newer_key, self.turn, self.order, self.lined = "", "", 0, 0, False
+
+    def waits(self, now: int) -> bool:
+        """Whether it could be handed out, but for its key."""
+        return (
+            bool(self.content) and not self.token and max(self.not_before, self.deduped_till) <= now
+        )
 
     def text(self, now: int) -> str:
         until = max(0, self.until - now) if self.token else ""
@@ -133,7 +139,8 @@ class Record:
         return (
             f"{self.content} {self.fresh} {waits} {until} {self.generation} {self.attempts} "
             f"{self.crashes} {self.unknowns} {self.lock} {dedupe} {newer_options} {self.dead} "
-            f"{self.cancelled} {self.checkpoint} {self.died} {self.key} {self.newer_key} {self.turn} {self.lined}"
+            f"{self.cancelled} {self.checkpoint} {self.died} {self.key} {self.newer_key} "
+            f"{self.turn} {self.order} {self.lined}"
         )
 
 
@@ -171,6 +178,8 @@ class World:
     ticked: tuple[int, ...] = ()
     held_keys: dict[str, int] = field(default_factory=dict)
     """Until when nothing of a key may be handed out."""
+    passed: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Of each key that may go: how often others went since it might."""
     behind: int = 0
     """How far the server's clock has stepped back behind `now`, the time that scripts go by."""
 
@@ -183,7 +192,7 @@ class World:
         return World(
             self.scope, self.now, records, dict(self.holds), dict(self.left), dict(self.numbers),
             self.ncontents, self.paused, dict(self.calls), self.last_tick, self.last_run, self.ticked,
-            dict(self.held_keys), self.behind,
+            dict(self.held_keys), {key: dict(others) for key, others in self.passed.items()}, self.behind,
         )  # fmt: skip
 
     def text(self) -> str:
@@ -196,8 +205,26 @@ class World:
             behind = sum(tick_ms <= self.last_tick for tick_ms in self.tick_times())
             parts.append(f"{coming} {behind} {self.last_tick < 0} {self.last_run} {self.ticked}")
         held = {key: at - self.now for key, at in self.held_keys.items() if at > self.now}
-        parts.append(f"{sorted(held.items())}")
+        passed = sorted((key, sorted(others.items())) for key, others in self.passed.items())
+        parts.append(f"{sorted(held.items())} {passed}")
         return "\n".join(parts)
+
+    def keys_that_may_go(self) -> set[str]:
+        """Whose messages wait for nothing but their turn; '': messages without a key."""
+        one_at_a_time = any(flavour.ordered for flavour in self.scope.flavours.values())
+        most = 1 if one_at_a_time else int(self.scope.rule[0] or 0) if self.scope.rule else 0
+        running = [record.key for record in self.records.values() if record.token]
+        waiting = {
+            record.newer_key if record.fresh else record.key
+            for record in self.records.values()
+            if record.waits(self.now)
+        }
+        return {
+            key
+            for key in waiting
+            if not key
+            or (self.now >= self.held_keys.get(key, 0) and (not most or running.count(key) < most))
+        }
 
     def tick_times(self) -> list[int]:
         """When the ticks of the schedule are."""
