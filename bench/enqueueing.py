@@ -24,6 +24,7 @@ from bench.server import private_server, server_s
 from bench.stage import stage
 from jobq.client.numbered_calls import Caller
 from jobq.client.scripts import packed
+from jobq.queue.queue import enqueue_values
 
 SINGLES, BULK, IN_FLIGHT, ALREADY = 3_000, 50_000, 1_000, 1_000_000
 
@@ -55,6 +56,7 @@ def bare(client: jobq.Client) -> Callable[[], object]:
     """Single calls of the enqueue script, and nothing else."""
     queue, caller = jobq.Queue("bench", client), Caller()
     bound = queue.scripts["enqueue"]
+    usual = bound.script.order_numbered(enqueue_values())
     keys = (*bound.keys, f"{queue.prefix}call:{caller.id}")
     content = b'{"job":"bench.enqueueing.example","args":[12345,"short text"],"enqueued_at":1700000000000}'
     connection = socket.socket(socket.AF_UNIX)
@@ -66,7 +68,7 @@ def bare(client: jobq.Client) -> Callable[[], object]:
             number = caller.next()
             connection.sendall(
                 packed(
-                    ("EVALSHA", bound.script.sha, len(keys), *keys, caller.id, number, "", "", "", 0, 0, "", "",
+                    ("EVALSHA", bound.script.sha, len(keys), *keys, caller.id, number, *usual,
                      f"{time.time_ns():014x}"[-14:], content)
                 )
             )  # fmt: skip

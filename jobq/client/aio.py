@@ -10,7 +10,8 @@ import math
 import os
 import ssl
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Coroutine, Generator, Hashable
+from contextvars import Context
 from typing import Any, TypeVar
 
 import hiredis
@@ -23,7 +24,6 @@ from jobq.client.numbered_calls import (
     FAILED,
     LOST,
     CallState,
-    Following,
     ScriptCall,
     reply_lost,
 )
@@ -48,6 +48,76 @@ class NotSentError(JobqError, refused.ConnectionError):
     """The connection broke before the whole command was sent: the server didn't take it."""
 
 
+class Reply:
+    """The reply to one command, for the one coroutine that awaits it.
+
+    As a future, but without a turn of the event loop between the reply and the coroutine: `arrived` goes on with it.
+    Tasks wait for any object that has `_asyncio_future_blocking`; see asyncio.isfuture. whole: a coroutine that is
+    cancelled gets its CancelledError once the reply is there, which it must not miss.
+    """
+
+    __slots__ = (
+        "_asyncio_future_blocking", "_context", "_error", "_loop", "_value", "_wake", "_whole", "is_done",
+    )  # fmt: skip
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, whole: bool = False) -> None:
+        self._loop, self._whole = loop, whole
+        self._asyncio_future_blocking = self.is_done = False
+        self._error: BaseException | None = None
+        self._wake: Callable[[Reply], object] | None = None
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.is_done:
+            self._asyncio_future_blocking = True
+            try:
+                yield self
+            except asyncio.CancelledError:
+                if self._whole and self.is_done and self._error is None:
+                    raise LateReplyError(self._value) from None
+                raise
+        return self.result()
+
+    def arrived(self, reply: Any) -> None:
+        """Take the reply, and go on with the coroutine. Only where no task runs, such as in a callback of the loop."""
+        if self.is_done:
+            return
+        self.is_done = True
+        if isinstance(reply, Exception):
+            self._error = reply
+        else:
+            self._value = reply
+        if self._wake is not None:
+            self._context.run(self._wake, self)
+
+    def fail(self, error: BaseException) -> None:
+        """Take an error in place of the reply; the coroutine goes on in the next turn of the loop."""
+        if not self.is_done:
+            self._error, self.is_done = error, True
+            if self._wake is not None:
+                self._loop.call_soon(self._wake, self, context=self._context)
+
+    def result(self) -> Any:
+        """As Future.result, once the reply is there."""
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def add_done_callback(self, wake: Callable[[Reply], object], *, context: Context) -> None:
+        """As Future.add_done_callback: the task that waits gives its own continuation, once."""
+        self._wake, self._context = wake, context
+
+    def cancel(self, msg: Any = None) -> bool:
+        """As Future.cancel. False: the task will raise CancelledError as soon as it goes on."""
+        if self.is_done or self._whole:
+            return False
+        self.fail(asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg))
+        return True
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """As Future.get_loop."""
+        return self._loop
+
+
 class AsyncClient:
     """Calls to the deployment of `client`, for one event loop. Any number of coroutines may share it.
 
@@ -64,42 +134,52 @@ class AsyncClient:
     def __repr__(self) -> str:
         return f"Async{self.client!r}"
 
-    async def ask(self, call: ScriptCall[T]) -> T:
+    def ask(self, call: ScriptCall[T]) -> Coroutine[Any, Any, T]:
         """As Client.ask."""
         client, keys = self.client, call.keys
-        while True:
-            words = client.words(call.script, keys, call.args)
-            state = CallState(client, words, call.script)
-            reply = await self.perform(keys[0] if keys else "", state, once=not call.repeatable)
-            if reply[0] != AGAIN:
-                return call.read(reply)
+        state = CallState(client, client.words(call.script, keys, call.args), call.script)
+        key = keys[0] if keys else ""
+        return self.perform(key, state, once=not call.repeatable, read=call.read)
 
     async def perform(
-        self, key: str, state: CallState, *, once: bool = False, whole: bool = False
+        self,
+        key: str,
+        state: CallState,
+        *,
+        once: bool = False,
+        whole: bool = False,
+        read: Callable[[Any], Any] | None = None,
     ) -> Any:
         """As Client.perform.
 
         once: the call isn't repeated after it was sent whole and no reply came. whole: a coroutine that is cancelled
-        waits for the reply nevertheless, and gets it as LateReplyError.
+        waits for the reply nevertheless, and gets it as LateReplyError. read: as the `read` of a ScriptCall.
         """
         while True:
             node: Hashable | None = None
             connection: SharedConnection | None = None
-            reply: asyncio.Future[Any] | None = None
+            reply: Reply | None = None
             try:
                 node = state.redirect or self.client.topology.node or await self._locate(key)
                 connection = self._connections.get(node)
                 if connection is None or not connection.is_open:
                     connection = await self._connect(node, state.left_s)
+                script = state.script
+                if (script and script.sha not in connection.scripts) or state.redirect:
+                    self._prepare_for(connection, state)
                 state.sending()
-                reply = self._send(connection, state)
-                return await (_to_the_end(reply) if whole else reply)
+                reply = connection.send(wire(state.command), state.left_s, whole)
+                raw = await reply
             except FAILED as error:
                 if once and reply is not None and _is_lost(error):
                     raise reply_lost(error) from error
-                if isinstance(error, refused.NoScriptError) and connection and state.script:
-                    connection.scripts.discard(state.script.sha)
-                await self._prepare(state.failed(error), node, connection, error)
+                await self._prepare(state, node, connection, error)
+            else:
+                if read is None:
+                    return raw
+                if raw[0] != AGAIN:
+                    return read(raw)
+                state = CallState(self.client, state.command, state.script)
 
     def close(self) -> None:
         """Close what is open; the next call opens anew."""
@@ -107,8 +187,8 @@ class AsyncClient:
         for connection in connections.values():
             connection.close()
 
-    def _send(self, connection: SharedConnection, state: CallState) -> asyncio.Future[Any]:
-        """Send the call, behind the text of a script that was not yet called on this connection."""
+    def _prepare_for(self, connection: SharedConnection, state: CallState) -> None:
+        """Send what goes before the call: the text of a script that was not yet called on this connection."""
         script = state.script
         if script is not None and script.sha not in connection.scripts:
             connection.scripts.add(script.sha)
@@ -116,7 +196,6 @@ class AsyncClient:
                 connection.send_blindly(packed(("SCRIPT", "LOAD", script.source)))
         if state.redirect is not None:
             connection.send_blindly(_ASKING)
-        return connection.send(wire(state.command), state.left_s)
 
     async def _locate(self, key: str) -> Hashable:
         """The node that serves `key`; asked in a thread where it isn't known."""
@@ -145,12 +224,15 @@ class AsyncClient:
 
     async def _prepare(
         self,
-        following: Following,
+        state: CallState,
         node: Hashable | None,
         connection: SharedConnection | None,
         error: Exception,
     ) -> None:
         """As Client._prepare. What another coroutine has opened since then stays."""
+        following = state.failed(error)
+        if isinstance(error, refused.NoScriptError) and connection and state.script:
+            connection.scripts.discard(state.script.sha)
         if connection is None or self._connections.get(node) is connection:
             if following.forget:
                 self.client.topology.forget(node if following.silent else None)
@@ -179,7 +261,7 @@ class SharedConnection:
             protocolError=refused.InvalidResponse, replyError=DefaultParser.parse_error
         )
         #: One for each command without a reply; None where nobody wants it.
-        self._waiting: deque[asyncio.Future[Any] | None] = deque()
+        self._waiting: deque[Reply | None] = deque()
         #: Commands that were not yet sent whole, and whether the loop will send them.
         self._unsent: list[bytes] = []
         self._scheduled = False
@@ -192,23 +274,24 @@ class SharedConnection:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(sock.fileno(), self._receive)
 
-    def send(self, command: bytes, within_s: float | None = None) -> asyncio.Future[Any]:
+    def send(self, command: bytes, within_s: float | None = None, whole: bool = False) -> Reply:
         """Send a command; its reply. It travels with others while replies are awaited, at once otherwise."""
         loop = self._loop
-        reply: asyncio.Future[Any] = loop.create_future()
+        reply = Reply(loop, whole)
         alone = not self._waiting
         self._waiting.append(reply)
         self._unsent.append(command)
         if alone:
+            self._flush()
             self._progress = loop.time()
             if self._watch is None and self._timeout_s < math.inf:
                 self._watch = loop.call_later(self._timeout_s, self._look)
-            self._flush()
         elif not self._scheduled:
             self._scheduled = True
             loop.call_soon(self._flush)
         if within_s is not None:
-            loop.call_later(max(LEAST_WAIT_S, within_s), _give_up, reply)
+            late = refused.TimeoutError("no reply within the time of the call")
+            loop.call_later(max(LEAST_WAIT_S, within_s), reply.fail, late)
         return reply
 
     def send_blindly(self, command: bytes) -> None:
@@ -264,30 +347,44 @@ class SharedConnection:
     def _receive(self) -> None:
         """Give the replies that have come to those who wait for them."""
         reader, waiting = self._reader, self._waiting
+        came: list[tuple[Reply, Any]] = []
         try:
             data = self._sock.recv(READ_BYTES)
             while data:
                 reader.feed(data)
                 data = self._sock.recv(READ_BYTES) if self._pending() else None
             while (reply := reader.gets()) is not False:
-                future = waiting.popleft()
-                if future is None or future.done():
-                    continue
-                if isinstance(reply, Exception):
-                    future.set_exception(reply)
-                else:
-                    future.set_result(reply)
+                waiter = waiting.popleft()
+                if waiter is not None:
+                    came.append((waiter, reply))
         except _LATER:
             return
         except (OSError, refused.RedisError, IndexError) as error:
             self._lose(refused.ConnectionError, f"no reply can be read: {error!r}")
+        else:
+            if data == b"":
+                self._lose(refused.ConnectionError, "the server closed the connection")
+            self._progress = self._loop.time()
+            if self._retired and not waiting:
+                self.close()
+        # Last: the coroutines go on here, and may send or close.
+        self._hand_out(came)
+
+    def _hand_out(self, came: list[tuple[Reply, Any]]) -> None:
+        if asyncio.current_task(self._loop) is not None:
+            # Somebody runs the loop within a task of it: no other task can go on now.
+            for waiter, reply in came:
+                self._loop.call_soon(waiter.arrived, reply)
             return
-        if data == b"":
-            self._lose(refused.ConnectionError, "the server closed the connection")
-            return
-        self._progress = self._loop.time()
-        if self._retired and not waiting:
-            self.close()
+        left = iter(came)
+        try:
+            for waiter, reply in left:
+                waiter.arrived(reply)
+        except BaseException:
+            # SystemExit or KeyboardInterrupt of a coroutine, which ends the loop, perhaps for a while.
+            for waiter, reply in left:
+                self._loop.call_soon(waiter.arrived, reply)
+            raise
 
     def _look(self) -> None:
         """Whether the server is silent for too long while replies are awaited."""
@@ -318,8 +415,8 @@ class SharedConnection:
         if self._loop.is_closed():
             return
         for number, reply in enumerate(waiting):
-            if reply is not None and not reply.done():
-                reply.set_exception(kind(text) if number < sent else NotSentError(text))
+            if reply is not None:
+                reply.fail(kind(text) if number < sent else NotSentError(text))
 
 
 def async_client(client: Client) -> AsyncClient:
@@ -342,30 +439,10 @@ def close_async(client: Client) -> None:
             aclient.close()
 
 
-async def _to_the_end(reply: asyncio.Future[Any]) -> Any:
-    """Wait for the reply, however often the coroutine is cancelled."""
-    cancelled: asyncio.CancelledError | None = None
-    while not reply.done():
-        try:
-            await asyncio.wait((reply,))
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is None:
-        return reply.result()
-    if reply.cancelled() or reply.exception() is not None:
-        raise cancelled
-    raise LateReplyError(reply.result())
-
-
 def _is_lost(error: Exception) -> bool:
     """Whether the command was sent whole and the connection broke, so that no reply came."""
     answers = (refused.ResponseError, refused.BusyLoadingError, NotSentError)
     return isinstance(error, LOST) and not isinstance(error, answers)
-
-
-def _give_up(reply: asyncio.Future[Any]) -> None:
-    if not reply.done():
-        reply.set_exception(refused.TimeoutError("no reply within the time of the call"))
 
 
 def _retrieve(opening: asyncio.Future[Any]) -> None:

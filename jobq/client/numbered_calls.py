@@ -404,6 +404,25 @@ class AsyncDriver(Protocol):
         ...
 
 
+class FixedValues(dict[str, Argument]):
+    """The arguments of many numbered calls, behind caller and number; packed once for each script."""
+
+    __slots__ = ("_packed",)
+
+    def __init__(self, values: Values) -> None:
+        super().__init__(values)
+        self._packed: dict[Script, bytes] = {}
+
+    def packed(self, script: Script) -> bytes:
+        """What a call of `script` has of them."""
+        found = self._packed.get(script)
+        if found is None:
+            if len(self) + 2 != script.nargs:
+                raise script.misnamed(self)
+            found = self._packed[script] = words_packed(script.order_numbered(self))
+        return found
+
+
 class BoundScript:
     """A script, with the keys of one name. Threads may share it."""
 
@@ -497,25 +516,31 @@ class BoundScript:
     ) -> CallState:
         """The next numbered call of `caller`."""
         script = self.script
-        if len(values) + 2 != script.nargs:
-            raise script.misnamed(values)
-        values_in_order, caller_id = script.order_numbered(values), caller.id
-        if more_keys:
-            keys = (*self.keys, f"{self._call_key}{caller_id}", *more_keys)
-            head = words_packed((*self._verb, len(keys), *keys, caller_id))
+        # Only what changes from call to call is packed anew.
+        head = None if more_keys else caller.heads.get(self)
+        if head is None:
+            head = self._head_of(caller, more_keys)
+        nwords = self._nwords + len(more_keys) + len(rest)
+        if type(values) is FixedValues:
+            number, tail = b"%d" % caller.next(), packed(tuple(rest))
+            command = b"*%d\r\n%b$%d\r\n%b\r\n%b%b" % (
+                nwords, head, len(number), number, values.packed(script), tail[tail.index(b"\n") + 1 :]
+            )  # fmt: skip
         else:
-            # Only what changes from call to call is packed anew.
-            head = caller.heads.get(self, b"")
-            if not head:
-                keys = (*self.keys, f"{self._call_key}{caller_id}")
-                head = words_packed((*self._verb, len(keys), *keys, caller_id))
-                caller.heads[self] = head
-        tail = packed((caller.next(), *values_in_order, *rest))
-        command = b"*%d\r\n%b%b" % (
-            self._nwords + len(more_keys) + len(rest), head, tail[tail.index(b"\n") + 1 :]
-        )  # fmt: skip
+            if len(values) + 2 != script.nargs:
+                raise script.misnamed(values)
+            tail = packed((caller.next(), *script.order_numbered(values), *rest))
+            command = b"*%d\r\n%b%b" % (nwords, head, tail[tail.index(b"\n") + 1 :])
         renew = partial(self._renewed, caller, values, rest, more_keys) if fenced else None
         return CallState(self._client, command, script, tries, renew)
+
+    def _head_of(self, caller: Caller, more_keys: Sequence[str]) -> bytes:
+        """What a numbered call of `caller` begins with, to its id."""
+        keys = (*self.keys, f"{self._call_key}{caller.id}", *more_keys)
+        head = words_packed((*self._verb, len(keys), *keys, caller.id))
+        if not more_keys:
+            caller.heads[self] = head
+        return head
 
     def _renewed(
         self, caller: Caller, values: Values, rest: Sequence[Argument], more_keys: Sequence[str]

@@ -10,7 +10,7 @@ import copy
 import inspect
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from functools import update_wrapper
+from functools import cache, update_wrapper
 from itertools import islice
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
@@ -170,9 +170,7 @@ class Job(Generic[P, R]):
         """
         import asyncio
 
-        from jobq.queue.aio import aenqueue
-
-        if self._enqueue_layers():
+        if self.middleware.all_layers() and self._enqueue_layers():
             return await asyncio.to_thread(self.enqueue, *args, **kwargs)
         if kwargs or not self._least <= len(args) <= self._most:
             self.check_arguments(args, kwargs)
@@ -182,8 +180,10 @@ class Job(Generic[P, R]):
             # The first one may start a server, or look one up.
             queue = await asyncio.to_thread(queue_of, self.queue, client)
         mid, content = self._content(queue, args, kwargs)
-        options = self.options_with(self.key_of(args, kwargs))
-        done = await aenqueue(queue, content, mid=mid, **options)
+        options = self.queue_options
+        if not self.keyless:
+            options = self.options_with(self.key_of(args, kwargs))
+        done: Enqueued = await _asyncio_calls().aenqueue(queue, content, mid=mid, **options)
         receipt: Receipt[R] = Receipt(*done, self.name, queue, self.stores_result)
         if done.action == "exists" and self.unique is not None:
             await asyncio.to_thread(self.refused, receipt, queue, args, kwargs)
@@ -229,14 +229,13 @@ class Job(Generic[P, R]):
         """`enqueue_many` without blocking the event loop, where `aenqueue` takes no thread."""
         import asyncio
 
-        from jobq.queue.aio import aenqueue_many
-
         if self._enqueue_layers():
             calls_of: Any = arguments
             return await asyncio.to_thread(self.enqueue_many, calls_of)
         calls = self._many(arguments)
         queue: Any = await asyncio.to_thread(queue_of, self.queue, self.settings.get("client"))
-        accepted = await aenqueue_many(queue, self._contents(queue, calls), **self.queue_options)
+        contents = self._contents(queue, calls)
+        accepted = await _asyncio_calls().aenqueue_many(queue, contents, **self.queue_options)
         return self.receipts(accepted, queue)
 
     def receipts(self, accepted: Sequence[Enqueued], queue: QueueLike) -> Receipts[R]:
@@ -454,6 +453,14 @@ class AsyncJob(Job[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Call the function itself; await what it returns."""
         return self.function(*args, **kwargs)  # type: ignore[no-any-return]
+
+
+@cache
+def _asyncio_calls() -> Any:
+    """The enqueue calls of an event loop; a program without one never loads them."""
+    import jobq.queue.aio
+
+    return jobq.queue.aio
 
 
 def _default_retries(policy: Any, retry_for: float | None) -> int:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from time import monotonic
-from typing import Unpack
+from typing import Any, Unpack
 
 from jobq.client.aio import async_client
 from jobq.client.scripts import Argument
+from jobq.config import HARD_MAX_CONTENT
 from jobq.errors import UnavailableError
 from jobq.queue.mids import new_mid
 from jobq.queue.queue import (
+    ADDED,
+    NO_OPTIONS,
     Content,
     EnqueueOptions,
     Queue,
@@ -30,32 +33,27 @@ from jobq.queue.queue import (
 from jobq.queue.types import Enqueued, EnqueuedMany
 
 
-async def aenqueue(
+def aenqueue(
     queue: Queue,
     content: bytes,
     *,
     mid: str | None = None,
     durability: str | None = None,
     **options: Unpack[EnqueueOptions],
-) -> Enqueued:
+) -> Coroutine[Any, Any, Enqueued]:
     """Accept one message, as Queue.enqueue. Calls that coroutines make at the same time travel together.
 
     What waits for a disk, for replicas or in an outage buffer does so in a thread.
     """
-    values = enqueue_values(**options)
+    values = enqueue_values(**options) if options else NO_OPTIONS
     mid = new_mid() if mid is None else given_mid(mid, values)
-    if needs_thread(queue, durability):
-        return await asyncio.to_thread(
-            queue.enqueue, content, mid=mid, durability=durability, **options
-        )
-    checked_content(mid, content)
+    client = queue.client
+    if client.outage is not None or (durability or client.durability) != "memory":
+        return asyncio.to_thread(queue.enqueue, content, mid=mid, durability=durability, **options)
+    if len(content) > HARD_MAX_CONTENT:
+        checked_content(mid, content)
     rows = (mid, content, *keys_of(options)) if values["keyed"] else (mid, content)
-    return (await send(queue, values, rows, (mid,)))[0]
-
-
-def needs_thread(queue: Queue, durability: str | None) -> bool:
-    """Whether an enqueue also waits for something else than the script's reply."""
-    return queue.client.outage is not None or (durability or queue.client.durability) != "memory"
+    return send(queue, values, rows, (mid,), one=True)
 
 
 async def aenqueue_many(
@@ -66,18 +64,21 @@ async def aenqueue_many(
     **options: Unpack[EnqueueOptions],
 ) -> Sequence[Enqueued]:
     """Accept messages, as Queue.enqueue_many; the event loop goes on between two round trips."""
-    if needs_thread(queue, durability):
+    client = queue.client
+    if client.outage is not None or (durability or client.durability) != "memory":
         return await asyncio.to_thread(
             queue.enqueue_many, contents, durability=durability, **options
         )
-    values, done = enqueue_values(**options), EnqueuedMany()
+    values = enqueue_values(**options) if options else NO_OPTIONS
+    done = EnqueuedMany()
     under_way: deque[asyncio.Task[Sequence[Enqueued]]] = deque()
     try:
         for batch in batches_of(contents, values, options.get("key")):
             if isinstance(batch, Exception):
                 await asyncio.gather(*under_way)
                 raise batch
-            under_way.append(asyncio.create_task(send(queue, values, *batch)))
+            suiting = suited(values, *batch)
+            under_way.append(asyncio.create_task(send(queue, suiting, *batch)))
             # The task sends; the next batch is prepared while the server takes this one.
             await asyncio.sleep(0)
             if len(under_way) > 1:
@@ -95,12 +96,18 @@ async def aenqueue_many(
 
 
 async def send(
-    queue: Queue, values: Values, rows: Sequence[Argument], mids: Sequence[str]
-) -> Sequence[Enqueued]:
-    """Make one enqueue call, as Queue.send. The caller of a coroutine that was cancelled stays out of use."""
+    queue: Queue,
+    values: Values,
+    rows: Sequence[Argument],
+    mids: Sequence[str],
+    one: bool = False,
+) -> Any:
+    """Make one enqueue call, as Queue.send. The caller of a coroutine that was cancelled stays out of use.
+
+    one: of one message; the result is that of the message.
+    """
     if monotonic() >= queue.listed_until:
         await asyncio.to_thread(queue.list_in_directory)
-    values = suited(values, rows, mids)
     if values["keyed"] and monotonic() >= queue.keyed_until:
         await asyncio.to_thread(queue.refuse_older_workers)
     own = queue.callers.take()
@@ -111,6 +118,9 @@ async def send(
     except UnavailableError as error:
         error.mids = tuple(mids) if state.arrived else ()
         raise
-    done = queue.accepted(own, reply, mids)
+    if reply == ADDED:
+        done: Sequence[Enqueued] = (Enqueued(mids[0], "added"),)
+    else:
+        done = queue.accepted(own, reply, mids)
     queue.callers.give_back(own)
-    return done
+    return done[0] if one else done

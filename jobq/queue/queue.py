@@ -23,6 +23,7 @@ from jobq.client.numbered_calls import (
     Caller,
     Callers,
     CallState,
+    FixedValues,
     Tries,
     moment,
 )
@@ -95,11 +96,11 @@ Values = dict[str, Argument]
 Again = Literal["done", "start"]
 #: Errors of a reply of another shape.
 _UNREADABLE = (KeyError, TypeError, AttributeError, ValueError)
-_ADDED = [b"added", b""]
-_NO_OPTIONS: Values = {
+ADDED = [b"added", b""]
+NO_OPTIONS = FixedValues({
     "now": "", "delay_ms": "", "at": "", "can_update": 0, "can_requeue": 0, "again": "",
     "lock_ms": "", "dedupe_ms": "", "at_most_ms": "", "drop_results": "", "keyed": "",
-}  # fmt: skip
+})  # fmt: skip
 
 
 class EnqueueOptions(TypedDict, total=False):
@@ -165,7 +166,7 @@ class Queue:
         **options: Unpack[EnqueueOptions],
     ) -> Enqueued:
         """Accept one message; for the options see enqueue_many."""
-        values = enqueue_values(**options) if options else _NO_OPTIONS
+        values = enqueue_values(**options) if options else NO_OPTIONS
         mid = new_mid() if mid is None else given_mid(mid, values)
         if len(content) > HARD_MAX_CONTENT:
             checked_content(mid, content)
@@ -207,7 +208,7 @@ class Queue:
         accepted but not as durably as asked, UnavailableError when the outcome of a call is unknown (its `mids` are the
         messages), BufferFullError when the client has an outage buffer and that is full.
         """
-        values = enqueue_values(**options) if options else _NO_OPTIONS
+        values = enqueue_values(**options) if options else NO_OPTIONS
         done, batches = EnqueuedMany(), batches_of(contents, values, options.get("key"))
         some = list(islice(batches, 2))
         level = durability or self.client.durability
@@ -551,7 +552,7 @@ class Queue:
             error.mids = tuple(mids) if state.arrived else ()
             raise
         done: Sequence[Enqueued] = (
-            [Enqueued(mids[0], "added")] if reply == _ADDED else self.accepted(own, reply, mids)
+            [Enqueued(mids[0], "added")] if reply == ADDED else self.accepted(own, reply, mids)
         )
         if caller is None:
             # Not reached after an error: that call may still arrive, so its caller stays out of use.

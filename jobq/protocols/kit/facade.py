@@ -141,7 +141,11 @@ def awaited(method: Any) -> Any:
 
         @wraps(method)
         async def method_of_steps(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return await self.perform(steps(self.blocking, *args, **kwargs))
+            blocking = self.blocking
+            made = steps(blocking, *args, **kwargs)
+            if type(made) is ScriptCall and not self._settling:
+                return await async_client(blocking.client).ask(made)
+            return await self.perform(made)
 
         return method_of_steps
 
