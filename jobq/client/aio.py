@@ -372,7 +372,7 @@ class SharedConnection:
 
     def _hand_out(self, came: list[tuple[Reply, Any]]) -> None:
         if asyncio.current_task(self._loop) is not None:
-            # Somebody runs the loop within a task of it: no other task can go on now.
+            # A program runs the loop within a task of the same loop: no other task can go on now.
             for waiter, reply in came:
                 self._loop.call_soon(waiter.arrived, reply)
             return
