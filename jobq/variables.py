@@ -21,15 +21,15 @@ INNER = frozenset(
     PREFIX + name
     for name in (
         "CHAOS_LEDGER", "CHAOS_LOOP", "CHAOS_RECORD",
-        "AUDIT", "BURSTS", "CHAOS_JOBS", "LIMITS", "MODEL", "PAGES_DEADLINE", "REQUIRE_TOOLS", "SCHEDULES",
+        "AUDIT", "BURSTS", "CHAOS_JOBS", "LIMITS", "MODEL", "OUTBOX", "PAGES_DEADLINE", "REQUIRE_TOOLS", "SCHEDULES",
         "TEST_LEDGER", "TEST_SERVERS", "TOPIC_MESSAGES",
     )
 )  # fmt: skip
 #: Every option of a command has a variable that begins with its name: JOBQ_WORKER_PROCESSES.
 COMMANDS = (
     "worker", "enqueue", "queues", "workers", "status", "why", "cancel", "pause", "resume", "queue", "key", "dead",
-    "limit", "events", "cron", "check", "topic", "reliable", "rsmq", "ruby", "lake", "report", "spark", "server",
-    "functions", "completion", "acl", "demo", "chaos",
+    "limit", "events", "cron", "outbox", "check", "topic", "reliable", "rsmq", "ruby", "lake", "report", "spark",
+    "server", "functions", "completion", "acl", "demo", "chaos",
 )  # fmt: skip
 #: What commands were called before: their variables are still read.
 FORMER_COMMANDS = ("messages", "clear", "forget", "doctor", "fsck", "audit", "resque")

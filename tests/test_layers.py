@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "jobq"
 LAYERS = {
     "durations": 0, "variables": 0, "errors": 0, "extras": 0, "config": 0, "events": 0, "trust": 0,
     "client": 1, "queue": 2, "embedded": 2, "jobs": 3,
-    "worker": 4, "topics": 4, "protocols": 4, "observe": 4, "schedules": 4, "limits": 4,
+    "worker": 4, "topics": 4, "protocols": 4, "observe": 4, "schedules": 4, "limits": 4, "outbox": 4,
     "pipeline": 5, "chaos": 5, "metrics": 5,
     "cli": 6, "testing": 6, "__main__": 7,
 }  # fmt: skip

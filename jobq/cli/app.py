@@ -44,6 +44,7 @@ SECTIONS = {
             "events", "events", "Show what queues recorded, and set how much they record."
         ),
         "cron": Verb("cron", "cron", "List, add, pause and check schedules."),
+        "outbox": Verb("outbox", "outbox", "Enqueue calls that programs wrote to their database."),
         "check": Verb(
             "check", "check", "Check the server, the queues' structure, or that nothing was lost."
         ),

@@ -60,7 +60,8 @@ class Receipt(Generic[R]):
     """One enqueued message.
 
     `action` says what enqueue did. 'exists': it was refused as a duplicate, and `existing_status` is the status of
-    the message that exists. 'buffered': it waits in this process's outage buffer.
+    the message that exists. 'buffered': it waits in this process's outage buffer. 'written': it is in the outbox of a
+    database, and is enqueued once its transaction is committed.
     """
 
     __slots__ = ("_queue", "_stores_result", "action", "existing_status", "job", "mid")
@@ -144,6 +145,8 @@ class Receipt(Generic[R]):
             why = self._shown("reason", died[0].reason) if died else "its reason was purged"
             why = why.partition("\n")[0]
             raise JobFailedError(f"{self.job} {self.mid} is dead: {why}")
+        if self.action == "written" and status.word == "nil":
+            return  # the relay hasn't sent it yet, or the transaction was rolled back
         # The script that ends the attempt stores the result too: none will come later.
         if status.word in _GONE and self._queue.client.command("EXISTS", key) == 0:
             raise ResultNotStoredError(

@@ -11,7 +11,8 @@ import msgspec
 
 from jobq.errors import ConfigError
 
-Action = Literal["added", "updated", "requeued", "exists", "buffered"]
+#: `written` is said of a call in an outbox: it isn't at the server yet.
+Action = Literal["added", "updated", "requeued", "exists", "buffered", "written"]
 OutcomeWord = Literal[
     "done", "retry", "dead", "crashed", "snooze", "release", "unknown", "hold", "expired"
 ]

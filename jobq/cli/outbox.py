@@ -1,0 +1,184 @@
+"""`jobq outbox`: the tables, the relay, and what is in the outbox of a database."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import click
+
+from jobq.cli.options import group, option
+from jobq.cli.session import Session, command, opens
+from jobq.observe.log import Logging
+from jobq.outbox.relay import BATCH, Relay, RelayOptions
+from jobq.outbox.schema import DIALECTS, drop_schema
+from jobq.outbox.schema import schema as schema_of
+from jobq.outbox.tables import OutboxTable, table_of
+
+
+@group(
+    "outbox",
+    "schema --dialect postgresql | psql shop",
+    "relay --dsn postgresql://shop@db.example/shop",
+    "status --dsn sqlite:///shop.db",
+)
+def outbox() -> None:
+    """Enqueue calls that programs wrote to their database.
+
+    A program writes calls in its own transaction, with jobq.outbox. A relay enqueues them once they are committed.
+    """
+
+
+def _opened(session: Session, dsn: str) -> OutboxTable:
+    return table_of(dsn)
+
+
+on_table = opens(
+    "table", _opened,
+    option(
+        "--dsn URL", "Database: postgresql://user@host/name, mysql://… or sqlite:///file.",
+        required=True, shared=("JOBQ_OUTBOX_DSN",),
+    ),
+)  # fmt: skip
+
+
+@command(
+    "schema",
+    "--dialect postgresql | psql shop",
+    "--dialect mysql | mysql shop",
+    "--dialect sqlite | sqlite3 shop.db",
+    group=outbox,
+)
+@option(
+    f"--dialect {'|'.join(DIALECTS)}", "Kind of database; mysql is MariaDB, too.", required=True
+)
+@option("--no-notify", "Without the trigger that wakes relays; they poll.")
+@option("--drop", "Print what removes the tables.")
+def schema(session: Session, dialect: str, no_notify: bool, drop: bool) -> None:
+    """Print the SQL that creates the tables of the outbox and the inbox.
+
+    Tables that exist are left as they are. The command connects to nothing.
+    """
+    for statement in drop_schema(dialect) if drop else schema_of(dialect, notify=not no_notify):
+        session.say({"statement": statement}, f"{statement};")
+
+
+@command(
+    "relay",
+    "--dsn postgresql://shop@db.example/shop",
+    "--dsn sqlite:///shop.db --once",
+    group=outbox,
+)
+@on_table
+@option("--once", "Exit when all rows were looked at.")
+@option("--poll DURATION", "Look for rows at this interval.", default="200ms")
+@option("--batch N", "Most rows of one transaction.", type=click.IntRange(1, 10_000), default=BATCH)
+@option(
+    "--dedupe DURATION",
+    "Refuse the mid of a row for this long after its message is done.",
+    default="1d",
+)
+@option("--log-level debug|info|warning|error", "Lowest level that is logged.", default="info")
+@option("--log-format text|json", "Format of log lines.", default="text")
+def relay(session: Session, table: OutboxTable, once: bool, **given: Any) -> None:
+    """Enqueue the rows of the outbox until TERM or INT.
+
+    Rows are deleted after the server accepted their messages. If the relay dies in between, the next one enqueues them
+    again under the same mid, which the server refuses while the message lives and for --dedupe after it is done. While
+    the server or the database is away, rows wait. On PostgreSQL a trigger wakes the relay. Several relays may run; on
+    SQLite one works, and the others wait for its end.
+    """
+    Logging(given["log_level"], given["log_format"]).settle()
+    options = RelayOptions(
+        dedupe_s=given["dedupe"], poll_s=max(0.01, given["poll"]), limit=given["batch"]
+    )
+    with ended_by_signals() as ending:
+        work = Relay(table, session.client, options, ending.is_asked)
+        work.run(once=once)
+    totals = work.totals
+    record = {"sent": totals.sent, "failed": totals.failed, "left": totals.left}
+    session.say(record, f"{totals.sent:,} sent, {totals.failed:,} refused, {totals.left:,} left")
+
+
+@command("status", "--dsn postgresql://shop@db.example/shop", group=outbox)
+@on_table
+def status(session: Session, table: OutboxTable) -> None:
+    """Count the rows that wait, and the refused ones.
+
+    Counts end at 100,000.
+    """
+    found = table.backlog(_now())
+    table.close()
+    record = {"rows": found.rows, "oldest_s": round(found.oldest_s, 3), "failed": found.failed}
+    session.say(
+        record,
+        f"{found.rows:,} wait, the oldest for {found.oldest_s:.1f} s; {found.failed:,} refused",
+    )
+
+
+@command("retry", "--dsn postgresql://shop@db.example/shop", group=outbox)
+@on_table
+def retry(session: Session, table: OutboxTable) -> None:
+    """Put refused rows back into the outbox.
+
+    Rows are refused if they can't become a message: an invalid queue, mid or option. The relay's log and the column
+    `error` of jobq_outbox_failed say why.
+    """
+    count = table.retry_failed()
+    table.close()
+    session.say({"rows": count}, f"{count:,} rows put back")
+
+
+@command("prune", "--dsn postgresql://shop@db.example/shop --older-than 30d", group=outbox)
+@on_table
+@option(
+    "--older-than DURATION",
+    "Delete rows that are older than this.",
+    default="30d",
+)
+def prune(session: Session, table: OutboxTable, older_than: float) -> None:
+    """Delete old rows of the inbox.
+
+    A message that is delivered again after its row was deleted does its work again. So keep rows for longer than a
+    message can be retried, wait in the outbox, or lie dead before it is revived.
+    """
+    count = table.prune_inbox(_now() - round(older_than * 1000))
+    table.close()
+    session.say({"rows": count}, f"{count:,} rows deleted")
+
+
+class StopSignal:
+    """Whether TERM or INT came."""
+
+    asked = False
+
+    def is_asked(self) -> bool:
+        return self.asked
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[StopSignal]:
+    """Let TERM and INT end the relay after its batch. A second signal ends the process as usual."""
+    ending = StopSignal()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        ending.asked = True
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in numbers:
+        signal.signal(number, ask)
+    try:
+        yield ending
+    finally:
+        for number in numbers:
+            signal.signal(number, before[number])
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,63 @@
+"""The other end of the outbox: do the work of a message once, however often the message is delivered.
+
+::
+
+    @job
+    def book(order_id: int) -> None:
+        with Session.begin() as session:
+            if inbox.once(session):
+                session.add(Booking(order_id))
+
+`once` writes a row in the job's own transaction. If the transaction commits, a second delivery finds the row and does
+nothing; if it is rolled back, the row is gone as well, and the next attempt does the work.
+"""
+
+from __future__ import annotations
+
+import time
+from hashlib import blake2b
+from typing import Any
+
+from jobq.errors import ConfigError
+from jobq.jobs.context import current
+from jobq.outbox.rows import HEADER
+from jobq.outbox.writing import arun, kind_of, run
+
+_INSERTS = {
+    "postgresql": "INSERT INTO jobq_inbox (id, queue, mid, done_at) VALUES (:id, :queue, :mid, :done_at) "
+    "ON CONFLICT DO NOTHING",
+    "mysql": "INSERT IGNORE INTO jobq_inbox (id, queue, mid, done_at) VALUES (:id, :queue, :mid, :done_at)",
+    "sqlite": "INSERT OR IGNORE INTO jobq_inbox (id, queue, mid, done_at) VALUES (:id, :queue, :mid, :done_at)",
+}
+
+
+def once(session: Any, part: str = "") -> bool:
+    """Return whether no committed transaction of the running message has done this before.
+
+    session: as for `outbox.enqueue`. part: names one of several transactions of a job, each of which happens once.
+    While another attempt of the message has the same row in an open transaction, this waits for its end.
+    """
+    statement, values = _statement(session, part)
+    return run(session, statement, [values]) == 1
+
+
+async def aonce(session: Any, part: str = "") -> bool:
+    """`once` on a session for async code."""
+    statement, values = _statement(session, part)
+    return await arun(session, statement, [values]) == 1
+
+
+def _statement(session: Any, part: str) -> tuple[str, dict[str, Any]]:
+    dialect = kind_of(session).dialect(session)
+    if dialect not in _INSERTS:
+        raise ConfigError(
+            f"the inbox doesn't know the database {dialect!r}; it knows {', '.join(_INSERTS)}"
+        )
+    context = current()
+    # A message that a relay enqueued twice has two generations, and one header.
+    life = context.headers.get(HEADER) or context.generation
+    named = "\0".join((context.queue, context.mid, life, part)).encode("utf-8", "replace")
+    return _INSERTS[dialect], {
+        "id": blake2b(named, digest_size=24).hexdigest(), "queue": context.queue, "mid": context.mid,
+        "done_at": time.time_ns() // 1_000_000,
+    }  # fmt: skip

@@ -1,0 +1,230 @@
+"""The relay: takes rows of the outbox in the order of their numbers, enqueues them, and deletes them.
+
+Rows are deleted after the server accepted the messages. A relay, a server or a database that dies in between leaves
+rows that are sent again under the same mid. The server refuses that mid while the message lives and for a day after
+it is done, so it doesn't run again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from jobq.client.connection import Client
+from jobq.errors import ConfigError, JobqError, KeyFullError, ScriptError
+from jobq.jobs.queues import QueueLike, queue_of
+from jobq.outbox.rows import DAY_S, BadRowError, StoredRow
+from jobq.outbox.tables import NOTIFIED_POLL_S, PIECE_S, Backlog, OutboxTable, RawRow, Refused
+
+logger = logging.getLogger("jobq.outbox")
+BATCH = 500
+#: Between tries while a server is away.
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+#: Between sweeps that leave rows behind.
+LEFT_PAUSE_S = 1.0
+#: Errors of one row, or of rows like it: it stays, and others go on. Any other error stops the batch.
+_OF_ROW = (KeyFullError, ConfigError, ScriptError)
+#: So many of them in one batch are an error of the server after all.
+MOST_OF_ROWS = 20
+_MOST_WHY = 1_000
+
+
+@dataclass(frozen=True)
+class RelayOptions:
+    """dedupe_s: how long the server refuses the mid of a done message. poll_s: how often to look for rows.
+
+    limit: rows of a batch.
+    """
+
+    dedupe_s: float = DAY_S
+    poll_s: float = 0.2
+    limit: int = BATCH
+
+
+@dataclass
+class RelayTotals:
+    """What a relay did since it started.
+
+    left: how often a row stayed. errors: rounds that failed. well_at: time.time() when a round last went well.
+    """
+
+    sent: int = 0
+    failed: int = 0
+    left: int = 0
+    errors: int = 0
+    well_at: float = 0.0
+
+
+class Relay:
+    """One relay. `ending` says when to stop, between two batches."""
+
+    def __init__(
+        self,
+        table: OutboxTable,
+        client: Client,
+        options: RelayOptions | None = None,
+        ending: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._table, self._client = table, client
+        self.options = options or RelayOptions()
+        self._ending = ending
+        self.totals = RelayTotals()
+        #: The last row that this sweep looked at, while rows stay behind.
+        self._after = 0
+        self._left = False
+        #: Lines of ordered keys in which a row stayed; later rows of them wait until the next sweep.
+        self._stopped: set[tuple[str, str]] = set()
+        self._trouble = ""
+
+    def run(self, *, once: bool = False) -> None:
+        """Relay until the end; `once`: until all rows were looked at, and errors are raised."""
+        pause_s = SHORTEST_PAUSE_S
+        try:
+            while not self._ending():
+                try:
+                    more = self.round()
+                    self._note_trouble("")
+                    if not more and once:
+                        return
+                    if not more:
+                        self._wait()
+                    pause_s = SHORTEST_PAUSE_S
+                except JobqError as error:
+                    if once:
+                        raise
+                    self._note_trouble(str(error))
+                    self._sleep(pause_s)
+                    pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+        finally:
+            self._table.close()
+
+    def round(self) -> bool:
+        """Relay one batch; whether there may be more. Raises what stopped it; rows that weren't sent stay."""
+        rows = self._table.batch(self._after, self.options.limit)
+        sent: list[int] = []
+        refused: list[Refused] = []
+        trouble: JobqError | None = None
+        try:
+            for number in self._sending(rows, refused):
+                sent.append(number)
+        except JobqError as error:
+            trouble = error
+        if rows:
+            self._table.settle(sent, refused, time.time_ns() // 1_000_000)
+        self._count(rows, sent, refused)
+        if trouble is not None:
+            raise trouble
+        self.totals.well_at = time.time()
+        if len(rows) < self.options.limit:
+            self._after = 0
+            self._stopped.clear()
+            return False
+        self._after = rows[-1].number if self._left else 0
+        return True
+
+    def backlog(self) -> Backlog:
+        """What waits now."""
+        return self._table.backlog(time.time_ns() // 1_000_000)
+
+    def _count(
+        self, rows: Sequence[RawRow], sent: Sequence[int], refused: Sequence[Refused]
+    ) -> None:
+        left = len(rows) - len(sent) - len(refused)
+        # Of the whole sweep, which begins with the first row.
+        self._left = bool(left) or (self._left and self._after > 0)
+        self.totals.sent += len(sent)
+        self.totals.failed += len(refused)
+        self.totals.left += left
+        for row, why in refused:
+            logger.error("row %s of the outbox (mid %s) is refused: %s", row.number, row.mid, why)
+
+    def _sending(self, rows: Sequence[RawRow], refused: list[Refused]) -> Iterator[int]:
+        """Send rows; yield the numbers of those that the server has."""
+        queues: dict[str, list[StoredRow]] = defaultdict(list)
+        for raw in rows:
+            try:
+                row = StoredRow(*raw)
+            except BadRowError as error:
+                refused.append(Refused(raw, str(error)[:_MOST_WHY]))
+            else:
+                queues[row.queue].append(row)
+        now = time.time_ns() // 1_000_000
+        wrong: list[JobqError] = []
+        for name, found in queues.items():
+            queue = queue_of(name, self._client)
+            for options, group in groupby(
+                found, lambda row: row.sending(now, self.options.dedupe_s)
+            ):
+                yield from self._together(queue, list(group), options, wrong)
+                if len(wrong) >= MOST_OF_ROWS:
+                    raise wrong[-1]
+
+    def _together(
+        self,
+        queue: QueueLike,
+        rows: Sequence[StoredRow],
+        options: dict[str, Any],
+        wrong: list[JobqError],
+    ) -> Iterator[int]:
+        """Send rows with the same options in one call, or if one of them is refused, each in a call."""
+        if not any(row.line in self._stopped for row in rows):
+            try:
+                _send(queue, rows, options)
+            except _OF_ROW:
+                pass
+            else:
+                yield from [row.number for row in rows]
+                return
+        for row in rows:
+            if row.line in self._stopped:
+                continue
+            try:
+                _send(queue, [row], options)
+            except _OF_ROW as error:
+                wrong.append(error)
+                if row.line:
+                    self._stopped.add(row.line)
+                logger.warning("row %s of the outbox (%s) stays: %s", row.number, row.mid, error)
+                if len(wrong) >= MOST_OF_ROWS:
+                    return
+            else:
+                yield row.number
+
+    def _wait(self) -> None:
+        """Wait for rows."""
+        poll_s = self.options.poll_s
+        if self._left:
+            self._sleep(max(poll_s, LEFT_PAUSE_S))
+            return
+        if self._table.notifies:
+            poll_s = max(poll_s, NOTIFIED_POLL_S)
+        self._sleep(poll_s, self._table.wait)
+
+    def _sleep(self, seconds: float, wait: Callable[[float], object] = time.sleep) -> None:
+        """Wait in pieces, since a signal ends no wait."""
+        deadline = time.monotonic() + seconds
+        while not self._ending() and (left := deadline - time.monotonic()) > 0:
+            if wait(min(PIECE_S, left)):
+                return
+
+    def _note_trouble(self, trouble: str) -> None:
+        if trouble:
+            self.totals.errors += 1
+            if not self._trouble:
+                logger.warning("rows wait in the outbox: %s", trouble)
+        elif self._trouble:
+            logger.info("the outbox is relayed again")
+        self._trouble = trouble
+
+
+def _send(queue: QueueLike, rows: Sequence[StoredRow], options: dict[str, Any]) -> None:
+    contents: list[Any] = [
+        (row.mid, row.content, row.options.key) if row.options.key else (row.mid, row.content)
+        for row in rows
+    ]
+    queue.enqueue_many(contents, **options)

@@ -1,0 +1,192 @@
+"""What is stored of a call until a relay enqueues it: one row, made by the program and read by the relay."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, cast
+
+import msgspec
+
+from jobq.client.connection import default_client
+from jobq.client.names import checked_name
+from jobq.client.runtime import runtime
+from jobq.config import ServerSettings, parse_durability, settings_from_env
+from jobq.durations import DAY_MS
+from jobq.errors import CodecError, ConfigError, JobqError
+from jobq.jobs.job import Arguments, Job, Outgoing
+from jobq.jobs.middleware import around_enqueue
+from jobq.jobs.queues import QueueLike, queue_of
+from jobq.jobs.results import Receipt
+from jobq.queue.mids import new_mid
+from jobq.queue.queue import checked_content, enqueue_values, given_mid
+from jobq.queue.types import PER_CALL, checked_key
+
+#: Names the row that a message came from. The inbox tells by it a message that was relayed twice from a newer call.
+HEADER = "jobq-outbox"
+DAY_S = DAY_MS / 1000
+
+
+class BadRowError(JobqError):
+    """A row of the outbox can't become a message, now or later."""
+
+
+class OutboxRow(NamedTuple):
+    """One row to be inserted. created_at: epoch ms by the program's clock."""
+
+    mid: str
+    queue: str
+    content: bytes
+    options: str
+    created_at: int
+
+
+class QueueOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a relay enqueues a row: options of `Queue.enqueue_many`, and whether the mid was made for this row."""
+
+    new_mid: bool = False
+    delay: float | None = None
+    at: float | None = None
+    can_update: bool = False
+    can_requeue: bool = False
+    again: Literal["done", "start"] | None = None
+    dedupe: float | None = None
+    throttle: float | None = None
+    at_most: float | None = None
+    lease: float | None = None
+    drop_results: bool = False
+    key: str | None = None
+    ordered: bool = False
+    durability: str | None = None
+
+
+#: What of them goes to the queue as it is.
+_AS_GIVEN = (
+    "at", "can_update", "can_requeue", "again", "dedupe", "throttle", "lease", "drop_results", "ordered", "durability",
+)  # fmt: skip
+_options_of = msgspec.json.Decoder(QueueOptions).decode
+_written = msgspec.json.Encoder().encode
+
+
+class StoredRow:
+    """One row that a relay read; BadRowError if it can't be enqueued, ever."""
+
+    def __init__(
+        self, number: int, mid: str, queue: str, content: bytes, options: str, created_at: int
+    ) -> None:
+        self.number, self.mid, self.queue, self.created_at = number, mid, queue, created_at
+        try:
+            self.content = bytes(memoryview(content))
+            self.options = _options_of(options)
+            checked_name("queue", queue)
+            if self.options.key is not None:
+                checked_key(self.options.key)
+            parse_durability(self.options.durability or "memory")
+            values = enqueue_values(**self._checkable())
+            given_mid(mid, values)
+            checked_content(mid, self.content)
+        except (
+            ConfigError,
+            CodecError,
+            ValueError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+        ) as error:
+            raise BadRowError(f"row {number} of the outbox can't be enqueued: {error}") from error
+
+    def _checkable(self) -> Any:
+        options = self.sending(self.created_at, DAY_S)
+        options.pop("durability", None)
+        if options.get("ordered") and self.options.key is None:
+            raise ConfigError("ordered needs a key")
+        return {**options, "key": self.options.key}
+
+    def sending(self, now: int, dedupe_s: float) -> dict[str, Any]:
+        """The options of `Queue.enqueue_many`, but for the key.
+
+        Delays count from the enqueue, so what has passed of them is taken off. dedupe_s: how long to refuse the mid
+        after the message is done, if the mid is of this row alone.
+        """
+        given = self.options
+        passed_s = max(0.0, (now - self.created_at) / 1000)
+        options = {name: getattr(given, name) for name in _AS_GIVEN}
+        if given.new_mid:
+            options["dedupe"] = max(dedupe_s, given.dedupe or 0.0)
+        elif not (given.again or given.can_requeue or given.dedupe):
+            # Otherwise a mid that was just used is refused until it is collected, and the row is deleted all the same.
+            options["again"] = "done"
+        if given.delay is not None:
+            options["delay"] = max(0.0, given.delay - passed_s)
+        if given.at_most is not None:
+            options["at_most"] = max(0.001, given.at_most - passed_s)
+        return {
+            name: value
+            for name, value in options.items()
+            if value is not None and value is not False
+        }
+
+    @property
+    def line(self) -> tuple[str, str] | None:
+        """The line of its key in which messages start in order; None if it has none."""
+        return (self.queue, self.options.key) if self.options.ordered and self.options.key else None
+
+
+class _Encoding:
+    """What encoding needs of a queue and its client, without a connection."""
+
+    def __init__(self, name: str, settings: ServerSettings) -> None:
+        self.name, self.settings = name, settings
+
+    @property
+    def client(self) -> _Encoding:
+        return self
+
+
+class _QueueOfRelay:
+    """The queue of a receipt: connects when the receipt is first asked, since enqueueing needs no server."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(queue_of(self.name, default_client()), name)
+
+
+def rows_of(
+    job: Job[..., Any], calls: Sequence[Arguments]
+) -> tuple[list[OutboxRow], list[Receipt[Any]]]:
+    """The rows of these calls, made within the middleware, and a receipt for each."""
+    if job.settings.get("client") is not None:
+        raise ConfigError(
+            f"client={job.settings['client']!r} of {job.name} can't be kept: the relay's --url names the server; "
+            "leave client out"
+        )
+    rows: list[OutboxRow] = []
+
+    def deliver(outgoing: Outgoing) -> list[Receipt[Any]]:
+        made = list(_made(job, outgoing))
+        rows.extend(made)
+        queue = cast("QueueLike", _QueueOfRelay(outgoing.queue))
+        outgoing.size = sum(len(row.content) for row in made)
+        return [Receipt(row.mid, "written", "", job.name, queue, job.stores_result) for row in made]
+
+    send = around_enqueue(job.middleware.all_layers(), deliver)
+    receipts: list[Receipt[Any]] = []
+    for first in range(0, len(calls), PER_CALL):
+        receipts += send(Outgoing(job, list(calls[first : first + PER_CALL])))
+    return rows, receipts
+
+
+def _made(job: Job[..., Any], outgoing: Outgoing) -> list[OutboxRow]:
+    settings = runtime.default.settings if runtime.default is not None else settings_from_env()
+    outgoing.headers[HEADER] = new_mid()
+    chosen = bool(outgoing.mid) or job.unique is not None
+    encoding = cast("QueueLike", _Encoding(outgoing.queue, settings))
+    now = time.time_ns() // 1_000_000
+    rows = []
+    for (mid, content), (args, kwargs) in zip(outgoing.contents(encoding), outgoing.calls):
+        options = QueueOptions(new_mid=not chosen, **job.options_with(job.key_of(args, kwargs)))
+        text = _written(options).decode()
+        rows.append(OutboxRow(mid or new_mid(), outgoing.queue, content, text, now))
+    return rows

@@ -1,0 +1,402 @@
+"""The relay's side of the database: lock a batch of rows, delete what was enqueued, wait for more.
+
+One class per database. Each keeps one connection, and a transaction from `batch` to `settle` or `close`. The connection
+is opened when it is needed, so after any error `close` is enough to start anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import sqlite3
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from jobq import extras
+from jobq.errors import ConfigError, JobqError, masked
+from jobq.outbox.schema import schema
+
+#: What a count goes up to, as the statements have it: counting millions of rows every few seconds would cost more than
+#: relaying them.
+MOST_COUNTED = 100_000
+T = TypeVar("T")
+#: How long to wait for a connection, and for a lock.
+CONNECT_S = 5
+#: Where a trigger notifies, rows are looked for at this interval all the same: another relay may have given some back.
+NOTIFIED_POLL_S = 5.0
+#: The longest wait in one piece, since a signal ends no wait.
+PIECE_S = 0.2
+
+
+class DatabaseAwayError(JobqError):
+    """The database of the outbox can't be used now."""
+
+
+class RawRow(NamedTuple):
+    """One row as it is in the table."""
+
+    number: int
+    mid: str
+    queue: str
+    content: bytes
+    options: str
+    created_at: int
+
+
+class Refused(NamedTuple):
+    """A row that goes to the table of failed rows, and why."""
+
+    row: RawRow
+    why: str
+
+
+class Backlog(NamedTuple):
+    """What waits: rows (at most MOST_COUNTED), the age of the oldest in seconds, and failed rows."""
+
+    rows: int
+    oldest_s: float
+    failed: int
+
+
+class OutboxTable(ABC):
+    """The outbox of one database."""
+
+    dialect: str
+    #: How a statement marks a value.
+    mark = "%s"
+    #: The first rows of a batch: behind a number, so many.
+    select = (
+        "SELECT id, mid, queue, content, options, created_at FROM jobq_outbox WHERE id > ? ORDER BY id LIMIT ? "
+        "FOR UPDATE SKIP LOCKED"
+    )
+    #: Takes a list of numbers.
+    delete = "DELETE FROM jobq_outbox WHERE id = ANY(?)"
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self._connection: Any = None
+
+    @abstractmethod
+    def connect(self) -> Any:
+        """Open a connection in which each transaction is begun by `begin`."""
+
+    @property
+    @abstractmethod
+    def errors(self) -> type[Exception]:
+        """What the driver raises."""
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self._execute("BEGIN")
+
+    def batch(self, after: int, limit: int) -> list[RawRow]:
+        """Lock the first rows behind the number `after` that no other relay has locked."""
+        return self._calling(lambda: self._batch(after, limit))
+
+    def settle(self, sent: Sequence[int], refused: Sequence[Refused], now: int) -> None:
+        """Delete the rows that were sent, move the refused ones, and commit."""
+        self._calling(lambda: self._settle(sent, refused, now))
+
+    def backlog(self, now: int) -> Backlog:
+        """Count what waits."""
+        return self._calling(lambda: self._backlog(now))
+
+    def retry_failed(self) -> int:
+        """Put failed rows back into the outbox; how many."""
+        return self._calling(self._retry_failed)
+
+    def prune_inbox(self, before: int) -> int:
+        """Delete the rows of the inbox that were written before this moment, epoch ms; how many."""
+        return self._calling(lambda: self._prune_inbox(before))
+
+    def create(self, *, notify: bool = True) -> None:
+        """Create the tables that are missing."""
+        self._calling(lambda: [self._execute(one) for one in schema(self.dialect, notify=notify)])
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for `seconds` at most; whether rows were committed."""
+        time.sleep(seconds)
+        return False
+
+    @property
+    def notifies(self) -> bool:
+        """Whether `wait` ends when rows are committed."""
+        return False
+
+    def close(self) -> None:
+        """Close the connection; its transaction is rolled back."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except self.errors:
+                pass
+
+    def _calling(self, call: Callable[[], T]) -> T:
+        try:
+            if self._connection is None:
+                self._connection = self.connect()
+            return call()
+        except self.errors as error:
+            self.close()
+            raise self._away(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _away(self, error: Exception) -> DatabaseAwayError:
+        # The drivers have no class in common for a table that isn't there.
+        missing = re.search(r"no such table|does not exist|doesn't exist", str(error))
+        remedy = (
+            f"; jobq outbox schema --dialect {self.dialect} prints the tables" if missing else ""
+        )
+        return DatabaseAwayError(
+            f"the database of the outbox, {masked(self.dsn)}, can't be used: {error}{remedy}"
+        )
+
+    def _execute(self, statement: str, values: Sequence[Any] = ()) -> Any:
+        cursor = self._connection.cursor()
+        cursor.execute(statement.replace("?", self.mark), tuple(values))
+        return cursor
+
+    def _rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        cursor = self._execute(statement, values)
+        found = list(cursor.fetchall())
+        cursor.close()
+        return found
+
+    def _batch(self, after: int, limit: int) -> list[RawRow]:
+        self.begin()
+        rows = self._rows(self.select, (after, limit))
+        if not rows:
+            self._execute("ROLLBACK")
+        return [RawRow(*row) for row in rows]
+
+    def _settle(self, sent: Sequence[int], refused: Sequence[Refused], now: int) -> None:
+        for row, why in refused:
+            self._execute(
+                "INSERT INTO jobq_outbox_failed (id, mid, queue, content, options, created_at, failed_at, error) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, now, why),
+            )
+        gone = [*sent, *(one.row.number for one in refused)]
+        if gone:
+            self._execute(self.delete, (self.listed(gone),))
+        self._execute("COMMIT")
+
+    def listed(self, numbers: list[int]) -> Any:
+        """Numbers as one value of `delete`."""
+        return numbers
+
+    def _backlog(self, now: int) -> Backlog:
+        [(rows, oldest)] = self._rows(
+            "SELECT count(*), min(created_at) FROM (SELECT created_at FROM jobq_outbox ORDER BY id LIMIT 100000) "
+            "AS found"
+        )
+        [(failed,)] = self._rows(
+            "SELECT count(*) FROM (SELECT id FROM jobq_outbox_failed LIMIT 100000) AS found"
+        )
+        return Backlog(int(rows), max(0, now - oldest) / 1000 if rows else 0.0, int(failed))
+
+    def _retry_failed(self) -> int:
+        self.begin()
+        self._execute(
+            "INSERT INTO jobq_outbox (id, mid, queue, content, options, created_at) "
+            "SELECT id, mid, queue, content, options, created_at FROM jobq_outbox_failed"
+        )
+        count = int(self._execute("DELETE FROM jobq_outbox_failed").rowcount)
+        self._execute("COMMIT")
+        return count
+
+    def _prune_inbox(self, before: int) -> int:
+        return int(self._execute("DELETE FROM jobq_inbox WHERE done_at < ?", (before,)).rowcount)
+
+
+class PostgresqlTable(OutboxTable):
+    """PostgreSQL, by psycopg 3. A second connection listens, if the table has a trigger that notifies."""
+
+    dialect = "postgresql"
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn)
+        self._listener: Any = None
+        self._notifies: bool | None = None
+
+    @property
+    def errors(self) -> type[Exception]:
+        return cast("type[Exception]", self._driver().Error)
+
+    @staticmethod
+    def _driver() -> Any:
+        try:
+            import psycopg
+        except ImportError as error:
+            raise ConfigError(
+                f"PostgreSQL needs psycopg: {extras.install('postgresql')}"
+            ) from error
+        return psycopg
+
+    def connect(self) -> Any:
+        return self._driver().connect(self.dsn, autocommit=True, connect_timeout=CONNECT_S)
+
+    @property
+    def notifies(self) -> bool:
+        if self._notifies is None:
+            found = self._calling(
+                lambda: self._rows(
+                    "SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass('jobq_outbox') "
+                    "AND tgname = 'jobq_outbox_notify'"
+                )
+            )
+            self._notifies = bool(found)
+        return self._notifies
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a notification. The first call only begins to listen: rows may have come before."""
+        if not self.notifies:
+            return super().wait(seconds)
+        try:
+            if self._listener is None:
+                self._listener = self.connect()
+                self._listener.execute("LISTEN jobq_outbox")
+                return True
+            return any(True for _ in self._listener.notifies(timeout=seconds, stop_after=1))
+        except self.errors as error:
+            self.close()
+            raise self._away(error) from error
+
+    def close(self) -> None:
+        listener, self._listener, self._notifies = self._listener, None, None
+        if listener is not None:
+            listener.close()
+        super().close()
+
+
+class MysqlTable(OutboxTable):
+    """MySQL 8.0 and MariaDB 10.6 or later, by PyMySQL."""
+
+    dialect = "mysql"
+    delete = "DELETE FROM jobq_outbox WHERE id IN ?"
+
+    @property
+    def errors(self) -> type[Exception]:
+        return cast("type[Exception]", self._driver().MySQLError)
+
+    @staticmethod
+    def _driver() -> Any:
+        try:
+            import pymysql  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise ConfigError(f"MySQL needs PyMySQL: {extras.install('mysql')}") from error
+        return pymysql
+
+    def connect(self) -> Any:
+        parts = urlsplit(self.dsn)
+        options = dict(parse_qsl(parts.query))
+        where = {"unix_socket": options["unix_socket"]} if "unix_socket" in options else {
+            "host": parts.hostname or "localhost", "port": parts.port or 3306,
+        }  # fmt: skip
+        return self._driver().connect(
+            **where, user=unquote(parts.username or "root"), password=unquote(parts.password or ""),
+            database=unquote(parts.path.lstrip("/")), charset="utf8mb4", autocommit=True, connect_timeout=CONNECT_S,
+            # Other levels lock the gap behind the last row, and nobody could insert during a batch.
+            init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        )  # fmt: skip
+
+
+class SqliteTable(OutboxTable):
+    """SQLite. Its only lock stops all writers, so rows aren't locked: a second relay waits until the first ends."""
+
+    dialect = "sqlite"
+    mark = "?"
+    select = "SELECT id, mid, queue, content, options, created_at FROM jobq_outbox WHERE id > ? ORDER BY id LIMIT ?"
+    delete = "DELETE FROM jobq_outbox WHERE id IN (SELECT value FROM json_each(?))"
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn)
+        self._path = sqlite_path(urlsplit(dsn))
+        if not self._path.parent.is_dir():
+            raise ConfigError(f"--dsn {dsn!r}: there is no folder {self._path.parent}; create it")
+        self._alone: int | None = None
+
+    @property
+    def errors(self) -> type[Exception]:
+        return sqlite3.Error
+
+    def connect(self) -> Any:
+        return sqlite3.connect(self._path, isolation_level=None, timeout=CONNECT_S)
+
+    def batch(self, after: int, limit: int) -> list[RawRow]:
+        """Read the first rows behind `after`; none while another relay works on this file."""
+        return super().batch(after, limit) if self._is_alone() else []
+
+    def begin(self) -> None:
+        pass
+
+    def _batch(self, after: int, limit: int) -> list[RawRow]:
+        return [RawRow(*row) for row in self._rows(self.select, (after, limit))]
+
+    def listed(self, numbers: list[int]) -> Any:
+        return json.dumps(numbers)
+
+    def _settle(self, sent: Sequence[int], refused: Sequence[Refused], now: int) -> None:
+        self._execute("BEGIN IMMEDIATE")
+        super()._settle(sent, refused, now)
+
+    def _retry_failed(self) -> int:
+        self._execute("BEGIN IMMEDIATE")
+        return super()._retry_failed()
+
+    def _is_alone(self) -> bool:
+        if self._alone is None:
+            lock = os.open(
+                f"{self._path}-relay", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                return False
+            self._alone = lock
+        return True
+
+    def close(self) -> None:
+        super().close()
+        if self._alone is not None:
+            os.close(self._alone)
+            self._alone = None
+
+
+def sqlite_path(parts: SplitResult) -> Path:
+    """The file of `sqlite:///relative.db` or `sqlite:////absolute.db`, as SQLAlchemy writes them."""
+    path = unquote(parts.path)[1:]
+    if parts.netloc or not path or path == ":memory:":
+        raise ConfigError(
+            f"{parts.geturl()!r} names no file that two processes can use; write sqlite:///app.db, or with an "
+            "absolute path sqlite:////srv/app.db"
+        )
+    return Path(path)
+
+
+_TABLES: dict[str, type[OutboxTable]] = {
+    "postgresql": PostgresqlTable, "postgres": PostgresqlTable, "mysql": MysqlTable, "mariadb": MysqlTable,
+    "sqlite": SqliteTable,
+}  # fmt: skip
+
+
+def table_of(dsn: str) -> OutboxTable:
+    """The outbox of the database that `dsn` names; a driver, as in postgresql+asyncpg://, is left out."""
+    scheme, colon, rest = dsn.partition("://")
+    name = scheme.partition("+")[0]
+    if not colon or name not in _TABLES:
+        known = "postgresql://, mysql:// or sqlite:///"
+        raise ConfigError(
+            f"--dsn {masked(dsn)!r} names no database that the outbox knows; use {known}"
+        )
+    return _TABLES[name](f"{name}://{rest}")

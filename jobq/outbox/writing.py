@@ -1,0 +1,229 @@
+"""Write calls to the outbox on a session or connection of the program, so that its transaction decides about them.
+
+SQLAlchemy, psycopg, Django, and the DB-API connections of sqlite3 and PyMySQL. The module of its class shows what a
+session belongs to, so none of these packages is imported here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from jobq.errors import ConfigError
+from jobq.jobs.job import Args, Arguments, Job
+from jobq.jobs.results import Receipt
+from jobq.outbox.rows import OutboxRow, rows_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+#: With a value for each field of an OutboxRow.
+_INSERT = (
+    "INSERT INTO jobq_outbox (mid, queue, content, options, created_at) "
+    "VALUES (:mid, :queue, :content, :options, :created_at)"
+)
+
+
+def enqueue(session: Any, job: Job[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
+    """Write one call to the outbox, in the transaction of `session`.
+
+    session: a SQLAlchemy Session or Connection, a psycopg Connection, Django's `connection`, or a connection of sqlite3
+    or PyMySQL. The receipt has the mid at once; its action is 'written'. Options are those of `job.options(...)`.
+    Raises TypeError for arguments that don't fit the function, CodecError for what JSON can't carry, ConfigError
+    outside a transaction, and what the database raises.
+    """
+    job.check_arguments(args, kwargs)
+    rows, receipts = rows_of(job, [(args, kwargs)])
+    _insert(session, rows)
+    return receipts[0]
+
+
+def enqueue_many(
+    session: Any, job: Job[P, R], arguments: Iterable[Args[P]] | Iterable[Sequence[Any]], /
+) -> list[Receipt[R]]:
+    """Write many calls: `enqueue_many(session, resize, (resize.args(path, width=200) for path in paths))`."""
+    rows, receipts = rows_of(job, _calls(job, arguments))
+    _insert(session, rows)
+    return receipts
+
+
+async def aenqueue(
+    session: Any, job: Job[P, R], /, *args: P.args, **kwargs: P.kwargs
+) -> Receipt[R]:
+    """`enqueue` on an AsyncSession or AsyncConnection of SQLAlchemy, or an AsyncConnection of psycopg."""
+    job.check_arguments(args, kwargs)
+    rows, receipts = rows_of(job, [(args, kwargs)])
+    await _ainsert(session, rows)
+    return receipts[0]
+
+
+async def aenqueue_many(
+    session: Any, job: Job[P, R], arguments: Iterable[Args[P]] | Iterable[Sequence[Any]], /
+) -> list[Receipt[R]]:
+    """`enqueue_many` on what `aenqueue` takes."""
+    rows, receipts = rows_of(job, _calls(job, arguments))
+    await _ainsert(session, rows)
+    return receipts
+
+
+def _calls(job: Job[..., Any], arguments: Iterable[Any]) -> list[Arguments]:
+    if job.settings.get("mid") is not None:
+        raise ConfigError(
+            f"mid={job.settings['mid']!r} can't be the mid of many messages; enqueue them one by one"
+        )
+    calls: list[Arguments] = []
+    for item in arguments:
+        if isinstance(item, Args) and item.job == job.name:
+            calls.append((item.args, item.kwargs))
+        elif isinstance(item, tuple | list):
+            job.check_arguments(item, {})
+            calls.append((item, {}))
+        else:
+            raise ConfigError(
+                f"enqueue_many of {job.name} takes {job.name}.args(…) or tuples of arguments, not {item!r:.80}"
+            )
+    return calls
+
+
+class Kind(NamedTuple):
+    """What a session is of. mark: how a statement marks a value; dialect: from the session."""
+
+    package: str
+    mark: Callable[[str], str]
+    dialect: Callable[[Any], str]
+    is_outside: Callable[[Any], bool]
+
+
+def kind_of(session: Any) -> Kind:
+    """What `session` is of; ConfigError if that is unknown."""
+    for base in type(session).__mro__:
+        package = base.__module__.partition(".")[0]
+        if package in KINDS:
+            return KINDS[package]
+    shown = f"{type(session).__module__}.{type(session).__qualname__}"
+    raise ConfigError(
+        f"{shown} can't be used as a session; give a session or connection of SQLAlchemy, psycopg, Django "
+        "(django.db.connection), sqlite3 or PyMySQL"
+    )
+
+
+def run(session: Any, statement: str, values: Sequence[Mapping[str, Any]]) -> int:
+    """Execute a statement with values as `:name` for each of `values`; how many rows it changed."""
+    kind = kind_of(session)
+    if inspect.iscoroutinefunction(getattr(session, "execute", None)):
+        raise ConfigError(
+            f"{type(session).__qualname__} is for async code; take await outbox.aenqueue(…) and inbox.aonce(…)"
+        )
+    _refuse_outside(kind, session)
+    if kind.package == "sqlalchemy":
+        return int(session.execute(_text(statement), _many(values)).rowcount)
+    cursor = session.cursor()
+    try:
+        text, rows = _positional(kind, statement, values)
+        if len(rows) == 1:
+            cursor.execute(text, rows[0])
+        else:
+            cursor.executemany(text, rows)
+        return int(cursor.rowcount)
+    finally:
+        cursor.close()
+
+
+async def arun(session: Any, statement: str, values: Sequence[Mapping[str, Any]]) -> int:
+    """`run` on a session for async code."""
+    kind = kind_of(session)
+    if not inspect.iscoroutinefunction(getattr(session, "execute", None)):
+        raise ConfigError(
+            f"{type(session).__qualname__} isn't for async code; take outbox.enqueue(…) and inbox.once(…)"
+        )
+    _refuse_outside(kind, session)
+    if kind.package == "sqlalchemy":
+        return int((await session.execute(_text(statement), _many(values))).rowcount)
+    async with session.cursor() as cursor:
+        text, rows = _positional(kind, statement, values)
+        if len(rows) == 1:
+            await cursor.execute(text, rows[0])
+        else:
+            await cursor.executemany(text, rows)
+        return int(cursor.rowcount)
+
+
+def _insert(session: Any, rows: Sequence[OutboxRow]) -> None:
+    if rows:
+        run(session, _INSERT, [row._asdict() for row in rows])
+
+
+async def _ainsert(session: Any, rows: Sequence[OutboxRow]) -> None:
+    if rows:
+        await arun(session, _INSERT, [row._asdict() for row in rows])
+
+
+def _text(statement: str) -> Any:
+    from sqlalchemy import text
+
+    return text(statement)
+
+
+def _many(values: Sequence[Mapping[str, Any]]) -> Any:
+    return dict(values[0]) if len(values) == 1 else [dict(one) for one in values]
+
+
+def _positional(
+    kind: Kind, statement: str, values: Sequence[Mapping[str, Any]]
+) -> tuple[str, list[tuple[Any, ...]]]:
+    names = sorted(values[0], key=lambda name: statement.index(f":{name}"))
+    for name in names:
+        statement = statement.replace(f":{name}", kind.mark(name), 1)
+    return statement, [tuple(one[name] for name in names) for one in values]
+
+
+def _refuse_outside(kind: Kind, session: Any) -> None:
+    if kind.is_outside(session):
+        raise ConfigError(
+            f"this {kind.package} connection commits each statement, so the row would be there even if your changes "
+            "are not; begin a transaction first (Django: transaction.atomic(), psycopg: connection.transaction())"
+        )
+
+
+def _sqlalchemy_dialect(session: Any) -> str:
+    bind = session.get_bind() if hasattr(session, "get_bind") else session
+    name = str(bind.dialect.name)
+    return "mysql" if name == "mariadb" else name
+
+
+def _sqlalchemy_is_outside(session: Any) -> bool:
+    # Of a session the options of its bind; those of a connection include them.
+    bind = session.get_bind() if hasattr(session, "get_bind") else session
+    options = getattr(bind, "sync_connection", None) or bind
+    return bool(options.get_execution_options().get("isolation_level") == "AUTOCOMMIT")
+
+
+def _psycopg_is_outside(connection: Any) -> bool:
+    # 0 = IDLE. A connection that doesn't commit by itself begins with its first statement.
+    return bool(connection.autocommit and int(connection.info.transaction_status) == 0)
+
+
+def _sqlite_is_outside(connection: Any) -> bool:
+    commits = connection.isolation_level is None or getattr(connection, "autocommit", -1) is True
+    return bool(commits and not connection.in_transaction)
+
+
+def _pymysql_is_outside(connection: Any) -> bool:
+    # 1 = SERVER_STATUS_IN_TRANS
+    return bool(connection.get_autocommit() and not connection.server_status & 1)
+
+
+def _percent(name: str) -> str:
+    return "%s"
+
+
+KINDS = {
+    "sqlalchemy": Kind("sqlalchemy", ":{}".format, _sqlalchemy_dialect, _sqlalchemy_is_outside),
+    "psycopg": Kind("psycopg", _percent, lambda session: "postgresql", _psycopg_is_outside),
+    "django": Kind(
+        "django", _percent, lambda session: str(session.vendor),
+        lambda session: not session.in_atomic_block and bool(session.get_autocommit()),
+    ),
+    "sqlite3": Kind("sqlite3", lambda name: "?", lambda session: "sqlite", _sqlite_is_outside),
+    "pymysql": Kind("pymysql", _percent, lambda session: "mysql", _pymysql_is_outside),
+}  # fmt: skip

@@ -1,0 +1,269 @@
+"""What a relay does with rows: their options, bad ones, those that can't be sent now, and two relays at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from jobq import outbox
+from jobq.errors import ConfigError, NotDurableError, UnavailableError
+from jobq.jobs.codec import decode
+from jobq.jobs.registry import job
+from jobq.outbox.relay import Relay, RelayOptions
+from jobq.outbox.tables import DatabaseAwayError, table_of
+from jobq.queue.queue import Queue
+from jobq.queue.types import Ending
+from tests.lifecycle.conftest import until
+
+pytestmark = pytest.mark.one_server
+
+
+@pytest.fixture
+def write(database: Any) -> Any:
+    """write(job, 1, 2): a committed call."""
+    from sqlalchemy import create_engine
+
+    engine = create_engine(database.url)
+
+    def committed(job: Any, *args: Any) -> Any:
+        with engine.begin() as connection:
+            return outbox.enqueue(connection, job, *args)
+
+    yield committed
+    engine.dispose()
+
+
+def test_rows_are_enqueued_with_their_options_and_in_their_order(
+    database, client, registry, write, relayed, worked
+):
+    seen: list[int] = []
+    note = job(name="note", registry=registry)(seen.append)
+    at = time.time() + 3600
+    later = [
+        write(note.options(delay="1h"), 1), write(note.options(at=at), 2),
+        write(note.options(delay=10), 3),
+    ]  # fmt: skip
+    for number in range(4, 9):
+        write(note.options(key="a", ordered=number % 2 == 0), number)
+    write(note.options(durability="memory", lease=60, dedupe="2d"), 9)
+    write(note.options(queue="high"), 10)
+    # The delay counts from the enqueue, not from the relay's round.
+    database.execute("UPDATE jobq_outbox SET created_at = created_at - 60000 WHERE id IN (1, 3)")
+    relayed()
+    queue = Queue("default", client)
+    due = [queue.status(one.mid).not_before / 1000 - at for one in later[:2]]
+    assert due == [pytest.approx(-60, abs=30), pytest.approx(0, abs=1)]
+    assert queue.status(later[2].mid).word == "queued"
+    assert worked("high") == ["done"] and seen == [10]
+    worked()
+    assert sorted(seen[1:]) == [3, 4, 5, 6, 7, 8, 9]
+    assert [one for one in seen if one in (4, 5, 6, 7, 8)] == [4, 5, 6, 7, 8]
+
+
+def test_row_that_is_sent_twice_runs_once_and_unique_calls_run_again(
+    database, client, registry, write, relayed, worked
+):
+    seen: list[str] = []
+    note = job(name="note", registry=registry)(seen.append)
+    one = job(name="one", registry=registry, unique=True)(seen.append)
+    write(note, "new")
+    write(note.options(mid="mine"), "chosen")
+    write(one, "alike")
+    write(one, "alike")
+    columns = "mid, queue, content, options, created_at"
+    database.execute("CREATE TABLE kept AS SELECT * FROM jobq_outbox")
+    relayed()
+    assert worked() == ["done"] * 3 and sorted(seen) == ["alike", "chosen", "new"]
+    # As after a relay that died before it deleted them.
+    database.execute(f"INSERT INTO jobq_outbox (id, {columns}) SELECT id, {columns} FROM kept")
+    relayed()
+    worked()
+    assert seen.count("new") == 1
+    # A mid that the program chose may be used again at once, so the row can't be told from a new call.
+    assert seen.count("alike") == seen.count("chosen") == 2
+    write(one, "alike")
+    relayed()
+    worked()
+    assert seen.count("alike") == 3
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "why"),
+    [
+        ("queue", "a b", "queue 'a b' can't be used"),
+        ("mid", "", "mid ''"),
+        ("mid", "=x", "belong to unique jobs"),
+        ("options", "{", "truncated"),
+        ("options", '{"delay":"x"}', "delay"),
+        ("options", '{"later":1}', "later"),
+        ("options", '{"delay":1,"at":1}', "contradict"),
+        ("options", '{"durability":"x"}', "durability='x'"),
+        ("options", '{"ordered":true}', "ordered needs a key"),
+        ("options", '{"key":""}', "key=''"),
+    ],
+)
+def test_row_that_can_never_be_sent_is_set_aside_with_the_reason(
+    column, value, why, database, client, registry, write, relayed
+):
+    note = job(name="note", registry=registry)(print)
+    write(note, 1)
+    database.execute(f"UPDATE jobq_outbox SET {column} = '{value}'")
+    write(note, 2)
+    relay = relayed()
+    assert (relay.totals.sent, relay.totals.failed) == (1, 1)
+    [(number, error)] = database.rows("SELECT id, error FROM jobq_outbox_failed")
+    assert number == 1 and why in error
+    database.execute(f"UPDATE jobq_outbox_failed SET {column} = 'right'" if column == "queue" else
+                     "UPDATE jobq_outbox_failed SET mid = 'right', options = '{}'")  # fmt: skip
+    table = database.table()
+    assert table.retry_failed() == 1
+    table.close()
+    assert relayed().totals.sent == 1 and relay.backlog()[0::2] == (0, 0)
+
+
+def test_rows_of_a_full_line_stay_and_others_pass(database, client, registry, write, relayed):
+    note = job(name="note", registry=registry)(print)
+    queue = Queue("default", client)
+    queue.rule("a", waiting=1)
+    for number in range(6):
+        write(note.options(key="a", ordered=True), number)
+    write(note, 6)
+    relay = relayed(limit=2)
+    assert (relay.totals.sent, relay.totals.left) == (2, 5)
+    assert database.rows("SELECT id FROM jobq_outbox ORDER BY id") == [
+        (n,) for n in (2, 3, 4, 5, 6)
+    ]
+    # Once there is room, they go in their order.
+    seen: list[int] = []
+    while queue.admin.counts().ready:
+        [message] = queue.dequeue(1).messages
+        seen += decode(message.content).args
+        queue.finish([Ending(mid=message.mid, token=message.token)])
+        relayed(limit=2)
+    assert sorted(seen) == [0, 1, 2, 3, 4, 5, 6] and [n for n in seen if n != 6] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
+
+
+def test_rows_wait_while_the_server_refuses_them(database, client, registry, write, monkeypatch):
+    note = job(name="note", registry=registry)(print)
+    for number in range(3):
+        write(note.options(queue=f"q{number}"), number)
+    relay = Relay(database.table(), client)
+    whole = Queue.enqueue_many
+    errors = iter([NotDurableError("x"), UnavailableError("x")])
+
+    def refusing(self: Any, *args: Any, **options: Any) -> Any:
+        if self.name == "q1" and (error := next(errors, None)):
+            raise error
+        return whole(self, *args, **options)
+
+    monkeypatch.setattr(Queue, "enqueue_many", refusing)
+    for error in (NotDurableError, UnavailableError):
+        with pytest.raises(error):
+            relay.run(once=True)
+        # What the server took before is not sent again.
+        assert [q for (q,) in database.rows("SELECT queue FROM jobq_outbox ORDER BY id")] == [
+            "q1",
+            "q2",
+        ]
+    relay.run(once=True)
+    assert relay.totals.sent == 3 and relay.totals.errors == 0
+
+
+def test_relay_goes_on_after_its_database_was_away(database, client, registry, write, monkeypatch):
+    note = job(name="note", registry=registry)(print)
+    table, ended, errors = database.table(), threading.Event(), iter([DatabaseAwayError("x")] * 2)
+    whole = table.batch
+
+    def away(after: int, limit: int) -> Any:
+        if error := next(errors, None):
+            raise error
+        return whole(after, limit)
+
+    monkeypatch.setattr(table, "batch", away)
+    relay = Relay(table, client, RelayOptions(), ended.is_set)
+    thread = threading.Thread(target=relay.run)
+    if database.kind != "sqlite":  # its connections belong to one thread
+        thread.start()
+        write(note, 1)
+        until(lambda: relay.totals.sent == 1)
+        ended.set()
+        thread.join(120)
+        assert not thread.is_alive() and relay.totals.errors == 2
+    else:
+        write(note, 1)
+        monkeypatch.setattr(relay, "_wait", ended.set)
+        relay.run()
+        assert relay.totals.sent == 1 and relay.totals.errors == 2
+
+
+def test_two_relays_share_rows(database, client, registry, write):
+    note = job(name="note", registry=registry)(print)
+    for number in range(4):
+        write(note, number)
+    one, other = database.table(), database.table()
+    try:
+        first = one.batch(0, 2)
+        second = other.batch(0, 10)
+        assert [row.number for row in first] == [1, 2]
+        # SQLite has one lock: the second relay waits for the end of the first.
+        assert [row.number for row in second] == ([] if database.kind == "sqlite" else [3, 4])
+        one.close()
+        assert [row.number for row in other.batch(0, 10)] == [1, 2, 3, 4]
+    finally:
+        one.close()
+        other.close()
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_commit_wakes_a_waiting_relay(database, registry, write):
+    note = job(name="note", registry=registry)(print)
+    table = database.table()
+    assert table.notifies and table.wait(60)
+    write(note, 1)
+    assert table.wait(60)
+    database.execute("DROP TRIGGER jobq_outbox_notify ON jobq_outbox")
+    table.close()
+    assert not table.notifies and not table.wait(0.001)
+    table.close()
+
+
+def test_old_rows_of_the_inbox_are_deleted(database):
+    for number in range(3):
+        database.execute(f"INSERT INTO jobq_inbox VALUES ('{number}', 'q', 'm', {number})")
+    table = database.table()
+    assert (table.prune_inbox(2), table.prune_inbox(2)) == (2, 0)
+    table.close()
+    assert database.rows("SELECT id FROM jobq_inbox") == [("2",)]
+
+
+def test_database_that_is_away_is_reported_without_its_password(tmp_path):
+    for dsn in ("postgresql://u:secret@127.0.0.1:1/x", "mysql://u:secret@127.0.0.1:1/x"):
+        with pytest.raises(DatabaseAwayError, match="can't be used") as caught:
+            table_of(dsn).batch(0, 1)
+        assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dsn", "why"),
+    [
+        ("oracle://u:secret@h/x", "names no database that the outbox knows"),
+        ("app.db", "names no database that the outbox knows"),
+        ("sqlite://", "names no file"),
+        ("sqlite:///:memory:", "names no file"),
+        ("sqlite:////no/such/folder/x.db", "there is no folder"),
+    ],
+)
+def test_dsn_that_names_no_database_is_refused(dsn, why):
+    with pytest.raises(ConfigError, match=why) as caught:
+        table_of(dsn)
+    assert "secret" not in str(caught.value)
