@@ -79,10 +79,20 @@ class Lake:
                 return None
 
     def made(self, name: str) -> DeltaTable:
-        """Return the table; create it if needed."""
-        found = self.table(name)
+        """Return the table; create it if needed, and add columns that an earlier jobq didn't know."""
+        found, table = self.table(name), _table_named(name)
         if found is None:
-            found = self._make(_table_named(name))
+            return self._make(table)
+        from deltalake import Field, Schema
+
+        known = {field.name for field in found.schema().fields}
+        lacking = [c.name for c in table.columns if c.name not in known]
+        if lacking:
+            fields = {field.name: field for field in Schema.from_arrow(table.delta_schema()).fields}
+            with lake_errors(self.below(name)):
+                found.alter.add_columns([Field(one, fields[one].type) for one in lacking])
+            found = self.table(name)
+            assert found is not None
         return found
 
     def _make(self, table: LakeTable) -> DeltaTable:

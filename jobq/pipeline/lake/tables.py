@@ -67,7 +67,7 @@ ROLLUP_COLUMNS: Columns = (
     *(
         Column(kind, "int64", f"Events of kind {kind}.")
         for kind in ("enqueued", "done", "retry", "dead", "crashed", "snoozed", "recovered",
-                     "cancelled", "revived", "superseded")
+                     "cancelled", "revived", "superseded", "expired", "evicted")
     ),
     Column("runs", "int64", "Events with a run."),
     Column("run_us", "int64", "Sum of runs."),

@@ -11,6 +11,7 @@ import pytest
 
 from jobq.errors import ConfigError, LakeError
 from jobq.pipeline.lake.lake import LOCK_FILE, Lake, locked
+from jobq.pipeline.lake.tables import ROLLUP, TABLES
 
 ROOT = Path(__file__).parents[3]
 
@@ -20,6 +21,20 @@ def test_lake_is_made_in_a_new_or_empty_folder_and_opened_again(tmp_path):
     for name in ("new/and/deep", "empty"):
         made = Lake.create(str(tmp_path / name))
         assert Lake.open(str(tmp_path / name)) == Lake.create(f"file://{tmp_path / name}") == made
+
+
+def test_table_of_an_earlier_jobq_gets_the_columns_it_lacks(tmp_path, monkeypatch):
+    lake = Lake.create(str(tmp_path))
+    earlier = tuple(c for c in ROLLUP.columns if c.name not in ("expired", "evicted"))
+    with monkeypatch.context() as patch:
+        patch.setitem(TABLES, ROLLUP.name, ROLLUP._replace(columns=earlier))
+        lake.made(ROLLUP.name)
+
+    table = lake.made(ROLLUP.name)
+    assert {field.name for field in table.schema().fields} == {c.name for c in ROLLUP.columns} | {
+        "dt"
+    }
+    assert lake.made(ROLLUP.name).version() == table.version() == 1
 
 
 @pytest.mark.parametrize("name", ["50%", "a\\b"])

@@ -105,18 +105,21 @@ def test_rollup_has_counts_sums_and_quantiles_by_hour_queue_and_job(spark, lake,
         tell("done", f"m{n}", DAY + n, "app.a", enqueued_at=DAY - 500, run_us=n * 1_000)
     tell("retry", "m101", DAY + HOUR, "app.a", run_us=7_000)
     tell("cancelled", "m102", DAY + HOUR)
+    tell("expired", "m103", DAY + HOUR)
+    tell("evicted", "m104", DAY + HOUR)
     ingest.events()
     rollup.refresh(lake, spark)
     found = read(spark, lake, "rollup_hourly").selectExpr(
-        "unix_millis(hour) AS hour", "job", "nevents", "done", "retry", "cancelled", "runs", "run_us",
+        "unix_millis(hour) AS hour", "job", "nevents", "done", "retry", "cancelled", "expired", "evicted",
+        "runs", "run_us",
         "cpu_us", "bytes", "rss_kib", "kll_sketch_get_quantile_bigint(run_us_sketch, 0.5d) AS p50",
         "kll_sketch_get_quantile_bigint(wait_ms_sketch, 1.0d) AS longest",
     )  # fmt: skip
     rows_ = {(row["hour"] - DAY, row["job"]): tuple(row)[2:] for row in found.collect()}
     assert rows_ == {
-        (0, "app.a"): (100, 100, 0, 0, 100, 5_050_000, 2_525_000, 1_000, 100, 50_000, 500),
-        (HOUR, "app.a"): (1, 0, 1, 0, 1, 7_000, 3_500, 10, 100, 7_000, None),
-        (HOUR, None): (1, 0, 0, 1, 0, 0, 0, 0, None, None, None),
+        (0, "app.a"): (100, 100, 0, 0, 0, 0, 100, 5_050_000, 2_525_000, 1_000, 100, 50_000, 500),
+        (HOUR, "app.a"): (1, 0, 1, 0, 0, 0, 1, 7_000, 3_500, 10, 100, 7_000, None),
+        (HOUR, None): (3, 0, 0, 1, 1, 1, 0, 0, 0, 0, None, None, None),
     }
 
 
