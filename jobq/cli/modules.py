@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +13,9 @@ import click
 from jobq import trust
 from jobq.cli import output, settings
 from jobq.errors import ConfigError
+
+#: What `load` calls once the modules are imported. A framework adds what finds the jobs of a project.
+loaders: list[Callable[[], object]] = []
 
 
 def load(modules: Iterable[str]) -> None:
@@ -35,6 +38,8 @@ def load(modules: Iterable[str]) -> None:
             raise ConfigError(
                 f"no module {name!r} in {Path.cwd()} or installed; check --import"
             ) from error
+    for more in loaders:
+        more()
 
 
 def module_of(job: str) -> list[str]:

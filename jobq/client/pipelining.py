@@ -20,7 +20,7 @@ from jobq.client.numbered_calls import (
     refusal,
     reply_lost,
 )
-from jobq.client.scripts import packed, wire
+from jobq.client.scripts import Argument, Command, packed, wire
 from jobq.errors import JobqError
 
 #: Calls that are sent at most before the first reply is read.
@@ -28,6 +28,40 @@ IN_FLIGHT = 1_000
 #: Calls that are written at a time.
 AT_ONCE = 100
 _OPEN = object()
+
+
+def commands(client: Client, key: str, many: Sequence[Sequence[Argument]]) -> list[Any]:
+    """The replies to plain commands that are harmless to repeat, sent together to the node that serves `key`.
+
+    An error of one is raised after the others took effect.
+    """
+    together = b"".join(packed(tuple(one)) for one in many)
+    asked = b"".join(packed(("ASKING",)) + packed(tuple(one)) for one in many)
+
+    def exchange_all(connection: Connection, _: Command, asking: bool = False) -> list[Any]:
+        try:
+            send(connection, asked if asking else together)
+            replies = [_reply(connection) for _ in range(len(many) * (1 + asking))][
+                asking :: 1 + asking
+            ]
+        except BaseException:
+            connection.disconnect()
+            raise
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
+
+    found: list[Any] = client.perform(key, CallState(client, together), exchange_all)
+    return found
+
+
+def _reply(connection: Connection) -> Any:
+    """A reply, or the error that it is."""
+    try:
+        return receive(connection)
+    except refused.ResponseError as error:
+        return error
 
 
 class PipelinedCalls:

@@ -30,6 +30,8 @@ class Registry:
     def __init__(self, around: Middlewares = everywhere) -> None:
         self._jobs: dict[str, Job[..., Any]] = {}
         self.middleware = Middlewares(around)
+        #: Queues that workers serve beside those that jobs declare.
+        self.queues: set[str] = set()
         self.find = self._jobs.get
 
     def add(self, job: Job[..., Any]) -> None:

@@ -41,6 +41,7 @@ meta               hash: paused, events, maxlen, floor, fence, max_lease, max_co
 call:<caller>      string, PX 10 min: number and short reply of that caller's last call; with a `~` behind,
                    PX 1 s: the write that a durable enqueue waits for
 result:<mid>       list of one, TTL: a result
+django:<mid>       hash, PX: of a Django task, `call` -> its call, fence -> what an attempt recorded; JSON
 schedules          hash, name -> definition as JSON, behind `c` if a worker's code declares it, `a` if it was added
 ticks              hash, name -> `last tick,p if it is paused,mid of its last run`
 tick-log           list, what became of the last 1,000 ticks, newest first
@@ -81,6 +82,11 @@ def key(base: str, name: str, caller: str = "") -> str:
 def result(base: str, mid: str) -> str:
     """Where the result of `mid` is kept."""
     return f"{base}result:{mid}"
+
+
+def django_record(base: str, mid: str) -> str:
+    """Where the attempts of a Django task are recorded."""
+    return f"{base}django:{mid}"
 
 
 def queue_names(namespace: str) -> str:

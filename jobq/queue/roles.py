@@ -16,8 +16,8 @@ class Role(NamedTuple):
     """One kind of user.
 
     scripts: those it calls. queue: what it sends to a queue's keys itself. names, workers: and to the list of queues
-    and to the three hashes about workers. spent: and to the record of its sealed calls that are done. verbs: and
-    without a key. reads: it writes nothing at all.
+    and to the three hashes about workers. spent: and to the record of its sealed calls that are done. django: and to
+    the records of Django's tasks. verbs: and without a key. reads: it writes nothing at all.
     """
 
     scripts: tuple[str, ...]
@@ -25,6 +25,7 @@ class Role(NamedTuple):
     names: tuple[str, ...] = ()
     workers: tuple[str, ...] = ()
     spent: tuple[str, ...] = ()
+    django: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ()
     reads: bool = False
 
@@ -33,14 +34,15 @@ _PRODUCER = ("enqueue", "status", "cancel")
 _LOOKING = ("content", "counts", "dead", "fsck", "lines", "schedules", "status", "why")
 _RESULTS = ("blmove", "exists", "lindex")
 ROLES = {
-    "producer": Role(_PRODUCER, _RESULTS, ("sadd",), ("hgetall",)),
+    "producer": Role(_PRODUCER, _RESULTS, ("sadd",), ("hgetall",), django=("hgetall",)),
     "worker": Role(
         (*_PRODUCER, "checkpoint", "close", "collect", "counts", "dead", "dequeue", "extend", "finish", "progress",
          "release", "retention",
          "schedule", "schedules", "tick"),
         (*_RESULTS, "blpop", "hget", "lmpop", "lpop"), ("sadd", "smembers"),
         ("hset", "hdel", "hget", "hkeys", "hgetall"),
-        ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("function|list", "client|unblock"),
+        ("zmscore", "zadd", "zremrangebyscore", "pexpire"), ("hset", "pexpire", "hgetall", "hkeys", "hdel"),
+        ("function|list", "client|unblock"),
     ),
     "dashboard": Role(
         _LOOKING, ("exists", "lindex", "llen", "lpos", "ttl", "xlen", "xinfo|stream", "xrange", "xrevrange"),
@@ -79,6 +81,7 @@ def rights(role: str, namespace: str = "jobq", queues: Sequence[str] = ()) -> li
         *selector(mark + literal(keys.queue_names(namespace)), asked.names),
         *selector(" ".join(mark + literal(one(namespace)) for one in _ABOUT_WORKERS), asked.workers),
         *selector(" ".join(mark + one for one in _spent(namespace, queues)), asked.spent),
+        *selector(" ".join(mark + one for one in _records(namespace, queues)), asked.django),
     ]  # fmt: skip
 
 
@@ -92,3 +95,12 @@ def _spent(namespace: str, queues: Sequence[str]) -> list[str]:
     if queues:
         return [literal(keys.spent(namespace, queue)) for queue in queues]
     return [literal(keys.spent(namespace, "")).removesuffix("}") + "*"]
+
+
+def _records(namespace: str, queues: Sequence[str]) -> list[str]:
+    """Patterns of the records of Django's tasks."""
+    if queues:
+        return [
+            literal(keys.django_record(keys.prefix(namespace, queue), "")) + "*" for queue in queues
+        ]
+    return [f"{literal(checked_name('namespace', namespace))}:{{*}}:django:*"]

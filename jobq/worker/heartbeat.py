@@ -27,8 +27,8 @@ CLEAN_EVERY_S = 600.0
 
 
 def declared(registry: Registry) -> list[str]:
-    """Return the queues that jobs declare, sorted."""
-    return sorted({job.queue for job in registry})
+    """Return the queues of the registry, and those that its jobs declare, sorted."""
+    return sorted(registry.queues | {job.queue for job in registry})
 
 
 def warn_of_unserved(client: Client, registry: Registry, settings: WorkerSettings) -> None:

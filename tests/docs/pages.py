@@ -44,6 +44,7 @@ with asyncio.Runner() as runner:
 SERVERS = {
     r"jobq worker (?!.*--check).*--health": r"probes and metrics at",
     r"jobq worker (?!.*--(?:burst|check))": r" starts \d+ children|begins",
+    r"python manage.py jobq worker(?!.*--burst)": r" starts \d+ children|begins",
     r"uvicorn ": r"Uvicorn running on",
     # Both workers name their jobs, and each of three orders sends an invoice.
     r"honcho start": r"(?s)(shop\.invoice.*){5}",

@@ -29,6 +29,7 @@ ELSEWHERE = {
         f"docs/guides/spark/{name}.md": "tests/pipeline/test_guides.py"
         for name in ("index", "ingest", "reports", "replay", "source", "write")
     },
+    "docs/guides/django.md": "tests/django/test_guide.py",
     "docs/migrating.md": "tests/docs/test_migrating.py",
     "docs/guides/reliable.md": "tests/protocols/reliable/test_page.py",
     "docs/guides/rsmq.md": "tests/protocols/rsmq/test_documents.py",

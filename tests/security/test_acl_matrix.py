@@ -118,6 +118,20 @@ def test_role_may_not_send_all_of_a_script_beyond_its_part(redis, allowed, role,
     assert refused or any(not allowed(role, *call(redis, one)) for one in rights.commands(script))
 
 
+def test_workers_write_the_records_of_django_tasks_and_producers_read_them(allowed):
+    key = "jobq:{low}:django:m"
+    for command in (
+        ["HSET", key, "1", "x"],
+        ["PEXPIRE", key, "1"],
+        ["HGETALL", key],
+        ["HKEYS", key],
+    ):
+        assert allowed("worker", *command)
+    assert allowed("producer", "HGETALL", key)
+    for other in ("jobq:{low}:messages", "jobq:{low}:tokens", "jobq:{low}", "other:{low}:django:m"):
+        assert not allowed("producer", "HGETALL", other)
+
+
 @pytest.mark.parametrize("role", rights.ROLES)
 def test_no_role_reaches_a_script_of_another_namespace(allowed, role):
     for name in SCRIPTS:

@@ -42,6 +42,8 @@ IMPORTERS = {
     "__init__.py",
     "cli/modules.py",
     "cli/options.py",
+    "django/__init__.py",
+    "django/compat.py",
     "jobs/middleware.py",
     "observe/sentry_spans.py",
     "testing/__init__.py",

@@ -1,0 +1,28 @@
+"""Run Django's tasks on jobq: a backend for `django.tasks`, and `manage.py jobq`.
+
+::
+
+    INSTALLED_APPS = [..., "jobq.django"]
+    TASKS = {"default": {"BACKEND": "jobq.django.JobqBackend"}}
+
+Django 6 brings the framework; on Django 5.2 the package django-tasks does. Words of Django (Task, TaskResult) stay in
+this package.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "JobqBackend": "jobq.django.backend",
+    "enqueue_on_commit": "jobq.django.backend",
+    "task_options": "jobq.django.registered",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Django imports this package before its apps are ready.
+    if name not in _HOME:
+        raise AttributeError(f"module 'jobq.django' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

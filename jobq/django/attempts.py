@@ -1,0 +1,176 @@
+"""One attempt at a Django task in a worker: its record, its signals, and the context that the task may take."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from traceback import format_exception
+from typing import Any
+
+from msgspec import structs
+
+from jobq.client.connection import default_client
+from jobq.django.compat import (
+    InvalidBackend,
+    TaskContext,
+    TaskResultStatus,
+    normalize_json,
+    signals,
+    task_backends,
+)
+from jobq.django.records import Called, Record, Records, Tried, read_sent
+from jobq.django.results import (
+    add_attempts,
+    moment,
+    new_result,
+    put,
+    stored_error,
+    task_as_sent,
+)
+from jobq.errors import JobAborted, JobqError, masked_text
+from jobq.jobs.codec import encode_plain
+from jobq.jobs.context import current
+from jobq.jobs.retry import Decision
+from jobq.queue.types import Status
+
+logger = logging.getLogger("jobq.django")
+#: Characters of a traceback that are kept, its end.
+MOST_TRACEBACK = 16_000
+#: A record of a message that waits for a retry lives at least that long.
+LEAST_TTL_S = 86_400.0
+_STOPPED = (JobAborted, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
+
+
+class Attempt:
+    """Call `start`, then `succeeded` or `failed`. None of them raises because the server can't be reached."""
+
+    def __init__(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._context = context = current()
+        self._pid = os.getpid()
+        sent = read_sent(context.headers.get("django", ""))
+        sent = structs.replace(sent, at=sent.at or context.enqueued_at)
+        self._called = Called(task.module_path, list(args), dict(kwargs), sent)
+        self._task = task_as_sent(task, sent)
+        self._sender, self._ttl_s = _backend_of(self._task)
+        self._records = Records(default_client(), context.queue)
+        self._tried = Tried(context.attempt, context.generation, context.worker, _now_ms())
+        result_id = f"{context.queue}/{context.mid}"
+        self._result = new_result(self._task, result_id, self._called, TaskResultStatus.RUNNING)
+
+    @property
+    def context(self) -> tuple[Any, ...]:
+        """What comes before the arguments of the task: its context, if it takes one."""
+        return (TaskContext(task_result=self._result),) if self._task.takes_context else ()
+
+    def start(self) -> None:
+        """Record the start, and send task_started."""
+        number = self._tried.attempt
+        earlier: Sequence[Tried] = ()
+        if self._ttl_s and number > 1:
+            earlier = self._earlier()
+        record = Record(self._called, [*earlier, self._tried])
+        add_attempts(self._result, Status("locked", number), record, None)
+        self._write(LEAST_TTL_S)
+        signals.task_started.send_robust(self._sender, task_result=self._result)
+
+    def checked(self, value: Any) -> Any:
+        """The return value as it is stored. Raises TypeError, or CodecError, for what JSON can't carry."""
+        if not self._ttl_s:
+            return None
+        try:
+            plain = normalize_json(value)
+            encode_plain(plain, f"the return value of {self._called.task}")
+        except (TypeError, ValueError, JobqError) as error:
+            refused = Decision("dead", why="it ran, but its return value can't be stored")
+            self._context.overrule(error, refused)
+            raise
+        return plain
+
+    def succeeded(self, value: Any) -> None:
+        """Record the end, and send task_finished."""
+        if os.getpid() != self._pid:
+            return  # the job forked
+        self._tried = structs.replace(self._tried, finished=_now_ms(), done=True, value=value)
+        self._write(0)
+        self._finish(TaskResultStatus.SUCCESSFUL)
+
+    def failed(self, error: BaseException) -> None:
+        """Record the error, and send task_finished unless another attempt follows."""
+        if os.getpid() != self._pid or self.is_stopped_by(error):
+            return
+        outcome = self._outcome(error)
+        if outcome in ("snooze", "hold"):
+            return
+        path = f"{type(error).__module__}.{type(error).__qualname__}"
+        text = masked_text(_text_of(error))[-MOST_TRACEBACK:]
+        text = text.encode("utf-8", "replace").decode()
+        self._tried = structs.replace(
+            self._tried, finished=_now_ms(), error=path, traceback=text
+        )  # fmt: skip
+        self._result.errors.append(stored_error(path, text))
+        if outcome == "dead":
+            self._write(0)
+            self._finish(TaskResultStatus.FAILED)
+        else:
+            self._write(LEAST_TTL_S)
+
+    def is_stopped_by(self, error: BaseException) -> bool:
+        """Whether the worker stops the attempt: that is no outcome of the task."""
+        return isinstance(error, _STOPPED)
+
+    def _finish(self, status: Any) -> None:
+        put(self._result, status=status, finished_at=moment(self._tried.finished))
+        if self._tried.done:
+            put(self._result, _return_value=self._tried.value)
+        signals.task_finished.send_robust(self._sender, task_result=self._result)
+
+    def _outcome(self, error: BaseException) -> str:
+        try:
+            return self._context.decide(error).outcome
+        except Exception:
+            return "retry"  # the job's rules are broken; the executor decides, and logs why
+
+    def _earlier(self) -> Sequence[Tried]:
+        context = self._context
+        try:
+            found = self._records.read(context.mid).attempts
+            if self._tried.attempt % 100 == 0:
+                self._records.forget_oldest(context.mid)
+        except JobqError as error:
+            logger.warning("%s: its earlier attempts are unknown: %s", self._result.id, error)
+            return ()
+        return [one for one in found if one.generation == context.generation]
+
+    def _write(self, least_s: float) -> None:
+        if not self._ttl_s:
+            return
+        context = self._context
+        try:
+            ttl_s = max(self._ttl_s, least_s)
+            self._records.write(context.mid, context.fence, self._tried, self._called, ttl_s)
+        except JobqError as error:
+            # The message ends as it should; only what Django shows of it is missing.
+            logger.warning("%s: this attempt can't be recorded: %s", self._result.id, error)
+
+
+def _backend_of(task: Any) -> tuple[type, float]:
+    """The sender of signals, and how long records live, 0 for no records."""
+    try:
+        backend = task_backends[task.backend]
+    except InvalidBackend:
+        return object, 0.0
+    return type(backend), getattr(backend, "result_ttl_s", 0.0)
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return "".join(format_exception(error))
+    except Exception:  # a broken __str__
+        return f"{type(error).__qualname__}: its message can't be shown\n"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

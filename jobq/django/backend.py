@@ -1,0 +1,271 @@
+"""The backend: `TASKS = {"default": {"BACKEND": "jobq.django.JobqBackend", "OPTIONS": {...}}}`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from django.apps import apps
+from django.core.checks import CheckMessage, Error, Warning
+from django.db import connections, transaction
+from django.utils import timezone
+
+from jobq.client.connection import default_client
+from jobq.client.names import checked_name
+from jobq.config import duration_s
+from jobq.django.compat import (
+    BaseTaskBackend,
+    InvalidBackend,
+    InvalidTask,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    normalize_json,
+    signals,
+)
+from jobq.django.discovery import import_tasks
+from jobq.django.records import Called, Record, Records, Sent, header_of, read_sent
+from jobq.django.registered import Registered, tasks
+from jobq.django.results import add_attempts, moment, new_result, put, status_of, task_as_sent
+from jobq.errors import CodecError, ConfigError, JobqError, ScriptError
+from jobq.jobs.codec import decode
+from jobq.jobs.queues import QueueLike, queue_of
+from jobq.jobs.retry import MOST_RETRIES
+from jobq.jobs.signing import opened, seal_of
+from jobq.queue.mids import new_mid
+from jobq.queue.types import DeadMessage, Status
+
+OPTIONS = ("on_commit", "priority_queues", "result_ttl", "retries")
+#: From the highest priority to the lowest: how it compares, and the queue.
+PriorityQueues = Sequence[tuple[int, str]]
+
+
+class JobqBackend(BaseTaskBackend):
+    """Sends tasks to workers. One exists per thread and alias; what they share is in jobq's default client.
+
+    OPTIONS: result_ttl: how long results are kept after the end ("1d"); 0 = none are. on_commit: the alias of a
+    database; tasks are enqueued once its transaction commits; None = at once. retries: how often a task that
+    raised runs again. priority_queues: {50: "high", -50: "low"}: tasks of priority 50 or more go to "high", those of
+    -50 or less to "low".
+    """
+
+    supports_defer = True
+    supports_async_task = True
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        super().__init__(alias, params)
+        options = dict(self.options)
+        try:
+            unknown = sorted(set(options) - set(OPTIONS))
+            if unknown:
+                raise ConfigError(
+                    f"there is no option {unknown[0]!r}; options are {', '.join(OPTIONS)}"
+                )
+            self.result_ttl_s = duration_s(options.get("result_ttl", "1d") or 0)
+            self.retries = _retries(options.get("retries", 0))
+            self.on_commit: str | None = options.get("on_commit")
+            self.priority_queues = _priority_queues(options.get("priority_queues"))
+            for queue in self.queues:
+                checked_name("queue", queue)
+        except ConfigError as error:
+            raise InvalidBackend(f"TASKS[{alias!r}]: {error}") from error
+        self.supports_get_result = self.result_ttl_s > 0
+        self.supports_priority = bool(self.priority_queues)
+
+    @property
+    def all_queues(self) -> list[str]:
+        """The queues that tasks of this backend may go to, beside those that they name if QUEUES is empty."""
+        return sorted({*self.queues, *(queue for _, queue in self.priority_queues)})
+
+    def validate_task(self, task: Any) -> None:
+        """Raise InvalidTask if this backend can't run the task. Django calls it for each Task that is made."""
+        super().validate_task(task)
+        self._registered(task)
+
+    def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Send a task to its queue, now or when the transaction commits; `enqueued_at` says whether it was sent."""
+        return self.enqueue_by(self.on_commit, task, args, kwargs)
+
+    def enqueue_by(
+        self, using: str | None, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """`enqueue` when the transaction of the database `using` commits; None = now."""
+        self.validate_task(task)
+        found = self._registered(task)
+        called = Called(
+            task.module_path,
+            _plain(normalize_json(list(args))),
+            _plain(normalize_json(dict(kwargs))),
+        )
+        job = found.job
+        job.check_arguments(called.args, called.kwargs)
+        mid = job.unique_mid(*called.args, **called.kwargs) if job.unique else new_mid()
+        queue = self._queue_of(task)
+        result = new_result(task, f"{queue}/{mid}", called, TaskResultStatus.READY)
+        send = partial(self._send, found, result, mid)
+        if using is None:
+            send()
+        else:
+            transaction.on_commit(send, using=using)
+        return result
+
+    def get_result(self, result_id: str) -> Any:
+        """The state of a task by its id. Raises TaskResultDoesNotExist."""
+        if not self.supports_get_result:
+            return super().get_result(result_id)
+        name, _, mid = result_id.rpartition("/")
+        try:
+            client = default_client()
+            queue = queue_of(checked_name("queue", name), client)
+            status = queue.status(mid)
+        except ConfigError as error:
+            raise TaskResultDoesNotExist(result_id) from error
+        # In this order: the record of an end is written before the queue hears of it.
+        record = Records(client, name).read(mid)
+        dead = _dead(queue, mid) if status.word == "dead" else None
+        called = record.called or _called(queue, mid, dead)
+        if called is None or (status.word == "nil" and record.called is None):
+            raise TaskResultDoesNotExist(result_id)
+        return self._result(result_id, called, status, record, dead)
+
+    def check(self, **kwargs: Any) -> Iterator[CheckMessage]:
+        """What is wrong with the settings. `manage.py check --deploy` also asks the server."""
+        if self.on_commit is not None and self.on_commit not in connections:
+            yield Error(
+                f"TASKS[{self.alias!r}]: on_commit={self.on_commit!r} is not an alias of DATABASES.",
+                id="jobq.E001",
+            )
+        if not apps.is_installed("jobq.django"):
+            yield Warning(
+                "jobq.django is not in INSTALLED_APPS, so there is no `manage.py jobq worker`.",
+                hint='Add "jobq.django" to INSTALLED_APPS.',
+                id="jobq.W001",
+            )
+
+    def _registered(self, task: Any) -> Registered:
+        try:
+            return tasks.add(task, checked_name("queue", self._queue_of(task)), self.retries)
+        except JobqError as error:
+            raise InvalidTask(str(error)) from error
+
+    def _queue_of(self, task: Any) -> str:
+        """The queue of a task: that of its priority, else its own."""
+        for least, queue in self.priority_queues:
+            if least > 0 and task.priority >= least:
+                return queue
+        for most, queue in reversed(self.priority_queues):
+            if most < 0 and task.priority <= most:
+                return queue
+        return str(task.queue_name)
+
+    def _send(self, found: Registered, result: Any, mid: str) -> None:
+        task, now_ms = result.task, time.time_ns() // 1_000_000
+        queue = self._queue_of(task)
+        sent = Sent(
+            now_ms,
+            "" if task.backend == found.task.backend else task.backend,
+            task.priority,
+            "" if task.queue_name == found.task.queue_name else task.queue_name,
+            task.run_after.isoformat() if task.run_after else "",
+        )
+        options: dict[str, Any] = {"queue": queue, "headers": header_of(sent)}
+        if task.run_after is not None:
+            aware = timezone.is_aware(task.run_after)
+            options["at"] = task.run_after if aware else timezone.make_aware(task.run_after)
+        if found.job.unique is None:
+            options["mid"] = mid
+        receipt = found.job.options(**options).enqueue(*result.args, **result.kwargs)
+        put(result, enqueued_at=moment(now_ms))
+        if receipt.accepted:
+            signals.task_enqueued.send_robust(type(self), task_result=result)
+
+    def _result(
+        self,
+        result_id: str,
+        called: Called,
+        status: Status,
+        record: Record,
+        dead: DeadMessage | None,
+    ) -> Any:
+        known = tasks.find(called.task)
+        if known is None:
+            import_tasks()  # of all apps, whatever the record names
+            known = tasks.find(called.task)
+        if known is None:
+            raise TaskResultDoesNotExist(
+                f"{result_id}: no app of this project has the task {called.task!r:.200}"
+            )
+        task = task_as_sent(known.task, called.sent)
+        result = new_result(task, result_id, called, status_of(status, record.attempts))
+        put(result, backend=self.alias)
+        add_attempts(result, status, record, dead)
+        return result
+
+
+def enqueue_on_commit(task: Any, *args: Any, using: str = "default", **kwargs: Any) -> Any:
+    """Enqueue a task when the transaction of the database `using` commits, at once outside one.
+
+    Return its TaskResult; None on a backend other than JobqBackend, which can't say beforehand what its id will be.
+    """
+    backend = task.get_backend()
+    if isinstance(backend, JobqBackend):
+        return backend.enqueue_by(using, task, args, kwargs)
+    transaction.on_commit(partial(task.enqueue, *args, **kwargs), using=using)
+    return None
+
+
+def _retries(given: Any) -> int:
+    if type(given) is not int or not 0 <= given <= MOST_RETRIES:
+        raise ConfigError(f"retries={given!r} is not a whole number of 0 to {MOST_RETRIES}")
+    return given
+
+
+def _priority_queues(given: Any) -> PriorityQueues:
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping) or not all(
+        type(priority) is int and 0 < abs(priority) <= 100 for priority in given
+    ):
+        raise ConfigError(
+            f'priority_queues={given!r} must map priorities of -100 to 100, but 0, to queues: {{50: "high"}}'
+        )
+    return [
+        (priority, checked_name("queue", given[priority]))
+        for priority in sorted(given, reverse=True)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """JSON data in Python's own types: texts of Django are often of classes that derive from str."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, bool) or value is None:
+        return value
+    kind: Callable[[Any], Any] = int if isinstance(value, int) else float
+    return kind(value)
+
+
+def _dead(queue: QueueLike, mid: str) -> DeadMessage | None:
+    try:
+        found = queue.admin.dead(mid=mid)
+    except ScriptError:
+        return None  # producers may not read the dead
+    return found[0] if found else None
+
+
+def _called(queue: QueueLike, mid: str, dead: DeadMessage | None) -> Called | None:
+    """The call of a message that no worker has started; None if there is none, or it is not a readable call."""
+    content = dead.content if dead else queue.content(mid)
+    if content is None:
+        return None
+    try:
+        call = decode(opened(seal_of(queue.client), queue.name, mid, content))
+    except CodecError:
+        return None
+    sent = read_sent(call.headers.get("django", ""))
+    return Called(call.job, call.args, call.kwargs, sent)

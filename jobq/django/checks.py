@@ -1,0 +1,62 @@
+"""Checks of a deployment: `manage.py check --deploy` asks the server that tasks go to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.core import checks
+
+from jobq.client.connection import Client, connect
+from jobq.config import settings_from_env
+from jobq.errors import JobqError
+from jobq.queue import presence
+from jobq.queue.doctor import findings
+
+PATIENCE_S = 3.0
+
+
+def register() -> None:
+    """Add the check; it runs with --deploy only, since builds have no server."""
+    checks.register(check_server, "jobq", deploy=True)
+
+
+def check_server(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """What `jobq check server` finds, and queues of the settings that no worker serves."""
+    backends = _backends()
+    if not backends:
+        return []
+    try:
+        client = connect(settings=settings_from_env(patience_s=PATIENCE_S))
+        try:
+            return [*_of_server(client), *_of_queues(client, backends)]
+        finally:
+            client.close()
+    except JobqError as error:
+        return [checks.Error(f"The server of jobq can't be asked: {error}", id="jobq.E002")]
+
+
+def _backends() -> list[Any]:
+    from jobq.django.backend import JobqBackend
+    from jobq.django.compat import task_backends
+
+    return [backend for backend in task_backends.all() if isinstance(backend, JobqBackend)]
+
+
+def _of_server(client: Client) -> Iterator[checks.CheckMessage]:
+    for found in findings(client):
+        if found.level != "ok":
+            kind = checks.Error if found.level == "fail" else checks.Warning
+            number = "jobq.E003" if found.level == "fail" else "jobq.W003"
+            yield kind(f"{found.check}: {found.value}", hint=found.remedy or None, id=number)
+
+
+def _of_queues(client: Client, backends: list[Any]) -> Iterator[checks.CheckMessage]:
+    served = presence.served(client)
+    for queue in sorted({queue for backend in backends for queue in backend.all_queues}):
+        if queue not in served:
+            yield checks.Warning(
+                f"No worker serves the queue {queue!r}.",
+                hint=f"Start one: manage.py jobq worker --queues {queue}",
+                id="jobq.W002",
+            )

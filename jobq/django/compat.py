@@ -1,0 +1,42 @@
+"""Django's tasks framework: `django.tasks` of Django 6, else the package django-tasks, which has the same parts."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+
+from jobq import extras
+
+
+def _framework() -> str:
+    for name in ("django.tasks", "django_tasks"):
+        if find_spec(name):
+            return name
+    raise ImproperlyConfigured(
+        f"jobq.django needs Django 6, or the package django-tasks; {extras.install('django')}"
+    )
+
+
+#: The framework's package; only these two names are ever imported here.
+FRAMEWORK = _framework()
+_exceptions = import_module(f"{FRAMEWORK}.exceptions")
+_base = import_module(f"{FRAMEWORK}.base")
+
+# The backport ends the names of its errors differently.
+InvalidTask: Any = getattr(_exceptions, "InvalidTask", None) or _exceptions.InvalidTaskError
+InvalidBackend: Any = (
+    getattr(_exceptions, "InvalidTaskBackend", None) or _exceptions.InvalidTaskBackendError
+)
+TaskResultDoesNotExist: Any = _exceptions.TaskResultDoesNotExist
+Task: Any = _base.Task
+TaskContext: Any = _base.TaskContext
+TaskError: Any = _base.TaskError
+TaskResult: Any = _base.TaskResult
+TaskResultStatus: Any = _base.TaskResultStatus
+normalize_json: Any = _base.normalize_json
+BaseTaskBackend: Any = import_module(f"{FRAMEWORK}.backends.base").BaseTaskBackend
+signals: Any = import_module(f"{FRAMEWORK}.signals")
+task_backends: Any = import_module(FRAMEWORK).task_backends

@@ -1,0 +1,56 @@
+"""What a worker does for Django: import the tasks of all apps, and care for connections to databases."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.core.cache import caches
+from django.db import close_old_connections, connections, reset_queries
+from django.utils.module_loading import autodiscover_modules
+
+from jobq.jobs.context import Context
+
+
+class DatabaseConnections:
+    """A middleware around every job, as Django does around every request: it closes connections that are too old."""
+
+    def run(self, context: Context, next: Callable[[], Any]) -> Any:
+        """For a job in this thread."""
+        _renew()
+        try:
+            return next()
+        finally:
+            close_old_connections()
+
+    async def arun(self, context: Context, next: Callable[[], Awaitable[Any]]) -> Any:
+        """For a job on an event loop: its connections are those of the thread that sync_to_async uses."""
+        await sync_to_async(_renew)()
+        try:
+            return await next()
+        finally:
+            await sync_to_async(close_old_connections)()
+
+
+#: The one of this process.
+database_connections = DatabaseConnections()
+
+
+def import_tasks() -> None:
+    """Import the module `tasks` of each app that has one."""
+    autodiscover_modules("tasks")
+
+
+def close_connections() -> None:
+    """Close connections and their pools: children must not share a socket, and a fork copies no thread."""
+    for connection in connections.all(initialized_only=True):
+        connection.close()
+        if hasattr(connection, "close_pool"):
+            connection.close_pool()
+    caches.close_all()
+
+
+def _renew() -> None:
+    reset_queries()  # with DEBUG, Django keeps every statement
+    close_old_connections()

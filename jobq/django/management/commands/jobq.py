@@ -1,0 +1,75 @@
+"""`manage.py jobq worker`, and every other command of jobq, with the project's settings and tasks."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from jobq.cli import main
+from jobq.cli.modules import loaders
+from jobq.django.backend import JobqBackend
+from jobq.django.compat import FRAMEWORK, task_backends
+from jobq.django.discovery import close_connections, database_connections, import_tasks
+from jobq.jobs.middleware import everywhere
+from jobq.jobs.registry import default_registry
+
+FRAMEWORK_LOG = logging.getLogger(FRAMEWORK)
+#: Options of Django that take a value; `manage.py` has acted on them before.
+_DJANGOS = ("--settings", "--pythonpath")
+
+
+class Command(BaseCommand):
+    """Passes its words to jobq."""
+
+    help = "Run a command of jobq with the tasks of this project: worker, queues, status, dead, check …"
+    requires_system_checks: ClassVar[list[str]] = []
+
+    def run_from_argv(self, argv: Sequence[str]) -> None:
+        """Leave the parsing to jobq."""
+        if code := run(without_djangos(argv[2:])):
+            sys.exit(code)
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """For call_command."""
+        parser.add_argument("words", nargs="...")
+
+    def handle(self, *args: str, words: Sequence[str] = (), **options: Any) -> None:
+        """Run one command line; raise CommandError if its exit code is not 0."""
+        if code := run([*args, *words]):
+            raise CommandError(f"jobq ended with exit code {code}", returncode=code)
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command line; return its exit code."""
+    if load not in loaders:
+        loaders.append(load)
+    everywhere.add(database_connections)
+    return main(words)
+
+
+def load() -> None:
+    """What is loaded with the modules of --import: the tasks of all apps. No connection stays open behind it."""
+    import_tasks()
+    if FRAMEWORK_LOG.level == logging.NOTSET:
+        # The worker logs each start and end itself.
+        FRAMEWORK_LOG.setLevel(logging.WARNING)
+    for backend in task_backends.all():
+        if isinstance(backend, JobqBackend):
+            default_registry.queues.update(backend.all_queues)
+    close_connections()
+
+
+def without_djangos(words: Sequence[str]) -> list[str]:
+    """The words for jobq: those before `--` without Django's options."""
+    left, kept = list(words), []
+    while left and left[0] != "--":
+        word = left.pop(0)
+        if word in _DJANGOS:
+            del left[:1]
+        elif not word.startswith(tuple(f"{name}=" for name in _DJANGOS)):
+            kept.append(word)
+    return kept + left

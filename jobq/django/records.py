@@ -1,0 +1,135 @@
+"""Records of tasks: `jobq:{mails}:django:<mid>`, a hash that workers write at the start and the end of each attempt.
+
+Its field `call` has the call, and every other field one attempt, named by the attempt's fence number. So a late
+attempt never overwrites what a newer one wrote. Fields are JSON, sealed where calls are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from jobq.client.connection import Client
+from jobq.client.pipelining import commands
+from jobq.errors import CodecError
+from jobq.jobs.codec import HARD_LIMIT, checked_size
+from jobq.jobs.signing import opened, seal_of
+from jobq.queue import keys
+
+T = TypeVar("T", bound=msgspec.Struct)
+_Ms = Annotated[int, Meta(ge=0, le=253_402_300_799_000)]
+_CALL = "call"
+#: Attempts of one message that are kept, the newest.
+MOST_ATTEMPTS = 100
+
+
+class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The header `django` of a message: what its Task has that its function's first Task doesn't.
+
+    at: when it was enqueued, epoch ms. queue: the task's queue_name, where its priority chose another queue.
+    run_after: in ISO format.
+    """
+
+    at: _Ms = 0
+    backend: str = ""
+    priority: int = 0
+    queue: str = ""
+    run_after: str = ""
+
+
+class Called(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The call of a message, which its queue forgets once it is done."""
+
+    task: str
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    sent: Sent = Sent()
+
+
+class Tried(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One attempt. finished 0: it runs, or was killed. error: the path of the exception's class."""
+
+    attempt: Annotated[int, Meta(ge=1, le=1_000_000)]
+    generation: str
+    worker: str
+    started: _Ms
+    finished: _Ms = 0
+    done: bool = False
+    value: Any = None
+    error: str = ""
+    traceback: str = ""
+
+
+class Record(NamedTuple):
+    """What is kept of a message: its call, None if that is unknown, and its attempts, the oldest first."""
+
+    called: Called | None
+    attempts: Sequence[Tried]
+
+
+class Records:
+    """Reads and writes the records of one queue."""
+
+    def __init__(self, client: Client, queue: str) -> None:
+        self._client, self._queue = client, queue
+        self._prefix = keys.prefix(client.namespace, queue)
+        self._seal = seal_of(client)
+
+    def write(self, mid: str, fence: int, tried: Tried, called: Called, ttl_s: float) -> None:
+        """Store what is known of one attempt, and the call; the record lives for `ttl_s` from now."""
+        key = keys.django_record(self._prefix, mid)
+        fields = (_CALL, self._sealed(mid, called), str(fence), self._sealed(mid, tried))
+        ttl_ms = max(1, round(ttl_s * 1000))
+        commands(self._client, key, [("HSET", key, *fields), ("PEXPIRE", key, ttl_ms)])
+
+    def read(self, mid: str) -> Record:
+        """The record, empty if there is none. CodecError for what no worker wrote."""
+        key = keys.django_record(self._prefix, mid)
+        reply = self._client.command("HGETALL", key)
+        pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2])
+        fields = {bytes(name): bytes(content) for name, content in pairs}
+        call = fields.pop(_CALL.encode(), None)
+        called = None if call is None else self._opened(mid, call, Called)
+        fences = sorted((fence for fence in fields if fence.isdigit()), key=int)[-MOST_ATTEMPTS:]
+        attempts = [self._opened(mid, fields[fence], Tried) for fence in fences]
+        return Record(
+            called, [one for one in attempts if one.generation == attempts[-1].generation]
+        )
+
+    def forget_oldest(self, mid: str) -> None:
+        """Keep the newest MOST_ATTEMPTS attempts."""
+        key = keys.django_record(self._prefix, mid)
+        fields = [bytes(name) for name in self._client.command("HKEYS", key)]
+        fences = sorted((fence for fence in fields if fence.isdigit()), key=int)
+        if len(fences) > MOST_ATTEMPTS:
+            self._client.command("HDEL", key, *fences[:-MOST_ATTEMPTS])
+
+    def _sealed(self, mid: str, value: msgspec.Struct) -> bytes:
+        content = msgspec.json.encode(value)
+        checked_size(content, f"the record of {mid}", HARD_LIMIT)
+        return self._seal.of("result").close(self._queue, mid, content) if self._seal else content
+
+    def _opened(self, mid: str, content: bytes, kind: type[T]) -> T:
+        seal = self._seal.of("result") if self._seal else None
+        try:
+            return msgspec.json.decode(opened(seal, self._queue, mid, content), type=kind)
+        except (ValueError, RecursionError, OverflowError) as error:
+            raise CodecError(
+                f"what is stored of the task {self._queue}/{mid} is not a record of one: {error}"
+            ) from error
+
+
+def read_sent(header: str) -> Sent:
+    """What the header `django` of a message says; nothing if it isn't one that a backend wrote."""
+    try:
+        return msgspec.json.decode(header, type=Sent)
+    except (ValueError, RecursionError, OverflowError):
+        return Sent()
+
+
+def header_of(sent: Sent) -> dict[str, str]:
+    """The header of a message."""
+    return {"django": msgspec.json.encode(sent).decode()}

@@ -1,0 +1,125 @@
+"""The tasks of this process by name. Each is a job whose function keeps the task's record and sends its signals."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+from jobq.django.attempts import Attempt
+from jobq.errors import ConfigError
+from jobq.jobs.job import Job
+from jobq.jobs.options import checked_options
+from jobq.jobs.registry import job
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ATTRIBUTE = "jobq_task_options"
+#: What Django's Task or the settings say.
+_ELSEWHERE = {
+    "name": "the function has a name",
+    "queue": "use @task(queue_name=…)",
+    "delay": "use task.using(run_after=…)",
+    "at": "use task.using(run_after=…)",
+    "result_ttl": 'set TASKS["default"]["OPTIONS"]["result_ttl"]',
+    "mid": "jobq chooses the id; unique=… refuses calls that are alike",
+    "client": "set JOBQ_URL",
+    "headers": "the backend has a header of its own",
+    "registry": "tasks are in the default registry",
+}
+
+
+class Registered(NamedTuple):
+    """A task of Django, and the job that runs it."""
+
+    task: Any
+    job: Job[..., Any]
+
+
+class RegisteredTasks:
+    """Tasks by the path of their function, in the order in which modules made them."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Registered] = {}
+
+    def find(self, name: str) -> Registered | None:
+        """The task of this name. Nothing is imported for it."""
+        return self._by_name.get(name)
+
+    def __iter__(self) -> Iterator[Registered]:
+        return iter(self._by_name.values())
+
+    def add(self, task: Any, queue: str, retries: int) -> Registered:
+        """Register a task, unless its function is registered. Raises ConfigError for options that can't be."""
+        known = self._by_name.get(task.module_path)
+        if known is not None and known.task.func is task.func:
+            return known
+        options = {"retries": retries, **getattr(task.func, _ATTRIBUTE, {})}
+        made = job(name=task.module_path, queue=queue, **options)(_function(task))
+        self._by_name[task.module_path] = found = Registered(task, made)
+        return found
+
+
+#: What workers run and results name.
+tasks = RegisteredTasks()
+
+
+def task_options(**options: Any) -> Callable[[F], F]:
+    """Give a task options of jobq: retries, timeout, key, unique, limits and others of `@job`. Put it below `@task`."""
+    for name, remedy in _ELSEWHERE.items():
+        if name in options:
+            raise ConfigError(f"{name}={options[name]!r} is not an option of a task; {remedy}")
+    checked_options(options, declaring=True)
+
+    def decorate(function: F) -> F:
+        setattr(function, _ATTRIBUTE, options)
+        return function
+
+    return decorate
+
+
+def _function(task: Any) -> Callable[..., Any]:
+    """What a worker calls for this task."""
+    function = task.func
+    signature = inspect.signature(function)
+    if task.takes_context:
+        signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+    made = _coroutine(task) if inspect.iscoroutinefunction(function) else _plain(task)
+    wrapped = functools.update_wrapper(made, function)
+    wrapped.__signature__ = signature  # type: ignore[attr-defined]
+    return wrapped
+
+
+def _plain(task: Any) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        attempt = Attempt(task, args, kwargs)
+        attempt.start()
+        try:
+            value = attempt.checked(task.func(*attempt.context, *args, **kwargs))
+        except BaseException as error:
+            attempt.failed(error)
+            raise
+        attempt.succeeded(value)
+        return value
+
+    return run
+
+
+def _coroutine(task: Any) -> Callable[..., Any]:
+    # Receivers of signals may use the database, which Django forbids on an event loop's thread.
+    from asgiref.sync import sync_to_async
+
+    async def run(*args: Any, **kwargs: Any) -> Any:
+        attempt = Attempt(task, args, kwargs)
+        await sync_to_async(attempt.start)()
+        try:
+            value = attempt.checked(await task.func(*attempt.context, *args, **kwargs))
+        except BaseException as error:
+            if not attempt.is_stopped_by(error):
+                await sync_to_async(attempt.failed)(error)
+            raise
+        await sync_to_async(attempt.succeeded)(value)
+        return value
+
+    return run

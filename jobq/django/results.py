@@ -1,0 +1,143 @@
+"""A TaskResult from what the queue and the record say of a message."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from django.conf import settings
+from django.utils import timezone
+
+from jobq.django.compat import InvalidBackend, InvalidTask, TaskError, TaskResult, TaskResultStatus
+from jobq.django.records import Called, Record, Sent, Tried
+from jobq.queue.types import DeadMessage, Status
+
+#: Statuses of messages that wait or run; what is done has neither.
+_WAITING = frozenset(("queued", "queued-with-backoff", "done-with-requeue"))
+_RUNNING = frozenset(("locked", "locked-with-requeue"))
+#: Attempts that a result lists at most.
+MOST_ATTEMPTS = 10_000
+
+
+class StoredError(TaskError):
+    """An error of an attempt. Its class is found only in modules that this process has imported.
+
+    Django would import whatever module a record names.
+    """
+
+    __slots__ = ()
+
+    @property
+    def exception_class(self) -> type[BaseException]:
+        """The class of the exception; ImportError if its module isn't imported here."""
+        module, _, name = self.exception_class_path.rpartition(".")
+        found = getattr(sys.modules.get(module), name, None)
+        if isinstance(found, type) and issubclass(found, BaseException):
+            return found
+        raise ImportError(
+            f"{self.exception_class_path!r} is not an exception of a module that this process has imported"
+        )
+
+
+def moment(epoch_ms: int) -> datetime | None:
+    """A time as Django's settings want it: aware if USE_TZ is set; None for 0, which is unknown."""
+    if not epoch_ms:
+        return None
+    aware = datetime.fromtimestamp(epoch_ms / 1000, UTC)
+    return aware if settings.USE_TZ else timezone.make_naive(aware)
+
+
+def status_of(status: Status, attempts: Sequence[Tried]) -> Any:
+    """The TaskResultStatus of a message; `attempts` decide once its queue has forgotten it."""
+    if status.word in _WAITING:
+        return TaskResultStatus.READY
+    if status.word in _RUNNING:
+        return TaskResultStatus.RUNNING
+    if status.word == "dead" or not attempts:
+        return TaskResultStatus.FAILED
+    # Without a recorded end it was cancelled.
+    return TaskResultStatus.SUCCESSFUL if attempts[-1].done else TaskResultStatus.FAILED
+
+
+def task_as_sent(task: Any, sent: Sent) -> Any:
+    """The Task that was enqueued: `task` with the options that its message had."""
+    changes: dict[str, Any] = {}
+    if sent.backend and sent.backend != task.backend:
+        changes["backend"] = sent.backend
+    if sent.priority != task.priority:
+        changes["priority"] = sent.priority
+    if sent.queue and sent.queue != task.queue_name:
+        changes["queue_name"] = sent.queue
+    with suppress(ValueError):
+        if sent.run_after:
+            changes["run_after"] = datetime.fromisoformat(sent.run_after)
+    try:
+        return task.using(**changes) if changes else task
+    except (InvalidTask, InvalidBackend):
+        return task  # the settings have changed since, or the header is forged
+
+
+def new_result(task: Any, result_id: str, called: Called, status: Any) -> Any:
+    """A result without attempts."""
+    return TaskResult(
+        task=task,
+        id=result_id,
+        status=status,
+        enqueued_at=moment(called.sent.at),
+        started_at=None,
+        last_attempted_at=None,
+        finished_at=None,
+        args=called.args,
+        kwargs=called.kwargs,
+        backend=task.backend,
+        errors=[],
+        worker_ids=[],
+    )
+
+
+def add_attempts(result: Any, status: Status, record: Record, dead: DeadMessage | None) -> None:
+    """Add what is known of the attempts."""
+    attempts = record.attempts
+    if status.word in _WAITING and status.generation not in {one.generation for one in attempts}:
+        attempts = ()  # of an earlier life of the mid
+    result.worker_ids.extend(_workers(attempts, status.attempts))
+    result.errors.extend(_errors(attempts))
+    if attempts:
+        last = attempts[-1]
+        put(result, started_at=moment(attempts[0].started), last_attempted_at=moment(last.started))
+        if result.is_finished:
+            put(result, finished_at=moment(last.finished))
+        if result.status == TaskResultStatus.SUCCESSFUL:
+            put(result, _return_value=last.value)
+    if dead is not None:
+        put(result, finished_at=result.finished_at or moment(dead.died_at))
+        if not attempts or not attempts[-1].error:
+            result.errors.append(stored_error("jobq.errors.JobFailedError", dead.reason))
+
+
+def put(result: Any, **values: Any) -> None:
+    """Set attributes of a result, which is frozen."""
+    for name, value in values.items():
+        object.__setattr__(result, name, value)
+
+
+def stored_error(path: str, traceback: str) -> Any:
+    """An entry of TaskResult.errors."""
+    return StoredError(exception_class_path=path, traceback=traceback)
+
+
+def _errors(attempts: Sequence[Tried]) -> list[Any]:
+    return [stored_error(one.error, one.traceback) for one in attempts if one.error]
+
+
+def _workers(attempts: Sequence[Tried], count: int) -> list[str]:
+    """The worker of each attempt; '' for one that ended before it could be recorded."""
+    count = max([count, *(one.attempt for one in attempts)])
+    named = [""] * min(count, MOST_ATTEMPTS)
+    for one in attempts:
+        if one.attempt <= len(named):
+            named[one.attempt - 1] = one.worker
+    return named
