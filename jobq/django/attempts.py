@@ -118,7 +118,7 @@ class Attempt:
             self._write(LEAST_TTL_S)
 
     def is_stopped_by(self, error: BaseException) -> bool:
-        """Whether the worker stops the attempt: that is no outcome of the task."""
+        """Whether the worker stops the attempt, which is then neither a success nor a failure of the task."""
         return isinstance(error, _STOPPED)
 
     def _finish(self, status: Any) -> None:
