@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
-@pytest.mark.parametrize("extra", ["embedded", "sentry", "crypto", "spark", "django"])
+@pytest.mark.parametrize("extra", ["embedded", "sentry", "crypto", "spark"])
 def test_remedy_names_the_packages_of_the_extra_and_never_jobq(extra):
     pip, install, *named = shlex.split(extras.install(extra))
     assert (pip, install) == ("pip", "install")
