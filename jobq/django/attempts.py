@@ -21,7 +21,7 @@ from jobq.django.compat import (
     signals,
     task_backends,
 )
-from jobq.django.records import Called, Record, Records, Tried, read_sent
+from jobq.django.records import Called, Recorded, Records, Tried, read_sent
 from jobq.django.results import (
     add_attempts,
     moment,
@@ -66,12 +66,12 @@ class Attempt:
         return (TaskContext(task_result=self._result),) if self._task.takes_context else ()
 
     def start(self) -> None:
-        """Record the start, and send task_started."""
+        """Recorded the start, and send task_started."""
         number = self._tried.attempt
         earlier: Sequence[Tried] = ()
         if self._ttl_s and number > 1:
             earlier = self._earlier()
-        record = Record(self._called, [*earlier, self._tried])
+        record = Recorded(self._called, [*earlier, self._tried])
         add_attempts(self._result, Status("locked", number), record, None)
         self._write(LEAST_TTL_S)
         signals.task_started.send_robust(self._sender, task_result=self._result)
@@ -90,7 +90,7 @@ class Attempt:
         return plain
 
     def succeeded(self, value: Any) -> None:
-        """Record the end, and send task_finished."""
+        """Recorded the end, and send task_finished."""
         if os.getpid() != self._pid:
             return  # the job forked
         self._tried = structs.replace(self._tried, finished=_now_ms(), done=True, value=value)
@@ -98,7 +98,7 @@ class Attempt:
         self._finish(TaskResultStatus.SUCCESSFUL)
 
     def failed(self, error: BaseException) -> None:
-        """Record the error, and send task_finished unless another attempt follows."""
+        """Recorded the error, and send task_finished unless another attempt follows."""
         if os.getpid() != self._pid or self.is_stopped_by(error):
             return
         outcome = self._outcome(error)

@@ -25,7 +25,7 @@ from jobq.django.compat import (
     signals,
 )
 from jobq.django.discovery import import_tasks
-from jobq.django.records import Called, Record, Records, Sent, header_of, read_sent
+from jobq.django.records import Called, Recorded, Records, Sent, header_of, read_sent
 from jobq.django.registered import Registered, tasks
 from jobq.django.results import add_attempts, moment, new_result, put, status_of, task_as_sent
 from jobq.errors import CodecError, ConfigError, JobqError, ScriptError
@@ -185,7 +185,7 @@ class JobqBackend(BaseTaskBackend):
         result_id: str,
         called: Called,
         status: Status,
-        record: Record,
+        record: Recorded,
         dead: DeadMessage | None,
     ) -> Any:
         known = tasks.find(called.task)

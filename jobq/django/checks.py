@@ -9,6 +9,8 @@ from django.core import checks
 
 from jobq.client.connection import Client, connect
 from jobq.config import settings_from_env
+from jobq.django.backend import JobqBackend
+from jobq.django.compat import task_backends
 from jobq.errors import JobqError
 from jobq.queue import presence
 from jobq.queue.doctor import findings
@@ -37,9 +39,6 @@ def check_server(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def _backends() -> list[Any]:
-    from jobq.django.backend import JobqBackend
-    from jobq.django.compat import task_backends
-
     return [backend for backend in task_backends.all() if isinstance(backend, JobqBackend)]
 
 

@@ -63,7 +63,7 @@ class Tried(msgspec.Struct, frozen=True, omit_defaults=True):
     traceback: str = ""
 
 
-class Record(NamedTuple):
+class Recorded(NamedTuple):
     """What is kept of a message: its call, None if that is unknown, and its attempts, the oldest first."""
 
     called: Called | None
@@ -85,7 +85,7 @@ class Records:
         ttl_ms = max(1, round(ttl_s * 1000))
         commands(self._client, key, [("HSET", key, *fields), ("PEXPIRE", key, ttl_ms)])
 
-    def read(self, mid: str) -> Record:
+    def read(self, mid: str) -> Recorded:
         """The record, empty if there is none. CodecError for what no worker wrote."""
         key = keys.django_record(self._prefix, mid)
         reply = self._client.command("HGETALL", key)
@@ -95,7 +95,7 @@ class Records:
         called = None if call is None else self._opened(mid, call, Called)
         fences = sorted((fence for fence in fields if fence.isdigit()), key=int)[-MOST_ATTEMPTS:]
         attempts = [self._opened(mid, fields[fence], Tried) for fence in fences]
-        return Record(
+        return Recorded(
             called, [one for one in attempts if one.generation == attempts[-1].generation]
         )
 

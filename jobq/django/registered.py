@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
+from asgiref.sync import sync_to_async
+
 from jobq.django.attempts import Attempt
 from jobq.errors import ConfigError
 from jobq.jobs.job import Job
@@ -108,8 +110,6 @@ def _plain(task: Any) -> Callable[..., Any]:
 
 def _coroutine(task: Any) -> Callable[..., Any]:
     # Receivers of signals may use the database, which Django forbids on an event loop's thread.
-    from asgiref.sync import sync_to_async
-
     async def run(*args: Any, **kwargs: Any) -> Any:
         attempt = Attempt(task, args, kwargs)
         await sync_to_async(attempt.start)()

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from jobq.django.compat import InvalidBackend, InvalidTask, TaskError, TaskResult, TaskResultStatus
-from jobq.django.records import Called, Record, Sent, Tried
+from jobq.django.records import Called, Recorded, Sent, Tried
 from jobq.queue.types import DeadMessage, Status
 
 #: Statuses of messages that wait or run; what is done has neither.
@@ -98,7 +98,7 @@ def new_result(task: Any, result_id: str, called: Called, status: Any) -> Any:
     )
 
 
-def add_attempts(result: Any, status: Status, record: Record, dead: DeadMessage | None) -> None:
+def add_attempts(result: Any, status: Status, record: Recorded, dead: DeadMessage | None) -> None:
     """Add what is known of the attempts."""
     attempts = record.attempts
     if status.word in _WAITING and status.generation not in {one.generation for one in attempts}:

@@ -22,7 +22,7 @@ FRAMEWORK_LOG = logging.getLogger(FRAMEWORK)
 _DJANGOS = ("--settings", "--pythonpath")
 
 
-class Command(BaseCommand):
+class ManageJobq(BaseCommand):
     """Passes its words to jobq."""
 
     help = "Run a command of jobq with the tasks of this project: worker, queues, status, dead, check …"
@@ -41,6 +41,10 @@ class Command(BaseCommand):
         """Run one command line; raise CommandError if its exit code is not 0."""
         if code := run([*args, *words]):
             raise CommandError(f"jobq ended with exit code {code}", returncode=code)
+
+
+#: The name that Django looks for.
+Command = ManageJobq
 
 
 def run(words: Sequence[str]) -> int:
