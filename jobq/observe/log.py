@@ -31,6 +31,7 @@ FIELDS = ("job", "mid", "attempt", "queue")
 LONGEST_WAIT_S = 0.1
 #: Before the lines in their memory: the number of their bytes.
 _HEAD = 8
+_ROOM = LINES_SIZE - _HEAD
 logger = logging.getLogger("jobq.job")
 _ROOT, _OWN = logging.getLogger(), logging.getLogger("jobq")
 _CALL_HANDLERS, _MAKE_RECORD = logging.Logger.callHandlers, logging.Logger.makeRecord
@@ -69,7 +70,7 @@ class JobLog:
         self._memory = memory
         self._nbytes = memory[:_HEAD].cast("q")
         self._pid = os.getpid()
-        self._lines.pid = self._pid
+        self._lines = type(self._lines)(self._pid)
 
     def started(self, call: Call) -> None:
         """Log a start, at once: a job may run long."""
@@ -91,9 +92,11 @@ class JobLog:
         """Log that a job is done, with the next flush."""
         if not logger.isEnabledFor(logging.INFO):
             return
-        name, mid, took = call.job.name, call.message.mid, spent(seconds)
-        run_ms = round(seconds * 1000, 3)
-        if not self._kept(logging.INFO, f"← {name} {mid} {took}", call, run_ms):
+        # As `spent`, for most jobs without a call.
+        took = f"{seconds * 1000:.1f} ms" if seconds < 10 else spent(seconds)
+        name, mid = call.job.name, call.message.mid
+        if not self._kept(logging.INFO, f"← {name} {mid} {took}", call, seconds):
+            run_ms = round(seconds * 1000, 3)
             extra = {**_extra_of(call), "outcome": "done", "run_ms": run_ms}
             if call.enqueued_at:
                 extra["wait_ms"] = waited_ms(call, time.time(), run_ms)
@@ -116,32 +119,30 @@ class JobLog:
         """In the supervisor, write what a dead child left there."""
         self._write(memory)
 
-    def _kept(self, level: int, text: str, call: Call, run_ms: float | None) -> bool:
+    def _kept(self, level: int, text: str, call: Call, seconds: float | None) -> bool:
         """Keep a line as the handler would write it; False if `logging` must do that."""
         if not (self._is_plain(level) and text.isprintable() and "://" not in text):
             return False
         now = time.time()
-        line = self._lines.line(now, level, text, call, run_ms).encode()
-        if len(line) > LINES_SIZE - _HEAD:
+        line = self._lines.line(now, level, text, call, seconds).encode()
+        size, nbytes = len(line), self._nbytes
+        if size > _ROOM:
             return False
         with self._lock:
             self._inside = True
             try:
-                self._keep(line, now)
+                kept = nbytes[0]
+                if kept and (now >= self._due_at or kept + size > _ROOM):
+                    self._write(self._memory)
+                    kept = 0
+                if not kept:
+                    self._due_at = now + LONGEST_WAIT_S
+                end = kept + size
+                self._memory[_HEAD + kept : _HEAD + end] = line
+                nbytes[0] = end
             finally:
                 self._inside = False
         return True
-
-    def _keep(self, line: bytes, now: float) -> None:
-        kept = self._nbytes[0]
-        if kept and (now >= self._due_at or kept + len(line) > LINES_SIZE - _HEAD):
-            self._write(self._memory)
-            kept = 0
-        if not kept:
-            self._due_at = now + LONGEST_WAIT_S
-        end = kept + len(line)
-        self._memory[_HEAD + kept : _HEAD + end] = line
-        self._nbytes[0] = end
 
     def _write(self, memory: memoryview) -> None:
         """Write and forget these lines. A death in between has them written again, by the supervisor."""
@@ -177,42 +178,44 @@ class JobLog:
 class TextLines:
     """Lines about jobs as TextFormatter writes them."""
 
-    pid = 0
+    def __init__(self, pid: int = 0) -> None:
+        self.pid = pid
+        # The level and the millisecond of the last line, and what other such lines begin with.
+        self._last: tuple[int, int] | None = None
+        self._begin = ""
 
-    def __init__(self) -> None:
-        # By level, the second of the last line and what all lines of that second have in common.
-        self._heads: dict[int, tuple[int, str, str]] = {}
+    def line(self, now: float, level: int, text: str, call: Call, seconds: float | None) -> str:
+        """One line. seconds: how long the job ran, None at its start."""
+        return f"{self._beginning(now, level)}{text}\n"
 
-    def line(self, now: float, level: int, text: str, call: Call, run_ms: float | None) -> str:
-        """One line. run_ms: None at the start."""
+    def _beginning(self, now: float, level: int) -> str:
         second = int(now)
-        ms = round((now - second) * 1e6) // 1000
-        if ms == 1000:
-            second, ms = second + 1, 0
-        head = self._heads.get(level)
-        if head is None or head[0] != second:
-            head = self._heads[level] = (second, *self._head(second, logging.getLevelName(level)))
-        return f"{head[1]}{ms:03d}{head[2]}{self._rest(now, text, call, run_ms)}\n"
+        # As datetime, which rounds to microseconds.
+        last = second * 1000 + round((now - second) * 1e6) // 1000, level
+        if last != self._last:
+            second, ms = divmod(last[0], 1000)
+            self._begin = self._head(second, f"{ms:03d}", logging.getLevelName(level))
+            self._last = last
+        return self._begin
 
-    def _head(self, second: int, level: str) -> tuple[str, str]:
+    def _head(self, second: int, ms: str, level: str) -> str:
         at = datetime.fromtimestamp(second).strftime("%H:%M:%S.")
-        return at, f" {self.pid} {level:7} "
-
-    def _rest(self, now: float, text: str, call: Call, run_ms: float | None) -> str:
-        return text
+        return f"{at}{ms} {self.pid} {level:7} "
 
 
 class JsonLines(TextLines):
     """Lines about jobs as JsonFormatter writes them."""
 
-    def _head(self, second: int, level: str) -> tuple[str, str]:
+    def _head(self, second: int, ms: str, level: str) -> str:
         at = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
         fields = {"level": level.lower(), "logger": logger.name, "pid": self.pid}
-        return f'{{"at": "{at}', f'+00:00", {json.dumps(fields)[1:-1]}, "message": '
+        return f'{{"at": "{at}{ms}+00:00", {json.dumps(fields)[1:-1]}, "message": '
 
-    def _rest(self, now: float, text: str, call: Call, run_ms: float | None) -> str:
+    def line(self, now: float, level: int, text: str, call: Call, seconds: float | None) -> str:
+        """As TextLines.line."""
         message, end = call.message, ""
-        if run_ms is not None:
+        if seconds is not None:
+            run_ms = round(seconds * 1000, 3)
             end = f', "outcome": "done", "run_ms": {run_ms}'
             if call.enqueued_at:
                 end += f', "wait_ms": {waited_ms(call, now, run_ms)}'
@@ -221,8 +224,9 @@ class JsonLines(TextLines):
             for name, value in _around(context):
                 end += f', "{name}": {quoted(value)}'
         return (
-            f'{quoted(text)}, "job": {quoted(call.job.name)}, "mid": {quoted(message.mid)}, '
-            f'"attempt": {message.attempt}, "queue": {quoted(call.queue)}{end}}}'
+            f"{self._beginning(now, level)}{quoted(text)}, "
+            f'"job": {quoted(call.job.name)}, "mid": {quoted(message.mid)}, '
+            f'"attempt": {message.attempt}, "queue": {quoted(call.queue)}{end}}}\n'
         )
 
 
