@@ -161,6 +161,11 @@ def setting(
     is_flag=False,
     flag_value="live",
 )
+@option(
+    "--metrics-labels job|queue",
+    "Count by job, or only by queue: fewer series where there are hundreds of workers.",
+    default="job",
+)
 @option("--reload", "Start anew when a source file changes; for development.")
 @intake_options
 @option("--name TEXT", "Name in events and logs.  [default: host and process id]")
@@ -178,7 +183,9 @@ def worker(
     from jobq.worker.child import Hooks
     from jobq.worker.run import run_worker
 
-    health, check = given.pop("health"), given.pop("check")
+    health, check, metrics_labels = (
+        given.pop(name) for name in ("health", "check", "metrics_labels")
+    )
     if check:
         return check_worker(session, health, check)
     sources = Sources() if given.pop("reload") else None
@@ -210,7 +217,7 @@ def worker(
         SlotKeeper(),
         ticks,
         sources.changed if sources else None,
-        listeners_of(health),
+        listeners_of(health, metrics_labels == "job"),
     )
     source = intake and intake.source
     code = run_worker(settings, session.client, default_registry, import_all, hooks, source, log)
@@ -219,13 +226,13 @@ def worker(
     return code
 
 
-def listeners_of(health: str | None) -> list[MonitorListener]:
-    """Return what runs in the worker's monitor process."""
+def listeners_of(health: str | None, by_job: bool) -> list[MonitorListener]:
+    """Return what runs in the worker's monitor process. by_job: whether metrics have the label job."""
     if not health:
         return []
     from jobq.metrics.health import WorkerPages
 
-    return [WorkerPages(parse_endpoint(health))]
+    return [WorkerPages(parse_endpoint(health), by_job)]
 
 
 def check_worker(session: Session, health: str | None, page: str) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from jobq.jobs.crashes import MonitorListener
+from jobq.metrics.exposition import metrics_page
+from jobq.metrics.of_worker import worker_families
 from jobq.metrics.serving import Answer, Endpoint, Page, PageRequest, PageServer, listen, logger
 from jobq.worker.monitor import PoolView
 from jobq.worker.shared_state import Phase
@@ -53,11 +55,9 @@ def probe(why: Callable[[], str]) -> Page:
 class WorkerPages(MonitorListener):
     """Serves the pages of a worker from its monitor process."""
 
-    def __init__(
-        self, endpoint: Endpoint, more: Callable[[PoolView], Mapping[str, Page]] = lambda _: {}
-    ) -> None:
-        """more: makes pages beside the probes, in the monitor process."""
-        self._endpoint, self._more = endpoint, more
+    def __init__(self, endpoint: Endpoint, by_job: bool = True) -> None:
+        """by_job: whether metrics have the label job."""
+        self._endpoint, self._by_job = endpoint, by_job
         self._listening: socket.socket | None = None
         self._announced = False
 
@@ -82,6 +82,6 @@ class WorkerPages(MonitorListener):
         pages = {
             "/healthz": probe(lambda: why_dead(pool)),
             "/readyz": probe(lambda: why_not_ready(pool)),
-            **self._more(pool),
+            "/metrics": metrics_page(lambda: worker_families(pool, self._by_job)),
         }
         PageServer(self._listening, pages).serve_in_thread()

@@ -113,25 +113,27 @@ class Counters:
 
     def reported(self, queue: int, endings: Sequence[Ending], replies: Sequence[str]) -> None:
         """Count endings that the server has answered."""
-        take, count = self._ended.pop, self._count
+        take, count, words, marks = self._ended.pop, self._count_times, self._words, self._marks
         for ending, reply in zip(endings, replies, strict=True):
             noted = take((queue, ending.token), None)
             if noted is None:
                 continue
-            if reply == "ok":
-                count(queue, noted[1], noted[2])
-            elif reply == "dead":
-                count(queue, noted[1], noted[2] + _DEAD - _OUTCOME_OF["crashed"])
-            elif reply == "stale":
+            slot, columns, counter = noted
+            if reply == "dead":
+                counter += _DEAD - _OUTCOME_OF["crashed"]
+            if reply in ("ok", "dead"):
+                words[counter] += 1
+            # At once: should this process die here, its supervisor counts what has a mark.
+            marks[slot] = 0
+            if reply == "stale":
                 self.add("stale_finishes")
-            self._marks[noted[0]] = 0
+            elif reply != "unknown":
+                count(queue, columns, (counter - self._series - 1) % _SERIES)
 
-    def _count(self, queue: int, columns: list[str], counter: int) -> None:
-        words = self._words
-        words[counter] += 1
-        outcome = (counter - self._series - 1) % _SERIES
+    def _count_times(self, queue: int, columns: list[str], outcome: int) -> None:
         if len(columns) < 5 or (outcome and columns[3] == "0"):  # it didn't run
             return
+        words = self._words
         job, attempt, ago_ms = columns[0], columns[1], columns[2]
         run_us = int(columns[3])
         at = self._runs + _JOB * self._job_of.get(job, self._other)

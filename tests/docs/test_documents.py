@@ -35,6 +35,11 @@ def test_command_line_page_is_what_the_commands_say():
     assert made.PAGE.read_text(encoding="utf-8") == made.page(), "run python docs/make_cli.py"
 
 
+def test_page_of_metrics_is_the_table_of_the_code():
+    made = loaded(ROOT / "docs" / "make_metrics.py")
+    assert made.PAGE.read_text(encoding="utf-8") == made.page(), "run python docs/make_metrics.py"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_in_pages_compiles(page):
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)):

@@ -1,0 +1,73 @@
+"""Prints metrics as Prometheus and OpenMetrics read them. prometheus_client does it; without it the page says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+from typing import Any
+
+from jobq import extras
+from jobq.metrics.names import Family, Metric
+from jobq.metrics.serving import Answer, Page, PageRequest
+from jobq.worker.counters import Histogram
+
+
+def metrics_page(collect: Callable[[], Iterable[Family]]) -> Page:
+    """Return the page /metrics. collect: called for each scrape."""
+
+    def page(request: PageRequest) -> Answer:
+        try:
+            from prometheus_client import CollectorRegistry
+            from prometheus_client.exposition import choose_encoder
+        except ImportError:
+            remedy = extras.install("metrics")
+            return Answer(f"metrics need prometheus_client: {remedy}\n".encode(), 501)
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Collector(collect))
+        encode, kind = choose_encoder(request.accept)
+        return Answer(encode(registry), kind=kind)
+
+    return page
+
+
+class _Collector:
+    """What a registry asks."""
+
+    def __init__(self, collect: Callable[[], Iterable[Family]]) -> None:
+        self._collect = collect
+
+    def collect(self) -> Iterator[Any]:
+        """Yield all families."""
+        for family in self._collect():
+            yield _as_known_there(family)
+
+    def describe(self) -> list[Any]:
+        """Return nothing: names are checked by this package's tests, not at each scrape."""
+        return []
+
+
+def _as_known_there(family: Family) -> Any:
+    from prometheus_client import core
+
+    metric = family.metric
+    if metric.kind == "histogram":
+        made: Any = core.HistogramMetricFamily(metric.name, metric.says, labels=metric.labels)
+        for labels, value in family.rows.items():
+            assert isinstance(value, Histogram)
+            made.add_metric(labels, _cumulated(metric, value), value.sum)
+        return made
+    if metric.kind == "info":
+        made = core.InfoMetricFamily(metric.name.removesuffix("_info"), metric.says)
+        for labels in family.rows:
+            made.add_metric((), dict(zip(metric.labels, labels, strict=True)))
+        return made
+    kind = core.CounterMetricFamily if metric.kind == "counter" else core.GaugeMetricFamily
+    made = kind(metric.name, metric.says, labels=metric.labels)
+    for labels, value in family.rows.items():
+        made.add_metric(labels, value)
+    return made
+
+
+def _cumulated(metric: Metric, histogram: Histogram) -> list[tuple[str, int]]:
+    bounds = [*map(str, metric.buckets), "+Inf"]
+    return list(zip(bounds, accumulate(histogram.buckets), strict=True))

@@ -1,0 +1,57 @@
+"""Every metric that jobq exports: its name, type, labels and meaning. Code, documents and rules take them from here."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from jobq.jobs.crashes import CAUSES
+from jobq.worker.counters import OUTCOMES, RUN_BUCKETS, WAIT_BUCKETS, Histogram
+
+Kind = Literal["counter", "gauge", "histogram", "info"]
+
+
+class Metric(NamedTuple):
+    """One metric. buckets: upper bounds of a histogram."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    says: str
+    buckets: tuple[float, ...] = ()
+
+
+#: Values by the values of labels.
+Rows = dict[tuple[str, ...], float | Histogram]
+
+
+class Family(NamedTuple):
+    """A metric with its values at one moment."""
+
+    metric: Metric
+    rows: Rows
+
+
+def table(*metrics: Metric) -> dict[str, Metric]:
+    """Return metrics by their names."""
+    return {metric.name: metric for metric in metrics}
+
+
+#: Of a worker.
+WORKER = table(
+    Metric("jobq_attempts_total", "counter", ("queue", "job", "outcome"), f"Ended attempts: {', '.join(OUTCOMES)}."),
+    Metric("jobq_run_seconds", "histogram", ("job",), "How long attempts ran.", tuple(map(float, RUN_BUCKETS))),
+    Metric(
+        "jobq_wait_seconds", "histogram", ("queue",), "From enqueue to the start of the first attempt.",
+        tuple(map(float, WAIT_BUCKETS)),
+    ),
+    Metric("jobq_cpu_seconds_total", "counter", ("job",), "CPU time of attempts."),
+    Metric("jobq_slots", "gauge", (), "Jobs that this worker can run at the same time."),
+    Metric("jobq_slots_busy", "gauge", (), "Jobs that run now."),
+    Metric("jobq_child_rss_bytes", "gauge", ("child",), "Resident memory of the child in each place of the pool."),
+    Metric("jobq_lease_margin_seconds", "gauge", (), "Until the first lease of what runs ends; else absent."),
+    Metric("jobq_child_deaths_total", "counter", ("cause",), f"Children that died: {', '.join(CAUSES)}."),
+    Metric("jobq_stale_finishes_total", "counter", (), "Outcomes that the server refused: the lock was lost."),
+    Metric("jobq_leases_lost_total", "counter", (), "Locks that a renewal found lost, or cancelled."),
+    Metric("jobq_server_errors_total", "counter", (), "Calls to the server that failed."),
+    Metric("jobq_worker_info", "info", ("version", "queues"), "Always 1."),
+)  # fmt: skip

@@ -1,0 +1,64 @@
+"""The metrics of a worker, read from the memory that its processes share. A scrape asks the server nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jobq import __version__
+from jobq.metrics.names import WORKER, Family, Rows
+from jobq.worker.counters import OUTCOMES, Counted, Histogram, counted
+from jobq.worker.monitor import PoolView
+
+#: Queues that the label of jobq_worker_info names.
+MOST_NAMED = 20
+
+
+def worker_families(pool: PoolView, by_job: bool = True) -> Iterator[Family]:
+    """Yield what the worker's processes have counted, and what they do now. by_job: False drops the label job."""
+    found = counted(pool.pages)
+    yield from _of_attempts(found) if by_job else _without_jobs(found)
+    waits: Rows = {(queue,): one for queue, one in found.waits.items()}
+    yield Family(WORKER["jobq_wait_seconds"], waits)
+    children = pool.children()
+    yield Family(WORKER["jobq_slots"], {(): pool.slots})
+    yield Family(WORKER["jobq_slots_busy"], {(): sum(child.running for child in children)})
+    rss: Rows = {(str(child.place),): child.rss for child in children}
+    yield Family(WORKER["jobq_child_rss_bytes"], rss)
+    margins = [child.margin_s for child in children if child.margin_s is not None]
+    yield Family(WORKER["jobq_lease_margin_seconds"], {(): min(margins)} if margins else {})
+    deaths: Rows = {(cause,): count for cause, count in found.deaths.items()}
+    yield Family(WORKER["jobq_child_deaths_total"], deaths)
+    for name, count in found.plain.items():
+        yield Family(WORKER[f"jobq_{name}_total"], {(): count})
+    queues = ",".join(name for name, _ in pool.settings.queues[:MOST_NAMED])
+    yield Family(WORKER["jobq_worker_info"], {(__version__, queues): 1})
+
+
+def _of_attempts(found: Counted) -> Iterator[Family]:
+    # A counter that appears at 1 would have no increase: all outcomes of a series appear with the first one.
+    attempts: Rows = {
+        (queue, job, outcome): found.attempts.get((queue, job, outcome), 0)
+        for queue, job, _ in found.attempts
+        for outcome in OUTCOMES
+    }
+    runs: Rows = {(job,): one for job, one in found.runs.items()}
+    cpu: Rows = {(job,): seconds for job, seconds in found.cpu_s.items()}
+    yield Family(WORKER["jobq_attempts_total"], attempts)
+    yield Family(WORKER["jobq_run_seconds"], runs)
+    yield Family(WORKER["jobq_cpu_seconds_total"], cpu)
+
+
+def _without_jobs(found: Counted) -> Iterator[Family]:
+    counts: dict[tuple[str, ...], float] = {
+        (queue, outcome): 0 for queue, _, _ in found.attempts for outcome in OUTCOMES
+    }
+    for (queue, _, outcome), count in found.attempts.items():
+        counts[queue, outcome] += count
+    attempts: Rows = {**counts}
+    yield Family(WORKER["jobq_attempts_total"]._replace(labels=("queue", "outcome")), attempts)
+    runs = list(found.runs.values())
+    buckets = tuple(map(sum, zip(*(one.buckets for one in runs), strict=True)))
+    total = Histogram(buckets, sum(one.sum for one in runs))
+    yield Family(WORKER["jobq_run_seconds"]._replace(labels=()), {(): total} if runs else {})
+    cpu_s = sum(found.cpu_s.values())
+    yield Family(WORKER["jobq_cpu_seconds_total"]._replace(labels=()), {(): cpu_s})
