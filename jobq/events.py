@@ -51,6 +51,7 @@ class Event(msgspec.Struct, frozen=True):
     fingerprint: str = ""
     bytes: int = 0
     trace_id: str = ""
+    key: str = ""
 
     @property
     def started_at(self) -> int:

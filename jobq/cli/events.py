@@ -143,6 +143,8 @@ def _described(event: Event) -> Iterator[str]:
     yield from (text for text in (event.job, event.mid) if text)
     if event.kind in ATTEMPTS and event.attempt:
         yield f"attempt {event.attempt}"
+    if event.key:
+        yield f"key {event.key}"
     if event.worker:
         yield f"ran {event.run_us / 1000:,.1f} ms after {event.wait_ms:,} ms by {event.worker}"
     if event.error:

@@ -89,7 +89,7 @@ def report(
     The reports say what waits, runs, fails and costs, what got slower, and how many workers are needed.
 
     NAME is one of: all, regressions, anomalies, errors, dead, retries, slo, wait, backlog, capacity, run,
-    throughput, heatmap, cost.
+    throughput, heatmap, cost, keys.
     """
     from jobq.pipeline.report.registry import named
 

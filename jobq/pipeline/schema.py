@@ -46,6 +46,7 @@ EVENT_COLUMNS: Columns = (
         "fingerprint", "string", "Equal for errors of the same class from the same line of code."
     ),
     Column("trace_id", "string", "The 32 hex digits of the caller's trace."),
+    Column("key", "string", "The message's key; null without one."),
     Column("entry_at", "timestamp", "When the event was written: the ms of the entry's id."),
     Column("entry_seq", "int32", "The entry's number within that ms."),
     Column("version", "int32", "Version of the record."),

@@ -1,5 +1,5 @@
 -- endings: six arguments per ending, from ARGV[first] on, `count` endings. Plain successes are gathered and written together.
--- needs: tokens options any free emit now_ms rarely tick done
+-- needs: tokens options any free emit now_ms rarely tick done turn
 local LONGEST_RECORD = 65536
 local IS_OUTCOME = {done = true, retry = true, dead = true, crashed = true, snooze = true, release = true, unknown = true,
   expired = true, hold = true}
@@ -24,13 +24,21 @@ local function ended_mids(first, count)
   return mids
 end
 
+-- A record, with the key of its message as the last column.
+local function with_key(record, own)
+  local key = turn and own and string.match(own, '^%d*,[@<>]?%d*,o?%-?%d*,(.+)$')
+  if not key then return record end
+  local _, nseparators = string.gsub(record, '\31', '')
+  return nseparators > 10 and record or record .. string.rep('\31', 11 - nseparators) .. key
+end
+
 -- A stale ending changes nothing.
 local function settle_all(words, first, count, crash_limit)
   local mids, ended, released, finished, argv = ended_mids(first, count), {}, {}, {}, ARGV
   local held = count > 0 and redis.call('HMGET', tokens, unpack(mids)) or mids
-  local own = any.options and not any.newer and count > 0 and redis.call('HMGET', options, unpack(mids))
+  local own = any.options and (turn or not any.newer) and count > 0 and redis.call('HMGET', options, unpack(mids)) or {}
   local function is_plain(i)
-    if not own then return not any.newer end
+    if any.newer then return false end
     return not own[i] or string.find(own[i], '^%d*,,') or string.find(own[i], '^%d*,$')
   end
   for i = 1, count do
@@ -41,14 +49,14 @@ local function settle_all(words, first, count, crash_limit)
       tick()
       if outcome == 'done' and detail == '' and is_plain(i) then
         finished[#finished + 1] = mid
-        emit('done', mid, now_ms - argv[at + 4], argv[at + 5])
+        emit('done', mid, now_ms - argv[at + 4], with_key(argv[at + 5], own[i]))
       elseif outcome == 'release' or outcome == 'hold' then
         released[#released + 1] = {mid, token, outcome, detail}
         -- A release ends no attempt, so it has no event.
-        if outcome == 'hold' then emit('snoozed', mid, now_ms - argv[at + 4], argv[at + 5]) end
+        if outcome == 'hold' then emit('snoozed', mid, now_ms - argv[at + 4], with_key(argv[at + 5], own[i])) end
       else
         local kind = rarely().settle(mid, token, outcome, detail, crash_limit)
-        emit(kind, mid, now_ms - argv[at + 4], argv[at + 5])
+        emit(kind, mid, now_ms - argv[at + 4], with_key(argv[at + 5], own[i]))
         if outcome == 'crashed' and kind == 'dead' then words[i] = 'dead' end
       end
     end

@@ -1,5 +1,5 @@
 -- recover: messages whose time came: a backoff that ended, a lock that ran out.
--- needs: messages due meta locks nattempts requeue done add_to crash emit forget is_mid leave_due now_ms set_aside start_newer to_ready
+-- needs: messages due meta locks nattempts requeue done add_to crash emit forget is_mid leave_due now_ms set_aside start_newer to_ready options turn in_lines
 local function promote(limit)
   for _, mid in ipairs(redis.call('ZRANGE', due, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit)) do
     leave_due(mid)
@@ -21,6 +21,7 @@ local function recover(mid, crash_limit)
     return
   end
   local attempt = redis.call('HGET', nattempts, mid) or ''
+  local key = turn and in_lines().key_in(redis.call('HGET', options, mid))
   local kind = crash(mid, 'lock expired', 'recovered', crash_limit)
-  emit(kind, mid, now_ms, '\31' .. attempt .. '\31\31\31\31\31\31lock expired')
+  emit(kind, mid, now_ms, '\31' .. attempt .. '\31\31\31\31\31\31lock expired' .. (key and '\31\31\31\31' .. key or ''))
 end

@@ -202,7 +202,8 @@ end
 for i = 1, level == 'all' and #batch or 0, 2 do
   if words[i] ~= 'exists' then
     local action = words[i] == 'added' and '' or words[i]
-    emit('enqueued', batch[i], now_ms, '\31\31\31\31\31\31\31' .. action .. '\31\31' .. #batch[i + 1])
+    emit('enqueued', batch[i], now_ms, '\31\31\31\31\31\31\31' .. action .. '\31\31' .. #batch[i + 1]
+      .. (key_of[batch[i]] and '\31\31' .. key_of[batch[i]] or ''))
   end
 end
 save_lines()

@@ -124,7 +124,7 @@ local function put(target)
   if begins then redis.call('HSETNX', meta, 'turn', '0') end
   if level == 'all' then
     local kind = action == 'added' and '' or action
-    emit('enqueued', target, now_ms, '\31\31\31\31\31\31\31' .. kind .. '\31\31' .. #content)
+    emit('enqueued', target, now_ms, '\31\31\31\31\31\31\31' .. kind .. '\31\31' .. #content .. (key ~= '' and '\31\31' .. key or ''))
   end
 end
 

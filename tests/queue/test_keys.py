@@ -12,6 +12,7 @@ import pytest
 
 from jobq.durations import Rate
 from jobq.errors import ConfigError, KeyFullError
+from jobq.events import attempt_record, decode
 from jobq.queue.fsck import repair
 from jobq.queue.queue import Queue
 from jobq.queue.rules import QueueRules, Rule
@@ -294,3 +295,34 @@ def test_repair_makes_lines_and_states_anew(queue, redis, at):
     list(repair(queue, queue.admin.fsck()))
     sound(queue, redis)
     assert len(queue.dequeue(9, now=at(1)).messages) == 4
+
+
+def test_events_of_attempts_and_enqueues_have_the_key(queue: Queue, redis: Any, at: Any):
+    queue.admin.events_level("all")
+    rows = [
+        ("done", b"v", "acme"),
+        ("retry", b"v", "b"),
+        ("lost", b"v", "c"),
+        ("plain", b"v", None),
+    ]
+    queue.enqueue_many(rows, now=at(0))
+    held = {one.mid: one for one in queue.dequeue(4, lease=1, now=at(0)).messages}
+    record = attempt_record("job", 1, 0, 5, 5, 5, "w")
+    full = attempt_record("job", 1, 7, 5, 5, 5, "w", "Error", "f", 3, "0" * 32)
+    ends = [("done", "done", record), ("plain", "done", record), ("retry", "retry", full)]
+    queue.finish(
+        [
+            Ending(mid=mid, token=held[mid].token, outcome=how, record=text)
+            for mid, how, text in ends
+        ],
+        now=at(1),
+    )
+    queue.admin.collect(now=at(5_000))
+    entries = redis.xrange(f"{queue.prefix}events")
+    found = [decode(value, name) for _, fields in entries for name, value in fields.items()]
+
+    assert [(one.kind, one.mid, one.key) for one in found] == [
+        ("enqueued", "done", "acme"), ("enqueued", "retry", "b"), ("enqueued", "lost", "c"), ("enqueued", "plain", ""),
+        ("done", "done", "acme"), ("done", "plain", ""), ("retry", "retry", "b"), ("recovered", "lost", "c"),
+    ]  # fmt: skip
+    assert (found[6].trace_id, found[6].error, found[4].worker) == ("0" * 32, "Error", "w")

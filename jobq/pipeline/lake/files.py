@@ -205,10 +205,26 @@ def files_by_day(files: Iterable[LiveFile]) -> dict[str, list[LiveFile]]:
 
 
 def rows_of_files(
-    store: LakeStore, files: Iterable[LiveFile], columns: Sequence[str] | None = None
+    store: LakeStore,
+    files: Iterable[LiveFile],
+    columns: Sequence[str] | None = None,
+    table: LakeTable | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of each file as a table."""
+    """Yield the rows of each file as a table. table: whose columns are null where a file has not got them yet."""
     opened = store.files()
     for one in files:
         with lake_errors(store), opened.open_input_file(one.path) as source:
-            yield pq.ParquetFile(source).read(None if columns is None else list(columns))
+            rows = pq.ParquetFile(source).read(None if columns is None else list(columns))
+        yield rows if columns is not None or table is None else _completed(rows, table)
+
+
+def _completed(rows: pa.Table, table: LakeTable) -> pa.Table:
+    schema = table.schema()
+    if rows.schema.names == schema.names:
+        return rows
+    known = set(rows.schema.names)
+    columns = [
+        rows[field.name] if field.name in known else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -95,7 +95,9 @@ def stored_rows(
     lake: Lake, table: LakeTable, columns: Sequence[str] | None = None, since: str = ""
 ) -> Iterator[pa.Table]:
     """Yield the stored rows of each file of a table, from the day `since` on, without Spark."""
-    return rows_of_files(lake.below(table.name), live_files(lake.table(table.name), since), columns)
+    return rows_of_files(
+        lake.below(table.name), live_files(lake.table(table.name), since), columns, table
+    )
 
 
 def view(table: LakeTable) -> Columns:

@@ -81,7 +81,7 @@ class LakeReader(DataSourceReader):
         assert isinstance(partition, Files)
         table = TABLES[self._name]
         for file in partition.files:
-            for rows in rows_of_files(self._store, [file]):
+            for rows in rows_of_files(self._store, [file], table=table):
                 yield from _viewed(table, rows, file.dt).to_batches(max_chunksize=50_000)
 
 

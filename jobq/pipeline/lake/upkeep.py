@@ -137,11 +137,14 @@ def _sorted_parts(
 ) -> Iterable[pa.Table]:
     order: list[Any] = [(name, "ascending") for name in table.sort]
     if sum(one.rows for one in files) <= IN_MEMORY:
-        yield pa.concat_tables(rows_of_files(store, files)).sort_by(order)
+        yield pa.concat_tables(rows_of_files(store, files, table=table)).sort_by(order)
         return
     first = table.sort[0]
     for values in _together(pa.concat_tables(rows_of_files(store, files, [first]))):
-        some = [part.filter(pc.is_in(part[first], values)) for part in rows_of_files(store, files)]
+        some = [
+            part.filter(pc.is_in(part[first], values))
+            for part in rows_of_files(store, files, table=table)
+        ]
         yield pa.concat_tables(some).sort_by(order)
 
 

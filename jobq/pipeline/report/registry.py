@@ -231,9 +231,20 @@ COST = Report(
     "No attempt of the range tells how long it ran.",
     chart=Chart("bars", ("job",), "cpu_us", "Processor time of all attempts together"),
 )  # fmt: skip
+KEYS = Report(
+    "keys", "Keys", "What does each key wait for, and what does it cost?",
+    (_QUEUE, ReportColumn("key", "key"), _MESSAGES, ReportColumn("p50_ms", "wait p50", "ms"),
+     ReportColumn("p95_ms", "wait p95", "ms"), ReportColumn("max_ms", "longest wait", "ms"), _ATTEMPTS,
+     ReportColumn("cpu_us", "CPU", "us"), ReportColumn("cpu_share", "of the queue's CPU", "share"),
+     ReportColumn("run_us", "run time", "us"), ReportColumn("run_share", "of its run time", "share")),
+    "Queues whose messages have keys; the row without a key is their other messages. The wait is that for the first "
+    "run, in the line of the key and before its limits. Events from before jobq wrote keys count as without one.",
+    "No attempt of the range had a key.",
+    chart=Chart("bars", ("queue", "key"), "run_us", "Run time of all attempts of the key together"),
+)  # fmt: skip
 
 REPORTS = (
-    REGRESSIONS, ANOMALIES, ERRORS, DEAD, RETRIES, SLO, WAIT, BACKLOG, CAPACITY, RUN, THROUGHPUT, HEATMAP, COST,
+    REGRESSIONS, ANOMALIES, ERRORS, DEAD, RETRIES, SLO, WAIT, BACKLOG, CAPACITY, RUN, THROUGHPUT, HEATMAP, COST, KEYS,
 )  # fmt: skip
 NAMES = tuple(report.name for report in REPORTS)
 

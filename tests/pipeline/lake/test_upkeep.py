@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from jobq.errors import ConfigError, LakeError
@@ -48,6 +49,23 @@ def test_compacting_leaves_one_sorted_file_a_day_with_the_same_rows(three_days):
     found = [(row["queue"], row["job"], row["finished_at"]) for row in rows(three_days)]
     assert found == sorted(found)
     assert upkeep.compact(three_days) == []
+
+
+def test_files_from_before_a_column_are_read_and_compacted_with_nulls(
+    three_days,
+):
+    from_before = EVENTS._replace(columns=tuple(c for c in EVENTS.columns if c.name != "key"))
+    old, [first, *_] = three_days.below("events"), live_files(three_days.table("events"))
+    [found] = rows_of_files(old, [first])
+    path = Path(old.uri) / first.path
+    pq.write_table(found.select(from_before.schema().names), path)
+    [before] = rows_of_files(old, [first], table=EVENTS)
+
+    upkeep.compact(three_days)
+
+    assert before.schema == EVENTS.schema()
+    assert {row["key"] for row in rows(three_days)} == {None}
+    assert [one.is_compact for one in live_files(three_days.table("events"))] == [True] * 3
 
 
 def test_rows_stay_single_when_two_compact_the_same_day_at_once(three_days, monkeypatch):

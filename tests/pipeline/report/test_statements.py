@@ -52,7 +52,7 @@ def test_statements_bear_events_that_tell_nothing_but_their_kind(spark):
         ("dead", "slo", "wait", "capacity", "run", "heatmap", "cost", "regressions"), 1
     )
     many = {"backlog": 60, "throughput": 60}
-    assert rows == {**few, **many, "anomalies": 0, "errors": 2, "retries": 2}
+    assert rows == {**few, **many, "anomalies": 0, "keys": 0, "errors": 2, "retries": 2}
 
 
 def test_events_are_kept_only_when_to_read_them_again_is_dear(spark):
@@ -334,4 +334,17 @@ def test_cost_shares_processor_and_run_time(spark):
         ("app.send", 2, 3_000_000, 0.75, 1_500_000.0, 6_000_000, 0.75, 0.5, 4096),
         ("b", 1, 1_000_000, 0.25, 1_000_000.0, 2_000_000, 0.25, 0.5, None),
         ("c", 1, 0, 0.0, 0.0, 0, 0.0, None, None),
+    ])  # fmt: skip
+
+
+def test_keys_are_listed_with_wait_and_cost_where_a_queue_has_some(spark):
+    events = [
+        event(run=4, wait=1, cpu_us=3_000_000, key="acme"), event(run=2, wait=3, cpu_us=500_000, key="acme"),
+        event("retry", run=1, attempt=2, cpu_us=500_000, key="bob"), event(run=1, wait=2, cpu_us=0),
+        event(queue="other", run=9), recovered(key="acme"),
+    ]  # fmt: skip
+    check(spark, "keys", events, [
+        ("low", "acme", 2, 1_000, 3_000, 3_000, 2, 3_500_000, 0.875, 6_000_000, 0.75),
+        ("low", None, 1, 2_000, 2_000, 2_000, 1, 0, 0.0, 1_000_000, 0.125),
+        ("low", "bob", 0, None, None, None, 1, 500_000, 0.125, 1_000_000, 0.125),
     ])  # fmt: skip
