@@ -141,6 +141,7 @@ soak: $(VENV)/.tested ## what make test has in short form, at full size: make ch
 	JOBQ_MODEL=large JOBQ_LIMITS=large $(BIN)/python -m pytest tests/model tests/limits -n 2 --dist loadfile $(PYTEST_ARGS) || failed="$$failed tests/model"; \
 	JOBQ_BURSTS=soak $(BIN)/python -m pytest tests/lifecycle/test_unique_bursts.py $(PYTEST_ARGS) || failed="$$failed unique"; \
 	JOBQ_SCHEDULES=whole $(BIN)/python -m pytest tests/schedules $(PYTEST_ARGS) || failed="$$failed tests/schedules"; \
+	JOBQ_OUTBOX=soak $(BIN)/python -m pytest tests/outbox $(PYTEST_ARGS) || failed="$$failed tests/outbox"; \
 	[ -z "$$failed" ] || { echo "make soak: failed:$$failed" >&2; exit 1; }
 
 clean: ## remove what make made

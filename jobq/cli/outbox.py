@@ -13,11 +13,18 @@ import click
 
 from jobq.cli.options import group, option
 from jobq.cli.session import Session, command, opens
+from jobq.metrics.health import probe
+from jobq.metrics.serving import Page, PageServer, listen, parse_endpoint
 from jobq.observe.log import Logging
-from jobq.outbox.relay import BATCH, Relay, RelayOptions
+from jobq.outbox.relay import BATCH, Relay, RelayOptions, logger
 from jobq.outbox.schema import DIALECTS, drop_schema
 from jobq.outbox.schema import schema as schema_of
 from jobq.outbox.tables import OutboxTable, table_of
+
+#: How often to count what waits, for metrics.
+COUNT_S = 10.0
+#: A relay whose loop made no turn for this time hangs. A call to a server that is away may take a minute.
+HANGS_S = 120.0
 
 
 @group(
@@ -82,6 +89,7 @@ def schema(session: Session, dialect: str, no_notify: bool, drop: bool) -> None:
     "Refuse the mid of a row for this long after its message is done.",
     default="1d",
 )
+@option("--health ADDRESS", "Serve /healthz and /readyz at host:port or unix:path.")
 @option("--log-level debug|info|warning|error", "Lowest level that is logged.", default="info")
 @option("--log-format text|json", "Format of log lines.", default="text")
 def relay(session: Session, table: OutboxTable, once: bool, **given: Any) -> None:
@@ -94,10 +102,13 @@ def relay(session: Session, table: OutboxTable, once: bool, **given: Any) -> Non
     """
     Logging(given["log_level"], given["log_format"]).settle()
     options = RelayOptions(
-        dedupe_s=given["dedupe"], poll_s=max(0.01, given["poll"]), limit=given["batch"]
-    )
+        dedupe_s=given["dedupe"], poll_s=max(0.01, given["poll"]), limit=given["batch"],
+        count_s=COUNT_S if given["health"] else 0.0,
+    )  # fmt: skip
     with ended_by_signals() as ending:
         work = Relay(table, session.client, options, ending.is_asked)
+        if given["health"]:
+            serve(work, given["health"])
         work.run(once=once)
     totals = work.totals
     record = {"sent": totals.sent, "failed": totals.failed, "left": totals.left}
@@ -149,6 +160,31 @@ def prune(session: Session, table: OutboxTable, older_than: float) -> None:
     count = table.prune_inbox(_now() - round(older_than * 1000))
     table.close()
     session.say({"rows": count}, f"{count:,} rows deleted")
+
+
+def serve(work: Relay, address: str) -> None:
+    """Answer probes in a thread."""
+    endpoint = parse_endpoint(address)
+    PageServer(listen(endpoint), pages_of(work)).serve_in_thread()
+    logger.info("probes at %s", endpoint.shown)
+
+
+def pages_of(work: Relay) -> dict[str, Page]:
+    """The pages of a relay."""
+    return {
+        "/healthz": probe(lambda: why_dead(work)),
+        "/readyz": probe(lambda: why_dead(work) or work.trouble or _why_new(work)),
+    }
+
+
+def why_dead(work: Relay) -> str:
+    """Return why the relay should be restarted; '' if it works. A server that is away isn't a reason."""
+    age_s = time.monotonic() - work.turned_at
+    return f"the relay has done nothing for {age_s:.0f} s" if age_s >= HANGS_S else ""
+
+
+def _why_new(work: Relay) -> str:
+    return "" if work.totals.well_at else "the relay starts"
 
 
 class StopSignal:

@@ -38,12 +38,13 @@ _MOST_WHY = 1_000
 class RelayOptions:
     """dedupe_s: how long the server refuses the mid of a done message. poll_s: how often to look for rows.
 
-    limit: rows of a batch.
+    limit: rows of a batch. count_s: how often to count what waits, for metrics; 0: never.
     """
 
     dedupe_s: float = DAY_S
     poll_s: float = 0.2
     limit: int = BATCH
+    count_s: float = 0.0
 
 
 @dataclass
@@ -80,6 +81,16 @@ class Relay:
         #: Lines of ordered keys in which a row stayed; later rows of them wait until the next sweep.
         self._stopped: set[tuple[str, str]] = set()
         self._trouble = ""
+        #: When the loop made its last turn, by time.monotonic().
+        self.turned_at = time.monotonic()
+        #: What waited when it was last counted; None: it isn't counted.
+        self.waiting: Backlog | None = None
+        self._count_at = 0.0
+
+    @property
+    def trouble(self) -> str:
+        """Why rows wait; '' if they don't."""
+        return self._trouble
 
     def run(self, *, once: bool = False) -> None:
         """Relay until the end; `once`: until all rows were looked at, and errors are raised."""
@@ -89,6 +100,7 @@ class Relay:
                 try:
                     more = self.round()
                     self._note_trouble("")
+                    self._count_waiting()
                     if not more and once:
                         return
                     if not more:
@@ -105,6 +117,7 @@ class Relay:
 
     def round(self) -> bool:
         """Relay one batch; whether there may be more. Raises what stopped it; rows that weren't sent stay."""
+        self.turned_at = time.monotonic()
         rows = self._table.batch(self._after, self.options.limit)
         sent: list[int] = []
         refused: list[Refused] = []
@@ -130,6 +143,12 @@ class Relay:
     def backlog(self) -> Backlog:
         """What waits now."""
         return self._table.backlog(time.time_ns() // 1_000_000)
+
+    def _count_waiting(self) -> None:
+        now = time.monotonic()
+        if self.options.count_s and now >= self._count_at:
+            self.waiting = self.backlog()
+            self._count_at = now + self.options.count_s
 
     def _count(
         self, rows: Sequence[RawRow], sent: Sequence[int], refused: Sequence[Refused]
@@ -207,7 +226,8 @@ class Relay:
 
     def _sleep(self, seconds: float, wait: Callable[[float], object] = time.sleep) -> None:
         """Wait in pieces, since a signal ends no wait."""
-        deadline = time.monotonic() + seconds
+        deadline = self.turned_at = time.monotonic()
+        deadline += seconds
         while not self._ending() and (left := deadline - time.monotonic()) > 0:
             if wait(min(PIECE_S, left)):
                 return

@@ -14,6 +14,7 @@ import pytest
 
 from jobq import outbox
 from jobq.jobs.registry import job
+from jobq.metrics.serving import Endpoint, fetch
 from jobq.queue.queue import Queue
 from tests.cli.conftest import bare as bare
 from tests.cli.conftest import line as line
@@ -70,7 +71,7 @@ def test_relay_goes_on_until_term(server, client, registry, tmp_path: Path):
         process = subprocess.Popen(
             [
                 sys.executable, "-m", "jobq", "outbox", "relay", "--dsn", f"sqlite:///{path}", "--url", server.url,
-                "--poll", "20ms",
+                "--poll", "20ms", "--health", f"unix:{tmp_path}/h",
             ],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
@@ -79,6 +80,9 @@ def test_relay_goes_on_until_term(server, client, registry, tmp_path: Path):
                 outbox.enqueue(connection, note, number)
                 connection.commit()
                 until(lambda wanted=number: queue.admin.counts().ready == wanted)
+            probes = Endpoint("", 0, f"{tmp_path}/h")
+            until(lambda: fetch(probes, "/readyz").status == 200)
+            assert fetch(probes, "/healthz").body == b"ok\n"
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=DEADLINE_S)
         finally:

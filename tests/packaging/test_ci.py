@@ -14,7 +14,18 @@ ROOT = Path(__file__).resolve().parents[2]
 GIVEN = (
     "basename", "bash", "cat", "dirname", "env", "git", "id", "ls", "mkdir", "mktemp", "rm", "sed", "sh", "timeout",
 )  # fmt: skip
-TOOLS = ("make", "redis-server", "redis-cli", "gcc", "node", "npm", "ruby", "sidekiq", "chromium")
+TOOLS = (
+    "make",
+    "redis-server",
+    "redis-cli",
+    "gcc",
+    "node",
+    "npm",
+    "ruby",
+    "sidekiq",
+    "chromium",
+    "systemd-analyze",
+)
 STUB = """#!/bin/sh
 echo "$(basename "$0") $* | $PWD | $JOBQ_REQUIRE_TOOLS" >> "$RAN"
 case "$(basename "$0") $*" in *"$FAILING"*) exit 1;; esac
