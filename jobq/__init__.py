@@ -99,5 +99,6 @@ def _start_embedded(settings: Any) -> str:
 # Layers below don't know the embedded server.
 runtime.start_server = _start_embedded
 
-# Traces and errors reach Sentry in every program that uses its SDK.
+# Traces and errors reach Sentry and OpenTelemetry in every program that uses their SDKs.
 everywhere.add_when_imported("sentry_sdk", "jobq.observe.sentry")
+everywhere.add_when_imported("opentelemetry.sdk.trace", "jobq.observe.otel")

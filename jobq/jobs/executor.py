@@ -13,6 +13,7 @@ import sys
 import types
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractContextManager
+from functools import partial
 from os import getpid
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
@@ -228,7 +229,9 @@ class Executor:
                 log.started(call)
                 started = perf_counter_ns()
             if layers or job.timeout is not None:
-                value = around_run(layers, "run", context, lambda: self._limited(call))()
+                whole = job.timeout is None and not job.stores_result
+                inner = partial(self._called if whole else self._limited, call)
+                value = around_run(layers, "run", context, inner)()
             else:
                 value = job.function(*call.args, **call.kwargs)
             if getpid() != self.home.pid:
@@ -313,7 +316,8 @@ class Executor:
         except BaseException as error:
             self.home.only(error)
             raise
-        self.home.only()
+        if getpid() != self.home.pid:
+            leave()
         return value
 
     async def _alimited(self, call: Call, meter: Meter) -> Any:

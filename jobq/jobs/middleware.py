@@ -100,7 +100,7 @@ def around_enqueue(layers: Layers, deliver: Callable[[Any], Any]) -> Callable[[A
 
 def around_run(layers: Layers, method: str, context: Any, call: Callable[[], Any]) -> Any:
     """`call` within the `run` or `arun` method of each layer."""
-    for layer in reversed(layers):
+    for layer in layers[::-1]:
         found = getattr(layer, method, None)
         if found is not None:
             call = partial(found, context, call)

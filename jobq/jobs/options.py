@@ -75,7 +75,7 @@ class Options(TypedDict, total=False):
 TRAVELLING = ("retries", "retry_for", "timeout", "hard_timeout", "result_ttl")
 #: What `@job(...)` also takes.
 _ONLY_DECLARED = frozenset(
-    ("name", "retry", "retry_on", "dead_on", "on_dead", "registry", "limits")
+    ("name", "retry", "retry_on", "dead_on", "on_dead", "registry", "limits", "trace")
 )
 
 
@@ -249,6 +249,12 @@ def _callback(name: str, value: Any) -> Any:
     raise ConfigError(f"on_dead={value!r} can't be called; give a job, or a function of a DeadCall")
 
 
+def _trace(name: str, value: Any) -> str:
+    if value in ("parent", "link"):
+        return str(value)
+    raise ConfigError(f"trace={value!r} is unknown; take 'parent' or 'link'")
+
+
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "queue": _queue,
     "client": _as_given,
@@ -282,6 +288,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "on_dead": _callback,
     "registry": _as_given,
     "limits": _limits,
+    "trace": _trace,
 }
 
 

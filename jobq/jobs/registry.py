@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from jobq.errors import ConfigError, JobAlreadyRegisteredError, JobNotFoundError
 from jobq.jobs.admission import JobLimit
@@ -75,7 +75,8 @@ class Declaration(Options, total=False):
     retry: the policy, or a function of (failures, error). retry_on, dead_on: exception classes or a
     function of the error; an error not in retry_on, or in dead_on, is dead at once. limits: each is asked before the
     job starts; while one refuses, the job waits and its attempt isn't counted. on_dead: a job or a function that a
-    worker calls with a DeadCall once a message of this job is dead.
+    worker calls with a DeadCall once a message of this job is dead. trace: "parent", the default, runs attempts in the
+    enqueuer's trace; "link" gives each a trace that links it.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Declaration(Options, total=False):
     on_dead: Callable[[DeadCall], Any] | None
     registry: Registry
     limits: Sequence[JobLimit]
+    trace: Literal["parent", "link"]
 
 
 class Decorator:

@@ -1,0 +1,149 @@
+"""Trace with OpenTelemetry: a middleware, and what a child does at its start and end.
+
+This is active if the program has set a TracerProvider of the SDK, and in a worker's children if
+OTEL_EXPORTER_OTLP_ENDPOINT is set (extra `otel`). One trace leads from the enqueuing program to each attempt. Arguments
+are never sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from jobq import extras
+from jobq.errors import ConfigError
+from jobq.jobs.context import Context
+from jobq.jobs.job import Outgoing
+from jobq.jobs.middleware import everywhere
+from jobq.jobs.results import Receipt
+
+FLUSH_S = 2.0
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
+#: How the SDK names its threads.
+_THREADS = "Otel"
+
+
+class OtelMiddleware:
+    """Spans around enqueue and each attempt, and the headers of the trace on messages.
+
+    tracer_provider, meter_provider: of the SDK; those that the program has set if they aren't given. Without a
+    TracerProvider nothing is done.
+    """
+
+    def __init__(self, tracer_provider: Any = None, meter_provider: Any = None) -> None:
+        self._given = (tracer_provider, meter_provider)
+
+    def enqueue(
+        self, outgoing: Outgoing, next: Callable[[Outgoing], list[Receipt[Any]]]
+    ) -> list[Receipt[Any]]:
+        """A `send` span, whose context goes with the messages."""
+        spans = self._spans()
+        return next(outgoing) if spans is None else spans.send(outgoing, next)
+
+    def run(self, context: Context, next: Callable[[], Any]) -> Any:
+        """A `process` span around one attempt of a sync job."""
+        spans = self._spans()
+        return next() if spans is None else spans.run(context, next)
+
+    async def arun(self, context: Context, next: Callable[[], Awaitable[Any]]) -> Any:
+        """The same for an async job."""
+        spans = self._spans()
+        return await (next() if spans is None else spans.arun(context, next))
+
+    def _spans(self) -> Any:
+        """What makes them, once there is a provider. From then on its methods take the place of these."""
+        tracer_provider, meter_provider = self._given
+        if tracer_provider is None and not is_active():
+            return None
+        from jobq.observe.otel_spans import Spans
+
+        spans = Spans(tracer_provider, meter_provider)
+        vars(self).update(enqueue=spans.send, run=spans.run, arun=spans.arun)
+        return spans
+
+
+#: Joins the middleware of every job once the SDK is imported.
+middleware = OtelMiddleware()
+
+
+def is_active() -> bool:
+    """Whether this program has set a TracerProvider."""
+    api = sys.modules.get("opentelemetry.trace")
+    if api is None:
+        return False
+    # Without one, the API answers with a stand-in that makes no spans.
+    provider = api.get_tracer_provider()
+    return not isinstance(provider, api.ProxyTracerProvider | api.NoOpTracerProvider)
+
+
+def start(environ: Mapping[str, str] | None = None) -> bool:
+    """In a child, before its first job: export spans if the environment says where to; whether traces are active.
+
+    The SDK reads the variables of OpenTelemetry. This one is set up without them too if the program has set a provider.
+    """
+    environ = os.environ if environ is None else environ
+    if is_active():
+        everywhere.add(middleware)
+        return True
+    if not _wanted(environ):
+        return False
+    try:
+        from jobq.observe.otel_export import export_spans
+    except ImportError:
+        _logger().warning(
+            "%s is set, but OpenTelemetry's SDK is not installed: %s",
+            next(name for name in ENDPOINTS if environ.get(name)), extras.install("otel"),
+        )  # fmt: skip
+        return False
+    for name in PROTOCOLS:
+        if environ.get(name, "http/protobuf") != "http/protobuf":
+            _logger().warning(
+                "%s=%s: spans go by http/protobuf all the same; give its endpoint, often port 4318",
+                name, environ[name],
+            )  # fmt: skip
+    export_spans(metrics=environ.get("OTEL_METRICS_EXPORTER") == "otlp")
+    everywhere.add(middleware)
+    return True
+
+
+def finish(timeout: float = FLUSH_S) -> None:
+    """In a child, before it exits: send pending spans, for at most so many seconds."""
+    if not is_active():
+        return
+    from opentelemetry import metrics, trace
+
+    providers: list[Any] = [trace.get_tracer_provider(), metrics.get_meter_provider()]
+    # An exporter repeats what a collector refuses for longer than a child may take. The thread ends with the process.
+    sending = threading.Thread(
+        target=lambda: [one.force_flush() for one in providers if hasattr(one, "force_flush")],
+        daemon=True,
+    )
+    sending.start()
+    sending.join(timeout)
+
+
+def refuse_exporter_threads() -> None:
+    """ConfigError if the SDK runs a thread here: children are forked, and a fork copies no thread."""
+    if any(thread.name.startswith(_THREADS) for thread in threading.enumerate()):
+        raise ConfigError(
+            "OpenTelemetry's SDK exports from a thread of this process, and a fork copies no thread; start jobq worker "
+            f"without opentelemetry-instrument, set {ENDPOINTS[0]}, and set no TracerProvider in the modules of "
+            "--import: each child sets one"
+        )
+
+
+def _wanted(environ: Mapping[str, str]) -> bool:
+    return (
+        any(environ.get(name) for name in ENDPOINTS)
+        and environ.get("OTEL_SDK_DISABLED", "").lower() != "true"
+        and environ.get("OTEL_TRACES_EXPORTER", "otlp") == "otlp"
+    )
+
+
+def _logger() -> logging.Logger:
+    return logging.getLogger("jobq.observe")

@@ -1,0 +1,304 @@
+"""Spans and metrics by OpenTelemetry's conventions for messaging systems.
+
+`send {queue}` where messages are enqueued, `process {queue}` for each attempt. There is no span for receiving or for
+settling: one call to the server ends many messages and fetches more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+from opentelemetry import metrics, propagate, trace
+from opentelemetry.context import Context as TraceContext
+from opentelemetry.context import attach, detach
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode
+
+from jobq import __version__
+from jobq.client.runtime import runtime
+from jobq.errors import Hold, JobAborted, Snooze
+from jobq.jobs.context import Context
+from jobq.jobs.failure import class_name, summary
+from jobq.jobs.job import Outgoing
+from jobq.jobs.results import Receipt
+
+#: An attempt that starts later than this after its enqueue begins a new trace, which links the enqueuer's.
+LONGEST_WAIT_S = 3600.0
+#: Bytes of the header `baggage` that go with a message.
+MOST_BAGGAGE = 1024
+#: What an attempt ends with by no fault.
+_DELAYED = (Snooze, Hold)
+_STOPPED = (JobAborted, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
+
+
+class Spans:
+    """Makes the spans of one TracerProvider, and records metrics where there is a MeterProvider."""
+
+    def __init__(self, tracer_provider: Any = None, meter_provider: Any = None) -> None:
+        provider = tracer_provider or trace.get_tracer_provider()
+        self._tracer = provider.get_tracer("jobq", __version__)
+        sampler = getattr(provider, "sampler", None)
+        described = sampler.get_description() if sampler is not None else ""
+        #: Whether a message whose enqueuer isn't sampled is never sampled either, and one without a trace.
+        self._drops_unsampled = "remoteParentNotSampled:AlwaysOffSampler" in described
+        self._drops_roots = described.startswith("ParentBased{root:AlwaysOffSampler,")
+        measured = meter_provider or metrics.get_meter_provider()
+        self._figures = TraceMetrics(measured) if _is_real(measured) else None
+        self._unsampled = ("", TraceContext())
+
+    def send(
+        self, outgoing: Outgoing, next: Callable[[Outgoing], list[Receipt[Any]]]
+    ) -> list[Receipt[Any]]:
+        """Enqueue within a span. All messages of one call carry its context."""
+        client = outgoing.job.settings.get("client") or runtime.default
+        described = _described(outgoing.queue, "send", "enqueue", outgoing.job.name, client)
+        with self._tracer.start_as_current_span(
+            f"send {outgoing.queue}", kind=SpanKind.PRODUCER, attributes=described
+        ) as span:
+            _carry(outgoing.headers)
+            try:
+                receipts = next(outgoing)
+            except BaseException as error:
+                span.set_attribute("error.type", class_name(error))
+                raise
+            if span.is_recording():
+                span.set_attribute("messaging.message.body.size", outgoing.size)
+                if len(receipts) == 1:
+                    span.set_attribute("messaging.message.id", receipts[0].mid)
+                else:
+                    span.set_attribute("messaging.batch.message_count", len(receipts))
+        if self._figures is not None:
+            self._figures.sent(outgoing, len(receipts))
+        return receipts
+
+    def run(self, context: Context, next: Callable[[], Any]) -> Any:
+        """Run one attempt of a sync job within its span."""
+        around = self._around(context)
+        if around is None:
+            return next()
+        if isinstance(around, TracedAttempt):
+            with around:
+                return next()
+        token = attach(around)
+        try:
+            return next()
+        finally:
+            detach(token)
+
+    async def arun(self, context: Context, next: Callable[[], Awaitable[Any]]) -> Any:
+        """The same for an async job."""
+        around = self._around(context)
+        if around is None:
+            return await next()
+        if isinstance(around, TracedAttempt):
+            with around:
+                return await next()
+        token = attach(around)
+        try:
+            return await next()
+        finally:
+            detach(token)
+
+    def _around(self, context: Context) -> TracedAttempt | TraceContext | None:
+        """What an attempt runs in: a span, or only a context if it isn't sampled; None for neither.
+
+        A job of no work takes a few microseconds in all, so what makes no span is found out first.
+        """
+        if self._figures is None:
+            headers = context.headers
+            if not headers:
+                if self._drops_roots:
+                    return None
+            elif self._drops_unsampled:
+                parent = headers.get("traceparent", "")
+                if (
+                    parent[-3:] == "-00"
+                    and "baggage" not in headers
+                    and context.continues_trace(LONGEST_WAIT_S)
+                ):
+                    known, around = self._unsampled
+                    if known != parent:
+                        around = trace.set_span_in_context(Unsampled(parent), TraceContext())
+                        # Messages of one enqueue have the same.
+                        self._unsampled = (parent, around)
+                    return around
+        return TracedAttempt(self._tracer, self._figures, context)
+
+
+class TraceMetrics:
+    """Counts messages, and how long attempts take."""
+
+    def __init__(self, provider: Any) -> None:
+        meter = provider.get_meter("jobq", __version__)
+        self._sent = meter.create_counter(
+            "messaging.client.sent.messages", "{message}", "Messages that were enqueued."
+        )
+        self._consumed = meter.create_counter(
+            "messaging.client.consumed.messages", "{message}", "Attempts that were started."
+        )
+        self._duration = meter.create_histogram(
+            "messaging.process.duration", "s", "How long attempts ran.",
+            explicit_bucket_boundaries_advisory=[
+                0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10,
+            ],
+        )  # fmt: skip
+
+    def sent(self, outgoing: Outgoing, number: int) -> None:
+        """Count messages that were enqueued."""
+        named = _described(outgoing.queue, "send", "enqueue", outgoing.job.name, None)
+        self._sent.add(number, named)
+
+    def consumed(self, context: Context, seconds: float, error: str) -> None:
+        """Count one attempt that ended. error: its class; '' for none."""
+        named = _described(context.queue, "process", "process", context.job, None)
+        if error:
+            named["error.type"] = error
+        self._consumed.add(1, named)
+        self._duration.record(seconds, named)
+
+
+class TracedAttempt:
+    """The `process` span of one attempt, current inside."""
+
+    __slots__ = ("_context", "_figures", "_span", "_started", "_token")
+
+    def __init__(
+        self, tracer: trace.Tracer, figures: TraceMetrics | None, context: Context
+    ) -> None:
+        self._figures, self._context, self._started = figures, context, time.perf_counter()
+        carried = propagate.extract(context.headers, TraceContext())
+        creation = trace.get_current_span(carried).get_span_context()
+        if creation.is_valid and not context.continues_trace(LONGEST_WAIT_S):
+            carried = trace.set_span_in_context(trace.INVALID_SPAN, carried)
+        self._span = tracer.start_span(
+            f"process {context.queue}", carried, SpanKind.CONSUMER, _attributes(context),
+            [trace.Link(creation)] if creation.is_valid else None,
+        )  # fmt: skip
+        made = self._span.get_span_context()
+        if made.is_valid:
+            context.set_trace(f"{made.trace_id:032x}", f"{made.span_id:016x}")
+        self._token = attach(trace.set_span_in_context(self._span, carried))
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the span; errors are passed on."""
+        detach(self._token)
+        context, span = self._context, self._span
+        outcome, failed = _outcome(context, error)
+        if span.is_recording():
+            span.set_attribute("jobq.outcome", outcome)
+            if failed:
+                span.set_attribute("error.type", failed)
+                span.set_status(Status(StatusCode.ERROR, summary(error) if error else None))
+                if error is not None:
+                    span.record_exception(error)
+        span.end()
+        if self._figures is not None:
+            self._figures.consumed(context, time.perf_counter() - self._started, failed)
+
+
+class Unsampled(NonRecordingSpan):
+    """Stands for the span of an enqueuer that isn't sampled: what a job does then isn't sampled either.
+
+    Most jobs never ask for its ids, so its header is read only if one does.
+    """
+
+    def __init__(self, traceparent: str) -> None:
+        self._traceparent = traceparent
+
+    def __repr__(self) -> str:
+        return f"<Unsampled {self._traceparent}>"
+
+    def get_span_context(self) -> SpanContext:
+        """The enqueuer's."""
+        found = propagate.extract({"traceparent": self._traceparent}, TraceContext())
+        return trace.get_current_span(found).get_span_context()
+
+
+def _is_real(provider: Any) -> bool:
+    # Before one is set, the API answers with a stand-in of its own.
+    return not type(provider).__module__.startswith("opentelemetry.metrics")
+
+
+def _outcome(context: Context, error: BaseException | None) -> tuple[str, str]:
+    """How the attempt ends, and the class of its error if it failed."""
+    if error is None:
+        return "done", ""
+    if isinstance(error, _DELAYED):
+        return "snoozed", ""
+    if isinstance(error, _STOPPED):
+        return "aborted", ""
+    try:
+        outcome = context.decide(error).outcome
+    except Exception:
+        # The job's rules are broken; the executor logs that and goes by the default policy.
+        outcome = "retry"
+    return outcome, class_name(error)
+
+
+def _described(
+    queue: str, kind: str, operation: str, job: str, client: Any
+) -> dict[str, str | int]:
+    found: dict[str, str | int] = {
+        "messaging.system": "jobq",
+        "messaging.destination.name": queue,
+        "messaging.operation.type": kind,
+        "messaging.operation.name": operation,
+        "jobq.job": job,
+    }
+    return found if client is None else found | _server(client.url)
+
+
+def _attributes(context: Context) -> dict[str, str | int]:
+    found = _described(context.queue, "process", "process", context.job, runtime.default) | {
+        "messaging.message.id": context.mid,
+        "messaging.message.body.size": context.size,
+        "code.function.name": context.function_name,
+        "jobq.attempt": context.attempt,
+        "jobq.generation": context.generation,
+    }
+    if context.worker:
+        found["messaging.client.id"] = context.worker
+    if context.enqueued_at:
+        found["jobq.wait_ms"] = max(0, round(time.time() * 1000) - context.enqueued_at)
+    return found
+
+
+def _server(url: str) -> dict[str, str | int]:
+    """Host and port, or the socket's path; never user and password."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or parts.path, parts.port
+    except ValueError:
+        return {}
+    found: dict[str, str | int] = {"server.address": host} if host else {}
+    return found | ({"server.port": port} if port else {})
+
+
+def _carry(headers: dict[str, str]) -> None:
+    """Put the current trace into a message's headers. Those that the caller gave stay."""
+    carried: dict[str, str] = {}
+    propagate.inject(carried)
+    baggage = [one for one in (headers.get("baggage"), carried.pop("baggage", None)) if one]
+    if "traceparent" not in headers:
+        headers.update(carried)
+    if baggage:
+        headers["baggage"] = _cut(",".join(baggage))
+
+
+def _cut(baggage: str) -> str:
+    """The first members that fit."""
+    if len(baggage) <= MOST_BAGGAGE:
+        return baggage
+    return baggage[: MOST_BAGGAGE + 1].rpartition(",")[0]
