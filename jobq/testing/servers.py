@@ -139,7 +139,7 @@ def allow_server(url: str) -> None:
     """Let this process, and those that it starts, connect to a server that the tests have started."""
     allowed = os.environ.get(TEST_SERVERS)
     if allowed is not None and url not in allowed.split():
-        os.environ[TEST_SERVERS] = f"{allowed} {url}".strip()
+        os.environ[TEST_SERVERS] = (allowed + " " + url).strip()
 
 
 @contextmanager

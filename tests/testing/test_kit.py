@@ -191,11 +191,12 @@ def test_inline_runs_at_once_and_raises_at_the_enqueue(jobq, registry, ran):
     def fail():
         raise ValueError("broken")
 
+    before = everywhere.layers
     with jobq.mode("inline"):
         assert outer.enqueue("a").result(timeout=1) == "a"
         with pytest.raises(ValueError, match="broken"):
             fail.enqueue()
-    assert everywhere.layers == ()
+    assert everywhere.layers == before
     assert jobq.drain(delayed=True, raises=False, queues="default").done == 1
     assert ran == ["a", "later"]
 
