@@ -79,6 +79,7 @@ class Run:
     points: list[tuple[float, float]]
     ended: bool = False
     loop: bool = False
+    thread: int = 0
 
     @property
     def last(self) -> float:
@@ -165,9 +166,10 @@ class History:
         return not fault.spares or not run.ended_by(fault.at) or self._ended_last(run, fault.at)
 
     def _ended_last(self, run: Run, at: float) -> bool:
-        """Whether its process may not have come to note its end."""
-        later = (one for one in self.runs if one.pid == run.pid and one.ended_by(at))
-        return run.last >= max(one.last for one in later)
+        """Whether its process may not have come to note its end: of as many runs as it has threads."""
+        others = [one for one in self.runs if one.pid == run.pid and one.start <= at]
+        later = sum(one.ended_by(at) and one.last > run.last for one in others)
+        return later < len({one.thread for one in others})
 
 
 def read(lines: Iterable[Line]) -> History:
@@ -231,7 +233,13 @@ def _run(history: History, line: Line, running: dict[tuple[str, int, int], Run])
     point = (line["at"], line["left"])
     if line["word"] == "start" or name not in running:
         # A fork may end what its parent began: that is a run by itself.
-        run = Run(*name, start=line["at"], points=[point], loop=line.get("loop", False))
+        run = Run(
+            *name,
+            start=line["at"],
+            points=[point],
+            loop=line.get("loop", False),
+            thread=line.get("thread", 0),
+        )
         running[name] = run
         history.runs.append(run)
         history.started[run.mid].append(run)

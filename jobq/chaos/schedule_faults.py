@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import signal
@@ -149,6 +150,7 @@ def _events(queue: Queue) -> list[Event]:
 
 def main(name: str) -> None:
     """One scheduler, until it is killed."""
+    logging.getLogger("jobq.schedules").setLevel(logging.ERROR)
     registry = Registry(Middlewares())
     job(name=JOB, queue=name, registry=registry)(lambda: None)
     parent, scheduler = os.getppid(), Scheduler([Queue(name, default_client())], registry)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -133,7 +134,7 @@ def _note(word: str) -> None:
     left = min(context.lease_left, 3600.0)
     ledger.write(
         word, at=at, mid=context.mid, attempt=context.attempt, fence=context.fence,
-        pid=os.getpid(), left=left, loop=bool(os.environ.get(LOOP)),
+        pid=os.getpid(), thread=threading.get_native_id(), left=left, loop=bool(os.environ.get(LOOP)),
     )  # fmt: skip
 
 

@@ -28,9 +28,18 @@ class Story:
         self.say("handed", messages=[[mid, f"t{fence}", fence]], pid=pid)
 
     def run(
-        self, word: str, mid: str, fence: int, pid: int = 1, left: float = 2.0, loop: bool = False
+        self,
+        word: str,
+        mid: str,
+        fence: int,
+        pid: int = 1,
+        left: float = 2.0,
+        loop: bool = False,
+        thread: int = 0,
     ) -> None:
-        self.say(word, mid=mid, attempt=1, fence=fence, pid=pid, left=left, loop=loop)
+        self.say(
+            word, mid=mid, attempt=1, fence=fence, pid=pid, left=left, loop=loop, thread=thread
+        )
 
     def finish(self, mid: str, fence: int, reply: str = "ok", outcome: str = "done") -> None:
         call = f"c{len(self.lines)}"

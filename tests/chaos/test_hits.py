@@ -95,6 +95,18 @@ def test_kill_that_spares_what_had_ended_explains_only_what_ran(story, spares):
     assert verdict.hit == (1 if spares else 2)
 
 
+def test_each_thread_may_have_an_end_that_was_not_noted(story):
+    for thread, mid in enumerate("abcd"):
+        story.enqueue(mid)
+        story.hand(mid, 1)
+        story.run("start", mid, 1, thread=thread % 2)
+        story.run("end", mid, 1, thread=thread % 2)
+    story.injected((1,), spares=True)
+    for mid in "abcd":
+        story.whole(mid, 2, pid=2)
+    assert broken(story.judged()) == {"unexplained": ["a", "b"]}
+
+
 def test_ends_reported_too_late_are_counted(story):
     two_at_once(story, left=0.5)
     assert story.judged().refused == 1
