@@ -11,6 +11,7 @@ from bench.latency import latency
 from bench.limits import limits
 from bench.peers import PEERS, QUEUES
 from bench.producing import enqueue
+from bench.schedules import lateness
 from bench.scripts import scripts
 from bench.stage import Row
 from bench.start import imports
@@ -56,6 +57,7 @@ CASES = {
     "durability": Case(durability, OWN, "what each level of durability costs an enqueue"),
     "topic": Case(topics, OWN, "topics: append, poll, read, memory per message"),
     "limits": Case(limits, OWN, "limits: starts, refusals, slots, memory"),
+    "schedules": Case(lateness, OWN, "how late scheduled calls start"),
     "topic-layouts": Case(layouts, OWN, "ways to store a topic's messages"),
     "leftover": Case(weight.left_over, OWN, "keys left after a drain", steady=True),
     "worker": Case(weight.resident, QUEUES, "memory of a worker's processes", steady=True),

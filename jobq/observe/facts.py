@@ -14,12 +14,12 @@ import msgspec
 from jobq.errors import BadRecordError, CodecError, ScriptError, UnavailableError
 from jobq.events import ATTEMPTS, SEPARATOR, Event, decode, named
 from jobq.jobs.signing import opened, seal_of, unverified
-from jobq.observe.why import MOST_AHEAD, MessageFacts, RunningOn
+from jobq.observe.why import MOST_AHEAD, MessageFacts, RunningOn, ServerFacts
 from jobq.queue import keys, presence
 from jobq.queue.presence import WorkerEntry
 from jobq.queue.queue import Queue
 from jobq.queue.rules import KeyFacts
-from jobq.queue.types import DeadMessage
+from jobq.queue.types import DeadMessage, text_of
 
 T = TypeVar("T")
 #: Newest events in which a message's history is looked for, and how many are read at once.
@@ -59,6 +59,7 @@ class Collector:
             history=self.history(mid),
             dead=dead[0] if dead else None,
             line=self.line(mid),
+            server=self._server(),
         )
 
     def job(self, mid: str) -> str:
@@ -101,6 +102,15 @@ class Collector:
                         return RunningOn(name, child.pid, job.started_at)
         return None
 
+    def _server(self) -> ServerFacts:
+        """Nothing, where this user may not ask: the roles for people have no INFO."""
+        try:
+            return server_facts(self.queue)
+        except (ScriptError, UnavailableError) as error:
+            if isinstance(error, UnavailableError) and not self.queue.client.is_cluster:
+                raise
+            return ServerFacts()
+
     def _ahead(self, mid: str) -> int | None:
         ready = keys.key(self.queue.prefix, "ready")
         found = self.queue.client.command("LPOS", ready, mid, "MAXLEN", MOST_AHEAD)
@@ -118,6 +128,30 @@ class Collector:
                 raise
             self.unread[what] = str(error)
             return default
+
+
+def server_facts(queue: Queue) -> ServerFacts:
+    """Ask the server of the queue's keys whether it takes writes."""
+    info: dict[str, str] = {}
+    for section in ("memory", "persistence"):
+        reply = queue.client.command("INFO", section, routed_by=queue.wake_key)
+        lines = text_of(reply).splitlines()
+        info |= dict(line.split(":", 1) for line in lines if ":" in line)
+    used, most = (int(info.get(name) or 0) for name in ("used_memory", "maxmemory"))
+    failed = info.get("aof_enabled") == "1" and info.get("aof_last_write_status", "ok") != "ok"
+    error = "it can't write its append-only file" if failed else _unsaved(queue, info)
+    return ServerFacts(used, most, info.get("maxmemory_policy") != "noeviction", error)
+
+
+def _unsaved(queue: Queue, info: dict[str, str]) -> str:
+    """With save points a server that can't write its snapshot takes no writes, unless it is configured to."""
+    if info.get("rdb_last_bgsave_status", "ok") == "ok":
+        return ""
+    names = ("save", "stop-writes-on-bgsave-error")
+    reply = queue.client.command("CONFIG", "GET", *names, routed_by=queue.wake_key)
+    found = dict(zip(map(text_of, reply[::2]), map(text_of, reply[1::2]), strict=True))
+    stops = bool(found.get("save")) and found.get("stop-writes-on-bgsave-error") == "yes"
+    return "it can't write its snapshot" if stops else ""
 
 
 def _job_of(queue: Queue, mid: str) -> str:

@@ -41,6 +41,23 @@ class RunningOn(NamedTuple):
     started_at: int
 
 
+class ServerFacts(NamedTuple):
+    """What of its server a message depends on. evicts: at `maxmemory` it deletes keys instead of refusing writes.
+
+    disk_error: why it takes no writes, '' if it takes them.
+    """
+
+    used_memory: int = 0
+    maxmemory: int = 0
+    evicts: bool = False
+    disk_error: str = ""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it refuses writes that need memory."""
+        return 0 < self.maxmemory <= self.used_memory and not self.evicts
+
+
 @dataclass(frozen=True)
 class MessageFacts:
     """What is known of one message in one queue. Times are epoch ms by the server's clock.
@@ -48,7 +65,7 @@ class MessageFacts:
     job: '' if unknown. ahead: messages before it in ready, None if it isn't there, MOST_AHEAD for that many or more.
     workers: all that list the queue, those that are gone too. knows: worker -> whether it knows the job; unknown ones
     are left out. starts_per_s: of the last minute, None if unknown. history: the events of the mid, oldest first.
-    line: its key and what holds that up, None if the queue has no keys.
+    line: its key and what holds that up, None if the queue has no keys. server: that of the queue's keys.
     """
 
     queue: str
@@ -65,6 +82,7 @@ class MessageFacts:
     history: tuple[Event, ...] = ()
     dead: DeadMessage | None = None
     line: KeyFacts | None = None
+    server: ServerFacts = field(default_factory=ServerFacts)
 
     @property
     def live(self) -> list[WorkerEntry]:
@@ -95,8 +113,11 @@ def why(facts: MessageFacts) -> list[Reason]:
     found = [reason for one in _HOLDING_UP for reason in one(facts)]
     if not found and facts.ahead is None:
         text = "waits: it is not in the list ready; if it has a key, the key's line or limits hold it up"
-        return [Reason("not_ready", text, f"jobq key list {facts.queue}")]
-    return found or [Reason("soon", "waits: nothing holds it up; it is handed out next")]
+        found = [Reason("not_ready", text, f"jobq key list {facts.queue}")]
+    return [
+        *(found or [Reason("soon", "waits: nothing holds it up; it is handed out next")]),
+        *_full(facts),
+    ]
 
 
 def _over(facts: MessageFacts) -> Reason:
@@ -140,6 +161,26 @@ def _running(facts: MessageFacts) -> Iterator[Reason]:
         yield Reason("running", text)
     if status.word == "locked-with-requeue":
         yield Reason("requeued", "newer content under the same mid waits for the end of this run")
+
+
+def _disk(facts: MessageFacts) -> Iterator[Reason]:
+    if facts.server.disk_error:
+        text = (
+            f"waits: the server takes no writes, so it hands out nothing: {facts.server.disk_error}"
+        )
+        yield Reason("server_read_only", text, "see the server's log; most often its disk is full")
+
+
+def _full(facts: MessageFacts) -> Iterator[Reason]:
+    server = facts.server
+    if server.is_full:
+        text = (
+            f"the server is full: {server.used_memory >> 20:,} of {server.maxmemory >> 20:,} MB; it refuses enqueues. "
+            "What waits runs on, and that frees memory"
+        )
+        yield Reason(
+            "server_full", text, "jobq check doctor; raise maxmemory, or delete what is kept"
+        )
 
 
 def _paused(facts: MessageFacts) -> Iterator[Reason]:
@@ -271,7 +312,7 @@ def _arrival(facts: MessageFacts) -> str:
 
 #: In the order in which a person should take care of them.
 _HOLDING_UP: tuple[Callable[[MessageFacts], Iterator[Reason]], ...] = (
-    _paused, _delayed, _recovering, _served, _known, _ruled, _behind,
+    _disk, _paused, _delayed, _recovering, _served, _known, _ruled, _behind,
 )  # fmt: skip
 
 

@@ -12,6 +12,8 @@ from jobq.chaos.servers import OwnServer
 from jobq.client.connection import connect
 from jobq.config import ServerSettings
 from jobq.errors import ServerFullError
+from jobq.observe.facts import Collector
+from jobq.observe.why import why
 from jobq.queue.queue import Queue
 from tests.conftest import binary, kinds
 from tests.tools import compiled
@@ -37,6 +39,7 @@ def test_full_disk_refuses_an_enqueue_cleanly(own, queue):
     with pytest.raises(ServerFullError, match="nothing was changed: MISCONF"):
         queue.enqueue_many([b"v"] * 3)
     assert queue.admin.counts().messages == 2
+    assert why(Collector(queue).collect("before"))[0].code == "server_read_only"
     own.free_disk()
     queue.client.command("CONFIG", "SET", "appendfsync", "always")
     assert queue.enqueue(b"v", mid="refused").action == "added"

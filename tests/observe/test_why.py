@@ -16,7 +16,7 @@ from jobq.jobs.executor import Executor
 from jobq.jobs.registry import Registry, job
 from jobq.limits.limit import Limit
 from jobq.observe.facts import MOST_EVENTS, Collector, starts_per_s
-from jobq.observe.why import MessageFacts, RunningOn, why
+from jobq.observe.why import MessageFacts, RunningOn, ServerFacts, why
 from jobq.queue import presence
 from jobq.queue.presence import ChildEntry, RunningJob, WorkerEntry
 from jobq.queue.queue import Queue
@@ -41,6 +41,10 @@ def facts(word: str = "queued", **more: Any) -> MessageFacts:
     [
         (facts(), ["soon"], "nothing holds it up"),
         (facts(ahead=None), ["not_ready"], "if it has a key, the key's line or limits hold it up"),
+        (facts(server=ServerFacts(200 << 20, 100 << 20)), ["soon", "server_full"], "nothing holds it up"),
+        (facts(server=ServerFacts(200 << 20, 100 << 20, evicts=True)), ["soon"], "nothing holds it up"),
+        (facts(server=ServerFacts(disk_error="its disk is full"), paused=True), ["server_read_only", "paused"],
+         "waits: the server takes no writes, so it hands out nothing: its disk is full"),
         (facts(paused=True, workers=()), ["paused", "no_worker"], "the queue is paused"),
         (facts(not_before=NOW + 60_000), ["delayed"], "waits 60 s: it was enqueued with a delay"),
         (facts(not_before=NOW + 8_000, attempts=2, history=(FAILED,)), ["retrying"],
@@ -132,6 +136,18 @@ def test_facts_of_a_message_from_enqueue_to_end(queue: Queue, client: Client):
     queue.cancel("m")
     queue.enqueue(b"{}", mid="m", delay=60)
     assert codes() == ["delayed"]
+
+
+def test_full_server_is_a_reason_beside_others(queue: Queue, redis: Any):
+    queue.enqueue(b"{}", mid="m")
+    redis.config_set("maxmemory-policy", "noeviction")
+    redis.config_set("maxmemory", 1)
+    try:
+        reasons = why(Collector(queue).collect("m"))
+    finally:
+        redis.config_set("maxmemory", 0)
+    assert [reason.code for reason in reasons] == ["no_worker", "server_full"]
+    assert "of 0 MB; it refuses enqueues" in reasons[1].sentence
 
 
 def test_history_is_found_among_the_newest_events_alone(queue: Queue, redis: Any):

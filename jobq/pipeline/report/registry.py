@@ -145,6 +145,18 @@ RETRIES = Report(
     chart=Chart("bars", ("queue", "job"), "amplification",
                 "Attempts per finished message; the dashed line is 1, the ideal", mark=1.0),
 )  # fmt: skip
+SCHEDULES = Report(
+    "schedules", "Schedules", "How late do scheduled calls start?",
+    (_QUEUE, ReportColumn("schedule", "schedule"), ReportColumn("ticks", "ticks", "count"),
+     ReportColumn("started", "started", "count"), ReportColumn("skipped", "skipped", "count"),
+     ReportColumn("missed", "missed", "count"), ReportColumn("p50_ms", "p50", "ms"),
+     ReportColumn("p95_ms", "p95", "ms"), ReportColumn("p99_ms", "p99", "ms"), ReportColumn("max_ms", "longest", "ms")),
+    "From when a tick was due to the first start of its call. Skipped are ticks without a call, because the run before "
+    "wasn't over or the line of the key was full; missed are those without a worker, also where a later tick stood in "
+    "for them. Calls that started after the range are not among the started.",
+    "No schedule had a tick in the range.",
+    chart=Chart("bars", ("queue", "schedule"), "p95_ms", "Lateness that 95 % don't exceed"),
+)  # fmt: skip
 BACKLOG = Report(
     "backlog", "Backlog", "How many messages waited for their first run?",
     (_AT, _QUEUE, ReportColumn("enqueued", "enqueued", "count"), ReportColumn("started", "started", "count"),
@@ -244,7 +256,8 @@ KEYS = Report(
 )  # fmt: skip
 
 REPORTS = (
-    REGRESSIONS, ANOMALIES, ERRORS, DEAD, RETRIES, SLO, WAIT, BACKLOG, CAPACITY, RUN, THROUGHPUT, HEATMAP, COST, KEYS,
+    REGRESSIONS, ANOMALIES, ERRORS, DEAD, RETRIES, SLO, WAIT, SCHEDULES, BACKLOG, CAPACITY, RUN, THROUGHPUT, HEATMAP,
+    COST, KEYS,
 )  # fmt: skip
 NAMES = tuple(report.name for report in REPORTS)
 

@@ -52,7 +52,15 @@ def test_statements_bear_events_that_tell_nothing_but_their_kind(spark):
         ("dead", "slo", "wait", "capacity", "run", "heatmap", "cost", "regressions"), 1
     )
     many = {"backlog": 60, "throughput": 60}
-    assert rows == {**few, **many, "anomalies": 0, "keys": 0, "errors": 2, "retries": 2}
+    assert rows == {
+        **few,
+        **many,
+        "anomalies": 0,
+        "keys": 0,
+        "schedules": 0,
+        "errors": 2,
+        "retries": 2,
+    }
 
 
 def test_events_are_kept_only_when_to_read_them_again_is_dear(spark):
@@ -84,6 +92,33 @@ def test_wait_leaves_out_what_ran_again_after_a_snooze(spark):
     ]  # fmt: skip
     check(spark, "wait", events, [
         ("low", "app.send", 2, 1000, 3000, 3000, 3000), ("high", "app.send", 1, 1000, 1000, 1000, 1000),
+    ])  # fmt: skip
+
+
+def test_schedules_are_late_until_their_calls_start(spark):
+    def tick(name, due, asked, outcome="enqueued", missed=0, mid=None):
+        return event(
+            "tick", mid=None, job=name, run=None, attempt=missed, end=asked, enqueued_at=at(due),
+            error=outcome, fingerprint=mid or f"{name}@{due}",
+        )  # fmt: skip
+
+    events = [
+        tick("a", 60, 60.1), event(mid="a@60", end=62.5, run=2),
+        # A retry is no second start.
+        event("retry", mid="a@60", end=62.3, run=2),
+        tick("a", 120, 120.2, missed=3), event(mid="a@120", end=130, run=1),
+        tick("a", 180, 180.1, "skipped", mid="a@120"), tick("a", 240, 300, "missed", mid=""),
+        tick("a", 360, 360.1),  # it hasn't started yet
+        # It waits for the run before, under the mid of that.
+        tick("b", 60, 60.0), event(mid="b@60", end=100, run=39.9),
+        tick("b", 90, 90.0, "waits", mid="b@60"), event(mid="b@60", end=101, run=0.5, attempt=2),
+        # The end of a run has its own clock: its start may seem a little early.
+        tick("c", 60, 60.002), event(mid="c@60", end=61, run=1.0),
+    ]  # fmt: skip
+    check(spark, "schedules", events, [
+        ("low", "a", 4, 2, 1, 4, 4650.0, 8565.0, 8913.0, 9000),
+        ("low", "b", 2, 2, 0, 0, 5300.0, 9980.0, 10396.0, 10500),
+        ("low", "c", 1, 1, 0, 0, 0.0, 0.0, 0.0, 0),
     ])  # fmt: skip
 
 
