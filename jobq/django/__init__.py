@@ -17,6 +17,7 @@ from typing import Any
 _HOME = {
     "JobqBackend": "jobq.django.backend",
     "enqueue_on_commit": "jobq.django.backend",
+    "job_of": "jobq.django.registered",
     "task_options": "jobq.django.registered",
 }
 

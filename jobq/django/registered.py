@@ -81,6 +81,16 @@ def task_options(**options: Any) -> Callable[[F], F]:
     return decorate
 
 
+def job_of(task: Any) -> Job[..., Any]:
+    """The job that runs a task: for `jobq.testing`, the outbox, schedules. ConfigError for tasks of other backends."""
+    found = tasks.find(task.module_path)
+    if found is None:
+        raise ConfigError(
+            f"{task.module_path} is not a task of JobqBackend; see TASKS in the settings"
+        )
+    return found.job
+
+
 def _function(task: Any) -> Callable[..., Any]:
     """What a worker calls for this task."""
     function = task.func

@@ -21,6 +21,7 @@ from jobq.client.numbered_calls import CallState
 from jobq.config import TEST_SERVERS, ServerSettings
 from jobq.embedded.process import START_S, client_of, program
 from jobq.errors import ConfigError, EmbeddedError, masked
+from jobq.queue.durability import Confirmation
 from jobq.worker.signals import die_with
 
 #: Databases of a server as it is installed.
@@ -100,7 +101,8 @@ class KitClient(Client):
 
     def perform(self, key: str, state: CallState, by: Any = None) -> Any:
         """Make one call; see Client.perform."""
-        return super().perform(key, state)
+        waits = isinstance(getattr(by, "__self__", None), Confirmation)
+        return super().perform(key, state, None if waits else by)
 
 
 def connected(settings: ServerSettings, clock: Any) -> KitClient:

@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.utils.safestring import mark_safe
 
 from jobq.client.connection import connect, default_client, set_default_client
-from jobq.django import JobqBackend, enqueue_on_commit, task_options
+from jobq.django import JobqBackend, enqueue_on_commit, job_of, task_options
 from jobq.django.compat import (
     InvalidBackend,
     InvalidTask,
@@ -31,10 +31,12 @@ from jobq.jobs.executor import Executor
 from jobq.jobs.registry import default_registry
 from jobq.jobs.signing import seal_of
 from jobq.queue.queue import Queue
+from jobq.testing import kit_for
 from orders import tasks
 from orders.compat import task
 from orders.models import Order
 
+DUMMY = f"{task.__module__.rpartition('.')[0]}.backends.dummy.DummyBackend"
 QUEUES = ("default", "mails", "high", "low")
 
 
@@ -381,16 +383,31 @@ class CommitTests(EmptyServer, TransactionTestCase):
             result = enqueue_on_commit(tasks.product, 2, other=5, using="default")
             self.assertEqual((result.enqueued_at, run_all()), (None, []))
         self.assertEqual(run_all(), [result.id])
-        other = {
-            "default": {
-                "BACKEND": f"{task.__module__.rpartition('.')[0]}.backends.dummy.DummyBackend"
-            }
-        }
-        with override_settings(TASKS=other):
+        with override_settings(TASKS={"default": {"BACKEND": DUMMY}}):
             with transaction.atomic():
                 self.assertIsNone(enqueue_on_commit(tasks.product, 2))
                 self.assertEqual(task_backends["default"].results, [])
             self.assertEqual(len(task_backends["default"].results), 1)
+
+
+class KitTests(SimpleTestCase):
+    def test_kit_runs_tasks(self):
+        kit = kit_for(self, strict=True)
+        result = tasks.product.enqueue(2, other=4)
+        kit.assert_enqueued(job_of(tasks.product), args=(2,), kwargs={"other": 4}, count=1)
+        self.assertEqual(kit.drain().done, 1)
+        result.refresh()
+        self.assertEqual(result.return_value, 8)
+
+    def test_only_tasks_of_this_backend_have_a_job(self):
+        with override_settings(TASKS={"default": {"BACKEND": DUMMY}}):
+            other = task(tests_function)
+        with self.assertRaisesMessage(ConfigError, "orders.tests.tests_function"):
+            job_of(other)
+
+
+def tests_function():
+    pass
 
 
 class SettingsTests(SimpleTestCase):
