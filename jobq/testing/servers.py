@@ -140,8 +140,10 @@ def flushable(url: str, may_flush: bool, process: int = 0) -> str:
 def allow_server(url: str) -> None:
     """Let this process, and those that it starts, connect to a server that the tests have started."""
     allowed = os.environ.get(TEST_SERVERS)
-    if allowed is not None and url not in allowed.split():
-        os.environ[TEST_SERVERS] = (allowed + " " + url).strip()
+    servers = (allowed or "").split()
+    if allowed is not None and url not in servers:
+        servers.append(url)
+        os.environ[TEST_SERVERS] = " ".join(servers)
 
 
 @contextmanager
