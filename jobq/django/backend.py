@@ -12,6 +12,7 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections, transaction
 from django.utils import timezone
 
+from jobq import outbox
 from jobq.client.connection import default_client
 from jobq.client.names import checked_name
 from jobq.config import duration_s
@@ -31,12 +32,13 @@ from jobq.django.results import add_attempts, moment, new_result, put, status_of
 from jobq.errors import CodecError, ConfigError, JobqError, ScriptError
 from jobq.jobs.codec import decode
 from jobq.jobs.queues import QueueLike, queue_of
+from jobq.jobs.results import Receipt
 from jobq.jobs.retry import MOST_RETRIES
 from jobq.jobs.signing import opened, seal_of
 from jobq.queue.mids import new_mid
-from jobq.queue.types import DeadMessage, Status
+from jobq.queue.types import DAY_S, DeadMessage, Status
 
-OPTIONS = ("on_commit", "priority_queues", "result_ttl", "retries")
+OPTIONS = ("on_commit", "outbox", "priority_queues", "result_ttl", "retries")
 #: From the highest priority to the lowest: how it compares, and the queue.
 PriorityQueues = Sequence[tuple[int, str]]
 
@@ -46,7 +48,8 @@ class JobqBackend(BaseTaskBackend):
 
     OPTIONS: result_ttl: how long results are kept after the end ("1d"); 0 = none are. on_commit: the alias of a
     database; tasks are enqueued once its transaction commits; None = at once. retries: how often a task that
-    raised runs again. priority_queues: {50: "high", -50: "low"}: tasks of priority 50 or more go to "high", those of
+    raised runs again. outbox: the alias of a database; tasks are written in its transaction, and a relay enqueues
+    them. priority_queues: {50: "high", -50: "low"}: tasks of priority 50 or more go to "high", those of
     -50 or less to "low".
     """
 
@@ -65,6 +68,9 @@ class JobqBackend(BaseTaskBackend):
             self.result_ttl_s = duration_s(options.get("result_ttl", "1d") or 0)
             self.retries = _retries(options.get("retries", 0))
             self.on_commit: str | None = options.get("on_commit")
+            self.outbox: str | None = options.get("outbox")
+            if self.on_commit and self.outbox:
+                raise ConfigError("on_commit and outbox contradict each other; give one")
             self.priority_queues = _priority_queues(options.get("priority_queues"))
             for queue in self.queues:
                 checked_name("queue", queue)
@@ -136,6 +142,7 @@ class JobqBackend(BaseTaskBackend):
                 f"TASKS[{self.alias!r}]: on_commit={self.on_commit!r} is not an alias of DATABASES.",
                 id="jobq.E001",
             )
+        yield from _check_outbox(self.alias, self.outbox)
         if not apps.is_installed("jobq.django"):
             yield Warning(
                 "jobq.django is not in INSTALLED_APPS, so there is no `manage.py jobq worker`.",
@@ -175,10 +182,29 @@ class JobqBackend(BaseTaskBackend):
             options["at"] = task.run_after if aware else timezone.make_aware(task.run_after)
         if found.job.unique is None:
             options["mid"] = mid
-        receipt = found.job.options(**options).enqueue(*result.args, **result.kwargs)
+        receipt = self._enqueued(found, options, result)
         put(result, enqueued_at=moment(now_ms))
         if receipt.accepted:
             signals.task_enqueued.send_robust(type(self), task_result=result)
+
+    def _enqueued(self, found: Registered, options: dict[str, Any], result: Any) -> Receipt[Any]:
+        if self.outbox is None:
+            receipt: Receipt[Any] = found.job.options(**options).enqueue(
+                *result.args, **result.kwargs
+            )
+            return receipt
+        if "mid" in options:
+            # The mid is new, so the server may refuse it after the task is done.
+            options["dedupe"] = DAY_S
+        # A transaction of its own outside one, else a savepoint.
+        block: Any = transaction.atomic(using=self.outbox)
+        with block:
+            return outbox.enqueue(
+                connections[self.outbox],
+                found.job.options(**options),
+                *result.args,
+                **result.kwargs,
+            )
 
     def _result(
         self,
@@ -213,6 +239,21 @@ def enqueue_on_commit(task: Any, *args: Any, using: str = "default", **kwargs: A
         return backend.enqueue_by(using, task, args, kwargs)
     transaction.on_commit(partial(task.enqueue, *args, **kwargs), using=using)
     return None
+
+
+def _check_outbox(alias: str, using: str | None) -> Iterator[CheckMessage]:
+    if using is None:
+        return
+    if using not in connections:
+        yield Error(
+            f"TASKS[{alias!r}]: outbox={using!r} is not an alias of DATABASES.", id="jobq.E004"
+        )
+    if not apps.is_installed("jobq.django.outbox"):
+        yield Error(
+            f"TASKS[{alias!r}] has an outbox, and its tables are missing.",
+            hint='Add "jobq.django.outbox" to INSTALLED_APPS, and run manage.py migrate.',
+            id="jobq.E005",
+        )
 
 
 def _retries(given: Any) -> int:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections
 
 from jobq.cli import main
 from jobq.cli.modules import loaders
 from jobq.django.backend import JobqBackend
 from jobq.django.compat import FRAMEWORK, task_backends
 from jobq.django.discovery import close_connections, database_connections, import_tasks
+from jobq.django.outbox.databases import dsn_of
 from jobq.jobs.middleware import everywhere
 from jobq.jobs.registry import default_registry
 
+#: The database whose outbox `manage.py jobq outbox` uses without --dsn.
+OUTBOX_DATABASE = "default"
 FRAMEWORK_LOG = logging.getLogger(FRAMEWORK)
 #: Options of Django that take a value; `manage.py` has acted on them before.
 _DJANGOS = ("--settings", "--pythonpath")
@@ -52,6 +57,9 @@ def run(words: Sequence[str]) -> int:
     if load not in loaders:
         loaders.append(load)
     everywhere.add(database_connections)
+    if words[:1] == ["outbox"] and not os.environ.get("JOBQ_OUTBOX_DSN"):
+        # The password stays out of the command line.
+        os.environ["JOBQ_OUTBOX_DSN"] = dsn_of(connections[OUTBOX_DATABASE].settings_dict)
     return main(words)
 
 

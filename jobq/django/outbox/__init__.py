@@ -1,0 +1,1 @@
+"""The tables of the outbox as an app of Django: add "jobq.django.outbox" to INSTALLED_APPS, and migrate."""

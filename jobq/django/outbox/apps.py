@@ -1,0 +1,13 @@
+"""The app, which has a migration and no models."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class OutboxConfig(AppConfig):
+    """Brings the tables jobq_outbox, jobq_outbox_failed and jobq_inbox."""
+
+    name = "jobq.django.outbox"
+    label = "jobq_outbox"
+    verbose_name = "jobq outbox"
