@@ -199,6 +199,8 @@ def worker(
     if intake:
         everywhere.add(intake.rules)
 
+    listeners = listeners_of(health, metrics_labels == "job")
+
     def import_all() -> None:
         try:
             load(modules)
@@ -209,6 +211,7 @@ def worker(
         if sources:
             sources.add_imported()
         otel.refuse_exporter_threads()
+        listeners.extend(crash_listeners())
         logs.settle()
         check_jobs(intake, default_registry)
 
@@ -218,7 +221,7 @@ def worker(
         SlotKeeper(),
         ticks,
         sources.changed if sources else None,
-        listeners_of(health, metrics_labels == "job"),
+        listeners,
     )
     source = intake and intake.source
     code = run_worker(settings, session.client, default_registry, import_all, hooks, source, log)
@@ -246,6 +249,12 @@ def check_worker(session: Session, health: str | None, page: str) -> int:
     text = answer.body.decode("utf-8", "replace").strip()
     session.say({"ok": answer.status == 200, "answer": text}, text)
     return exits.OK if answer.status == 200 else exits.NO
+
+
+def crash_listeners() -> list[MonitorListener]:
+    """Return what reports crashes, once the modules are loaded. Without any of it no process reports them."""
+    spans: list[MonitorListener] = [otel.CrashSpans()] if otel.is_wanted() else []
+    return spans + ([sentry.CrashEvents()] if sentry.is_wanted() else [])
 
 
 def start_reports() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from jobq import extras
 from jobq.errors import ConfigError
 from jobq.jobs.context import Context
+from jobq.jobs.crashes import CrashReport, MonitorListener
 from jobq.jobs.job import Outgoing
 from jobq.jobs.middleware import everywhere
 from jobq.jobs.results import Receipt
@@ -79,6 +80,30 @@ def is_active() -> bool:
     # Without one, the API answers with a stand-in that makes no spans.
     provider = api.get_tracer_provider()
     return not isinstance(provider, api.ProxyTracerProvider | api.NoOpTracerProvider)
+
+
+class CrashSpans(MonitorListener):
+    """In a worker's monitor process: the spans of attempts whose process died before it could send them."""
+
+    def start(self, pool: Any) -> None:
+        """Set up the SDK, as in a child."""
+        start()
+
+    def crashed(self, report: CrashReport) -> None:
+        """Make the span."""
+        if is_active():
+            from jobq.observe.otel_spans import crash_span
+
+            crash_span(report)
+
+    def stop(self) -> None:
+        """Send pending spans."""
+        finish()
+
+
+def is_wanted() -> bool:
+    """Whether a worker's processes are to trace."""
+    return is_active() or _wanted(os.environ)
 
 
 def start(environ: Mapping[str, str] | None = None) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,8 +22,10 @@ from jobq import __version__
 from jobq.client.runtime import runtime
 from jobq.errors import Hold, JobAborted, Snooze
 from jobq.jobs.context import Context
+from jobq.jobs.crashes import CrashReport
 from jobq.jobs.failure import class_name, summary
 from jobq.jobs.job import Outgoing
+from jobq.jobs.registry import default_registry
 from jobq.jobs.results import Receipt
 
 #: An attempt that starts later than this after its enqueue begins a new trace, which links the enqueuer's.
@@ -170,14 +172,10 @@ class TracedAttempt:
         self, tracer: trace.Tracer, figures: TraceMetrics | None, context: Context
     ) -> None:
         self._figures, self._context, self._started = figures, context, time.perf_counter()
-        carried = propagate.extract(context.headers, TraceContext())
-        creation = trace.get_current_span(carried).get_span_context()
-        if creation.is_valid and not context.continues_trace(LONGEST_WAIT_S):
-            carried = trace.set_span_in_context(trace.INVALID_SPAN, carried)
+        carried, links = _carried(context.headers, context.continues_trace(LONGEST_WAIT_S))
         self._span = tracer.start_span(
-            f"process {context.queue}", carried, SpanKind.CONSUMER, _attributes(context),
-            [trace.Link(creation)] if creation.is_valid else None,
-        )  # fmt: skip
+            f"process {context.queue}", carried, SpanKind.CONSUMER, _attributes(context), links
+        )
         made = self._span.get_span_context()
         if made.is_valid:
             context.set_trace(f"{made.trace_id:032x}", f"{made.span_id:016x}")
@@ -224,6 +222,39 @@ class Unsampled(NonRecordingSpan):
         """The enqueuer's."""
         found = propagate.extract({"traceparent": self._traceparent}, TraceContext())
         return trace.get_current_span(found).get_span_context()
+
+
+def crash_span(report: CrashReport) -> None:
+    """The `process` span of an attempt that ended with its process. Its enqueuer's span is its parent, however late."""
+    job = default_registry.find(report.job)
+    continues = job is None or job.settings.get("trace") != "link"
+    carried, links = _carried(report.headers, continues)
+    attributes = _described(report.queue, "process", "process", report.job, runtime.default) | {
+        "messaging.message.id": report.mid,
+        "messaging.client.id": report.death.worker,
+        "jobq.attempt": report.attempt,
+        "jobq.outcome": "dead" if report.dead else "crashed",
+        "error.type": report.death.cause,
+    }
+    span = trace.get_tracer("jobq", __version__).start_span(
+        f"process {report.queue}", carried, SpanKind.CONSUMER, attributes, links,
+        (report.started_at or report.death.at) * 1_000_000,
+    )  # fmt: skip
+    span.set_status(Status(StatusCode.ERROR, report.death.how))
+    span.end(report.death.at * 1_000_000)
+
+
+def _carried(
+    headers: Mapping[str, str], continues: bool
+) -> tuple[TraceContext, list[trace.Link] | None]:
+    """What a message carries, and links to the span of its enqueue. continues: whether that is the parent, too."""
+    carried = propagate.extract(headers, TraceContext())
+    creation = trace.get_current_span(carried).get_span_context()
+    if not creation.is_valid:
+        return carried, None
+    if not continues:
+        carried = trace.set_span_in_context(trace.INVALID_SPAN, carried)
+    return carried, [trace.Link(creation)]
 
 
 def _is_real(provider: Any) -> bool:

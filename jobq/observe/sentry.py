@@ -17,11 +17,14 @@ from typing import Any
 from jobq import extras
 from jobq.errors import Dead, JobAborted, JobTimeout, Snooze
 from jobq.jobs.context import Context
+from jobq.jobs.crashes import ChildDeath, CrashReport, MonitorListener
 from jobq.jobs.job import Outgoing
 from jobq.jobs.middleware import everywhere
 from jobq.jobs.results import Receipt
 
 FLUSH_S = 2.0
+#: Deaths that are reported. A child that leaves with a code has logged why.
+REPORTED = ("signal", "memory", "hard_timeout")
 _ON_PURPOSE = (Dead, Snooze, JobAborted, KeyboardInterrupt, GeneratorExit)
 
 
@@ -121,6 +124,31 @@ class SentryMiddleware:
             sentry_sdk.capture_event(event, hint=hint)
 
 
+class CrashEvents(MonitorListener):
+    """In a worker's monitor process: an event per child that died, and per message that is dead by that."""
+
+    def start(self, pool: Any) -> None:
+        """Initialise the SDK, as in a child."""
+        start()
+
+    def died(self, death: ChildDeath) -> None:
+        """Report a death by signal, for memory, or by a hard timeout."""
+        if death.cause in REPORTED:
+            _capture(death.how, {}, death, {}, ["jobq", "death", death.cause])
+
+    def crashed(self, report: CrashReport) -> None:
+        """Report a message that is dead. Before, its next attempt may succeed."""
+        if report.dead:
+            text = f"{report.job} {report.mid} is dead: {report.death.how}"
+            known = {name: getattr(report, name) for name in ("job", "mid", "attempt", "queue")}
+            fingerprint = ["jobq", "crash", report.job, report.death.cause]
+            _capture(text, known, report.death, report.headers, fingerprint)
+
+    def stop(self) -> None:
+        """Send pending events."""
+        finish()
+
+
 #: Joins the middleware of every job once sentry_sdk is imported.
 middleware = SentryMiddleware()
 
@@ -129,6 +157,11 @@ def is_active() -> bool:
     """Whether this program has initialised the SDK."""
     sdk = sys.modules.get("sentry_sdk")
     return sdk is not None and bool(sdk.get_client().is_active())
+
+
+def is_wanted() -> bool:
+    """Whether a worker's processes are to report."""
+    return is_active() or bool(os.environ.get("SENTRY_DSN"))
 
 
 def start(environ: Mapping[str, str] | None = None) -> bool:
@@ -156,6 +189,32 @@ def finish(timeout: float = FLUSH_S) -> None:
     """In a child, before it exits: send pending events."""
     if is_active():
         sys.modules["sentry_sdk"].flush(timeout=timeout)
+
+
+def _capture(
+    text: str,
+    known: Mapping[str, Any],
+    death: ChildDeath,
+    headers: Mapping[str, str],
+    fingerprint: list[str],
+) -> None:
+    """An event about a crash, in the trace of its message."""
+    if not is_active():
+        return
+    import sentry_sdk
+
+    tags = {f"jobq.{name}": value for name, value in known.items()} | {"jobq.cause": death.cause}
+    figures = {
+        name: getattr(death, name) for name in ("worker", "pid", "cause", "rss_kib", "cpu_s")
+    }
+    with sentry_sdk.isolation_scope():
+        sentry_sdk.continue_trace(dict(headers))
+        sentry_sdk.capture_event(
+            {
+                "level": "error", "logentry": {"formatted": text}, "fingerprint": fingerprint,
+                "tags": tags, "contexts": {"jobq": {**known, **figures}},
+            }
+        )  # fmt: skip
 
 
 def _attach() -> None:

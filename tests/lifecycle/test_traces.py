@@ -16,8 +16,9 @@ from opentelemetry.trace import SpanKind
 from jobq.jobs.middleware import everywhere
 from jobq.observe.otel import OtelMiddleware
 from tests.lifecycle.conftest import until
-from tests.lifecycle.jobs_traced import third
+from tests.lifecycle.jobs_traced import killed, third
 from tests.observe.collector import collector
+from tests.observe.intake import intake
 
 TRACE = "0123456789abcdef0123456789abcdef"
 
@@ -91,6 +92,38 @@ def test_worker_sends_what_waits_before_it_leaves_and_not_to_a_silent_collector(
     assert worker.stop() == 0
 
 
+def test_crashed_attempt_is_in_its_trace_and_its_death_at_sentry(client, start):
+    headers = {"traceparent": f"00-{TRACE}-{'7' * 16}-01"}
+    headers["sentry-trace"] = f"{TRACE}-{'7' * 16}-1"
+    with collector() as (endpoint, spans), intake() as (dsn, events):
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "SENTRY_DSN": dsn}
+        worker = start(
+            "--processes", "1", "--name", "w-1", "--crash-limit", "2",
+            module="tests.lifecycle.jobs_traced", env=env,
+        )  # fmt: skip
+        receipt = killed.options(client=client, headers=headers).enqueue()
+        until(lambda: receipt.status().word == "dead")
+        # What the monitor process has not sent by then, it sends before it leaves.
+        assert worker.stop() == 0
+    assert [span.attributes["jobq.outcome"] for span in spans] == ["crashed", "dead"]
+    for number, span in enumerate(spans, 1):
+        assert (span.name, span.trace_id, span.links) == ("process low", TRACE, ["7" * 16])
+        assert span.parent_id == "7" * 16 and span.status == 2 and span.service == "jobq-worker"
+        assert (span.attributes["error.type"], span.attributes["jobq.attempt"]) == (
+            "signal",
+            number,
+        )
+        assert (span.attributes["messaging.message.id"], span.attributes["jobq.job"]) == (
+            receipt.mid, "killed",
+        )  # fmt: skip
+    *deaths, dead = sorted(events, key=lambda event: len(event["tags"]))
+    assert [one["tags"]["jobq.cause"] for one in deaths] == ["signal", "signal"]
+    assert (dead["tags"]["jobq.job"], dead["tags"]["jobq.mid"]) == ("killed", receipt.mid)
+    assert dead["contexts"]["trace"]["trace_id"] == TRACE
+    assert "SIGKILL" in dead["logentry"]["formatted"]
+
+
+@pytest.mark.one_server
 def test_worker_without_endpoint_does_not_load_what_traces(start, send, ledger):
     start("--processes", "1")
     send("loaded", "a", "opentelemetry.sdk.trace")
